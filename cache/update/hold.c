@@ -17,58 +17,90 @@ enum { US_PER_S = 1000 * 1000 };
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
+#define TO(turn) (1U << (turn))
+
+static const unsigned STEPS[UPDATE_TURNS] = {
+    [UPDATE_TURN_FREE] = TO(UPDATE_TURN_BATCH) | TO(UPDATE_TURN_HELD),
+    [UPDATE_TURN_BATCH] = TO(UPDATE_TURN_FREE) | TO(UPDATE_TURN_BATCH_THEN_HELD),
+    [UPDATE_TURN_BATCH_THEN_HELD] = TO(UPDATE_TURN_HELD),
+    [UPDATE_TURN_HELD] = TO(UPDATE_TURN_FREE) | TO(UPDATE_TURN_HELD_THEN_BATCH),
+    [UPDATE_TURN_HELD_THEN_BATCH] = TO(UPDATE_TURN_BATCH) | TO(UPDATE_TURN_HELD),
+};
+
+/* Lock held, as by all of these. */
+static void turn_set(struct hps_updates *updates, enum update_turn to)
+{
+    hps_lock_assert_held(&updates->lock);
+    HPS_ASSERT(updates->turn < UPDATE_TURNS);
+    HPS_ASSERT((STEPS[updates->turn] & TO(to)) != 0);
+    updates->turn = to;
+    hps_cond_broadcast(&updates->changed);
+}
+
+/* All that holds whenever the lock is given back. */
+static void sane(const struct hps_updates *updates)
+{
+    HPS_ASSERT(updates->turn < UPDATE_TURNS);
+    HPS_ASSERT(updates->reads || updates->reading == NULL);
+    HPS_ASSERT(updates->reads || updates->waiting == NULL);
+    HPS_ASSERT(updates->reads || !update_is_held(updates));
+    HPS_ASSERT(updates->reads || updates->turn != UPDATE_TURN_BATCH_THEN_HELD);
+    HPS_ASSERT(!updates->reads || (updates->read_version != NULL && updates->read_pool != NULL));
+}
+
 void update_turn_begin(struct hps_updates *updates)
 {
     uint64_t until_us = hps_clock_us() + HPS_UPDATE_HELD_US_MAX;
     hps_lock_acquire(&updates->lock);
-    HPS_ASSERT(!updates->turn);
-    updates->turn = true;
-    while (updates->held && hps_cond_wait_until(&updates->changed, &updates->lock, until_us)) {
+    turn_set(updates, update_is_held(updates) ? UPDATE_TURN_HELD_THEN_BATCH : UPDATE_TURN_BATCH);
+    while (update_is_held(updates) &&
+           hps_cond_wait_until(&updates->changed, &updates->lock, until_us)) {
     }
+    sane(updates);
     hps_lock_release(&updates->lock);
 }
 
-/* Lock held. */
 static void begin_hold(struct hps_updates *updates)
 {
-    updates->held = true;
+    turn_set(updates, UPDATE_TURN_HELD);
     updates->held_since_us = hps_clock_us();
 }
 
-/* The same; legal if nothing is held. */
+/* Legal if nothing is held. */
 static void let_go(struct hps_updates *updates)
 {
     struct hps_metric *metric = updates->read_version->update_holds;
-    if (updates->held && metric != NULL) {
+    if (!update_is_held(updates)) {
+        return;
+    }
+    if (metric != NULL) {
         hps_metric_observe_us(metric, hps_clock_us() - updates->held_since_us);
     }
-    updates->held = false;
-    hps_cond_broadcast(&updates->changed);
+    turn_set(updates, updates->turn == UPDATE_TURN_HELD ? UPDATE_TURN_FREE : UPDATE_TURN_BATCH);
 }
 
 /* Who has waited for this is next: were it only woken, the next batch might come first. */
 void update_turn_end(struct hps_updates *updates)
 {
     hps_lock_acquire(&updates->lock);
-    updates->turn = false;
-    if (updates->hold_waits) {
-        updates->hold_waits = false;
+    if (updates->turn == UPDATE_TURN_BATCH_THEN_HELD) {
         begin_hold(updates);
-        hps_cond_broadcast(&updates->changed);
+    } else { /* a batch that waited for too long leaves the hold as it is */
+        turn_set(updates, update_is_held(updates) ? UPDATE_TURN_HELD : UPDATE_TURN_FREE);
     }
+    sane(updates);
     hps_lock_release(&updates->lock);
 }
 
-/* Behind the batch that is under way, or waits. Lock held. */
+/* Behind the batch that is under way, or waits. */
 static void hold_after_turn(struct hps_updates *updates)
 {
-    HPS_ASSERT(!updates->held && !updates->hold_waits);
-    if (!updates->turn) {
+    if (updates->turn == UPDATE_TURN_FREE) {
         begin_hold(updates);
         return;
     }
-    updates->hold_waits = true;
-    while (!updates->held) {
+    turn_set(updates, UPDATE_TURN_BATCH_THEN_HELD);
+    while (!update_is_held(updates)) {
         hps_cond_wait(&updates->changed, &updates->lock);
     }
 }
@@ -127,6 +159,7 @@ static void read_in_turn(struct hps_updates *updates)
 {
     struct hps_update_hold *next;
     bool more = true;
+    HPS_ASSERT(updates->reading == NULL && updates->reads);
     while (more && (next = take_next(updates)) != NULL) {
         struct update_client *client = client_of(updates, next);
         bool held = !is_over(client);
@@ -140,8 +173,9 @@ static void read_in_turn(struct hps_updates *updates)
         if (held) {
             client->held_us = held_us(client, now_us) + now_us - from_us;
         }
-        more = updates->held &&
-               (!updates->turn || now_us - updates->held_since_us < HPS_UPDATE_HOLD_US);
+        bool batch_waits = updates->turn == UPDATE_TURN_HELD_THEN_BATCH;
+        more = update_is_held(updates) &&
+               (!batch_waits || now_us - updates->held_since_us < HPS_UPDATE_HOLD_US);
     }
 }
 
@@ -161,6 +195,7 @@ static void on_thread(struct hps_task *task)
                  hps_pool_post(updates->read_pool, &updates->reader) == HPS_OK;
     }
     updates->reads = posted;
+    sane(updates);
     hps_lock_release(&updates->lock);
     if (!posted) {
         hps_version_unpin(version);
@@ -175,6 +210,7 @@ static hps_status start_reading(struct hps_version *version, struct hps_pool *po
         return HPS_OK;
     }
     updates->reader.run = on_thread;
+    HPS_ASSERT(updates->reading == NULL);
     updates->read_version = version;
     updates->read_pool = pool;
     hps_status status = hps_pool_post(pool, &updates->reader);
@@ -203,6 +239,7 @@ hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
         hold->next = NULL;
         *last = hold;
     }
+    sane(updates);
     hps_lock_release(&updates->lock);
     return status;
 }
@@ -235,7 +272,7 @@ void update_holds_init(struct hps_updates *updates)
 
 void update_holds_fini(struct hps_updates *updates)
 {
-    HPS_ASSERT(!updates->held && updates->waiting == NULL && !updates->reads);
+    HPS_ASSERT(updates->turn == UPDATE_TURN_FREE && updates->waiting == NULL && !updates->reads);
     hps_cond_fini(&updates->changed);
     hps_lock_fini(&updates->lock);
 }

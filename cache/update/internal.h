@@ -25,6 +25,21 @@ struct update_client {
     uint64_t as_of_us;
 };
 
+/* Whose turn it is: a batch that is applied, or look-ups that hold batches back. hold.c
+ *
+ *     FREE ─▶ BATCH ─▶ FREE          FREE ─▶ HELD ─▶ FREE
+ *               └─▶ BATCH_THEN_HELD ─▶ HELD ─▶ HELD_THEN_BATCH ─▶ BATCH
+ */
+enum update_turn {
+    UPDATE_TURN_FREE,
+    UPDATE_TURN_BATCH,           /* a batch is under way */
+    UPDATE_TURN_BATCH_THEN_HELD, /* ... and look-ups wait for its end */
+    UPDATE_TURN_HELD,            /* look-ups are read, and no batch begins */
+    UPDATE_TURN_HELD_THEN_BATCH, /* ... while one waits for their end; or has waited for so long
+                                    that it began nevertheless */
+    UPDATE_TURNS
+};
+
 struct hps_updates {
     atomic_bool busy; /* a batch is being applied: there is one updater */
     _Atomic uint64_t sequence;
@@ -32,11 +47,9 @@ struct hps_updates {
     _Atomic uint64_t as_of_us;         /* when as_of_ms came to be what it is, hps_clock_us */
     struct hps_lock lock;              /* all that follows */
     struct update_position *positions; /* the published ones */
-    struct hps_cond changed;           /* `held` is another */
-    bool turn;                         /* of a batch: it is under way, or waits as `held` */
-    bool held;                         /* look-ups are read, and no batch begins */
+    struct hps_cond changed;           /* `turn` is another */
+    enum update_turn turn;
     uint64_t held_since_us;
-    bool hold_waits;                 /* for the end of the turn: it is `held` then */
     struct hps_update_hold *waiting; /* in order of asking */
     struct hps_update_hold *reading; /* its run() is called, or has just returned */
     bool reads;                      /* `reader` is posted, or runs, with a pin of the version */
@@ -55,6 +68,12 @@ struct hps_updates {
 
     struct hps_log_report shared; /* thread `update` alone: since it was last taken */
 };
+
+/* Look-ups are read, and no batch begins. Lock held. */
+static inline bool update_is_held(const struct hps_updates *updates)
+{
+    return updates->turn == UPDATE_TURN_HELD || updates->turn == UPDATE_TURN_HELD_THEN_BATCH;
+}
 
 /* ---- hold.c ---------------------------------------------------------------------------------- */
 

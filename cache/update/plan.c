@@ -124,6 +124,7 @@ static bool has_higher(const struct seen *seen, uint32_t number, uint32_t other)
 static hps_status find_lost(const struct hps_update_batch *batch, bool compare, uint32_t n_keys,
                             uint8_t *lost, uint32_t *n_lost)
 {
+    HPS_ASSERT(n_keys <= HPS_UPDATE_KEYS_MAX);
     uint64_t n_places = hps_index_set_places(n_keys);
     uint32_t *set = hps_alloc(n_places * sizeof(*set));
     struct seen seen = {.parts = batch->parts, .places = hps_alloc(n_keys * sizeof(struct place))};
@@ -278,6 +279,7 @@ static hps_status make_all(const struct hps_version *version, const struct hps_u
 hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
                             bool compare, struct update_plan *out_plan, struct hps_error *err)
 {
+    HPS_ASSERT(!compare || version->updates->version_tables != NULL);
     struct update_plan plan = {0};
     uint32_t n_keys = 0;
     hps_status status = check_batch(version, batch, &n_keys, err);

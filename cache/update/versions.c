@@ -72,6 +72,8 @@ hps_status update_versions_compare(const struct hps_version *version,
                                    uint32_t *out_n_older, struct hps_error *err)
 {
     uint64_t *stored = hps_calloc(part->n, sizeof(*stored));
+    HPS_ASSERT(version->row_versions && part->row_versions != NULL);
+    HPS_ASSERT(part->table_id < version->n_tables);
     uint32_t n_older = 0;
     hps_status status = stored == NULL ? HPS_NO_MEMORY : read_stored(version, part, lost, stored);
     if (status != HPS_OK) {

@@ -103,17 +103,17 @@ static hps_status ask(struct hold_test *t, unsigned i)
 static bool is_held(struct hold_test *t)
 {
     hps_lock_acquire(&t->version->updates->lock);
-    bool held = t->version->updates->held;
+    bool held = update_is_held(t->version->updates);
     hps_lock_release(&t->version->updates->lock);
     return held;
 }
 
-static void wait_until_waiting(struct hold_test *t, const bool *flag)
+static void wait_for_turn(struct hold_test *t, enum update_turn turn)
 {
     bool waits = false;
     while (!waits) {
         hps_lock_acquire(&t->version->updates->lock);
-        waits = *flag;
+        waits = t->version->updates->turn == turn;
         hps_lock_release(&t->version->updates->lock);
         sched_yield();
     }
@@ -132,7 +132,7 @@ static void *batch_main(void *arg)
 static void start_batch(struct hold_test *t)
 {
     assert_int_equal(pthread_create(&t->batch, NULL, batch_main, t->version->updates), 0);
-    wait_until_waiting(t, &t->version->updates->turn);
+    wait_for_turn(t, UPDATE_TURN_HELD_THEN_BATCH);
 }
 
 static void block(struct hps_task *task)
@@ -203,7 +203,7 @@ static void test_hold_when_a_batch_is_under_way_then_it_is_next(void **state)
     update_turn_begin(updates);
     atomic_store(&t->reads[0].open, false);
     assert_int_equal(ask(t, 0), HPS_OK);
-    wait_until_waiting(t, &updates->hold_waits);
+    wait_for_turn(t, UPDATE_TURN_BATCH_THEN_HELD);
     atomic_fetch_add(&updates->sequence, 1);
     update_turn_end(updates);
     assert_true(is_held(t)); /* before the next batch can ask */

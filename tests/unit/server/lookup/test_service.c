@@ -110,7 +110,7 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
 static bool is_held(const struct hps_version *version)
 {
     hps_lock_acquire(&version->updates->lock);
-    bool held = version->updates->held;
+    bool held = update_is_held(version->updates);
     hps_lock_release(&version->updates->lock);
     return held;
 }
