@@ -119,7 +119,7 @@ static void print_version(const Hps__V1__VersionUpdates *of, int64_t now_ms)
     print_refused(of, now_ms);
     if (strcmp(of->shared_tier, "apart") == 0) {
         printf(
-            "  the shared tier is not used: rows there may have updates that this version lacks\n");
+            "  the shared tier is bypassed: rows there may have updates that this version lacks\n");
     } else if (of->shared_tier[0] != '\0') {
         printf("  the shared tier is %s: shards that lack updates are not read\n", of->shared_tier);
     }

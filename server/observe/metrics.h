@@ -101,7 +101,7 @@
     X(UPDATE_SHARED_BEHIND, GAUGE, "update_shared_behind", "model",                              \
       "1 while shards of a shared tier are behind the version, and not read from.")              \
     X(UPDATE_SHARED_APART, GAUGE, "update_shared_apart", "model",                                \
-      "1 while a shared tier is left alone, as the version has passed over records.")            \
+      "1 while a shared tier is bypassed, as the version has passed over records.")              \
     X(UPDATE_LAG, GAUGE, "update_lag_records", "topic,partition",                                \
       "Records of the update log that the active version has not applied.")                      \
     X(UPDATE_LAG_SECONDS, GAUGE, "update_lag_seconds", "topic,partition",                        \
@@ -111,7 +111,7 @@
     X(UPDATE_THROTTLED, COUNTER, "update_throttled_batches_total", "model",                      \
       "Batches behind which updates waited for the limit of rows in a second.")                  \
     X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
-      "1 while a partition stands still because records are gone or are others.")                \
+      "1 while a partition is stopped at a gap: records are gone or are others.")                \
     X(UPDATE_PARTITION_STATE, GAUGE, "update_partition_state", "topic,partition,state",          \
       "1 for the state that the partition is in, for the active version.")                       \
     X(UPDATE_FROZEN, GAUGE, "update_frozen", "model",                                            \

@@ -1,41 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What becomes of the batch at hand: it is applied with its positions, or waits, or is forgotten
- * and read again; what was applied is told to the log later. On the stream's thread `update`.
+ * What becomes of the batch at hand: it is applied with its positions, or held and retried, or
+ * forgotten and read again; what was applied is committed to the log later, for its tools. On the
+ * stream's thread `update`.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/observe/metrics.h"
 #include "server/update/internal.h"
 
-enum { LETTER_TRIES_MAX = 3 };
+enum { DEAD_LETTER_TRIES_MAX = 3 };
 
-static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
-{
-    return stream->consumer->ops;
-}
-
-/* ---- how fast -------------------------------------------------------------------------------- */
+/* ---- the rate limit -------------------------------------------------------------------------- */
 
 /* When the rows that were applied have had their share of time, by the limit that holds now. */
 uint64_t update_rate_due_us(const struct hps_update_stream *stream)
 {
     uint64_t rate = atomic_load(&stream->updater->rows_per_s_max);
-    return rate == 0 ? 0 : stream->paid_us + stream->n_rows_owed * 1000000 / rate;
+    return rate == 0 ? 0 : stream->pace.charged_us + stream->pace.n_rows * 1000000 / rate;
 }
 
-static void pay(struct hps_update_stream *stream, uint64_t n_rows)
+/* Count rows that were applied against the rate limit. */
+static void charge(struct hps_update_stream *stream, uint64_t n_rows)
 {
+    struct update_pace *pace = &stream->pace;
     uint64_t now_us = hps_clock_us();
     if (now_us >= update_rate_due_us(stream)) {
-        stream->paid_us = now_us;
-        stream->n_rows_owed = 0;
+        pace->charged_us = now_us;
+        pace->n_rows = 0;
     }
-    stream->n_rows_owed += n_rows;
+    pace->n_rows += n_rows;
     if (n_rows > 0 && now_us < update_rate_due_us(stream)) {
         hps_metric_add(stream->metrics.throttled, 1);
     }
@@ -43,34 +42,37 @@ static void pay(struct hps_update_stream *stream, uint64_t n_rows)
 
 /* ---- apply ----------------------------------------------------------------------------------- */
 
+/* Read it again from what is published. */
+static void abandon_partition(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    struct update_proof *proof = &partition->proof;
+    int64_t next = partition->applied.next;
+    partition->pending = (struct update_pending){0};
+    partition->read = partition->applied;
+    partition->read.as_of_ms = proof->as_of_ms;
+    proof->seen_ms = proof->as_of_ms;
+    proof->seen_next = proof->seen_next < next ? proof->seen_next : next;
+    if (update_reads(partition) || update_has_gap(partition)) {
+        update_stop_partition(stream, partition, UPDATE_STARTS, "");
+    }
+}
+
 void update_stream_abandon(struct hps_update_stream *stream)
 {
-    hps_update_decoder_clear(stream->decoder);
-    hps_buf_clear(&stream->times);
-    stream->batch_records = 0;
-    stream->batch_rejected = 0;
-    stream->lettered = false;
-    stream->letter_status = HPS_OK;
-    stream->held = false;
+    struct update_at_hand *batch = &stream->batch;
+    hps_update_decoder_clear(batch->decoder);
+    hps_buf_clear(&batch->times);
+    batch->n_records = 0;
+    batch->n_rejected = 0;
+    batch->dead_letters.sent = false;
+    batch->dead_letters.status = HPS_OK;
+    batch->held = false;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (partition->dirty) {
-            partition->dirty = false;
-            partition->moved = false;
-            partition->passed_over = false;
-            partition->read = partition->applied;
-            partition->read.as_of_ms = partition->as_of_ms;
-            partition->seen_ms = partition->as_of_ms;
-            partition->seen_next = partition->seen_next < partition->applied.next
-                                       ? partition->seen_next
-                                       : partition->applied.next;
-            if (partition->state == HPS_PARTITION_RUNNING ||
-                partition->state == HPS_PARTITION_GAP) {
-                update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
-            }
+        if (stream->partitions[i].pending.dirty) {
+            abandon_partition(stream, &stream->partitions[i]);
         }
     }
-    stream->begin_due_us = 0;
+    stream->topics.begin_due_us = 0;
 }
 
 struct stored_position { /* or the record of what is frozen */
@@ -78,21 +80,7 @@ struct stored_position { /* or the record of what is frozen */
     uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
 };
 
-bool update_unstored(const struct update_partition *partition)
-{
-    return partition->dirty || (partition->known && partition->paused != partition->applied.paused);
-}
-
-static uint32_t n_unstored(const struct hps_update_stream *stream)
-{
-    uint32_t n = stream->frozen_dirty ? 1 : 0;
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        n += update_unstored(&stream->partitions[i]) ? 1 : 0;
-    }
-    return n;
-}
-
-/* stored, out_records: [n_unstored] */
+/* stored, out_records: [update_n_unstored] */
 static uint32_t make_positions(struct hps_update_stream *stream, struct stored_position *stored,
                                struct hps_record *out_records)
 {
@@ -107,8 +95,8 @@ static uint32_t make_positions(struct hps_update_stream *stream, struct stored_p
             out_records[n++] = (struct hps_record){to->key, key_size, to->value, value_size};
         }
     }
-    if (stream->frozen_dirty) {
-        hps_position_frozen_encode(stream->frozen, stream->frozen_by, stored[n].value);
+    if (stream->freeze.unstored) {
+        hps_position_frozen_encode(stream->freeze.frozen, stream->freeze.by, stored[n].value);
         out_records[n] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN),
                                              stored[n].value, HPS_POSITION_FROZEN_BYTES};
         n++;
@@ -118,9 +106,9 @@ static uint32_t make_positions(struct hps_update_stream *stream, struct stored_p
 
 static void observe(struct hps_update_stream *stream)
 {
-    const struct update_time *times = (const struct update_time *)(void *)stream->times.data;
+    const struct update_time *times = (const struct update_time *)(void *)stream->batch.times.data;
     const struct update_metrics *metrics = &stream->metrics;
-    size_t n = stream->times.size / sizeof(*times);
+    size_t n = stream->batch.times.size / sizeof(*times);
     int64_t now_ms = (int64_t)hps_clock_wall_ms();
     for (size_t i = 0; i < n; i++) {
         bool ahead = times[i].ms > now_ms;
@@ -138,58 +126,65 @@ static void note_skipped(struct update_partition *partition)
 {
     if (partition->read.skipped == HPS_POSITION_WHOLE) {
         partition->skipped_end = 0;
-    } else if (partition->moved || partition->passed_over || !partition->known) {
+    } else if (partition->pending.moved || partition->pending.passed_over ||
+               !update_is_published(partition)) {
         partition->skipped_end = partition->read.next;
     }
-    partition->passed_over = false;
+    partition->pending.passed_over = false;
+}
+
+/* The position is published: what the batch had of the partition is no longer pending. */
+static void publish_partition(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    HPS_ASSERT(partition->unhashed == NULL);
+    stream->share.place_due = stream->share.place_due || partition->pending.moved;
+    note_skipped(partition);
+    partition->pending.dirty = false;
+    partition->pending.moved = false;
+    partition->basis = UPDATE_PUBLISHED;
+    partition->applied = partition->read;
+    partition->proof.as_of_ms = partition->read.as_of_ms;
+    update_note_event_time(stream, partition->applied.event_time_ms);
+    HPS_ASSERT(!update_unstored(partition));
 }
 
 static void applied(struct hps_update_stream *stream, uint64_t n_keys)
 {
+    struct update_at_hand *batch = &stream->batch;
     observe(stream);
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (update_unstored(partition)) {
-            stream->place_due = stream->place_due || partition->moved;
-            note_skipped(partition);
-            partition->dirty = false;
-            partition->moved = false;
-            partition->known = true;
-            partition->applied = partition->read;
-            partition->as_of_ms = partition->read.as_of_ms;
-            update_note_event_time(stream, partition->applied.event_time_ms);
+        if (update_unstored(&stream->partitions[i])) {
+            publish_partition(stream, &stream->partitions[i]);
         }
     }
-    bool apart = update_is_apart(stream);
-    stream->place_due = stream->place_due || apart != stream->apart;
-    stream->apart = apart;
-    stream->frozen_dirty = false;
-    stream->n_records += stream->batch_records;
-    stream->n_rejected += stream->batch_rejected;
-    stream->n_keys += n_keys;
-    if (stream->batch_records > 0) {
-        stream->rows_per_record = n_keys / stream->batch_records;
+    update_share_note_apart(stream);
+    stream->freeze.unstored = false;
+    stream->counts.n_records += batch->n_records;
+    stream->counts.n_rejected += batch->n_rejected;
+    stream->counts.n_keys += n_keys;
+    if (batch->n_records > 0) {
+        batch->rows_per_record = n_keys / batch->n_records;
     }
-    hps_metric_add(stream->metrics.records, stream->batch_records);
+    hps_metric_add(stream->metrics.records, batch->n_records);
     hps_metric_add(stream->metrics.batches, 1);
-    stream->batch_records = 0;
-    stream->batch_rejected = 0;
-    hps_update_decoder_clear(stream->decoder);
-    hps_buf_clear(&stream->times);
+    batch->n_records = 0;
+    batch->n_rejected = 0;
+    hps_update_decoder_clear(batch->decoder);
+    hps_buf_clear(&batch->times);
 }
 
 hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
 {
     const struct hps_update_part *parts = NULL;
     uint32_t n_parts = 0;
-    uint32_t n = n_unstored(stream);
+    uint32_t n = update_n_unstored(stream);
     struct stored_position *stored = hps_calloc(n, sizeof(*stored));
     struct hps_record *records = hps_calloc(n, sizeof(*records));
     struct hps_log_span *spans = hps_calloc(n, sizeof(*spans));
     uint32_t *part_spans = NULL;
     hps_status status = HPS_NO_MEMORY;
     if (stored != NULL && records != NULL && spans != NULL) {
-        status = hps_update_decoder_parts(stream->decoder, &parts, &n_parts);
+        status = hps_update_decoder_parts(stream->batch.decoder, &parts, &n_parts);
     }
     if (status == HPS_OK) {
         part_spans = hps_calloc(n_parts, sizeof(*part_spans));
@@ -209,10 +204,11 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
         .part_spans = part_spans,
         .apart = update_is_apart(stream),
         .nan_allowed = true}; /* what may not be applied was not decoded */
+    HPS_ASSERT(batch.n_positions == n && batch.n_spans <= n);
     status = hps_update_apply(stream->version, &batch, err);
     if (status == HPS_OK) {
-        pay(stream, hps_update_decoder_keys(stream->decoder));
-        applied(stream, hps_update_decoder_keys(stream->decoder));
+        charge(stream, hps_update_decoder_keys(stream->batch.decoder));
+        applied(stream, hps_update_decoder_keys(stream->batch.decoder));
     }
 out:
     hps_free(stored);
@@ -222,71 +218,83 @@ out:
     return status;
 }
 
-static void hold(struct hps_update_stream *stream, const struct hps_error *err)
+static void hold(struct hps_update_stream *stream, hps_status status, const struct hps_error *err)
 {
-    if (!stream->held) {
-        HPS_LOG(WARN, "updates", "a batch waits: it cannot be applied now",
+    const char *why = err->text[0] != '\0' ? err->text : hps_status_text(status);
+    if (!stream->batch.held) {
+        HPS_LOG(WARN, "updates",
+                "updates stalled: a batch cannot be applied; it is retried and the lag grows until "
+                "what the error names is mended",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
-                HPS_STR("error", err->text));
+                HPS_STR("error", why));
     }
-    stream->held = true;
-    snprintf(stream->held_text, sizeof(stream->held_text), "%.199s", err->text);
+    stream->batch.held = true;
+    snprintf(stream->batch.held_text, sizeof(stream->batch.held_text), "%.199s", why);
     update_retry_later(stream);
 }
 
-/* Bad records of the batch are safe before their positions are; what the dead-letter topic does not
- * take, however often, stops no updates. */
-static bool flush_letters(struct hps_update_stream *stream)
+static void release(struct hps_update_stream *stream)
 {
+    if (stream->batch.held) {
+        HPS_LOG(INFO, "updates", "updates resumed: the batch that stalled is applied",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number));
+    }
+    stream->batch.held = false;
+}
+
+/* Dead letters of the batch are safe before its positions are; what the dead-letter topic does not
+ * take, however often, stops no updates. */
+static bool flush_dead_letters(struct hps_update_stream *stream)
+{
+    struct update_dead_letters *letters = &stream->batch.dead_letters;
     struct hps_error err = {0};
-    if (!stream->lettered) {
+    if (!letters->sent) {
         return true;
     }
     hps_status status =
-        ops(stream)->dead_letter_flush(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &err);
-    status = stream->letter_status != HPS_OK ? stream->letter_status : status;
+        update_ops(stream)->dead_letter_flush(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &err);
+    status = letters->status != HPS_OK ? letters->status : status;
     bool refused = status == HPS_INVALID || status == HPS_PERMISSION || status == HPS_NOT_FOUND;
-    stream->letter_tries = refused ? stream->letter_tries + 1 : 0;
-    bool given_up = stream->letter_tries >= LETTER_TRIES_MAX;
+    letters->n_refused = refused ? letters->n_refused + 1 : 0;
+    bool lost = letters->n_refused >= DEAD_LETTER_TRIES_MAX;
     if (status != HPS_OK) {
         HPS_LOG(WARN, "updates",
-                given_up ? "bad records are left out without a copy on the dead-letter topic"
-                         : "bad records are not on the dead-letter topic yet: they are read again",
+                lost ? "dead letters lost: the dead-letter topic refuses them; the rejected "
+                       "records are skipped without a copy; check that it exists, its "
+                       "max.message.bytes, and the right to Write"
+                     : "dead letters not delivered: the dead-letter topic did not take them; the "
+                       "batch is read again and they are retried",
                 HPS_STR("model", stream->model), HPS_STR("error", err.text),
                 HPS_STR("status", hps_status_text(status)));
     }
-    if (status != HPS_OK && !given_up) {
+    if (status != HPS_OK && !lost) {
         update_stream_abandon(stream);
         update_retry_later(stream);
         return false;
     }
-    stream->lettered = false;
-    stream->letter_status = HPS_OK;
-    stream->letter_tries = 0;
+    *letters = (struct update_dead_letters){.status = HPS_OK};
     return true;
 }
 
 void update_apply_or_hold(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
-    if (n_unstored(stream) == 0 || !flush_letters(stream)) {
+    if (update_n_unstored(stream) == 0) {
+        release(stream); /* a pause that was held and taken back leaves nothing to be stored */
+        return;
+    }
+    if (!flush_dead_letters(stream)) {
         return;
     }
     hps_status status = update_stream_apply(stream, &err);
     if (status == HPS_INVALID) { /* what a row may hold has changed meanwhile: decode it again */
         update_stream_abandon(stream);
         update_retry_later(stream);
-        return;
+    } else if (status != HPS_OK) {
+        hold(stream, status, &err);
+    } else {
+        release(stream);
     }
-    if (status != HPS_OK) {
-        hold(stream, &err);
-        return;
-    }
-    if (stream->held) {
-        HPS_LOG(INFO, "updates", "updates go on", HPS_STR("model", stream->model),
-                HPS_I64("version", stream->number));
-    }
-    stream->held = false;
 }
 
 /* ---- commits --------------------------------------------------------------------------------- */
@@ -302,10 +310,10 @@ static void commit(struct hps_update_stream *stream)
                                                             partition->to_commit};
             partition->committed = partition->to_commit;
         }
-        partition->to_commit = partition->known ? partition->applied.next : -1;
+        partition->to_commit = update_is_published(partition) ? partition->applied.next : -1;
     }
     if (n > 0) {
-        ops(stream)->commit(stream->consumer, positions, n);
+        update_ops(stream)->commit(stream->consumer, positions, n);
     }
     hps_free(positions);
 }
@@ -315,8 +323,8 @@ void update_commit_due(struct hps_update_stream *stream)
 {
     const struct hps_updater_options *options = &stream->updater->options;
     uint64_t now_us = hps_clock_us();
-    if (options->group != NULL && now_us >= stream->commit_due_us) {
+    if (options->group != NULL && now_us >= stream->pace.commit_due_us) {
         commit(stream);
-        stream->commit_due_us = now_us + (uint64_t)options->commit_ms * 1000;
+        stream->pace.commit_due_us = now_us + (uint64_t)options->commit_ms * 1000;
     }
 }

@@ -25,13 +25,16 @@ static bool fits(const void *ctx, const struct update_partition *partition)
 static void pause_one(struct hps_update_stream *stream, struct update_partition *partition,
                       struct update_call *call)
 {
-    enum hps_partition_state state = partition->state;
-    if (state == HPS_PARTITION_GAP || partition->paused) {
+    enum update_phase phase = partition->phase;
+    if (update_has_gap(partition) || partition->paused) {
         return;
     }
     partition->paused = true;
-    if (state == HPS_PARTITION_RUNNING || (state == HPS_PARTITION_STARTING && partition->known)) {
-        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+    if (phase == UPDATE_BLOCKED) {
+        update_stop_partition(stream, partition, UPDATE_PAUSED, partition->reason);
+    } else if (update_reads(partition) ||
+               (phase == UPDATE_STARTS && update_is_published(partition))) {
+        update_stop_partition(stream, partition, UPDATE_PAUSED, "");
     }
     call->n_changed++;
 }
@@ -39,11 +42,11 @@ static void pause_one(struct hps_update_stream *stream, struct update_partition 
 static void resume_one(struct hps_update_stream *stream, struct update_partition *partition,
                        struct update_call *call)
 {
-    if (partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_FAILED ||
-        partition->paused) {
+    enum update_phase phase = partition->phase;
+    if (phase == UPDATE_BLOCKED || phase == UPDATE_FAILED || partition->paused) {
         partition->paused = false;
-        update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
-        stream->begin_due_us = 0;
+        update_stop_partition(stream, partition, UPDATE_STARTS, "");
+        stream->topics.begin_due_us = 0;
         call->n_changed++;
     }
 }
@@ -52,10 +55,10 @@ static void resume_one(struct hps_update_stream *stream, struct update_partition
 static int64_t skipped_by(const struct update_partition *partition, int64_t offset)
 {
     const struct hps_position *at = &partition->applied;
-    if (!partition->known) {
-        return partition->state == HPS_PARTITION_GAP ? HPS_POSITION_LOST : HPS_POSITION_WHOLE;
+    if (!update_is_published(partition)) {
+        return update_has_gap(partition) ? HPS_POSITION_LOST : HPS_POSITION_WHOLE;
     }
-    if (partition->state == HPS_PARTITION_GAP || at->skipped == HPS_POSITION_LOST) {
+    if (update_has_gap(partition) || at->skipped == HPS_POSITION_LOST) {
         return HPS_POSITION_LOST;
     }
     int64_t from = at->skipped >= 0 ? at->skipped : at->next;
@@ -68,8 +71,10 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
 {
     struct hps_position *read = &partition->read;
     const struct hps_position *at = &partition->applied;
+    HPS_ASSERT(offset >= 0);
+    HPS_ASSERT(stream->consumer != NULL);
     bool same =
-        (partition->known || partition->adopted) && strcmp(at->cluster, stream->cluster) == 0;
+        (partition->basis != UPDATE_NOWHERE) && strcmp(at->cluster, stream->topics.cluster) == 0;
     *read = (struct hps_position){.next = offset,
                                   .as_of_ms = 0,
                                   .event_time_ms = at->event_time_ms,
@@ -77,17 +82,17 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
                                   .skipped = skipped_by(partition, offset),
                                   .frozen = HPS_POSITION_WHOLE,
                                   .base_ms = (int64_t)hps_clock_wall_ms()};
-    partition->moved = true;
-    memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
+    partition->pending.moved = true;
+    memcpy(read->cluster, stream->topics.cluster, sizeof(stream->topics.cluster));
     partition->to_commit = -1;
     partition->committed = -1;
-    partition->dirty = true;
-    partition->seen_ms = 0;
-    partition->seen_next = offset;
+    partition->pending.dirty = true;
+    partition->proof.seen_ms = 0;
+    partition->proof.seen_next = offset;
     if (partition->paused) {
-        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+        update_stop_partition(stream, partition, UPDATE_PAUSED, "");
     } else {
-        update_run_from(stream, partition, offset, false);
+        update_run_from(stream, partition, offset, UPDATE_RUNS);
     }
     (void)update_identify(stream, partition, false);
 }
@@ -119,8 +124,8 @@ static hps_status check_move(const struct hps_update_stream *stream,
                              const struct update_partition *partition, int64_t offset,
                              struct hps_error *err)
 {
-    bool is_somewhere = partition->known || partition->adopted;
-    if (!stream->shared_alone || !is_somewhere || offset >= partition->applied.next) {
+    bool is_somewhere = partition->basis != UPDATE_NOWHERE;
+    if (!stream->share.alone || !is_somewhere || offset >= partition->applied.next) {
         return HPS_OK;
     }
     return hps_error_set(err, HPS_PRECONDITION,
@@ -131,22 +136,21 @@ static hps_status check_move(const struct hps_update_stream *stream,
 }
 
 /* The version is frozen no more: partitions that are not moved themselves begin with the first
- * record that was passed over, or where they stood still. What stands at a gap, say, stays there.
+ * record that was skipped, or where they were blocked. What is stopped at a gap, say, stays there.
  */
 static void thaw(struct hps_update_stream *stream, const struct hps_update_command *command)
 {
-    stream->frozen = false;
-    stream->frozen_dirty = true;
+    stream->freeze.frozen = false;
+    stream->freeze.unstored = true;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
         if (fits(command, partition)) {
             continue;
         }
-        bool passed = partition->state == HPS_PARTITION_RUNNING &&
-                      partition->applied.frozen != HPS_POSITION_WHOLE;
-        if (passed || (partition->state == HPS_PARTITION_PAUSED && !partition->paused)) {
-            update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
-            stream->begin_due_us = 0;
+        bool passed = update_reads(partition) && partition->applied.frozen != HPS_POSITION_WHOLE;
+        if (passed || partition->phase == UPDATE_BLOCKED) {
+            update_stop_partition(stream, partition, UPDATE_STARTS, "");
+            stream->topics.begin_due_us = 0;
         }
     }
 }
@@ -178,7 +182,7 @@ static hps_status seek(struct hps_update_stream *stream, struct update_call *cal
             call->n_changed++;
         }
     }
-    if (status == HPS_OK && stream->frozen && call->n_changed > 0) {
+    if (status == HPS_OK && stream->freeze.frozen && call->n_changed > 0) {
         thaw(stream, command);
     }
     hps_free(parts);
@@ -190,17 +194,18 @@ static hps_status accept_gap(struct hps_update_stream *stream, struct update_cal
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         const struct update_partition *partition = &stream->partitions[i];
-        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
+        if (fits(call->command, partition) && update_has_gap(partition)) {
             status = check_move(stream, partition, partition->accept, &call->error);
         }
     }
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
-            HPS_LOG(WARN, "updates", "a gap was accepted", HPS_STR("model", stream->model),
-                    HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
-                    HPS_I64("partition", partition->number), HPS_I64("offset", partition->accept),
-                    HPS_STR("reason", partition->reason));
+        if (fits(call->command, partition) && update_has_gap(partition)) {
+            HPS_LOG(WARN, "updates",
+                    "gap accepted: updates go on after it, the records in it are not applied",
+                    HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                    HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
+                    HPS_I64("offset", partition->accept), HPS_STR("reason", partition->reason));
             update_move_to(stream, partition, partition->accept);
             call->n_changed++;
         }
@@ -213,19 +218,19 @@ static hps_status move(struct hps_update_stream *stream, struct update_call *cal
 {
     bool seeks = call->command->kind == HPS_UPDATE_SEEK;
     if (stream->consumer == NULL) {
-        return update_away(stream, &call->error);
+        return update_unreachable(stream, &call->error);
     }
-    if (stream->held) {
+    if (stream->batch.held) {
         update_stream_abandon(stream);
     }
     update_leave_stopped(stream);
-    bool frozen = stream->frozen;
+    bool frozen = stream->freeze.frozen;
     hps_status status = seeks ? seek(stream, call) : accept_gap(stream, call);
     if (status == HPS_OK && call->n_changed > 0) {
         status = update_stream_apply(stream, &call->error);
         if (status != HPS_OK) {
             update_stream_abandon(stream);
-            stream->frozen = frozen;
+            stream->freeze.frozen = frozen;
         }
     }
     return status;
@@ -246,19 +251,22 @@ static void pause_or_resume(struct hps_update_stream *stream, struct update_call
 /* Stored with the batch that waits, if one does. */
 static hps_status store_pause(struct hps_update_stream *stream, struct update_call *call)
 {
-    if (stream->held || call->n_changed == 0) {
+    if (stream->batch.held || call->n_changed == 0) {
         return HPS_OK;
     }
     hps_status status = update_stream_apply(stream, &call->error);
-    return status == HPS_OK ? HPS_OK
-                            : hps_error_prefix(&call->error, status, "done, but not for a restart");
+    return status == HPS_OK
+               ? HPS_OK
+               : hps_error_prefix(&call->error, status,
+                                  "done, but not stored, so that a restart forgets it");
 }
 
 void update_run_command(struct hps_update_stream *stream, struct update_call *call)
 {
     const struct hps_update_command *command = call->command;
     hps_status status = HPS_OK;
-    if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && stream->consumer != NULL) {
+    if (command->kind == HPS_UPDATE_PAUSE && !update_is_listed(stream) &&
+        stream->consumer != NULL) {
         update_list_topics(stream); /* what is not known yet cannot be paused */
     }
     call->n = 0;
@@ -277,8 +285,8 @@ void update_run_command(struct hps_update_stream *stream, struct update_call *ca
     case HPS_UPDATE_RESUME:
         pause_or_resume(stream, call);
         status = store_pause(stream, call);
-        if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && call->n == 0) {
-            status = update_away(stream, &call->error);
+        if (command->kind == HPS_UPDATE_PAUSE && !update_is_listed(stream) && call->n == 0) {
+            status = update_unreachable(stream, &call->error);
         }
         break;
     }
@@ -305,11 +313,12 @@ static void end_refresh(struct hps_update_stream *stream, uint32_t n)
 {
     struct update_refresh *refresh = &stream->refresh;
     struct hps_error error = {0};
-    if (!stream->connected) {
-        error.status = update_away(stream, &error);
+    if (!update_is_connected(stream)) {
+        error.status = update_unreachable(stream, &error);
     }
     update_stream_show(stream); /* before anybody goes on */
     hps_lock_acquire(&stream->lock);
+    HPS_ASSERT(refresh->begun_us > refresh->done_us);
     refresh->done_us = refresh->begun_us;
     refresh->n = n;
     refresh->error = error;
@@ -331,15 +340,16 @@ bool update_refresh_turn(struct hps_update_stream *stream)
     if (refresh->begun_us == 0) {
         return false;
     }
-    if (stream->connected) {
+    if (update_is_connected(stream)) {
         update_hear(stream);
         update_hear_unlisted(stream);
         update_prove(stream);
     }
-    for (uint32_t i = 0; i < stream->n_partitions && stream->connected; i++) {
+    for (uint32_t i = 0; i < stream->n_partitions && update_is_connected(stream); i++) {
         const struct update_partition *partition = &stream->partitions[i];
-        bool answered = partition->word.asked_us >= refresh->begun_us && !partition->recalling;
-        n_waiting += !answered && partition->state != HPS_PARTITION_GONE ? 1 : 0;
+        bool answered =
+            partition->proof.word.asked_us >= refresh->begun_us && !partition->same.asked;
+        n_waiting += !answered && partition->phase != UPDATE_GONE ? 1 : 0;
         n += answered ? 1 : 0;
     }
     if (n_waiting > 0 && hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {

@@ -91,6 +91,8 @@ static struct mark mark(struct hps_update_decoder *decoder)
 
 static void cut(struct hps_update_decoder *decoder, const struct mark *mark)
 {
+    HPS_ASSERT(mark->keys <= decoder->keys.size && mark->rows <= decoder->rows.size);
+    HPS_ASSERT(mark->pieces <= decoder->pieces.size);
     decoder->keys.size = mark->keys;
     decoder->versions.size = decoder->options.version->row_versions ? mark->keys : 0;
     decoder->rows.size = mark->rows;
@@ -131,6 +133,8 @@ static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bo
                        uint32_t n, hps_key **out_keys, uint8_t **out_rows)
 {
     size_t row_bytes = deletes ? 0 : decoder->options.version->tables[table_id].row_bytes;
+    HPS_ASSERT(n > 0 && table_id < decoder->options.version->n_tables);
+    HPS_ASSERT(decoder->fate != NULL && decoder->err != NULL);
     size_t count = n_pieces(decoder);
     struct piece *last = count > 0 ? &pieces(decoder)[count - 1] : NULL;
     if (!add_versions(decoder, n) ||
@@ -425,6 +429,7 @@ hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
 {
     struct hps_update_fate fate = {0};
     struct mark before = mark(decoder);
+    HPS_ASSERT(decoder->fate == NULL && decoder->err == NULL);
     decoder->err = err;
     decoder->fate = &fate;
     decoder->source = route->source;
@@ -451,6 +456,8 @@ struct hps_update_decoder *hps_update_decoder_new(const struct hps_update_decode
         return NULL;
     }
     decoder->options = *options;
+    HPS_ASSERT(options->version != NULL && options->nan_allowed != NULL);
+    HPS_ASSERT(options->key_bytes == 8 || options->key_bytes == 4);
     hps_buf_init(&decoder->keys, SIZE_MAX / 2);
     hps_buf_init(&decoder->rows, SIZE_MAX / 2);
     hps_buf_init(&decoder->pieces, SIZE_MAX / 2);
@@ -493,6 +500,8 @@ uint64_t hps_update_decoder_bytes(const struct hps_update_decoder *decoder)
 hps_status hps_update_decoder_parts(struct hps_update_decoder *decoder,
                                     const struct hps_update_part **out_parts, uint32_t *out_n_parts)
 {
+    HPS_ASSERT(decoder->fate == NULL);
+    HPS_ASSERT(decoder->keys.size % sizeof(hps_key) == 0);
     hps_buf_clear(&decoder->parts);
     for (size_t i = 0; i < n_pieces(decoder); i++) {
         const struct piece *piece = &pieces(decoder)[i];
@@ -519,6 +528,7 @@ hps_status hps_update_decoder_parts(struct hps_update_decoder *decoder,
 
 void hps_update_decoder_clear(struct hps_update_decoder *decoder)
 {
+    HPS_ASSERT(decoder->fate == NULL);
     hps_buf_clear(&decoder->keys);
     hps_buf_clear(&decoder->rows);
     hps_buf_clear(&decoder->pieces);

@@ -68,6 +68,8 @@ size_t hps_position_encode(const struct hps_position *position,
 {
     size_t cluster_size = strlen(position->cluster);
     size_t topic_id_size = strlen(position->topic_id);
+    HPS_ASSERT(position->next >= 0);
+    HPS_ASSERT(cluster_size < HPS_CLUSTER_BYTES_MAX && topic_id_size < HPS_TOPIC_ID_BYTES_MAX);
     const struct hps_witness *last = &position->last;
     const struct hps_witness *witness = &position->witness;
     const struct stored stored = {.format = FORMAT,
@@ -118,7 +120,8 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
     memcpy(&stored, value, fixed);
     if (stored.cluster_size >= HPS_CLUSTER_BYTES_MAX ||
         stored.topic_id_size >= HPS_TOPIC_ID_BYTES_MAX ||
-        size != fixed + stored.cluster_size + stored.topic_id_size || stored.next < 0) {
+        size != fixed + stored.cluster_size + stored.topic_id_size || stored.next < 0 ||
+        stored.skipped < HPS_POSITION_LOST || stored.frozen < HPS_POSITION_WHOLE) {
         return HPS_DATA_LOSS;
     }
     const struct hps_witness last = {.known = (stored.bits & LAST_KNOWN) != 0,

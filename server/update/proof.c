@@ -10,7 +10,7 @@
  * - the topic is another one of the same name. A *witness*, a record that was read once, is
  *   recalled whenever topics are listed, and before a partition counts as fresh after an outage;
  *   what is another record now is another topic. Where topics have ids, the id tells. That is known
- *   until the next list is due; when neither list nor witness has come by then, as-of stands still.
+ *   until the next list is due; when neither list nor witness has come by then, as-of stalls.
  * - deletes of a compacted topic that nobody can read any more: the log removes tombstones after a
  *   while, so what is read that long after it may have been logged is a gap.
  *
@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "server/update/internal.h"
 
@@ -36,11 +37,6 @@ static int64_t wall_ms(void)
     return (int64_t)hps_clock_wall_ms();
 }
 
-static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
-{
-    return stream->consumer->ops;
-}
-
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 /* Of the same end the later question proves more; without room every other one goes, so that those
@@ -48,64 +44,76 @@ static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream
 static void add_end(struct update_partition *partition, const struct hps_leader_word *word)
 {
     const struct update_end end = {word->high, word->asked_unix_ms};
-    uint32_t n = partition->n_ends;
-    if (n > 0 && partition->ends[n - 1].high == end.high) {
-        partition->ends[n - 1] = end;
+    uint32_t n = partition->proof.n_ends;
+    HPS_ASSERT(n <= UPDATE_ENDS_MAX);
+    if (n > 0 && partition->proof.ends[n - 1].high == end.high) {
+        partition->proof.ends[n - 1] = end;
         return;
     }
     if (n == UPDATE_ENDS_MAX) {
         n = 0;
         for (uint32_t i = 0; i < UPDATE_ENDS_MAX; i += 2) {
-            partition->ends[n++] = partition->ends[i];
+            partition->proof.ends[n++] = partition->proof.ends[i];
         }
     }
-    partition->ends[n++] = end;
-    partition->n_ends = n;
+    partition->proof.ends[n++] = end;
+    partition->proof.n_ends = n;
 }
 
 /* Records that were there are no more: another topic, or what an unclean election leaves of it. */
 static void went_back(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    partition->n_ends = 0;
-    if (partition->state == HPS_PARTITION_RUNNING) {
-        update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
-        stream->begin_due_us = 0;
+    partition->proof.n_ends = 0;
+    if (update_reads(partition)) {
+        update_stop_partition(stream, partition, UPDATE_STARTS, "");
+        stream->topics.begin_due_us = 0;
     }
+}
+
+/* The leader answered nobody for a while, and does again since since_us: what it leads may be
+ * another topic by now. What was asked for since then tells; what was asked before does not. */
+static void doubt(struct hps_update_stream *stream, struct update_partition *partition,
+                  uint64_t since_us)
+{
+    struct update_identity *same = &partition->same;
+    same->state = same->state == UPDATE_PROVED ? UPDATE_UNPROVED : same->state;
+    same->asked = same->asked && same->asked_us >= since_us;
+    update_list_soon(stream);
 }
 
 static void take_word(struct hps_update_stream *stream, struct update_partition *partition)
 {
+    struct update_proof *proof = &partition->proof;
     struct hps_leader_word word = {0};
-    ops(stream)->heard(partition->watch, &word);
-    if (word.asked_us < partition->word.asked_us) {
+    update_ops(stream)->heard(proof->watch, &word);
+    HPS_ASSERT(word.since_us <= word.asked_us);
+    if (word.asked_us < proof->word.asked_us) {
         return; /* of a leader that was one, and answered late */
     }
-    bool answered = word.asked_us > partition->word.asked_us;
-    uint64_t before_us = partition->word.asked_us;
-    bool back = answered && before_us > 0 && word.high < partition->word.high;
-    bool silent = answered && before_us > 0 && word.asked_us > before_us + UPDATE_LEADER_SILENT_US;
-    partition->word = word;
+    uint64_t before_us = proof->word.asked_us;
+    bool answered = word.asked_us > before_us;
+    bool back = answered && before_us > 0 && word.high < proof->word.high;
+    bool broke = answered && before_us > 0 && word.since_us > before_us;
+    proof->word = word;
     if (!answered) {
         return;
     }
-    partition->heard_ms = word.asked_unix_ms;
+    proof->heard_ms = word.asked_unix_ms;
     partition->high = word.high;
     if (back) {
         went_back(stream, partition);
     }
-    if (partition->state == HPS_PARTITION_RUNNING) {
+    if (update_reads(partition)) {
         add_end(partition, &word);
     }
-    if (silent) { /* what it leads may be another topic by now */
-        partition->unproved = true;
-        partition->recalling = false;
-        stream->topics_due_us = 0;
+    if (broke) {
+        doubt(stream, partition, word.since_us);
     }
 }
 
 bool update_leader_silent(const struct update_partition *partition)
 {
-    uint64_t asked_us = partition->word.asked_us;
+    uint64_t asked_us = partition->proof.word.asked_us;
     return asked_us == 0 || hps_clock_us() > asked_us + UPDATE_LEADER_SILENT_US;
 }
 
@@ -113,11 +121,11 @@ void update_forget_words(struct hps_update_stream *stream)
 {
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        partition->watch = NULL;
-        partition->word = (struct hps_leader_word){0};
-        partition->n_ends = 0;
-        partition->recalling = false;
-        partition->none_us = 0;
+        partition->proof.watch = NULL;
+        partition->proof.word = (struct hps_leader_word){0};
+        partition->proof.n_ends = 0;
+        partition->same.asked = false;
+        partition->same.none_us = 0;
     }
 }
 
@@ -127,42 +135,47 @@ void update_gap_other(struct hps_update_stream *stream, struct update_partition 
                       int64_t accept, const char *fmt, ...)
 {
     char reason[sizeof(partition->reason)];
-    int64_t same_ms = partition->same_ms;
+    struct update_proof *proof = &partition->proof;
+    int64_t same_ms = partition->same.at_ms;
     va_list args;
     va_start(args, fmt);
     (void)vsnprintf(reason, sizeof(reason), fmt, args);
     va_end(args);
-    partition->as_of_ms = partition->as_of_ms < same_ms ? partition->as_of_ms : same_ms;
-    partition->read.as_of_ms = partition->as_of_ms;
-    partition->dirty = partition->known; /* to be stored, so that a restart does not claim it */
-    update_gap(stream, partition, accept, "%s", reason);
-    partition->other = true;
+    proof->as_of_ms = proof->as_of_ms < same_ms ? proof->as_of_ms : same_ms;
+    partition->read.as_of_ms = proof->as_of_ms;
+    /* To be stored, so that a restart does not claim what was claimed. */
+    partition->pending.dirty = update_is_published(partition);
+    partition->pending.moved = partition->pending.moved && partition->pending.dirty;
+    partition->pending.passed_over = partition->pending.passed_over && partition->pending.dirty;
+    partition->accept = accept;
+    update_stop_partition(stream, partition, UPDATE_OTHER, reason);
 }
 
 static void is_same(struct update_partition *partition, int64_t at_ms)
 {
     struct hps_position *read = &partition->read;
-    if (partition->candidate.known && partition->candidate.offset > read->witness.offset) {
-        read->witness = partition->candidate;
+    if (partition->same.candidate.known &&
+        partition->same.candidate.offset > read->witness.offset) {
+        read->witness = partition->same.candidate;
     }
-    partition->unproved = false;
-    partition->none_us = 0;
-    if (at_ms > partition->same_ms || partition->same_ms > wall_ms()) { /* a clock set back */
-        partition->same_ms = at_ms;
+    partition->same.state = UPDATE_PROVED;
+    partition->same.none_us = 0;
+    if (at_ms > partition->same.at_ms || partition->same.at_ms > wall_ms()) { /* a clock set back */
+        partition->same.at_ms = at_ms;
     }
 }
 
 static bool stands_or_runs(const struct update_partition *partition)
 {
-    return partition->state == HPS_PARTITION_RUNNING ||
-           (partition->state == HPS_PARTITION_PAUSED && partition->known);
+    bool stands = partition->phase == UPDATE_PAUSED || partition->phase == UPDATE_BLOCKED;
+    return update_reads(partition) || (stands && update_is_published(partition));
 }
 
 /* Since then it ought to have been asked for again: as often as topics are listed. */
 static int64_t same_due_ms(const struct hps_update_stream *stream,
                            const struct update_partition *partition)
 {
-    return partition->same_ms + (int64_t)stream->updater->options.topics_ms;
+    return partition->same.at_ms + (int64_t)stream->updater->options.topics_ms;
 }
 
 int64_t update_same_until_ms(const struct hps_update_stream *stream,
@@ -180,10 +193,9 @@ static void learn(struct update_partition *partition, const struct hps_recalled 
     if (now->offset >= 0) {
         partition->read.witness = (struct hps_witness){
             .known = true, .offset = now->offset, .time_ms = now->time_unix_ms, .hash = now->hash};
-        partition->dirty = partition->dirty || partition->known;
+        partition->pending.dirty = partition->pending.dirty || update_is_published(partition);
     }
-    partition->learning = false;
-    is_same(partition, partition->recall_ms);
+    is_same(partition, partition->same.asked_ms);
 }
 
 enum none { NONE_WAIT, NONE_ASK, NONE_GONE, NONE_REMOVED };
@@ -195,7 +207,7 @@ enum none { NONE_WAIT, NONE_ASK, NONE_GONE, NONE_REMOVED };
  * again. Only compaction leaves nothing for good. */
 static enum none judge_none(struct update_partition *partition, const struct hps_recalled *now)
 {
-    const struct hps_leader_word *word = &partition->word;
+    const struct hps_leader_word *word = &partition->proof.word;
     if (word->asked_us < now->asked_us) {
         return NONE_WAIT;
     }
@@ -203,17 +215,17 @@ static enum none judge_none(struct update_partition *partition, const struct hps
         return NONE_GONE;
     }
     uint64_t now_us = hps_clock_us();
-    bool lasts = partition->none_us > 0 && now_us - partition->none_us > NONE_US;
-    partition->none_us = partition->none_us > 0 ? partition->none_us : now_us;
-    partition->none_again_us = now_us + NONE_AGAIN_US;
-    return lasts && partition->compaction == HPS_COMPACTION_YES ? NONE_REMOVED : NONE_ASK;
+    bool lasts = partition->same.none_us > 0 && now_us - partition->same.none_us > NONE_US;
+    partition->same.none_us = partition->same.none_us > 0 ? partition->same.none_us : now_us;
+    partition->same.none_again_us = now_us + NONE_AGAIN_US;
+    return lasts && partition->listed.compaction == HPS_COMPACTION_YES ? NONE_REMOVED : NONE_ASK;
 }
 
 static void gap_witness(struct hps_update_stream *stream, struct update_partition *partition,
                         const struct hps_recalled *now)
 {
     update_gap_other(stream, partition, now->low >= 0 ? now->low : 0,
-                     "another record, or none, is at offset %" PRId64 ": the topic was made anew",
+                     "another record, or none, is at offset %" PRId64 ": the topic was recreated",
                      partition->read.witness.offset);
 }
 
@@ -223,16 +235,17 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
     const struct hps_witness *witness = &partition->read.witness;
     bool same = now->offset == witness->offset && now->hash == witness->hash &&
                 now->time_unix_ms == witness->time_ms;
-    bool removed = now->low > witness->offset || /* by retention, or by compaction */
-                   (now->offset > witness->offset && partition->compaction != HPS_COMPACTION_NO);
+    bool removed =
+        now->low > witness->offset || /* by retention, or by compaction */
+        (now->offset > witness->offset && partition->listed.compaction != HPS_COMPACTION_NO);
     if (!same && !removed && now->offset < 0) {
         enum none none = judge_none(partition, now);
         if (none == NONE_WAIT) {
-            partition->recalling = true; /* the answer stays */
+            partition->same.asked = true; /* the answer stays */
             return;
         }
         if (none == NONE_ASK) {
-            partition->unproved = true; /* update_hear asks again */
+            partition->same.state = UPDATE_UNPROVED; /* update_hear asks again */
             return;
         }
         removed = none == NONE_REMOVED;
@@ -242,38 +255,42 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
         return;
     }
     if (same) {
-        memcpy(partition->read.topic_id, partition->topic_id, sizeof(partition->topic_id));
+        memcpy(partition->read.topic_id, partition->listed.topic_id,
+               sizeof(partition->listed.topic_id));
     }
-    is_same(partition, partition->recall_ms);
+    is_same(partition, partition->same.asked_ms);
 }
 
 /* Of the record to be asked for; without a witness the last one before what is read next. */
 static int64_t witness_offset(const struct update_partition *partition)
 {
     const struct hps_position *read = &partition->read;
-    return partition->learning ? read->next - 1 : read->witness.offset;
+    return partition->same.state == UPDATE_LEARNS ? read->next - 1 : read->witness.offset;
 }
 
 static void ask_witness(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    if (partition->watch != NULL) {
-        partition->recall_ms = wall_ms();
-        partition->recall_offset = witness_offset(partition);
-        partition->recalling = true;
-        ops(stream)->recall(partition->watch, partition->recall_offset);
+    if (partition->proof.watch != NULL) {
+        struct update_identity *same = &partition->same;
+        same->asked_ms = wall_ms();
+        same->asked_us = hps_clock_us();
+        same->asked_offset = witness_offset(partition);
+        same->asked = true;
+        HPS_ASSERT(same->asked_offset >= 0);
+        update_ops(stream)->recall(partition->proof.watch, same->asked_offset);
     }
 }
 
 static void take_recalled(struct hps_update_stream *stream, struct update_partition *partition)
 {
     struct hps_recalled now = {0};
-    if (!partition->recalling || !stands_or_runs(partition) ||
-        !ops(stream)->recalled(partition->watch, &now) ||
-        now.asked_offset != partition->recall_offset || now.status != HPS_OK) {
+    if (!partition->same.asked || !stands_or_runs(partition) ||
+        !update_ops(stream)->recalled(partition->proof.watch, &now) ||
+        now.asked_offset != partition->same.asked_offset || now.status != HPS_OK) {
         return; /* refused: asked again with the next list of topics */
     }
-    partition->recalling = false;
-    if (partition->learning) {
+    partition->same.asked = false;
+    if (partition->same.state == UPDATE_LEARNS) {
         learn(partition, &now);
     } else {
         judge(stream, partition, &now);
@@ -284,23 +301,26 @@ bool update_identify(struct hps_update_stream *stream, struct update_partition *
                      bool listed)
 {
     struct hps_position *read = &partition->read;
-    bool known = read->topic_id[0] != '\0' && partition->topic_id[0] != '\0';
-    partition->candidate = read->last;
-    partition->recalling = false;
-    partition->unproved = false;
-    if (known && listed && strcmp(read->topic_id, partition->topic_id) != 0) {
+    struct update_identity *same = &partition->same;
+    const char *topic_id = partition->listed.topic_id;
+    bool known = read->topic_id[0] != '\0' && topic_id[0] != '\0';
+    bool learns = !read->witness.known && read->next > 0;
+    bool nothing_read = !read->witness.known && read->next == 0;
+    same->candidate = read->last;
+    same->asked = false;
+    same->state = UPDATE_PROVED;
+    if (known && listed && strcmp(read->topic_id, topic_id) != 0) {
         update_gap_other(stream, partition, 0,
-                         "the topic's id is %s, of what was read it was %s: the topic was made "
-                         "anew",
-                         partition->topic_id, read->topic_id);
+                         "the topic's id is %s, of what was read it was %s: the topic was "
+                         "recreated",
+                         topic_id, read->topic_id);
         return false;
     }
-    partition->learning = !read->witness.known && read->next > 0;
-    if ((known && listed && !partition->learning) || (!read->witness.known && read->next == 0)) {
-        is_same(partition, stream->listed_ms);
+    if ((known && listed && !learns) || nothing_read) {
+        is_same(partition, stream->topics.listed_ms);
         return true;
     }
-    partition->unproved = true;
+    same->state = learns ? UPDATE_LEARNS : UPDATE_UNPROVED;
     ask_witness(stream, partition);
     return true;
 }
@@ -309,14 +329,14 @@ void update_ask_identity(struct hps_update_stream *stream)
 {
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        bool unproved = partition->unproved; /* what was proved stays so until the answer */
-        bool learned = partition->read.witness.known;
-        bool asked = partition->recalling && wall_ms() - partition->recall_ms < RECALL_MS;
-        if (!stands_or_runs(partition) || partition->checking || asked) {
+        struct update_identity *same = &partition->same;
+        bool proved = same->state == UPDATE_PROVED;
+        bool asked = same->asked && wall_ms() - same->asked_ms < RECALL_MS;
+        if (!stands_or_runs(partition) || partition->phase == UPDATE_CHECKS || asked) {
             continue; /* a question that is under way is not begun anew: its answer may take time */
         }
-        if (update_identify(stream, partition, true) && partition->unproved && learned) {
-            partition->unproved = unproved;
+        if (update_identify(stream, partition, true) && proved && same->state == UPDATE_UNPROVED) {
+            same->state = UPDATE_PROVED; /* what was proved stays so until the answer */
         }
     }
 }
@@ -325,25 +345,27 @@ void update_ask_identity(struct hps_update_stream *stream)
 static bool is_identity_wanted(const struct hps_update_stream *stream,
                                const struct update_partition *partition)
 {
-    bool askable = partition->learning || partition->read.witness.known;
-    bool again = partition->none_us == 0 || hps_clock_us() >= partition->none_again_us;
+    const struct hps_position *read = &partition->read;
+    bool askable = partition->same.state == UPDATE_LEARNS ? read->next > 0 : read->witness.known;
+    bool again = partition->same.none_us == 0 || hps_clock_us() >= partition->same.none_again_us;
     int64_t now_ms = wall_ms();
     bool overdue = now_ms > same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS / 2 ||
-                   partition->same_ms > now_ms; /* a clock set back */
-    bool asked = partition->recalling && now_ms - partition->recall_ms < RECALL_MS &&
-                 now_ms >= partition->recall_ms; /* an answer that refuses stays one */
-    return askable && again && (partition->unproved || overdue) && !asked &&
+                   partition->same.at_ms > now_ms; /* a clock set back */
+    bool asked = partition->same.asked && now_ms - partition->same.asked_ms < RECALL_MS &&
+                 now_ms >= partition->same.asked_ms; /* an answer that refuses stays one */
+    return askable && again && (update_is_unproved(partition) || overdue) && !asked &&
            stands_or_runs(partition);
 }
 
 void update_hear(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
+    HPS_ASSERT(stream->consumer != NULL);
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (partition->watch == NULL &&
-            ops(stream)->watch(stream->consumer, partition->topic, partition->number,
-                               &partition->watch, &err) != HPS_OK) {
+        if (partition->proof.watch == NULL &&
+            update_ops(stream)->watch(stream->consumer, partition->topic, partition->number,
+                                      &partition->proof.watch, &err) != HPS_OK) {
             continue; /* no memory: the next time */
         }
         take_word(stream, partition);
@@ -360,10 +382,12 @@ bool update_lost_tombstones(const struct update_partition *partition, int64_t hi
 {
     /* Of what is read nothing can be lost any more, be it applied and proved or not. */
     const struct hps_position *read = &partition->read;
-    int64_t seen_ms = partition->seen_ms > 0 ? partition->seen_ms : read->base_ms;
-    bool logged = high > partition->seen_next || partition->read.next > partition->seen_next;
-    return partition->compaction == HPS_COMPACTION_YES && partition->delete_retention_ms >= 0 &&
-           seen_ms > 0 && logged && wall_ms() - seen_ms > partition->delete_retention_ms;
+    int64_t seen_ms = partition->proof.seen_ms > 0 ? partition->proof.seen_ms : read->base_ms;
+    bool logged =
+        high > partition->proof.seen_next || partition->read.next > partition->proof.seen_next;
+    return partition->listed.compaction == HPS_COMPACTION_YES &&
+           partition->listed.delete_retention_ms >= 0 && seen_ms > 0 && logged &&
+           wall_ms() - seen_ms > partition->listed.delete_retention_ms;
 }
 
 void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition)
@@ -371,27 +395,29 @@ void update_gap_tombstones(struct hps_update_stream *stream, struct update_parti
     update_gap(stream, partition, partition->read.next,
                "behind or away for longer than delete.retention.ms (%" PRId64
                "): deletes may be compacted away",
-               partition->delete_retention_ms);
+               partition->listed.delete_retention_ms);
 }
 
 /* Stored as-of is to be young enough that a restart does not find tombstones lost that were seen:
  * also where there is nothing to read. */
 static void store_as_of(struct update_partition *partition)
 {
-    int64_t old_ms = partition->as_of_ms - partition->applied.as_of_ms;
-    partition->dirty = partition->dirty || (partition->compaction == HPS_COMPACTION_YES &&
-                                            partition->delete_retention_ms > 0 &&
-                                            old_ms > partition->delete_retention_ms / 4);
+    int64_t old_ms = partition->proof.as_of_ms - partition->applied.as_of_ms;
+    partition->pending.dirty =
+        partition->pending.dirty || (partition->listed.compaction == HPS_COMPACTION_YES &&
+                                     partition->listed.delete_retention_ms > 0 &&
+                                     old_ms > partition->listed.delete_retention_ms / 4);
 }
 
 static void prove(struct hps_update_stream *stream, struct update_partition *partition)
 {
     struct hps_position *read = &partition->read;
+    struct update_proof *proof = &partition->proof;
     uint32_t n = 0;
-    while (n < partition->n_ends && partition->ends[n].high <= read->next) {
+    while (n < proof->n_ends && proof->ends[n].high <= read->next) {
         n++;
     }
-    int64_t high = partition->n_ends > 0 ? partition->ends[partition->n_ends - 1].high : 0;
+    int64_t high = proof->n_ends > 0 ? proof->ends[proof->n_ends - 1].high : 0;
     if (update_lost_tombstones(partition, high)) {
         update_gap_tombstones(stream, partition);
         return;
@@ -399,29 +425,29 @@ static void prove(struct hps_update_stream *stream, struct update_partition *par
     if (n == 0) {
         return;
     }
-    partition->seen_ms = partition->ends[n - 1].asked_ms;
-    partition->seen_next = read->next;
+    proof->seen_ms = proof->ends[n - 1].asked_ms;
+    proof->seen_next = read->next;
     int64_t same_until_ms = update_same_until_ms(stream, partition);
-    while (n > 0 && partition->ends[n - 1].asked_ms > same_until_ms) {
+    while (n > 0 && proof->ends[n - 1].asked_ms > same_until_ms) {
         n--;
     }
-    if (n == 0 || partition->unproved) {
+    if (n == 0 || update_is_unproved(partition)) {
         return; /* it may be another topic: the ends are kept */
     }
-    read->as_of_ms = partition->ends[n - 1].asked_ms; /* later, unless the clock was set back */
-    partition->n_ends -= n;
-    memmove(partition->ends, partition->ends + n, partition->n_ends * sizeof(partition->ends[0]));
-    if (!partition->dirty) {
-        partition->as_of_ms = read->as_of_ms;
+    read->as_of_ms = proof->ends[n - 1].asked_ms; /* later, unless the clock was set back */
+    proof->n_ends -= n;
+    memmove(proof->ends, proof->ends + n, proof->n_ends * sizeof(proof->ends[0]));
+    if (!partition->pending.dirty) {
+        proof->as_of_ms = read->as_of_ms;
         store_as_of(partition);
     }
 }
 
 void update_prove(struct hps_update_stream *stream)
 {
-    for (uint32_t i = 0; i < stream->n_partitions && !stream->frozen; i++) {
+    for (uint32_t i = 0; i < stream->n_partitions && !stream->freeze.frozen; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (partition->state == HPS_PARTITION_RUNNING && partition->known && !partition->checking) {
+        if (partition->phase == UPDATE_RUNS && update_is_published(partition)) {
             prove(stream, partition);
         }
     }

@@ -22,38 +22,39 @@ enum { RATE_US = 2 * 1000 * 1000 };
 static enum hps_partition_state shown_state(const struct hps_update_stream *stream,
                                             const struct update_partition *partition)
 {
-    bool stands = partition->state == HPS_PARTITION_PAUSED && !partition->paused;
-    bool runs = partition->state == HPS_PARTITION_RUNNING;
-    return stream->frozen && (runs || stands)        ? HPS_PARTITION_FROZEN
-           : stream->held && runs                    ? HPS_PARTITION_HELD
-           : runs && update_leader_silent(partition) ? HPS_PARTITION_UNREACHABLE
-                                                     : partition->state;
+    bool blocked = partition->phase == UPDATE_BLOCKED;
+    bool runs = update_reads(partition);
+    return stream->freeze.frozen && (runs || blocked) ? HPS_PARTITION_FROZEN
+           : stream->batch.held && runs               ? HPS_PARTITION_HELD
+           : runs && update_leader_silent(partition)  ? HPS_PARTITION_UNREACHABLE
+                                                      : update_partition_state(partition->phase);
 }
 
 static bool is_known_same(const struct hps_update_stream *stream,
                           const struct update_partition *partition)
 {
     int64_t until_ms = update_same_until_ms(stream, partition);
-    return !partition->unproved && (int64_t)hps_clock_wall_ms() <= until_ms;
+    return !update_is_unproved(partition) && (int64_t)hps_clock_wall_ms() <= until_ms;
 }
 
 static void write_reason(const struct hps_update_stream *stream,
                          const struct update_partition *partition, enum hps_partition_state state,
                          char out[static 200])
 {
-    const struct hps_leader_word *word = &partition->word;
+    const struct hps_leader_word *word = &partition->proof.word;
     if (state == HPS_PARTITION_FROZEN) {
         (void)snprintf(out, 200,
                        "a version of another lineage became active: records that name no version "
                        "are passed over until `hpsctl updates seek`");
     } else if (state == HPS_PARTITION_HELD) {
-        (void)snprintf(out, 200, "a batch waits: %.180s", stream->held_text);
+        (void)snprintf(out, 200, "a batch cannot be applied: %.170s", stream->batch.held_text);
     } else if (state == HPS_PARTITION_UNREACHABLE) {
         (void)snprintf(out, 200, "its leader does not answer%s%.150s",
                        word->text[0] != '\0' ? ": " : "", word->text);
     } else if (state == HPS_PARTITION_RUNNING && !is_known_same(stream, partition)) {
         (void)snprintf(out, 200, SAME_UNKNOWN);
-    } else if (state == HPS_PARTITION_RUNNING && partition->compaction == HPS_COMPACTION_UNKNOWN &&
+    } else if (state == HPS_PARTITION_RUNNING &&
+               partition->listed.compaction == HPS_COMPACTION_UNKNOWN &&
                partition->note[0] == '\0') {
         (void)snprintf(
             out, 200,
@@ -85,9 +86,8 @@ static double rate(struct update_rate *rate, uint64_t n)
  * runs may have read what its leader has not told yet. */
 static bool is_other(const struct update_partition *partition)
 {
-    bool runs = partition->state == HPS_PARTITION_RUNNING;
-    return (partition->state == HPS_PARTITION_GAP && partition->other) ||
-           (!runs && partition->high < partition->applied.next);
+    bool runs = update_reads(partition);
+    return partition->phase == UPDATE_OTHER || (!runs && partition->high < partition->applied.next);
 }
 
 /* Of a leader that does not answer the end is an old one; that of a topic that has yet to be proved
@@ -95,10 +95,9 @@ static bool is_other(const struct update_partition *partition)
 static bool is_lag_known(const struct hps_update_stream *stream,
                          const struct update_partition *partition)
 {
-    bool begun =
-        partition->state != HPS_PARTITION_STARTING && partition->state != HPS_PARTITION_GONE;
-    return partition->known && begun && partition->high >= 0 && partition->same_ms > 0 &&
-           is_known_same(stream, partition) && !is_other(partition) &&
+    bool begun = partition->phase != UPDATE_STARTS && partition->phase != UPDATE_GONE;
+    return update_is_published(partition) && begun && partition->high >= 0 &&
+           partition->same.at_ms > 0 && is_known_same(stream, partition) && !is_other(partition) &&
            !update_leader_silent(partition);
 }
 
@@ -108,7 +107,7 @@ static uint64_t lag_of(const struct update_partition *partition)
 {
     const struct hps_position *applied = &partition->applied;
     int64_t from = applied->frozen != HPS_POSITION_WHOLE ? applied->frozen : applied->next;
-    bool counts = partition->known && !is_other(partition) && partition->high > from;
+    bool counts = update_is_published(partition) && !is_other(partition) && partition->high > from;
     return counts ? (uint64_t)(partition->high - from) : 0;
 }
 
@@ -118,18 +117,19 @@ static void show_partition(const struct hps_update_stream *stream,
     memcpy(view->topic, partition->topic, sizeof(view->topic));
     view->partition = partition->number;
     view->state = shown_state(stream, partition);
-    view->next = partition->known ? partition->applied.next : -1;
+    view->next = update_is_published(partition) ? partition->applied.next : -1;
     view->high = partition->high;
-    view->heard_ms = partition->heard_ms;
+    view->heard_ms = partition->proof.heard_ms;
     view->lag = lag_of(partition);
     view->lag_known = is_lag_known(stream, partition);
-    uint64_t asked_us = partition->word.asked_us;
+    uint64_t asked_us = partition->proof.word.asked_us;
     view->word_until_us = asked_us > 0 ? asked_us + UPDATE_LEADER_SILENT_US : 0;
     view->same_until_ms = update_same_until_ms(stream, partition);
     view->unlisted = false;
-    view->as_of_ms = partition->as_of_ms;
-    view->same_ms = partition->same_ms;
-    view->skipped = partition->known ? partition->applied.skipped : HPS_POSITION_WHOLE;
+    view->as_of_ms = partition->proof.as_of_ms;
+    view->same_ms = partition->same.at_ms;
+    view->skipped =
+        update_is_published(partition) ? partition->applied.skipped : HPS_POSITION_WHOLE;
     view->skipped_end = partition->skipped_end;
     view->records_per_s = rate(&partition->rate, partition->n_records);
     write_reason(stream, partition, view->state, view->reason);
@@ -139,17 +139,17 @@ static void show_partition(const struct hps_update_stream *stream,
 
 static bool view_room(struct hps_update_stream *stream)
 {
-    uint32_t capacity = stream->capacity + stream->n_unlisted;
-    if (stream->view_capacity >= stream->n_partitions + stream->n_unlisted) {
+    uint32_t capacity = stream->capacity + stream->unlisted.n;
+    if (stream->shown.capacity >= stream->n_partitions + stream->unlisted.n) {
         return true;
     }
     struct hps_partition_view *grown =
-        hps_realloc(stream->view_partitions, capacity * sizeof(*grown));
+        hps_realloc(stream->shown.partitions, capacity * sizeof(*grown));
     if (grown == NULL) {
         return false;
     }
-    stream->view_partitions = grown;
-    stream->view_capacity = capacity;
+    stream->shown.partitions = grown;
+    stream->shown.capacity = capacity;
     return true;
 }
 
@@ -163,13 +163,13 @@ static int64_t show_partitions(struct hps_update_stream *stream, uint32_t *out_n
         return 0;
     }
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        show_partition(stream, &stream->partitions[i], &stream->view_partitions[n++]);
+        show_partition(stream, &stream->partitions[i], &stream->shown.partitions[n++]);
     }
-    for (uint32_t i = 0; i < stream->n_unlisted; i++) {
-        n += update_show_unlisted(&stream->unlisted[i], &stream->view_partitions[n]);
+    for (uint32_t i = 0; i < stream->unlisted.n; i++) {
+        n += update_show_unlisted(&stream->unlisted.list[i], &stream->shown.partitions[n]);
     }
     for (uint32_t i = 0; i < n; i++) {
-        int64_t its_ms = stream->view_partitions[i].as_of_ms;
+        int64_t its_ms = stream->shown.partitions[i].as_of_ms;
         as_of_ms = i == 0 || its_ms < as_of_ms ? its_ms : as_of_ms;
     }
     *out_n = n;
@@ -181,7 +181,7 @@ static bool leaders_up(const struct hps_update_stream *stream)
     bool up = true;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         const struct update_partition *partition = &stream->partitions[i];
-        up = up && (partition->state == HPS_PARTITION_GONE || !update_leader_silent(partition));
+        up = up && (partition->phase == UPDATE_GONE || !update_leader_silent(partition));
     }
     return up;
 }
@@ -192,50 +192,56 @@ void update_stream_show(struct hps_update_stream *stream)
     uint32_t n = 0;
     int64_t as_of_ms = show_partitions(stream, &n);
     struct hps_stream_view *view = &stream->view;
-    view->listed = stream->listed;
-    view->frozen = stream->frozen;
-    view->connected = stream->connected;
-    snprintf(view->away, sizeof(view->away), "%s", stream->connected ? "" : stream->away_text);
+    view->listed = update_is_listed(stream);
+    view->frozen = stream->freeze.frozen;
+    view->connected = update_is_connected(stream);
+    snprintf(view->away, sizeof(view->away), "%s",
+             update_is_connected(stream) ? "" : stream->link.text);
     view->leaders_up = leaders_up(stream);
-    view->shared = stream->shared != NULL;
-    view->shared_behind = stream->repair.behind;
-    view->shared_apart = stream->apart;
-    snprintf(view->held, sizeof(view->held), "%s", stream->held ? stream->held_text : "");
+    view->shared = stream->share.space != NULL;
+    view->shared_behind = update_share_lags(stream);
+    view->shared_apart = stream->share.phase == UPDATE_SHARE_APART;
+    snprintf(view->held, sizeof(view->held), "%s",
+             stream->batch.held ? stream->batch.held_text : "");
     view->sequence = hps_update_sequence(stream->version);
-    view->n_records = stream->n_records;
-    view->n_rejected = stream->n_rejected;
-    view->n_keys = stream->n_keys;
-    view->records_per_s = rate(&stream->record_rate, stream->n_records);
-    view->keys_per_s = rate(&stream->key_rate, stream->n_keys);
-    view->event_time_ms = stream->event_time_ms;
+    view->n_records = stream->counts.n_records;
+    view->n_rejected = stream->counts.n_rejected;
+    view->n_keys = stream->counts.n_keys;
+    view->records_per_s = rate(&stream->counts.record_rate, stream->counts.n_records);
+    view->keys_per_s = rate(&stream->counts.key_rate, stream->counts.n_keys);
+    view->event_time_ms = stream->counts.event_time_ms;
     view->as_of_ms = as_of_ms;
-    view->partitions = stream->view_partitions;
+    view->partitions = stream->shown.partitions;
     view->n_partitions = n;
-    view->rejected = stream->rejected;
-    view->n_rejected_views = stream->n_rejected_views;
+    view->rejected = stream->shown.rejected;
+    view->n_rejected_views = stream->shown.n_rejected;
+    update_view_sane(stream);
     hps_lock_release(&stream->lock);
     update_forget_unlisted(stream);
-    hps_update_times_set(stream->version, stream->event_time_ms, as_of_ms);
+    hps_update_times_set(stream->version, stream->counts.event_time_ms, as_of_ms);
 }
 
 void update_view_age(struct hps_update_stream *stream)
 {
+    hps_lock_assert_held(&stream->lock);
     uint64_t now_us = hps_clock_us();
     int64_t wall_ms = (int64_t)hps_clock_wall_ms();
     for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
-        struct hps_partition_view *of = &stream->view_partitions[i];
+        struct hps_partition_view *of = &stream->shown.partitions[i];
         bool silent = now_us > of->word_until_us;
         bool same = wall_ms <= of->same_until_ms;
         if ((silent || !same) && of->state == HPS_PARTITION_RUNNING) {
             (void)snprintf(of->reason, sizeof(of->reason), "%s",
-                           silent ? "nothing is known of it for more than 2 s: hpsd waits for an "
-                                    "answer of the log, or for a store"
-                                  : SAME_UNKNOWN);
+                           silent
+                               ? "not updated for more than 2 s: hpsd waits for an answer of the "
+                                 "log, or for a store"
+                               : SAME_UNKNOWN);
         }
         of->lag_known = of->lag_known && !silent && same;
         bool awaited = !of->unlisted && of->state != HPS_PARTITION_GONE;
         stream->view.leaders_up = stream->view.leaders_up && !(silent && awaited);
     }
+    update_view_sane(stream);
 }
 
 /* ---- records that are in no row -------------------------------------------------------------- */
@@ -245,9 +251,9 @@ static uint32_t find_rejected(const struct hps_update_stream *stream, const char
                               int32_t partition, int64_t offset)
 {
     uint32_t i = 0;
-    while (i < stream->n_rejected_views &&
-           (stream->rejected[i].offset != offset || stream->rejected[i].partition != partition ||
-            strcmp(stream->rejected[i].topic, topic) != 0)) {
+    while (i < stream->shown.n_rejected && (stream->shown.rejected[i].offset != offset ||
+                                            stream->shown.rejected[i].partition != partition ||
+                                            strcmp(stream->shown.rejected[i].topic, topic) != 0)) {
         i++;
     }
     return i;
@@ -258,24 +264,24 @@ void update_show_rejected(struct hps_update_stream *stream, const char *topic, i
                           int64_t offset, const char *reason, const char *text)
 {
     hps_lock_acquire(&stream->lock);
-    uint32_t n = stream->n_rejected_views;
+    uint32_t n = stream->shown.n_rejected;
     uint32_t at = find_rejected(stream, topic, partition, offset);
     if (at == n && n == HPS_REJECTED_VIEWS_MAX) {
         at = 0; /* the oldest goes */
     }
     if (at < n) {
         n--;
-        memmove(stream->rejected + at, stream->rejected + at + 1,
-                (n - at) * sizeof(stream->rejected[0]));
+        memmove(stream->shown.rejected + at, stream->shown.rejected + at + 1,
+                (n - at) * sizeof(stream->shown.rejected[0]));
     }
-    struct hps_rejected_view *view = &stream->rejected[n];
+    struct hps_rejected_view *view = &stream->shown.rejected[n];
     *view = (struct hps_rejected_view){.partition = partition,
                                        .offset = offset,
                                        .read_ms = (int64_t)hps_clock_wall_ms(),
                                        .reason = reason};
     snprintf(view->topic, sizeof(view->topic), "%s", topic);
     snprintf(view->text, sizeof(view->text), "%s", text);
-    stream->n_rejected_views = n + 1;
+    stream->shown.n_rejected = n + 1;
     hps_lock_release(&stream->lock);
 }
 

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -18,11 +17,6 @@ enum {
     BACKOFF_MS_MAX = 5000,
     REFRESH_POLL_MS = 10 /* while somebody waits for what leaders say */
 };
-
-static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
-{
-    return stream->consumer->ops;
-}
 
 static int64_t wall_ms(void)
 {
@@ -37,17 +31,21 @@ static void wait_ms(struct hps_update_stream *stream, uint64_t ms)
     uint64_t until_us = hps_clock_us() + ms * 1000;
     const struct update_refresh *refresh = &stream->refresh;
     hps_lock_acquire(&stream->lock);
-    while (stream->call == NULL &&
-           (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
-           !atomic_load(&stream->stop) &&
-           hps_cond_wait_until(&stream->changed, &stream->lock, until_us)) {
+    while (
+        stream->call == NULL && (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
+        !update_stops(stream) && hps_cond_wait_until(&stream->changed, &stream->lock, until_us)) {
     }
     hps_lock_release(&stream->lock);
 }
 
+uint64_t update_backoff_until(const struct hps_update_stream *stream)
+{
+    return hps_clock_us() + (uint64_t)stream->updater->options.backoff_ms * 1000;
+}
+
 void update_retry_later(struct hps_update_stream *stream)
 {
-    stream->retry_due_us = hps_clock_us() + (uint64_t)stream->updater->options.backoff_ms * 1000;
+    stream->pace.retry_due_us = update_backoff_until(stream);
 }
 
 /* ---- the consumer ---------------------------------------------------------------------------- */
@@ -62,8 +60,7 @@ static void close_consumer(struct hps_update_stream *stream)
         stream->consumer->ops->close(stream->consumer);
     }
     stream->consumer = NULL;
-    stream->connected = false;
-    stream->away = false;
+    update_link_set(stream, UPDATE_LINK_CLOSED);
 }
 
 static bool open_consumer(struct hps_update_stream *stream)
@@ -80,18 +77,22 @@ static bool open_consumer(struct hps_update_stream *stream)
     hps_status status =
         options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
     if (status != HPS_OK) {
-        HPS_LOG(ERROR, "updates", "the update source cannot be used",
+        HPS_LOG(ERROR, "updates",
+                "update source failed: no consumer can be opened; retried every 5 s, check the "
+                "update_source options",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
-        snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", err.text);
+        snprintf(stream->link.text, sizeof(stream->link.text), "%.199s", err.text);
         stream->consumer = NULL;
         return false;
     }
     hps_lock_acquire(&stream->lock);
     stream->wakeable = stream->consumer;
     hps_lock_release(&stream->lock);
-    stream->topics_due_us = 0;
-    stream->begin_due_us = 0;
+    update_link_set(stream, UPDATE_LINK_SILENT);
+    stream->topics.failed = false;
+    stream->topics.due_us = 0;
+    stream->topics.begin_due_us = 0;
     return true;
 }
 
@@ -101,8 +102,8 @@ static void renew_consumer(struct hps_update_stream *stream)
     update_stream_abandon(stream);
     close_consumer(stream);
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        if (stream->partitions[i].state == HPS_PARTITION_RUNNING) {
-            update_stop_partition(stream, &stream->partitions[i], HPS_PARTITION_STARTING, "");
+        if (update_reads(&stream->partitions[i])) {
+            update_stop_partition(stream, &stream->partitions[i], UPDATE_STARTS, "");
         }
     }
     update_retry_later(stream);
@@ -115,25 +116,29 @@ static void count_bad(struct hps_update_stream *stream, const struct hps_consume
 {
     const struct hps_updater_options *options = &stream->updater->options;
     struct hps_error err = {0};
-    stream->batch_rejected++;
+    stream->batch.n_rejected++;
     update_show_rejected(stream, record->topic, record->partition, record->offset, reason, text);
-    HPS_LOG(WARN, "updates", "a record was left out", HPS_STR("model", stream->model),
-            HPS_I64("version", stream->number), HPS_STR("topic", record->topic),
-            HPS_I64("partition", record->partition), HPS_I64("offset", record->offset),
-            HPS_STR("reason", reason), HPS_STR("error", text));
+    HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
+            HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
     hps_metric_add(hps_server_metric(options->metrics, HPS_M_UPDATE_RECORDS_REJECTED, stream->model,
                                      reason, NULL, NULL),
                    1);
     if (options->dead_letter_topic == NULL) {
         return;
     }
-    stream->lettered = true;
-    hps_status status = ops(stream)->dead_letter(stream->consumer, options->dead_letter_topic,
-                                                 record, reason, &err);
+    stream->batch.dead_letters.sent = true;
+    hps_status status = update_ops(stream)->dead_letter(
+        stream->consumer, options->dead_letter_topic, record, reason, &err);
     if (status != HPS_OK) {
-        stream->letter_status = stream->letter_status == HPS_OK ? status : stream->letter_status;
-        HPS_LOG(WARN, "updates", "a bad record was not copied to the dead-letter topic",
-                HPS_STR("topic", options->dead_letter_topic), HPS_STR("error", err.text));
+        stream->batch.dead_letters.status = stream->batch.dead_letters.status == HPS_OK
+                                                ? status
+                                                : stream->batch.dead_letters.status;
+        HPS_LOG(
+            WARN, "updates",
+            "dead letter not sent: a rejected record could not be copied; retried with its batch",
+            HPS_STR("topic", options->dead_letter_topic), HPS_STR("error", err.text));
     }
 }
 
@@ -146,7 +151,8 @@ static void note_time(struct hps_update_stream *stream, const struct hps_consume
         time.appended = record->time_of == HPS_RECORD_TIME_APPENDED;
     }
     if (time.ms > 0 && fate->n_keys > 0) {
-        hps_ignore(hps_buf_append(&stream->times, &time, sizeof(time))); /* only to be shown */
+        hps_ignore(
+            hps_buf_append(&stream->batch.times, &time, sizeof(time))); /* only to be shown */
     }
 }
 
@@ -170,6 +176,7 @@ static void hash_last(struct update_partition *partition)
 static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
                     const struct hps_update_fate *fate)
 {
+    HPS_ASSERT(partition->phase == UPDATE_RUNS && update_is_published(partition));
     struct hps_position *read = &partition->read;
     int64_t event_ms = fate->event_time_ms != 0 ? fate->event_time_ms : record->time_unix_ms;
     int64_t now_ms = wall_ms();
@@ -183,7 +190,7 @@ static void advance(struct update_partition *partition, const struct hps_consume
         read->witness = read->last;
     }
     if (is_passed_over(fate)) {
-        partition->passed_over = true;
+        partition->pending.passed_over = true;
         read->skipped = read->skipped == HPS_POSITION_WHOLE ? record->offset : read->skipped;
         read->frozen = read->frozen == HPS_POSITION_WHOLE ? record->offset : read->frozen;
     }
@@ -191,7 +198,7 @@ static void advance(struct update_partition *partition, const struct hps_consume
         read->event_time_ms = event_ms;
     }
     partition->n_records++;
-    partition->dirty = true;
+    partition->pending.dirty = true;
 }
 
 /* The log keeps the last record of each key, and these forms have none, or all the same: rows go
@@ -207,8 +214,8 @@ static void note_form(struct hps_update_stream *stream, struct update_partition 
     }
     if (!partition->told_form && !told) {
         HPS_LOG(WARN, "updates",
-                "a compacted topic has records that are not keyed: compaction loses their rows; "
-                "set cleanup.policy=delete or publish keyed ones",
+                "rows lost by compaction: a compacted topic has records that are not keyed; set "
+                "cleanup.policy=delete or publish keyed ones",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("topic", partition->topic), HPS_STR("form", hps_update_form_text(form)));
     }
@@ -235,7 +242,7 @@ struct hps_update_bytes update_bytes(const struct hps_update_stream *stream,
     return bytes;
 }
 
-/* What has its rows in a shared tier alone stands still: to move on there without a record is to
+/* What has its rows in a shared tier alone is blocked: to move on there without a record is to
  * take it from the other daemons, too, of which not all may be frozen. */
 #define FROZEN_REASON "frozen: the next record is for versions of another lineage"
 
@@ -246,34 +253,34 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
     struct update_partition *partition = &stream->partitions[record->tag];
     struct hps_update_fate fate;
     struct hps_error err = {0};
-    if (partition->state != HPS_PARTITION_RUNNING) {
+    if (!update_reads(partition)) {
         return true;
     }
-    if (partition->checking && !update_check_first(stream, partition, record)) {
+    if (partition->phase == UPDATE_CHECKS && !update_check_first(stream, partition, record)) {
         return true;
     }
-    const struct hps_update_bytes bytes = update_bytes(stream, ops(stream), record);
-    hps_status status = hps_update_decoder_add(stream->decoder, &partition->route, &bytes,
-                                               !stream->frozen, &fate, &err);
+    const struct hps_update_bytes bytes = update_bytes(stream, update_ops(stream), record);
+    hps_status status = hps_update_decoder_add(stream->batch.decoder, &partition->route, &bytes,
+                                               !stream->freeze.frozen, &fate, &err);
     if (status != HPS_OK) {
-        partition->dirty = true; /* so that it is read again from `applied` */
-        snprintf(stream->held_text, sizeof(stream->held_text), "%.199s", err.text);
+        partition->pending.dirty = true; /* so that it is read again from `applied` */
+        snprintf(stream->batch.held_text, sizeof(stream->batch.held_text), "%.199s", err.text);
         return false;
     }
-    if (stream->shared_alone && is_passed_over(&fate)) {
-        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, FROZEN_REASON);
+    if (stream->share.alone && is_passed_over(&fate)) {
+        update_stop_partition(stream, partition, UPDATE_BLOCKED, FROZEN_REASON);
         return true;
     }
     if (fate.bad != NULL) {
         count_bad(stream, record, fate.bad, err.text);
     }
-    if (partition->compaction == HPS_COMPACTION_YES && fate.form != 0 &&
+    if (partition->listed.compaction == HPS_COMPACTION_YES && fate.form != 0 &&
         fate.form != HPS_UPDATE_KEYED) {
         note_form(stream, partition, fate.form);
     }
     note_time(stream, record, &fate);
     advance(partition, record, &fate);
-    stream->batch_records++;
+    stream->batch.n_records++;
     return true;
 }
 
@@ -281,14 +288,14 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
 
 static void take_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
 {
-    HPS_LOG(WARN, "updates", "the update source is away: serving goes on, rows grow old",
+    HPS_LOG(WARN, "updates",
+            "update source unreachable: serving goes on with stale rows; it is reconnected",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_STR("error", event->text));
-    stream->connected = false;
-    stream->away = true;
-    stream->topics_due_us = 0; /* is it the same cluster? */
+    update_link_set(stream, UPDATE_LINK_DOWN);
+    stream->topics.due_us = 0; /* is it the same cluster? */
     update_begin_anew(stream, NULL);
-    snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", event->text);
+    snprintf(stream->link.text, sizeof(stream->link.text), "%.199s", event->text);
 }
 
 /* What the log has behind the last record, as markers of transactions, is behind us, too. */
@@ -299,9 +306,9 @@ static void take_caught_up(struct hps_update_stream *stream, struct update_parti
         partition->high = offset;
     }
     update_check_caught_up(stream, partition);
-    if (partition->state == HPS_PARTITION_RUNNING && offset > partition->read.next) {
+    if (update_reads(partition) && offset > partition->read.next) {
         partition->read.next = offset;
-        partition->dirty = true;
+        partition->pending.dirty = true;
     }
 }
 
@@ -311,7 +318,8 @@ static void take_bad(struct hps_update_stream *stream, struct update_partition *
 {
     static const char reason[] = "unreadable";
     int64_t from = event->offset > partition->read.next ? event->offset : partition->read.next;
-    HPS_LOG(WARN, "updates", "records were left out: they cannot be read",
+    HPS_LOG(WARN, "updates",
+            "records rejected: the log cannot deliver them, see error; they are skipped",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
             HPS_I64("offset", event->offset), HPS_I64("next_offset", event->high),
@@ -322,14 +330,14 @@ static void take_bad(struct hps_update_stream *stream, struct update_partition *
         update_show_rejected(stream, partition->topic, partition->number, offset, reason,
                              event->text);
     }
-    stream->batch_rejected += (uint64_t)n;
+    stream->batch.n_rejected += (uint64_t)n;
     hps_metric_add(hps_server_metric(stream->updater->options.metrics,
                                      HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
                                      NULL),
                    (uint64_t)n);
     if (event->high > partition->read.next) {
         partition->read.next = event->high;
-        partition->dirty = true;
+        partition->pending.dirty = true;
     }
 }
 
@@ -337,7 +345,7 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
 {
     struct update_partition *partition =
         event->tag < stream->n_partitions ? &stream->partitions[event->tag] : NULL;
-    if (partition != NULL && partition->state != HPS_PARTITION_RUNNING) {
+    if (partition != NULL && !update_reads(partition)) {
         return;
     }
     switch (event->kind) {
@@ -346,38 +354,38 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         break;
     case HPS_CONSUMER_GAP:
         if (event->high >= 0 && event->offset > event->high) {
-            update_gap_other(stream, partition, event->low, "offset %" PRId64 " is not there: %s",
-                             event->offset, event->text);
+            update_gap_other(stream, partition, event->low >= 0 ? event->low : 0,
+                             "offset %" PRId64 " does not exist: %s", event->offset, event->text);
         } else {
             update_gap(stream, partition, event->low >= 0 ? event->low : partition->read.next,
-                       "offset %" PRId64 " is not there: %s", event->offset, event->text);
+                       "offset %" PRId64 " does not exist: %s", event->offset, event->text);
         }
         break;
     case HPS_CONSUMER_GONE:
-        update_stop_partition(stream, partition, HPS_PARTITION_GONE, event->text);
+        update_stop_partition(stream, partition, UPDATE_GONE, event->text);
         update_begin_anew(stream, partition->topic);
         break;
     case HPS_CONSUMER_BAD:
         take_bad(stream, partition, event);
         break;
     case HPS_CONSUMER_FAILED:
-        update_stop_partition(stream, partition, HPS_PARTITION_FAILED, event->text);
+        update_stop_partition(stream, partition, UPDATE_FAILED, event->text);
         break;
     case HPS_CONSUMER_DOWN:
         take_down(stream, event);
         break;
     case HPS_CONSUMER_UP:
-        if (!stream->connected && stream->listed) {
-            HPS_LOG(INFO, "updates", "the update source is there again",
+        if (!update_is_connected(stream) && update_is_listed(stream)) {
+            HPS_LOG(INFO, "updates", "update source reachable again",
                     HPS_STR("model", stream->model), HPS_I64("version", stream->number));
         }
-        stream->connected = true;
-        stream->away = false;
+        update_link_set(stream, UPDATE_LINK_UP);
         break;
     case HPS_CONSUMER_COMMITS:
         HPS_LOG(WARN, "updates",
-                event->status == HPS_OK ? "positions are committed again"
-                                        : "positions cannot be committed",
+                event->status == HPS_OK
+                    ? "commits resumed: Kafka's tools see positions again"
+                    : "commits failed: Kafka's tools see old positions, updates go on; see error",
                 HPS_STR("model", stream->model), HPS_STR("error", event->text));
         break;
     }
@@ -385,8 +393,8 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
 
 void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms)
 {
-    if (event_time_ms > stream->event_time_ms && event_time_ms <= wall_ms()) {
-        stream->event_time_ms = event_time_ms;
+    if (event_time_ms > stream->counts.event_time_ms && event_time_ms <= wall_ms()) {
+        stream->counts.event_time_ms = event_time_ms;
     }
 }
 
@@ -404,9 +412,9 @@ static bool batch_full(const struct hps_update_stream *stream)
 {
     const struct hps_updater_options *options = &stream->updater->options;
     uint64_t rows_max = batch_rows_max(stream);
-    return hps_update_decoder_keys(stream->decoder) >= rows_max ||
-           hps_update_decoder_bytes(stream->decoder) >= options->bytes_max ||
-           stream->batch_records >= rows_max;
+    return hps_update_decoder_keys(stream->batch.decoder) >= rows_max ||
+           hps_update_decoder_bytes(stream->batch.decoder) >= options->bytes_max ||
+           stream->batch.n_records >= rows_max;
 }
 
 /* How many records more the batch has room for, by how many rows those before had: one, where that
@@ -414,12 +422,12 @@ static bool batch_full(const struct hps_update_stream *stream)
 static uint32_t batch_room(const struct hps_update_stream *stream)
 {
     uint64_t rows_max = batch_rows_max(stream);
-    uint64_t n_rows = hps_update_decoder_keys(stream->decoder);
-    uint64_t n_records = stream->batch_records;
-    if (n_records == 0 && stream->rows_per_record == 0) {
+    uint64_t n_rows = hps_update_decoder_keys(stream->batch.decoder);
+    uint64_t n_records = stream->batch.n_records;
+    if (n_records == 0 && stream->batch.rows_per_record == 0) {
         return 1;
     }
-    uint64_t each = n_records > 0 ? n_rows / n_records : stream->rows_per_record;
+    uint64_t each = n_records > 0 ? n_rows / n_records : stream->batch.rows_per_record;
     uint64_t room = rows_max > n_rows ? (rows_max - n_rows) / (each > 0 ? each : 1) : 1;
     uint64_t left = rows_max > n_records ? rows_max - n_records : 1;
     room = room < left ? room : left;
@@ -429,15 +437,18 @@ static uint32_t batch_room(const struct hps_update_stream *stream)
 /* One poll into the batch at hand. False: nothing more for now. */
 static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
 {
+    HPS_ASSERT(!stream->batch.held);
     const struct hps_updater_options *options = &stream->updater->options;
     struct hps_consumer_poll poll = {0};
     struct hps_error err = {0};
     bool taken = true;
-    hps_status status = ops(stream)->poll(stream->consumer, poll_ms, batch_room(stream),
-                                          options->bytes_max, &poll, &err);
+    hps_status status = update_ops(stream)->poll(stream->consumer, poll_ms, batch_room(stream),
+                                                 options->bytes_max, &poll, &err);
     if (status != HPS_OK) {
-        HPS_LOG(ERROR, "updates", "the update source failed, another connection is made",
-                HPS_STR("model", stream->model), HPS_STR("error", err.text));
+        HPS_LOG(ERROR, "updates",
+                "update source failed: its consumer is of no more use; another one is opened",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", err.text));
         renew_consumer(stream);
         return false;
     }
@@ -452,15 +463,16 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
     }
     if (!taken) {
         for (uint32_t i = 0; i < poll.n_records; i++) {
-            stream->partitions[poll.records[i].tag].dirty = true;
+            stream->partitions[poll.records[i].tag].pending.dirty = true;
         }
     }
     for (uint32_t i = 0; i < poll.n_events; i++) {
         take_event(stream, &poll.events[i]);
     }
     if (!taken) {
-        HPS_LOG(WARN, "updates", "updates wait", HPS_STR("model", stream->model),
-                HPS_I64("version", stream->number), HPS_STR("error", stream->held_text));
+        HPS_LOG(WARN, "updates", "updates stalled: no memory for a record; retried",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", stream->batch.held_text));
         update_stream_abandon(stream);
         update_retry_later(stream);
         return false;
@@ -471,7 +483,7 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
 static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     bool more = gather_once(stream, poll_ms);
-    while (more && !batch_full(stream) && !atomic_load(&stream->stop)) {
+    while (more && !batch_full(stream) && !update_stops(stream)) {
         more = gather_once(stream, 0);
     }
 }
@@ -497,32 +509,40 @@ static void take_call(struct hps_update_stream *stream)
 
 static void take_freeze(struct hps_update_stream *stream)
 {
-    uint64_t by = atomic_load(&stream->freeze_by);
-    if (by <= stream->frozen_by) {
+    uint64_t by = atomic_load(&stream->freeze.asked_by);
+    if (by <= stream->freeze.by) {
         return;
     }
-    stream->frozen_by = by;
-    stream->frozen_dirty = true;
-    if (!stream->frozen) {
-        stream->frozen = true;
+    stream->freeze.by = by;
+    stream->freeze.unstored = true;
+    if (!stream->freeze.frozen) {
+        stream->freeze.frozen = true;
         HPS_LOG(WARN, "updates",
-                "frozen: a version of another lineage is active; records that name no version are "
-                "passed over until `hpsctl updates seek`",
+                "updates frozen: a version of another lineage is active; records that name no "
+                "version are passed over until `hpsctl updates seek`",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number));
     }
+}
+
+/* Until then, or something is asked of the thread, at most poll_ms. */
+static void wait_for(struct hps_update_stream *stream, uint64_t due_us, uint64_t now_us,
+                     uint32_t poll_ms)
+{
+    uint64_t rest_ms = (due_us - now_us + 999) / 1000;
+    wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
 }
 
 void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     uint64_t now_us = hps_clock_us();
-    if (now_us < stream->retry_due_us) {
-        uint64_t rest_ms = (stream->retry_due_us - now_us + 999) / 1000;
-        wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
+    HPS_ASSERT(stream->version != NULL && stream->batch.decoder != NULL);
+    if (now_us < stream->pace.retry_due_us) {
+        wait_for(stream, stream->pace.retry_due_us, now_us, poll_ms);
         now_us = hps_clock_us();
     }
-    bool due = now_us >= stream->retry_due_us;
+    bool due = now_us >= stream->pace.retry_due_us;
     if (stream->consumer == NULL && due && !open_consumer(stream)) {
-        stream->retry_due_us = now_us + (uint64_t)BACKOFF_MS_MAX * 1000;
+        stream->pace.retry_due_us = now_us + (uint64_t)BACKOFF_MS_MAX * 1000;
         due = false;
     }
     take_freeze(stream); /* before a seek that came after it */
@@ -530,23 +550,22 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
     if (update_refresh_turn(stream) && poll_ms > REFRESH_POLL_MS) {
         poll_ms = REFRESH_POLL_MS;
     }
-    if (due && stream->held) {
+    if (due && stream->batch.held) {
         update_apply_or_hold(stream);
     }
-    if (due && !stream->held && stream->consumer != NULL) {
-        if (now_us >= stream->topics_due_us && !stream->away) {
+    if (due && !stream->batch.held && stream->consumer != NULL) {
+        if (now_us >= stream->topics.due_us && !update_is_down(stream)) {
             update_list_topics(stream);
         }
         update_begin(stream);
         update_apply_or_hold(stream); /* where they begin */
     }
-    if (due && !stream->held && stream->consumer != NULL) {
+    if (due && !stream->batch.held && stream->consumer != NULL) {
         uint64_t rate_us = update_rate_due_us(stream);
         if (rate_us > now_us) {
-            uint64_t rest_ms = (rate_us - now_us + 999) / 1000;
-            wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
+            wait_for(stream, rate_us, now_us, poll_ms);
         } else {
-            gather(stream, stream->repair.consumer == NULL ? poll_ms : 0);
+            gather(stream, stream->share.consumer == NULL ? poll_ms : 0);
         }
     }
     if (stream->consumer != NULL) {
@@ -554,13 +573,14 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
         update_hear_unlisted(stream);
         update_prove(stream);
     }
-    if (due && !stream->held && stream->consumer != NULL) {
+    if (due && !stream->batch.held && stream->consumer != NULL) {
         update_apply_or_hold(stream);
     }
     update_share_turn(stream, poll_ms);
     if (stream->consumer != NULL) {
         update_commit_due(stream);
     }
+    update_stream_sane(stream);
     update_stream_show(stream);
 }
 
@@ -577,7 +597,7 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
     const struct hps_update_decoder_options options = {.version = stream->version,
                                                        .key_bytes = updater->options.key_bytes,
                                                        .nan_allowed = &updater->nan_allowed};
-    hps_buf_init(&stream->times, SIZE_MAX / 2);
+    hps_buf_init(&stream->batch.times, SIZE_MAX / 2);
     stream->metrics =
         (struct update_metrics){.records = metric(stream, HPS_M_UPDATE_RECORDS),
                                 .batches = metric(stream, HPS_M_UPDATE_BATCHES),
@@ -586,20 +606,23 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
                                 .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD),
                                 .compacted = metric(stream, HPS_M_UPDATE_COMPACTED),
                                 .throttled = metric(stream, HPS_M_UPDATE_THROTTLED)};
-    stream->shared = hps_update_shared(stream->version);
-    stream->shared_alone = hps_update_shared_alone(stream->version);
-    if (stream->shared != NULL) {
+    stream->share.space = hps_update_shared(stream->version);
+    stream->share.alone = hps_update_shared_alone(stream->version);
+    if (stream->share.space != NULL) {
+        update_share_set(stream, UPDATE_SHARE_LEVEL);
         stream->metrics.gaps = metric(stream, HPS_M_UPDATE_SHARED_GAPS);
         stream->metrics.failed = metric(stream, HPS_M_UPDATE_SHARED_FAILED);
         stream->metrics.replayed = metric(stream, HPS_M_UPDATE_SHARED_REPLAYED);
         stream->metrics.resets = metric(stream, HPS_M_UPDATE_SHARED_RESETS);
     }
-    stream->decoder = hps_update_decoder_new(&options);
-    if (stream->decoder == NULL) {
+    stream->batch.decoder = hps_update_decoder_new(&options);
+    if (stream->batch.decoder == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
     }
     hps_status status = update_read_positions(stream, err);
-    stream->apart = update_is_apart(stream);
+    if (update_is_apart(stream)) {
+        update_share_set(stream, UPDATE_SHARE_APART);
+    }
     return status;
 }
 
@@ -609,21 +632,21 @@ void update_stream_close(struct hps_update_stream *stream)
     if (stream->consumer != NULL) {
         close_consumer(stream);
     }
-    hps_update_decoder_free(stream->decoder);
-    stream->decoder = NULL;
-    hps_buf_fini(&stream->times);
+    hps_update_decoder_free(stream->batch.decoder);
+    stream->batch.decoder = NULL;
+    hps_buf_fini(&stream->batch.times);
     hps_lock_acquire(&stream->lock);
     stream->view.n_partitions = 0;
-    hps_free(stream->view_partitions);
-    stream->view_partitions = NULL;
-    stream->view_capacity = 0;
+    hps_free(stream->shown.partitions);
+    stream->shown.partitions = NULL;
+    stream->shown.capacity = 0;
     hps_lock_release(&stream->lock);
     hps_free(stream->partitions);
     stream->partitions = NULL;
     stream->n_partitions = 0;
-    hps_free(stream->unlisted);
-    stream->unlisted = NULL;
-    stream->n_unlisted = 0;
+    hps_free(stream->unlisted.list);
+    stream->unlisted.list = NULL;
+    stream->unlisted.n = 0;
     hps_version_unpin(stream->version);
     stream->version = NULL;
 }

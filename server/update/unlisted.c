@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -24,8 +25,8 @@ enum {
 static struct update_unlisted *find_unlisted(struct hps_update_stream *stream, const char *topic,
                                              int32_t number)
 {
-    for (uint32_t i = 0; i < stream->n_unlisted; i++) {
-        struct update_unlisted *of = &stream->unlisted[i];
+    for (uint32_t i = 0; i < stream->unlisted.n; i++) {
+        struct update_unlisted *of = &stream->unlisted.list[i];
         if (of->number == number && strcmp(of->topic, topic) == 0) {
             return of;
         }
@@ -44,7 +45,7 @@ static bool has_listed(struct hps_update_stream *stream, uint32_t i,
     }
     /* Of a topic that is listed a partition that was added is, too. */
     mine = update_find_partition(stream, theirs->topic, 0);
-    return (mine != NULL && mine->there) ||
+    return (mine != NULL && mine->listed.there) ||
            update_find_partition(stream, theirs->topic, theirs->partition) != NULL;
 }
 
@@ -53,19 +54,19 @@ static void add_unlisted(struct hps_update_stream *stream, const struct hps_part
                          int64_t version)
 {
     struct update_unlisted *grown =
-        hps_realloc(stream->unlisted, (stream->n_unlisted + 1) * sizeof(*grown));
+        hps_realloc(stream->unlisted.list, (stream->unlisted.n + 1) * sizeof(*grown));
     if (grown == NULL) {
         return;
     }
-    stream->unlisted = grown;
-    grown[stream->n_unlisted] =
+    stream->unlisted.list = grown;
+    grown[stream->unlisted.n] =
         (struct update_unlisted){.number = theirs->partition,
                                  .version = version,
                                  .seen = true,
                                  .early = hps_update_as_of_ms(stream->version) == 0,
                                  .status = HPS_UNAVAILABLE};
-    snprintf(grown[stream->n_unlisted].topic, sizeof(grown[0].topic), "%s", theirs->topic);
-    stream->n_unlisted++;
+    snprintf(grown[stream->unlisted.n].topic, sizeof(grown[0].topic), "%s", theirs->topic);
+    stream->unlisted.n++;
 }
 
 static void note_theirs(void *ctx, const struct hps_stream_view *view)
@@ -93,8 +94,8 @@ static void note_theirs(void *ctx, const struct hps_stream_view *view)
 static void tell_hidden(const struct hps_update_stream *stream, const struct update_unlisted *of)
 {
     HPS_LOG(WARN, "updates",
-            "a topic is hidden: another version has it, and this user may not see it; grant "
-            "Describe and Read",
+            "topic hidden: another version reads it, and this user may not see it; grant Describe "
+            "and Read",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_I64("other", of->version), HPS_STR("topic", of->topic),
             HPS_I64("partition", of->number));
@@ -113,7 +114,7 @@ static bool is_settled(const struct hps_update_stream *stream, struct update_unl
     }
     bool absent = of->none_us > 0 && now_us - of->none_us > ABSENT_US;
     bool unlisted = word->status == HPS_OK && of->there_ms > 0;
-    return absent || (unlisted && stream->listed_ms > of->there_ms);
+    return absent || (unlisted && stream->topics.listed_ms > of->there_ms);
 }
 
 /* A watch asks for the topic by name, and so learns what a list does not tell. */
@@ -137,7 +138,7 @@ static void hear_unlisted(struct hps_update_stream *stream, struct update_unlist
     }
     if (word.status == HPS_OK && word.asked_us > 0 && of->there_ms == 0) {
         of->there_ms = (int64_t)hps_clock_wall_ms();
-        stream->topics_due_us = 0;
+        update_list_soon(stream);
     }
     of->status = word.status == HPS_PERMISSION ? HPS_PERMISSION
                  : of->there_ms > 0            ? HPS_OK
@@ -148,25 +149,25 @@ void update_hear_unlisted(struct hps_update_stream *stream)
 {
     uint32_t n = 0;
     uint64_t now_us = hps_clock_us();
-    if (!stream->listed || now_us < stream->unlisted_due_us) {
+    if (!update_is_listed(stream) || now_us < stream->unlisted.due_us) {
         return;
     }
-    stream->unlisted_due_us = now_us + LOOK_US;
-    for (uint32_t i = 0; i < stream->n_unlisted; i++) {
-        stream->unlisted[i].seen = false;
+    stream->unlisted.due_us = now_us + LOOK_US;
+    for (uint32_t i = 0; i < stream->unlisted.n; i++) {
+        stream->unlisted.list[i].seen = false;
     }
     hps_updater_each(stream->updater, note_theirs, stream);
-    for (uint32_t i = 0; i < stream->n_unlisted; i++) {
-        struct update_unlisted *of = &stream->unlisted[i];
+    for (uint32_t i = 0; i < stream->unlisted.n; i++) {
+        struct update_unlisted *of = &stream->unlisted.list[i];
         if (of->seen) {
             hear_unlisted(stream, of);
-            stream->unlisted[n++] = *of;
+            stream->unlisted.list[n++] = *of;
         } else if (of->shown && atomic_load(&stream->active) &&
                    update_find_partition(stream, of->topic, of->number) == NULL) {
             update_forget_gauges(stream->updater->options.metrics, of->topic, of->number);
         }
     }
-    stream->n_unlisted = n;
+    stream->unlisted.n = n;
 }
 
 static bool is_missing(const struct update_unlisted *of)
@@ -197,8 +198,8 @@ bool update_show_unlisted(const struct update_unlisted *of, struct hps_partition
 
 void update_forget_unlisted(struct hps_update_stream *stream)
 {
-    for (uint32_t i = 0; i < stream->n_unlisted; i++) {
-        struct update_unlisted *of = &stream->unlisted[i];
+    for (uint32_t i = 0; i < stream->unlisted.n; i++) {
+        struct update_unlisted *of = &stream->unlisted.list[i];
         bool gone = of->shown && !is_missing(of);
         of->shown = is_missing(of);
         if (gone && atomic_load(&stream->active)) {

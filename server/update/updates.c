@@ -28,6 +28,8 @@ const char *hps_partition_state_text(enum hps_partition_state state)
 {
     static const char *const texts[] = {"starting", "running", "paused", "gap",        "gone",
                                         "failed",   "frozen",  "held",   "unreachable"};
+    _Static_assert(sizeof(texts) / sizeof(texts[0]) == HPS_PARTITION_STATES, "one each");
+    HPS_ASSERT(state < HPS_PARTITION_STATES);
     return texts[state];
 }
 
@@ -53,7 +55,7 @@ static void wake(struct hps_update_stream *stream)
 static void end(struct hps_update_stream *stream)
 {
     hps_lock_acquire(&stream->lock);
-    atomic_store(&stream->ended, true);
+    update_life_set(stream, UPDATE_ENDED);
     if (stream->call != NULL) {
         hps_ignore(hps_error_set(&stream->call->error, HPS_UNAVAILABLE,
                                  "version %" PRId64 " of model \"%s\" takes no more updates",
@@ -70,7 +72,7 @@ static void *stream_main(void *arg)
     struct hps_update_stream *stream = arg;
     uint32_t poll_ms = stream->updater->options.poll_ms;
     hps_thread_background(); /* before the consumer, whose threads fetch for it */
-    while (!atomic_load(&stream->stop)) {
+    while (!update_stops(stream)) {
         update_stream_turn(stream, poll_ms < TURN_MS_MAX ? poll_ms : TURN_MS_MAX);
     }
     update_stream_close(stream);
@@ -80,6 +82,8 @@ static void *stream_main(void *arg)
 
 static void stream_free(struct hps_update_stream *stream)
 {
+    HPS_ASSERT(stream->consumer == NULL && stream->version == NULL);
+    HPS_ASSERT(stream->call == NULL && stream->n_users == 0);
     hps_lock_fini(&stream->lock);
     hps_cond_fini(&stream->changed);
     hps_free(stream->model);
@@ -96,7 +100,7 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
     }
     stream->updater = updater;
     stream->number = version->number;
-    stream->frozen_by = n_switches;
+    stream->freeze.by = n_switches;
     stream->model = hps_strdup(version->model);
     stream->lineage = hps_strdup(version->lineage != NULL ? version->lineage : "");
     hps_lock_init(&stream->lock, HPS_LOCK_UPDATE_STREAM);
@@ -119,7 +123,6 @@ static hps_status start_thread(struct hps_update_stream *stream, struct hps_erro
         return hps_error_set(err, HPS_EXHAUSTED, "the update thread cannot be started");
     }
     pthread_setname_np(stream->thread, "update");
-    stream->started = true;
     return HPS_OK;
 }
 
@@ -130,7 +133,7 @@ static struct hps_update_stream *take(struct hps_updater *updater, bool all)
     struct hps_update_stream **at = &updater->streams;
     while (*at != NULL) {
         struct hps_update_stream *stream = *at;
-        if (all || (atomic_load(&stream->ended) && stream->n_users == 0)) {
+        if (all || (update_has_ended(stream) && stream->n_users == 0)) {
             *at = stream->next;
             stream->next = list;
             list = stream;
@@ -144,7 +147,7 @@ static struct hps_update_stream *take(struct hps_updater *updater, bool all)
 static void free_list(struct hps_update_stream *list)
 {
     for (struct hps_update_stream *stream = list; stream != NULL; stream = stream->next) {
-        atomic_store(&stream->stop, true);
+        update_life_set(stream, UPDATE_STOPS);
         wake(stream);
     }
     while (list != NULL) {
@@ -182,7 +185,8 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     hps_lock_release(&updater->lock);
     free_list(ended);
     if (status != HPS_OK) {
-        HPS_LOG(ERROR, "updates", "the version is served without updates",
+        HPS_LOG(ERROR, "updates",
+                "updates off: the version is served without; see error, mend it, and load it again",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
     }
@@ -197,7 +201,7 @@ static struct hps_update_stream *find(struct hps_updater *updater, const char *m
 {
     struct hps_update_stream *stream = updater->streams;
     while (stream != NULL && (stream->number != number || strcmp(stream->model, model) != 0 ||
-                              atomic_load(&stream->stop))) {
+                              update_stops(stream))) {
         stream = stream->next;
     }
     return stream;
@@ -225,7 +229,7 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
         if (atomic_load(&stream->active)) {
             forget_gauges(updater, stream); /* first: a stream that stops knows none of them */
         }
-        atomic_store(&stream->stop, true);
+        update_life_set(stream, UPDATE_STOPS);
         wake(stream);
     }
     hps_lock_release(&updater->lock);
@@ -249,7 +253,7 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
             forget_gauges(updater, stream); /* the other may not have all of its partitions */
         }
         if (strcmp(stream->lineage, lineage) != 0) {
-            atomic_store(&stream->freeze_by, n_switches);
+            atomic_store(&stream->freeze.asked_by, n_switches);
             wake(stream);
         }
     }
@@ -343,7 +347,8 @@ static uint32_t seed_positions(const struct hps_version *version,
         if (strlen(from->topic) >= HPS_UPDATE_TOPIC_BYTES_MAX ||
             strlen(from->cluster) >= sizeof(position.cluster) || from->offset < 0 ||
             !hps_update_route(version, from->topic, &route)) {
-            HPS_LOG(WARN, "updates", "a start position of the manifest is not of this model",
+            HPS_LOG(WARN, "updates",
+                    "start position ignored: the manifest names a topic that is not of this model",
                     HPS_STR("model", version->model), HPS_STR("topic", from->topic));
             continue;
         }
@@ -412,7 +417,7 @@ void hps_updater_each(struct hps_updater *updater,
     hps_lock_acquire(&updater->lock);
     for (struct hps_update_stream *stream = updater->streams; stream != NULL;
          stream = stream->next) {
-        if (atomic_load(&stream->stop)) {
+        if (update_stops(stream)) {
             continue;
         }
         hps_lock_acquire(&stream->lock);
@@ -439,11 +444,12 @@ static hps_status call_stream(struct hps_update_stream *stream,
                               uint32_t *n_changed, struct hps_error *err)
 {
     struct update_call call = {.command = command};
+    HPS_ASSERT(command->kind != HPS_UPDATE_REFRESH);
     hps_lock_acquire(&stream->lock);
-    while (stream->call != NULL && !atomic_load(&stream->ended)) {
+    while (stream->call != NULL && !update_has_ended(stream)) {
         hps_cond_wait(&stream->changed, &stream->lock); /* another one's */
     }
-    if (atomic_load(&stream->ended)) {
+    if (update_has_ended(stream)) {
         hps_lock_release(&stream->lock);
         return HPS_OK; /* as if it had not been there */
     }
@@ -480,7 +486,7 @@ static hps_status await_refresh(struct hps_update_stream *stream, uint64_t since
 {
     hps_status status = HPS_OK;
     hps_lock_acquire(&stream->lock);
-    while (stream->refresh.done_us < since_us && !atomic_load(&stream->ended)) {
+    while (stream->refresh.done_us < since_us && !update_has_ended(stream)) {
         hps_cond_wait(&stream->changed, &stream->lock);
     }
     if (stream->refresh.done_us >= since_us) {
@@ -498,8 +504,7 @@ static bool is_meant(const struct hps_update_stream *stream,
                      const struct hps_update_command *command)
 {
     return (command->model[0] == '\0' || strcmp(command->model, stream->model) == 0) &&
-           (command->version == 0 || command->version == stream->number) &&
-           !atomic_load(&stream->stop);
+           (command->version == 0 || command->version == stream->number) && !update_stops(stream);
 }
 
 /* The next one behind `last` (NULL: the first) that is meant; it stays while it is used. */
@@ -516,6 +521,7 @@ static struct hps_update_stream *use_next(struct hps_updater *updater,
         stream->n_users++;
     }
     if (last != NULL) {
+        HPS_ASSERT(last->n_users > 0);
         last->n_users--;
     }
     hps_lock_release(&updater->lock);
@@ -573,6 +579,7 @@ hps_status hps_updater_command(struct hps_updater *updater,
     if (updater == NULL) {
         return hps_error_set(err, HPS_PRECONDITION, "no update source is configured");
     }
+    HPS_ASSERT(command->model != NULL && command->topic != NULL);
     if (command->kind == HPS_UPDATE_REFRESH) {
         return refresh_streams(updater, command, out_n, err);
     }

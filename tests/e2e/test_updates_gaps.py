@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaps of updates, each made by a real broker: it is told, serving goes on, and the operator's ways out work.
 
-Retention that has passed and a topic made anew while hpsd is down are in test_updates.py, the way out by a snapshot
+Retention that has passed and a topic recreated while hpsd is down are in test_updates.py, the way out by a snapshot
 in test_snapshot.py.
 """
 import time
@@ -14,7 +14,7 @@ from test_updates import DIM, KEYS, config_of, hctr, in_every_tier, keyed, state
 
 
 def gap(daemon, model, version=None):
-    """Why the only partition stands still at a gap; None while it does not."""
+    """Why the only partition is stopped at a gap; None while it does not."""
     [partition] = updates(daemon, model, version).get("partitions") or [{"state": ""}]
     return partition.get("reason") if partition["state"] == "gap" else None
 
@@ -70,7 +70,7 @@ def test_gap_when_the_topic_is_made_anew_while_it_is_read_then_told_until_a_seek
     since = round(time.time() * 1000) - 100000
     broker.write(topic, [{**keyed(3, 103), "timestamp": since}, {**keyed(4, 104), "timestamp": since + 50000}])
     until(lambda: gap(one, "remade"), "the gap")
-    assert "made anew" in gap(one, "remade")
+    assert "recreated" in gap(one, "remade")
     assert values(one.stub(), "remade", "a", [3, 4]) == {3: 3, 4: 4}
     one.ctl("updates", "seek", "--topic", topic, "--partition", "0", "--to", "3", code=1)
     assert gap(one, "remade")

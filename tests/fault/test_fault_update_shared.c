@@ -87,10 +87,10 @@ static void daemon_stop(struct daemon *daemon)
 /* What is due later is due now. */
 static void turn(struct daemon *daemon)
 {
-    daemon->stream->retry_due_us = 0;
-    daemon->stream->begin_due_us = 0;
+    daemon->stream->pace.retry_due_us = 0;
+    daemon->stream->topics.begin_due_us = 0;
     if (any(4) == 0) {
-        daemon->stream->repair.due_us = 0;
+        daemon->stream->share.due_us = 0;
     }
     update_stream_turn(daemon->stream, 0);
 }
@@ -109,7 +109,7 @@ static void seek(struct daemon *daemon, int64_t offset)
 
 static bool is_apart(const struct daemon *daemon)
 {
-    return daemon->stream->apart;
+    return daemon->stream->share.phase == UPDATE_SHARE_APART;
 }
 
 /* ---- the log --------------------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ static int64_t published(const struct daemon *daemon, uint32_t number)
 {
     for (uint32_t i = 0; i < daemon->stream->n_partitions; i++) {
         const struct update_partition *partition = &daemon->stream->partitions[i];
-        if (partition->known && partition->number == (int32_t)number) {
+        if (update_is_published(partition) && partition->number == (int32_t)number) {
             return partition->applied.next;
         }
     }

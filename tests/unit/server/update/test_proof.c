@@ -83,7 +83,7 @@ static void test_as_of_when_one_leader_is_silent_then_it_stands_though_others_an
     put(rig, 1, 11);
     put_on(rig, USERS, 0, 5, 50);
     wait_s(rig, 40);
-    assert_true(rig->stream->connected);
+    assert_true(update_is_connected(rig->stream));
     assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
     assert_int_equal(view_of(rig, USERS, 0)->as_of_ms, now_ms());
     assert_int_equal(view_of(rig, ITEMS, 0)->as_of_ms, proved_ms);
@@ -142,7 +142,7 @@ static void test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_k
     open_stream(rig);
     turns(rig, 3);
     rig->updater->streams = rig->stream;
-    rig->stream->view_partitions[0].word_until_us = UINT64_MAX; /* its leader goes on answering */
+    rig->stream->shown.partitions[0].word_until_us = UINT64_MAX; /* its leader goes on answering */
     hps_clock_advance((uint64_t)(rig->options.topics_ms + UPDATE_LOG_TIMEOUT_MS) * 1000);
     hps_updater_each(rig->updater, note_view, &view);
     bool is_known = view.partitions[0].lag_known;
@@ -268,7 +268,7 @@ static void test_as_of_when_the_model_has_no_topic_then_it_is_not_known(void **s
     hps_fake_log_topic_delete(rig->log, ITEMS);
     open_stream(rig);
     turns(rig, 3);
-    assert_true(rig->stream->listed);
+    assert_true(update_is_listed(rig->stream));
     assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
     assert_true(isinf(staleness(rig)));
     hps_fake_log_topic(rig->log, ITEMS, 1);
@@ -304,7 +304,7 @@ static void test_state_when_a_batch_waits_then_held_and_behind(void **state)
     wait_s(rig, 5);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_HELD);
     assert_int_equal(view_of(rig, ITEMS, 0)->lag, 2);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "a batch waits"));
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "a batch cannot be applied"));
     assert_true(staleness(rig) >= 5);
     assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "held") == 1);
     assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "running") == 0);
@@ -316,7 +316,7 @@ static void test_state_when_frozen_then_said_and_growing_old(void **state)
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    atomic_store(&rig->stream->freeze_by, 1);
+    atomic_store(&rig->stream->freeze.asked_by, 1);
     turns(rig, 2);
     put(rig, 1, 11);
     wait_s(rig, 5);
@@ -346,7 +346,7 @@ static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_fro
     put_on(rig, USERS, 0, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    atomic_store(&rig->stream->freeze_by, 1);
+    atomic_store(&rig->stream->freeze.asked_by, 1);
     turns(rig, 1);
     put(rig, 1, 11);
     put_on(rig, USERS, 0, 1, 11);
@@ -590,7 +590,7 @@ static void test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked(v
     assert_true(item(rig, 7) == 20);
     wait_s(rig, 31);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "made anew"));
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "recreated"));
     /* What was claimed meanwhile was not so. */
     assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
     rig_restart(rig);
@@ -681,12 +681,55 @@ static void test_witness_when_refused_while_lists_do_not_come_then_asked_for_aga
     hps_fake_log_recall_refuse(rig->log, HPS_NOT_FOUND);
     wait_s(rig, 40);
     assert_true(rig->stream->view.as_of_ms < now_ms());
-    struct hps_watch *watch = rig->stream->partitions[0].watch;
+    struct hps_watch *watch = rig->stream->partitions[0].proof.watch;
     hps_fake_log_recall_refuse(rig->log, HPS_OK);
     rig->stream->consumer->ops->recall(watch, -1); /* what was asked has had its answer */
     wait_s(rig, 12);
     turns(rig, 2);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+/* That the stream waits for a list says nothing of leaders, which answer all the while. */
+static void test_as_of_when_lists_hang_then_it_goes_on_by_what_leaders_answer(void **state)
+{
+    struct rig *rig = *state;
+    run_until_known_same(rig);
+    hps_fake_log_recalls_take(rig->log, S / 10);
+    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_lists_take(rig->log, 3 * S);
+    wait_s(rig, 60);
+    for (unsigned i = 0; i < 60; i++) {
+        wait_s(rig, 1);
+        assert_in_range(rig->stream->view.as_of_ms, now_ms() - 4000, now_ms());
+        assert_true(view_of(rig, ITEMS, 0)->lag_known);
+    }
+}
+
+/* It may have another topic now: one that was asked before the silence does not tell, and the list
+ * that was not answered is not asked for without the pause. */
+static void test_topic_when_its_leader_was_silent_while_lists_hang_then_asked_for_once(void **state)
+{
+    struct rig *rig = *state;
+    run_until_known_same(rig);
+    struct update_partition *partition = &rig->stream->partitions[0];
+    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
+    wait_s(rig, 40);
+    hps_fake_log_recalls_take(rig->log, 2 * S);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    wait_s(rig, 3);
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    put(rig, 1, 20);
+    put(rig, 2, 20);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+    turns(rig, 1);
+    assert_int_equal(partition->same.state, UPDATE_UNPROVED);
+    assert_true(partition->same.asked);
+    assert_true(rig->stream->topics.due_us > hps_clock_us());
+    uint64_t asked_us = partition->same.asked_us;
+    wait_s(rig, 1);
+    assert_int_equal(partition->same.asked_us, asked_us); /* its answer is awaited */
+    wait_s(rig, 2);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
 
 /* All of its partitions are new, and none is known to be new in the log: it may have been hidden.
@@ -704,7 +747,7 @@ static void test_topic_when_listed_later_than_others_then_nothing_is_known_of_it
     wait_s(rig, 31);
     assert_int_equal(view_of(rig, USERS, 0)->as_of_ms, 0);
     assert_int_equal(view_of(rig, USERS, 1)->as_of_ms, 0);
-    int64_t listed_ms = rig->stream->listed_ms;
+    int64_t listed_ms = rig->stream->topics.listed_ms;
     hps_fake_log_topic(rig->log, USERS, 3); /* it grows */
     hps_fake_log_leader(rig->log, USERS, 2, HPS_UNAVAILABLE);
     wait_s(rig, 31);
@@ -751,7 +794,7 @@ static void test_witness_when_none_is_found_now_and_then_then_that_is_not_believ
     for (int i = 0; i < 2; i++) {
         wait_s(rig, 15);
         hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
-        rig->stream->topics_due_us = 0; /* listed now */
+        rig->stream->topics.due_us = 0; /* listed now */
         turns(rig, 1);
         int64_t as_of_ms = rig->stream->view.as_of_ms;
         wait_s(rig, 5);
@@ -902,7 +945,7 @@ static void tell_end(struct rig *rig, int64_t high)
 {
     struct update_partition *partition = &rig->stream->partitions[0];
     partition->high = high;
-    partition->word.asked_us = hps_clock_us();
+    partition->proof.word.asked_us = hps_clock_us();
     update_stream_show(rig->stream);
 }
 
@@ -957,7 +1000,7 @@ static void other_version(struct rig *rig, struct hps_update_stream *other,
 {
     *its = (struct hps_partition_view){.topic = USERS, .state = HPS_PARTITION_GONE};
     *other = (struct hps_update_stream){
-        .model = rig->stream->model, .number = 99, .view_partitions = its};
+        .model = rig->stream->model, .number = 99, .shown = {.partitions = its, .capacity = 1}};
     hps_lock_init(&other->lock, HPS_LOCK_UPDATE_STREAM);
     other->view = (struct hps_stream_view){
         .model = rig->stream->model, .version = 99, .partitions = its, .n_partitions = 1};
@@ -1077,7 +1120,7 @@ static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    rig->stream->partitions[0].recalling = true; /* its answer is on its way */
+    rig->stream->partitions[0].same.asked = true; /* its answer is on its way */
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
     hps_clock_advance(1);
     rig->stream->refresh.asked_us = hps_clock_us();
@@ -1093,7 +1136,7 @@ static void test_seek_when_frozen_then_another_partition_stays_at_its_gap(void *
     put_on(rig, USERS, 0, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    atomic_store(&rig->stream->freeze_by, 1);
+    atomic_store(&rig->stream->freeze.asked_by, 1);
     turns(rig, 1);
     put_on(rig, USERS, 0, 1, 11);
     wait_s(rig, 2);
@@ -1240,6 +1283,8 @@ int main(void)
         TEST(test_as_of_when_neither_list_nor_witness_comes_then_it_stands),
         TEST(test_as_of_when_only_lists_do_not_come_then_the_witness_is_asked_for),
         TEST(test_witness_when_refused_while_lists_do_not_come_then_asked_for_again),
+        TEST(test_as_of_when_lists_hang_then_it_goes_on_by_what_leaders_answer),
+        TEST(test_topic_when_its_leader_was_silent_while_lists_hang_then_asked_for_once),
         TEST(test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions),
         TEST(test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again),
         TEST(test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing),

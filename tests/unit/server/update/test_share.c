@@ -216,14 +216,14 @@ static void test_repair_when_records_come_meanwhile_then_they_are_not_held_up(vo
     hps_fake_shared_move(rig->fx.shared, 1, items(), 0);
     hps_clock_advance(LOOK_US);
     turns(rig, 2);
-    assert_non_null(rig->stream->repair.consumer);
+    assert_non_null(rig->stream->share.consumer);
     put(rig, 5, 7);
     turns(rig, 2);
     assert_true(value(rig, TIER_DISK, 5) == 7);
     assert_true(value(rig, 0, 5) == 7);
-    assert_non_null(rig->stream->repair.consumer);
+    assert_non_null(rig->stream->share.consumer);
     turns(rig, 60);
-    assert_null(rig->stream->repair.consumer);
+    assert_null(rig->stream->share.consumer);
     assert_int_equal(shard_at(rig, 1), 101);
     assert_true(value(rig, TIER_SHARED, 5) == 7);
     assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == 0);
@@ -244,15 +244,15 @@ static void test_repair_when_it_is_ahead_in_a_partition_then_no_record_is_left_o
     hps_fake_shared_move(rig->fx.shared, 1, hps_log_partition(CLUSTER, ITEMS, 1), 0);
     hps_clock_advance(LOOK_US);
     turns(rig, 1);
-    assert_non_null(rig->stream->repair.consumer);
+    assert_non_null(rig->stream->share.consumer);
     put_ten(rig, 500);
-    rig->stream->retry_due_us = hps_clock_us() + LOOK_US; /* updates wait */
+    rig->stream->pace.retry_due_us = hps_clock_us() + LOOK_US; /* updates wait */
     turns(rig, 6);
     assert_true(value(rig, TIER_DISK, 5) == 105);
-    assert_non_null(rig->stream->repair.consumer);
+    assert_non_null(rig->stream->share.consumer);
     hps_clock_advance(LOOK_US);
     turns(rig, 60);
-    assert_null(rig->stream->repair.consumer);
+    assert_null(rig->stream->share.consumer);
     assert_int_equal(shard_at(rig, 1), 20);
     assert_ten(rig, 500);
     assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == 0);
@@ -451,7 +451,7 @@ static void test_accept_gap_when_records_are_lost_then_the_tier_is_left_for_good
     hps_fake_log_trim(rig->log, ITEMS, 0, 14);
     open_stream(rig);
     turns(rig, 3);
-    assert_int_equal(rig->stream->partitions[0].state, HPS_PARTITION_GAP);
+    assert_int_equal(update_partition_state(rig->stream->partitions[0].phase), HPS_PARTITION_GAP);
     assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
     settle(rig);
     assert_true(value(rig, TIER_DISK, 9) == 209);
@@ -468,7 +468,7 @@ static void test_frozen_when_records_are_passed_over_then_the_tier_is_left(void 
     put_ten(rig, 100);
     open_stream(rig);
     turns(rig, 6);
-    atomic_store(&rig->stream->freeze_by, 1);
+    atomic_store(&rig->stream->freeze.asked_by, 1);
     turns(rig, 2);
     assert_false(hps_fake_shared_left(rig->fx.shared)); /* it still is what the log makes */
     put_ten(rig, 200);
@@ -525,7 +525,7 @@ static void test_alone_when_the_log_is_shorter_then_it_is_a_gap(void **state)
     hps_fake_log_trim(rig->log, ITEMS, 0, 14);
     restart(rig);
     settle(rig);
-    assert_int_equal(rig->stream->partitions[0].state, HPS_PARTITION_GAP);
+    assert_int_equal(update_partition_state(rig->stream->partitions[0].phase), HPS_PARTITION_GAP);
     assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 20);
@@ -540,7 +540,8 @@ static void test_alone_when_it_is_away_at_the_start_then_waits(void **state)
     hps_fake_shared_away(rig->fx.shared, 1, true);
     open_stream(rig);
     turns(rig, 4);
-    assert_int_equal(rig->stream->partitions[0].state, HPS_PARTITION_STARTING);
+    assert_int_equal(update_partition_state(rig->stream->partitions[0].phase),
+                     HPS_PARTITION_STARTING);
     hps_fake_shared_away(rig->fx.shared, 1, false);
     settle(rig);
     assert_ten(rig, 100);
@@ -601,13 +602,14 @@ static void test_alone_when_frozen_then_records_are_left_to_the_others(void **st
     put_ten(rig, 100);
     open_stream(rig);
     turns(rig, 6);
-    atomic_store(&rig->stream->freeze_by, 1);
+    atomic_store(&rig->stream->freeze.asked_by, 1);
     turns(rig, 2);
     put_ten(rig, 200);
     put_on(rig, ITEMS, 1, 20, 5);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 10); /* nobody who goes on finds that it has them */
-    assert_int_equal(rig->stream->partitions[0].state, HPS_PARTITION_PAUSED);
+    assert_int_equal(update_partition_state(rig->stream->partitions[0].phase),
+                     HPS_PARTITION_PAUSED);
     const struct hps_update_command asked = {.kind = HPS_UPDATE_SEEK,
                                              .model = "m",
                                              .topic = "",

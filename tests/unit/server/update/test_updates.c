@@ -31,7 +31,7 @@ static const struct update_partition *partition_of(struct rig *rig, const char *
 
 static enum hps_partition_state state_of(struct rig *rig)
 {
-    return partition_of(rig, ITEMS, 0)->state;
+    return update_partition_state(partition_of(rig, ITEMS, 0)->phase);
 }
 
 static hps_status command(struct rig *rig, enum hps_update_command_kind kind,
@@ -85,7 +85,7 @@ static void test_sequence_when_only_positions_are_stored_then_it_counts_those_ba
     uint64_t before = hps_update_sequence(rig->fx.version);
     turns(rig, 3); /* where the partition begins is stored */
     assert_int_equal(hps_update_sequence(rig->fx.version), before + 1);
-    assert_int_equal(rig->stream->n_keys, 0);
+    assert_int_equal(rig->stream->counts.n_keys, 0);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
     assert_int_equal(hps_update_sequence(rig->fx.version), before + 2);
 }
@@ -187,7 +187,7 @@ static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **
     turns(rig, 3);
     assert_true(item(rig, 1) == 10);
     assert_true(item(rig, 2) == 20);
-    assert_int_equal(rig->stream->n_rejected, 1);
+    assert_int_equal(rig->stream->counts.n_rejected, 1);
     assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 1);
 }
 
@@ -278,19 +278,37 @@ static void test_stream_when_the_disk_is_full_then_waits_with_the_same_batch(voi
     hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 2, 0);
     put(rig, 1, 10);
     turns(rig, 2);
-    assert_true(rig->stream->held);
+    assert_true(rig->stream->batch.held);
     assert_true(item(rig, 1) == -1);
     uint64_t polls = hps_fake_log_polls(rig->log);
     turns(rig, 3); /* not due: neither tried nor polled */
     assert_int_equal(hps_fake_log_polls(rig->log), polls);
     hps_clock_advance(60 * 1000);
     turns(rig, 1);
-    assert_true(rig->stream->held);
+    assert_true(rig->stream->batch.held);
     hps_clock_advance(60 * 1000);
     turns(rig, 1);
-    assert_false(rig->stream->held);
+    assert_false(rig->stream->batch.held);
     assert_true(item(rig, 1) == 10);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+}
+
+/* Then nothing is left to be stored, which is no reason to wait for ever. */
+static void test_pause_when_it_was_held_and_is_taken_back_then_updates_go_on(void **state)
+{
+    struct rig *rig = *state;
+    open_stream(rig);
+    turns(rig, 2);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 2, 0);
+    assert_int_not_equal(command(rig, HPS_UPDATE_PAUSE, HPS_UPDATE_SEEK_OFFSET, 0), HPS_OK);
+    turns(rig, 1);
+    assert_true(rig->stream->batch.held);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, HPS_UPDATE_SEEK_OFFSET, 0), HPS_OK);
+    put(rig, 1, 10);
+    hps_clock_advance(60 * 1000);
+    turns(rig, 3);
+    assert_false(rig->stream->batch.held);
+    assert_true(item(rig, 1) == 10);
 }
 
 /* What may not come in any more is judged as it is read, not as it is applied. */
@@ -303,12 +321,12 @@ static void test_nan_when_no_longer_accepted_then_a_batch_that_waits_is_applied(
     hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
     put(rig, 1, INFINITY);
     turns(rig, 2);
-    assert_true(rig->stream->held);
+    assert_true(rig->stream->batch.held);
     hps_updater_nan_set(rig->updater, false);
     put(rig, 2, INFINITY);
     hps_clock_advance(60 * 1000);
     turns(rig, 3);
-    assert_false(rig->stream->held);
+    assert_false(rig->stream->batch.held);
     assert_true(item(rig, 1) == INFINITY);
     assert_true(item(rig, 2) == -1);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
@@ -332,13 +350,13 @@ static void test_batch_when_records_have_many_rows_then_it_is_bounded_by_rows(vo
         hps_fake_log_append(rig->log, ITEMS, 0, &hctr);
     }
     open_stream(rig); /* rows_max is 100 */
-    for (uint32_t i = 0; i < N_RECORDS && rig->stream->n_records < N_RECORDS; i++) {
-        uint64_t before = rig->stream->n_keys;
+    for (uint32_t i = 0; i < N_RECORDS && rig->stream->counts.n_records < N_RECORDS; i++) {
+        uint64_t before = rig->stream->counts.n_keys;
         turns(rig, 1);
-        assert_true(rig->stream->n_keys - before <= 100 + N_ROWS);
+        assert_true(rig->stream->counts.n_keys - before <= 100 + N_ROWS);
     }
-    assert_int_equal(rig->stream->n_records, N_RECORDS);
-    assert_int_equal(rig->stream->n_keys, N_RECORDS * N_ROWS);
+    assert_int_equal(rig->stream->counts.n_records, N_RECORDS);
+    assert_int_equal(rig->stream->counts.n_keys, N_RECORDS * N_ROWS);
     assert_true(metric(rig, HPS_M_UPDATE_BATCHES, NULL) < N_RECORDS);
     assert_true(item(rig, N_RECORDS * N_ROWS) == N_RECORDS * N_ROWS);
 }
@@ -526,7 +544,7 @@ static void test_gap_when_the_topic_is_shorter_then_told(void **state)
     hps_fake_log_topic_delete(rig->log, ITEMS);
     hps_fake_log_topic(rig->log, ITEMS, 1);
     put(rig, 5, 50);
-    expect_gap(rig, "behind the end");
+    expect_gap(rig, "past the end");
     assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 5) == 50);
@@ -669,7 +687,7 @@ static void test_freeze_when_records_are_passed_over_then_shown_how_far(void **s
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    atomic_store(&rig->stream->freeze_by, 2);
+    atomic_store(&rig->stream->freeze.asked_by, 2);
     turns(rig, 1);
     assert_passed_over(rig, HPS_POSITION_WHOLE, 0);
     put(rig, 1, 11);
@@ -858,7 +876,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    atomic_store(&rig->stream->freeze_by, 2);
+    atomic_store(&rig->stream->freeze.asked_by, 2);
     turns(rig, 1);
     put(rig, 1, 11);
     hps_fake_log_append(rig->log, ITEMS, 0, &for_us);
@@ -866,7 +884,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     assert_true(item(rig, 1) == 10);
     assert_true(item(rig, 3) == 30);
     rig_restart(rig);
-    assert_true(rig->stream->frozen);
+    assert_true(rig->stream->freeze.frozen);
     put(rig, 1, 12);
     turns(rig, 3);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
@@ -874,7 +892,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     turns(rig, 2);
     assert_true(item(rig, 1) == 12);
     rig_restart(rig);
-    assert_false(rig->stream->frozen);
+    assert_false(rig->stream->freeze.frozen);
 }
 
 static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for(void **state)
@@ -891,18 +909,18 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     rig->n_switches = 1;
     open_stream(rig);
     turns(rig, 3);
-    assert_false(rig->stream->frozen);
+    assert_false(rig->stream->freeze.frozen);
     rig->n_switches = 2; /* to another lineage: known to the catalog alone */
     rig_restart(rig);
-    atomic_store(&rig->stream->freeze_by, 2);
+    atomic_store(&rig->stream->freeze.asked_by, 2);
     put(rig, 1, 11);
     turns(rig, 3);
-    assert_true(rig->stream->frozen);
+    assert_true(rig->stream->freeze.frozen);
     assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
     rig_restart(rig);
-    atomic_store(&rig->stream->freeze_by, 2); /* the seek came after it */
+    atomic_store(&rig->stream->freeze.asked_by, 2); /* the seek came after it */
     turns(rig, 3);
-    assert_false(rig->stream->frozen);
+    assert_false(rig->stream->freeze.frozen);
     assert_true(item(rig, 1) == 11);
 }
 
@@ -914,7 +932,7 @@ static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **stat
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     open_stream(rig);
     turns(rig, 3);
-    assert_false(rig->stream->connected);
+    assert_false(update_is_connected(rig->stream));
     hps_fake_log_away(rig->log, HPS_OK);
     put(rig, 1, 10);
     hps_clock_advance(UINT64_C(31) * 1000000);
@@ -922,12 +940,12 @@ static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **stat
     assert_true(item(rig, 1) == 10);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     turns(rig, 2);
-    assert_false(rig->stream->connected);
+    assert_false(update_is_connected(rig->stream));
     hps_fake_log_away(rig->log, HPS_OK);
     put(rig, 1, 11);
     turns(rig, 4);
     assert_true(item(rig, 1) == 11);
-    assert_true(rig->stream->connected);
+    assert_true(update_is_connected(rig->stream));
 }
 
 static void test_gap_when_another_log_is_there_after_an_outage_then_told(void **state)
@@ -1127,6 +1145,7 @@ int main(void)
         TEST(test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without),
         TEST(test_stream_when_markers_follow_the_last_record_then_nothing_lags),
         TEST(test_stream_when_the_disk_is_full_then_waits_with_the_same_batch),
+        TEST(test_pause_when_it_was_held_and_is_taken_back_then_updates_go_on),
         TEST(test_nan_when_no_longer_accepted_then_a_batch_that_waits_is_applied),
         TEST(test_batch_when_records_have_many_rows_then_it_is_bounded_by_rows),
         TEST(test_rate_when_limited_then_a_backlog_comes_as_fast_as_is_allowed),
