@@ -197,8 +197,8 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     call->progress.at_us = hps_loop_now_us(call->loop);
-    if (grpc_call_is_finished(call)) {
-        hps_http2_consume(call->stream, size);
+    if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
+        hps_http2_consume(call->stream, size); /* HEADERS: their block failed, a reset is queued */
     } else if (call->request.stash.size == 0) {
         if (take_in(call, data, size) && call->request.phase != GRPC_REQUEST_WHOLE) {
             grpc_call_sane(call); /* WHOLE: as soon as it is dispatched, nearly always at once */
@@ -244,7 +244,7 @@ void grpc_call_end(struct hps_grpc_call *call)
 {
     const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
 
-    if (grpc_call_is_finished(call)) {
+    if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
         return;
     }
     HPS_ASSERT(method != NULL); /* else it was refused by its headers */

@@ -94,8 +94,8 @@ void grpc_channel_sane(const struct hps_grpc_channel *channel);
 /* Between these a channel that is freed stays there; it goes with the last leave. */
 void grpc_channel_enter(struct hps_grpc_channel *channel);
 void grpc_channel_leave(struct hps_grpc_channel *channel);
-/* Its connection takes calls at once. One that takes no more is drained, and is not the current one
- * any longer. */
+/* True: the channel's current connection takes calls at once. One that takes no more is drained and
+ * is current no longer. */
 bool grpc_channel_is_ready(struct hps_grpc_channel *channel);
 /* Calls wait, and no connection is under way: one is made in this turn of the loop. */
 void grpc_channel_retry(struct hps_grpc_channel *channel);

@@ -47,7 +47,7 @@ struct hps_http2_field {
 #define HPS_HTTP2_IS(text, size, literal) \
     ((size) == sizeof(literal) - 1 && memcmp((text), (literal), sizeof(literal) - 1) == 0)
 
-/* All but on_closed may be NULL. They may call anything here, hps_http2_free included. */
+/* All but on_closed may be NULL. A callback may call anything here, hps_http2_free included. */
 struct hps_http2_events {
     void (*on_ready)(void *ctx); /* the handshake is over; requests may be made */
     void (*on_stream)(void *ctx, struct hps_http2_stream *stream); /* server: the peer opened one */

@@ -272,8 +272,10 @@ static ssize_t cb_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_
     (void)session;
     (void)id;
     (void)buf;
-    if (size == 0 && stream->send == HTTP2_SEND_OPEN) {
-        http2_stream_send_set(stream, HTTP2_SEND_DEFERRED);
+    if (size == 0 && stream->send < HTTP2_SEND_FINISHED) {
+        if (stream->send == HTTP2_SEND_OPEN) {
+            http2_stream_send_set(stream, HTTP2_SEND_DEFERRED);
+        }
         return NGHTTP2_ERR_DEFERRED;
     }
     *flags |= NGHTTP2_DATA_FLAG_NO_COPY;

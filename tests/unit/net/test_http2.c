@@ -277,6 +277,28 @@ static void test_headers_when_a_bomb_then_stream_reset(void **state)
     WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
 }
 
+/* The reset of the stream is not sent yet when its body comes, in the same read. No path was read.
+ */
+static void test_data_when_the_headers_were_too_large_then_thrown_away(void **state)
+{
+    static uint8_t block[16356] = {0x83, 0x86, 0x01, 0x7f};
+    struct fixture *f = *state;
+    const uint8_t *payload = NULL;
+    size_t size;
+    size_t rest = sizeof block - 6 - 127; /* the length of :authority, as HPACK puts it */
+
+    block[4] = (uint8_t)(rest % 128 + 128);
+    block[5] = (uint8_t)(rest / 128);
+    memset(block + 6, 'a', sizeof block - 6);
+    for (uint32_t end = 0; end < 2; end++) {
+        uint32_t id = 1 + 2 * end;
+        assert_true(wire_frame(&f->wire, HEADERS, END_HEADERS, id, block, sizeof block));
+        assert_true(wire_frame(&f->wire, DATA, (uint8_t)end, id, "\0\0\0\0\1x", 6));
+        WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, id, &payload, &size));
+    }
+    assert_int_equal(f->rig.n_messages, 0);
+}
+
 static void test_headers_when_too_many_fields_then_stream_reset(void **state)
 {
     struct fixture *f = *state;
@@ -374,6 +396,7 @@ int main(void)
         TEST(test_refusals_when_never_read_then_bounded),
         TEST(test_data_when_frames_are_tiny_then_calm_is_asked_for),
         TEST(test_headers_when_a_bomb_then_stream_reset),
+        TEST(test_data_when_the_headers_were_too_large_then_thrown_away),
         TEST(test_headers_when_too_many_fields_then_stream_reset),
         TEST(test_data_when_read_at_once_then_window_is_given_back),
         TEST(test_frames_when_malformed_then_cut_off),
