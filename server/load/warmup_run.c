@@ -193,7 +193,7 @@ static bool settle_gpu(const struct run *run, struct queue *queue)
 /* Keys of the next batch; 0: no more of this table. room_bytes: of the host map */
 static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t room_bytes)
 {
-    HPS_ASSERT(queue->at < queue_end(queue));
+    HPS_ASSERT(queue->at <= queue_end(queue)); /* there already, if settle_gpu has cut it short */
     uint64_t n_room = room_bytes / warmup_host_row_bytes(queue->table);
     uint32_t n = warmup_batch_keys(queue->table);
     if (queue->at < queue->n_host && n_room == 0) {
