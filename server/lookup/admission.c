@@ -64,6 +64,7 @@ static void export_bytes(struct hps_admission *admission)
 /* Lock held. */
 static void admission_sane(const struct hps_admission *admission)
 {
+    hps_lock_assert_held(&admission->lock);
     HPS_ASSERT((admission->first == NULL) == (admission->last == NULL));
     HPS_ASSERT((admission->first == NULL) == (admission->n_waiting == 0));
     HPS_ASSERT(admission->n_waiting > 0 || admission->waiting_bytes == 0);

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 enum wire { WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_I32 = 5 };
 
 struct cursor {
@@ -141,6 +143,7 @@ static size_t cursor_size(const struct cursor *in)
 
 static struct cursor field_bytes(const struct field *field)
 {
+    HPS_ASSERT(field->data != NULL || field->size == 0);
     return (struct cursor){.at = field->data, .end = field->data + field->size};
 }
 
@@ -211,6 +214,7 @@ static uint8_t *join_pieces(const struct decoder *decoder, struct cursor in, uin
 
     while (keys != NULL && in.at < in.end && read_field(&in, &field)) {
         if (field.number == QUERY_KEY_LIST) {
+            HPS_ASSERT(size + field.size <= n_listed * sizeof(hps_key));
             memcpy(keys + size, field.data, field.size);
             size += field.size;
         }
@@ -310,6 +314,7 @@ static hps_status decode_queries(const struct decoder *decoder, struct cursor in
         if (field.number != REQUEST_QUERIES) {
             continue;
         }
+        HPS_ASSERT(index < request->n_queries); /* it was scanned */
         hps_status status = decode_query(decoder, field_bytes(&field), index, request->n_keys,
                                          &request->queries[index]);
         if (status != HPS_OK) {
@@ -432,6 +437,8 @@ hps_status hps_decode_lookup(const uint8_t *data, size_t size,
     }
     status = decode_queries(&decoder, in, &request);
     if (status == HPS_OK) {
+        HPS_ASSERT(request.n_keys <= limits->keys_max);
+        HPS_ASSERT(request.n_queries <= limits->tables_max);
         *out_request = request;
     }
     return status;

@@ -169,6 +169,21 @@ static void put_result_head(struct out *out, const struct result *result)
     }
 }
 
+/* A nested message was written from `inner`, behind a gap of PREFIX_MAX; `behind` more bytes of it
+ * follow elsewhere. Put its tag and length right before it; returns where they begin. */
+static uint8_t *put_prefix(const struct out *out, uint8_t *inner, uint32_t field, uint64_t behind)
+{
+    uint64_t size = (uint64_t)(out->at - inner) + behind;
+    uint8_t *begin = inner - 1 - varint_size(size);
+    struct out prefix = {.at = begin, .end = inner};
+
+    HPS_ASSERT(out->at >= inner);
+    put_tag(&prefix, field, WIRE_LEN);
+    put_varint(&prefix, size);
+    HPS_ASSERT(prefix.at == inner);
+    return begin;
+}
+
 /* Write a result up to its rows; returns where it begins, behind out->at as it was. */
 static uint8_t *put_result(struct out *out, const struct result *result)
 {
@@ -177,13 +192,7 @@ static uint8_t *put_result(struct out *out, const struct result *result)
     HPS_ASSERT(out->end - out->at > PREFIX_MAX);
     out->at = inner;
     put_result_head(out, result);
-    uint64_t size = (uint64_t)(out->at - inner) + result->rows_bytes;
-    uint8_t *begin = inner - 1 - varint_size(size);
-    struct out prefix = {.at = begin, .end = inner};
-    put_tag(&prefix, RESPONSE_RESULTS, WIRE_LEN);
-    put_varint(&prefix, size);
-    HPS_ASSERT(prefix.at == inner);
-    return begin;
+    return put_prefix(out, inner, RESPONSE_RESULTS, result->rows_bytes);
 }
 
 static uint64_t stage_bytes(const struct hps_encode_stage *stage)
@@ -224,6 +233,7 @@ static uint8_t *put_explain(struct out *out, const struct hps_encode_explain *ex
 {
     uint8_t *inner = out->at + PREFIX_MAX;
 
+    HPS_ASSERT(out->end - out->at > PREFIX_MAX);
     out->at = inner;
     for (uint32_t i = 0; i < explain->n_stages; i++) {
         put_stage(out, &explain->stages[i]);
@@ -231,12 +241,7 @@ static uint8_t *put_explain(struct out *out, const struct hps_encode_explain *ex
     for (uint32_t i = 0; i < explain->n_notes; i++) {
         put_text(out, EXPLAIN_NOTES, explain->notes[i]);
     }
-    uint64_t size = (uint64_t)(out->at - inner);
-    uint8_t *begin = inner - 1 - varint_size(size);
-    struct out prefix = {.at = begin, .end = inner};
-    put_tag(&prefix, RESPONSE_EXPLAIN, WIRE_LEN);
-    put_varint(&prefix, size);
-    return begin;
+    return put_prefix(out, inner, RESPONSE_EXPLAIN, 0);
 }
 
 static uint64_t head_bytes_max(const struct head *head)

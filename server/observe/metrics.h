@@ -44,9 +44,9 @@
     X(TIER_HUGE_PAGE_BYTES, GAUGE, "tier_huge_page_bytes", "model,version,tier",                 \
       "Bytes reserved in areas that have huge pages; 0: the system gives none.")                 \
     X(TIER_EVICTIONS, COUNTER, "tier_evictions_total", "model,table,tier",                       \
-      "Rows that went for others that were asked for; all of a table, when it gives way.")       \
+      "Rows evicted for others; all of a table, when its cache is given up.")                    \
     X(TIER_REFUSALS, COUNTER, "tier_refusals_total", "model,table,tier",                         \
-      "Rows that a full tier left out for others that are asked for as often.")                  \
+      "Rows that a full tier did not take, as those it has are asked for as often.")             \
     X(TIER_RESIDENT_RATIO, GAUGE, "tier_resident_ratio", "model,version,table,tier",             \
       "Share of a table's rows that are in the tier.")                                           \
     X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")          \
@@ -55,7 +55,7 @@
     X(TIER_REDIRECTS, COUNTER, "tier_redirects_total", "tier",                                   \
       "Commands that a server sent on to another one.")                                          \
     X(TIER_SERVER_LATENCY, GAUGE, "tier_server_latency_seconds", "tier,node",                    \
-      "Of a round trip, moving average of 16.")                                                  \
+      "Round trip to a server, moving average of 16.")                                           \
     X(TIER_SERVER_SLOTS, GAUGE, "tier_server_slots", "tier,node", "Slots that a server has.")    \
     X(TIER_SERVER_CONNECTIONS, GAUGE, "tier_server_connections", "tier,node",                    \
       "Open connections to a server.")                                                           \
@@ -66,9 +66,9 @@
     X(TIER_SERVER_BYTES, COUNTER, "tier_server_bytes_total", "tier,node,direction",              \
       "Bytes sent to and received from a server.")                                               \
     X(TIER_SERVER_FAILURES, COUNTER, "tier_server_failures_total", "tier,node,reason",           \
-      "Errors, silence, broken connections, and commands not sent to a server left alone.")      \
+      "Errors, timeouts, broken connections, commands not sent while unreachable.")              \
     X(TIER_DROPPED_ROWS, GAUGE, "tier_dropped_rows", "model,version,tier",                       \
-      "Rows of the only copy that overflow_margin has let go: look-ups of them find nothing.")   \
+      "Rows of the only copy that overflow_margin evicted: look-ups find nothing.")              \
     X(SHARED_ROWS, COUNTER, "shared_rows_total", "tier,result",                                  \
       "What became of rows of a tier that daemons share.")                                       \
     X(SHARED_LOST_SHARDS, GAUGE, "shared_lost_shards", "model,version,tier",                     \
@@ -80,7 +80,7 @@
     X(INSERTION_QUEUE_ROWS, GAUGE, "insertion_queue_rows", "",                                   \
       "Rows that wait to be inserted behind answers, or are being fetched.")                     \
     X(INSERTION_SHARED_QUEUE_ROWS, GAUGE, "insertion_shared_queue_rows", "",                     \
-      "Rows that were found below a tier that daemons share, on their way into it.")             \
+      "Rows found below a tier that daemons share, which wait for their backfill into it.")      \
     X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                             \
       "1 while the persistent store takes no writes.")                                           \
     X(UPDATE_ROWS, COUNTER, "update_rows_total", "model,op",                                     \
@@ -88,7 +88,7 @@
     X(UPDATE_RECORDS, COUNTER, "update_records_total", "model",                                  \
       "Records of the update log that were read and whose positions are stored.")                \
     X(UPDATE_RECORDS_REJECTED, COUNTER, "update_records_rejected_total", "model,reason",         \
-      "Records of the update log that were left out as they are bad.")                           \
+      "Bad records of the update log: dead letters, where they have a topic.")                   \
     X(UPDATE_BATCHES, COUNTER, "update_batches_total", "model", "Batches of updates applied.")   \
     X(UPDATE_SHARED_GAPS, COUNTER, "update_shared_gaps_total", "model",                          \
       "Shards of a shared tier that a batch of updates found behind it.")                        \
@@ -97,19 +97,19 @@
     X(UPDATE_SHARED_REPLAYED, COUNTER, "update_shared_replayed_records_total", "model",          \
       "Records applied again to shards of a shared tier that were behind.")                      \
     X(UPDATE_SHARED_RESETS, COUNTER, "update_shared_resets_total", "model",                      \
-      "Shards of a shared tier emptied, as the log could not bring them on.")                    \
+      "Shards of a shared tier emptied, as the update log could not bring them up to date.")     \
     X(UPDATE_SHARED_BEHIND, GAUGE, "update_shared_behind", "model",                              \
-      "1 while shards of a shared tier are behind the version, and not read from.")              \
+      "1 while shards of a shared tier lag behind the version, and are not read from.")          \
     X(UPDATE_SHARED_APART, GAUGE, "update_shared_apart", "model",                                \
       "1 while a shared tier is bypassed, as the version has passed over records.")              \
     X(UPDATE_LAG, GAUGE, "update_lag_records", "topic,partition",                                \
       "Records of the update log that the active version has not applied.")                      \
     X(UPDATE_LAG_SECONDS, GAUGE, "update_lag_seconds", "topic,partition",                        \
-      "Since when a partition may have updates that the active version lacks.")                  \
+      "For how long a partition may have had updates that the active version lacks.")            \
     X(UPDATE_COMPACTED, COUNTER, "update_compacted_records_total", "model",                      \
       "HCTR and packed records on compacted topics, which lose such records.")                   \
     X(UPDATE_THROTTLED, COUNTER, "update_throttled_batches_total", "model",                      \
-      "Batches behind which updates waited for the limit of rows in a second.")                  \
+      "Batches after which updates were throttled by the rate limit of rows.")                   \
     X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
       "1 while a partition is stopped at a gap: records are gone or are others.")                \
     X(UPDATE_PARTITION_STATE, GAUGE, "update_partition_state", "topic,partition,state",          \
@@ -121,13 +121,13 @@
     X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",            \
       "The same of records that have the time of their arrival in the log.")                     \
     X(UPDATE_CLOCK_AHEAD, COUNTER, "update_clock_ahead_total", "model",                          \
-      "Updates from the future: their freshness counts as 0.")                                   \
+      "Updates whose time is ahead of the clock here: their freshness counts as 0.")             \
     X(UPDATE_STALENESS, GAUGE, "update_staleness_seconds", "model",                              \
-      "Since when there may be updates that the active version lacks.")                          \
+      "For how long there may have been updates that the active version lacks.")                 \
     X(UPDATE_SOURCE_UP, GAUGE, "update_source_up", "model",                                      \
       "1 while the leaders of all partitions answer.")                                           \
     X(UPDATE_HELD, GAUGE, "update_held", "model",                                                \
-      "1 while a batch of the active version waits because it cannot be applied.")               \
+      "1 while updates of the active version are stalled: a batch is retried.")                  \
     X(UPDATE_HOLDS, HISTOGRAM, "update_hold_seconds", "model",                                   \
       "For how long updates were held back at a time, for look-ups of units.")                   \
     X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \
@@ -180,12 +180,12 @@ const char *hps_stage_name(enum hps_stage stage);
  * exact ones, which answer none. */
 const char *hps_defaulted_reason(enum hps_miss_policy policy);
 
-/* Why a look-up was refused. */
+/* Why a look-up was rejected: label of requests_rejected_total. */
 enum hps_reject {
-    HPS_REJECT_REPLY_BYTES,
-    HPS_REJECT_QUEUE,
-    HPS_REJECT_WORKERS,
-    HPS_REJECT_HOLDS, /* updates have been held back for its client for long enough */
+    HPS_REJECT_REPLY_BYTES, /* its reply would be larger than one may be */
+    HPS_REJECT_QUEUE,       /* no room for its reply beside the others, in time */
+    HPS_REJECT_WORKERS,     /* too many wait for a worker or an I/O thread */
+    HPS_REJECT_HOLDS,       /* updates have been held back for its client for long enough */
     HPS_REJECT_COUNT
 };
 

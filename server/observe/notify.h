@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the service manager is told (sd_notify). Without one, or without libsystemd, nothing
- * happens. Main thread.
+ * Notifications to the service manager (sd_notify). Without one, or in a build without libsystemd,
+ * they do nothing. Main thread.
  */
 #ifndef HPS_SERVER_OBSERVE_NOTIFY_H
 #define HPS_SERVER_OBSERVE_NOTIFY_H

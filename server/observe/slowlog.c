@@ -53,12 +53,13 @@ void hps_slowlog_threshold_set(struct hps_slowlog *log, uint64_t threshold_us)
 
 static void log_line(const struct hps_slow_request *request)
 {
-    HPS_LOG(WARN, "lookup", "slow request", HPS_STR("request_id", request->request_id),
-            HPS_STR("trace_id", request->trace_id), HPS_STR("peer", request->peer),
-            HPS_STR("model", request->model), HPS_I64("version", request->version),
-            HPS_I64("code", request->grpc_code), HPS_U64("keys", request->n_keys),
-            HPS_U64("unique", request->n_unique), HPS_U64("defaulted", request->n_defaulted),
-            HPS_U64("unknown", request->n_unknown), HPS_U64("duration_us", request->duration_us),
+    HPS_LOG(WARN, "lookup", "look-up slow: see the longest of its stages",
+            HPS_STR("request_id", request->request_id), HPS_STR("trace_id", request->trace_id),
+            HPS_STR("peer", request->peer), HPS_STR("model", request->model),
+            HPS_I64("version", request->version), HPS_I64("code", request->grpc_code),
+            HPS_U64("keys", request->n_keys), HPS_U64("unique", request->n_unique),
+            HPS_U64("defaulted", request->n_defaulted), HPS_U64("unknown", request->n_unknown),
+            HPS_U64("duration_us", request->duration_us),
             HPS_U64("receive_us", request->stage_us[HPS_STAGE_RECEIVE]),
             HPS_U64("decode_us", request->stage_us[HPS_STAGE_DECODE]),
             HPS_U64("admission_us", request->stage_us[HPS_STAGE_ADMISSION]),
