@@ -27,7 +27,7 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
 /* Print the line that says where it listens, and once, when it is ready for the first time, the one
  * that says so; serve until drained or told to stop at once. */
 void hps_daemon_run(struct hps_daemon *daemon);
-/* It was ended by a failure that the log tells: after hps_daemon_run. */
+/* After hps_daemon_run: the daemon was ended by a failure, which is in the log. */
 bool hps_daemon_failed(const struct hps_daemon *daemon);
 /* Join every thread and free; the stores stay open. NULL is legal. */
 void hps_daemon_close(struct hps_daemon *daemon);

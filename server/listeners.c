@@ -127,7 +127,7 @@ static hps_status adopt(const struct hps_config_server *config, struct hps_liste
     return check_inherited(config, listener, plaintext, err);
 }
 
-/* Those of the service manager take the place of the configured ones of their kind. */
+/* Sockets of the service manager take the place of the configured ones of their kind. */
 static hps_status adopt_inherited(const struct hps_config_server *config,
                                   struct hps_listeners *listeners, bool have[3],
                                   struct hps_error *err)

@@ -500,7 +500,7 @@ static void gone_add(struct hps_host_index *index, struct hps_host_buckets *buck
     index->gone_last = buckets;
 }
 
-/* Those behind one that has readers have some, too. */
+/* Arrays behind one that has readers have some, too. */
 static void gone_free(struct hps_host_index *index)
 {
     while (index->gone != NULL && hps_epoch_passed(index->epoch, index->gone->stamp)) {

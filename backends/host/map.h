@@ -24,7 +24,7 @@ struct hps_host_map_options {
 hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
                                   struct hps_store **out_store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* One that never evicts. */
+/* A host map that never evicts. */
 hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
                              struct hps_error *err) HPS_MUST_CHECK;
 

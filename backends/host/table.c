@@ -349,7 +349,7 @@ static hps_status make_room(struct hps_host_table *table)
     return status;
 }
 
-/* The table may have more rows, but was told to be content with fewer. */
+/* Evict down to rows_target, bit by bit: there is memory, but rows_max was reached. */
 static void drain(struct hps_host_table *table, uint32_t *n_evicted)
 {
     const struct hps_host_shared *shared = table->shared;

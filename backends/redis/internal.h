@@ -189,7 +189,7 @@ bool redis_shard_learn(struct redis_space *space, uint32_t at, struct redis_shar
 /* The same of two of the values, that begin at `first`. False also: no such. */
 bool redis_learn_values(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
                         const struct hps_redis_values *values, uint32_t first);
-/* It had the digest `from` and took the spans: it has this one now. */
+/* The shard had the digest `from` and took the spans: it has `digest` now. */
 void redis_shard_moved(struct redis_space *space, uint32_t at,
                        const uint8_t from[REDIS_DIGEST_BYTES],
                        const uint8_t digest[REDIS_DIGEST_BYTES], const struct hps_log_span *spans,
@@ -282,7 +282,7 @@ uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us);
 /* One in some rows was used; note it for the keeper. */
 void redis_touch(struct redis_space *space, uint32_t shard,
                  const uint8_t field[HPS_REDIS_FIELD_BYTES]);
-/* By the keeper: tell the server. */
+/* Send the samples of use to the servers. On the keeper's thread. */
 void redis_touches_flush(struct redis_space *space);
 
 /* ---- load.c ---------------------------------------------------------------------------------- */

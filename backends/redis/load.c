@@ -134,8 +134,8 @@ static hps_status check_empty(struct redis_space *space, struct hps_error *err)
     return whole ? hps_error_set(err, HPS_PRECONDITION, "it has rows already") : HPS_OK;
 }
 
-/* Servers that would let the only copy go are told of, if they may be asked: what they were given
- * in memory, and what they do when it is full. */
+/* Log servers that would evict rows of the only copy, as far as they may be asked for their
+ * memory's limit and for what they do when it is full. */
 static void warn_evicting(struct redis_space *space)
 {
     static const char *const words[] = {"INFO", "memory"};

@@ -220,7 +220,7 @@ static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t 
     return status;
 }
 
-/* A few shards at a time: the server frees them on a thread of its own, but has to be told. Each
+/* A few shards at a time: the server frees them on a thread of its own, but by a command. Each
  * time it is asked first whether they are still this daemon's to delete, which nobody changes for
  * lease_ms then; what takes longer than the deadline of both is not sent any more. */
 static hps_status drop_shards(struct redis_space *space, int64_t *out_n_leases)

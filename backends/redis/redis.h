@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The redis tier: rows in hashes of a Redis server or cluster, shared by many daemons. What is kept
- * there, and why it can be trusted, is told in docs/redis.md.
+ * there, and why it can be trusted, is in docs/redis.md.
  */
 #ifndef HPS_BACKENDS_REDIS_REDIS_H
 #define HPS_BACKENDS_REDIS_REDIS_H
@@ -53,7 +53,7 @@ struct hps_redis_store_options {
 hps_status hps_redis_open(const struct hps_redis_store_options *options,
                           struct hps_store **out_store, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Its servers. Owned by the store. */
+/* The servers of a store. Owned by the store. */
 struct hps_redis_cluster *hps_redis_of(struct hps_store *store);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a Redis server does for us in one step: scripts in Lua, called by their hash. What each is
- * given and answers is told in docs/redis.md. Any thread.
+ * given and answers is in docs/redis.md. Any thread.
  */
 #ifndef HPS_BACKENDS_REDIS_SCRIPTS_H
 #define HPS_BACKENDS_REDIS_SCRIPTS_H

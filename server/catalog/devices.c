@@ -19,7 +19,7 @@ struct device {
     int index;
     char node[16];
     struct hps_gpu_tier *tier;
-    bool told; /* that it was lost */
+    bool loss_taken; /* by hps_devices_take_lost */
 };
 
 struct hps_devices {
@@ -131,7 +131,7 @@ static uint64_t result_bytes(const struct hps_config_server *server)
     return server->gpu_result_bytes != 0 ? server->gpu_result_bytes : most;
 }
 
-/* Those that can be; with `exit` each must be. */
+/* Open the devices that can be opened; with `exit` each must be. */
 static hps_status open_all(const struct hps_config *config, struct hps_devices *devices,
                            const struct hps_gpu_tier_options *options, struct hps_error *err)
 {
@@ -263,8 +263,8 @@ unsigned hps_devices_take_lost(struct hps_devices *devices)
     unsigned n = 0;
     for (unsigned i = 0; devices != NULL && i < devices->n; i++) {
         struct device *device = &devices->items[i];
-        if (device->tier != NULL && !device->told && hps_gpu_tier_lost(device->tier)) {
-            device->told = true;
+        if (device->tier != NULL && !device->loss_taken && hps_gpu_tier_lost(device->tier)) {
+            device->loss_taken = true;
             n++;
         }
     }

@@ -235,8 +235,8 @@ void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry);
 void catalog_gpu_hide(struct hps_catalog *catalog, struct catalog_entry *entry);
 /* Hidden, and nobody uses the version. lock not held. */
 void catalog_gpu_close(struct hps_version *version);
-/* It is the model's active version from now on, or no more. entry: NULL is legal. switch_lock held,
- * lock not, as this waits for the device's thread. */
+/* The entry is the model's active version from now on, or no more. entry: NULL is legal.
+ * switch_lock held, lock not, as this waits for the device's thread. */
 void catalog_gpu_active(const struct catalog_entry *entry, bool active);
 /* Fill in what the device has of it, and tell the metrics what it has done since. Lock held. */
 void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,

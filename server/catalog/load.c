@@ -691,7 +691,7 @@ const struct hps_switched *hps_load_outcome(const struct hps_load *load)
 
 /* ---- models[] -------------------------------------------------------------------------------- */
 
-/* One that was loaded from these files is there, resident but not active. False: none is. */
+/* Activate a resident version that was loaded from these files. False: there is none. */
 static bool activate_print(struct hps_catalog *catalog, const char *model,
                            const struct hps_source *source)
 {

@@ -184,7 +184,7 @@ static struct catalog_entry *superfluous(const struct catalog_model *model, int6
     return n > keep ? oldest : NULL;
 }
 
-/* One that never was active and nobody is about to make it so. Lock held. */
+/* A resident version that never was active, and that nobody is about to activate. Lock held. */
 static struct catalog_entry *replaceable(const struct catalog_model *model, int64_t keep,
                                          const struct hps_versions_gone *gone)
 {
