@@ -56,6 +56,13 @@ static void test_phase_when_the_step_is_legal_then_taken(void **state)
     }
 }
 
+static void expect_refused(enum update_phase from, enum update_phase to)
+{
+    struct update_partition partition = {.phase = from};
+    expect_assert_failure(update_phase_set(&partition, to));
+    assert_int_equal(partition.phase, from);
+}
+
 static void test_phase_when_the_step_is_not_legal_then_refused(void **state)
 {
     (void)state;
@@ -67,9 +74,7 @@ static void test_phase_when_the_step_is_not_legal_then_refused(void **state)
         {UPDATE_CHECKS, UPDATE_BLOCKED}, {UPDATE_FAILED, UPDATE_OTHER},
     };
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-        struct update_partition partition = {.phase = steps[i][0]};
-        expect_assert_failure(update_phase_set(&partition, steps[i][1]));
-        assert_int_equal(partition.phase, steps[i][0]);
+        expect_refused(steps[i][0], steps[i][1]);
     }
 }
 
