@@ -117,7 +117,7 @@ static uint32_t sum_of(uint32_t a, uint32_t b)
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;
 }
 
-/* Its place in the bucket, or WAYS; out_least: the place of the smallest count. */
+/* The place of the key in its bucket, or WAYS; out_least: the place of the smallest count. */
 static unsigned find(const struct bucket *bucket, hps_key key, unsigned *out_least)
 {
     unsigned least = 0;

@@ -35,7 +35,7 @@ hps_status walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHE
 
 /* ---- ranges of the batch: see struct hps_walk ------------------------------------------------ */
 
-/* These are run per key, hence here. Exchange keys a and b, indices in the batch. */
+/* Run per key, hence here: exchange keys a and b, indices in the batch. */
 static inline void walk_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
 {
     hps_key key = batch->keys[a];

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "cache/lookup/internal.h"
 
-/* Up to this many keys are compared with each other; beyond it a set pays. */
+/* Up to this many keys are compared with each other; beyond it a set is faster. */
 enum { QUADRATIC_KEYS_MAX = 8 };
 
 /* The first key from i on that the gpu did not have. */

@@ -203,7 +203,7 @@ hps_status hps_models_pin(struct hps_models *models, const char *model, size_t m
         if (is_expected(models, model, model_size, err)) {
             return HPS_UNAVAILABLE;
         }
-        /* It may have come between the two looks, and is then expected no more. */
+        /* The model may have come between the two looks, and is then expected no more. */
         found = find_pinned(models, model, model_size, number, &known);
     }
     if (found == NULL) {

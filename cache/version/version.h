@@ -80,7 +80,7 @@ struct hps_version {
      * as long as the map has lost none, see hps_version_host_complete. */
     atomic_bool host_complete;
 
-    /* Its embedding caches on a device; not one of `tiers`, as it is asked without waiting. NULL:
+    /* The embedding caches on a device; not one of `tiers`, as it is asked without waiting. NULL:
      * none. Set before the version is published, closed with its spaces. */
     struct hps_gpu_space *gpu;
 
