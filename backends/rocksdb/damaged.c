@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "backends/rocksdb/internal.h"
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/rows/fileio.h"
@@ -58,6 +59,7 @@ bool hps_rocksdb_damaged_names(const char *names, const char *name)
 hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error *err)
 {
     size_t size = 0;
+    hps_lock_assert_held(&store->lock);
     for (const struct hps_rocksdb_family *f = store->families; f != NULL; f = f->next) {
         size += f->damaged ? strlen(f->name) + 1 : 0;
     }
@@ -71,6 +73,7 @@ hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error
             at += (size_t)snprintf(names + at, size + 1 - at, "%s\n", f->name);
         }
     }
+    HPS_ASSERT(status != HPS_OK || at == size);
     if (status == HPS_OK && size > 0) {
         status = hps_file_replace(path, names, size, err);
     } else if (status == HPS_OK && unlink(path) != 0 && errno != ENOENT) {

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "backends/rocksdb/internal.h"
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -182,6 +183,7 @@ static hps_status database_open(struct hps_rocksdb *store, struct hps_error *err
 {
     char *text = NULL;
     size_t n = 0;
+    HPS_ASSERT(store->db == NULL && store->families == NULL);
     char **names = rocksdb_list_column_families(store->options, store->dir.path, &n, &text);
     if (text != NULL) {
         return hps_rocksdb_fail_text(text, err, "cannot list the families");
@@ -278,6 +280,7 @@ hps_status hps_rocksdb_database_start_behind(struct hps_rocksdb *store,
  * read, so all are compared before the first look-up. */
 hps_status hps_rocksdb_files_check(const struct hps_rocksdb *store, struct hps_error *err)
 {
+    HPS_ASSERT(store->db != NULL);
     const rocksdb_livefiles_t *files = rocksdb_livefiles(store->db);
     int n = rocksdb_livefiles_count(files);
     hps_status status = HPS_OK;

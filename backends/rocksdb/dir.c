@@ -17,6 +17,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/lock.h"
 
@@ -247,6 +248,7 @@ static void ballast_release(struct hps_rocksdb_dir *dir)
 hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t bytes,
                                        struct hps_error *err)
 {
+    HPS_ASSERT(!dir->read_only);
     if (free_above(dir, 0) < bytes + HPS_ROCKSDB_BALLAST_BYTES) {
         ballast_release(dir);
     }
@@ -255,6 +257,7 @@ hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t byt
 
 void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
 {
+    HPS_ASSERT(!dir->read_only);
     hps_lock_acquire(&dir->lock);
     if (!dir->ballast && hps_rocksdb_dir_free_bytes(dir) >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
         int fd = open(dir->ballast_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/rocksdb/internal.h"
+#include "base/assert.h"
 #include "base/log.h"
 
 /* The first words of texts, which RocksDB makes of code and subcode, and of what it was doing where
@@ -38,6 +39,7 @@ hps_status hps_rocksdb_text_status(const char *text)
 
 hps_status hps_rocksdb_fail_text(char *text, struct hps_error *err, const char *what)
 {
+    HPS_ASSERT(text != NULL);
     hps_status status =
         hps_error_set(err, hps_rocksdb_text_status(text), "rocksdb: %s: %s", what, text);
     rocksdb_free(text);
@@ -46,6 +48,7 @@ hps_status hps_rocksdb_fail_text(char *text, struct hps_error *err, const char *
 
 hps_status hps_rocksdb_log_text(char *text, const char *what)
 {
+    HPS_ASSERT(text != NULL);
     hps_status status = hps_rocksdb_text_status(text);
     if (status != HPS_DEADLINE) {
         HPS_LOG(ERROR, "rocksdb", what, HPS_STR("status", hps_status_text(status)),

@@ -104,6 +104,7 @@ static hps_status load_claim(struct hps_rocksdb_space *space, bool claim, struct
         status = hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is being loaded already",
                                space->family->name);
     } else {
+        HPS_ASSERT(claim || space->loading);
         space->loading = claim;
     }
     hps_lock_release(&store->lock);
@@ -274,6 +275,7 @@ static void *load_run(void *arg)
         while (load->n_written == load->n_filled && !load->ended) {
             hps_cond_wait(&load->changed, &load->lock);
         }
+        HPS_ASSERT(load->n_written <= load->n_filled);
         bool more = load->n_written < load->n_filled;
         const struct load_block *block = &load->blocks[load->n_written % LOAD_BLOCKS];
         bool wanted = load->status == HPS_OK;
@@ -320,6 +322,7 @@ static hps_status load_hand_over(struct hps_store_load *load, struct hps_error *
     while (load->n_filled - load->n_written == LOAD_BLOCKS) {
         hps_cond_wait(&load->changed, &load->lock);
     }
+    HPS_ASSERT(load->n_filled - load->n_written < LOAD_BLOCKS);
     load->blocks[load->n_filled % LOAD_BLOCKS].n = 0;
     hps_lock_release(&load->lock);
     return load_status(load, err);
@@ -348,6 +351,7 @@ static hps_status load_add_row(struct hps_store_load *load, const struct hps_tab
     memcpy(entry + HPS_ROCKSDB_KEY_BYTES, row, table->row_bytes);
     block->entry_bytes = entry_bytes;
     block->n++;
+    HPS_DEBUG_ASSERT((size_t)block->n * entry_bytes <= LOAD_BLOCK_BYTES);
     load->any = true;
     load->table = table->id;
     load->key = key;

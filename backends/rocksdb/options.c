@@ -5,6 +5,7 @@
  * after.
  */
 #include "backends/rocksdb/internal.h"
+#include "base/assert.h"
 #include "base/log.h"
 
 #define MIB                (UINT64_C(1) << 20)
@@ -79,6 +80,7 @@ hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_er
 {
     char *text = NULL;
     rocksdb_options_t *options = rocksdb_options_create();
+    HPS_ASSERT(store->options != NULL && store->db == NULL);
     hps_rocksdb_listener_offer(hps_rocksdb_health_event, store);
     rocksdb_get_options_from_string(store->options,
                                     "avoid_flush_during_recovery=true;"
@@ -148,6 +150,7 @@ void hps_rocksdb_options_free(struct hps_rocksdb *store)
 void hps_rocksdb_options_set_mode(struct hps_rocksdb *store)
 {
     rocksdb_options_t *each[2] = {store->options, store->sst_options};
+    HPS_ASSERT(store->mode != HPS_ROCKSDB_READ_AUTO && store->db == NULL);
     for (unsigned i = 0; i < 2; i++) {
         options_set_table(store, each[i], i == 0);
         rocksdb_options_set_allow_mmap_reads(each[i], store->mode == HPS_ROCKSDB_READ_MMAP);
@@ -177,6 +180,7 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
                              "rocksdb: read_mode direct: the file system of %s cannot",
                              store->dir.path);
     }
+    HPS_ASSERT(store->mode != HPS_ROCKSDB_READ_AUTO);
     static const char *const names[] = {"auto", "mmap", "direct", "buffered"};
     HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
             HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", given->memory_bytes));

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backends/rocksdb/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/key_sort.h"
@@ -115,6 +116,7 @@ static void read_answer(struct read *read, struct multi_get *get, uint32_t i)
 {
     const struct read_part *part = &read->parts[get->asked[i].part];
     uint32_t at = get->asked[i].at;
+    HPS_DEBUG_ASSERT(at < part->batch->n && read->marks[part->first + at] == 0);
     if (get->errors[i] != NULL) {
         if (atomic_load(&read->status) == HPS_OK) {
             read_fail(read, hps_rocksdb_log_text(get->errors[i], "read failed"));
@@ -172,6 +174,7 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
     if (atomic_load(&read->status) != HPS_OK) {
         return;
     }
+    HPS_ASSERT(chunk < read->n_chunks);
     uint32_t first = chunk * read->n_chunk;
     uint32_t left = read->n_keys - first < read->n_chunk ? read->n_keys - first : read->n_chunk;
     uint32_t n = 0;
@@ -229,6 +232,7 @@ static hps_status read_run(struct read *read, struct multi_get *get)
         }
         read->options = until = read_until(read->deadline_us, now_us);
     }
+    HPS_ASSERT(get != NULL || hps_rocksdb_of(read->space)->readers != NULL);
     if (get == NULL) {
         hps_pool_split(hps_rocksdb_of(read->space)->readers, read->n_chunks, read_piece, read);
     }
@@ -254,6 +258,7 @@ static bool read_cut(struct read *read)
 {
     const struct hps_rocksdb *store = hps_rocksdb_of(read->space);
     uint32_t n_max = store->batch_keys_max < CHUNK_KEYS ? store->batch_keys_max : CHUNK_KEYS;
+    HPS_ASSERT(read->n_keys > 0 && n_max > 0);
     bool shared = store->readers != NULL && read->n_keys >= 2 * store->split_keys;
     if (shared) {
         uint32_t n_threads = hps_pool_threads(store->readers) + 1;
@@ -281,6 +286,7 @@ static void read_order(struct read *read, struct hps_part_batch *parts, uint32_t
         hps_key_sort(parts[i].batch.keys, parts[i].batch.slots, parts[i].batch.n);
     }
     for (uint32_t p = 0; p < read->n_parts; p++) {
+        HPS_ASSERT(p == 0 || read->parts[p - 1].table->id <= read->parts[p].table->id);
         read->parts[p].first = read->n_keys;
         read->n_keys += read->parts[p].batch->n;
     }

@@ -71,6 +71,7 @@ hps_status hps_rocksdb_family_add(struct hps_rocksdb *store, const char *name,
                                   rocksdb_column_family_handle_t *handle,
                                   struct hps_rocksdb_family **out_family, struct hps_error *err)
 {
+    HPS_ASSERT(handle != NULL);
     struct hps_rocksdb_family *family = hps_calloc(1, sizeof(*family));
     char *copy = hps_strdup(name);
     if (family == NULL || copy == NULL) {
@@ -91,6 +92,7 @@ hps_status hps_rocksdb_family_add(struct hps_rocksdb *store, const char *name,
 
 void hps_rocksdb_family_free(struct hps_rocksdb_family *family)
 {
+    HPS_ASSERT(!family->open);
     rocksdb_column_family_handle_destroy(family->handle);
     hps_free(family->name);
     hps_free(family);
@@ -102,6 +104,8 @@ static hps_status family_drop(struct hps_rocksdb *store, struct hps_rocksdb_fami
 {
     char *text = NULL;
     struct hps_rocksdb_family **link = &store->families;
+    hps_lock_assert_held(&store->lock);
+    HPS_ASSERT(!family->open);
     family->leftover = true;
     hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
     if (status != HPS_OK) {
@@ -187,6 +191,7 @@ static hps_status family_get(struct hps_rocksdb *store, const char *name,
                              struct hps_rocksdb_family **out_family, struct hps_error *err)
 {
     struct hps_rocksdb_family *f = store->families;
+    hps_lock_assert_held(&store->lock);
     while (f != NULL && strcmp(f->name, name) != 0) {
         f = f->next;
     }
@@ -235,6 +240,7 @@ hps_status hps_rocksdb_space_open(struct hps_store *base, const struct hps_space
     hps_lock_acquire(&store->lock);
     status = family_get(store, name, &space->family, err);
     if (status == HPS_OK) {
+        HPS_ASSERT(!space->family->open && !space->family->leftover);
         space->family->open = true;
     }
     hps_lock_release(&store->lock);
@@ -252,7 +258,7 @@ void hps_rocksdb_space_close(struct hps_space *base)
     struct hps_rocksdb *store = hps_rocksdb_of(base);
     struct hps_rocksdb_space *space = (struct hps_rocksdb_space *)base;
     hps_lock_acquire(&store->lock);
-    HPS_ASSERT(!space->loading);
+    HPS_ASSERT(!space->loading && space->family->open);
     space->family->open = false;
     hps_lock_release(&store->lock);
     hps_free(space);
@@ -267,6 +273,7 @@ hps_status hps_rocksdb_space_drop(struct hps_space *base, struct hps_error *err)
         return hps_rocksdb_fail_read_only(store, err);
     }
     hps_lock_acquire(&store->lock);
+    HPS_ASSERT(family->open && !((struct hps_rocksdb_space *)base)->loading);
     family->open = false;
     hps_status status = family_drop(store, family, err);
     hps_lock_release(&store->lock);

@@ -5,6 +5,7 @@
  */
 #include "backends/rocksdb/write_order.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/key_sort.h"
 
@@ -100,6 +101,7 @@ static void piece_add(struct piece *piece, const struct hps_write *write, uint32
     if (piece->n == piece->n_max) {
         give_piece(piece);
     }
+    HPS_DEBUG_ASSERT(piece->n < piece->n_max);
     uint32_t n = piece->n++;
     piece->one_table = n == 0 || (piece->one_table && piece->sources[0].table == write->table);
     piece->groups[n] = (uint64_t)write->table->id << 32 | n;

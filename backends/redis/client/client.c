@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backends/redis/client/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/lock.h"
@@ -303,6 +304,7 @@ void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, si
 bool hps_redis_cluster_slot_up(struct hps_redis_cluster *cluster, uint16_t slot)
 {
     hps_lock_acquire(&cluster->lock);
+    HPS_ASSERT(slot < HPS_REDIS_SLOTS);
     int16_t node = cluster->slots[slot];
     bool up = node >= 0 && hps_breaker_up(cluster->nodes[node]->breaker);
     hps_lock_release(&cluster->lock);

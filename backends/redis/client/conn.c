@@ -75,6 +75,7 @@ void hps_redis_conn_close(struct hps_redis_conn *conn)
 
 hps_status hps_redis_conn_handshake(struct hps_redis_conn *conn, struct hps_error *err)
 {
+    HPS_ASSERT(conn->fd >= 0);
     conn->write_full = false;
     if (!conn->connected) {
         hps_status status = hps_sock_connected(conn->fd, err);
@@ -151,6 +152,7 @@ static hps_status read_some(struct hps_redis_conn *conn, size_t *out_size)
 hps_status hps_redis_conn_next(struct hps_redis_conn *conn, struct hps_redis_reply *reply,
                                struct hps_error *err)
 {
+    HPS_ASSERT(conn->ready);
     for (;;) {
         hps_status status = hps_redis_reader_next(conn->reader, reply, err);
         if (status != HPS_AGAIN) {

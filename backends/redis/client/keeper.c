@@ -95,6 +95,7 @@ void hps_redis_refresh(struct hps_redis_cluster *cluster, int16_t hint)
 static hps_status put_step(struct task *task, enum step step, uint32_t n_args,
                            const char *const *args)
 {
+    HPS_ASSERT(task->n_steps < sizeof(task->steps) / sizeof(task->steps[0]));
     task->steps[task->n_steps++] = step;
     return hps_redis_put_command(&task->out, n_args, args);
 }
@@ -220,7 +221,9 @@ static bool has_room(const struct keeper *keeper, enum purpose purpose)
 static void task_new(struct keeper *keeper, enum purpose purpose, int16_t id)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
+    hps_lock_assert_held(&cluster->lock);
     HPS_ASSERT(has_room(keeper, purpose));
+    HPS_ASSERT(purpose != SLOTS || !keeper->asking);
     struct task *task = keeper->tasks[keeper->n_tasks++];
     memset(task, 0, sizeof(*task));
     task->purpose = purpose;
@@ -356,6 +359,7 @@ static void slots_end(struct keeper *keeper, hps_status status, const struct tas
                       const struct hps_error *err)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
+    HPS_ASSERT(keeper->asking);
     keeper->asking = false;
     cluster->stats.n_refreshes++;
     if (status == HPS_OK) {
@@ -377,8 +381,8 @@ static void slots_end(struct keeper *keeper, hps_status status, const struct tas
     cluster->refresh_at_us =
         hps_clock_us() + (known && keeper->pause_us < REFRESH_US ? REFRESH_US : keeper->pause_us);
     cluster->n_refreshes_failed++;
-    HPS_LOG(WARN, "redis", "no server tells who has which slots", HPS_STR("node", task->node->text),
-            HPS_STR("error", err->text));
+    HPS_LOG(WARN, "redis", "slot map not refreshed: no server tells it; the last one is used",
+            HPS_STR("node", task->node->text), HPS_STR("error", err->text));
     hps_redis_changed(cluster);
 }
 
@@ -417,6 +421,9 @@ static void task_end(struct keeper *keeper, uint32_t i, hps_status status, struc
     bool usable = status == HPS_OK;
     bool counts = task->borrowed || task->places.n > 0 || node->n_live == 0;
 
+    hps_lock_assert_held(&cluster->lock);
+    HPS_ASSERT(i < keeper->n_tasks && status != HPS_AGAIN);
+    HPS_ASSERT(task->borrowed || node->n_making > 0);
     if (usable && task->purpose == SLOTS) {
         status = map_take(keeper, task, err);
     }
@@ -504,6 +511,7 @@ static void candidate_add(struct keeper *keeper, int16_t id)
             return;
         }
     }
+    HPS_ASSERT(keeper->n_candidates < HPS_REDIS_NODES_MAX);
     keeper->candidates[keeper->n_candidates++] = id;
 }
 
@@ -643,7 +651,7 @@ static void poll_tasks(struct keeper *keeper, struct pollfd *polls, uint64_t tim
 
 static const char *late_text(const struct task *task)
 {
-    return task->link.conn == NULL                   ? "its name is not looked up in time"
+    return task->link.conn == NULL                   ? "name lookup timeout"
            : task->connected                         ? "no answer in time"
            : hps_redis_conn_reached(task->link.conn) ? "no TLS in time: is it a port for TLS?"
                                                      : "cannot connect in time";

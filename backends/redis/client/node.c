@@ -60,6 +60,7 @@ void hps_redis_node_free(struct hps_redis_node *node)
     if (!node) {
         return;
     }
+    HPS_ASSERT(node->n_live == node->n_idle && node->n_waiting == 0);
     for (uint32_t i = 0; i < node->n_idle; i++) {
         hps_redis_conn_close(node->idle[i].conn);
     }
@@ -100,7 +101,7 @@ int16_t hps_redis_node_find(struct hps_redis_cluster *cluster, const struct hps_
     }
     uint32_t place = place_for_one(cluster);
     if (place == HPS_REDIS_NODES_MAX) {
-        HPS_LOG(ERROR, "redis", "too many addresses of nodes: one is left out",
+        HPS_LOG(ERROR, "redis", "node left out: more addresses than the limit",
                 HPS_STR("node", text), HPS_U64("limit", HPS_REDIS_NODES_MAX));
         return HPS_REDIS_NOBODY;
     }
@@ -172,7 +173,9 @@ void hps_redis_node_add(struct hps_redis_cluster *cluster, struct hps_redis_node
 void hps_redis_node_checkin(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                             struct hps_redis_link link)
 {
+    hps_lock_assert_held(&cluster->lock);
     uint64_t n_bytes = hps_redis_conn_bytes_received(link.conn);
+    HPS_ASSERT(n_bytes >= link.n_bytes_told);
     node->stats.n_bytes_received += n_bytes - link.n_bytes_told;
     link.n_bytes_told = n_bytes;
     link.n_uses++;
@@ -182,7 +185,9 @@ void hps_redis_node_checkin(struct hps_redis_cluster *cluster, struct hps_redis_
 void hps_redis_node_broke(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                           struct hps_redis_link link)
 {
+    hps_lock_assert_held(&cluster->lock);
     bool old = link.generation != node->generation;
+    HPS_ASSERT(link.generation <= node->generation);
     link_close(node, link);
     node->stats.n_broken++;
     if (!old) {
@@ -292,7 +297,7 @@ void hps_redis_map_commit(struct hps_redis_map *map, enum hps_redis_kind kind)
     cluster->stats.error[0] = '\0';
     if (changed) {
         hps_redis_epoch_next(cluster);
-        HPS_LOG(INFO, "redis", "the map of slots has changed",
+        HPS_LOG(INFO, "redis", "slot map changed",
                 HPS_STR("kind", kind == HPS_REDIS_STANDALONE ? "standalone" : "cluster"),
                 HPS_U64("slots", map->n_slots), HPS_U64("nodes", n_listed));
     }
@@ -301,11 +306,14 @@ void hps_redis_map_commit(struct hps_redis_map *map, enum hps_redis_kind kind)
 
 void hps_redis_map_move(struct hps_redis_cluster *cluster, uint16_t slot, int16_t node)
 {
+    hps_lock_assert_held(&cluster->lock);
+    HPS_ASSERT(node >= 0 && (uint32_t)node < cluster->n_nodes);
     int16_t old = cluster->slots[slot];
     if (old == node) {
         return;
     }
     if (old >= 0) {
+        HPS_ASSERT(cluster->nodes[old]->n_slots > 0);
         cluster->nodes[old]->n_slots--;
     } else {
         cluster->stats.n_slots++;

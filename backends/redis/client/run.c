@@ -83,6 +83,7 @@ static void state_set(struct hps_redis_command *command, int state)
 
 static void finish(struct hps_redis_command *command, hps_status status, const char *why)
 {
+    HPS_ASSERT(status != HPS_OK && status != HPS_AGAIN);
     command->reply.status = status;
     snprintf(command->reply.error, sizeof(command->reply.error), "%s", why);
     state_set(command, DONE);
@@ -188,6 +189,7 @@ static void lane_fail_all(struct lane *lane, hps_status status, const char *why)
 
 static void lane_start(const struct run *run, struct lane *lane)
 {
+    HPS_ASSERT(is_active(lane) && lane->first != NULL);
     for (struct hps_redis_command *c = lane->first; c; c = c->next) {
         state_set(c, SENT);
         lane->quick = lane->quick || (c->flags & HPS_REDIS_QUICK);
@@ -204,8 +206,9 @@ static void lane_open(struct run *run, struct lane *lane)
     struct hps_redis_node *node = lane->node;
     char why[HPS_REDIS_ERROR_MAX];
 
+    HPS_ASSERT(!is_active(lane));
     if (!hps_breaker_up(node->breaker)) {
-        snprintf(why, sizeof(why), "node %.150s is left alone: %.120s", node->text,
+        snprintf(why, sizeof(why), "node %.150s paused after failures: %.120s", node->text,
                  node->stats.error);
         for (const struct hps_redis_command *c = lane->first; c; c = c->next) {
             node->stats.n_refused++;
@@ -291,6 +294,7 @@ static bool any_active(const struct run *run)
 /* False: there is nothing left to do, not even later. */
 static bool plan(struct run *run)
 {
+    hps_lock_assert_held(&run->cluster->lock);
     if (run->waiting) {
         for (uint32_t i = 0; i < run->n_lanes; i++) {
             if (!is_active(&run->lanes[i])) {
@@ -315,12 +319,14 @@ static bool plan(struct run *run)
 static void lanes_want(struct run *run, bool want)
 {
     bool wake = false;
+    hps_lock_assert_held(&run->cluster->lock);
     for (uint32_t i = 0; i < run->n_lanes; i++) {
         struct lane *lane = &run->lanes[i];
         if (lane->id == HPS_REDIS_NOBODY || is_active(lane) || !lane->first) {
             continue;
         }
         if (!want) {
+            HPS_ASSERT(lane->node->n_waiting > 0);
             lane->node->n_waiting--;
             continue;
         }
@@ -494,6 +500,7 @@ static void exchange(struct run *run)
     uint64_t end_us = run->waiting ? hps_clock_us() + LOOK_US : UINT64_MAX;
     bool any_through = false;
 
+    HPS_ASSERT(any_active(run));
     for (uint32_t i = 0; i < run->n_lanes; i++) {
         struct lane *lane = &run->lanes[i];
         if (goes_on(lane) && lane->writing == lane->first && lane->n_gone == 0) {
@@ -649,6 +656,8 @@ static void lane_settle(struct run *run, struct lane *lane)
     bool any_done = false;
     char error[HPS_REDIS_ERROR_MAX] = "";
 
+    hps_lock_assert_held(&run->cluster->lock);
+    HPS_ASSERT(is_active(lane) && lane->status != HPS_AGAIN);
     for (struct hps_redis_command *c = lane->first, *next; c; c = next) {
         next = c->next;
         begun = begun && (c != lane->writing || lane->n_gone > 0);
@@ -772,6 +781,7 @@ hps_status hps_redis_cluster_run(struct hps_redis_cluster *cluster,
             finish(&commands[i], HPS_DEADLINE,
                    commands[i].reply.error[0] ? commands[i].reply.error : "no answer in time");
         }
+        HPS_ASSERT(commands[i].reply.status != HPS_AGAIN);
         first = first == HPS_OK ? commands[i].reply.status : first;
     }
     return first;
