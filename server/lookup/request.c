@@ -113,10 +113,12 @@ static bool is_answered(const struct request *request)
     return request->phase == PHASE_REPLY || request->phase == PHASE_ENDED;
 }
 
-/* The step that is under way is one that this phase is for. An I/O thread may have gone on to the
- * next: then the course is not ours to look at. */
+/* The step that is under way is one that this phase is for. */
 static void phase_fits_step(const struct request *request)
 {
+    if (request->phase == PHASE_IO) { /* whose thread may go on to the next step at any time */
+        return;
+    }
     enum hps_step step = request->course.step;
 
     switch (request->phase) {
