@@ -164,13 +164,14 @@ static void timer_fits_phase(const struct request *request)
 /* The ticket in PHASE_ROOM is the admission's, and the look-up is whoever's that has it. */
 static void holdings_fit_phase(const struct request *request)
 {
+    if (request->phase == PHASE_ROOM) {
+        HPS_ASSERT(request->lookup.version != NULL);
+        HPS_ASSERT(request->lookup.block == NULL);
+        return;
+    }
     enum hps_admission_state room = request->room.ticket.state;
 
     switch (request->phase) {
-    case PHASE_ROOM:
-        HPS_ASSERT(request->lookup.version != NULL);
-        HPS_ASSERT(request->lookup.block == NULL);
-        break;
     case PHASE_AWAIT:
         HPS_ASSERT(request->lookup.block != NULL);
         HPS_ASSERT(request->lookup.version != NULL);
@@ -189,6 +190,7 @@ static void holdings_fit_phase(const struct request *request)
         HPS_ASSERT(request->lookup.version == NULL || !request->reply.encoded);
         break;
     case PHASE_LOOP:
+    case PHASE_ROOM:
         break;
     }
 }
