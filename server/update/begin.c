@@ -360,6 +360,8 @@ static void begin_known(struct hps_update_stream *stream, struct update_partitio
     struct hps_witness witness = partition->read.witness;
     partition->read = *at;
     partition->read.as_of_ms = partition->proof.as_of_ms; /* what was proved stays so */
+    /* One that was adopted is still to be stored, if the batch that had it was abandoned. */
+    partition->pending.dirty = partition->pending.dirty || partition->basis == UPDATE_ADOPTED;
     if (witness.known && witness.offset < at->next) {
         partition->read.witness = witness;
     }

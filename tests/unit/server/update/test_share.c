@@ -564,6 +564,27 @@ static void test_alone_when_a_shard_does_not_answer_then_the_batch_waits(void **
     assert_string_equal(rig->stream->view.held, "");
 }
 
+/* A shard that does not say where it is takes no batch; a seek that it does not take either leaves
+ * the partition where the others are. */
+static void test_alone_when_a_seek_is_not_stored_then_begins_again_where_others_are(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.start = HPS_UPDATE_START_LATEST;
+    put_ten(rig, 100);
+    hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
+    open_stream(rig);
+    turns(rig, 4);
+    assert_true(rig->stream->view.held[0] != '\0');
+    assert_int_not_equal(command(rig, HPS_UPDATE_SEEK, 10), HPS_OK);
+    settle(rig);
+    assert_true(rig->stream->view.held[0] != '\0');
+    hps_fake_shared_move(rig->fx.shared, 1, items(), 4);
+    settle(rig);
+    assert_string_equal(rig->stream->view.held, "");
+    assert_int_equal(shard_at(rig, 0), 10);
+    assert_true(value(rig, TIER_SHARED, 9) == 109);
+}
+
 static void test_alone_when_acknowledged_writes_are_lost_then_the_log_brings_them_back(void **state)
 {
     struct rig *rig = *state;
@@ -670,6 +691,7 @@ int main(void)
         TEST_ALONE(test_alone_when_the_log_is_shorter_then_it_is_a_gap),
         TEST_ALONE(test_alone_when_it_is_away_at_the_start_then_waits),
         TEST_ALONE(test_alone_when_a_shard_does_not_answer_then_the_batch_waits),
+        TEST_ALONE(test_alone_when_a_seek_is_not_stored_then_begins_again_where_others_are),
         TEST_ALONE(test_alone_when_acknowledged_writes_are_lost_then_the_log_brings_them_back),
         TEST_ALONE(test_alone_when_the_log_does_not_have_what_was_lost_then_told_until_it_is_back),
         TEST_ALONE(test_alone_when_frozen_then_records_are_left_to_the_others),
