@@ -229,7 +229,7 @@ static hps_status open_redis(const struct hps_config *config, const char *member
     if (status == HPS_OK &&
         !hps_redis_cluster_wait(hps_redis_of(*out_redis),
                                 hps_clock_us() + options.redis.connect_timeout_us)) {
-        HPS_LOG(WARN, "redis", "servers unreachable: not all answered in time; they are retried",
+        HPS_LOG(WARN, "redis", "Redis nodes unreachable: not all answered in time; retried",
                 HPS_STR("address", db->address));
     }
     return status;

@@ -72,11 +72,11 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err)
         return HPS_OK;
     }
     if (refused) {
-        return hps_error_set(err, status, "another daemon is unloading it: try again");
+        return hps_error_set(err, status, "another daemon is unloading the version: try again");
     }
     hps_redis_cluster_why(space->redis->cluster, why, sizeof(why));
     return hps_error_set(err, status == HPS_DEADLINE ? HPS_UNAVAILABLE : status, "%s",
-                         why[0] ? why : "the server of its leases does not answer");
+                         why[0] ? why : "the Redis node with the version's leases does not answer");
 }
 
 hps_status redis_put_command(struct hps_buf *bytes, const char *name,
@@ -145,7 +145,7 @@ static void log_lost(struct redis_space *space)
                 HPS_STR("model", space->model), HPS_I64("version", space->version),
                 HPS_U64("shards", n), HPS_U64("of", space->n_shards));
     } else if (n == 0 && n_before > 0) {
-        HPS_LOG(INFO, "redis", "shards restored: all of the only copy are there again",
+        HPS_LOG(INFO, "redis", "shards restored: no shard of the only copy is lost any more",
                 HPS_STR("model", space->model), HPS_I64("version", space->version));
     }
 }

@@ -119,7 +119,7 @@ static hps_status check_empty(struct redis_space *space, struct hps_error *err)
         char why[HPS_REDIS_ERROR_MAX];
         hps_redis_cluster_why(space->redis->cluster, why, sizeof(why));
         return hps_error_set(err, HPS_UNAVAILABLE, "%s",
-                             why[0] ? why : "not all of its servers answer");
+                             why[0] ? why : "not all Redis nodes of the version answer");
     }
     hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
@@ -131,7 +131,8 @@ static hps_status check_empty(struct redis_space *space, struct hps_error *err)
     if (whole) {
         atomic_store(&space->loaded, true);
     }
-    return whole ? hps_error_set(err, HPS_PRECONDITION, "it has rows already") : HPS_OK;
+    return whole ? hps_error_set(err, HPS_PRECONDITION, "Redis has rows of the version already")
+                 : HPS_OK;
 }
 
 /* Log servers that would evict rows of the only copy, as far as they may be asked for their
@@ -160,11 +161,10 @@ static void warn_evicting(struct redis_space *space)
                                : "";
         if (strstr(text, "maxmemory_policy:") && !strstr(text, "maxmemory_policy:noeviction") &&
             !strstr(text, "maxmemory:0\r")) {
-            HPS_LOG(
-                WARN, "redis",
-                "server may evict rows of which it has the only copy: its maxmemory-policy allows "
-                "it; set that to noeviction",
-                HPS_U64("slot", slots[i]), HPS_STR("model", space->model));
+            HPS_LOG(WARN, "redis",
+                    "rows at risk: Redis has the only copy of them, and its maxmemory-policy "
+                    "allows eviction; set maxmemory-policy noeviction",
+                    HPS_U64("slot", slots[i]), HPS_STR("model", space->model));
         }
     }
     redis_batch_fini(&batch);
@@ -368,7 +368,7 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
     status = status == HPS_OK ? first_failure(&batch, err) : no_memory(err);
     if (status == HPS_OK && has_lost(&batch)) {
         status = hps_error_set(err, HPS_UNAVAILABLE,
-                               "a server has lost rows of the load: load it again");
+                               "a Redis node lost rows of the load: load the version again");
     }
     redis_batch_fini(&batch);
     hps_buf_fini(&committing.positions);

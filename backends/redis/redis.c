@@ -461,20 +461,20 @@ static const struct hps_store_ops hps_ops = {
 static hps_status check(const struct hps_redis_store_options *options, struct hps_error *err)
 {
     if (options->n_shards < 1 || options->n_shards > SHARDS_MAX) {
-        return hps_error_set(err, HPS_INVALID, "num_partitions is %" PRIu32 ": 1 to %d",
+        return hps_error_set(err, HPS_INVALID, "num_partitions is %" PRIu32 ", expected 1 to %d",
                              options->n_shards, SHARDS_MAX);
     }
     if (options->fields_max < 1 || options->fields_max > FIELDS_MAX) {
-        return hps_error_set(err, HPS_INVALID, "max_batch_size is %" PRIu32 ": 1 to %d",
+        return hps_error_set(err, HPS_INVALID, "max_batch_size is %" PRIu32 ", expected 1 to %d",
                              options->fields_max, FIELDS_MAX);
     }
     if (options->key_bytes != 4 && options->key_bytes != 8) {
-        return hps_error_set(err, HPS_INVALID, "keys of %" PRIu32 " bytes: 4 or 8",
+        return hps_error_set(err, HPS_INVALID, "keys of %" PRIu32 " bytes, expected 4 or 8",
                              options->key_bytes);
     }
     if (options->target_ratio <= 0 || options->target_ratio > 1) {
         return hps_error_set(err, HPS_INVALID,
-                             "overflow_resolution_target is %g: above 0, at most 1",
+                             "overflow_resolution_target is %g, expected above 0 and at most 1",
                              options->target_ratio);
     }
     if (options->lease_ms == 0 || options->sample_every == 0 || options->write_timeout_us == 0) {

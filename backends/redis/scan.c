@@ -208,7 +208,7 @@ static hps_status read_once(struct scan *scan, struct hash *hash, const char **o
     while (status == HPS_OK && n > 0) {
         status = ask_rows(scan, hash);
         if (status == HPS_OK && scan->command.connection != connection) {
-            *out_why = "another server has it, or the same one anew";
+            *out_why = "the shard moved to another node, or the connection was lost";
             return HPS_OK;
         }
         status = status == HPS_OK ? take_rows(scan, hash) : status;
@@ -217,7 +217,7 @@ static hps_status read_once(struct scan *scan, struct hash *hash, const char **o
         }
     }
     if (hash->n_seen < hash->n_least) {
-        *out_why = "rows went while it was read";
+        *out_why = "rows were deleted during the scan";
     }
     return status;
 }
@@ -230,11 +230,12 @@ static hps_status read_hash(struct scan *scan, struct hash *hash)
         if (status != HPS_OK || why == NULL) {
             return status;
         }
-        HPS_LOG(INFO, "redis",
-                "scan of a hash restarted: it changed or its server failed meanwhile",
-                HPS_STR("table", scan->table->name),
-                HPS_U64("partition", hash->shard % scan->space->redis->options.n_shards),
-                HPS_STR("reason", why), HPS_U64("rows", hash->n_seen));
+        HPS_LOG(
+            INFO, "redis",
+            "scan of a shard restarted: the shard changed or its Redis node failed during the scan",
+            HPS_STR("table", scan->table->name),
+            HPS_U64("partition", hash->shard % scan->space->redis->options.n_shards),
+            HPS_STR("reason", why), HPS_U64("rows", hash->n_seen));
     }
     return fail(scan, HPS_DATA_LOSS, hash, why);
 }
@@ -254,7 +255,7 @@ static hps_status check_parts(struct scan *scan)
         status = ask_size(scan, &hash, &n);
         if (status == HPS_OK && n > 0) {
             char why[80];
-            snprintf(why, sizeof(why), "it is there, beyond num_partitions, %" PRIu32, n_parts);
+            snprintf(why, sizeof(why), "the shard is beyond num_partitions, %" PRIu32, n_parts);
             status = fail(scan, HPS_INVALID, &hash, why);
         }
     }
@@ -276,7 +277,7 @@ static hps_status read_table(struct scan *scan)
         n_empty += hash.n_least == 0 ? 1 : 0;
     }
     if (status == HPS_OK && n_empty > 0) {
-        HPS_LOG(WARN, "redis", "partitions empty: HPS has written no row of the table there",
+        HPS_LOG(WARN, "redis", "shards empty: HPS has written no row of the table to them",
                 HPS_STR("table", scan->table->name), HPS_U64("empty", n_empty),
                 HPS_U64("partitions", n_parts));
     }

@@ -221,7 +221,7 @@ def test_load_when_redis_is_away_then_it_serves_from_below_and_the_next_load_fil
     server.kill()
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], redis_connect_timeout_ms=50))
     assert check(one, table) == {"rocksdb": len(table.keys)}
-    assert "servers unreachable" in one.log()
+    assert "Redis nodes unreachable" in one.log()
     server.start()
 
     def loaded():
@@ -365,7 +365,7 @@ def test_load_when_the_server_may_evict_the_only_copy_then_the_log_says_so(daemo
     table = Table.random("a", 500, 8)
     with redis.Redis(os.path.join(work, "redis"), maxmemory="100mb", maxmemory_policy=policy) as server:
         one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], durable=False))
-        assert ("may evict rows" in one.log()) == (policy != "noeviction")
+        assert ("rows at risk" in one.log()) == (policy != "noeviction")
 
 
 @pytest.mark.parametrize("noticed", [False, True])  # by the server that is there, which then takes no writes

@@ -173,7 +173,7 @@ def test_export_when_it_is_ended_then_nothing_half_is_left(work):
         write([server], "m", table)
         server.pause()
         export = Export(work, config_of(server.address, {"m": [table]}))
-        until(lambda: "servers unreachable" in export.log(), "the beginning")
+        until(lambda: "Redis nodes unreachable" in export.log(), "the beginning")
         export.process.send_signal(signal.SIGTERM)
         server.resume()
         assert export.end(1) == ""

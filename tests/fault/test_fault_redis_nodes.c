@@ -278,7 +278,7 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
     assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
     redis_await_status(cluster, "a", HPS_OK);
     uint64_t end_us = redis_soon_us();
-    while (!is_told(cluster, "redis.hung:7000", "name lookup timeout")) {
+    while (!is_told(cluster, "redis.hung:7000", "name lookup timed out")) {
         assert_true(hps_clock_us() < end_us);
         sched_yield();
     }
@@ -394,7 +394,7 @@ static void test_name_when_its_look_up_hangs_then_the_connections_that_are_there
         sched_yield();
     }
     assert_int_equal(atomic_load(&names_waiting), 1);
-    assert_string_equal(named_node(&named).error, "name lookup timeout");
+    assert_string_equal(named_node(&named).error, "name lookup timed out");
     atomic_store(&names_hang, false);
     sem_post(&names_go);
     named_await_connections(&named, n + 1); /* by what that look-up, or the next, comes to */

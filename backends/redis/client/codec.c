@@ -239,7 +239,7 @@ static void *fail(struct hps_redis_reader *reader, hps_status status, const char
 
 static void *added(struct hps_redis_reader *reader, hps_status status)
 {
-    return status == HPS_OK ? &taken : fail(reader, status, "a reply over the limit asked for");
+    return status == HPS_OK ? &taken : fail(reader, status, "a reply larger than the limit");
 }
 
 static hps_status error_status(const char *text, size_t size)
@@ -297,7 +297,7 @@ static void *take_row(struct hps_redis_reader *reader, const redisReadTask *task
                       size_t size)
 {
     if (task->type != REDIS_REPLY_STRING || task->parent->parent) {
-        return fail(reader, HPS_IO, "a row was expected");
+        return fail(reader, HPS_IO, "a reply that is not a row");
     }
     uint32_t i = (uint32_t)task->idx - reader->reply->rows->n_lead - reader->rows_begin;
     for (; i >= reader->rows->n; reader->rows = reader->rows->more) {
@@ -330,7 +330,7 @@ static void *on_string(const redisReadTask *task, char *data, size_t size)
         return take_row(reader, task, data, size);
     }
     if (!task->parent && reply->rows) {
-        return fail(reader, HPS_IO, "rows were expected");
+        return fail(reader, HPS_IO, "a reply that is not a list of rows");
     }
     if (!reply->values) {
         return &taken;
@@ -345,7 +345,7 @@ static void *add_value(const redisReadTask *task, struct hps_redis_value value)
     struct hps_redis_reply *reply = reader->reply;
 
     if (among_rows(reply, task) || (!task->parent && reply->rows)) {
-        return fail(reader, HPS_IO, "rows were expected");
+        return fail(reader, HPS_IO, "a reply that is not a list of rows");
     }
     return reply->values ? added(reader, values_add(reply->values, value)) : &taken;
 }
@@ -360,8 +360,7 @@ static void *on_array_of(const redisReadTask *task, size_t n)
         for (; rows; rows = rows->more) {
             n_wanted += rows->n;
         }
-        return n == n_wanted ? &taken
-                             : fail(reader, HPS_IO, "another number of rows than was asked for");
+        return n == n_wanted ? &taken : fail(reader, HPS_IO, "a wrong number of rows in a reply");
     }
     if (n > UINT32_MAX) {
         return fail(reader, HPS_EXHAUSTED, "an array too long");
@@ -399,12 +398,12 @@ static void *on_double(const redisReadTask *task, double value, char *text, size
     (void)value;
     (void)text;
     (void)size;
-    return fail(task->privdata, HPS_IO, "a reply of another version of the protocol");
+    return fail(task->privdata, HPS_IO, "a reply of another RESP version");
 }
 static void *on_bool(const redisReadTask *task, int value)
 {
     (void)value;
-    return fail(task->privdata, HPS_IO, "a reply of another version of the protocol");
+    return fail(task->privdata, HPS_IO, "a reply of another RESP version");
 }
 static redisReplyObjectFunctions reply_functions = {.createString = on_string,
                                                     .createArray = on_array,

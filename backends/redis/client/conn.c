@@ -171,11 +171,11 @@ hps_status hps_redis_conn_next(struct hps_redis_conn *conn, struct hps_redis_rep
             bool too_large = status == HPS_EXHAUSTED;
             bool unwanted = conn->session && conn->n_bytes_received == 0;
             return hps_error_set(err, status == HPS_IO ? HPS_CLOSED : status, "%s",
-                                 too_large                 ? "a value larger than is allowed"
+                                 too_large                 ? "a value larger than the limit"
                                  : status == HPS_NO_MEMORY ? "out of memory"
-                                 : unwanted ? "the server hung up after TLS: does it want a "
-                                              "client's certificate, or another one?"
-                                 : status == HPS_CLOSED ? "the server hung up"
+                                 : unwanted ? "the server closed the connection after the TLS "
+                                              "handshake: check tls_client_certificate"
+                                 : status == HPS_CLOSED ? "the server closed the connection"
                                                         : "the connection broke");
         }
     }

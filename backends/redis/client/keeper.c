@@ -319,12 +319,10 @@ static hps_status task_connect_again(struct hps_redis_cluster *cluster, struct t
 static hps_status refusal_check(const struct task *task, struct hps_error *err)
 {
     if (task->mode == MODE_CLUSTER) {
-        return hps_error_set(err, HPS_PERMISSION,
-                             "a cluster's node that does not tell its slots: %s",
-                             task->reply.error);
+        return hps_error_set(err, HPS_PERMISSION, "CLUSTER SLOTS refused: %s", task->reply.error);
     }
     return task->mode == MODE_SENTINEL
-               ? hps_error_set(err, HPS_INVALID, "a Sentinel, which has no data")
+               ? hps_error_set(err, HPS_INVALID, "a Redis Sentinel, expected a Redis server")
                : HPS_OK;
 }
 
@@ -343,7 +341,8 @@ static hps_status map_take(struct keeper *keeper, const struct task *task, struc
             hps_redis_slots_read(&keeper->slots, &task->node->addr, hps_redis_map_tell, map, err);
     }
     if (status == HPS_OK && map->n_slots == 0) {
-        status = hps_error_set(err, HPS_UNAVAILABLE, "nobody has a slot of the cluster yet");
+        status =
+            hps_error_set(err, HPS_UNAVAILABLE, "CLUSTER SLOTS: no slot is assigned to a node yet");
     }
     if (status == HPS_OK) {
         hps_redis_map_commit(map, standalone ? HPS_REDIS_STANDALONE : HPS_REDIS_CLUSTERED);
@@ -381,7 +380,8 @@ static void slots_end(struct keeper *keeper, hps_status status, const struct tas
     cluster->refresh_at_us =
         hps_clock_us() + (known && keeper->pause_us < REFRESH_US ? REFRESH_US : keeper->pause_us);
     cluster->n_refreshes_failed++;
-    HPS_LOG(WARN, "redis", "slot map not refreshed: no server tells it; the last one is used",
+    HPS_LOG(WARN, "redis",
+            "slot map not refreshed: no Redis node returned a valid one; the last is used",
             HPS_STR("node", task->node->text), HPS_STR("error", err->text));
     hps_redis_changed(cluster);
 }
@@ -651,10 +651,11 @@ static void poll_tasks(struct keeper *keeper, struct pollfd *polls, uint64_t tim
 
 static const char *late_text(const struct task *task)
 {
-    return task->link.conn == NULL                   ? "name lookup timeout"
-           : task->connected                         ? "no answer in time"
-           : hps_redis_conn_reached(task->link.conn) ? "no TLS in time: is it a port for TLS?"
-                                                     : "cannot connect in time";
+    return task->link.conn == NULL ? "name lookup timed out"
+           : task->connected       ? "no answer in time"
+           : hps_redis_conn_reached(task->link.conn)
+               ? "TLS handshake timed out: check that the port is for TLS"
+               : "connect timed out";
 }
 
 /* From the last to the first: a task that ends has the last one take its place. */

@@ -101,7 +101,9 @@ int16_t hps_redis_node_find(struct hps_redis_cluster *cluster, const struct hps_
     }
     uint32_t place = place_for_one(cluster);
     if (place == HPS_REDIS_NODES_MAX) {
-        HPS_LOG(ERROR, "redis", "node left out: more addresses than the limit",
+        HPS_LOG(ERROR, "redis",
+                "node ignored: the Redis cluster has more addresses than limit; its slots are "
+                "unreachable",
                 HPS_STR("node", text), HPS_U64("limit", HPS_REDIS_NODES_MAX));
         return HPS_REDIS_NOBODY;
     }

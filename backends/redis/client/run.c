@@ -208,8 +208,7 @@ static void lane_open(struct run *run, struct lane *lane)
 
     HPS_ASSERT(!is_active(lane));
     if (!hps_breaker_up(node->breaker)) {
-        snprintf(why, sizeof(why), "node %.150s paused after failures: %.120s", node->text,
-                 node->stats.error);
+        snprintf(why, sizeof(why), "node %.150s is down: %.120s", node->text, node->stats.error);
         for (const struct hps_redis_command *c = lane->first; c; c = c->next) {
             node->stats.n_refused++;
         }
@@ -232,7 +231,7 @@ static void lane_open(struct run *run, struct lane *lane)
     }
     bool nothing = node->n_live == 0;
     snprintf(why, sizeof(why), "node %.150s: no connection in time (%s)", node->text,
-             nothing ? "it does not answer" : "all are in use");
+             nothing ? "the node does not answer" : "all connections are in use");
     if (nothing) {
         node->stats.n_timeouts++;
         hps_redis_node_account(run->cluster, node, HPS_DEADLINE, now_us - run->started_us, why);
@@ -430,7 +429,7 @@ static void lane_read(struct lane *lane)
         }
     }
     if (lane->writing) {
-        lane_broken(lane, HPS_IO, "answers to what has not been asked");
+        lane_broken(lane, HPS_IO, "a reply without a command");
     } else {
         lane->status = HPS_OK;
     }
@@ -532,7 +531,7 @@ static void again(struct run *run, struct hps_redis_command *command)
         char last[HPS_REDIS_ERROR_MAX];
         memcpy(last, command->reply.error, sizeof(last));
         snprintf(command->reply.error, sizeof(command->reply.error),
-                 "sent on %d times, the last time: %.200s", REDIRECTS_MAX, last);
+                 "redirected %d times, the last time: %.200s", REDIRECTS_MAX, last);
         command->reply.status = HPS_UNAVAILABLE;
         state = DONE;
     }

@@ -198,7 +198,7 @@ static void test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_
     struct hps_store *two = open_only("two", FX_SHARDS, 30000);
     struct hps_space *b = fx_space(two);
     assert_int_equal(load(b, &fx_error), HPS_UNAVAILABLE);
-    assert_non_null(strstr(fx_error.text, "another daemon is unloading it"));
+    assert_non_null(strstr(fx_error.text, "another daemon is unloading the version"));
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "%s", n_leases), "1"); /* nor the keeper */
     (void)hps_redis_rig_ask(fx_rig, 0,
                             "EVAL redis.call('ZADD',redis.call('KEYS','*leases')[1],1,'-three') 0");
