@@ -279,8 +279,7 @@ void hps_kafka_handle_close(rd_kafka_t *rk)
         pthread_detach(thread);
         HPS_LOG(
             WARN, "kafka",
-            "consumer leaked: librdkafka does not end it; its threads are left behind until the "
-            "daemon ends",
+            "consumer leaked: librdkafka did not close it in time; its threads run until hpsd ends",
             HPS_I64("waited_s", CLOSE_S));
     }
 }

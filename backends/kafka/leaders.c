@@ -142,7 +142,7 @@ static hps_status watched_make(struct hps_kafka_leaders *of, const char *topic, 
             .in_handle = in_handle,
             .broker = NOBODY,
             .since_us = hps_clock_us(),
-            .word = {.status = HPS_UNAVAILABLE, .text = "its leader was not asked yet"},
+            .word = {.status = HPS_UNAVAILABLE, .text = "the leader was not asked yet"},
         };
         of->watched = watched;
         of->n_watched++;
@@ -216,7 +216,7 @@ static void leader_gather(struct leader *leader, bool failed)
 
 static void silence_tell(char text[WORD_TEXT_BYTES], int32_t broker, const char *name)
 {
-    snprintf(text, WORD_TEXT_BYTES, "its leader, broker %" PRId32 " at %.90s, does not answer",
+    snprintf(text, WORD_TEXT_BYTES, "broker %" PRId32 " at %.90s, the leader, does not answer",
              broker, name);
 }
 
@@ -229,7 +229,7 @@ static void leader_failed(struct leader *leader, struct hps_kafka_watched *watch
     if (silent) {
         silence_tell(text, leader->broker, leader->name);
     } else {
-        snprintf(text, sizeof(text), "its leader, broker %" PRId32 " at %.60s, says: %.50s",
+        snprintf(text, sizeof(text), "broker %" PRId32 " at %.60s, the leader: %.50s",
                  leader->broker, leader->name, rd_kafka_err2str(code));
     }
     word_none(watched, sent_us, silent ? HPS_UNAVAILABLE : status, text);
@@ -397,9 +397,9 @@ static void route_one(struct hps_kafka_leaders *of, struct hps_kafka_watched *wa
     } else if (found == NULL) {
         route_none(watched, sent_us, status, rd_kafka_err2str(code));
     } else if (found->leader < 0) {
-        route_none(watched, sent_us, HPS_UNAVAILABLE, "it has no leader at present");
+        route_none(watched, sent_us, HPS_UNAVAILABLE, "the partition has no leader at present");
     } else if (leader_of(of, found->leader) == NULL) {
-        route_none(watched, sent_us, HPS_UNAVAILABLE, "no thread to ask its leader");
+        route_none(watched, sent_us, HPS_UNAVAILABLE, "no thread to ask the leader");
     } else if (watched->broker != found->leader) {
         watched->broker = found->leader;
         watched->ask_us = 0;
@@ -423,7 +423,8 @@ static void route(struct hps_kafka_leaders *of)
          watched = watched->next) {
         if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
             if (watched->broker == NOBODY) {
-                route_none(watched, sent_us, HPS_UNAVAILABLE, "no broker says who leads it");
+                route_none(watched, sent_us, HPS_UNAVAILABLE,
+                           "no broker names the partition's leader");
             }
             continue;
         }
@@ -533,7 +534,7 @@ static hps_status start(struct hps_kafka_leaders *of, struct hps_error *err)
     }
     if (status == HPS_OK && !of->has_router) {
         if (hps_thread_start(STACK_BYTES, router_run, of, &of->router) != HPS_OK) {
-            return hps_error_set(err, HPS_EXHAUSTED, "no thread for asking who leads partitions");
+            return hps_error_set(err, HPS_EXHAUSTED, "no thread to ask for partition leaders");
         }
         of->has_router = true;
         (void)pthread_setname_np(of->router, "kafka-router");

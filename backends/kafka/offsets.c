@@ -281,8 +281,7 @@ hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offs
     if (status == HPS_OK && of.n_answered > 0) {
         hps_kafka_answered(c);
     } else if (status == HPS_OK && any && hps_kafka_is_down(c)) {
-        status = hps_error_set(err, c->link.status, "no answer to which offsets there are: %s",
-                               c->link.text);
+        status = hps_error_set(err, c->link.status, "offsets not listed: %s", c->link.text);
     }
     hps_free(of.brokers);
     return status;

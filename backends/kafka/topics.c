@@ -55,9 +55,9 @@ hps_status hps_kafka_list(struct hps_kafka_consumer *c, uint64_t end_us, rd_kafk
         rk = rk == c->rk && other != NULL ? other : c->rk;
     } while (hps_kafka_remaining_ms(end_us) > 0);
     if (hps_kafka_is_down(c)) {
-        return hps_error_set(err, c->link.status, "no list of topics: %s", c->link.text);
+        return hps_error_set(err, c->link.status, "topics not listed: %s", c->link.text);
     }
-    return hps_kafka_fail(err, code, "no list of topics");
+    return hps_kafka_fail(err, code, "topics not listed");
 }
 
 void hps_kafka_topics_free(struct hps_consumer_topic *topics, uint32_t n)

@@ -90,8 +90,7 @@ void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *family)
 {
     struct hps_rocksdb_damage *damage = hps_alloc(sizeof(*damage));
     if (damage == NULL) {
-        HPS_LOG(ERROR, "rocksdb", "damage not written down: out of memory",
-                HPS_STR("family", family));
+        HPS_LOG(ERROR, "rocksdb", "damage not recorded: out of memory", HPS_STR("family", family));
         return;
     }
     (void)snprintf(damage->family, sizeof(damage->family), "%s", family);
@@ -123,7 +122,7 @@ static void family_mark(struct hps_rocksdb *store, const char *name)
                 HPS_STR("family", name));
     }
     if (status != HPS_OK) {
-        HPS_LOG(ERROR, "rocksdb", "damage not written down", HPS_STR("family", name),
+        HPS_LOG(ERROR, "rocksdb", "damage not recorded", HPS_STR("family", name),
                 HPS_STR("error", error.text));
     }
 }

@@ -105,9 +105,10 @@ static hps_status database_check(const struct hps_rocksdb *store, struct hps_err
     if (text != NULL) {
         status = hps_rocksdb_fail_text(text, err, "cannot read the format record");
     } else if (value == NULL) {
-        status = hps_error_set(err, HPS_PRECONDITION,
-                               "rocksdb: %s is not ours (it has no %s record) and is left alone",
-                               store->dir.path, HPS_ROCKSDB_FORMAT_KEY);
+        status = hps_error_set(
+            err, HPS_PRECONDITION,
+            "rocksdb: %s is not a database of hpsd (no %s record): name another persistent_db.path",
+            store->dir.path, HPS_ROCKSDB_FORMAT_KEY);
     } else {
         status = format_check(store, value, size, err);
     }
@@ -127,7 +128,7 @@ static hps_status database_find(struct hps_rocksdb *store, const char *dir, stru
     if (state == HPS_ROCKSDB_DIR_OTHER) {
         return hps_error_set(
             err, HPS_PRECONDITION,
-            "rocksdb: %s is not ours (not empty, and no database) and is left alone",
+            "rocksdb: %s is not empty and has no database of hpsd: name another persistent_db.path",
             store->dir.path);
     }
     if (state != HPS_ROCKSDB_DIR_DATABASE && store->dir.read_only) {
@@ -292,10 +293,11 @@ hps_status hps_rocksdb_files_check(const struct hps_rocksdb *store, struct hps_e
             status = hps_rocksdb_fail_memory(err);
         } else if (stat(path, &info) != 0) {
             /* Not there: compacted away since, for one that is missing fails the open. */
-            status = errno == ENOENT ? HPS_OK : hps_rocksdb_dir_fail(err, "cannot look at", path);
+            status = errno == ENOENT ? HPS_OK : hps_rocksdb_dir_fail(err, "cannot stat", path);
         } else if ((size_t)info.st_size != rocksdb_livefiles_size(files, i)) {
             status = hps_error_set(err, HPS_DATA_LOSS,
-                                   "rocksdb: %s has %" PRId64 " bytes, the database knows %zu",
+                                   "rocksdb: %s has %" PRId64
+                                   " bytes, expected %zu as the database records",
                                    path, (int64_t)info.st_size, rocksdb_livefiles_size(files, i));
         }
         hps_free(path);

@@ -282,7 +282,7 @@ hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const c
         return hps_rocksdb_dir_fail(err, "cannot create", to);
     }
     if (stat(dir->dir, &from_info) != 0 || stat(to, &to_info) != 0 || statvfs(to, &fs) != 0) {
-        return hps_rocksdb_dir_fail(err, "cannot look at", to);
+        return hps_rocksdb_dir_fail(err, "cannot stat", to);
     }
     uint64_t bytes_free = (uint64_t)fs.f_bavail * fs.f_frsize;
     uint64_t needed = bytes_all + bytes_new + HPS_ROCKSDB_FLOOR_BYTES;
@@ -325,7 +325,7 @@ static hps_status take_lock(struct hps_rocksdb_dir *dir, struct hps_error *err)
         status =
             errno != EWOULDBLOCK
                 ? hps_rocksdb_dir_fail(err, "cannot lock", path)
-                : hps_error_set(err, HPS_BUSY, "rocksdb: %s is taken by another process", path);
+                : hps_error_set(err, HPS_BUSY, "rocksdb: %s is locked by another process", path);
         close(fd);
         fd = -1;
     }
@@ -340,8 +340,9 @@ hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir
     *out_dir = (struct hps_rocksdb_dir){.read_only = read_only, .lock_fd = -1};
     hps_lock_init(&out_dir->lock, HPS_LOCK_ROCKSDB_BALLAST);
     if (strlen(dir) > HPS_ROCKSDB_PATH_BYTES_MAX) {
-        return hps_error_set(err, HPS_INVALID, "rocksdb: path of %zu bytes, %d at most",
-                             strlen(dir), HPS_ROCKSDB_PATH_BYTES_MAX);
+        return hps_error_set(err, HPS_INVALID,
+                             "rocksdb: persistent_db.path has %zu bytes, limit is %d", strlen(dir),
+                             HPS_ROCKSDB_PATH_BYTES_MAX);
     }
     out_dir->dir = hps_strdup(dir);
     out_dir->path = hps_rocksdb_dir_join(dir, "hpsd");

@@ -142,7 +142,7 @@ static void error_told(struct hps_rocksdb *store, const struct hps_rocksdb_event
                 HPS_STR("reason", reason_text(event->reason)), HPS_I64("severity", event->severity),
                 HPS_STR("error", event->text));
     } else {
-        HPS_LOG(WARN, "rocksdb", "background error: RocksDB tries again",
+        HPS_LOG(WARN, "rocksdb", "background error: RocksDB retries",
                 HPS_STR("reason", reason_text(event->reason)), HPS_I64("severity", event->severity),
                 HPS_STR("error", event->text));
     }

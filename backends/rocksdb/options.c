@@ -93,8 +93,8 @@ hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_er
         rocksdb_options_destroy(options);
         return text != NULL ? hps_rocksdb_fail_text(text, err, "cannot set options")
                             : hps_error_set(err, HPS_INTERNAL,
-                                            "rocksdb: this release takes no listener, so its "
-                                            "errors would not be noticed");
+                                            "rocksdb: this RocksDB release takes no event "
+                                            "listener: background errors would go unnoticed");
     }
     rocksdb_options_destroy(store->options);
     store->options = options;
@@ -177,7 +177,8 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
     }
     if (store->mode == HPS_ROCKSDB_READ_DIRECT && !direct_works) {
         return hps_error_set(err, HPS_INVALID,
-                             "rocksdb: read_mode direct: the file system of %s cannot",
+                             "rocksdb: persistent_db.read_mode: got direct, which the file system "
+                             "of %s does not support",
                              store->dir.path);
     }
     HPS_ASSERT(store->mode != HPS_ROCKSDB_READ_AUTO);

@@ -70,7 +70,7 @@ static hps_status answer_take(struct hps_space *space, const struct hps_table *t
     size_t size = 0;
     const char *data = rocksdb_pinnableslice_value(value, &size);
     if (size != table->row_bytes) {
-        HPS_LOG(ERROR, "rocksdb", "row of a wrong size",
+        HPS_LOG(ERROR, "rocksdb", "row damaged: its size is wrong; replace the version",
                 HPS_STR("family", ((struct hps_rocksdb_space *)space)->family->name),
                 HPS_STR("table", table->name), HPS_U64("key", key), HPS_U64("bytes", size),
                 HPS_U64("expected", table->row_bytes));

@@ -122,7 +122,8 @@ static hps_status family_drop(struct hps_rocksdb *store, struct hps_rocksdb_fami
     family->next = store->dropped;
     store->dropped = family;
     if (family->damaged && hps_rocksdb_damaged_write(store, NULL) != HPS_OK) {
-        HPS_LOG(WARN, "rocksdb", "damaged version dropped: hpsd.damaged still names it",
+        HPS_LOG(WARN, "rocksdb",
+                "damaged version dropped: its line in hpsd.damaged could not be removed",
                 HPS_STR("family", family->name));
     }
     return HPS_OK;

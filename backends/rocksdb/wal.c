@@ -149,6 +149,6 @@ void hps_rocksdb_wals_limit(struct hps_rocksdb *store)
     }
     rocksdb_flushoptions_destroy(options);
     if (text != NULL) {
-        hps_ignore(hps_rocksdb_log_text(text, "old WALs kept: memory was not written out"));
+        hps_ignore(hps_rocksdb_log_text(text, "old WALs kept: a memtable flush failed"));
     }
 }

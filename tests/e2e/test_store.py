@@ -113,7 +113,7 @@ def test_start_when_the_store_is_of_a_newer_format_then_exit_4_names_path_and_bo
 
 @pytest.mark.parametrize("family, key, value, word", [
     ("default", b"hpsd.format", b"seven", "unreadable format record"),
-    ("default", b"hpsd.format", None, "is not ours"),
+    ("default", b"hpsd.format", None, "is not a database of hpsd"),
     ("catalog", b"version/m/1", b"\xff\xff", 'catalog record "version/m/1"'),
     ("catalog", b"model/m", b"\x0a\x7f", 'catalog record "model/m"')])
 def test_start_when_a_record_cannot_be_read_then_exit_4_names_it(stopped, family, key, value, word):
