@@ -300,11 +300,10 @@ static void say_unproved(const struct hps_update_wait *wait, const Hps__V1__Vers
     } else if (worst != NULL) {
         char state[TEXT_BYTES];
         say_state(version, worst, now_ms, state);
-        (void)snprintf(text, sizeof(text), "waits for partition %" PRId32 " of %.120s, %.160s%s",
-                       worst->partition, worst->topic, state,
-                       is_same_topic(wait, worst)
-                           ? ""
-                           : "; it is not known yet whether the topic was created anew");
+        (void)snprintf(
+            text, sizeof(text), "waits for partition %" PRId32 " of %.120s, %.160s%s",
+            worst->partition, worst->topic, state,
+            is_same_topic(wait, worst) ? "" : "; not checked yet whether the topic was recreated");
     } else if (version->held[0] != '\0') {
         (void)snprintf(text, sizeof(text), "cannot apply a batch: %.300s", version->held);
     } else {
@@ -346,11 +345,11 @@ static enum hps_update_verdict look_all(struct hps_update_wait *wait,
         wait->refresh = wait->refresh || !is_same_topic(wait, at);
     }
     if (version->n_partitions == 0 && version->listed && refreshed) {
-        hps_ignore(hps_error_set(err, HPS_PRECONDITION,
-                                 "model \"%s\" has no topic hps_et.%s or hps_et.%s.<table>: none "
-                                 "was made, or this server's user may not see it; make it, or "
-                                 "allow that user to describe and read it",
-                                 version->model, version->model, version->model));
+        hps_ignore(hps_error_set(
+            err, HPS_PRECONDITION,
+            "model \"%s\" has no topic hps_et.%s or hps_et.%s.<table>: none exists, or the "
+            "server's Kafka user may not see it; create it, or grant that user Describe and Read",
+            version->model, version->model, version->model));
         return HPS_UPDATE_NEVER;
     }
     if (proved) {
@@ -394,9 +393,9 @@ static hps_status say_unread(const Hps__V1__VersionUpdates *version, const char 
 {
     return version->connected
                ? hps_error_set(err, HPS_UNAVAILABLE,
-                               "topic %s is not read by version %" PRId64 " of model \"%s\": it is "
-                               "not there, the server's user may not see it, or update_filters "
-                               "exclude it",
+                               "topic %s is not read by version %" PRId64
+                               " of model \"%s\": the topic does not exist, the server's Kafka "
+                               "user may not see it, or update_filters exclude it",
                                topic, version->version, version->model)
                : hps_error_set(err, HPS_UNAVAILABLE,
                                "version %" PRId64 " of model \"%s\" is not connected to the update "
@@ -443,8 +442,8 @@ static enum hps_update_verdict say_passed_over(const Hps__V1__VersionUpdates *ve
     } else {
         hps_ignore(hps_error_set(err, HPS_PRECONDITION,
                                  "%s:%" PRId32 ":%" PRId64 " was passed over by version %" PRId64
-                                 ": it was frozen, or moved past it; hpsctl updates seek to that "
-                                 "offset reads it",
+                                 ": the version was frozen, or moved past the offset; hpsctl "
+                                 "updates seek to that offset reads it",
                                  at->topic, at->partition, offset, version->version));
     }
     return HPS_UPDATE_NEVER;
@@ -495,12 +494,12 @@ static enum hps_update_verdict look_partition(struct hps_update_wait *wait,
     if (behind) {
         return say_behind(version, at, last, now_ms, err);
     }
-    hps_ignore(hps_error_set(err, HPS_DEADLINE,
-                             "%s:%" PRId32 ":%" PRId64 " is read by version %" PRId64
-                             " of model \"%s\", and the partition's leader has not said yet that "
-                             "it has this record%s%s",
-                             at->topic, at->partition, last, version->version, version->model,
-                             at->reason[0] != '\0' ? ": " : "", at->reason));
+    hps_ignore(hps_error_set(
+        err, HPS_DEADLINE,
+        "%s:%" PRId32 ":%" PRId64 " is read by version %" PRId64
+        " of model \"%s\", and the partition's leader has not confirmed this record yet%s%s",
+        at->topic, at->partition, last, version->version, version->model,
+        at->reason[0] != '\0' ? ": " : "", at->reason));
     return HPS_UPDATE_WAITING;
 }
 
@@ -550,7 +549,7 @@ static enum hps_update_verdict look_records(struct hps_update_wait *wait,
         hps_ignore(hps_error_set(err, HPS_PRECONDITION,
                                  "version %" PRId64 " of model \"%s\" has refused more records "
                                  "meanwhile than it lists: whether these were among them is in the "
-                                 "server's log alone; look there for \"a record was left out\"",
+                                 "server's log alone; look there for \"record rejected\"",
                                  version->version, version->model));
         return HPS_UPDATE_NEVER;
     }
@@ -565,8 +564,8 @@ static bool begin_look(struct hps_update_wait *wait, const Hps__V1__GetUpdatesRe
 {
     if (now->unix_ms == 0) {
         hps_ignore(hps_error_set(err, HPS_PRECONDITION,
-                                 "the server is older than this program and does not say what is "
-                                 "visible: use the hpsctl of its version"));
+                                 "the server is older than this program and does not report what "
+                                 "is visible: use the hpsctl of its version"));
         return false;
     }
     if (wait->last_ms > 0 && wait->process_start_us != now->process_start_us) {

@@ -231,7 +231,7 @@ void bench_verify(struct bench_worker *worker, const struct bench_table *table,
                            "table %s, key %" PRId64 ": %s", table->name, (int64_t)keys[row],
                            status == HPS_KEY_FOUND
                                ? "the row is not what hps-gen writes (other --data-seed?)"
-                               : "the server does not know the key");
+                               : "the key is unknown to the server");
         }
     }
 }

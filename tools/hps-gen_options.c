@@ -41,7 +41,7 @@ static const struct hps_arg args[] = {
     {"dim", 0, HPS_ARG_U64, "N", &flags.dim,
      "values of each row, 1 to 65536 (default with --preset 128)"},
     {"dtype", 0, HPS_ARG_CHOICE, "fp32|fp16", &flags.dtype,
-     "type of the values (default fp32; --format hugectr knows no other)"},
+     "type of the values (default fp32; the only type of --format hugectr)"},
     {"seed", 0, HPS_ARG_U64, "N", &flags.seed, "other rows for another seed (default 1)"},
     {"format", 0, HPS_ARG_CHOICE, "hugectr|npy|dle", &flags.form,
      "hugectr (default): T/key and T/emb_vector, keys in no order; npy: T.npy, or T.keys.npy and "

@@ -212,7 +212,7 @@ static int print_updates(struct hpsctl *ctl, const void *reply)
     int code = hpsctl_table_print(&table);
     if (silent) {
         printf("\n?: the leader of the partition has not answered for more than %d s; END and LAG "
-               "are what it said last\n",
+               "are from its last answer\n",
                SILENT_MS / 1000);
     }
     return code;

@@ -112,7 +112,7 @@ static hps_status list_entry(void *ctx, int dir_fd, const char *name, struct hps
     struct listing *listing = ctx;
     struct stat info;
     if (fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
-        return hps_file_error(err, errno, "cannot look at", name);
+        return hps_file_error(err, errno, "cannot stat", name);
     }
     if (!S_ISREG(info.st_mode)) {
         return hps_error_set(err, HPS_IO, "%.200s of a snapshot is no file", name);
@@ -215,7 +215,7 @@ static hps_status open_target(struct restore *restore, struct hps_error *err)
         return hps_file_error(err, errno, "cannot make", restore->path);
     }
     if (stat(restore->path, &restore->owner) != 0) {
-        return hps_file_error(err, errno, "cannot look at", restore->path);
+        return hps_file_error(err, errno, "cannot stat", restore->path);
     }
     hps_status status = take_lock(restore, 0, "lock", err);
     if (status == HPS_OK) {
@@ -311,7 +311,7 @@ static hps_status check_format(struct restore *restore, struct hps_error *err)
     }
     if (format > HPS_SNAPSHOT_FORMAT) {
         return hps_error_set(err, HPS_NEWER_FORMAT,
-                             "%s has format %ld, this hpsctl knows %d: use a newer one",
+                             "%s has format %ld, this hpsctl reads up to %d: use a newer one",
                              restore->from, format, HPS_SNAPSHOT_FORMAT);
     }
     restore->format = format;

@@ -165,7 +165,7 @@ static hps_status decode_packed(struct hps_update_record *record, const uint8_t 
 
     record->form = HPS_UPDATE_PACKED;
     if (version != HPS_UPDATE_PACKED_VERSION) {
-        hps_error_set(err, HPS_INVALID, "packed record of format %u, known is %d", version,
+        hps_error_set(err, HPS_INVALID, "packed record of format %u, expected %d", version,
                       HPS_UPDATE_PACKED_VERSION);
         return reject(record, HPS_UPDATE_REJECT_NEWER_FORMAT);
     }

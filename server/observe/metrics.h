@@ -111,7 +111,7 @@
     X(UPDATE_THROTTLED, COUNTER, "update_throttled_batches_total", "model",                      \
       "Batches after which updates were throttled by the rate limit of rows.")                   \
     X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
-      "1 while a partition is stopped at a gap: records are gone or are others.")                \
+      "1 while a partition is stopped at a gap: records were lost or replaced.")                 \
     X(UPDATE_PARTITION_STATE, GAUGE, "update_partition_state", "topic,partition,state",          \
       "1 for the state that the partition is in, for the active version.")                       \
     X(UPDATE_FROZEN, GAUGE, "update_frozen", "model",                                            \

@@ -224,7 +224,7 @@ static void hold(struct hps_update_stream *stream, hps_status status, const stru
     if (!stream->batch.held) {
         HPS_LOG(WARN, "updates",
                 "updates stalled: a batch cannot be applied; it is retried and the lag grows until "
-                "what the error names is mended",
+                "the cause in error is fixed",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", why));
     }
@@ -260,7 +260,7 @@ static bool flush_dead_letters(struct hps_update_stream *stream)
     if (status != HPS_OK) {
         HPS_LOG(WARN, "updates",
                 lost ? "dead letters lost: the dead-letter topic refuses them; the rejected "
-                       "records are skipped without a copy; check that it exists, its "
+                       "records are skipped without a copy; check that the topic exists, its "
                        "max.message.bytes, and the right to Write"
                      : "dead letters not delivered: the dead-letter topic did not take them; the "
                        "batch is read again and they are retried",

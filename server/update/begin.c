@@ -134,9 +134,9 @@ static const char *stopped_message(enum update_phase phase)
         return "partition stopped at a gap: see reason; load newer files, or `hpsctl updates` "
                "seek or accept-gap";
     case UPDATE_GONE:
-        return "partition gone: see reason; it goes on by itself once the topic is listed again";
+        return "partition gone: see reason; updates resume once the topic is listed again";
     case UPDATE_FAILED:
-        return "partition failed: see reason; mend it, then `hpsctl updates resume`";
+        return "partition failed: see reason; fix the cause, then `hpsctl updates resume`";
     default:
         return NULL;
     }
@@ -300,7 +300,7 @@ static bool begins_in_a_gap(struct hps_update_stream *stream, struct update_part
     }
     if (cut && partition->listed.kept_ms > 0) {
         update_gap(stream, partition, next,
-                   "the files are older than what the topic keeps (retention.ms %" PRId64
+                   "the files are older than the retention of the topic (retention.ms %" PRId64
                    "): updates before offset %" PRId64 " are gone",
                    partition->listed.kept_ms, has->low);
         return true;
@@ -414,7 +414,7 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
     }
     if (has->status == HPS_UNAVAILABLE) {
         stream->topics.begin_due_us = update_backoff_until(stream);
-        snprintf(partition->reason, sizeof(partition->reason), "its leader does not answer%s%.150s",
+        snprintf(partition->reason, sizeof(partition->reason), "the leader does not answer%s%.150s",
                  partition->proof.word.text[0] != '\0' ? ": " : "", partition->proof.word.text);
         return; /* later */
     }

@@ -243,8 +243,8 @@ static hps_status packed_table(struct hps_update_decoder *decoder,
         name[0] == '\0' ? route->table_id : hps_version_table(version, name, strlen(name));
     if (table_id == HPS_UPDATE_TABLE_NONE || (!route->whole_model && table_id != route->table_id)) {
         return BAD(decoder, HPS_UPDATE_BAD_TABLE, "table '%.130s': %s", name,
-                   table_id == HPS_UPDATE_TABLE_NONE ? "the model has none of that name"
-                                                     : "the topic is of another one");
+                   table_id == HPS_UPDATE_TABLE_NONE ? "the model has no table of that name"
+                                                     : "the topic is of another table");
     }
     *out_table_id = table_id;
     return HPS_OK;

@@ -260,7 +260,7 @@ static void look(struct hps_update_stream *stream)
         begin_replay(stream, behind, n);
     } else if (status == HPS_RANGE) {
         update_share_set(stream, UPDATE_SHARE_BEHIND);
-        reset(stream, "they have lost their positions");
+        reset(stream, "the shards lost their positions");
     } else {
         look_later(stream);
     }
@@ -443,7 +443,7 @@ static void replay(struct hps_update_stream *stream, uint32_t poll_ms)
         goes_on = replay_event(stream, &poll.events[i], &lost);
     }
     if (lost) {
-        reset(stream, "the log does not have the records any more");
+        reset(stream, "the log no longer has the records");
         return;
     }
     hps_status status = goes_on ? replay_batch(stream, &report, &err) : HPS_UNAVAILABLE;
@@ -483,10 +483,11 @@ static void place_again(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
     if (hps_updater_place(stream->version, &err) != HPS_OK) {
-        HPS_LOG(WARN, "updates",
-                "shared tier not updated: it could not be told where the version is; retried",
-                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
-                HPS_STR("error", err.text));
+        HPS_LOG(
+            WARN, "updates",
+            "shared tier not updated: the version's position could not be written to it; retried",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("error", err.text));
         return; /* the next turn */
     }
     stream->share.place_due = false;

@@ -14,7 +14,7 @@
 #include "server/update/internal.h"
 
 enum { RATE_US = 2 * 1000 * 1000 };
-#define SAME_UNKNOWN "it is not known yet whether it is still the same topic"
+#define SAME_UNKNOWN "not checked yet whether the topic was recreated"
 
 /* ---- partitions ------------------------------------------------------------------------------ */
 
@@ -49,17 +49,16 @@ static void write_reason(const struct hps_update_stream *stream,
     } else if (state == HPS_PARTITION_HELD) {
         (void)snprintf(out, 200, "a batch cannot be applied: %.170s", stream->batch.held_text);
     } else if (state == HPS_PARTITION_UNREACHABLE) {
-        (void)snprintf(out, 200, "its leader does not answer%s%.150s",
+        (void)snprintf(out, 200, "the leader does not answer%s%.150s",
                        word->text[0] != '\0' ? ": " : "", word->text);
     } else if (state == HPS_PARTITION_RUNNING && !is_known_same(stream, partition)) {
         (void)snprintf(out, 200, SAME_UNKNOWN);
     } else if (state == HPS_PARTITION_RUNNING &&
                partition->listed.compaction == HPS_COMPACTION_UNKNOWN &&
                partition->note[0] == '\0') {
-        (void)snprintf(
-            out, 200,
-            "its settings are not known, so deletes that compaction removed would not be "
-            "noticed: grant DescribeConfigs");
+        (void)snprintf(out, 200,
+                       "topic settings unreadable: deletes that compaction removed would go "
+                       "unnoticed; grant DescribeConfigs");
     } else if (state == HPS_PARTITION_RUNNING && partition->told_form) {
         (void)snprintf(out, 200, "records that are not keyed on a compacted topic");
     } else if (state == HPS_PARTITION_RUNNING) {

@@ -289,7 +289,7 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
 static void take_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
 {
     HPS_LOG(WARN, "updates",
-            "update source unreachable: serving goes on with stale rows; it is reconnected",
+            "update source unreachable: look-ups get stale rows until it is reconnected; retried",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_STR("error", event->text));
     update_link_set(stream, UPDATE_LINK_DOWN);
@@ -446,7 +446,7 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
                                                  options->bytes_max, &poll, &err);
     if (status != HPS_OK) {
         HPS_LOG(ERROR, "updates",
-                "update source failed: its consumer is of no more use; another one is opened",
+                "update source failed: its consumer has a fatal error; a new consumer is opened",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
         renew_consumer(stream);

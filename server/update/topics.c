@@ -61,9 +61,8 @@ static void note_topics(struct hps_update_stream *stream, int64_t asked_ms)
     bool any = stream->n_partitions > 0;
     if (!any && before == UPDATE_TOPICS_UNKNOWN) {
         HPS_LOG(WARN, "updates",
-                "topic missing: the model has no updates, as no topic hps_et.<model> or "
-                "hps_et.<model>.<table> exists or this user may not see it; create it, or grant "
-                "Describe and Read",
+                "topic missing: no topic hps_et.<model> or hps_et.<model>.<table> exists, or "
+                "hpsd's Kafka user may not see it; create it, or grant Describe and Read",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number));
     }
     if (any && before != UPDATE_TOPICS_LISTED) {
@@ -102,7 +101,7 @@ static void list_failed(struct hps_update_stream *stream, hps_status status,
                         const struct hps_error *err)
 {
     HPS_LOG(WARN, "updates",
-            "update source unreachable: the list of topics was not answered; it is retried",
+            "update source unreachable: the list of topics was not answered; retried",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_STR("error", err->text));
     stream->topics.failed = true;

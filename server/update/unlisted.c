@@ -94,8 +94,8 @@ static void note_theirs(void *ctx, const struct hps_stream_view *view)
 static void tell_hidden(const struct hps_update_stream *stream, const struct update_unlisted *of)
 {
     HPS_LOG(WARN, "updates",
-            "topic hidden: another version reads it, and this user may not see it; grant Describe "
-            "and Read",
+            "topic hidden: another version reads it, but hpsd's Kafka user may not see it; "
+            "grant Describe and Read",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_I64("other", of->version), HPS_STR("topic", of->topic),
             HPS_I64("partition", of->number));
@@ -188,11 +188,12 @@ bool update_show_unlisted(const struct update_unlisted *of, struct hps_partition
         .unlisted = true,
         .skipped = HPS_POSITION_WHOLE};
     snprintf(out_view->topic, sizeof(out_view->topic), "%s", of->topic);
-    snprintf(out_view->reason, sizeof(out_view->reason), "version %" PRId64 " has it, and %s",
-             of->version,
-             of->status == HPS_PERMISSION ? "this user may not see it: grant Describe and Read"
-             : of->status == HPS_OK       ? "the next list of topics is to name it"
-                                          : "it is not known yet whether it is there");
+    snprintf(out_view->reason, sizeof(out_view->reason),
+             "version %" PRId64 " reads the topic, and %s", of->version,
+             of->status == HPS_PERMISSION
+                 ? "hpsd's Kafka user may not see the topic: grant Describe and Read"
+             : of->status == HPS_OK ? "the next list of topics is awaited"
+                                    : "not checked yet whether the topic exists");
     return true;
 }
 

@@ -186,7 +186,8 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     free_list(ended);
     if (status != HPS_OK) {
         HPS_LOG(ERROR, "updates",
-                "updates off: the version is served without; see error, mend it, and load it again",
+                "updates off: the version is served without them; fix the cause in error, then "
+                "load the version again",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
     }
@@ -348,7 +349,7 @@ static uint32_t seed_positions(const struct hps_version *version,
             strlen(from->cluster) >= sizeof(position.cluster) || from->offset < 0 ||
             !hps_update_route(version, from->topic, &route)) {
             HPS_LOG(WARN, "updates",
-                    "start position ignored: the manifest names a topic that is not of this model",
+                    "start position ignored: the topic in the manifest is of another model",
                     HPS_STR("model", version->model), HPS_STR("topic", from->topic));
             continue;
         }

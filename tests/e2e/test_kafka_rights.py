@@ -107,7 +107,7 @@ def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_fo
         assert reader.recall(topic, 0, 0)[0] == PERMISSION
         # How it is set: whether deletes may be lost.
         guarded.grant("topic", topic, "DescribeConfigs")
-        reader.until(lambda: reader.topics()[topic] == (1, COMPACTION["yes"], 86400000), "its settings")
+        reader.until(lambda: reader.topics()[topic] == (1, COMPACTION["yes"], 86400000), "topic settings")
         guarded.grant("topic", topic, "Read")
         reader.ask("assign", topic, 0, 0, 8)
         assert reader.values(1) == [b"v"]

@@ -149,7 +149,7 @@ def test_updates_when_shown_then_only_what_is_known():
     now = now_ms()
     parts = [partition(TOPIC, 0, 10, end_offset=12, lag_record_count=2, records_per_s=7.25, lag_ms=40),
              partition(TOPIC, 1, 10, end_offset=12, lag_record_count=2, end_unix_ms=now - 9000, lag_ms=9000,
-                       reason="its leader does not answer"),
+                       reason="the leader does not answer"),
              partition(TOPIC, 2, -1, state="starting", end_offset=-1, end_unix_ms=0, lag_ms=-1),
              partition(TOPIC, 3, 10, state="held", lag_ms=0),
              partition(TOPIC, 4, 10, state="frozen", lag_ms=-1, passed_over_offset=3, passed_over_end_offset=10)]
@@ -167,7 +167,7 @@ def test_updates_when_shown_then_only_what_is_known():
     assert "has not answered for more than 2 s" in out.splitlines()[-1]
     assert [(row["OFFSET"], row["END"]) for row in rows][:3] == [("10", "12"), ("10", "12"), ("-", "-")]
     assert rows[0]["RECORDS/S"] in ("7.2", "7.3")
-    assert rows[1]["REASON"] == "its leader does not answer"
+    assert rows[1]["REASON"] == "the leader does not answer"
     assert rows[3]["REASON"] == "no room on the disk"
     assert "another lineage" in rows[4]["REASON"] and "records 3 to 9 were passed over" in rows[4]["REASON"]
 

@@ -151,7 +151,7 @@ static void test_now_when_it_is_not_known_to_be_the_same_topic_then_waited_for(v
 {
     (void)state;
     at.parts[0][0].same_topic_unix_ms = NOW_MS - 5000;
-    expect(HPS_UPDATE_WAITING, "partition 0 of " TOPIC, "created anew");
+    expect(HPS_UPDATE_WAITING, "partition 0 of " TOPIC, "recreated");
     at.parts[0][0].same_topic_unix_ms = NOW_MS;
     expect(HPS_UPDATE_VISIBLE, NULL, NULL);
 }
@@ -307,10 +307,10 @@ static void test_records_when_read_and_the_leader_has_them_then_visible(void **s
     expect(HPS_UPDATE_VISIBLE, NULL, NULL);
     assert_int_equal((teardown(NULL), look_as(false)), HPS_UPDATE_WAITING); /* not asked yet */
     at.parts[0][0].end_unix_ms = NOW_MS - 1;
-    expect_anew(HPS_UPDATE_WAITING, TOPIC ":0:8", "leader has not said");
+    expect_anew(HPS_UPDATE_WAITING, TOPIC ":0:8", "leader has not confirmed");
     at.parts[0][0].end_unix_ms = NOW_MS;
     at.parts[0][0].end_offset = 8; /* another topic, of which we are past the end */
-    expect_anew(HPS_UPDATE_WAITING, TOPIC ":0:8", "leader has not said");
+    expect_anew(HPS_UPDATE_WAITING, TOPIC ":0:8", "leader has not confirmed");
     at.parts[0][0].end_offset = 9;
     at.parts[0][0].same_topic_unix_ms = NOW_MS - 1;
     expect_anew(HPS_UPDATE_WAITING, TOPIC ":0:8", NULL);
