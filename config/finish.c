@@ -458,7 +458,7 @@ static hps_status check_listeners(const struct hps_config *config, struct hps_er
         !(admin_tls && server->tls.require_client_certificate)) {
         return hps_error_set(
             err, HPS_INVALID,
-            "%s: server.admin_listen: got \"%.200s\", a TCP address that anybody may call; "
+            "%s: server.admin_listen: got \"%.200s\", a TCP address without authentication; "
             "expected admin_token_file, or tls with require_client_certificate",
             config->file, admin->address);
     }
@@ -500,7 +500,7 @@ static hps_status check_redis_hps(const struct hps_config *config, struct hps_er
     if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED) {
         return hps_error_set(err, HPS_INVALID,
                              "%s: volatile_db.redis_layout: got \"hps\" above a persistent_db, "
-                             "expected \"hpsd\": HPS's rows do not say which version they are of",
+                             "expected \"hpsd\": HPS's rows carry no version",
                              config->file);
     }
     if (config->update_source.type != HPS_CONFIG_UPDATE_SOURCE_NULL) {

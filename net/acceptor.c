@@ -232,7 +232,8 @@ static void log_refused(int fd, hps_status status, const char *limit)
     hps_sock_peer(fd, peer, sizeof(peer));
     if (status == HPS_EXHAUSTED) {
         HPS_LOG(WARN, "acceptor",
-                "connection refused: too many connections; raise the limit, or find who opens them",
+                "connection refused: too many connections; raise the limit, or find the peers that "
+                "open them",
                 HPS_STR("peer", peer), HPS_STR("limit", limit));
     } else {
         HPS_LOG(WARN, "acceptor", "connection refused: it could not be set up",

@@ -78,12 +78,12 @@ hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hp
     const char *colon = bracket && host_end ? host_end + 1 : host_end;
     if (!host_end || *colon != ':') {
         return hps_error_set(err, HPS_INVALID,
-                             "address '%.300s': want host:port, [v6]:port or unix:PATH", text);
+                             "address '%.300s': expected host:port, [v6]:port or unix:PATH", text);
     }
     size_t host_size = (size_t)(host_end - host);
     if (host_size == 0 || host_size > HPS_ADDR_HOST_MAX) {
         return hps_error_set(err, HPS_INVALID,
-                             "address '%.300s': the host has %zu bytes, want 1 to %d", text,
+                             "address '%.300s': the host has %zu bytes, expected 1 to %d", text,
                              host_size, HPS_ADDR_HOST_MAX);
     }
     memcpy(addr.host, host, host_size);
@@ -94,7 +94,7 @@ hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hp
     }
     if (!parse_port(colon + 1, &addr.port)) {
         return hps_error_set(err, HPS_INVALID,
-                             "address '%.300s': port '%.20s' is not in 0 to 65535", text,
+                             "address '%.300s': port '%.20s' is not a number, 0 to 65535", text,
                              colon + 1);
     }
     *out_addr = addr;

@@ -180,7 +180,7 @@ void grpc_client_stream_closed(void *ctx, struct hps_http2_stream *stream, uint3
     }
     if (error == HPS_HTTP2_LOST) {
         const char *hint =
-            call->channel->tls != NULL ? "" : ": is it another service, or does it want TLS?";
+            call->channel->tls != NULL ? "" : ": check that it is hpsd, and whether it needs TLS";
         bool spoke = hps_http2_peer_spoke(conn->h2);
         snprintf(text, sizeof text, "connection to %.100s lost%s%s", call->channel->address,
                  spoke ? "" : " before it spoke HTTP/2", spoke ? "" : hint);

@@ -249,7 +249,8 @@ static void respond(struct exchange *ex)
     const struct hps_http1_options *options = &ex->http->options;
     hps_status status = options->on_get(options->ctx, path, &ex->reply);
     if (status != HPS_OK) {
-        HPS_LOG(ERROR, "http", "HTTP request failed: no answer could be made; it gets a 500",
+        HPS_LOG(ERROR, "http",
+                "HTTP request failed: the reply could not be made; the client gets status 500",
                 HPS_STR("path", path), HPS_STR("reason", hps_status_text(status)));
         answer_plain(ex, 500, !is_head);
     } else if (ex->reply.status == 404 && ex->reply.body.size == 0) {

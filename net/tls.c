@@ -432,7 +432,8 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
     if (code == 0 || ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
         ERR_clear_error();
         return hps_error_set(err, HPS_CLOSED, "TLS: %s",
-                             error ? strerror(error) : "the peer hung up within the handshake");
+                             error ? strerror(error)
+                                   : "the peer closed the connection during the handshake");
     }
     if (!SSL_is_server(session->ssl) && ERR_GET_REASON(code) == SSL_R_WRONG_VERSION_NUMBER) {
         ERR_clear_error();

@@ -59,7 +59,8 @@ static void write_applied(const char *text)
 
 static void write_restart(const char *text)
 {
-    HPS_LOG(WARN, "config", "changed, but needs a restart", HPS_STR("keys", text));
+    HPS_LOG(WARN, "config", "options not applied: they need a restart; see keys",
+            HPS_STR("keys", text));
 }
 
 /* All names in one line; in more than one when they are longer than a field may be. */
@@ -310,8 +311,8 @@ static void reload_file(struct hps_daemon *daemon)
     hps_notify_reloading();
     if (reload(daemon, &err) != HPS_OK) {
         HPS_LOG(ERROR, "config",
-                "configuration not reloaded: the new one is refused, and nothing of it is applied; "
-                "mend the file and reload again",
+                "configuration not reloaded: the new one is invalid and nothing of it is applied; "
+                "fix the file and reload again",
                 HPS_STR("error", err.text));
     }
     hps_notify_ready();

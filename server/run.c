@@ -395,7 +395,10 @@ static void on_phase_timer(void *ctx)
 {
     struct hps_daemon *daemon = ctx;
     if (daemon->phase == PHASE_DRAINING) {
-        HPS_LOG(WARN, "daemon", "calls outlived the drain", HPS_U64("loops", daemon->n_draining));
+        HPS_LOG(WARN, "daemon",
+                "drain incomplete: calls were still under way after server.drain_timeout_ms; they "
+                "are cut off",
+                HPS_U64("loops", daemon->n_draining));
         stop_now(daemon);
         return;
     }
@@ -423,7 +426,7 @@ static void begin_drain(struct hps_daemon *daemon)
     phase_set(daemon, PHASE_UNREADY);
     hps_notify_stopping();
     hps_readiness_drain(daemon->readiness);
-    HPS_LOG(INFO, "daemon", "draining: told to stop; a second signal stops at once",
+    HPS_LOG(INFO, "daemon", "draining: stop requested; a second signal stops at once",
             HPS_U64("delay_ms", config->drain_delay_ms),
             HPS_U64("timeout_ms", config->drain_timeout_ms));
     hps_timer_set_after(daemon->loop, &daemon->phase_timer,

@@ -323,7 +323,7 @@ hps_status hps_embed_lose(struct hps_embed_cache *cache)
 {
     if (!cache->lost) {
         cache->lost = true;
-        hps_device_give_up(cache->device, "the embedding cache could give it no more work");
+        hps_device_give_up(cache->device, "work of the embedding cache could not be queued");
     }
     return HPS_DATA_LOSS;
 }
@@ -380,7 +380,7 @@ static void check_time(struct hps_embed_cache *cache)
     if (!cache->lost && under_way(cache) &&
         hps_clock_us() - cache->progress_us > cache->config.timeout_us) {
         cache->lost = true;
-        hps_device_give_up(cache->device, "the embedding cache has waited too long for it");
+        hps_device_give_up(cache->device, "work of the embedding cache timed out");
     }
 }
 

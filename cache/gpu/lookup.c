@@ -301,7 +301,7 @@ bool gpu_lookups_submit(struct hps_gpu_tier *tier)
         }
         any = true;
         if (status != HPS_OK) {
-            gpu_tier_lose(tier, "a batch of look-ups could not be given to it");
+            gpu_tier_lose(tier, "a batch of look-ups could not be queued");
             break;
         }
     }

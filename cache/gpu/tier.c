@@ -359,7 +359,7 @@ static void take_over(struct hps_gpu_tier *tier)
     tier->seized = true;
     atomic_store(&tier->owner, pthread_self());
     pthread_detach(tier->thread);
-    hps_device_give_up(tier->device, "a call of its driver does not return");
+    hps_device_give_up(tier->device, "a driver call does not return");
     gpu_tier_lose(tier, "the driver hangs");
     if (tier->call != NULL) {
         end_call(tier);

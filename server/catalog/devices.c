@@ -116,10 +116,10 @@ static hps_status go_without(const struct hps_config *config, struct hps_error *
         return hps_error_prefix(err, HPS_UNAVAILABLE, "server.on_device_loss is exit");
     }
     HPS_LOG(WARN, "gpu",
-            async ? "gpucache: served without the embedding cache; hit_rate_threshold applies to "
-                    "the host map, as server.async_without_gpu says"
-                  : "gpucache: served without the embedding cache; every answer is exact and comes "
-                    "from the host map or the persistent store",
+            async ? "embedding caches off: no usable GPU, see reason; hit_rate_threshold applies "
+                    "to the host map (server.async_without_gpu)"
+                  : "embedding caches off: no usable GPU, see reason; every answer is exact and "
+                    "comes from the host map or the persistent store",
             HPS_STR("reason", err->text));
     return HPS_OK;
 }

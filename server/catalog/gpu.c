@@ -45,7 +45,8 @@ static struct hps_gpu_space *open_space(const struct hps_catalog *catalog,
         }
         if (status != HPS_OK) {
             HPS_LOG(WARN, "catalog",
-                    "version served without an embedding cache: its device has none for it",
+                    "version served without an embedding cache: none could be made on its device; "
+                    "see error",
                     HPS_STR("model", options->model), HPS_I64("version", options->number),
                     HPS_I64("device", hps_gpu_tier_info(tier)->index), HPS_STR("error", err.text));
         }
@@ -64,7 +65,8 @@ void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry)
     struct hps_gpu_share *shares = prepare(config, entry);
     if (shares == NULL) {
         HPS_LOG(WARN, "catalog",
-                "version served without an embedding cache: its device has none for it",
+                "version served without an embedding cache: none could be made on its device; see "
+                "error",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", "no memory for its tables"));
         return;

@@ -316,11 +316,12 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
                 HPS_U64("bytes", load->plan.row_bytes), HPS_U64("duplicates", load->duplicate_keys),
                 HPS_U64("duration_us", us));
         if (load->n_rows_dropped > 0) {
-            HPS_LOG(WARN, "catalog",
-                    "rows dropped: a table has more of them than volatile_db.overflow_margin times "
-                    "num_partitions, and no other store has them; raise it and load again",
-                    HPS_STR("model", load->model->name), HPS_I64("version", load->number),
-                    HPS_U64("rows", load->n_rows_dropped));
+            HPS_LOG(
+                WARN, "catalog",
+                "rows dropped: a table has more rows than volatile_db.overflow_margin times "
+                "num_partitions, and no other store has them; raise overflow_margin and load again",
+                HPS_STR("model", load->model->name), HPS_I64("version", load->number),
+                HPS_U64("rows", load->n_rows_dropped));
         }
     } else {
         HPS_LOG(ERROR, "catalog", "load failed", HPS_STR("model", load->model->name),

@@ -184,12 +184,11 @@ static void warn_of_configured_order(const struct catalog_model *model)
         if (hps_table_order_find(&model->order, name) == i) {
             continue;
         }
-        HPS_LOG(
-            WARN, "catalog",
-            "order of tables kept: models[] names them in another one, and a look-up that names "
-            "no table goes by the one that is stored (hpsctl tables); unload every version of "
-            "the model to have that of models[]",
-            HPS_STR("model", model->name), HPS_STR("table", name));
+        HPS_LOG(WARN, "catalog",
+                "order of tables kept: models[] has another one, but look-ups without table names "
+                "use the stored order (hpsctl tables); to use that of models[], unload every "
+                "version of the model",
+                HPS_STR("model", model->name), HPS_STR("table", name));
         return;
     }
 }

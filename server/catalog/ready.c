@@ -49,8 +49,8 @@ static const char *describe(const struct hps_catalog *catalog, const struct cata
     if (model->failure.status != HPS_OK) {
         snprintf(out_why, HPS_MODEL_WHY_BYTES, "model \"%s\" failed to load: %s; %s", model->name,
                  model->failure.text,
-                 model->unreached ? "it is tried again by itself"
-                                  : "put it right, then send SIGHUP or use hpsctl load");
+                 model->unreached ? "the load is retried"
+                                  : "fix the cause, then send SIGHUP or use hpsctl load");
         return "failed";
     }
     snprintf(out_why, HPS_MODEL_WHY_BYTES, "model \"%s\" has no active version; use hpsctl %s",
@@ -240,11 +240,10 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
         err = (struct hps_error){0}; /* somebody has loaded one meanwhile, or the server stops */
     }
     if (err.status != HPS_OK) {
-        HPS_LOG(
-            ERROR, "catalog",
-            "configured model not loaded: its load failed; put it right, then reload hpsd (SIGHUP) "
-            "or load it (hpsctl load)",
-            HPS_STR("model", config->name), HPS_STR("error", err.text));
+        HPS_LOG(ERROR, "catalog",
+                "configured model not loaded: its load failed; fix the cause in error, then reload "
+                "hpsd (SIGHUP) or use hpsctl load",
+                HPS_STR("model", config->name), HPS_STR("error", err.text));
     }
     ensured(catalog, config->name, &err);
 }

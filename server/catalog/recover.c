@@ -198,7 +198,8 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     if (model->n_switches == 0) {
         model->n_switches = hps_clock_wall_ms(); /* its record is gone: behind any that was */
     }
-    HPS_LOG(WARN, "catalog", "newest version activated: the record named none that is there",
+    HPS_LOG(WARN, "catalog",
+            "newest version activated: the version recorded as active does not exist",
             HPS_STR("model", model->name), HPS_I64("version", model->active));
     catalog_note_active(model, catalog_entry(model, model->active));
     const struct catalog_model_change change = {

@@ -142,8 +142,8 @@ static void log_drift(const struct hps_config *config, const struct catalog_mode
                  found ? file : config->file);
     }
     HPS_LOG(WARN, "catalog",
-            "configured files differ from those that are served: they have changed since they were "
-            "loaded; load them when wanted",
+            "configured files changed since they were loaded: the earlier rows are served; to load "
+            "the files run command",
             HPS_STR("model", model->name), HPS_I64("version", model->active),
             HPS_STR("command", command));
 }
@@ -153,12 +153,11 @@ static void log_unread(const struct hps_config *config, const struct catalog_mod
                        const struct hps_error *err)
 {
     if (config->from_tables) {
-        HPS_LOG(
-            WARN, "catalog",
-            "files of --table not served: one cannot be read, and the rows of an earlier run are "
-            "served; bring it back and start hpsd again",
-            HPS_STR("model", model->name), HPS_I64("version", model->active),
-            HPS_STR("error", err->text));
+        HPS_LOG(WARN, "catalog",
+                "files of --table not served: a file cannot be read, and the rows of an earlier "
+                "run are served; restore the file and restart hpsd",
+                HPS_STR("model", model->name), HPS_I64("version", model->active),
+                HPS_STR("error", err->text));
     }
 }
 
@@ -217,11 +216,10 @@ void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
     model->awaits = false;
     catalog_refill_model(catalog, model); /* nothing was refilled as long as that was awaited */
     if (model->drift && !atomic_load(&catalog->closing)) {
-        HPS_LOG(
-            WARN, "catalog",
-            "files of --table not served: their load failed, and the rows of an earlier run are "
-            "served; mend them and start hpsd again",
-            HPS_STR("model", model->name), HPS_I64("version", model->active));
+        HPS_LOG(WARN, "catalog",
+                "files of --table not served: their load failed, and the rows of an earlier run "
+                "are served; fix the files and restart hpsd",
+                HPS_STR("model", model->name), HPS_I64("version", model->active));
     }
 }
 

@@ -61,8 +61,8 @@ static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry
     }
     if (status != HPS_OK) {
         HPS_LOG(WARN, "catalog",
-                "record of a model outdated: it could not be written, and names a version that is "
-                "gone; the next change or start writes it",
+                "catalog record outdated: writing it failed, and it names a version that is "
+                "unloaded; the next change or start retries",
                 HPS_STR("model", model->name), HPS_I64("version", number),
                 HPS_STR("error", err->text));
     }
@@ -83,7 +83,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
     status = hps_models_remove(catalog->options.models, model->name, number);
     if (status != HPS_OK) {
         return hps_error_set(err, status,
-                             "version %" PRId64 " of model \"%s\" cannot be taken out: %s", number,
+                             "version %" PRId64 " of model \"%s\" cannot be unloaded: %s", number,
                              model->name, hps_status_text(status));
     }
     hps_insertion_forget(catalog->options.insertion, entry->version);
@@ -472,10 +472,11 @@ void catalog_reaper_stop(struct hps_catalog *catalog)
         struct hps_unload *unload = entry->unload;
         entry->unload = NULL;
         if (unload != NULL) {
-            hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE,
-                                     "the server stops: version %" PRId64
-                                     " of model \"%s\" is out, its rows go with the stop",
-                                     entry->version->number, entry->model->name));
+            hps_ignore(
+                hps_error_set(&err, HPS_UNAVAILABLE,
+                              "the server stops: version %" PRId64
+                              " of model \"%s\" is unloaded; the next start deletes its rows",
+                              entry->version->number, entry->model->name));
             unload->done(unload, &err);
         }
     }

@@ -94,7 +94,7 @@ const struct hps_encode_explain *request_explain(struct request *request)
     explain->n_stages = HPS_STAGE_ENCODE;
     explain->notes = notes;
     if (hps_course_was_repeated(&request->course) || request->lookup.n_reread > 0) {
-        add_note(explain, notes, "read again: updates came meanwhile");
+        add_note(explain, notes, "read again: updates arrived during the look-up");
     }
     for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
         explain_part(request, &request->lookup.parts[i], explain, notes);

@@ -60,7 +60,7 @@ static enum hps_outcome post(struct request *request, struct hps_pool *pool, con
 /* Worker or I/O thread. */
 static enum hps_outcome end_cancelled(struct request *request)
 {
-    hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+    hps_error_set(&request->err, HPS_CANCELLED, "the client disconnected");
     return HPS_OUTCOME_ERROR;
 }
 

@@ -105,9 +105,9 @@ def reload(daemon, config=None, message="reloaded"):
     return until(lambda: lines(daemon, message)[before:], f"a line {message!r}")[0]
 
 
-REFUSED = ("configuration not reloaded: the new one is refused, and nothing of it is applied; "
-           "mend the file and reload again")
-RESTART = "changed, but needs a restart"
+REFUSED = ("configuration not reloaded: the new one is invalid and nothing of it is applied; "
+           "fix the file and reload again")
+RESTART = "options not applied: they need a restart; see keys"
 
 
 def test_reload_when_options_change_then_they_hold_and_the_log_names_old_and_new(daemon, work):

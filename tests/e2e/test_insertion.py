@@ -209,7 +209,7 @@ def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(wor
 def test_answers_when_no_cache_stands_in_or_none_may_then_they_are_exact(work, which):
     server = {"async_without_gpu": False} if which == "as it comes" else {}
     with Small(work, threshold="1" if which == "threshold 1" else "0.9", server=server, gpucache=True) as small:
-        says = "gpucache: served without the embedding cache; " + (
+        says = "embedding caches off: no usable GPU, see reason; " + (
             "every answer is exact" if which == "as it comes" else "hit_rate_threshold applies")
         assert says in small.daemon.log()
         model = "m"

@@ -428,7 +428,7 @@ def test_tools_when_tls_is_mixed_up_then_they_say_so_and_the_unix_socket_needs_n
 
     with small.daemon as one, Daemon(work, default_config(durable=False), state="plain") as plain:
         code, text = tool("hpsctl", "--addr", one.grpc[0], "ping")
-        assert code == 3 and "does it want TLS?" in text, text
+        assert code == 3 and "whether it needs TLS" in text, text
         code, text = tool("hpsctl", "--addr", plain.grpc[0], "--tls-ca", authority.path, "ping")
         assert code == 3 and "does not speak TLS" in text, text
         code, text = tool("hps-bench", "--addr", one.grpc[0], "--tls-ca", authority.path, "--admin",

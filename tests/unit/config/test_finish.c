@@ -232,7 +232,7 @@ static void test_admin_when_tcp_then_needs_token_or_mutual_tls(void **state)
                "server.admin_listen");
     finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":"
                          "\"c\",\"key\":\"k\"}}"),
-               NULL, "that anybody may call");
+               NULL, "without authentication");
     static const char *const good[] = {
         FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\",\"admin_token_file\":\"/t\"}"),
         FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\","
