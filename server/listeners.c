@@ -95,8 +95,8 @@ static hps_status check_inherited(const struct hps_config_server *config,
         config->admin_token_file[0] == '\0' &&
         !(listener->tls && config->tls.require_client_certificate)) {
         return hps_error_set(err, HPS_INVALID,
-                             "LISTEN_FDS: the admin socket is %s, a TCP address that anybody may "
-                             "call; expected server.admin_token_file, or server.tls with "
+                             "LISTEN_FDS: the admin socket is %s, a TCP address without "
+                             "authentication; expected server.admin_token_file, or server.tls with "
                              "require_client_certificate",
                              listener->address);
     }
