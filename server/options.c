@@ -16,9 +16,8 @@ static const struct hps_arg args[] = {
     {"config", 0, HPS_ARG_TEXT, "FILE", &given.config_file,
      "HPS's ps.json, with or without hpsd's own keys (docs/config.md lists all)"},
     {"table", 0, HPS_ARG_LIST, "NAME=PATH", &given.tables,
-     "instead: serve a .npy file or the directory of a HugeCTR table; repeatable, all are tables "
-     "of "
-     "the one model \"default\""},
+     "instead of --config: serve a .npy file or the directory of a HugeCTR table; repeatable, all "
+     "are tables of the one model \"default\""},
     {"state-dir", 0, HPS_ARG_TEXT, "DIR", &given.flags.state_dir,
      "where the RocksDB store and the admin socket live (default /var/lib/hpsd as a systemd "
      "service; else there is none, and it has to be given)"},

@@ -40,8 +40,8 @@ static hps_status check_path(const struct hps_strings *roots, const char *what, 
         allowed = below_root(out_resolved, roots->items[i]);
     }
     if (!there) {
-        return hps_error_set(err, HPS_NOT_FOUND, "%s \"%s\" is not there, or hpsd may not see it",
-                             what, path);
+        return hps_error_set(err, HPS_NOT_FOUND,
+                             "%s \"%s\" does not exist, or hpsd may not read it", what, path);
     }
     if (!allowed) {
         return hps_error_set(

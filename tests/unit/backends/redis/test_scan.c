@@ -204,7 +204,7 @@ static void test_scan_when_rows_go_then_it_is_no_success(void **state)
     make_tables(fx_rig);
     write_many(fx_rig, 0);
     assert_int_equal(scan(&options, fx_rig, flush), HPS_DATA_LOSS);
-    assert_non_null(strstr(fx_error.text, "hps_et{hps_et.m.a/p0}v: rows went"));
+    assert_non_null(strstr(fx_error.text, "hps_et{hps_et.m.a/p0}v: rows were deleted"));
 }
 
 static uint32_t owner_of_many(void)

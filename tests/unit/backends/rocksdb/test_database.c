@@ -81,7 +81,7 @@ static void test_open_when_database_is_foreign_then_refused_and_untouched(void *
     uint64_t before = directory_sum();
     struct hps_store *store = NULL;
     assert_int_equal(try_open(false, &store), HPS_PRECONDITION);
-    assert_non_null(strstr(error.text, "not empty and has no database of hpsd"));
+    assert_non_null(strstr(error.text, "is not a database of hpsd"));
     assert_true(directory_sum() == before);
 }
 
