@@ -2,7 +2,7 @@
  *
  * Whether a store that blocks is asked at all. Calls that fail one after another open the breaker:
  * the store is then skipped, but for one probe after each pause, which doubles until one succeeds.
- * One per store, shared by all versions, or per node of one. Any thread.
+ * One breaker per store, shared by all versions, or one per node of a store. Any thread.
  */
 #ifndef HPS_BACKENDS_BREAKER_H
 #define HPS_BACKENDS_BREAKER_H
@@ -21,8 +21,8 @@ struct hps_breaker_options {
     uint64_t pause_us_max;
 };
 
-/* timeout_us stands for a store that has every row: skipping it fails look-ups, so that one whose
- * deadline was short is no sign. */
+/* timeout_us is set for the authoritative store: skipping that fails look-ups, so that a call whose
+ * deadline was shorter than this is no sign of a failure. */
 #define HPS_BREAKER_DEFAULT(tier_)                                        \
     ((struct hps_breaker_options){.tier = (tier_),                        \
                                   .failures_max = 5,                      \

@@ -7,8 +7,8 @@
  * The calls of `struct hps_store_ops` are those that every store has. What only some can do is in
  * sub-tables, each whole or NULL: store_bulk.h (loads), store_durable.h (records, atomic writes),
  * store_log.h (updates of a store that is shared), store_limits.h (rows that give way to others)
- * and store_servers.h (servers that it is made of). hps_store_check tells whether table and
- * capabilities agree.
+ * and store_servers.h (servers that it is made of). hps_store_check checks that the calls and the
+ * capabilities of a store agree.
  */
 #ifndef HPS_BACKENDS_STORE_H
 #define HPS_BACKENDS_STORE_H
@@ -38,7 +38,7 @@ struct hps_space_id {
     const struct hps_table *tables;
     uint32_t n_tables;
     /* Of the rows that were loaded, 0: not known. In a shared store versions of one number whose
-     * load ids differ are apart. */
+     * load ids differ have separate rows. */
     uint64_t load_id;
 };
 
@@ -87,7 +87,7 @@ struct hps_insert_report {
     uint32_t n_no_room;
     uint32_t n_stale;
     uint32_t n_evicted; /* others that went for those that came in */
-    uint32_t n_failed;  /* that a part of the store did not take; where all failed the call does */
+    uint32_t n_failed;  /* that some of its servers did not take; where all failed the call does */
 };
 
 /* Keys of one table of a request. */
@@ -172,8 +172,8 @@ struct hps_store_ops {
 
     /* Copy the rows of the keys it has (see struct hps_batch). On an error the batch is consistent:
      * answered keys stay answered; in the place of a row that is missing there may be anything.
-     * UNAVAILABLE: skip this tier. DEADLINE: give up. ABORTED: nothing else has the rows, and there
-     * they are of later positions than exact_position wants. */
+     * UNAVAILABLE: skip this tier. DEADLINE: ask no further one. ABORTED: nothing else has the
+     * rows, and there they are of later positions than exact_position wants. */
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch);
     /* The same for several tables; of one that JOINS, all of them at once. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A sub-table of a store (backends/store.h): what a store that survives the process can do besides.
- * It applies updates atomically, keeps records (few and small: the catalog, positions of updates),
- * knows the spaces on its disk, and says how much room there is.
+ * Applying updates atomically, keeping records (few and small: the catalog, positions of updates),
+ * listing the spaces on its disk, and how much room there is.
  */
 #ifndef HPS_BACKENDS_STORE_DURABLE_H
 #define HPS_BACKENDS_STORE_DURABLE_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A sub-table of a store (backends/store.h): updates of a store that other daemons write, too. All
- * of them read one log of updates, so each batch says which records of the log it is, and whoever
- * comes first with it writes it. Part of a shared store, unless it is one that is only read.
+ * of them read one log of updates, so each batch says which records of the log it is of, and the
+ * daemon that comes first with those records writes them. Part of a shared store, unless it is one
+ * that is only read.
  */
 #ifndef HPS_BACKENDS_STORE_LOG_H
 #define HPS_BACKENDS_STORE_LOG_H
@@ -10,7 +11,7 @@
 #include "backends/store.h"
 #include "base/hash.h"
 
-/* How far a log of updates has been applied in one of its partitions. A shared store knows a
+/* How far a log of updates has been applied in one of its partitions. A shared store names a
  * partition by an id that is the same in every daemon: hps_log_partition. */
 struct hps_log_position {
     uint64_t partition;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A sub-table of a store (backends/store.h): the servers that a store is made of, for metrics,
- * status and certificates. Nothing here asks a server: it is what calls have found out.
+ * status and certificates. Nothing here asks a server: what is shown, earlier calls have found out.
  */
 #ifndef HPS_BACKENDS_STORE_SERVERS_H
 #define HPS_BACKENDS_STORE_SERVERS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a log of updates is to the rest of hpsd: topics of numbered partitions, each a sequence of
- * records by offset. One `struct hps_update_log` stands for the configured source; every updater
+ * records by offset. One `struct hps_update_log` is the configured source; every updater
  * thread opens a *consumer* of its own on it and says itself where each partition begins: nothing
  * is kept here. Only server/main.c names a concrete log.
  *
@@ -9,13 +9,13 @@
  * `wake` alone may come from any other. Calls of the log itself: any thread.
  *
  * Nothing here ends the process, and nothing here logs (but for what a library says, at debug):
- * what happens is told by events and statuses, once per change, to the thread that polls.
+ * what happens is reported by events and statuses, once per change, to the thread that polls.
  *
- * A topic made anew under an old name cannot always be told from the old one: GAP and GONE tell
- * where they can, but one that has grown past our offset while nobody looked reads on as if nothing
- * had happened. So who reads keeps a *witness*, a record that was read once, and has the log asked
- * for it again (recall): another record at that offset is another topic. Where topics have ids, the
- * id tells.
+ * A topic made anew under an old name cannot always be distinguished from the old one: GAP and GONE
+ * report it where they can, but one that has grown past our offset while nobody looked reads on as
+ * if nothing had happened. So who reads keeps a *witness*, a record that was read once, and has the
+ * log asked for it again (recall): another record at that offset is another topic. Where topics
+ * have ids, the id tells.
  *
  *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                 │                            └▶ DOWN … UP: the log reconnects by itself

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Time. Tests switch to a fake clock that moves only when told. Any thread.
+ * Time. Tests switch to a fake clock that moves only when they set it. Any thread.
  */
 #ifndef HPS_BASE_CLOCK_H
 #define HPS_BASE_CLOCK_H

@@ -2,7 +2,7 @@
  *
  * Epoch-based reclamation: readers announce the epoch they entered in; a retired thing is reused
  * once every reader that could have seen it has left. Readers never wait. Hold an epoch only while
- * copying rows, never across a store call, a queue or a send.
+ * copying rows, never across a store call, a queue or a send. Any thread.
  */
 #ifndef HPS_BASE_EPOCH_H
 #define HPS_BASE_EPOCH_H

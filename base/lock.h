@@ -4,7 +4,7 @@
  * is of a class, a line of base/lock_table.def that says what it protects, who takes it, and its
  * rank: a thread takes a lock only if its rank is above those of all locks that the thread holds,
  * so that no two threads ever wait for each other. Debug and sanitizer builds (HPS_DEBUG) note what
- * each thread holds and assert that order; other builds do not pay for it. Any thread.
+ * each thread holds and assert that order; other builds do neither. Any thread.
  */
 #ifndef HPS_BASE_LOCK_H
 #define HPS_BASE_LOCK_H

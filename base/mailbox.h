@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hand-over between threads: an intrusive bounded queue, many senders, one receiver that either
- * waits (condition variable) or polls a descriptor (eventfd, signalled only on empty ->
- * non-empty). Tasks that are not urgent are taken when no other waits.
+ * Hand-over between threads: an intrusive queue of tasks, bounded or not. Any number of threads
+ * post. Either any number of receivers wait for one task each (hps_mailbox_wait), or one polls a
+ * descriptor (an eventfd, signalled only on empty -> non-empty) and takes all. Tasks that are not
+ * urgent are taken when no other waits.
  */
 #ifndef HPS_BASE_MAILBOX_H
 #define HPS_BASE_MAILBOX_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Worker threads over one bounded mailbox.
+ * A pool of threads that run the tasks of one bounded mailbox. Made and freed by its owner, while
+ * nobody else uses it; the rest is for any thread.
  */
 #ifndef HPS_BASE_POOL_H
 #define HPS_BASE_POOL_H

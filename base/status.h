@@ -2,7 +2,7 @@
  *
  * The one list of results. Every fallible function returns hps_status; the message a person should
  * read travels beside it in struct hps_error. "Not found" of an embedding key is data, not an
- * error.
+ * error. Any thread.
  */
 #ifndef HPS_BASE_STATUS_H
 #define HPS_BASE_STATUS_H

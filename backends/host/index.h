@@ -15,8 +15,8 @@
  * Growth, and shrinking. `now` may have an older array behind it, `from`, whose keys move over a
  * few buckets at a time, in order. Multiply-high keeps the order of hashes, so both arrays are
  * walked from front to back: the new one takes pages as the old one gives them back. Keys whose
- * home in `from` is at `moved` or behind it are in `from`, all others in `now`; `moved` only ever
- * stands where no key passes over it. What was moved stays readable in `from` until its readers
+ * home in `from` is at `moved` or behind it are in `from`, all others in `now`; `moved` is only
+ * ever a bucket that no key passes over. What was moved stays readable in `from` until its readers
  * have left.
  */
 #ifndef HPS_BACKENDS_HOST_INDEX_H

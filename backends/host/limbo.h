@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What has been unlinked from a table of the host map but may still be read: rows, and the slots of
- * erased keys. First in, first out; it comes back once every reader that could have seen it has
- * left. Belongs to the table's writer, which never waits for readers.
+ * erased keys. First in, first out; each is free for use again once every reader that could have
+ * seen it has left. Belongs to the table's writer, which never waits for readers.
  */
 #ifndef HPS_BACKENDS_HOST_LIMBO_H
 #define HPS_BACKENDS_HOST_LIMBO_H

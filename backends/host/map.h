@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The host tier: rows in a hash map in CPU memory, within one byte budget for all its spaces.
+ * Threads: as backends/store.h says; no call waits for a disk or a network.
  */
 #ifndef HPS_BACKENDS_HOST_MAP_H
 #define HPS_BACKENDS_HOST_MAP_H

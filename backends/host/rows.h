@@ -44,7 +44,7 @@ struct hps_host_rows {
 /* What n_rows rows will be charged; UINT64_MAX if it does not fit 64 bits. */
 uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows);
 
-/* With address space for all rows that the budget could pay, or, where many tables share a large
+/* With address space for all rows that fit the budget, or, where many tables share a large
  * one, for several times the n_rows expected. NO_MEMORY: there is none. */
 hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_account *account,
                               uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)
@@ -85,7 +85,8 @@ void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row);
 bool hps_host_rows_shrink_begin(struct hps_host_rows *rows, uint64_t n_keep);
 /* One bounded step. True: all rows from the limit on were free, and the budget has them back. */
 bool hps_host_rows_shrink_step(struct hps_host_rows *rows);
-/* Give the system a bounded part of what is not paid any more. True: there is more. */
+/* Give the system some of the memory that is not charged to the budget any more, a bounded amount.
+ * True: there is more. */
 bool hps_host_rows_discard(struct hps_host_rows *rows);
 /* Nothing is given back. */
 void hps_host_rows_shrink_cancel(struct hps_host_rows *rows);

@@ -336,7 +336,7 @@ void hps_kafka_watches_free(struct hps_kafka_consumer *c);
  * that has been watched for less than a second. */
 hps_status hps_kafka_watch_leader(const struct hps_watch *watch, uint64_t end_us,
                                   int32_t *out_broker);
-/* Its id, -1 if not known. */
+/* The id of the leading broker, -1 if not known. */
 int32_t hps_kafka_watch_broker(const struct hps_watch *watch);
 /* The cluster says again and again that there is no such partition. */
 bool hps_kafka_watch_absent(const struct hps_watch *watch);

@@ -2,9 +2,9 @@
  *
  * What the files of the redis store share.
  *
- * Threads: look-ups and insertions any; log_* and loads one per space; the keeper (leases.c) renews
- * leases, notes what was used and counts rows. A space's lock is held only while memory is read or
- * written, never across a call of the cluster.
+ * Threads: look-ups and insertions: any; updates (store_log.h) and loads: one thread per space at a
+ * time; `redis-leases` (leases.c) renews leases, notes what was used and counts rows. A space's
+ * lock is held only while memory is read or written, never across a call of the cluster.
  */
 #ifndef HPS_BACKENDS_REDIS_INTERNAL_H
 #define HPS_BACKENDS_REDIS_INTERNAL_H

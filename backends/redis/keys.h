@@ -13,7 +13,7 @@ enum {
     HPS_REDIS_FIELD_BYTES = 12      /* of a row: u32 BE table, u64 BE key */
 };
 
-/* What tells versions of one model and number apart whose rows or shards differ. */
+/* A hash that differs between versions of one model and number whose rows or shards differ. */
 uint64_t hps_redis_load_hash(const struct hps_space_id *id, uint32_t n_shards);
 /* "hpsd:{model/version/hash/shard}", or with ":used" behind it. Return the number of bytes. */
 size_t hps_redis_shard_name(const struct hps_space_id *id, uint64_t load_hash, uint32_t shard,

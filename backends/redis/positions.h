@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far logs are applied, as a set: what a shard says of itself, and what a version is at. A few
- * to a few hundred partitions, in the order in which they came. Used by one thread at a time.
+ * A set of log positions, one per partition: those that the rows of a shard are of, or those that a
+ * version has reached. A few to a few hundred, in the order in which they were added. Used by one
+ * thread at a time.
  */
 #ifndef HPS_BACKENDS_REDIS_POSITIONS_H
 #define HPS_BACKENDS_REDIS_POSITIONS_H
@@ -35,7 +36,8 @@ const struct hps_redis_position *hps_redis_positions_find(
 /* `to` becomes what `from` is. NO_MEMORY: it is as before */
 hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
                                     const struct hps_redis_positions *from) HPS_MUST_CHECK;
-/* Where one stands is at least `offset`; `start` is learnt if it is known. NO_MEMORY */
+/* The position of `partition` becomes at least `offset`; `start` is learnt if it is known.
+ * NO_MEMORY */
 hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint64_t partition,
                                      int64_t start, int64_t offset) HPS_MUST_CHECK;
 /* INVALID: not as stored. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a Redis server does for us in one step: scripts in Lua, called by their hash. What each is
- * given and answers is in docs/redis.md. Any thread.
+ * The Lua scripts that a Redis server runs for us, each as one atomic step, called by their hash.
+ * Arguments and answer of each are in docs/redis.md. Any thread.
  */
 #ifndef HPS_BACKENDS_REDIS_SCRIPTS_H
 #define HPS_BACKENDS_REDIS_SCRIPTS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The directory of the persistent store: whose it is, the lock of its one process, the free space
- * of its disk. Plain files; knows nothing of RocksDB. What follows the open is for any thread.
+ * of its disk. Plain files; RocksDB is not used here. All calls after the open: any thread.
  *
  * On disk: `<dir>/hpsd` is the database, `<dir>/hpsd.lock` the lock, `<dir>/hpsd.ballast` room that
  * is given back when others have filled the disk, so that versions can be unloaded all the same.
@@ -74,7 +74,7 @@ hps_status hps_rocksdb_dir_guard(const struct hps_rocksdb_dir *dir, uint64_t byt
 hps_status hps_rocksdb_dir_guard_small(const struct hps_rocksdb_dir *dir, uint64_t bytes,
                                        struct hps_error *err) HPS_MUST_CHECK;
 /* The same for what must go on while there is any room, since it gives room back or keeps the
- * catalog true: gives up the ballast first. */
+ * catalog true: the ballast is removed first. */
 hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t bytes,
                                        struct hps_error *err) HPS_MUST_CHECK;
 /* Make `to` if it is not there, and compare: bytes_new will be written into the database, and

@@ -271,7 +271,7 @@ hps_status hps_rocksdb_family_add(struct hps_rocksdb *store, const char *name,
                                   rocksdb_column_family_handle_t *handle,
                                   struct hps_rocksdb_family **out_family, struct hps_error *err)
     HPS_MUST_CHECK;
-/* It is in no list any more. Its files stay, unless it was dropped. */
+/* `family` is in no list any more. Its files stay, unless it was dropped. */
 void hps_rocksdb_family_free(struct hps_rocksdb_family *family);
 /* Free the dropped families that no job of RocksDB knows any more. True: some are left. */
 bool hps_rocksdb_dropped_free(struct hps_rocksdb *store);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What RocksDB says of its own health: background errors, its attempts to recover from them, and
- * compactions that failed. Its C interface tells none of that, so listener.cc, the only C++ of the
- * store, is a rocksdb::EventListener.
+ * compactions that failed. RocksDB's C interface reports none of that, so listener.cc, the only
+ * C++ of the store, is a rocksdb::EventListener.
  *
  * Options are made by the C interface, whose structs are opaque. No layout of theirs is assumed:
  * the listener is registered by name with RocksDB's object library (a public header), and the text
  * form of options, which the C interface reads, has RocksDB make it by that name.
  *
  * Threads: events come on RocksDB's background threads and on those that write, without a lock of
- * RocksDB's but in the way of its writes: who is told must neither wait nor call RocksDB.
+ * RocksDB's but in the way of its writes: the callback must neither wait nor call RocksDB.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_LISTENER_H
 #define HPS_BACKENDS_ROCKSDB_LISTENER_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Redis as one thing, be it one server or a cluster: slots, nodes, connections and their failures.
- * A server on its own is a cluster of one node that has all slots; which it is, is found out.
+ * A client of Redis, for one server or a cluster alike: slots, nodes, connections and their
+ * failures. A server on its own is a cluster of one node that has all slots; which of the two it
+ * is, the client finds out from the server.
  *
  * Calls come from worker threads, which block in them, each on the sockets that it has checked out.
  * One thread of the cluster's own connects, probes nodes that are down and asks for the map of
@@ -76,8 +77,8 @@ enum {
     /* Not to be sent again when a connection breaks and it may have been carried out. Others are:
      * carrying them out twice must make no difference. */
     HPS_REDIS_ONCE = 2,
-    /* A node that says nothing for command_timeout_us is given up, whatever the deadline. A long
-     * answer may take longer, as long as it goes on. */
+    /* A node that sends nothing for command_timeout_us counts as failed, whatever the deadline. A
+     * long answer may take longer, as long as bytes of it come. */
     HPS_REDIS_QUICK = 4,
 };
 

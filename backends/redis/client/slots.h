@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What Redis Cluster says about slots: which has a key, who has which, who is to be asked instead.
- * Any thread.
+ * What Redis Cluster says about slots: the slot of a key, the nodes of a slot, and redirections to
+ * another node (MOVED, ASK). Any thread.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_SLOTS_H
 #define HPS_BACKENDS_REDIS_CLIENT_SLOTS_H
