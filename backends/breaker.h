@@ -21,8 +21,8 @@ struct hps_breaker_options {
     uint64_t pause_us_max;
 };
 
-/* timeout_us is set for the authoritative store: skipping that fails look-ups, so that a call whose
- * deadline was shorter than this is no sign of a failure. */
+/* The default timeout_us suits an authoritative store: skipping that fails look-ups, so that a call
+ * whose deadline was shorter than this must not count as a failure. */
 #define HPS_BREAKER_DEFAULT(tier_)                                        \
     ((struct hps_breaker_options){.tier = (tier_),                        \
                                   .failures_max = 5,                      \

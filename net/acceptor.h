@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Accepts connections on any number of listening sockets, within limits in all and per peer
- * address. Belongs to the thread of its loop, but hps_acceptor_gone and the counters.
+ * address. Belongs to the thread of its loop, but hps_acceptor_gone and the counters: any thread.
  */
 #ifndef HPS_NET_ACCEPTOR_H
 #define HPS_NET_ACCEPTOR_H

@@ -8,7 +8,7 @@
  *     http2_receive.c  what is received
  *     http2_send.c     what is sent
  *
- * Nobody else knows nghttp2. Loop thread of the connection, but for the count of queued bytes.
+ * Nobody else uses nghttp2. Loop thread of the connection, but for the count of queued bytes.
  */
 #ifndef HPS_NET_HTTP2_INTERNAL_H
 #define HPS_NET_HTTP2_INTERNAL_H

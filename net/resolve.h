@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look-up of a name, for those who cannot wait for it: a thread of its own waits instead, as
- * long as the system's resolver likes, which nobody can call off.
+ * Resolving a host name, for callers that must not block: a thread `resolve` waits instead, for as
+ * long as the system's resolver takes, which cannot be cancelled. One thread at a time.
  */
 #ifndef HPS_NET_RESOLVE_H
 #define HPS_NET_RESOLVE_H

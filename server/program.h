@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tells hpsd from hpsd-sim: the devices that a program drives. All else of them is one.
+ * The only difference between hpsd and hpsd-sim: the devices that they drive. Main thread.
  */
 #ifndef HPS_SERVER_PROGRAM_H
 #define HPS_SERVER_PROGRAM_H

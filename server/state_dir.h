@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state directory: made if need be, and locked by one process at a time. It has a name of its
- * own, by which daemons that share a store know each other. Main thread.
+ * The state directory: made if need be, and locked by one process at a time. A name is kept in it,
+ * under which daemons that share a store distinguish each other. Main thread.
  */
 #ifndef HPS_SERVER_STATE_DIR_H
 #define HPS_SERVER_STATE_DIR_H

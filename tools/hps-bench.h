@@ -81,7 +81,7 @@ struct bench_live {
     atomic_ullong keys_done;
     atomic_ullong bytes_done;
     atomic_ullong errors;
-    atomic_uint n_ready;    /* workers whose connections stand */
+    atomic_uint n_ready;    /* workers whose connections are made */
     atomic_uint n_running;  /* workers not yet over */
     atomic_ullong start_us; /* 0: not yet */
     atomic_bool stop;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tools share: exit codes, how they are told where a server is, the line of progress on a
- * terminal, and what Ctrl-C does. Main thread.
+ * What the tools share: exit codes, the address of the server and how it is given, the line of
+ * progress on a terminal, and what Ctrl-C does. Main thread.
  */
 #ifndef HPS_TOOLS_TOOL_H
 #define HPS_TOOLS_TOOL_H
@@ -48,13 +48,13 @@ extern const struct hps_arg tool_connect_args[];
 struct tool_progress {
     FILE *out;         /* NULL: nothing is shown */
     uint64_t shown_us; /* when it was drawn last; 0: never */
-    size_t columns;    /* of the line that stands; 0: none */
+    size_t columns;    /* of the line that is shown; 0: none */
 };
 
 /* Is it shown and `every_us` or more since it was drawn? The first time it always is. */
 bool tool_progress_due(struct tool_progress *progress, uint64_t every_us);
 void tool_progress_draw(struct tool_progress *progress, const char *fmt, ...) HPS_PRINTF(2, 3);
-/* What is printed next stands on a line of its own. */
+/* What is printed next begins on a line of its own. */
 void tool_progress_end(struct tool_progress *progress);
 
 /* ---- interrupts ------------------------------------------------------------------------------ */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The persistent store: RocksDB in `<path>/hpsd`, one column family per (model, version), loads as
- * sorted SST files that are ingested in one call. Threads: as backends/store.h says; every call may
- * wait for the disk.
+ * sorted SST files that are ingested in one call. Threads: as backends/store.h says; calls may wait
+ * for the disk.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_ROCKSDB_H
 #define HPS_BACKENDS_ROCKSDB_ROCKSDB_H

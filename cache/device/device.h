@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device layer: all that hpsd asks of a GPU, in about 25 calls. Two implementations, chosen
+ * The device layer: all that hpsd asks of a GPU, in about 30 calls. Two implementations, chosen
  * by the driver that a device is opened with:
  *
  * - CUDA (cuda.cu), in builds that have it;

@@ -17,8 +17,8 @@
  * kernels.c has `HPS_KERNEL_DEFINE(hps_add, struct add_args, 256, 0);`.
  *
  * Rules that keep one source right on both:
- * - no templates, overloads or classes; structs laid out explicitly (no padding, fixed-width
- * types);
+ * - no templates, overloads or classes; structs laid out explicitly (no padding, types of fixed
+ *   width);
  * - hps_ballot, hps_any, hps_shuffle_*, hps_warp_barrier: all 32 lanes of a warp, at the same call.
  *   hps_block_barrier: all threads of the block, at the same call. A thread must not return before
  *   the others are past the last of them. The simulator aborts where a GPU may hang;
@@ -26,7 +26,7 @@
  *   far as its order says; the start and the end of a launch do;
  * - blocks run in any order, and one need not begin before another has ended;
  * - what hps_load_* reads must not be written by anybody during the launch; addresses are aligned
- * to the size of the access;
+ *   to the size of the access;
  * - shared memory is declared by HPS_SHARED, once in a kernel; its first contents are undefined.
  */
 #ifndef HPS_CACHE_DEVICE_SIMT_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What simt.h stands on where kernels run on the simulated device: sim/simt.c has these.
+ * The primitives of simt.h where kernels run on the simulated device; sim/simt.c implements them.
  *
  * Thread: that of the stream; each stream has its own fibers.
  */

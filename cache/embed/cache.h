@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The embedding cache: hot rows in the memory of one device, for all tables of all resident
- * versions. No type of a driver is seen here.
+ * versions. No type of a driver (CUDA) is visible here.
  *
  * A *range* is the cache of one table of one version: sets of 8 keys (64 bytes), a row per key, a
  * *spill* per 32 sets for rows whose set is full, and a sketch of how often keys are asked for. All

@@ -11,12 +11,12 @@
  * memory while serving. Parts of look-ups that wait at the same time go out as one batch; while a
  * batch is on its way the next one gathers.
  *
- * Changes are queued in the order in which they come, under one lock that plays the part of a
- * bucket's lock for stamps: an insertion is checked under it and an update takes its place behind
- * it, so that no old row comes back. The thread stages what is queued before it submits a look-up:
- * a look-up that begins after hps_gpu_update has returned sees the new row or none.
+ * Changes are queued in the order in which they come, under one lock, as stamps.h asks for:
+ * an insertion is checked under it and a later update is queued behind the insertion, so that no
+ * old row comes back. The thread stages what is queued before it submits a look-up: a look-up that
+ * begins after hps_gpu_update has returned sees the new row or none.
  *
- * A device that is lost, or has given no sign for too long, ends the tier for the life of the
+ * A device that is lost, or has shown no progress for too long, ends the tier for the life of the
  * process: look-ups that it has begun are answered DATA_LOSS, others UNAVAILABLE; nobody waits for
  * it again. Memory that it might still write stays referenced for ever.
  *

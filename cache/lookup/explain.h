@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What each tier of a version has of one key, for an operator who wants to know where its row comes
- * from: every tier is asked by itself, also those below one that has the key.
+ * from: every tier is asked by itself, also those below one that has the key. A thread that may
+ * block.
  */
 #ifndef HPS_CACHE_LOOKUP_EXPLAIN_H
 #define HPS_CACHE_LOOKUP_EXPLAIN_H

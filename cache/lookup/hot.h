@@ -5,7 +5,7 @@
  * process, or another version of the model, can put their rows into memory before they are missed.
  *
  * Counting is best effort: it never waits, and a count is an estimate of how often a key was asked
- * for, with what is long ago worth less.
+ * for, with what is long ago worth less. Any thread.
  */
 #ifndef HPS_CACHE_LOOKUP_HOT_H
 #define HPS_CACHE_LOOKUP_HOT_H

@@ -9,8 +9,8 @@
  * client ever waits for it. A key that waits or is being fetched is not queued again. Jobs run when
  * no look-up waits for an I/O thread, and never on more than some of the threads.
  *
- * Rows that look-ups have found, and that a shared tier above wants, are put there from here, too:
- * see backfill.h.
+ * The backfill of rows that were found below a shared tier (backfill.h) is called and stopped
+ * through here, too.
  */
 #ifndef HPS_CACHE_LOOKUP_INSERTION_H
 #define HPS_CACHE_LOOKUP_INSERTION_H

@@ -12,13 +12,13 @@
  *                                   (or run_defaults, or abandon)
  *
  * The gpu is asked by hps_lookup_ask_gpu, before the memory tiers for some parts and after them for
- * others; meanwhile no thread has the look-up. Who waits no longer leaves it there
- * (hps_lookup_leave_gpu) and goes on.
+ * others; meanwhile no thread has the look-up. A look-up that may wait no
+ * longer goes on without the answer (hps_lookup_leave_gpu).
  *
- * One that wants a unit may have seen a part of a batch of updates, or found that the only copy of
- * a row is ahead of the version: the last step then answers ABORTED instead of OK. Where all rows
- * are there (`torn`) hps_lookup_reread reads those again that updates have changed; in any case
- * hps_lookup_again takes it back to where it was after take_block.
+ * A look-up that wants a unit may have seen only some rows of a batch of updates, or found that the
+ * only copy of a row is ahead of the version: the last step then answers ABORTED instead of OK.
+ * Where all rows are there (`torn`) hps_lookup_reread reads those again that updates have changed;
+ * in any case hps_lookup_again takes it back to where it was after take_block.
  */
 #ifndef HPS_CACHE_LOOKUP_LOOKUP_H
 #define HPS_CACHE_LOOKUP_LOOKUP_H

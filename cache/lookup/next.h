@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What comes next of a look-up: a pure function from what has been done, and what came of it, to
- * the next step. It reads no clock, asks no tier and knows no thread; whoever has the look-up does
- * the step (cache/lookup/step.h says with which call, server/lookup/dispatch.c on which thread) and
- * asks again.
+ * the next step. No clock is read, no tier asked, no thread chosen here; whoever has the look-up
+ * does the step (cache/lookup/step.h says with which call, server/lookup/dispatch.c on which
+ * thread) and asks again.
  *
  *     BEGIN ─▶ GPU_FIRST ─▶ MEMORY ─▶ GPU_MISSES ─▶ COLLECT ─▶ STORES, or DEFAULTS ─▶ DONE
  *                             │       (only where there is a gpu)│           │

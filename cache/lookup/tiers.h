@@ -7,7 +7,8 @@
  *
  * Memory tiers may be asked on a loop thread, blocking ones only on a worker; hence two steps. A
  * walk is used by one thread at a time and may move between threads between its steps. A tier on a
- * device is asked beside the walk (gpu.c of this folder), which is told what that has found.
+ * device is asked beside the walk (gpu.c of this folder), which hands what was found there to the
+ * walk.
  */
 #ifndef HPS_CACHE_LOOKUP_TIERS_H
 #define HPS_CACHE_LOOKUP_TIERS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the update path share. On the updater's thread, but for what says otherwise.
+ * What the files of the update path share. On the updater's thread, unless said otherwise.
  */
 #ifndef HPS_CACHE_UPDATE_INTERNAL_H
 #define HPS_CACHE_UPDATE_INTERNAL_H

@@ -5,19 +5,19 @@
  * version's published state at the end:
  *
  *     check ─▶ last write per key ─▶ stamps ─▶ durable store: rows + deletes + positions, at once
- *           ─▶ tiers above, the host map last ─▶ stamps ─▶ positions and sequence are published
+ *           ─▶ tiers above, bottom-up, the gpu last ─▶ stamps ─▶ positions and sequence published
  *
- * A tier that is shared with other daemons takes a batch by the positions of the log that it leads
- * from and to (store_log.h: apply); parts of it that are behind are not read from, and brought on
- * by applying the log to them again: hps_update_replay.
+ * A tier that is shared with other daemons takes a batch by the positions of the log before and
+ * behind it (store_log.h: apply). Shards that are behind are not read from; they catch up when the
+ * log is applied to them again (hps_update_replay).
  *
  * What holds:
  * - Per key, a look-up finds the row before the batch or the one after it, never a mixture, and
  *   never the one before again once the batch is published.
- * - Of a batch a look-up may see some keys with their new rows and others with their old ones, but
- *   not one of whose keys no batch has had any since it began, by their stamps (stamps.h): it sees
- *   the whole batch or nothing of it. A hold keeps batches away from look-ups that find their keys
- *   changed again and again.
+ * - Of a batch a look-up may see some keys with their new rows and others with their old ones. If,
+ *   by their stamps (stamps.h), no batch has had any key of the look-up since that began, it has
+ *   seen each batch whole or not at all. A hold keeps batches away from look-ups that find their
+ * keys changed again and again.
  * - A batch that is refused (INVALID, NO_MEMORY) or that the durable store did not take has changed
  *   nothing. After any failure nothing is published, and the same batch may be applied again: rows
  *   are absolute, so doing it twice is doing it once.
@@ -66,8 +66,9 @@ struct hps_update_batch {
     const struct hps_log_span *spans; /* [n_spans] of partitions that differ */
     uint32_t n_spans;
     const uint32_t *part_spans; /* [n_parts] the span that each part comes from */
-    /* It is no longer all that the log says: a shared tier is left alone from now on, until the
-     * version is given positions there again. Not where it is the lowest one. */
+    /* The version has passed records over, so its rows are no longer those that the log makes: a
+     * shared tier is left alone from now on, until the version is given positions there again. Not
+     * where that tier is the lowest one. */
     bool apart;
 };
 

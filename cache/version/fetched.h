@@ -2,9 +2,10 @@
  *
  * Which rows of one version were fetched behind answers of late. A row that was, and misses again
  * when it is asked for, has found no place in the cache, or lost it before anybody had the use of
- * it: whoever asks next waits for it, so that it is never answered with the default row twice in a
- * row for want of a place. Then it begins anew: a threshold that is reached is not to be given up
- * for good. Bounded: it forgets. Any thread; nothing takes a lock, but the first note.
+ * it: whoever asks next waits for it, so that a key is never answered with the default row twice
+ * in succession for want of a place. Then its note is removed, and the policy decides again: one
+ * row without a place must not turn it off for good. Bounded: notes are overwritten. Any thread;
+ * only the first note takes a lock.
  */
 #ifndef HPS_CACHE_VERSION_FETCHED_H
 #define HPS_CACHE_VERSION_FETCHED_H

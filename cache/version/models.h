@@ -23,7 +23,7 @@ hps_status hps_models_pin(struct hps_models *models, const char *model, size_t m
 
 /* Catalog only, one caller at a time. EXISTS, NO_MEMORY */
 hps_status hps_models_add(struct hps_models *models, struct hps_version *version) HPS_MUST_CHECK;
-/* A model without versions is to have one: who asks for it is told UNAVAILABLE and `why`, a whole
+/* A model without versions is to have one: look-ups of it get UNAVAILABLE and `why`, a whole
  * sentence, instead of NOT_FOUND. NULL: it is not to have one any more, or has it: to be said after
  * the add. Any thread. NO_MEMORY */
 hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tiers of a version, top to bottom, for whoever goes through all of them: its embedding caches
- * on a device are one like the others. What a tier can is told by capabilities, so that whoever
- * walks the tiers never asks which one he has.
+ * The tiers of a version, top to bottom, for code that goes through all of them: the version's
+ * embedding caches on devices count as one tier like the others. What a tier can do is in its
+ * capabilities, so that nobody asks which store it is.
  */
 #ifndef HPS_CACHE_VERSION_TIER_H
 #define HPS_CACHE_VERSION_TIER_H

@@ -2,7 +2,7 @@
  *
  * One resident version of a model: its tables, and the space each tier keeps for it. Immutable but
  * for its policies, counters and pins. Whoever uses a version holds a pin; the catalog frees it
- * when it has been taken out of the model set and the last pin is gone.
+ * when it has been taken out of the model set and the last pin is gone. Any thread, under a pin.
  */
 #ifndef HPS_CACHE_VERSION_VERSION_H
 #define HPS_CACHE_VERSION_VERSION_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The catalog of models and versions: loads, switches, rolls back and unloads them at run time, and
- * keeps what it knows in the persistent store, so that a restart serves what was served before.
+ * keeps records of them in the persistent store, so that a restart serves what was served before.
  *
  * Any thread. Calls that say "may block" do I/O: not on a loop thread.
  */
@@ -51,7 +51,7 @@ void hps_catalog_device_lost(struct hps_catalog *catalog);
 /* Begin what is due: now and then hot keys are written. Main thread, at least once a second. */
 void hps_catalog_tick(struct hps_catalog *catalog);
 /* End the catalog's threads and write the hot keys: loads are cancelled, and who waits for an
- * unload is told UNAVAILABLE. No call that changes anything may follow, only views and the close.
+ * unload gets UNAVAILABLE. No call that changes anything may follow, only views and the close.
  * May block. */
 void hps_catalog_stop(struct hps_catalog *catalog);
 /* Stop, remove what is still unloading, close every space. No pin may be left. May block. */
@@ -160,9 +160,9 @@ struct hps_unload {
 };
 
 /* Take a version out. When this returns OK no new request gets it, also after a restart; its rows
- * go when the last request that uses it has ended, and then `unload` is told. The active version
- * only when it is the model's last.
- * error   also PRECONDITION: it is unloading already. Then `unload` is not told anything. */
+ * go when the last request that uses it has ended, and then unload->done is called. The active
+ * version only when it is the model's last.
+ * error   also PRECONDITION: it is unloading already. Then unload->done is never called. */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
                               struct hps_unload *unload, struct hps_error *err) HPS_MUST_CHECK;
 

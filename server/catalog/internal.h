@@ -254,7 +254,7 @@ void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
 void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
                         struct hps_version *version);
 /* Put all rows of the version, on a thread of `pool`, into host memory, as it was before a start.
- * It is resident and stays so for the call. */
+ * The version is resident and stays so for the call. */
 void catalog_warm_refill(struct hps_catalog *catalog, struct hps_pool *pool,
                          struct hps_version *version);
 /* Refill the caches of tables that are cached whole with what a load has loaded; and warm it up, if

@@ -4,8 +4,8 @@
  * hpsd_ready, `hpsctl status`, the service manager's line, the log and the `ready` line on stdout
  * all follow from one change of state here, and nobody else decides it.
  *
- * Ready is: not draining, and hps_catalog_ready. It may be lost (a drain, an authoritative shared
- * store that is away) and come back.
+ * Ready is: not draining, and hps_catalog_ready. Readiness may be lost (an authoritative shared
+ * store is down) and come back; a drain ends it for good. Changed on the main thread, read on any.
  */
 #ifndef HPS_SERVER_CATALOG_READINESS_H
 #define HPS_SERVER_CATALOG_READINESS_H

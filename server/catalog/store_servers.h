@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The servers of a store that is made of some, as metrics and readiness show them.
+ * The servers of a store that has some (backends/store_servers.h), as metrics and readiness show
+ * them.
  */
 #ifndef HPS_SERVER_CATALOG_STORE_SERVERS_H
 #define HPS_SERVER_CATALOG_STORE_SERVERS_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a model's tables, by which a look-up that names no table means the i-th one: HPS's
- * and Triton's way. It is the model's, so that a place means the same table in every version: new
- * tables come behind the known ones, and a table keeps its place while no version has it. Not
- * synchronised: the catalog's are under its lock.
+ * The order of a model's tables, for look-ups that name no table, as HPS's and Triton's do not: the
+ * i-th list of keys is for the i-th table. The order is kept per model, so that a place means the
+ * same table in every version: new tables come behind the known ones, and a table keeps its place
+ * while no version has it. Not synchronised: the catalog's are under its lock.
  */
 #ifndef HPS_SERVER_LOAD_TABLE_ORDER_H
 #define HPS_SERVER_LOAD_TABLE_ORDER_H

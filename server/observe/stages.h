@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the time of one look-up goes: it is in exactly one stage at a time, from its first byte to
- * its last, so that the stages add up to its duration. Whoever has the look-up at hand moves it on;
- * one thread at a time.
+ * Where the time of one look-up goes: a look-up is in exactly one stage at a time, from its first
+ * byte to its last, so that the stages add up to its duration. The thread that has the look-up
+ * says when the next stage begins; one thread at a time.
  */
 #ifndef HPS_SERVER_OBSERVE_STAGES_H
 #define HPS_SERVER_OBSERVE_STAGES_H

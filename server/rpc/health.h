@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * grpc.health.v1: SERVING while the server is ready, for "" (the server) and for each of its
- * services by name; NOT_SERVING otherwise, also while it drains.
+ * services by name; NOT_SERVING otherwise, also while it drains. The status: any thread; calls: the
+ * loop thread of their connection.
  */
 #ifndef HPS_SERVER_RPC_HEALTH_H
 #define HPS_SERVER_RPC_HEALTH_H

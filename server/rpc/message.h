@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * protobuf-c messages of the small services (Admin, Health, Reflection): unpacking that takes a
- * bounded amount of memory, and sending.
+ * bounded amount of memory, and sending. Unpacking: any thread; sending: the call's loop thread.
  */
 #ifndef HPS_SERVER_RPC_MESSAGE_H
 #define HPS_SERVER_RPC_MESSAGE_H

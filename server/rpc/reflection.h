@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * grpc.reflection.v1 and v1alpha (the same messages): services and descriptors for clients that
- * have no protos.
+ * have no protos. Calls: the loop thread of their connection.
  */
 #ifndef HPS_SERVER_RPC_REFLECTION_H
 #define HPS_SERVER_RPC_REFLECTION_H

@@ -102,7 +102,7 @@ hps_status update_unreachable(const struct hps_update_stream *stream, struct hps
 /* NULL: it has not been listed, nor stored. */
 struct update_partition *update_find_partition(struct hps_update_stream *stream, const char *topic,
                                                int32_t number);
-/* It STARTS. NULL: no memory. */
+/* The new partition STARTS. NULL: no memory. */
 struct update_partition *update_add_partition(struct hps_update_stream *stream, const char *topic,
                                               int32_t number, const struct hps_update_route *route);
 /* What is stored: partitions, whether it is frozen, since when the files lack updates. */
@@ -118,7 +118,8 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
 void update_check_caught_up(struct hps_update_stream *stream, struct update_partition *partition);
 void update_gap(struct hps_update_stream *stream, struct update_partition *partition,
                 int64_t accept, const char *fmt, ...) HPS_PRINTF(4, 5);
-/* It is read no more; `phase` is none that reads. GAP, OTHER, GONE and FAILED are logged. */
+/* The partition is read no more; `phase` is none that reads. GAP, OTHER, GONE and FAILED are
+ * logged. */
 void update_stop_partition(struct hps_update_stream *stream, struct update_partition *partition,
                            enum update_phase phase, const char *reason);
 /* Have it read from `offset`. phase: RUNS; CHECKS, if the record there is to be the last one. */
@@ -210,7 +211,7 @@ void update_show_rejected(struct hps_update_stream *stream, const char *topic, i
 
 /* Has the version passed over records, as the batch at hand leaves it? */
 bool update_is_apart(const struct hps_update_stream *stream);
-/* Its name in a shared tier. */
+/* The id of the partition in a shared tier. */
 uint64_t update_log_partition(const struct update_partition *partition,
                               const struct hps_position *at);
 /* Between which positions the batch at hand lies. spans: [n_partitions], part_spans: [n_parts] */

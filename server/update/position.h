@@ -26,17 +26,18 @@
  *           88  u64    hash of key and value
  *           96  i64  from where on records were passed over as the version was frozen; -1: from
  *                    nowhere
- *          104  i64  since when (Unix ms) deletes may be missing where as-of is not known; 0: not
- * known 112       the cluster's id; none where the source did not say (a manifest) the topic's id,
- * likewise
+ *          104  i64  since when (Unix ms) deletes may be missing where as-of is not known;
+ *                    0: not known
+ *          112       the cluster's id; none where the source did not say (a manifest)
+ *          then      the topic's id, likewise
  *
  * Format 2 has the cluster's id at 72 and neither witness nor topic's id: the last record is the
- * witness. Format 1 has it at 56, and nobody knows whether records were passed over: as if they
- * were from 0 on.
+ * witness. Format 1 has the cluster's id at 56, and nobody knows whether records were passed over:
+ * as if they were from 0 on.
  *
- * Two more of a version have no partition: "frozen" (u8: whether records that name no version are
- * passed over; u64: the switch of the model that was the last one then) and "start" (i64, Unix ms:
- * since when its files may lack updates).
+ * Two more records of a version belong to no partition: "frozen" (u8: whether records that name no
+ * version are passed over; u64: the switch of the model that was the last one then) and "start"
+ * (i64, Unix ms: since when its files may lack updates).
  */
 #ifndef HPS_SERVER_UPDATE_POSITION_H
 #define HPS_SERVER_UPDATE_POSITION_H

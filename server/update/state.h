@@ -328,8 +328,8 @@ struct update_share {
     enum update_share_phase phase;
     struct hps_space *space;       /* NULL: no tier is shared */
     bool alone;                    /* it is the lowest one: the rows have no other copy */
-    bool place_due;                /* it is to be told where the version is */
-    bool told;                     /* that it lags and cannot be mended */
+    bool place_due;                /* the tier is yet to learn where the version is */
+    bool told;                     /* logged: it lags and cannot be mended */
     struct hps_consumer *consumer; /* REPLAYS */
     struct hps_update_decoder *decoder;
     uint64_t due_us;    /* when to look again */
@@ -371,7 +371,7 @@ struct hps_update_stream {
     struct update_share share;
 };
 
-/* It answers questions: also while its own connections are down. */
+/* The log answers questions: also while connections of the stream's consumer are down. */
 static inline bool update_is_connected(const struct hps_update_stream *stream)
 {
     return stream->link.phase == UPDATE_LINK_UP || stream->link.phase == UPDATE_LINK_PARTIAL;

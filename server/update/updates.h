@@ -10,7 +10,7 @@
  *
  * What one partition is doing:
  *
- *     STARTING ──▶ RUNNING ──▶ GAP | GONE | FAILED      told with a reason; nothing is applied
+ *     STARTING ──▶ RUNNING ──▶ GAP | GONE | FAILED      shown with a reason; nothing is applied
  *        ▲  └────────┬──▶ PAUSED (operator)  │
  *        └───────────┴──────────◀────────────┘  resume; seek; accept-gap; the topic is there again
  *
@@ -23,11 +23,11 @@
  * waits until the thread has done so. `lock` of the updater holds the list of streams.
  *
  * A tier that is shared with other daemons holds what the log makes of the files (docs/redis.md).
- * What is behind there is brought on by a second consumer of the stream, one poll of it between two
- * of the first: from the lowest position up to what is published; or emptied, if the log has no
- * more what it lacks, or too much of it. A version that has passed over records (a seek forward, a
- * gap, frozen) is not what others have, and leaves such a tier alone; a seek back to them ends
- * that.
+ * Shards of it that are behind catch up by a second consumer of the stream, one poll of it between
+ * two of the first: from the lowest position up to what is published; or are emptied, if the log no
+ * longer has what they lack, or they lack too much. A version that has passed over records (a seek
+ * forward, a gap, frozen) is not what others have, and leaves such a tier alone; a seek back to
+ * them ends that.
  *
  * A version is *frozen* when one of another lineage is made the active one: records that name no
  * version are passed over from then on, those that name it are applied. A seek ends that. Stored
@@ -102,8 +102,8 @@ hps_status hps_updater_place(struct hps_version *version, struct hps_error *err)
 void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches);
 /* Apply nothing more; does not wait for the batch under way. */
 void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version);
-/* This version of the model is the active one now, by its switch number n_switches: those of
- * another lineage that know no later one are frozen. Also once at each start. */
+/* This version of the model is the active one now, by its switch number n_switches: versions
+ * of another lineage that have heard of no later switch are frozen. Also once at each start. */
 void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
                            uint64_t n_switches);
 /* Is version `number` fresh enough to become the model's active one: no further behind its updates
@@ -171,7 +171,7 @@ struct hps_stream_view {
     int64_t version;
     bool active;
     bool frozen;
-    bool listed;                            /* the log has told its topics */
+    bool listed;                            /* the log has listed its topics */
     bool connected;                         /* to the log: some server of it answers */
     char away[200];                         /* why not; "": it is */
     bool leaders_up;                        /* the leaders of all partitions have answered lately */

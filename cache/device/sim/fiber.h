@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fibers: stacks that a thread switches between, in a few nanoseconds. The simulated device runs
- * each thread of a kernel on one. AddressSanitizer is told of every switch; to ThreadSanitizer each
- * fiber is a thread of its own, and a switch orders nothing (simt.c says what does).
+ * each thread of a kernel on one. AddressSanitizer is notified of every switch; to ThreadSanitizer
+ * each fiber is a thread of its own, and a switch orders nothing (simt.c says what does).
  *
  * Thread: a fiber belongs to the thread that made it.
  */
@@ -31,7 +31,7 @@ hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *a
 void hps_fiber_free(struct hps_fiber *fiber);
 /* Leave `from`, which runs, for `to`; returns when somebody switches to `from`. */
 #if defined(HPS_FIBER_BARE)
-/* A fiber begins with where its stack stands. */
+/* A fiber begins with its saved stack pointer. */
 void hps_fiber_swap(void **from_sp, void *to_sp);
 static inline void hps_fiber_switch(struct hps_fiber *from, struct hps_fiber *to)
 {

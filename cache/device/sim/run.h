@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a stream of the simulated device runs a launch.
+ * How a stream of the simulated device runs a launch. The stream's thread.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_RUN_H
 #define HPS_CACHE_DEVICE_SIM_RUN_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the simulated device tells ThreadSanitizer and AddressSanitizer: which work is ordered
- * before which, and on which stack a thread stands. Nothing in other builds.
+ * before which, and on which stack a thread runs. Nothing in other builds.
  *
  * The files of the simulator itself (fiber.c, simt.c, device.c) are not instrumented, so that
  * their own locks and queues order nothing in ThreadSanitizer's eyes. Only what is said here does.

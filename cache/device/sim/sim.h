@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Simulated devices, for tests: a library of its own, which hpsd does not contain. hpsd-sim and the
- * programs of tests do.
+ * Simulated devices, for tests: a library of its own, linked by hpsd-sim and the programs of tests,
+ * and never by hpsd.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_SIM_H
 #define HPS_CACHE_DEVICE_SIM_SIM_H
