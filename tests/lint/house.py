@@ -138,18 +138,20 @@ HEAP_IN = {
     "base/heap.c": "the one caller of libc's heap",
     "tests/lib/fault_heap.c": "the failing heap stands where libc's heap stands",
 }
-LOCKS = r"pthread_(?:mutex|cond|condattr|mutexattr|rwlock|rwlockattr|spin|barrier)_\w+|PTHREAD_\w+_INITIALIZER"
+LOCKS = (r"pthread_(?:mutex|cond|condattr|mutexattr|rwlock|rwlockattr|spin|spinlock|barrier)_\w+|PTHREAD_\w+_INITIALIZER|"
+         r"(?:mtx|cnd)_\w+|std::(?:\w*mutex|condition_variable\w*|\w+_lock|lock_guard)")
 LOCKS_IN = ("base/lock.h", "base/lock.c")
 UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|srand|system|popen"
 SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep"
 
 # Who asks a store for rows: the tier walk, and updates for those of the one tier that they are about to write.
 READERS = ("backends", "cache/lookup", "cache/update")  # backends: a store that asks itself, table by table
-STORE_READ = re.compile(r"(?:->|\.)(get|get_many)\s*\(")
+STORE_READ = re.compile(r"(?:->|\.)(get|get_many)\b(?!\s*=[^=])")  # called, or taken to be called by another name
 # What a walk, and whoever goes through what it did, may not ask: which tier this is, by its kind or by its store's name.
 # Capabilities (cache/version/tier.h) say what it can; an embedding cache is among hps_version_tiers like the others.
 KINDLESS = ("cache/lookup", "server/lookup")
-KIND_TEST = re.compile(r"[=!]=\s*HPS_TIER_(?!COUNT)\w+|\bHPS_TIER_(?!COUNT)\w+\s*[=!]=|\bcase\s+HPS_TIER_|"
+KIND_TEST = re.compile(r"(?:[=!]=|[<>]=?)\s*HPS_TIER_(?!COUNT)\w+|\bHPS_TIER_(?!COUNT)\w+\s*(?:[=!]=|[<>])|"
+                       r"\bcase\s+HPS_TIER_|"
                        r"\bstrcmp\s*\([^;]*\bops->name\b")
 STORES_LOOP = re.compile(r"\bversion->n_tiers\b")
 
@@ -629,11 +631,16 @@ PLANTS = [  # rule, file, content
     ("banned call", "base/d.c", C + "void *f(void)\n{\n    return malloc(1);\n}\n"),
     ("lock", "cache/lookup/e.c", C + "static pthread_mutex_t a;\n"),
     ("lock", "base/l.c", C + "void f(void *a)\n{\n    pthread_cond_wait(a, a);\n}\n"),
+    ("lock", "base/m.c", C + "void f(void *a)\n{\n    mtx_lock(a);\n}\n"),
+    ("lock", "backends/rocksdb/listener.cc", C + "static std::mutex a;\n"),
     ("lock", "server/c.h", C + "#define LOCK PTHREAD_MUTEX_INITIALIZER\n"),
     ("banned call", "net/b.c", C + "void f(char *a)\n{\n    strcpy(a, a);\n}\n"),
     ("banned call", "tests/unit/base/test_z.c", C + "void f(void)\n{\n    usleep(1);\n}\n"),
     ("store read", "server/load/b.c", C + "void f(void)\n{\n    space->store->ops->get(space, &call, t, &b);\n}\n"),
     ("store read", "server/admin/c.c", C + "void f(void)\n{\n    ops.get_many(space, &call, parts, 2);\n}\n"),
+    ("store read", "server/load/d.c", C + "void f(void)\n{\n    read_fn *read = ops->get;\n}\n"),
+    ("store read", "server/admin/e.c", C + "void f(void)\n{\n    (*ops->get)(space);\n}\n"),
+    ("tier kind", "cache/lookup/i.c", C + "int f(int k)\n{\n    return k > HPS_TIER_GPU;\n}\n"),
     ("tier kind", "cache/lookup/e.c", C + "int f(int k)\n{\n    return k == HPS_TIER_HOST;\n}\n"),
     ("tier kind", "cache/lookup/f.c", C + "int f(int k)\n{\n    return HPS_TIER_GPU != k;\n}\n"),
     ("tier kind", "server/lookup/g.c", C + 'int f(void)\n{\n    return strcmp(space->store->ops->name, "redis");\n}\n'),
