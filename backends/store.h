@@ -196,8 +196,8 @@ struct hps_store_ops {
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 
-    /* Every row of a table in key order, in batches; used to fill tiers above at start, and for an
-     * export. Of a shared store in any order, and some more than once: of those the last counts.
+    /* Every row of a table in key order, in batches: to refill tiers above after a start, and for
+     * an export. Of a shared store in any order, and some more than once: of those the last counts.
      * `fn` may ask the space for rows itself; its failure ends the scan.
      * error   INVALID: what is there has other keys, rows or shards than it should; UNAVAILABLE:
      *         some of it is out of reach; DATA_LOSS: some of it went, or is damaged;
@@ -215,7 +215,7 @@ struct hps_space {
     struct hps_store *store;
     /* Set by a store that evicts, before it first lets a row go or leaves out one that was put: a
      * miss proves nothing about the stores below any more. So ask for it after the miss. Whoever
-     * fills an empty space anew may clear it before. */
+     * refills an empty space may clear it before. */
     atomic_bool incomplete;
 };
 

@@ -11,7 +11,7 @@
 struct hps_check {
     const struct hps_config *config; /* finished; borrowed */
     /* There is a persistent store already, with unknown versions in it: it is not opened. Then
-     * files that are missing are told as a warning, as only a first start needs them. */
+     * files that are missing are reported as a warning, as only a first start needs them. */
     bool stored;
     /* Called for each finding. An error: hpsd would start, but the model would not be loaded. */
     void (*tell)(void *ctx, bool is_error, const char *text);

@@ -47,7 +47,7 @@ struct area {
 
 enum phase { PHASE_INPUT, PHASE_DIRECT, PHASE_MEMORY, PHASE_MERGE, PHASE_FAILED };
 
-/* Where records go: apart for the caller, interleaved for a run. */
+/* Where records go: keys and rows into two arrays for the caller, interleaved for a run. */
 struct target {
     uint8_t *keys;
     uint8_t *rows;

@@ -140,7 +140,7 @@ hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event
  */
 void hps_event_free(struct hps_event *event);
 /* The event completes when all that was given to the stream before has. May be used again, once
- * those who wait for it have been told to. */
+ * hps_stream_q_wait has been called for all that are to wait for it. */
 hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream) HPS_MUST_CHECK;
 /* What is given to the stream from now on waits for the event as it was last recorded. */
 hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event) HPS_MUST_CHECK;

@@ -35,7 +35,7 @@ struct gpu_change {
     uint32_t table_id;
     uint32_t n;
     uint32_t n_staged;
-    bool empties; /* the table's cache, of all rows: in place of an update; part of gpu_table */
+    bool empties; /* the table's cache, of all rows: in place of an update; a member of gpu_table */
     uint64_t number;
     size_t bytes;
     hps_key *keys; /* [n] */

@@ -140,7 +140,7 @@ uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t tabl
  * last made; false where there is none. */
 bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id);
 /* Whoever puts them all there says so before it reads the first, and once all are queued. One
- * thread per table at a time, else the table may count as filled too late. */
+ * thread per table at a time, else the table may count as whole too late. */
 void hps_gpu_space_fill_begin(struct hps_gpu_space *space, uint32_t table_id);
 void hps_gpu_space_fill_end(struct hps_gpu_space *space, uint32_t table_id);
 /* Memory that caches with these shares take. */

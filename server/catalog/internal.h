@@ -141,13 +141,13 @@ struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct cata
                                         struct hps_version *version, enum entry_state state);
 /* Give the version the policies that the configuration and its embedding cache make. Lock held. */
 void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry);
-/* Unlink and free a model without versions. Lock held, or nobody else knows the catalog. */
+/* Unlink and free a model without versions. Lock held, or nobody else uses the catalog. */
 void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model);
 /* Unlink and free the entry, not its version; a model without versions that no configuration names
  * goes too. Lock held. */
 void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
                           struct catalog_entry *entry);
-/* Sort the spaces of its version by role. Lock held, or nobody else knows the catalog. */
+/* Sort the spaces of its version by role. Lock held, or nobody else uses the catalog. */
 void catalog_entry_spaces(struct catalog_entry *entry);
 void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version);
 /* Forget the series of one version, or of its model if that has no other. Lock held, the version
@@ -162,13 +162,13 @@ double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalo
 /* ---- recover.c ------------------------------------------------------------------------------- */
 
 /* Bring back the versions of the persistent store, which there is, and remove what no record names.
- * May block; nobody else knows the catalog. error: as hps_catalog_open */
+ * May block; nobody else uses the catalog. error: as hps_catalog_open */
 hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
 /* Have the loader thread warm up and refill the resident versions of a model, as after a start.
- * Lock held, or nobody else knows the catalog. */
+ * Lock held, or nobody else uses the catalog. */
 void catalog_refill_model(struct hps_catalog *catalog, struct catalog_model *model);
 
-/* ---- model.c: under switch_lock, or nobody else knows the catalog ---------------------------- */
+/* ---- model.c: under switch_lock, or nobody else uses the catalog ----------------------------- */
 
 /* What the model's record says from now on; `without`: a version that goes, 0: none. */
 struct catalog_model_change {
@@ -277,7 +277,7 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
 
 /* ---- ready.c --------------------------------------------------------------------------------- */
 
-/* Have look-ups of the model told whether it is to come, and how far it is. Lock held. */
+/* Set what look-ups of the model answer while it is to come: that, and how far it is. Lock held. */
 void catalog_expect(struct hps_catalog *catalog, struct catalog_model *model);
 /* The same of all models. Lock not held. */
 void catalog_expect_all(struct hps_catalog *catalog);

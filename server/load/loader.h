@@ -67,7 +67,7 @@ struct hps_load_progress {
     atomic_bool cancel; /* set by anybody: the load ends with CANCELLED */
 };
 
-/* Open every file once, fill version->tables (names, widths, default rows) and say what a load
+/* Open every file once, set version->tables (names, widths, default rows) and say what a load
  * needs. host_used_bytes: by all resident versions. version has as many tables as the source. */
 hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
                          uint64_t host_used_bytes, struct hps_version *version,

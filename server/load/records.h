@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the persistent store keeps of models and versions: the records of the catalog. Used under
- * the catalog's switch_lock, or while nobody else knows the catalog.
+ * the catalog's switch_lock, or while nobody else uses the catalog.
  */
 #ifndef HPS_SERVER_LOAD_RECORDS_H
 #define HPS_SERVER_LOAD_RECORDS_H

@@ -2,8 +2,7 @@
  *
  * Hot keys, from look-ups into records of the persistent store and from there into the host map and
  * the embedding caches: of the versions that a restart brings back, and of a version that takes
- * over. Hot keys are kept by the names of model and table, so that the next version
- * can use them.
+ * over. Hot keys are kept by the names of model and table, so that the next version can use them.
  *
  * The catalog decides when; what may block runs on its loader and warm-up threads.
  */

@@ -70,7 +70,7 @@ struct hps_redis_cluster {
 
     /* The map of slots is asked for when it is wanted and refresh_at_us has come. */
     bool refresh_wanted;
-    int16_t refresh_hint; /* who knows it best; NOBODY */
+    int16_t refresh_hint; /* the node to ask first; NOBODY */
     uint64_t refresh_at_us;
     uint64_t refreshed_us;
     uint32_t n_refreshes_failed; /* in a row, each having asked everybody */
