@@ -15,7 +15,7 @@
  * report it where they can, but one that has grown past our offset while nobody looked reads on as
  * if nothing had happened. So who reads keeps a *witness*, a record that was read once, and has the
  * log asked for it again (recall): another record at that offset is another topic. Where topics
- * have ids, the id tells.
+ * have ids, they show which topic it is.
  *
  *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                 │                            └▶ DOWN … UP: the log reconnects by itself
@@ -124,8 +124,8 @@ struct hps_consumer_record {
 
 enum hps_consumer_event_kind {
     /* Of a partition, by its tag. */
-    HPS_CONSUMER_CAUGHT_UP, /* all up to `offset` - 1 were delivered; told again after more came.
-                               Says nothing of when: see heard */
+    HPS_CONSUMER_CAUGHT_UP, /* all up to `offset` - 1 were delivered; reported again after more
+                               came. Says nothing of when: see heard */
     HPS_CONSUMER_GAP,    /* `offset` was asked for, the log has [low, high): stopped, unassigned */
     HPS_CONSUMER_GONE,   /* topic or partition is not there (any more): stopped, unassigned. When it
                             is listed again, it may be another of the same name */
@@ -180,7 +180,7 @@ struct hps_consumer_ops {
     /* The topics of this consumer's model, in order of name, as the log has them now. To be asked
      * at first, every so often (new topics, more partitions), and after GONE.
      * owner   out_topics is borrowed until the next call of topics, or close
-     * error   UNAVAILABLE, UNAUTHENTICATED: also told by an event; DEADLINE */
+     * error   UNAVAILABLE, UNAUTHENTICATED: also reported by an event; DEADLINE */
     hps_status (*topics)(struct hps_consumer *consumer, uint32_t timeout_ms,
                          struct hps_consumer_topics *out_topics, struct hps_error *err);
     /* Have the partition's leader asked for its end, from now on and about every 50 ms, in the

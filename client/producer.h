@@ -94,7 +94,7 @@ typedef void (*hps_producer_position_fn)(void *ctx, const char *topic, uint32_t 
 void hps_producer_positions(const struct hps_producer *producer, hps_producer_position_fn fn,
                             void *ctx);
 /* Offsets from first to last are those of records that were acknowledged, and of no others unless
- * there are very many ranges, or records whose offset the broker did not tell. */
+ * there are very many ranges, or records whose offset the broker did not say. */
 typedef void (*hps_producer_range_fn)(void *ctx, const char *topic, uint32_t partition,
                                       int64_t first, int64_t last);
 /* All of them, partition by partition as above, and in a partition as they were acknowledged. */

@@ -33,8 +33,8 @@ void hps_text_fini(struct hps_text *source);
 
 /* Line, counted from 1, of a byte. */
 unsigned hps_text_line(const struct hps_text *source, size_t offset);
-/* Offset of the value at `path` in text that is legal JSON; where it cannot be told, of the nearest
- * enclosing value. `path` NULL: the root. */
+/* Offset of the value at `path` in text that is legal JSON; where it cannot be found, of the
+ * nearest enclosing value. `path` NULL: the root. */
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
 /* The value as written, cut to size; blanks for control characters. */
 void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,

@@ -35,7 +35,7 @@ enum client_phase {
     CLIENT_WAITING,  /* for a connection; path and request are kept */
     CLIENT_SENT,     /* on its stream; no header of the answer has come */
     CLIENT_ANSWERED, /* the answer's headers have begun to come */
-    CLIENT_DONE,     /* the caller is being told; freed then */
+    CLIENT_DONE,     /* the caller's callback runs; freed then */
     CLIENT_PHASES,
 };
 
@@ -51,7 +51,7 @@ struct hps_grpc_client_call {
     struct hps_timer deadline;
     struct hps_grpc_decoder decoder;
     unsigned http_status;
-    int code; /* -1: not told */
+    int code; /* -1: none came */
     bool grpc_type;
     struct hps_buf text; /* decoded grpc-message */
     char *path;          /* while it waits, and while it may have to be sent again */
@@ -108,7 +108,7 @@ void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *b
 
 /* ---- grpc_client.c --------------------------------------------------------------------------- */
 
-/* What a connection tells of its streams. */
+/* What a connection reports of its streams. */
 void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *name,
                         size_t name_size, const char *value, size_t value_size);
 void grpc_client_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size);

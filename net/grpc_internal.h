@@ -68,7 +68,7 @@ struct hps_grpc_server {
 enum grpc_loop_phase {
     GRPC_LOOP_SERVING,
     GRPC_LOOP_DRAINING, /* connections end with their calls; new ones are closed */
-    GRPC_LOOP_DRAINED,  /* none was left: the owner has been told */
+    GRPC_LOOP_DRAINED,  /* none was left: the owner has been notified */
     GRPC_LOOP_FREED,    /* adoptions that are under way still refer to it */
     GRPC_LOOP_PHASES,
 };
@@ -169,7 +169,7 @@ struct hps_grpc_call {
     uint64_t start_us;
     uint64_t client;
     char peer[GRPC_PEER_BYTES];
-    bool delivered;  /* the service knows the call: it is told of the end */
+    bool delivered;  /* the service has the call: it is notified of the end */
     bool delivering; /* a message is with the service just now, which borrows its bytes */
     bool keep;       /* the service keeps the message that it was given last */
 
@@ -267,7 +267,7 @@ void grpc_conn_sane(const struct grpc_conn *conn);
  * error   NULL: no memory
  */
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream);
-/* The stream is closed: service and observer are told, and the stream's reference is dropped.
+/* The stream is closed: service and observer are notified, and the stream's reference is dropped.
  *
  * unit    error of RFC 9113, or HPS_HTTP2_LOST
  */
@@ -313,7 +313,7 @@ void grpc_call_sent(struct hps_grpc_call *call);
 void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
 /* What speaks HTTP/2 but not gRPC gets a status of HTTP, which ends the call; `status` is what the
- * observer is told. */
+ * observer is notified. */
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status);
 
 /* ---- grpc_server.c --------------------------------------------------------------------------- */

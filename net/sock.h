@@ -23,7 +23,7 @@ hps_status hps_sock_local(int fd, struct hps_addr *out_addr) HPS_MUST_CHECK;
 
 /* Start to connect to the next of the places where `addr` was found that does not refuse at once.
  * UNAVAILABLE (or what else the last one came to, with `addr` named in `err`) when none is left;
- * else writability tells, see hps_sock_connected. Never blocks. */
+ * else writability shows it, see hps_sock_connected. Never blocks. */
 hps_status hps_sock_connect_next(const struct hps_addr *addr, struct hps_places *places,
                                  int *out_fd, struct hps_error *err) HPS_MUST_CHECK;
 /* The same after looking the address up, which may block. */

@@ -75,8 +75,8 @@ enum hps_kafka_phase {
     HPS_KAFKA_READS,    /* it is assigned; its records are delivered */
     HPS_KAFKA_SEARCHES, /* it is assigned; the end of what cannot be read is searched: partitions.c
                          */
-    HPS_KAFKA_STOPPED,  /* it has come to an end, which the next poll tells */
-    HPS_KAFKA_TOLD,     /* ... has told: the one after that forgets it */
+    HPS_KAFKA_STOPPED,  /* it has come to an end, which the next poll reports */
+    HPS_KAFKA_TOLD,     /* ... has reported: the poll after that forgets the partition */
     HPS_KAFKA_PHASES
 };
 
@@ -103,15 +103,15 @@ struct hps_kafka_stop {
     char text[HPS_KAFKA_TEXT_BYTES];
 };
 
-/* A partition that is read, or that has an end to be told. In order of (topic, number). */
+/* A partition that is read, or that has an end to be reported. In order of (topic, number). */
 struct hps_kafka_partition {
     rd_kafka_topic_t *topic; /* a reference */
     int32_t number;
     uint32_t tag;
     enum hps_kafka_phase phase;
     int64_t next;     /* to be delivered; those before it never are */
-    bool caught_up;   /* to be told in this poll */
-    bool bad;         /* to be told in this poll: search.from to `next` */
+    bool caught_up;   /* to be reported in this poll */
+    bool bad;         /* to be reported in this poll: search.from to `next` */
     bool asked_again; /* after an error that may not be of where it is read now */
     struct hps_kafka_stop stop;
     struct hps_kafka_search search;
@@ -130,13 +130,13 @@ struct hps_kafka_ask {
     bool late; /* was waited for in vain: not waited for again */
 };
 
-/* The cluster, as this consumer reaches it, and what of that was told. */
+/* The cluster, as this consumer reaches it, and what of that was reported. */
 enum hps_kafka_link_phase {
     HPS_KAFKA_UP,
-    HPS_KAFKA_FALLING, /* no broker answers: DOWN is to be told */
-    HPS_KAFKA_DOWN,    /* ... was told */
-    HPS_KAFKA_CHANGED, /* ... was told with another reason: to be told again */
-    HPS_KAFKA_RISING,  /* it answers again: UP is to be told */
+    HPS_KAFKA_FALLING, /* no broker answers: DOWN is to be reported */
+    HPS_KAFKA_DOWN,    /* ... was reported */
+    HPS_KAFKA_CHANGED, /* ... was reported with another reason: to be reported again */
+    HPS_KAFKA_RISING,  /* it answers again: UP is to be reported */
     HPS_KAFKA_FATAL,   /* the handle is of no more use */
     HPS_KAFKA_LINK_PHASES
 };
@@ -155,7 +155,7 @@ struct hps_kafka_held {
     uint64_t message_bytes; /* of one, about, lately */
 };
 
-/* What was told of commits. */
+/* What was reported of commits. */
 struct hps_kafka_commits_seen {
     uint64_t n_changes;
     bool fail;
@@ -191,7 +191,7 @@ struct hps_kafka_consumer {
     uint32_t n_partitions;
     uint32_t partitions_capacity;
     uint32_t n_searching; /* partitions that SEARCH */
-    bool has_news;        /* some partition has something to tell */
+    bool has_news;        /* some partition has something to report */
     uint64_t check_us;    /* when to look whether what was assigned is there; 0: it was */
 
     struct hps_kafka_link link;
@@ -238,14 +238,14 @@ void hps_kafka_partition_failed(struct hps_kafka_consumer *c, struct hps_kafka_p
 /* Is the record to be delivered? Not while the end of what cannot be read is searched. */
 bool hps_kafka_partition_takes(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
                                const rd_kafka_message_t *message);
-/* Searches that have waited long enough. Not while records are gathered: what was found is told
+/* Searches that have waited long enough. Not while records are gathered: what was found is reported
  * before anything that comes behind it. */
 void hps_kafka_partitions_search(struct hps_kafka_consumer *c);
 /* Tell of those that are read and are not there any more, by a list of all topics. */
 void hps_kafka_partitions_check(struct hps_kafka_consumer *c, const struct rd_kafka_metadata *all);
 /* librdkafka does not always say that what was assigned is not there: look once. */
 void hps_kafka_partitions_check_late(struct hps_kafka_consumer *c);
-/* Forget those whose end was told by the last poll. */
+/* Forget those whose end was reported by the last poll. */
 void hps_kafka_partitions_sweep(struct hps_kafka_consumer *c);
 /* Messages that the last poll delivered are no longer borrowed. */
 void hps_kafka_held_release(struct hps_kafka_consumer *c);

@@ -34,7 +34,8 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
  *    makes no row right that is wrong: it only costs questions.
  */
 
-/* How often a shard changed, to tell an answer that is older than what has been heard since. */
+/* How often a shard changed, by which an answer is found to be older than what has been heard
+ * since. */
 struct redis_shard_seen {
     uint32_t n_changes; /* of what is known of it */
     uint32_t n_writes;  /* of ours, and that it was not there */

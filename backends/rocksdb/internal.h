@@ -85,9 +85,9 @@ struct hps_rocksdb_health {
     struct hps_lock lock; /* leaf: all below, which is read without it where it is atomic */
     _Atomic(enum hps_rocksdb_writes) writes;
     uint64_t full_wal;                  /* number of the WAL that a write failed in; 0: none */
-    _Atomic uint64_t n_events;          /* errors and ends of them that RocksDB has told */
+    _Atomic uint64_t n_events;          /* errors and ends of them that RocksDB has reported */
     uint64_t n_events_seen;             /* rocksdb-sync's: when it last saw a write taken */
-    struct hps_rocksdb_damage *damages; /* told, and not written down yet */
+    struct hps_rocksdb_damage *damages; /* reported, and not written down yet */
 };
 
 struct hps_rocksdb_wal {
@@ -98,7 +98,7 @@ struct hps_rocksdb_wal {
     bool started;
     struct hps_lock lock; /* the two below */
     struct hps_cond wake;
-    bool woken; /* something was told */
+    bool woken; /* something was reported */
     bool closing;
 };
 
@@ -218,7 +218,7 @@ void hps_rocksdb_damaged_mark(struct hps_rocksdb *store);
 /* ---- health.c -------------------------------------------------------------------------------- */
 
 void hps_rocksdb_health_init(struct hps_rocksdb_health *health);
-/* The database is closed: RocksDB tells nothing any more. */
+/* The database is closed: RocksDB reports nothing any more. */
 void hps_rocksdb_health_fini(struct hps_rocksdb_health *health);
 /* What the listener calls; ctx: the store, from before its database is opened until after it is
  * closed. */
@@ -238,7 +238,7 @@ void hps_rocksdb_write_end(struct hps_rocksdb *store, uint64_t begun, const char
 /* One of rocksdb-sync has failed, which has the gate for itself. */
 void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text);
 
-/* Has a write been taken since RocksDB last told something? Of rocksdb-sync. */
+/* Has a write been taken since RocksDB last reported something? Of rocksdb-sync. */
 bool hps_rocksdb_health_settled(const struct hps_rocksdb *store);
 /* The same, found out by a write if need be. Of rocksdb-sync, which has the gate for itself. */
 bool hps_rocksdb_takes_writes(struct hps_rocksdb *store);
@@ -255,7 +255,7 @@ void hps_rocksdb_wal_fini(struct hps_rocksdb_wal *wal);
 void hps_rocksdb_wals_limit(struct hps_rocksdb *store);
 /* Start rocksdb-sync, the last thing of an open. EXHAUSTED */
 hps_status hps_rocksdb_sync_start(struct hps_rocksdb *store, struct hps_error *err) HPS_MUST_CHECK;
-/* RocksDB has told something. Any thread. */
+/* RocksDB has reported something. Any thread. */
 void hps_rocksdb_sync_wake(struct hps_rocksdb *store);
 /* Also where it was not started. What was written is on disk afterwards. */
 void hps_rocksdb_sync_stop(struct hps_rocksdb *store);

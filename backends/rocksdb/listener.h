@@ -55,7 +55,7 @@ enum hps_rocksdb_severity {
 
 struct hps_rocksdb_event {
     enum hps_rocksdb_event_kind kind;
-    int reason; /* enum hps_rocksdb_reason, or another number; -1: not told */
+    int reason; /* enum hps_rocksdb_reason, or another number; -1: not given */
     int code;   /* enum hps_rocksdb_code, or another number; so are the next two */
     int subcode;
     int severity;
@@ -70,7 +70,7 @@ typedef void hps_rocksdb_event_fn(void *ctx, const struct hps_rocksdb_event *eve
 extern "C" {
 #endif
 
-/* Have the next listener that this thread's options name tell `fn`. A database with these options
+/* Have the next listener that this thread's options name call `fn`. A database with these options
  * does so until it is closed. */
 void hps_rocksdb_listener_offer(hps_rocksdb_event_fn *fn, void *ctx);
 /* End the offer. False: RocksDB has made no listener. */

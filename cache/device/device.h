@@ -192,8 +192,8 @@ struct hps_kernel {
 hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kernel,
                       uint32_t n_blocks, const void *args) HPS_MUST_CHECK;
 
-/* What a kernel told the host by hps_flag_raise (simt.h) in mapped memory; all that came before
- * that is then visible to the caller. */
+/* What a kernel passed to the host by hps_flag_raise (simt.h) in mapped memory; all that came
+ * before that is then visible to the caller. */
 static inline uint32_t hps_flag_load(const uint32_t *flag)
 {
     return __atomic_load_n(flag, __ATOMIC_ACQUIRE);

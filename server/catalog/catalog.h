@@ -115,7 +115,7 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
                             struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
 /* What hps_catalog_load would need and change. May block. out_version holds the tables; free it
  * with hps_version_free. out_effect: `diff`, to be freed, and what would go. Errors as above, but
- * for PRECONDITION: the difference tells. */
+ * for PRECONDITION: the difference says it. */
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,

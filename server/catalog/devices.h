@@ -30,7 +30,7 @@ struct hps_device_view {
 hps_status hps_devices_open(const struct hps_config *config, const struct hps_device_driver *driver,
                             struct hps_block_pool *blocks, struct hps_devices **out_devices,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* Wait until all that look-ups asked has been answered, before the loops go that are told of it.
+/* Wait until all that look-ups asked has been answered, before the loops go that get the answers.
  * Nobody asks any more. NULL is legal, here and in the next ones. */
 void hps_devices_drain(struct hps_devices *devices);
 /* Every space is closed. */

@@ -133,7 +133,7 @@ uint64_t hps_redis_cluster_epoch(const struct hps_redis_cluster *cluster);
 /* One slot of each master, for commands without keys: *out_n of them, at most `capacity`. */
 void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_slots,
                                uint32_t capacity, uint32_t *out_n);
-/* For people: "ADDRESS: what it failed with" of a node that is down, or does not tell the map of
+/* For people: "ADDRESS: what it failed with" of a node that is down, or does not send the map of
  * slots; "" if none is. */
 void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, size_t size);
 /* False: the node of that slot is left alone or unknown just now. */
@@ -160,7 +160,7 @@ struct hps_redis_node_stats {
 
 struct hps_redis_stats {
     enum hps_redis_kind kind;
-    uint32_t n_nodes;    /* as hps_redis_cluster_nodes tells them */
+    uint32_t n_nodes;    /* as hps_redis_cluster_nodes lists them */
     uint32_t n_slots;    /* that somebody has */
     uint32_t n_slots_up; /* whose master is not left alone */
     uint64_t n_refreshes;

@@ -9,12 +9,12 @@
 #include "backends/redis/client/codec.h"
 #include "net/addr.h"
 
-/* A node has slots first to last; its master is told before its replicas. */
+/* A node has slots first to last; its master is listed before its replicas. */
 typedef void (*hps_redis_slots_fn)(void *ctx, uint16_t first, uint16_t last, bool master,
                                    const struct hps_addr *addr);
 
 /* Tell what a reply to CLUSTER SLOTS says. A node without a known address is the one that was
- * asked, or on its host. IO: no such reply, from which nothing has been told. */
+ * asked, or on its host. IO: no such reply, from which nothing has been taken. */
 hps_status hps_redis_slots_read(const struct hps_redis_values *values, const struct hps_addr *asked,
                                 hps_redis_slots_fn fn, void *ctx, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -28,7 +28,7 @@ struct hps_sim_driver {
 /* A driver of simulated devices that are all like that, 8 at most. */
 struct hps_sim_driver hps_sim_driver(struct hps_device_sim_config config);
 
-/* The configuration that a text tells: "", or NAME=VALUE split by commas, of fail, hang, delay_us,
+/* The configuration that a text gives: "", or NAME=VALUE split by commas, of fail, hang, delay_us,
  * seed, memory and stall_us, each the field of that name. INVALID: what is odd is named, with
  * `name`, that of the text. */
 hps_status hps_sim_config_parse(const char *name, const char *text,
