@@ -170,10 +170,10 @@ struct hps_store_ops {
     hps_status (*space_drop)(struct hps_space *space, struct hps_error *err);
     void (*space_usage)(struct hps_space *space, struct hps_store_usage *out_usage);
 
-    /* Copy the rows of the keys it has (see struct hps_batch). On an error the batch is consistent:
-     * answered keys stay answered; in the place of a row that is missing there may be anything.
-     * UNAVAILABLE: skip this tier. DEADLINE: ask no further one. ABORTED: nothing else has the
-     * rows, and there they are of later positions than exact_position wants. */
+    /* Copy the rows of the keys that the space has (see struct hps_batch). On an error the batch is
+     * consistent: answered keys stay answered; in the place of a row that is missing there may be
+     * anything. UNAVAILABLE: skip this tier. DEADLINE: ask no further one. ABORTED: nothing else
+     * has the rows, and there they are of later positions than exact_position wants. */
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch);
     /* The same for several tables; of one that JOINS, all of them at once. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a member to the struct that it is part of: for tasks, waiters and the like, which whoever
- * calls back knows only by their own type. Any thread.
+ * The struct that a member is embedded in, from the member's address: for callbacks, which get the
+ * address of a member only (a task, a waiter). Any thread.
  */
 #ifndef HPS_BASE_CONTAINER_H
 #define HPS_BASE_CONTAINER_H

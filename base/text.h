@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text of ours against bytes of somebody else's, which may hold anything, NULs too. Any thread.
+ * Whether bytes from outside, which may hold anything, NULs too, are a given text. Any thread.
  */
 #ifndef HPS_BASE_TEXT_H
 #define HPS_BASE_TEXT_H

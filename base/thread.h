@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a thread of ours begins: it takes no signals, since those are the main thread's; and whether
- * somebody waits for what it does. Any thread.
+ * How a thread of hpsd begins: with all signals blocked, since those are the main thread's; and
+ * with lower priority if nobody waits for its work (hps_thread_background). Any thread.
  */
 #ifndef HPS_BASE_THREAD_H
 #define HPS_BASE_THREAD_H

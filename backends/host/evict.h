@@ -22,7 +22,7 @@ struct hps_host_evict {
     uint64_t *ghosts; /* [n_ghosts] sets of 4 fingerprints of keys thrown out, the newest lowest */
     uint64_t n_ghosts;
     uint64_t hand; /* of the clock: a hash */
-    unsigned tail; /* buckets that it stands behind the last home */
+    unsigned tail; /* buckets that it lies behind the last home */
     unsigned slot; /* in its bucket */
 };
 

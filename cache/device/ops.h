@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between device.c and the two kinds of device. device.c has looked at the arguments and at whether
- * the device is lost before it asks. Seen by C and by CUDA C++.
+ * The calls that each of the two kinds of device implements for device.c. device.c has looked at
+ * the arguments and at whether the device is lost before it asks. Seen by C and by CUDA C++.
  */
 #ifndef HPS_CACHE_DEVICE_OPS_H
 #define HPS_CACHE_DEVICE_OPS_H

@@ -6,8 +6,8 @@
  *   key     "<topic>/<partition>"
  *   value   little-endian:
  *            0  u8   format, 3
- *            1  u8   bits; 1: the last record is known; 2: the operator has paused it; 4: there is
- *                    a witness
+ *            1  u8   bits; 1: the last record is known; 2: the operator has paused the partition;
+ *                    4: there is a witness
  *            2  u16  bytes of the cluster's id
  *            4  u16  bytes of the topic's id
  *            6  u16  0
@@ -20,8 +20,8 @@
  *           56  i64  where the version began; -1: not known
  *           64  i64  from where on records were passed over that others may have applied; -1: from
  *                    nowhere; -2: what was there is gone
- *           72  i64  of the witness, the last record of whose topic it is known that it is the one
- *                    that is read: offset,
+ *           72  i64  of the witness, the last record that is known to be of the topic that is
+ *                    read: offset,
  *           80  i64    time (Unix ms),
  *           88  u64    hash of key and value
  *           96  i64  from where on records were passed over as the version was frozen; -1: from

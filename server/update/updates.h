@@ -19,8 +19,9 @@
  * are STARTING again after an outage, and when one of their topic is gone.
  *
  * Who owns what: the stream's thread alone touches its consumer, decoder, partitions and the pin of
- * its version; who asks gets a copy made after each turn, under the stream's lock; who commands
- * waits until the thread has done so. `lock` of the updater holds the list of streams.
+ * its version; who asks gets a copy made after each turn, under the stream's lock; who gives a
+ * command waits until the thread has carried it out. `lock` of the updater holds the list of
+ * streams.
  *
  * A tier that is shared with other daemons holds what the log makes of the files (docs/redis.md).
  * Shards of it that are behind catch up by a second consumer of the stream, one poll of it between
@@ -30,9 +31,9 @@
  * them ends that.
  *
  * A version is *frozen* when one of another lineage is made the active one: records that name no
- * version are passed over from then on, those that name it are applied. A seek ends that. Stored
- * with it is by which switch of the model that was decided, so that a start makes up for a crash
- * between a switch and what it froze.
+ * version are passed over from then on, those that name it are applied. A seek ends that. The
+ * number of the switch that decided it is stored, too: after a crash between a switch and the
+ * freezing a start freezes what was left.
  */
 #ifndef HPS_SERVER_UPDATE_UPDATES_H
 #define HPS_SERVER_UPDATE_UPDATES_H
@@ -82,15 +83,15 @@ hps_status hps_updater_new(const struct hps_updater_options *options,
 void hps_updater_stop(struct hps_updater *updater);
 void hps_updater_free(struct hps_updater *updater); /* stops */
 
-/* Keep where the files of a new version end: its manifest's start positions, and the time of its
+/* Store where the files of a new version end: its manifest's start positions, and the time of its
  * oldest file; and that no switch of its model up to now has frozen it. Before it is added, once,
  * also where there is no updater yet: on the caller's thread, which holds a pin. May block. */
 hps_status hps_updater_seed(struct hps_version *version, const struct hps_manifest *manifest,
                             uint64_t oldest_file_ms, uint64_t n_switches, struct hps_error *err)
     HPS_MUST_CHECK;
 /* A hash of where updates of files like these begin: of the positions of the manifest, and of the
- * time that partitions without one begin by. What has another one does not come to the same rows by
- * the same log. 0: there is no updater. */
+ * time that partitions without one begin by. Versions whose hashes differ do not get the same rows
+ * from the same log. 0: there is no updater. */
 uint64_t hps_updater_start_hash(const struct hps_updater *updater,
                                 const struct hps_manifest *manifest, uint64_t oldest_file_ms);
 /* Tell a tier that is shared with other daemons where the version is: after hps_update_open and the
