@@ -93,7 +93,8 @@ hps_status hps_client_lookup_reply_open(const uint8_t *data, size_t size,
         }
     }
     if (hps_wire_broken(&reader)) {
-        return hps_error_set(err, HPS_DATA_LOSS, "a reply of %zu bytes is no LookupResponse", size);
+        return hps_error_set(err, HPS_DATA_LOSS, "a reply of %zu bytes is not a LookupResponse",
+                             size);
     }
     *out_reply = reply;
     return HPS_OK;

@@ -546,11 +546,12 @@ static enum hps_update_verdict look_records(struct hps_update_wait *wait,
         }
     }
     if (verdict == HPS_UPDATE_VISIBLE && wait->refused_unlisted) {
-        hps_ignore(hps_error_set(err, HPS_PRECONDITION,
-                                 "version %" PRId64 " of model \"%s\" has refused more records "
-                                 "meanwhile than it lists: whether these were among them is in the "
-                                 "server's log alone; look there for \"record rejected\"",
-                                 version->version, version->model));
+        hps_ignore(hps_error_set(
+            err, HPS_PRECONDITION,
+            "version %" PRId64
+            " of model \"%s\" has refused more records meanwhile than it lists: whether these were "
+            "refused, too, is in the server's log alone; look there for \"record rejected\"",
+            version->version, version->model));
         return HPS_UPDATE_NEVER;
     }
     return verdict;

@@ -511,8 +511,8 @@ static hps_status check_size(const struct hps_manifest_file *file, const char *d
         status = hps_file_error(err, errno, "manifest.json names", path);
     } else if (file->bytes_known && (uint64_t)st.st_size != file->bytes) {
         status = hps_error_set(err, HPS_PRECONDITION,
-                               "%s: %" PRIu64 " bytes, manifest.json says %" PRIu64, path,
-                               (uint64_t)st.st_size, file->bytes);
+                               "%s: %" PRIu64 " bytes, expected %" PRIu64 " as in manifest.json",
+                               path, (uint64_t)st.st_size, file->bytes);
     }
     hps_free(path);
     return status;
@@ -579,17 +579,20 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
     }
     if (said->dim != 0 && said->dim != desc->dim) {
         return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': %" PRIu32 " values per row, its manifest says %" PRIu32,
+                             "table '%s': %" PRIu32 " values per row, expected %" PRIu32
+                             " as in its manifest",
                              table, desc->dim, said->dim);
     }
     if (said->n_rows_known && said->n_rows != desc->n_rows) {
         return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': %" PRIu64 " rows, its manifest says %" PRIu64, table,
-                             desc->n_rows, said->n_rows);
+                             "table '%s': %" PRIu64 " rows, expected %" PRIu64
+                             " as in its manifest",
+                             table, desc->n_rows, said->n_rows);
     }
     if (said->dtype != 0 && said->dtype != desc->dtype) {
         return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': values of %" PRIu32 " bytes, its manifest says %" PRIu32,
+                             "table '%s': values of %" PRIu32 " bytes, expected %" PRIu32
+                             " as in its manifest",
                              table, hps_dtype_bytes(desc->dtype), hps_dtype_bytes(said->dtype));
     }
     return HPS_OK;
@@ -616,8 +619,9 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
         hps_status status = hps_crc32c_file(path, cancel, &crc, &bytes, err);
         if (status == HPS_OK && crc != file->crc32c) {
             status = hps_error_set(err, HPS_DATA_LOSS,
-                                   "%s: CRC-32C %08" PRIx32 ", its manifest says %08" PRIx32, path,
-                                   crc, file->crc32c);
+                                   "%s: CRC-32C %08" PRIx32 ", expected %08" PRIx32
+                                   " as in its manifest",
+                                   path, crc, file->crc32c);
         }
         hps_free(path);
         if (status != HPS_OK) {

@@ -68,8 +68,8 @@ static hps_status write_rows(struct export *export, struct hps_space *space, con
     status = space->store->ops->scan(space, table, take_rows, export, export->err);
     if (status == HPS_OK && export->n_rows == 0) {
         status = hps_error_set(export->err, HPS_INVALID,
-                               "table '%s': the store has no row of it: expected the names of "
-                               "model and table, and the shards, that it was written with",
+                               "table '%s': the store has no row of the table: expected the names "
+                               "of model and table, and num_partitions, that HPS wrote it with",
                                table->name);
     }
     if (status != HPS_OK) {

@@ -82,7 +82,7 @@ static hps_status source_open_one(struct source *source, const char *table, cons
     hps_status status = HPS_OK;
     if (!hps_model_name_valid(name)) {
         status = hps_error_set(err, HPS_INVALID,
-                               "%s: \"%s\" is no table name; name one with --table", path, name);
+                               "%s: \"%s\" is not a table name; name one with --table", path, name);
     } else {
         status = hps_model_table_open(name, path, &source->one, err);
     }

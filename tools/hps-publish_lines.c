@@ -70,7 +70,7 @@ static hps_status parse_values(const struct lines *lines, char *at, uint32_t *ou
         float value = strtof(field, &end);
         if (end == field || *end != '\0' || (!isfinite(value) && !lines->input->nan_allowed)) {
             return hps_error_set(err, HPS_INVALID,
-                                 "line %" PRIu64 ", value %u: \"%.40s\" is no finite number",
+                                 "line %" PRIu64 ", value %u: \"%.40s\" is not a finite number",
                                  lines->number, dim + 1, field);
         }
         lines->values[dim++] = value;
@@ -100,8 +100,8 @@ static hps_status one_line(struct lines *lines, char *line, struct hps_error *er
     }
     if (field == NULL || !hps_args_key(field, &key)) {
         return hps_error_set(err, HPS_INVALID,
-                             "line %" PRIu64 ": key \"%.40s\" is no 64-bit integer", lines->number,
-                             field == NULL ? "" : field);
+                             "line %" PRIu64 ": key \"%.40s\" is not a 64-bit integer",
+                             lines->number, field == NULL ? "" : field);
     }
     if (lines->input->keys_only) {
         if (next_field(&at) != NULL) {

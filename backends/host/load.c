@@ -121,7 +121,7 @@ static hps_status fail_gave_way(const struct hps_store_load *load, struct hps_er
 {
     return hps_error_set(err, HPS_EXHAUSTED,
                          "host: the load of %s version %" PRId64
-                         " gave way to an active version that needs its memory",
+                         " was stopped: an active version needs its memory",
                          load->space->model, load->space->version);
 }
 

@@ -117,7 +117,7 @@ static void family_mark(struct hps_rocksdb *store, const char *name)
     hps_lock_release(&store->lock);
     if (found) {
         HPS_LOG(ERROR, "rocksdb",
-                "version damaged: corrupt block met by a compaction; restart hpsd, then replace "
+                "version damaged: a compaction found a corrupt block; restart hpsd, then replace "
                 "the version",
                 HPS_STR("family", name));
     }

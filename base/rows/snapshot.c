@@ -115,7 +115,7 @@ static hps_status list_entry(void *ctx, int dir_fd, const char *name, struct hps
         return hps_file_error(err, errno, "cannot stat", name);
     }
     if (!S_ISREG(info.st_mode)) {
-        return hps_error_set(err, HPS_IO, "%.200s of a snapshot is no file", name);
+        return hps_error_set(err, HPS_IO, "%.200s of a snapshot is not a file", name);
     }
     return list_file(listing, name, err);
 }
@@ -241,12 +241,12 @@ static hps_status read_list(struct restore *restore, struct hps_error *err)
     hps_status status = hps_file_open_read(path, &fd, &size, err);
     if (status == HPS_NOT_FOUND) {
         status = hps_error_set(err, HPS_DATA_LOSS,
-                               "%s is no snapshot, or not a whole one: there is no file "
+                               "%s is not a snapshot, or an incomplete one: there is no file "
                                "\"" LIST_NAME "\" in it",
                                restore->from);
     }
     if (status == HPS_OK && size > LIST_BYTES_MAX) {
-        status = hps_error_set(err, HPS_DATA_LOSS, "%s is no list of a snapshot", path);
+        status = hps_error_set(err, HPS_DATA_LOSS, "%s is not a list of a snapshot", path);
     }
     if (status == HPS_OK) {
         restore->list_size = size;
@@ -301,7 +301,7 @@ static hps_status check_format(struct restore *restore, struct hps_error *err)
 {
     const char *text = restore->list;
     if (strncmp(text, FORMAT_WORD, strlen(FORMAT_WORD)) != 0) {
-        return hps_error_set(err, HPS_DATA_LOSS, "%s/" LIST_NAME " is no list of a snapshot",
+        return hps_error_set(err, HPS_DATA_LOSS, "%s/" LIST_NAME " is not a list of a snapshot",
                              restore->from);
     }
     long format = strtol(text + strlen(FORMAT_WORD), NULL, 10);
@@ -411,7 +411,7 @@ static hps_status take_file(struct restore *restore, const struct kept_file *fil
     }
     if (status == HPS_NOT_FOUND || (status == HPS_OK && size_there != file->size)) {
         status = hps_error_set(err, HPS_DATA_LOSS,
-                               "the snapshot is not whole: %s has %" PRIu64 " bytes, expected "
+                               "the snapshot is incomplete: %s has %" PRIu64 " bytes, expected "
                                "%" PRIu64,
                                from, size_there, file->size);
     }

@@ -36,7 +36,7 @@ static hps_status compile(regex_t *regex, const char *filter, struct hps_error *
         char text[128];
         regerror(rc, regex, text, sizeof(text));
         return hps_error_set(err, rc == REG_ESPACE ? HPS_NO_MEMORY : HPS_INVALID,
-                             "update filter \"%s\" is no regular expression: %s", filter, text);
+                             "update filter \"%s\" is not a regular expression: %s", filter, text);
     }
     return HPS_OK;
 }

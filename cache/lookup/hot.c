@@ -354,7 +354,8 @@ hps_status hps_hot_record_read(const void *data, size_t size, struct hps_hot_rec
 {
     const uint8_t *bytes = data;
     if (size < HEAD_BYTES || memcmp(bytes, magic, sizeof(magic)) != 0) {
-        return hps_error_set(err, HPS_DATA_LOSS, "%zu bytes that are no record of hot keys", size);
+        return hps_error_set(err, HPS_DATA_LOSS, "%zu bytes that are not a record of hot keys",
+                             size);
     }
     if (get_u32(bytes + 4) != FORMAT) {
         return hps_error_set(err, HPS_NEWER_FORMAT, "format %u, this build reads %d",

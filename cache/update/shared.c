@@ -54,7 +54,7 @@ static hps_status log_apply(const struct hps_version *version, struct hps_space 
         return HPS_OK;
     }
     return hps_error_set(err, status,
-                         "tier %s has not taken all of a batch: %s (%" PRIu32 " shards have it, "
+                         "tier %s has not applied all of a batch: %s (%" PRIu32 " shards have it, "
                          "%" PRIu32 " are behind it, %" PRIu32 " failed)",
                          ops->name, hps_status_text(status),
                          out_report->n_applied + out_report->n_had, out_report->n_gap,

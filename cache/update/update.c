@@ -199,7 +199,7 @@ static hps_status put_back(struct apply *apply, uint32_t n_added, uint32_t n_wri
             "load the model again",
             ops->name, hps_status_text(why));
     }
-    return hps_error_set(err, why, "tier %s took nothing of a batch of %" PRIu64 " rows: %s",
+    return hps_error_set(err, why, "tier %s applied nothing of a batch of %" PRIu64 " rows: %s",
                          ops->name, apply->plan.n_put, hps_status_text(why));
 }
 

@@ -151,7 +151,7 @@ void catalog_load_succeeded(struct hps_catalog *catalog, struct catalog_model *m
 static bool is_whole(const struct catalog_entry *entry, char out_why[HPS_MODEL_WHY_BYTES])
 {
     struct hps_store_usage usage;
-    char what[48] = "updates that the log does not have";
+    char what[48] = "updates that the log no longer has";
     if (entry->shared == NULL || entry->durable != NULL) {
         return true;
     }
@@ -163,7 +163,8 @@ static bool is_whole(const struct catalog_entry *entry, char out_why[HPS_MODEL_W
         snprintf(what, sizeof(what), "%" PRIu32 " shards", usage.n_shards_lost);
     }
     snprintf(out_why, HPS_MODEL_WHY_BYTES,
-             "%s has lost %s of the only copy of model \"%s\" version %" PRId64 ": load it again",
+             "%s has lost %s of model \"%s\" version %" PRId64
+             ", of which it has the only copy: load it again",
              entry->shared->store->ops->name, what, entry->model->name, entry->version->number);
     return false;
 }

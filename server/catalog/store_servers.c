@@ -144,8 +144,8 @@ bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t si
         return true;
     }
     snprintf(out_text, size,
-             "%s has the only copy of the rows: no server answers for %" PRIu32 " of %" PRIu32
-             " slots",
+             "%s is unreachable for %" PRIu32 " of %" PRIu32
+             " slots, and has the only copy of their rows",
              store->ops->name, stats.n_slots - stats.n_slots_up, stats.n_slots);
     return false;
 }

@@ -128,7 +128,7 @@ static void warm_up(struct hps_catalog *catalog, struct hps_version *version, ui
     warm_up_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
         HPS_LOG(WARN, "warmup",
-                "warm-up failed: a store failed; rows come in as they are asked for",
+                "warm-up failed: a store failed; rows are cached as look-ups need them",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", report.error.text));
     }
@@ -156,10 +156,11 @@ static void refill_caches(struct hps_catalog *catalog, struct hps_version *versi
     hps_whole_refill(version, &limits, &report);
     warm_up_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
-        HPS_LOG(WARN, "warmup",
-                "embedding caches not refilled: a store failed; rows come in as they are asked for",
-                HPS_STR("model", version->model), HPS_I64("version", version->number),
-                HPS_STR("error", report.error.text));
+        HPS_LOG(
+            WARN, "warmup",
+            "embedding caches not refilled: a store failed; rows are cached as look-ups need them",
+            HPS_STR("model", version->model), HPS_I64("version", version->number),
+            HPS_STR("error", report.error.text));
     }
     HPS_LOG(INFO, "warmup", "embedding caches filled", HPS_STR("model", version->model),
             HPS_I64("version", version->number), HPS_STR("end", hps_warmup_end_text(report.end)),
@@ -241,7 +242,7 @@ static hps_status refill_host(struct hps_catalog *catalog, struct hps_version *v
     hps_lock_release(&catalog->lock);
     if (used - host_bytes(catalog, version) + needed > env->host_bytes_max) {
         HPS_LOG(INFO, "catalog",
-                "host memory not refilled: not all rows fit; they come in as they are asked for",
+                "host memory not refilled: not all rows fit; rows are cached as look-ups need them",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
         return HPS_OK;
@@ -257,7 +258,7 @@ static void run_refill(struct hps_task *base)
     hps_status status = refill_host(task->catalog, task->version, &err);
     if (status != HPS_OK && status != HPS_CANCELLED) {
         HPS_LOG(WARN, "catalog",
-                "host memory not refilled: a store failed; rows come in as they are asked for",
+                "host memory not refilled: a store failed; rows are cached as look-ups need them",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
     }

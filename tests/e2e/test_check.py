@@ -91,12 +91,12 @@ def test_check_when_a_manifest_says_otherwise_then_it_is_an_error(work):
     said["tables"][1]["rows"] = 101
     with open(manifest, "w", encoding="utf-8") as text:
         json.dump(said, text)
-    refused(check(work, config), 'table "b"', "manifest says 101")
+    refused(check(work, config), 'table "b"', "expected 101 as in its manifest")
     said["tables"][1]["rows"] = 100
     said["tables"][0]["files"][0]["bytes"] += 1
     with open(manifest, "w", encoding="utf-8") as text:
         json.dump(said, text)
-    refused(check(work, config), 'table "a"', "bytes, manifest.json says")
+    refused(check(work, config), 'table "a"', "as in manifest.json")
     with open(manifest, "w", encoding="utf-8") as text:
         text.write('{"written": "by another program"}')
     done = check(work, config)

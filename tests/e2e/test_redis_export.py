@@ -136,7 +136,7 @@ def test_export_when_keys_have_32_bits_then_another_daemon_loads_all_of_them(dae
 @pytest.mark.parametrize("code, words, wrong", [
     (2, "nothing else is exported", {"redis_layout": "hpsd"}),
     (2, "has 32 bytes, expected 36 (width 9)", {"dim": 9}),
-    (2, "no row of it", {"model": "n"}),
+    (2, "no row of the table", {"model": "n"}),
     (2, "another num_partitions than 4", {"num_partitions": 4}),
     (2, "there is old in it", {"old": True}),
     (2, "No such file", {"out": "none/out"}),

@@ -145,7 +145,7 @@ def test_only_redis_when_it_says_nothing_then_unready_until_it_does(daemon, work
             return one.get("/readyz")[0] == 503
 
         until(is_unready, "the outage")
-        assert "no server answers for 16384 of 16384 slots" in str(one.get("/readyz")[1])
+        assert "unreachable for 16384 of 16384 slots" in str(one.get("/readyz")[1])
         server.resume()
         until(lambda: one.get("/readyz")[0] == 200, "the server")
         check(one)

@@ -117,7 +117,7 @@ hps_status hps_redis_slots_read(const struct hps_redis_values *values, const str
         uint32_t i = 1;
         for (uint32_t k = 0; k < values->items[0].size; k++) {
             if (i >= values->n || !read_range(values, i, asked, telling ? fn : NULL, ctx)) {
-                return hps_error_set(err, HPS_IO, "CLUSTER SLOTS: entry %u is no range of slots",
+                return hps_error_set(err, HPS_IO, "CLUSTER SLOTS: entry %u is not a range of slots",
                                      (unsigned)k);
             }
             i = hps_redis_values_next(values, i);

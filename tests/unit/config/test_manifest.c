@@ -235,7 +235,7 @@ static void test_check_dir_when_tables_or_sizes_differ_then_precondition(void **
                "table 'b' is in manifest.json but has no files");
     expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"a.npy\", "
                "\"bytes\": 4}]}]}",
-               HPS_PRECONDITION, "a.npy: 3 bytes, manifest.json says 4");
+               HPS_PRECONDITION, "a.npy: 3 bytes, expected 4 as in manifest.json");
     expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"c.npy\", "
                "\"bytes\": 4}]}]}",
                HPS_NOT_FOUND, "c.npy");
@@ -254,7 +254,7 @@ static void test_check_table_when_facts_differ_then_precondition(void **state)
     assert_int_equal(hps_manifest_check_table(&manifest, "b", &desc, &err), HPS_OK);
     desc.n_rows = 8;
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);
-    assert_non_null(strstr(err.text, "8 rows, its manifest says 9"));
+    assert_non_null(strstr(err.text, "8 rows, expected 9 as in its manifest"));
     desc = good;
     desc.dim = 5;
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);

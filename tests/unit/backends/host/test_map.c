@@ -666,7 +666,7 @@ static void test_load_when_an_active_version_needs_the_memory_then_the_load_fail
     }
     status = two.store->ops->bulk->add(load, &table, &key, (const uint8_t *)&key, 1, &error);
     assert_int_equal(status, HPS_EXHAUSTED);
-    assert_non_null(strstr(error.text, "gave way"));
+    assert_non_null(strstr(error.text, "was stopped"));
     assert_int_equal(two.store->ops->bulk->commit(load, &error), HPS_EXHAUSTED);
     two.store->ops->bulk->abort(load);
     assert_int_equal(usage_of(&two).used_bytes, 0);

@@ -151,7 +151,7 @@ static void test_restore_when_not_whole_then_refused_and_nothing_is_left(void **
     assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/hpsd/000007.sst")), 0);
     expect_refusal(HPS_DATA_LOSS, "000007.sst");
     assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/snapshot")), 0);
-    expect_refusal(HPS_DATA_LOSS, "no snapshot");
+    expect_refusal(HPS_DATA_LOSS, "not a snapshot");
 }
 
 static void test_restore_when_the_list_is_bad_then_refused(void **state)
@@ -237,7 +237,7 @@ static void test_finish_when_cancelled_then_there_is_no_snapshot(void **state)
     assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/snapshot")), 0);
     assert_int_equal(hps_snapshot_finish(rig.kept, "9", 1, &cancel, &rig.report, &rig.err),
                      HPS_CANCELLED);
-    expect_refusal(HPS_DATA_LOSS, "no snapshot");
+    expect_refusal(HPS_DATA_LOSS, "not a snapshot");
 }
 
 static void test_begin_when_there_is_something_then_refused(void **state)

@@ -477,7 +477,7 @@ static void test_memory_when_there_is_no_room_then_every_key_has_its_old_row(voi
     add_part(t, 1, 1, 0);
     add_part(t, 2, 4, 2); /* 2 and 3 replaced, 4 fits, 5 does not */
     assert_int_equal(apply(t), HPS_EXHAUSTED);
-    assert_non_null(strstr(t->err.text, "tier host took nothing of a batch of 4 rows"));
+    assert_non_null(strstr(t->err.text, "tier host applied nothing of a batch of 4 rows"));
     for (hps_key key = 1; key <= 3; key++) {
         check(t, key, 1);
     }
