@@ -9,7 +9,7 @@
  *     spill   [n_blocks][lines][8] keys   likewise; numbered as sets, from n_sets on
  *     marks   [n_blocks] bits             bit b of word i: set b of block i has rows in its spill
  *     rows    [(n_sets + n_blocks * lines) * 8]
- *                                         row_stride bytes each; way w of set s: s * 8 + w
+ *                                         row_stride bytes each; way w of set s: row s * 8 + w
  *     sketch  [4][n_cells] counts         a byte each
  *
  * A *block* is up to 32 neighbouring sets that share a spill: rows that find their set full lie
