@@ -195,6 +195,7 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     if (model->active == 0) {
         return;
     }
+    model->previous = model->previous == model->active ? 0 : model->previous;
     if (model->n_switches == 0) {
         model->n_switches = hps_clock_wall_ms(); /* its record is gone: behind any that was */
     }

@@ -513,6 +513,25 @@ static void test_open_when_no_version_is_active_then_the_newest_one_is(void **st
     assert_int_equal(served(rig, 0), 1);
 }
 
+/* The newest that is there is the one that a rollback would have gone to. */
+static void test_open_when_the_active_version_is_gone_then_the_one_before_is_no_rollback(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_switched switched;
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    assert_int_equal(hps_records_delete_version(rig->durable, "m", 2, NULL), HPS_OK);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(served(rig, 0), 1);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
+    load_ok(rig, "three", false); /* the number is free again */
+    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(served(rig, 0), 1);
+}
+
 static hps_status no_space(void *ctx, const char *model, int64_t version)
 {
     (void)model;
@@ -878,6 +897,7 @@ int main(void)
         TEST(test_open_when_such_a_space_cannot_be_removed_then_the_others_are_served),
         TEST(test_switches_when_counted_then_over_restarts_and_never_anew),
         TEST(test_open_when_no_version_is_active_then_the_newest_one_is),
+        TEST(test_open_when_the_active_version_is_gone_then_the_one_before_is_no_rollback),
         TEST(test_load_when_bad_then_nothing_changes),
         TEST(test_load_when_the_highest_number_is_taken_then_it_has_no_next),
         TEST(test_plan_when_asked_then_nothing_is_loaded),
