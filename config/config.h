@@ -3,10 +3,10 @@
  * The configuration of a daemon as one plain, owned struct. HPS's ps.json is read unchanged; ours
  * lives in `server` and in new keys beside the old ones. options.def is the list of all options.
  *
- * Life: hps_config_parse_file (or _parse, or _for_tables) → hps_config_finish, which applies the
- * flags of the command line, fills in what depends on the machine and checks what the options say
- * together. Main thread only; the finished struct may be read by any thread while it is not
- * changed.
+ * Life: hps_config_parse_file (or hps_config_parse, or hps_config_for_tables) → hps_config_finish,
+ * which applies the flags of the command line, fills in what depends on the machine and checks what
+ * the options say together. Main thread only; the finished struct may be read by any thread while
+ * it is not changed.
  */
 #ifndef HPS_CONFIG_CONFIG_H
 #define HPS_CONFIG_CONFIG_H

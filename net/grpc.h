@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * gRPC over HTTP/2: what a service sees of a call, and what a client makes of one. Everything here
- * belongs to the loop thread of the connection, but hps_grpc_call_ref, _unref and _cancelled, which
- * are for any thread.
+ * belongs to the loop thread of the connection, unless it says "any thread".
  */
 #ifndef HPS_NET_GRPC_H
 #define HPS_NET_GRPC_H
