@@ -93,8 +93,9 @@ hps_status hps_redis_positions_decode(struct hps_redis_positions *positions, con
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         uint64_t words[2];
         memcpy(words, bytes + (size_t)i * HPS_REDIS_POSITION_BYTES, sizeof(words));
-        positions->items[positions->n++] =
-            (struct hps_redis_position){words[0], (int64_t)__builtin_bswap64(words[1]), -1};
+        int64_t offset = (int64_t)__builtin_bswap64(words[1]);
+        positions->items[positions->n++] = (struct hps_redis_position){words[0], offset, -1};
+        status = offset < 0 ? HPS_INVALID : HPS_OK; /* no log has such a one: it was not we */
     }
     return status;
 }

@@ -103,6 +103,22 @@ static void test_decode_when_encoded_then_the_same(void **state)
     hps_buf_fini(&bytes);
 }
 
+/* Whoever else writes to the server: an only copy would be taken for that far. */
+static void test_decode_when_an_offset_is_below_0_then_invalid(void **state)
+{
+    (void)state;
+    struct hps_buf bytes;
+    hps_buf_init(&bytes, 1 << 20);
+    raise_to(&one, 1, -1, 7);
+    raise_to(&one, 2, -1, -3);
+    assert_int_equal(hps_redis_positions_encode(&one, &bytes), HPS_OK);
+    assert_int_equal(hps_redis_positions_decode(&two, bytes.data, bytes.size), HPS_INVALID);
+    assert_int_equal(
+        hps_redis_positions_decode(&two, bytes.data, bytes.size - HPS_REDIS_POSITION_BYTES),
+        HPS_OK);
+    hps_buf_fini(&bytes);
+}
+
 static void test_spans_when_encoded_then_offsets_are_big_endian(void **state)
 {
     (void)state;
@@ -126,6 +142,7 @@ int main(void)
         cmocka_unit_test_teardown(test_cover_when_a_partition_is_not_named_then_by_its_start,
                                   tear_down),
         cmocka_unit_test_teardown(test_decode_when_encoded_then_the_same, tear_down),
+        cmocka_unit_test_teardown(test_decode_when_an_offset_is_below_0_then_invalid, tear_down),
         cmocka_unit_test_teardown(test_spans_when_encoded_then_offsets_are_big_endian, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
