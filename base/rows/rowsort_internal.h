@@ -55,6 +55,8 @@ struct target {
     size_t row_stride;
 };
 
+/* One sort. Many fields: its phases follow one another and pass on the same memory, so that parts
+ * of their own would all point at one another. */
 struct hps_rowsort {
     struct hps_rowsort_options options;
     char *dir;

@@ -114,6 +114,9 @@ struct hps_lookup_gpu {
     bool left;                      /* it has not answered yet, and `ask` is still its own */
 };
 
+/* One look-up: what its caller wants of it (in), where its rows go, and what came of it (out). Many
+ * fields, but in one piece: the caller embeds it, zeroes it at once, and hands it whole from thread
+ * to thread. */
 struct hps_lookup {
     /* in */
     struct hps_version *version; /* pinned by the caller */

@@ -50,6 +50,9 @@ struct hps_table_metrics {
 
 struct hps_hot;
 
+/* One load of a model. Many fields: it is where the parts that serve a version meet (tables, tiers,
+ * updates, policies), each of which is made by its own owner before the version is published; most
+ * are pointers to what that owner keeps to itself. */
 struct hps_version {
     char *model;
     int64_t number;
