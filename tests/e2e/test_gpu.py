@@ -401,7 +401,7 @@ def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(w
     tables = tables_of()
     config = config_of(work, tables, volatile=HOST, hit_rate_threshold=0.0)
     with Daemon(work, config, env=NO_GPU) as daemon:
-        says = [line for line in daemon.log().splitlines() if "gpucache" in line]
+        says = [line for line in daemon.log().splitlines() if "embedding caches off" in line]
         assert len(says) == 1 and "every answer is exact" in says[0] and "no GPU can be used" in says[0]
         stub = daemon.stub()
         for seed in range(3):
