@@ -24,7 +24,7 @@ target_compile_options(hps_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes
     -Wmissing-prototypes -Werror -fno-omit-frame-pointer -fstack-protector-strong>
     # RocksDB's classes are not asked what they are, and nothing is thrown through C.
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-exceptions -fno-rtti
+    $<$<COMPILE_LANGUAGE:CXX>:-std=c++17 -Wall -Wextra -Wconversion -Wshadow -Werror -fno-exceptions -fno-rtti
     -fno-omit-frame-pointer -fstack-protector-strong>)
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
     target_compile_definitions(hps_flags INTERFACE HPS_DEBUG)
