@@ -15,6 +15,9 @@ __attribute__((noreturn)) void hps_assert_failed(const char *expr, const char *f
 #else
 #define HPS_DEBUG_ASSERT(expr) ((void)sizeof(!(expr)))
 #endif
+/* For `<struct>_sane()` at the end of turns that come millions of times a second: its assertions
+ * are made in debug and sanitizer builds. */
+#define HPS_DEBUG_SANE(check) HPS_DEBUG_ASSERT(((check), 1))
 
 /* Replace what a failed assertion does (tests only); NULL restores abort(). `hook` must not return.
  */

@@ -152,7 +152,7 @@ hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
     hps_sock_peer(fd, conn->peer, sizeof(conn->peer));
     conn->is_unix = hps_sock_peer_cred(fd, &conn->cred);
     conn->client = client_of(conn);
-    conn_sane(conn);
+    HPS_DEBUG_SANE(conn_sane(conn));
     *out_conn = conn;
     return HPS_OK;
 }
@@ -198,7 +198,7 @@ hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps
     conn->connecting = connecting;
     hps_addr_print(addr, conn->peer, sizeof(conn->peer));
     conn->is_unix = addr->is_unix && hps_sock_peer_cred(fd, &conn->cred);
-    conn_sane(conn);
+    HPS_DEBUG_SANE(conn_sane(conn));
     *out_conn = conn;
     return HPS_OK;
 }
@@ -303,7 +303,7 @@ hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
     if (handshake_timeout_us > 0 && conn->phase != PHASE_OPEN) {
         hps_timer_set_after(loop, &conn->timer, handshake_timeout_us);
     }
-    conn_sane(conn);
+    HPS_DEBUG_SANE(conn_sane(conn));
     return HPS_OK;
 }
 
@@ -312,7 +312,7 @@ hps_status hps_conn_want(struct hps_conn *conn, unsigned events)
     HPS_ASSERT(conn->loop && conn->phase == PHASE_OPEN);
     conn->want = events;
     hps_status status = update(conn);
-    conn_sane(conn);
+    HPS_DEBUG_SANE(conn_sane(conn));
     return status;
 }
 
@@ -328,7 +328,7 @@ static hps_status handshake_failed(struct hps_conn *conn, hps_status status)
     hps_loop_fd_del(&conn->handle);
     hps_free(conn->connecting);
     conn->connecting = NULL;
-    conn_sane(conn);
+    HPS_DEBUG_SANE(conn_sane(conn));
     return status;
 }
 
@@ -398,7 +398,7 @@ hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err)
         }
         hps_status status = handshake_step(conn, err);
         if (status == HPS_AGAIN) {
-            conn_sane(conn);
+            HPS_DEBUG_SANE(conn_sane(conn));
             return status;
         }
         if (status != HPS_OK) {

@@ -46,7 +46,7 @@ static void on_deadline(void *ctx)
             hps_grpc_call_finish(call, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
         }
     }
-    grpc_call_sane(call);
+    HPS_DEBUG_SANE(grpc_call_sane(call));
 }
 
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream)
@@ -153,7 +153,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     call->request.unconsumed = 0; /* goes back with the stream */
     call->stream = NULL;
     call->conn = NULL;
-    grpc_call_sane(call);
+    HPS_DEBUG_SANE(grpc_call_sane(call));
     if (call->delivered && call->entry->method->on_close != NULL) {
         call->entry->method->on_close(call);
     }
@@ -171,7 +171,7 @@ void grpc_call_stalled(struct hps_grpc_call *call)
     }
     atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
     grpc_call_reset(call, HPS_HTTP2_CANCEL);
-    grpc_call_sane(call);
+    HPS_DEBUG_SANE(grpc_call_sane(call));
 }
 
 /* ---- what a service asks --------------------------------------------------------------------- */

@@ -239,7 +239,7 @@ static bool calls_add_up(const struct grpc_conn *conn)
     unsigned n_queued = 0;
 
     for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        grpc_call_sane(call);
+        HPS_DEBUG_SANE(grpc_call_sane(call));
         counted += call->request.counted;
         n_held += call->request.phase == GRPC_REQUEST_HELD;
     }

@@ -63,7 +63,7 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
         hps_grpc_decoder_fini(&call->request.decoder);
         hps_buf_fini(&call->request.plain);
     }
-    grpc_call_sane(call);
+    HPS_DEBUG_SANE(grpc_call_sane(call));
     hps_grpc_call_unref(call);
 }
 
@@ -201,13 +201,14 @@ void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
         hps_http2_consume(call->stream, size); /* HEADERS: their block failed, a reset is queued */
     } else if (call->request.stash.size == 0) {
         if (take_in(call, data, size) && call->request.phase != GRPC_REQUEST_WHOLE) {
-            grpc_call_sane(call); /* WHOLE: as soon as it is dispatched, nearly always at once */
+            /* WHOLE: as soon as it is dispatched, nearly always at once. */
+            HPS_DEBUG_SANE(grpc_call_sane(call));
         }
     } else if (hps_buf_append(&call->request.stash, data, size) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
     } else {
         check_request_bytes(call);
-        grpc_call_sane(call);
+        HPS_DEBUG_SANE(grpc_call_sane(call));
     }
 }
 
@@ -258,7 +259,7 @@ void grpc_call_end(struct hps_grpc_call *call)
         if (method->on_half_close != NULL) {
             hps_grpc_call_ref(call);
             method->on_half_close(call);
-            grpc_call_sane(call);
+            HPS_DEBUG_SANE(grpc_call_sane(call));
             hps_grpc_call_unref(call);
         }
     } else if (call->request.phase == GRPC_REQUEST_WHOLE) {

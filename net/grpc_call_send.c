@@ -45,7 +45,7 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field 
 static void end_turn(const struct hps_grpc_call *call)
 {
     if (!call->delivering) {
-        grpc_call_sane(call);
+        HPS_DEBUG_SANE(grpc_call_sane(call));
     }
 }
 
@@ -217,7 +217,7 @@ void grpc_call_sent(struct hps_grpc_call *call)
         hps_http2_stream_queued(call->stream) <= GRPC_DRAINED_BYTES) {
         call->entry->method->on_drained(call);
     }
-    grpc_call_sane(call);
+    HPS_DEBUG_SANE(grpc_call_sane(call));
     hps_grpc_call_unref(call);
 }
 

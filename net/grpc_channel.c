@@ -89,7 +89,7 @@ static void fail_waiting(struct hps_grpc_channel *channel, int code, const char 
     while ((call = find_waiting(channel, number)) != NULL) {
         grpc_client_done(call, code, message);
     }
-    grpc_channel_sane(channel);
+    HPS_DEBUG_SANE(grpc_channel_sane(channel));
     grpc_channel_leave(channel);
 }
 

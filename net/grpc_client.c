@@ -142,7 +142,7 @@ void grpc_client_data(void *ctx, struct hps_http2_stream *stream, const uint8_t 
     if (!feed(call, stream, data, size)) {
         hps_http2_set_user(stream, NULL);
     }
-    grpc_channel_sane(channel);
+    HPS_DEBUG_SANE(grpc_channel_sane(channel));
     grpc_channel_leave(channel);
 }
 
@@ -338,7 +338,7 @@ hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *p
     if (out_call != NULL) {
         *out_call = call;
     }
-    grpc_client_sane(call);
-    grpc_channel_sane(channel);
+    HPS_DEBUG_SANE(grpc_client_sane(call));
+    HPS_DEBUG_SANE(grpc_channel_sane(channel));
     return HPS_OK;
 }

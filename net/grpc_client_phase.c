@@ -41,7 +41,7 @@ static bool waiting_will_start(const struct hps_grpc_channel *channel)
     bool any = false;
 
     for (const struct hps_grpc_client_call *call = channel->calls; call; call = call->next) {
-        grpc_client_sane(call);
+        HPS_DEBUG_SANE(grpc_client_sane(call));
         any = any || call->phase == CLIENT_WAITING;
     }
     return !any || connecting || hps_loop_later_is_set(&channel->retry);

@@ -103,7 +103,7 @@ uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, si
     if (decoder->n_prefix < HPS_GRPC_PREFIX_BYTES || decoder->delivered) {
         return NULL;
     }
-    decoder_sane(decoder);
+    HPS_DEBUG_SANE(decoder_sane(decoder));
     size_t room = min_size(size, decoder->size - decoder->body.size);
     if (room == 0 || reserve_body(decoder, room) != HPS_OK) {
         return NULL; /* feeding says what is wrong */
@@ -154,7 +154,7 @@ hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t
     }
     out_message->compressed = decoder->prefix[0] == 1;
     decoder->delivered = take == left;
-    decoder_sane(decoder);
+    HPS_DEBUG_SANE(decoder_sane(decoder));
     *out_used = used + take;
     *out_complete = decoder->delivered;
     return HPS_OK;

@@ -104,7 +104,7 @@ static void release_held(struct grpc_conn *conn)
             call->request.unconsumed = 0;
         }
     }
-    grpc_conn_sane(conn);
+    HPS_DEBUG_SANE(grpc_conn_sane(conn));
 }
 
 /* ---- events of a connection ------------------------------------------------------------------ */
@@ -192,7 +192,7 @@ static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_
     if (call != NULL) {
         grpc_call_closed(call, error);
     }
-    grpc_conn_sane(ctx);
+    HPS_DEBUG_SANE(grpc_conn_sane(ctx));
 }
 
 static void loop_phase_set(struct hps_grpc_loop *grpc_loop, enum grpc_loop_phase to)
@@ -496,7 +496,7 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
     }
     check_silence(conn, now_us);
     check_calls(conn, now_us);
-    grpc_conn_sane(conn);
+    HPS_DEBUG_SANE(grpc_conn_sane(conn));
 }
 
 static void on_tick(void *ctx)

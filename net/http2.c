@@ -82,7 +82,7 @@ static void leave(struct hps_http2 *h2)
     if (http2_is_dead(h2)) {
         destroy(h2);
     } else {
-        http2_sane(h2);
+        HPS_DEBUG_SANE(http2_sane(h2));
     }
 }
 

@@ -539,7 +539,7 @@ static void message_queue(struct http2_message *message)
                                           stream->id); /* gone: it is closing */
     }
     http2_kick(stream->h2);
-    http2_stream_sane(stream);
+    HPS_DEBUG_SANE(http2_stream_sane(stream));
 }
 
 hps_status hps_http2_send(struct hps_http2_stream *stream, const void *prefix, size_t prefix_size,
