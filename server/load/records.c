@@ -11,9 +11,11 @@
 #include "backends/store_durable.h"
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/rows/modeldir.h"
 #include "hps/v1/catalog.pb-c.h"
 
-enum { RECORD_KEY_BYTES_MAX = 192 };
+/* A load id is 16 hex digits; another build may have longer ones. */
+enum { RECORD_KEY_BYTES_MAX = 192, LOAD_ID_BYTES_MAX = 32 };
 #define VERSION_PREFIX "version/"
 #define MODEL_PREFIX   "model/"
 #define UNUSED_PREFIX  "unused/"
@@ -32,6 +34,7 @@ static size_t unused_key(char *key, const struct hps_version *version)
     HPS_ASSERT(version->load_id != NULL);
     int size = snprintf(key, RECORD_KEY_BYTES_MAX, UNUSED_PREFIX "%s/%" PRId64 "/%s",
                         version->model, version->number, version->load_id);
+    HPS_ASSERT(size > 0 && size < RECORD_KEY_BYTES_MAX);
     return (size_t)size;
 }
 
@@ -172,8 +175,17 @@ static bool table_from(const Hps__V1__TableRecord *record, uint32_t id, struct h
     return true;
 }
 
+/* Of a record as hpsd writes it: keys are made of both. */
+static bool names_fit(const char *model, const char *load_id)
+{
+    return strlen(model) <= HPS_MODEL_NAME_BYTES_MAX && strlen(load_id) <= LOAD_ID_BYTES_MAX;
+}
+
 static struct hps_version *version_from(const Hps__V1__VersionRecord *record)
 {
+    if (!names_fit(record->model, record->load_id)) {
+        return NULL;
+    }
     struct hps_version *version =
         hps_version_new(record->model, record->version, (uint32_t)record->n_tables);
     if (version == NULL) {
@@ -221,6 +233,10 @@ static hps_status read_model(struct scan *scan, size_t size, const uint8_t *valu
 {
     Hps__V1__ModelRecord *record = hps__v1__model_record__unpack(NULL, size, value);
     if (record == NULL) {
+        return HPS_DATA_LOSS;
+    }
+    if (!names_fit(record->model, "")) {
+        hps__v1__model_record__free_unpacked(record, NULL);
         return HPS_DATA_LOSS;
     }
     const struct hps_model_record model = {.model = record->model,

@@ -115,7 +115,10 @@ def test_start_when_the_store_is_of_a_newer_format_then_exit_4_names_path_and_bo
     ("default", b"hpsd.format", b"seven", "unreadable format record"),
     ("default", b"hpsd.format", None, "is not a database of hpsd"),
     ("catalog", b"version/m/1", b"\xff\xff", 'catalog record "version/m/1"'),
-    ("catalog", b"model/m", b"\x0a\x7f", 'catalog record "model/m"')])
+    ("catalog", b"model/m", b"\x0a\x7f", 'catalog record "model/m"'),
+    pytest.param("catalog", b"model/m", b"\x0a\xac\x02" + b"m" * 300, 'catalog record "model/m"', id="long model"),
+    pytest.param("catalog", b"version/m/1", b"\x0a\x01m\x3a\xac\x02" + b"0" * 300, 'catalog record "version/m/1"',
+                 id="long load id")])
 def test_start_when_a_record_cannot_be_read_then_exit_4_names_it(stopped, family, key, value, word):
     one = stopped[0]
     write_behind_its_back(one, family, key, value)
