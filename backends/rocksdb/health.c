@@ -124,6 +124,9 @@ static void error_told(struct hps_rocksdb *store, const struct hps_rocksdb_event
     bool stops = event->severity >= HPS_ROCKSDB_SEVERITY_HARD;
     uint64_t full_wal = wal_full ? wal_newest(store) : 0;
     hps_lock_acquire(&health->lock);
+    if (event->severity >= HPS_ROCKSDB_SEVERITY_FATAL) {
+        atomic_store(&health->needs_open, true);
+    }
     atomic_fetch_add(&health->n_events, 1);
     if (wal_full) {
         move_locked(health,
@@ -219,11 +222,12 @@ void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text)
     }
 }
 
-/* One that began before the last event proves nothing. */
+/* One that began before the last event proves nothing; nor does any after an error that lasts: the
+ * listener is called before RocksDB refuses writes. */
 static void write_taken(struct hps_rocksdb *store, uint64_t begun)
 {
     struct hps_rocksdb_health *health = &store->health;
-    if (state_of(store) == HPS_WRITES_TAKEN) {
+    if (state_of(store) == HPS_WRITES_TAKEN || atomic_load(&health->needs_open)) {
         return;
     }
     hps_lock_acquire(&health->lock);
@@ -329,7 +333,8 @@ bool hps_rocksdb_takes_writes(struct hps_rocksdb *store)
     if (hps_rocksdb_health_settled(store)) {
         return true;
     }
-    if (hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK || !wal_renewed(store)) {
+    if (atomic_load(&store->health.needs_open) ||
+        hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK || !wal_renewed(store)) {
         return false;
     }
     char *text = NULL;

@@ -85,6 +85,7 @@ struct hps_rocksdb_health {
     struct hps_lock lock; /* leaf: all below, which is read without it where it is atomic */
     _Atomic(enum hps_rocksdb_writes) writes;
     uint64_t full_wal;                  /* number of the WAL that a write failed in; 0: none */
+    atomic_bool needs_open;             /* an error that RocksDB ends at a new open alone */
     _Atomic uint64_t n_events;          /* errors and ends of them that RocksDB has reported */
     uint64_t n_events_seen;             /* rocksdb-sync's: when it last saw a write taken */
     struct hps_rocksdb_damage *damages; /* reported, and not written down yet */

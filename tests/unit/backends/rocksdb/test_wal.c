@@ -2,6 +2,7 @@
  *
  * RocksDB's log: old ones do not pile up.
  */
+#include "backends/rocksdb/internal.h"
 #include "backends/store_durable.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
@@ -42,11 +43,34 @@ static void test_open_when_again_and_again_then_logs_do_not_pile_up(void **state
     store->ops->close(store);
 }
 
+/* The listener is called before RocksDB refuses writes: what is taken in between proves nothing. */
+static void test_error_when_it_lasts_then_no_write_that_is_taken_ends_it(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    const struct hps_rocksdb_event fatal = {.kind = HPS_ROCKSDB_ERROR,
+                                            .reason = 0,
+                                            .code = HPS_ROCKSDB_CODE_IO_ERROR,
+                                            .severity = HPS_ROCKSDB_SEVERITY_FATAL,
+                                            .text = "IO error: made up"};
+    assert_null(store->ops->durable->writes_refused(store));
+    hps_rocksdb_health_event(store, &fatal);
+    assert_int_equal(put(space, 1), HPS_OK);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    assert_non_null(store->ops->durable->writes_refused(store));
+    assert_false(hps_rocksdb_takes_writes((struct hps_rocksdb *)store));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_open_when_again_and_again_then_logs_do_not_pile_up,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_error_when_it_lasts_then_no_write_that_is_taken_ends_it, setup, teardown),
     };
     return cmocka_run_group_tests_name("rocksdb_wal", tests, NULL, NULL);
 }
