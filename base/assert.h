@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Assertions about ourselves: preconditions, owners, lock ranks. Never about peers, files or
- * memory. HPS_ASSERT is on in every build; HPS_DEBUG_ASSERT only where checks may cost O(n).
+ * memory. HPS_ASSERT is on in every build; HPS_DEBUG_ASSERT in debug and sanitizer builds alone,
+ * for checks that cost O(n) or stand on a path that every call takes.
  */
 #ifndef HPS_BASE_ASSERT_H
 #define HPS_BASE_ASSERT_H

@@ -84,7 +84,8 @@ struct hps_grpc_channel {
 
 /* The call goes on to `to`, which must be able to follow its phase. */
 void grpc_client_phase_set(struct hps_grpc_client_call *call, enum client_phase to);
-/* Assert that phase, stream, timer and what is kept of a call go together. */
+/* Assert that phase, stream, timer and what is kept of a call go together: in debug and sanitizer
+ * builds. */
 void grpc_client_sane(const struct hps_grpc_client_call *call);
 /* The same for a channel: its spares, its connections; and that who waits will be started. */
 void grpc_channel_sane(const struct hps_grpc_channel *channel);

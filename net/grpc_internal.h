@@ -254,7 +254,7 @@ void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held);
 /* The bytes of a request that nobody will look at go, and count no more. */
 void grpc_call_drop_request(struct hps_grpc_call *call);
 /* Assert that phases, timer, queue and byte counts of a call go together: at the end of each turn
- * that touched it. Loop thread. */
+ * that touched it, in debug and sanitizer builds. Loop thread. */
 void grpc_call_sane(const struct hps_grpc_call *call);
 /* The same for a connection: its queue, its calls, its counts. */
 void grpc_conn_sane(const struct grpc_conn *conn);

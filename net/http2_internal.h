@@ -126,7 +126,7 @@ void http2_phase_set(struct hps_http2 *h2, enum http2_phase to);
 /* Our half of the stream goes on to `to`, which must be able to follow its phase. */
 void http2_stream_send_set(struct hps_http2_stream *stream, enum http2_send_phase to);
 /* Assert that phase, queues and byte counts of a connection go together: at the end of each of its
- * turns. */
+ * turns, in debug and sanitizer builds. */
 void http2_sane(const struct hps_http2 *h2);
 /* The same for a stream: at the end of each call and frame that touched it. */
 void http2_stream_sane(const struct hps_http2_stream *stream);

@@ -127,7 +127,7 @@ def fetch_alone():
 
 
 def archive():
-    """Keep the classes of a broker that runs as the JVM has them (class data sharing): the starts of others take 40 %
+    """Keep the classes of a broker that runs as the JVM has them (class data sharing): the starts of others take a third
     less processor time. Without it, for whatever reason, they only take longer."""
     try:
         with tempfile.TemporaryDirectory(prefix="hps-kafka-") as work:
