@@ -9,8 +9,10 @@
 #include "base/args.h"
 #include "base/assert.h"
 #include "base/build_info.h"
+#include "base/text.h"
 
 enum { LINE_COLUMNS = 80, LEFT_COLUMNS_MAX = 26, LEFT_BYTES = 64, INDENT = 2, GAP = 2 };
+enum { WRONG_BYTES_MAX = 1024 };
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
@@ -169,12 +171,14 @@ void hps_args_version(const struct hps_program *program, FILE *out)
 int hps_args_wrong(const struct hps_program *program, const struct hps_command *verb,
                    const char *fmt, ...)
 {
+    char raw[WRONG_BYTES_MAX], text[WRONG_BYTES_MAX]; /* names what was given, whatever that is */
     va_list args;
 
-    (void)fprintf(stderr, "%s: ", program->self.name);
     va_start(args, fmt);
-    (void)vfprintf(stderr, fmt, args);
+    (void)vsnprintf(raw, sizeof(raw), fmt, args);
     va_end(args);
+    (void)hps_text_plain(raw, strlen(raw), text, sizeof(text));
+    (void)fprintf(stderr, "%s: %s", program->self.name, text);
     (void)fprintf(stderr, "; see %s%s%s --help\n", program->self.name, verb != NULL ? " " : "",
                   verb != NULL ? verb->name : "");
     return HPS_ARGS_EXIT_USAGE;

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 enum {
@@ -90,15 +91,9 @@ static void put_text(struct line *line, const char *text)
     put_bytes(line, text, strlen(text));
 }
 
-/* The code points a terminal or a parser would act on: C0, DEL, C1. */
-static bool is_control(uint32_t point)
-{
-    return point < 0x20 || (point >= 0x7f && point < 0xa0);
-}
-
 static void put_escaped_point(struct line *line, uint32_t point, const char *text, size_t length)
 {
-    char escape[16];
+    char escape[HPS_TEXT_ESCAPE_BYTES];
     switch (point) {
     case '"':
         put_text(line, "\\\"");
@@ -116,11 +111,10 @@ static void put_escaped_point(struct line *line, uint32_t point, const char *tex
         put_text(line, "\\t");
         break;
     default:
-        if (is_control(point)) {
-            snprintf(escape, sizeof(escape), "\\u%04x", (unsigned)point);
-            put_text(line, escape);
-        } else {
+        if (hps_text_point_is_plain(point)) {
             put_bytes(line, text, length);
+        } else {
+            put_bytes(line, escape, hps_text_escape(point, escape));
         }
     }
 }
@@ -152,7 +146,7 @@ static bool needs_quotes(const char *text, size_t size)
         uint32_t point;
         size_t length = hps_utf8_decode(text + at, size - at, &point);
         if (length == 0 || point == ' ' || point == '=' || point == '"' || point == '\\' ||
-            is_control(point)) {
+            !hps_text_point_is_plain(point)) {
             return true;
         }
         at += length;

@@ -20,8 +20,10 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/lock.h"
+#include "base/text.h"
 
 enum { N_HASH = 1024, HOOKS_MAX = 32, CACHE_LINE = 64, LABEL_NAME_MAX = 32 };
+enum { VALUE_SHOWN_BYTES = 1024 };
 
 /* Upper bounds, microseconds. */
 static const uint64_t buckets_latency_us[HPS_METRIC_BUCKETS] = {
@@ -478,6 +480,19 @@ static void print_escaped(struct printer *printer, const char *text, bool escape
     }
 }
 
+/* Of a label. Bytes that are not UTF-8 would make a scraper refuse the whole page. */
+static void print_value(struct printer *printer, const char *value)
+{
+    size_t size = strlen(value);
+    if (hps_text_is_plain(value, size)) {
+        print_escaped(printer, value, true);
+    } else {
+        char shown[VALUE_SHOWN_BYTES];
+        (void)hps_text_plain(value, size, shown, sizeof(shown));
+        print_escaped(printer, shown, true);
+    }
+}
+
 /* The shortest of two forms that reads back as the same number. */
 static void print_double(struct printer *printer, double value)
 {
@@ -510,7 +525,7 @@ static void print_name(struct printer *printer, const struct hps_metric *metric,
     const char *at = metric->values;
     for (unsigned i = 0; i < family->n_labels; i++) {
         PRINT(printer, "%c%s=\"", i == 0 ? '{' : ',', family->label_names[i]);
-        print_escaped(printer, at, true);
+        print_value(printer, at);
         PRINT(printer, "\"");
         at += strlen(at) + 1;
     }

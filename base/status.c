@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 const char *hps_status_text(hps_status status)
 {
     switch (status) {
@@ -31,6 +33,17 @@ int hps_status_grpc_code(hps_status status)
     return 2;
 }
 
+/* Names and values in it may be anybody's, and it goes to terminals and logs. */
+static void make_plain(struct hps_error *err)
+{
+    size_t size = strlen(err->text);
+    if (!hps_text_is_plain(err->text, size)) {
+        char raw[sizeof(err->text)];
+        memcpy(raw, err->text, size);
+        (void)hps_text_plain(raw, size, err->text, sizeof(err->text));
+    }
+}
+
 hps_status hps_error_set(struct hps_error *err, hps_status status, const char *fmt, ...)
 {
     if (err == NULL) {
@@ -41,6 +54,7 @@ hps_status hps_error_set(struct hps_error *err, hps_status status, const char *f
     err->status = status;
     vsnprintf(err->text, sizeof(err->text), fmt, args);
     va_end(args);
+    make_plain(err);
     return status;
 }
 
@@ -64,5 +78,6 @@ hps_status hps_error_prefix(struct hps_error *err, hps_status status, const char
         at[2 + length] = '\0';
     }
     err->status = status;
+    make_plain(err);
     return status;
 }

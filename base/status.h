@@ -64,7 +64,8 @@ struct hps_error {
 };
 
 /* Set `err` (may be NULL) and return `status`, so that a failure is one statement. Long text is
- * cut. */
+ * cut; what a terminal or a log must not get is escaped (hps_text_plain), so `text` may be printed
+ * whatever names are in it. */
 hps_status hps_error_set(struct hps_error *err, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
 /* Put "prefix: " before the text of a failed `err` (may be NULL). Returns err's status, or

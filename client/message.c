@@ -10,12 +10,13 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 /* protobuf-c keeps arrays, sub-messages and defaults at offsets that its descriptors name. */
 #define MEMBER(message, field_offset) ((const void *)((const char *)(message) + (field_offset)))
 
-enum { REQUEST_BYTES_MAX = 32 << 20, JSON_DEPTH_MAX = 16 };
+enum { REQUEST_BYTES_MAX = 32 << 20, DEPTH_MAX = 16 };
 
 static void *message_alloc(void *ctx, size_t size)
 {
@@ -91,6 +92,112 @@ hps_status hps_client_call_message(struct hps_client *client, const char *path,
     return status;
 }
 
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+static size_t value_size(ProtobufCType type)
+{
+    switch (type) {
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_SINT32:
+    case PROTOBUF_C_TYPE_SFIXED32:
+    case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_FIXED32:
+    case PROTOBUF_C_TYPE_FLOAT:
+    case PROTOBUF_C_TYPE_ENUM:
+        return 4;
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return 8;
+    case PROTOBUF_C_TYPE_BOOL:
+        return sizeof(protobuf_c_boolean);
+    case PROTOBUF_C_TYPE_BYTES:
+        return sizeof(ProtobufCBinaryData);
+    case PROTOBUF_C_TYPE_STRING:
+    case PROTOBUF_C_TYPE_MESSAGE:
+        break;
+    }
+    return sizeof(void *);
+}
+
+static bool field_is_set(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message)
+{
+    if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0) {
+        return *(const uint32_t *)MEMBER(message, field->quantifier_offset) == field->id;
+    }
+    return field->label == PROTOBUF_C_LABEL_REPEATED || field->type != PROTOBUF_C_TYPE_MESSAGE ||
+           *(ProtobufCMessage *const *)MEMBER(message, field->offset) != NULL;
+}
+
+/* ---- strings that may be printed ------------------------------------------------------------- */
+
+static hps_status plain_message(ProtobufCMessage *message, unsigned depth);
+
+/* takes *text if it is replaced */
+static hps_status plain_string(char **text)
+{
+    size_t size = *text != NULL ? strlen(*text) : 0;
+
+    if (hps_text_is_plain(*text, size)) {
+        return HPS_OK; /* as are the defaults, which are nobody's to free */
+    }
+    char *shown = hps_alloc(HPS_TEXT_GROWTH * size + 1);
+    if (shown == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    (void)hps_text_plain(*text, size, shown, HPS_TEXT_GROWTH * size + 1);
+    hps_free(*text);
+    *text = shown;
+    return HPS_OK;
+}
+
+static hps_status plain_field(const ProtobufCFieldDescriptor *field, ProtobufCMessage *message,
+                              unsigned depth)
+{
+    char *values = (char *)message + field->offset;
+    size_t n = 1;
+    hps_status status = HPS_OK;
+
+    if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+        n = *(const size_t *)MEMBER(message, field->quantifier_offset);
+        values = *(char **)(void *)values;
+    }
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        void *value = values + i * value_size(field->type);
+        status = field->type == PROTOBUF_C_TYPE_STRING
+                     ? plain_string(value)
+                     : plain_message(*(ProtobufCMessage **)value, depth + 1);
+    }
+    return status;
+}
+
+static hps_status plain_message(ProtobufCMessage *message, unsigned depth)
+{
+    const ProtobufCMessageDescriptor *type = message->descriptor;
+    hps_status status = HPS_OK;
+
+    if (depth > DEPTH_MAX) {
+        return HPS_EXHAUSTED;
+    }
+    for (unsigned i = 0; i < type->n_fields && status == HPS_OK; i++) {
+        const ProtobufCFieldDescriptor *field = &type->fields[i];
+        bool has_text =
+            field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_MESSAGE;
+        if (has_text && field_is_set(field, message)) {
+            status = plain_field(field, message, depth);
+        }
+    }
+    return status;
+}
+
+hps_status hps_message_plain(ProtobufCMessage *message)
+{
+    return plain_message(message, 0);
+}
+
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static hps_status put(struct hps_buf *buf, const char *text)
@@ -108,8 +215,9 @@ hps_status hps_json_text(struct hps_buf *buf, const char *text, size_t size)
         if (length == 0) {
             status = put(buf, "\xEF\xBF\xBD");
             length = 1;
-        } else if (point < 0x20 || point == 0x7f || point == 0x2028 || point == 0x2029) {
-            status = hps_buf_printf(buf, "\\u%04x", (unsigned)point);
+        } else if (!hps_text_point_is_plain(point)) {
+            char escape[HPS_TEXT_ESCAPE_BYTES];
+            status = hps_buf_append(buf, escape, hps_text_escape(point, escape));
         } else if (point == '"' || point == '\\') {
             status = hps_buf_printf(buf, "\\%c", (char)point);
         } else {
@@ -153,35 +261,6 @@ static hps_status json_enum(const ProtobufCFieldDescriptor *field, int value, st
 
     return name == NULL ? hps_buf_printf(buf, "%d", value)
                         : hps_json_text(buf, name->name, strlen(name->name));
-}
-
-static size_t value_size(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT32:
-    case PROTOBUF_C_TYPE_SINT32:
-    case PROTOBUF_C_TYPE_SFIXED32:
-    case PROTOBUF_C_TYPE_UINT32:
-    case PROTOBUF_C_TYPE_FIXED32:
-    case PROTOBUF_C_TYPE_FLOAT:
-    case PROTOBUF_C_TYPE_ENUM:
-        return 4;
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_BOOL:
-        return sizeof(protobuf_c_boolean);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        break;
-    }
-    return sizeof(void *);
 }
 
 static hps_status json_value(const ProtobufCFieldDescriptor *field, const void *value,
@@ -242,22 +321,13 @@ static hps_status json_array(const ProtobufCFieldDescriptor *field, const Protob
     return status != HPS_OK ? status : put(buf, "]");
 }
 
-static bool field_is_set(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message)
-{
-    if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0) {
-        return *(const uint32_t *)MEMBER(message, field->quantifier_offset) == field->id;
-    }
-    return field->label == PROTOBUF_C_LABEL_REPEATED || field->type != PROTOBUF_C_TYPE_MESSAGE ||
-           *(ProtobufCMessage *const *)MEMBER(message, field->offset) != NULL;
-}
-
 static hps_status json_message(const ProtobufCMessage *message, struct hps_buf *buf, unsigned depth)
 {
     const ProtobufCMessageDescriptor *type = message->descriptor;
     hps_status status = put(buf, "{");
     bool first = true;
 
-    if (depth > JSON_DEPTH_MAX) {
+    if (depth > DEPTH_MAX) {
         return HPS_EXHAUSTED;
     }
     for (unsigned i = 0; i < type->n_fields && status == HPS_OK; i++) {

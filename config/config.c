@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/modeldir.h"
+#include "base/text.h"
 #include "config/options.h"
 
 /* ---- notes ----------------------------------------------------------------------------------- */
@@ -46,11 +47,12 @@ hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt,
     if (hps_notes_drop(notes)) {
         return HPS_OK;
     }
-    char text[512];
+    char raw[512], text[512];
     va_list args;
     va_start(args, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, args);
+    (void)vsnprintf(raw, sizeof(raw), fmt, args);
     va_end(args);
+    (void)hps_text_plain(raw, strlen(raw), text, sizeof(text));
     char *copy = hps_strdup(text);
     if (copy == NULL) {
         return HPS_NO_MEMORY;

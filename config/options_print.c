@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/text.h"
+#include "base/utf8.h"
 #include "config/options.h"
 
 static const void *field_of_const(const struct hps_option *option, const void *base)
@@ -20,14 +22,21 @@ static const void *field_of_const(const struct hps_option *option, const void *b
 hps_status hps_json_print_string(const char *text, struct hps_buf *buf)
 {
     hps_status status = hps_buf_append(buf, "\"", 1);
-    for (const char *c = text; *c != '\0' && status == HPS_OK; c++) {
-        if (*c == '"' || *c == '\\') {
-            status = hps_buf_printf(buf, "\\%c", *c);
-        } else if ((unsigned char)*c < 0x20) {
-            status = hps_buf_printf(buf, "\\u%04x", (unsigned)(unsigned char)*c);
+    size_t left = strlen(text);
+    while (left > 0 && status == HPS_OK) {
+        char escape[HPS_TEXT_ESCAPE_BYTES];
+        uint32_t point = (unsigned char)*text;
+        size_t length = hps_utf8_decode(text, left, &point);
+        length = length > 0 ? length : 1; /* the path of a file may be any bytes */
+        if (*text == '"' || *text == '\\') {
+            status = hps_buf_printf(buf, "\\%c", *text);
+        } else if (!hps_text_point_is_plain(point)) {
+            status = hps_buf_append(buf, escape, hps_text_escape(point, escape));
         } else {
-            status = hps_buf_append(buf, c, 1);
+            status = hps_buf_append(buf, text, length);
         }
+        text += length;
+        left -= length;
     }
     return status == HPS_OK ? hps_buf_append(buf, "\"", 1) : status;
 }

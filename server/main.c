@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cache/device/device.h"
 #include "cache/gpu/tier.h"
 #include "config/limits.h"
@@ -38,6 +39,7 @@ _Static_assert((int)HPS_CONFIG_REDIS_LAYOUT_HPSD == (int)HPS_REDIS_LAYOUT_HPSD &
                "layouts");
 
 enum exit_code { EXIT_DRAINED = 0, EXIT_FATAL = 1, EXIT_USAGE = 2, EXIT_TAKEN = 3, EXIT_STORE = 4 };
+enum { CHECK_LINE_BYTES = 2048 };
 
 /* Signals are for the main loop: threads that libraries start before it must not take them. */
 static void block_signals(void)
@@ -312,8 +314,10 @@ static hps_status open_kafka(const struct hps_config_update_source *source,
 
 static void tell(void *ctx, bool is_error, const char *text)
 {
+    char shown[CHECK_LINE_BYTES]; /* names of files are among it */
     (void)ctx;
-    fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", text);
+    (void)hps_text_plain(text, strlen(text), shown, sizeof(shown));
+    fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", shown);
 }
 
 /* The configuration is good: is what it names? Opens no store and connects to nothing. */

@@ -17,6 +17,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/text.h"
 #include "client/lookup.h"
 #include "client/message.h"
 #include "tools/tool.h"
@@ -90,8 +91,11 @@ static void print_table(const struct bench_plan *plan, const struct result *resu
            "keys", counts->n_keys, share(counts->n_unique, counts->n_keys),
            share(counts->n_defaulted, counts->n_keys), share(counts->n_unknown, counts->n_keys));
     for (unsigned i = 0; i < BENCH_TIERS_MAX && counts->tiers[i].name[0] != '\0'; i++) {
+        char name[HPS_TEXT_GROWTH * sizeof(counts->tiers[i].name) + 1];
+        (void)hps_text_plain(counts->tiers[i].name, strlen(counts->tiers[i].name), name,
+                             sizeof(name));
         printf("%-12s %" PRIu64 " unique keys from %s (%.1f %%)\n", i == 0 ? "tiers" : "",
-               counts->tiers[i].found_keys, counts->tiers[i].name,
+               counts->tiers[i].found_keys, name,
                share(counts->tiers[i].found_keys, counts->n_unique));
     }
     for (int code = 1; code < BENCH_CODES; code++) {

@@ -101,8 +101,8 @@ bool hpsctl_key_arg(const struct hpsctl *ctl, const char *text, uint64_t *out_ke
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
-                const ProtobufCMessageDescriptor *reply_type, void *out_reply)
+int hpsctl_call_raw(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
+                    const ProtobufCMessageDescriptor *reply_type, void *out_reply)
 {
     struct hps_error err = {0};
     ProtobufCMessage *reply = NULL;
@@ -120,6 +120,22 @@ int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *
     }
     *(void **)out_reply = reply;
     return TOOL_OK;
+}
+
+int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
+                const ProtobufCMessageDescriptor *reply_type, void *out_reply)
+{
+    ProtobufCMessage *reply = NULL;
+    int code = hpsctl_call_raw(ctl, method, request, reply_type, &reply);
+
+    if (code == TOOL_OK && !hpsctl_json(ctl) && hps_message_plain(reply) != HPS_OK) {
+        hps_message_free(reply);
+        code = hpsctl_no_memory();
+    }
+    if (code == TOOL_OK) {
+        *(void **)out_reply = reply;
+    }
+    return code;
 }
 
 int hpsctl_print_json(const ProtobufCMessage *message)

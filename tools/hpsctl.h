@@ -52,10 +52,13 @@ int hpsctl_no_memory(void);
 /* Connect, unless that was done: hpsctl_call does it, so wrong words are found without a server.
  * Returns TOOL_OK or what to exit with. */
 int hpsctl_open(struct hpsctl *ctl);
-/* Call a method of Admin. Returns TOOL_OK and the reply (hps_message_free), or what to exit
- * with. */
+/* Call a method of Admin. Returns TOOL_OK and the reply (hps_message_free), or what to exit with.
+ * Its strings may be printed, unless the output is JSON, which escapes them itself. */
 int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
                 const ProtobufCMessageDescriptor *reply_type, void *out_reply);
+/* The same with strings as the server sent them, which may hold what drives a terminal. */
+int hpsctl_call_raw(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
+                    const ProtobufCMessageDescriptor *reply_type, void *out_reply);
 /* hpsctl_call, then print the reply: JSON if asked for, else by `print`. */
 int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply_type,
@@ -66,8 +69,8 @@ bool hpsctl_key_arg(const struct hpsctl *ctl, const char *text, uint64_t *out_ke
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Rows of text cells. Control characters of cells are replaced, so that names from a server cannot
- * drive the terminal. */
+/* Rows of text cells. What of a cell is not plain is escaped (base/text.h), so that names from a
+ * server cannot drive the terminal. */
 struct hpsctl_table {
     struct hps_buf text; /* NUL-terminated cells, row by row */
     const char *const *columns;

@@ -9,6 +9,8 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/heap.h"
+#include "base/text.h"
 #include "tools/hpsctl.h"
 
 /* ---- ping and status ------------------------------------------------------------------------- */
@@ -26,7 +28,8 @@ static void print_reasons(struct hpsctl *ctl)
         return;
     }
     const Hps__V1__GetStatusResponse *status = (const Hps__V1__GetStatusResponse *)reply;
-    for (size_t i = 0; i < status->n_not_ready_reasons; i++) {
+    bool shown = hps_message_plain(reply) == HPS_OK;
+    for (size_t i = 0; shown && i < status->n_not_ready_reasons; i++) {
         (void)fprintf(stderr, "hpsctl: not ready: %s\n", status->not_ready_reasons[i]);
     }
     hps_message_free(reply);
@@ -82,6 +85,10 @@ int hpsctl_ping(struct hpsctl *ctl)
                                 &hps__v1__ping_response__descriptor, ctl->timeout_us, &reply, &err);
     if (status != HPS_OK && status != HPS_UNIMPLEMENTED) { /* a listener without Admin has none */
         return hpsctl_fail(ctl, &err);
+    }
+    if (reply != NULL && !hpsctl_json(ctl) && hps_message_plain(reply) != HPS_OK) {
+        hps_message_free(reply);
+        return hpsctl_no_memory();
     }
     code = print_ping(ctl, reply == NULL ? "" : ((const Hps__V1__PingResponse *)reply)->version,
                       serving, duration_us);
@@ -314,24 +321,39 @@ int hpsctl_slowlog(struct hpsctl *ctl)
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
+/* JSON in lines of its own. What is escaped within them is within its strings. */
+static int print_document(const char *json)
+{
+    size_t capacity = HPS_TEXT_GROWTH * strlen(json) + 1;
+    char *line = hps_alloc(capacity);
+
+    if (line == NULL) {
+        return hpsctl_no_memory();
+    }
+    do {
+        size_t size = strcspn(json, "\n");
+        (void)hps_text_plain(json, size, line, capacity);
+        printf("%s\n", line);
+        json += size + (json[size] == '\n');
+    } while (*json != '\0');
+    hps_free(line);
+    return TOOL_OK;
+}
+
 int hpsctl_config(struct hpsctl *ctl)
 {
     HPS_ASSERT(ctl->n_words == 1);
     Hps__V1__GetConfigRequest request = HPS__V1__GET_CONFIG_REQUEST__INIT;
     Hps__V1__GetConfigResponse *reply = NULL;
 
-    int code = hpsctl_call(ctl, "GetConfig", &request.base,
-                           &hps__v1__get_config_response__descriptor, &reply);
+    int code = hpsctl_call_raw(ctl, "GetConfig", &request.base,
+                               &hps__v1__get_config_response__descriptor, &reply);
     if (code != TOOL_OK) {
         return code;
     }
-    (void)fputs(reply->json, stdout); /* it is JSON already */
-    size_t size = strlen(reply->json);
-    if (size == 0 || reply->json[size - 1] != '\n') {
-        printf("\n");
-    }
+    code = print_document(reply->json);
     hps_message_free(&reply->base);
-    return TOOL_OK;
+    return code;
 }
 
 static int print_log_level(struct hpsctl *ctl, const void *reply)

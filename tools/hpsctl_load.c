@@ -181,6 +181,10 @@ static hps_status on_progress(void *ctx, const uint8_t *data, size_t size, struc
     if (status != HPS_OK) {
         return status;
     }
+    if (!hpsctl_json(view->ctl) && hps_message_plain(message) != HPS_OK) {
+        hps_message_free(message);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory to show the progress");
+    }
     const Hps__V1__LoadProgress *progress = (const Hps__V1__LoadProgress *)message;
     view->done = view->done || progress->done;
     if (progress->plan != NULL) {

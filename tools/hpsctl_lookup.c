@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/text.h"
 #include "client/lookup.h"
 #include "tools/hpsctl.h"
 
@@ -136,8 +137,9 @@ static int print_rows(const struct hps_client_lookup_reply *reply,
     printf("version %" PRId64 ", dim %" PRIu32 ", %" PRIu32 " unknown, %" PRIu32 " defaulted",
            reply->version, result->dim, result->unknown_key_count, result->defaulted_key_count);
     for (uint32_t i = 0; i < result->n_tiers; i++) {
-        printf(", %" PRIu32 " from %.*s", result->tiers[i].found_keys,
-               (int)result->tiers[i].name.size, result->tiers[i].name.data);
+        const struct hps_client_lookup_text *name = &result->tiers[i].name;
+        (void)hps_text_plain(name->data, name->size, text, sizeof(text));
+        printf(", %" PRIu32 " from %s", result->tiers[i].found_keys, text);
     }
     printf("\n");
     return code;

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/assert.h"
+#include "base/text.h"
 #include "tools/hpsctl.h"
 
 enum { CELL_BYTES_MAX = 400, COLUMNS_MAX = 24, GAP = 2 };
@@ -37,18 +38,13 @@ void hpsctl_table_init(struct hpsctl_table *table, const char *const *columns)
 void hpsctl_table_cell(struct hpsctl_table *table, const char *fmt, ...)
 {
     HPS_ASSERT(table->n_columns > 0);
-    char cell[CELL_BYTES_MAX];
+    char raw[CELL_BYTES_MAX], cell[CELL_BYTES_MAX];
     va_list args;
 
     va_start(args, fmt);
-    (void)vsnprintf(cell, sizeof(cell), fmt, args);
+    (void)vsnprintf(raw, sizeof(raw), fmt, args);
     va_end(args);
-    for (char *at = cell; *at != '\0'; at++) {
-        unsigned char byte = (unsigned char)*at;
-        if (byte < 0x20 || byte == 0x7f) {
-            *at = '?';
-        }
-    }
+    (void)hps_text_plain(raw, strlen(raw), cell, sizeof(cell));
     const char *text = cell[0] == '\0' ? "-" : cell;
     if (hps_buf_append(&table->text, text, strlen(text) + 1) != HPS_OK) {
         table->broken = true;

@@ -68,20 +68,9 @@ static const char *age_text(int64_t now_ms, int64_t unix_ms, char out[HPSCTL_TEX
     return out;
 }
 
-/* Cells replace what could drive a terminal; so does this, of text that stands alone. */
-static void print_text(const char *text)
-{
-    for (; *text != '\0'; text++) {
-        unsigned char byte = (unsigned char)*text;
-        (void)fputc(byte < 0x20 || byte == 0x7f ? '?' : byte, stdout);
-    }
-}
-
 static void print_line(const char *what, const char *text)
 {
-    printf("  %s: ", what);
-    print_text(text);
-    printf("\n");
+    printf("  %s: %s\n", what, text);
 }
 
 static void print_refused(const Hps__V1__VersionUpdates *of, int64_t now_ms)

@@ -7,9 +7,13 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/text.h"
+
+enum { PROGRESS_BYTES_MAX = 512 };
 
 int tool_exit_of(hps_status status)
 {
@@ -57,16 +61,17 @@ bool tool_progress_due(struct tool_progress *progress, uint64_t every_us)
 
 void tool_progress_draw(struct tool_progress *progress, const char *fmt, ...)
 {
+    char raw[PROGRESS_BYTES_MAX], line[PROGRESS_BYTES_MAX];
     va_list args;
 
     if (progress->out == NULL) {
         return;
     }
-    (void)fputc('\r', progress->out);
     va_start(args, fmt);
-    int n = vfprintf(progress->out, fmt, args);
+    (void)vsnprintf(raw, sizeof(raw), fmt, args);
     va_end(args);
-    size_t columns = n > 0 ? (size_t)n : 0;
+    size_t columns = hps_text_plain(raw, strlen(raw), line, sizeof(line));
+    (void)fprintf(progress->out, "\r%s", line);
     if (columns < progress->columns) { /* of the longer line before */
         (void)fprintf(progress->out, "%*s", (int)(progress->columns - columns), "");
     }

@@ -12,6 +12,7 @@
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "server/observe/notify.h"
 
 enum { REASONS_BYTES_MAX = 1 << 20, LINE_BYTES = HPS_MODEL_WHY_BYTES + 32 };
@@ -61,7 +62,9 @@ void hps_readiness_free(struct hps_readiness *readiness)
 
 static void add_reason(void *ctx, const char *reason)
 {
-    hps_ignore(hps_buf_append(ctx, reason, strlen(reason) + 1)); /* fewer reasons are true ones */
+    char shown[LINE_BYTES]; /* by probes and the service manager, one a line */
+    size_t size = hps_text_plain(reason, strlen(reason), shown, sizeof(shown));
+    hps_ignore(hps_buf_append(ctx, shown, size + 1)); /* fewer reasons are true ones */
 }
 
 /* Everything that can be asked changes here, at once. */

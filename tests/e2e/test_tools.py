@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 
+import grpc
 import numpy as np
 import pytest
 
-from rig import BIN, PATIENCE_S, ask, default_config, floats, generate, hpsgen
+from made_up import Admin, partition, version
+from rig import BIN, PATIENCE_S, admin_pb, ask, default_config, floats, generate, hpsgen
 
 pytestmark = pytest.mark.one_thread
 TOOLS = ("hpsd", "hpsd-sim", "hpsctl", "hps-gen", "hps-bench", "hps-publish")
@@ -148,6 +150,44 @@ def test_ctl_when_asked_about_a_verb_then_the_same_in_every_spelling():
 def test_tool_when_arguments_are_wrong_then_what_was_given_and_what_is_expected(tool, words, said):
     done = run(tool, *words, code=2)
     assert done.stderr == f"{tool}: {said}\n"
+
+
+EVIL = "\x1b[2J\r\n\x7f\x9b31m\u202e\u2066\u200b"  # drives a terminal, turns text around, is not seen
+SHOWN = "\\u001b[2J\\u000d\\u000a\\u007f\\u009b31m\\u202e\\u2066\\u200b"
+
+
+class Hostile(Admin):
+    """Says everything so."""
+
+    def ListModels(self, request, context):
+        return admin_pb.ListModelsResponse(models=[admin_pb.ModelInfo(model=EVIL, reason=EVIL)])
+
+    def GetStatus(self, request, context):
+        return admin_pb.GetStatusResponse(version=EVIL, not_ready_reasons=[EVIL])
+
+    def GetConfig(self, request, context):
+        return admin_pb.GetConfigResponse(json='{\n  "a": "%s"\n}\n' % EVIL.replace("\n", "\\n"))
+
+    def LoadModel(self, request, context):
+        yield admin_pb.LoadProgress(model=EVIL, stage=EVIL, version=1)
+        yield admin_pb.LoadProgress(model=EVIL, stage="done", version=1, done=True)
+
+    def Drain(self, request, context):
+        context.abort(grpc.StatusCode.INTERNAL, EVIL)
+
+
+def test_ctl_when_a_server_says_what_drives_terminals_then_it_is_shown_and_does_nothing():
+    with Hostile([version([partition(EVIL)], model=EVIL, lineage=EVIL)]) as hostile:
+        for words, code in ((["models"], 0), (["status"], 0), (["config", "get"], 0), (["updates"], 0),
+                            (["load", "m", "--from", "/x"], 0), (["drain"], 1)):
+            done = run("hpsctl", "--addr", hostile.address, *words, code=code)
+            text = done.stdout + done.stderr
+            assert not any(c in text.replace("\n", "") for c in EVIL if not c.isprintable()), repr(text)
+            assert SHOWN.split("\\u000a")[1] in text, text
+        for verb in ("models", "updates"):
+            done = run("hpsctl", "--addr", hostile.address, "-o", "json", verb)
+            assert done.stdout.strip("\n").isprintable(), repr(done.stdout)
+            assert [m["model"] for m in json.loads(done.stdout)["models" if verb == "models" else "versions"]] == [EVIL]
 
 
 def test_completion_when_printed_then_bash_takes_it():

@@ -105,6 +105,9 @@ static void test_write_when_logfmt_value_needs_it_then_quoted(void **state)
         {"\xc2\x9b"
          "31m",
          "\"\\u009b31m\""},
+        {"a\xe2\x80\xae"
+         "b",
+         "\"a\\u202eb\""},
         {"\xc3\xa9t\xc3\xa9", "\xc3\xa9t\xc3\xa9"},
         {"\xff"
          "a",

@@ -108,11 +108,15 @@ static void test_print_when_label_has_specials_then_escaped(void **state)
 {
     (void)state;
     struct hps_metrics *metrics = hps_metrics_new(defs, N_FAMILIES, 100);
-    const char *const values[] = {"a\"b\\c\nd", ""};
+    const char *const values[] = {"a\"b\\c", ""};
+    const char *const odd[] = {"\x1b\n\xe2\x80\xae", "\xff"}; /* a page is seen on terminals, too */
     hps_metric_add(hps_metric_get(metrics, REQUESTS, values), 1);
+    hps_metric_add(hps_metric_get(metrics, REQUESTS, odd), 2);
     struct hps_buf buf;
-    assert_non_null(strstr(printed(metrics, &buf, false),
-                           "hpsd_rpc_requests_total{method=\"a\\\"b\\\\c\\nd\",code=\"\"} 1\n"));
+    const char *page = printed(metrics, &buf, false);
+    assert_non_null(strstr(page, "hpsd_rpc_requests_total{method=\"a\\\"b\\\\c\",code=\"\"} 1\n"));
+    assert_non_null(
+        strstr(page, "{method=\"\\\\u001b\\\\u000a\\\\u202e\",code=\"\xef\xbf\xbd\"} 2\n"));
     hps_buf_fini(&buf);
     hps_metrics_free(metrics);
 }

@@ -77,6 +77,16 @@ static void test_error_set_when_long_then_cut(void **state)
     assert_int_equal(strlen(err.text), sizeof(err.text) - 1);
 }
 
+static void test_error_when_a_name_would_act_on_a_terminal_then_escaped(void **state)
+{
+    (void)state;
+    struct hps_error err = {0};
+    hps_ignore(hps_error_set(&err, HPS_INVALID, "model '%s'", "\x1b[2Ja\xe2\x80\xae\nb\xff"));
+    assert_string_equal(err.text, "model '\\u001b[2Ja\\u202e\\u000ab\xef\xbf\xbd'");
+    hps_ignore(hps_error_prefix(&err, HPS_INVALID, "\a%s", "f"));
+    assert_string_equal(err.text, "\\u0007f: model '\\u001b[2Ja\\u202e\\u000ab\xef\xbf\xbd'");
+}
+
 static void test_error_prefix_when_set_then_before_text(void **state)
 {
     (void)state;
@@ -109,6 +119,7 @@ int main(void)
         cmocka_unit_test(test_error_set_when_given_then_text_and_status),
         cmocka_unit_test(test_error_set_when_null_then_status_only),
         cmocka_unit_test(test_error_set_when_long_then_cut),
+        cmocka_unit_test(test_error_when_a_name_would_act_on_a_terminal_then_escaped),
         cmocka_unit_test(test_error_prefix_when_set_then_before_text),
         cmocka_unit_test(test_error_prefix_when_no_room_then_cut_inside),
     };

@@ -165,6 +165,36 @@ static void test_json_when_submessage_is_absent_then_left_out(void **state)
     hps_buf_fini(&buf);
 }
 
+static void test_plain_when_strings_would_act_on_a_terminal_then_escaped_at_any_depth(void **state)
+{
+    static char *reasons[] = {"fine", "\x1b[2J"};
+    Hps__V1__TierStatus tier = HPS__V1__TIER_STATUS__INIT;
+    Hps__V1__TierStatus *tiers[] = {&tier};
+    Hps__V1__GetStatusResponse sent = HPS__V1__GET_STATUS_RESPONSE__INIT;
+    ProtobufCMessage *message = NULL;
+    struct hps_error err = {0};
+    struct hps_buf buf;
+
+    (void)state;
+    tier.tier = (char *)(uintptr_t) "r\xe2\x80\xaesider";
+    sent.tiers = tiers;
+    sent.n_tiers = 1;
+    sent.not_ready_reasons = reasons;
+    sent.n_not_ready_reasons = 2;
+    hps_buf_init(&buf, 4096);
+    assert_int_equal(hps_message_encode(&sent.base, &buf, &err), HPS_OK);
+    assert_int_equal(hps_message_decode(sent.base.descriptor, buf.data, buf.size, &message, &err),
+                     HPS_OK);
+    assert_int_equal(hps_message_plain(message), HPS_OK);
+    const Hps__V1__GetStatusResponse *got = (const Hps__V1__GetStatusResponse *)message;
+    assert_string_equal(got->tiers[0]->tier, "r\\u202esider");
+    assert_string_equal(got->not_ready_reasons[0], "fine");
+    assert_string_equal(got->not_ready_reasons[1], "\\u001b[2J");
+    assert_string_equal(got->version, "");
+    hps_message_free(message);
+    hps_buf_fini(&buf);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +202,7 @@ int main(void)
         cmocka_unit_test(test_zipf_when_heavy_then_that_share_is_rank_one),
         cmocka_unit_test(test_zipf_row_when_all_ranks_then_every_row_once),
         cmocka_unit_test(test_hist_when_values_known_then_quantiles_within_precision),
+        cmocka_unit_test(test_plain_when_strings_would_act_on_a_terminal_then_escaped_at_any_depth),
         cmocka_unit_test(test_json_when_message_then_all_fields_escaped),
         cmocka_unit_test(test_json_when_submessage_is_absent_then_left_out),
     };

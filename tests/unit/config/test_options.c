@@ -139,6 +139,11 @@ static void test_json_string_when_odd_characters_then_escaped(void **state)
     assert_int_equal(hps_json_print_string("a\"b\\c\nd", &buf), HPS_OK);
     assert_int_equal(buf.size, strlen("\"a\\\"b\\\\c\\u000ad\""));
     assert_memory_equal(buf.data, "\"a\\\"b\\\\c\\u000ad\"", buf.size);
+    static const char escaped[] = "\"\\u007f\\u202e\xc3\xa9\xff\""; /* a path may be any bytes */
+    hps_buf_clear(&buf);
+    assert_int_equal(hps_json_print_string("\x7f\xe2\x80\xae\xc3\xa9\xff", &buf), HPS_OK);
+    assert_int_equal(buf.size, strlen(escaped));
+    assert_memory_equal(buf.data, escaped, buf.size);
     hps_buf_fini(&buf);
 }
 

@@ -28,11 +28,12 @@ static void test_progress_when_drawn_again_then_over_the_line_before(void **stat
     tool_progress_draw(&progress, "%d of ten", 10);
     assert_false(tool_progress_due(&progress, EVERY_US));
     assert_true(tool_progress_due(&progress, 0));
+    tool_progress_draw(&progress, "%s", "\x1b[2J");
     tool_progress_draw(&progress, "done");
     tool_progress_end(&progress);
     tool_progress_end(&progress); /* there is no line any more */
     assert_int_equal(fclose(progress.out), 0);
-    assert_string_equal(text, "\r10 of ten\rdone     \n");
+    assert_string_equal(text, "\r10 of ten\r\\u001b[2J\rdone     \n");
 }
 
 static void test_progress_when_not_shown_then_never_due(void **state)

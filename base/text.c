@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What of a text from outside may be shown as it is. Any thread.
+ */
+#include "base/text.h"
+
+#include <stdio.h>
+
+#include "base/assert.h"
+#include "base/utf8.h"
+
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+bool hps_text_point_is_plain(uint32_t point)
+{
+    static const struct {
+        uint32_t first, last;
+    } others[] = {
+        {0x0000, 0x001f},   /* C0: what terminals obey */
+        {0x007f, 0x009f},   /* DEL, C1: the same in one character */
+        {0x00ad, 0x00ad},   /* soft hyphen */
+        {0x061c, 0x061c},   /* Arabic letter mark */
+        {0x180e, 0x180e},   /* Mongolian vowel separator */
+        {0x200b, 0x200f},   /* zero width; marks of direction */
+        {0x2028, 0x202e},   /* separators of lines; embeddings and overrides of direction */
+        {0x2060, 0x206f},   /* invisible operators; isolates of direction */
+        {0xfeff, 0xfeff},   /* byte order mark */
+        {0xfff9, 0xfffb},   /* annotations */
+        {0xe0000, 0xe007f}, /* tags */
+    };
+    if (point >= 0x20 && point < 0x7f) {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (point >= others[i].first && point <= others[i].last) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool hps_text_is_plain(const char *text, size_t size)
+{
+    for (size_t at = 0; at < size;) {
+        uint32_t point;
+        size_t length = hps_utf8_decode(text + at, size - at, &point);
+        if (length == 0 || !hps_text_point_is_plain(point)) {
+            return false;
+        }
+        at += length;
+    }
+    return true;
+}
+
+size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES])
+{
+    HPS_ASSERT(point <= 0x10ffff);
+    int length = point < 0x10000
+                     ? snprintf(out_escape, HPS_TEXT_ESCAPE_BYTES, "\\u%04x", (unsigned)point)
+                     : snprintf(out_escape, HPS_TEXT_ESCAPE_BYTES, "\\u%04x\\u%04x",
+                                0xd800u + (unsigned)((point - 0x10000) >> 10),
+                                0xdc00u + (unsigned)((point - 0x10000) & 0x3ff));
+    return (size_t)length;
+}
+
+size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capacity)
+{
+    size_t used = 0;
+    HPS_ASSERT(capacity > 0);
+    for (size_t at = 0; at < size;) {
+        char escape[HPS_TEXT_ESCAPE_BYTES];
+        uint32_t point;
+        size_t length = hps_utf8_decode(text + at, size - at, &point);
+        const char *piece = text + at;
+        size_t piece_size = length;
+        if (length == 0) {
+            piece = REPLACEMENT;
+            piece_size = strlen(REPLACEMENT);
+        } else if (!hps_text_point_is_plain(point)) {
+            piece = escape;
+            piece_size = hps_text_escape(point, escape);
+        }
+        if (piece_size >= capacity - used) {
+            break;
+        }
+        memcpy(out_text + used, piece, piece_size);
+        used += piece_size;
+        at += length > 0 ? length : 1;
+    }
+    out_text[used] = '\0';
+    return used;
+}
