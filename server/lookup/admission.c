@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admission of replies: one counter and one queue in order of arrival, under one mutex that is held
- * for a few instructions. Any thread.
+ * Admission of replies: one counter, and two lines in order of arrival, under one mutex that is
+ * held for a few instructions. Large replies wait in one line, small ones in the other, so that who
+ * comes next is the first of either. Any thread.
  */
 #include "server/lookup/admission.h"
 
@@ -12,14 +13,26 @@
 #include "base/heap.h"
 #include "base/lock.h"
 
+enum {
+    SMALL_SHARE = 64, /* of bytes_max: up to this a ticket is small */
+    PASSED_SHARE = 8, /* of bytes_max: so much may those hold that went past a large one */
+};
+
+struct hps_admission_line {
+    struct hps_admission_ticket *first, *last;
+};
+
 struct hps_admission {
     struct hps_admission_options options;
     struct hps_lock lock;
     uint64_t bytes; /* of held tickets */
     uint32_t n_held;
+    uint64_t passed_bytes; /* of those of them that went past a large one */
+    uint32_t n_passed;
     uint32_t n_waiting;
     uint64_t waiting_bytes; /* their work_bytes */
-    struct hps_admission_ticket *first, *last;
+    uint64_t n_queued;      /* ever: the order of arrival */
+    struct hps_admission_line small, large;
 };
 
 struct hps_admission *hps_admission_new(const struct hps_admission_options *options)
@@ -45,14 +58,72 @@ void hps_admission_free(struct hps_admission *admission)
     hps_free(admission);
 }
 
+/* ---- who may be let in; lock held ------------------------------------------------------------- */
+
+static bool fits_beside(const struct hps_admission *admission, uint32_t n_held, uint64_t held_bytes,
+                        uint64_t bytes)
+{
+    uint64_t bytes_max = admission->options.bytes_max;
+
+    return n_held == 0 || (held_bytes <= bytes_max && bytes <= bytes_max - held_bytes);
+}
+
 static bool fits(const struct hps_admission *admission, uint64_t bytes)
 {
-    if (admission->n_held == 0) {
-        return true;
-    }
-    return admission->bytes <= admission->options.bytes_max &&
-           bytes <= admission->options.bytes_max - admission->bytes;
+    return fits_beside(admission, admission->n_held, admission->bytes, bytes);
 }
+
+static bool is_small(const struct hps_admission *admission, uint64_t bytes)
+{
+    return bytes <= admission->options.bytes_max / SMALL_SHARE;
+}
+
+/* The first large one does not fit. A small one of so many bytes goes past it, unless those that
+ * did so before hold their share, or are all that keeps the large one out. */
+static bool may_pass(const struct hps_admission *admission, uint64_t bytes)
+{
+    uint64_t passed_max = admission->options.bytes_max / PASSED_SHARE;
+    uint64_t passed = admission->passed_bytes;
+
+    if (passed > passed_max || bytes > passed_max - passed) {
+        return false;
+    }
+    return fits(admission, bytes) &&
+           !fits_beside(admission, admission->n_held - admission->n_passed,
+                        admission->bytes - passed, admission->large.first->bytes);
+}
+
+/* Who waits and is next to be let in; NULL: nobody may be. */
+static struct hps_admission_ticket *next_in_line(const struct hps_admission *admission,
+                                                 bool *out_passes)
+{
+    struct hps_admission_ticket *small = admission->small.first;
+    struct hps_admission_ticket *large = admission->large.first;
+
+    *out_passes = false;
+    if (large == NULL || (small != NULL && small->order < large->order)) {
+        return small != NULL && fits(admission, small->bytes) ? small : NULL;
+    }
+    if (fits(admission, large->bytes)) {
+        return large;
+    }
+    *out_passes = small != NULL && may_pass(admission, small->bytes);
+    return *out_passes ? small : NULL;
+}
+
+/* Whether a ticket that has just come is let in at once. */
+static bool may_enter(const struct hps_admission *admission, uint64_t bytes, bool *out_passes)
+{
+    *out_passes = false;
+    if (admission->n_waiting == 0) {
+        return fits(admission, bytes);
+    }
+    *out_passes = admission->small.first == NULL && is_small(admission, bytes) &&
+                  !fits(admission, admission->large.first->bytes) && may_pass(admission, bytes);
+    return *out_passes;
+}
+
+/* ---- what is held, who waits; lock held ------------------------------------------------------- */
 
 static void export_bytes(struct hps_admission *admission)
 {
@@ -61,86 +132,123 @@ static void export_bytes(struct hps_admission *admission)
     }
 }
 
-/* Lock held. */
 static void admission_sane(const struct hps_admission *admission)
 {
+    const struct hps_admission_line *small = &admission->small;
+    const struct hps_admission_line *large = &admission->large;
+
     hps_lock_assert_held(&admission->lock);
-    HPS_ASSERT((admission->first == NULL) == (admission->last == NULL));
-    HPS_ASSERT((admission->first == NULL) == (admission->n_waiting == 0));
+    HPS_ASSERT((small->first == NULL) == (small->last == NULL));
+    HPS_ASSERT((large->first == NULL) == (large->last == NULL));
+    HPS_ASSERT((small->first == NULL && large->first == NULL) == (admission->n_waiting == 0));
     HPS_ASSERT(admission->n_waiting > 0 || admission->waiting_bytes == 0);
     HPS_ASSERT(admission->n_held > 0 || admission->bytes == 0);
-    HPS_ASSERT(admission->first == NULL || admission->first->state == HPS_TICKET_WAITING);
+    HPS_ASSERT(admission->n_passed <= admission->n_held);
+    HPS_ASSERT(admission->passed_bytes <= admission->bytes);
+    HPS_ASSERT(admission->n_passed > 0 || admission->passed_bytes == 0);
 }
 
-static void hold(struct hps_admission *admission, struct hps_admission_ticket *ticket)
+static void hold(struct hps_admission *admission, struct hps_admission_ticket *ticket, bool passes)
 {
     ticket->state = HPS_TICKET_HELD;
+    ticket->passed = passes;
     admission->bytes += ticket->bytes;
     admission->n_held++;
+    if (passes) {
+        admission->passed_bytes += ticket->bytes;
+        admission->n_passed++;
+    }
+    export_bytes(admission);
+}
+
+static void let_go(struct hps_admission *admission, struct hps_admission_ticket *ticket)
+{
+    HPS_ASSERT(ticket->state == HPS_TICKET_HELD);
+    HPS_ASSERT(admission->n_held > 0 && admission->bytes >= ticket->bytes);
+    ticket->state = HPS_TICKET_IDLE;
+    admission->bytes -= ticket->bytes;
+    admission->n_held--;
+    if (ticket->passed) {
+        HPS_ASSERT(admission->n_passed > 0 && admission->passed_bytes >= ticket->bytes);
+        ticket->passed = false;
+        admission->passed_bytes -= ticket->bytes;
+        admission->n_passed--;
+    }
     export_bytes(admission);
 }
 
 static void enqueue(struct hps_admission *admission, struct hps_admission_ticket *ticket)
 {
+    struct hps_admission_line *line =
+        is_small(admission, ticket->bytes) ? &admission->small : &admission->large;
+
     ticket->state = HPS_TICKET_WAITING;
-    ticket->prev = admission->last;
+    ticket->order = admission->n_queued++;
+    ticket->line = line;
+    ticket->prev = line->last;
     ticket->next = NULL;
-    if (admission->last != NULL) {
-        admission->last->next = ticket;
+    if (line->last != NULL) {
+        line->last->next = ticket;
     } else {
-        admission->first = ticket;
+        line->first = ticket;
     }
-    admission->last = ticket;
+    line->last = ticket;
     admission->n_waiting++;
     admission->waiting_bytes += ticket->work_bytes;
 }
 
 static void dequeue(struct hps_admission *admission, struct hps_admission_ticket *ticket)
 {
-    HPS_ASSERT(ticket->state == HPS_TICKET_WAITING);
+    struct hps_admission_line *line = ticket->line;
+
+    HPS_ASSERT(ticket->state == HPS_TICKET_WAITING && line != NULL);
     HPS_ASSERT(admission->n_waiting > 0 && admission->waiting_bytes >= ticket->work_bytes);
     if (ticket->prev != NULL) {
         ticket->prev->next = ticket->next;
     } else {
-        admission->first = ticket->next;
+        line->first = ticket->next;
     }
     if (ticket->next != NULL) {
         ticket->next->prev = ticket->prev;
     } else {
-        admission->last = ticket->prev;
+        line->last = ticket->prev;
     }
     ticket->prev = NULL;
     ticket->next = NULL;
+    ticket->line = NULL;
     ticket->state = HPS_TICKET_IDLE;
     admission->n_waiting--;
     admission->waiting_bytes -= ticket->work_bytes;
 }
 
-/* Let in whoever fits, in order, and call them outside the lock. A granted ticket is its owner's as
- * soon as it has been called, so the list is kept in `next` and read before each call. */
+/* ---- asking and giving back ------------------------------------------------------------------ */
+
+/* Let in whoever may be, and call them outside the lock. A granted ticket is its owner's as soon as
+ * it has been called, so the list is kept in `next` and read before each call. */
 static void grant_waiting(struct hps_admission *admission)
 {
     struct hps_admission_ticket *granted = NULL;
     struct hps_admission_ticket **tail = &granted;
+    struct hps_admission_ticket *ticket;
+    bool passes;
 
     hps_lock_acquire(&admission->lock);
-    while (admission->first != NULL && fits(admission, admission->first->bytes)) {
-        struct hps_admission_ticket *ticket = admission->first;
+    while ((ticket = next_in_line(admission, &passes)) != NULL) {
         dequeue(admission, ticket);
-        hold(admission, ticket);
+        hold(admission, ticket, passes);
         *tail = ticket;
         tail = &ticket->next;
     }
     hps_lock_release(&admission->lock);
     while (granted != NULL) {
-        struct hps_admission_ticket *ticket = granted;
+        ticket = granted;
         granted = ticket->next;
         ticket->next = NULL;
         ticket->on_granted(ticket);
     }
 }
 
-/* Stand in the queue, which is bounded. Lock held. */
+/* Stand in line; both are bounded together. Lock held. */
 static hps_status wait_in_line(struct hps_admission *admission, struct hps_admission_ticket *ticket,
                                struct hps_error *err)
 {
@@ -169,6 +277,7 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
                              struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    bool passes;
 
     HPS_ASSERT(ticket->on_granted != NULL);
     HPS_ASSERT(reply_bytes <= UINT64_MAX - work_bytes);
@@ -182,8 +291,8 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
                                "the reply would have %" PRIu64 " bytes, limit is %" PRIu64
                                " (reply_bytes_max); ask for fewer keys",
                                reply_bytes, admission->options.reply_bytes_max);
-    } else if (admission->first == NULL && fits(admission, ticket->bytes)) {
-        hold(admission, ticket);
+    } else if (may_enter(admission, ticket->bytes, &passes)) {
+        hold(admission, ticket, passes);
         *out_held = true;
     } else {
         status = wait_in_line(admission, ticket, err);
@@ -218,11 +327,7 @@ void hps_admission_release(struct hps_admission *admission, struct hps_admission
     HPS_ASSERT(ticket->state != HPS_TICKET_WAITING);
     held = ticket->state == HPS_TICKET_HELD;
     if (held) {
-        HPS_ASSERT(admission->n_held > 0 && admission->bytes >= ticket->bytes);
-        ticket->state = HPS_TICKET_IDLE;
-        admission->bytes -= ticket->bytes;
-        admission->n_held--;
-        export_bytes(admission);
+        let_go(admission, ticket);
     }
     hps_lock_release(&admission->lock);
     if (held) {

@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Admission by the size of the *result*, before any work: the bytes of all replies that have not
- * ended stay under one cap. What does not fit waits in order of arrival for a bounded time. Any
- * thread.
+ * ended stay under one cap. What does not fit waits for a bounded time, in order of arrival; but a
+ * small reply that fits goes past large ones that do not:
+ *
+ *   - small is at most 1/64 of the cap, as asked; small ones stay in order among themselves;
+ *   - what went past holds at most 1/8 of the cap at a time;
+ *   - none goes past a large one that only such keep out: it is let in when they have ended.
+ *
+ * Any thread.
  */
 #ifndef HPS_SERVER_LOOKUP_ADMISSION_H
 #define HPS_SERVER_LOOKUP_ADMISSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "base/metric.h"
 #include "base/status.h"
 
 struct hps_admission;
+struct hps_admission_line;
 
 enum hps_admission_state { HPS_TICKET_IDLE, HPS_TICKET_WAITING, HPS_TICKET_HELD };
 
@@ -19,7 +29,10 @@ enum hps_admission_state { HPS_TICKET_IDLE, HPS_TICKET_WAITING, HPS_TICKET_HELD 
 struct hps_admission_ticket {
     uint64_t bytes;
     uint64_t work_bytes;
-    enum hps_admission_state state; /* under the lock */
+    enum hps_admission_state state;  /* under the lock, as the rest but on_granted */
+    bool passed;                     /* held: it went past a large one */
+    uint64_t order;                  /* waiting: of arrival */
+    struct hps_admission_line *line; /* that it waits in; NULL: none */
     struct hps_admission_ticket *prev, *next;
     /* The ticket is held now; called by the thread that released the room, outside all locks. */
     void (*on_granted)(struct hps_admission_ticket *ticket);

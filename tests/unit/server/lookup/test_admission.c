@@ -196,6 +196,109 @@ static void test_admission_when_too_many_wait_then_refused(void **state)
     hps_admission_release(admission, &tickets[0]);
 }
 
+/* ---- small ones go past large ones ------------------------------------------------------------ */
+
+enum { CAP = 6400, SMALL = CAP / 64, N_PASS_MAX = CAP / 8 / SMALL };
+
+static void release_all(struct hps_admission_ticket *tickets, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        hps_admission_release(admission, &tickets[i]);
+    }
+}
+
+static void test_small_when_a_large_one_does_not_fit_then_goes_past_within_a_share(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket(), b = new_ticket();
+    struct hps_admission_ticket medium = new_ticket(), late = new_ticket();
+    struct hps_admission_ticket small[N_PASS_MAX];
+
+    hps_admission_limits_set(admission, CAP, CAP);
+    assert_true(ask(&a, 5000));
+    assert_false(ask(&b, 5000));
+    assert_false(ask(&medium, SMALL + 1)); /* fits, but is not small */
+    for (unsigned i = 0; i < N_PASS_MAX; i++) {
+        small[i] = new_ticket();
+        assert_true(ask(&small[i], SMALL));
+    }
+    assert_false(ask(&late, 1)); /* fits, but so many went past */
+    hps_admission_release(admission, &small[0]);
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &late);
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 3); /* the large one has not waited for them */
+    assert_ptr_equal(granted[1], &b);
+    assert_ptr_equal(granted[2], &medium);
+    release_all(small, N_PASS_MAX);
+    hps_admission_release(admission, &late);
+    hps_admission_release(admission, &b);
+    hps_admission_release(admission, &medium);
+}
+
+static void test_small_when_only_such_keep_a_large_one_out_then_waits(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket(), b = new_ticket(), late = new_ticket();
+    struct hps_admission_ticket small[2] = {new_ticket(), new_ticket()};
+
+    hps_admission_limits_set(admission, CAP, CAP);
+    assert_true(ask(&a, 5000));
+    assert_false(ask(&b, CAP - SMALL));
+    assert_true(ask(&small[0], SMALL));
+    assert_true(ask(&small[1], SMALL));
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 0); /* two small ones more than fit beside it */
+    assert_false(ask(&late, 1));
+    hps_admission_release(admission, &small[0]);
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &b);
+    hps_admission_release(admission, &small[1]);
+    assert_int_equal(n_granted, 2);
+    assert_ptr_equal(granted[1], &late);
+    hps_admission_release(admission, &b);
+    hps_admission_release(admission, &late);
+}
+
+static void test_small_when_one_waits_alone_for_all_memory_then_is_not_starved(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket(), b = new_ticket(), late = new_ticket();
+    struct hps_admission_ticket small = new_ticket();
+
+    hps_admission_limits_set(admission, CAP, 2 * CAP);
+    assert_true(ask(&a, 5000));
+    assert_false(ask(&b, CAP + 1)); /* fits beside nobody */
+    assert_true(ask(&small, SMALL));
+    hps_admission_release(admission, &a);
+    assert_false(ask(&late, 1));
+    hps_admission_release(admission, &small);
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &b);
+    hps_admission_release(admission, &b);
+    assert_int_equal(n_granted, 2);
+    hps_admission_release(admission, &late);
+}
+
+static void test_small_when_a_small_one_waits_then_stands_behind_it(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket(), b = new_ticket();
+    struct hps_admission_ticket first = new_ticket(), second = new_ticket();
+
+    hps_admission_limits_set(admission, CAP, CAP);
+    assert_true(ask(&a, CAP - 10));
+    assert_false(ask(&b, 5000));
+    assert_false(ask(&first, SMALL)); /* there is no room */
+    assert_false(ask(&second, 1));    /* there is */
+    assert_true(hps_admission_cancel(admission, &first));
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &second);
+    hps_admission_release(admission, &second);
+    assert_true(hps_admission_cancel(admission, &b));
+    hps_admission_release(admission, &a);
+}
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 2000 };
@@ -314,6 +417,10 @@ int main(void)
         ADMISSION_TEST(test_limits_when_raised_then_those_who_wait_are_let_in),
         ADMISSION_TEST(test_admission_when_too_many_wait_then_refused),
         ADMISSION_TEST(test_admission_when_those_who_wait_hold_much_then_refused),
+        ADMISSION_TEST(test_small_when_a_large_one_does_not_fit_then_goes_past_within_a_share),
+        ADMISSION_TEST(test_small_when_only_such_keep_a_large_one_out_then_waits),
+        ADMISSION_TEST(test_small_when_one_waits_alone_for_all_memory_then_is_not_starved),
+        ADMISSION_TEST(test_small_when_a_small_one_waits_then_stands_behind_it),
         ADMISSION_TEST(test_admission_when_threads_compete_then_the_cap_holds),
     };
 
