@@ -43,6 +43,8 @@ struct hps_grpc_method {
     void (*on_close)(struct hps_grpc_call *call);
     /* The send queue of this call has room again (see hps_grpc_call_queued). May be NULL. */
     void (*on_drained)(struct hps_grpc_call *call);
+    /* What hps_grpc_call_charge had no room for counts now. NULL: the method charges nothing. */
+    void (*on_room)(struct hps_grpc_call *call);
 };
 
 struct hps_grpc_service {
@@ -55,7 +57,7 @@ struct hps_grpc_service {
 struct hps_grpc_limits {
     size_t request_bytes_max;
     size_t request_bytes_all_max;      /* being put together, all connections; 0 = none */
-    size_t connection_reply_bytes_max; /* queued; further calls of the connection wait */
+    size_t connection_reply_bytes_max; /* charged, or queued; further calls of it wait */
     uint32_t streams_max;
     uint64_t handshake_timeout_us; /* TLS handshake and first request */
     uint64_t stall_timeout_us;     /* reply without progress */
@@ -130,6 +132,19 @@ void hps_grpc_call_ref(struct hps_grpc_call *call);   /* any thread */
 void hps_grpc_call_unref(struct hps_grpc_call *call); /* any thread */
 /* True once the client is gone or the deadline has passed: stop working. Any thread. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
+
+/* Count `bytes`, the memory that the answer takes, against the connection until
+ * hps_grpc_call_discharge, even if that ends before. True: they count. False: beside what counts
+ * already they are too many. Then the call stands in the connection's line, its later calls wait,
+ * too, and on_room follows, unless the call is finished or over before. A lone answer may be of any
+ * size.
+ *
+ * unit    bytes > 0, once per call, before it is finished
+ */
+bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes) HPS_MUST_CHECK;
+/* The memory is free again. A call that has charged nothing, or waited in vain: nothing. The caller
+ * has a reference. Loop thread, whatever has become of the call. */
+void hps_grpc_call_discharge(struct hps_grpc_call *call);
 
 /* Queue one message made of slices (their references are taken, in any case). After the call was
  * closed this only releases them. */

@@ -100,6 +100,7 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     }
     HPS_ASSERT(grpc_call_is_closed(call)); /* until then its stream has a reference */
     HPS_ASSERT(!hps_timer_armed(&call->deadline.timer));
+    HPS_ASSERT(call->charge.conn == NULL); /* who charges it discharges it */
     while (call->request.kept != NULL) {
         struct grpc_kept *kept = call->request.kept;
         call->request.kept = kept->next;

@@ -131,6 +131,9 @@ void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to)
     HPS_ASSERT(call->reply.phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
     HPS_ASSERT((reply_follows[call->reply.phase] & TO(to)) != 0);
     call->reply.phase = to;
+    if (to >= GRPC_REPLY_FINISHED) {
+        grpc_charge_give_up(call);
+    }
     if (to == GRPC_REPLY_CLOSED) {
         grpc_call_request_set(call, GRPC_REQUEST_CLOSED);
     } else if (to >= GRPC_REPLY_FINISHED && call->request.phase < GRPC_REQUEST_DISPATCHED) {
@@ -220,6 +223,7 @@ void grpc_call_sane(const struct hps_grpc_call *call)
     HPS_ASSERT(!call->delivered || call->entry != NULL);
     HPS_ASSERT(!call->delivering || call->delivered);
     request_sane(call);
+    grpc_charge_sane(call);
     if (closed) {
         HPS_ASSERT(call->next == NULL && call->prev == NULL && call->held_next == NULL);
         HPS_ASSERT(call->request.counted == 0 && call->request.unconsumed == 0);
@@ -237,16 +241,27 @@ static bool calls_add_up(const struct grpc_conn *conn)
     size_t counted = 0;
     unsigned n_held = 0;
     unsigned n_queued = 0;
+    size_t charged = 0;
+    unsigned n_waiting = 0;
 
     for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         HPS_DEBUG_SANE(grpc_call_sane(call));
         counted += call->request.counted;
         n_held += call->request.phase == GRPC_REQUEST_HELD;
+        charged += call->charge.phase == GRPC_CHARGE_COUNTED ? call->charge.bytes : 0;
+        n_waiting += call->charge.phase == GRPC_CHARGE_WAITING;
+    }
+    for (const struct hps_grpc_call *call = conn->charges.first; call != NULL;
+         call = call->charge.next) {
+        HPS_ASSERT(n_waiting > 0);
+        n_waiting--;
     }
     for (const struct hps_grpc_call *call = conn->held_head; call != NULL; call = call->held_next) {
         n_queued++;
     }
-    return counted == conn->request_bytes && n_held == n_queued;
+    /* What closed calls have charged counts, too. */
+    return counted == conn->request_bytes && n_held == n_queued && n_waiting == 0 &&
+           charged <= conn->charges.bytes;
 }
 
 void grpc_conn_sane(const struct grpc_conn *conn)
@@ -256,6 +271,8 @@ void grpc_conn_sane(const struct grpc_conn *conn)
     HPS_ASSERT((conn->held_head == NULL) == (conn->held_tail == NULL));
     HPS_ASSERT(conn->held_tail == NULL || conn->held_tail->held_next == NULL);
     HPS_ASSERT(conn->calls != NULL || conn->held_head == NULL);
+    HPS_ASSERT(conn->calls != NULL || conn->charges.first == NULL);
+    HPS_ASSERT((conn->charges.first == NULL) == (conn->charges.last == NULL));
     HPS_ASSERT(conn->calls != NULL || conn->request_bytes == 0);
     HPS_DEBUG_ASSERT(calls_add_up(conn));
 }

@@ -8,6 +8,7 @@
  *     grpc_call_headers.c  its request headers, by which it is judged
  *     grpc_call_receive.c  its request messages
  *     grpc_call_send.c     its answer
+ *     grpc_charge.c        what answers take in memory, charged to their connection
  *     grpc_fields.c        metadata
  *
  * Loop thread, but for the atomics.
@@ -91,12 +92,18 @@ struct hps_grpc_loop {
 };
 
 struct grpc_conn {
+    unsigned refs; /* one is its own, until it is gone; one of each call whose charge counts */
     struct grpc_conn *next, *prev;
     struct hps_grpc_loop *grpc_loop;
     struct hps_http2 *h2;
     struct hps_grpc_call *calls;
     struct hps_grpc_call *held_head,
         *held_tail; /* whole requests that wait for reply bytes to go */
+    struct {
+        size_t bytes;                       /* that answers take in memory */
+        struct hps_grpc_call *first, *last; /* calls for whose answers there is no room */
+        struct hps_loop_later later;        /* there may be */
+    } charges;
     uint32_t listener_mask;
     bool has_token;
     uint8_t token_sha256[32];
@@ -153,6 +160,15 @@ enum grpc_deadline_phase {
     GRPC_DEADLINE_GRACE, /* it has passed; the timer stands at the reset of what is under way */
     GRPC_DEADLINE_OVER,
     GRPC_DEADLINE_PHASES,
+};
+
+/* Whether the memory that the answer takes counts against the connection. */
+enum grpc_charge_phase {
+    GRPC_CHARGE_NONE,    /* it has not asked */
+    GRPC_CHARGE_WAITING, /* in the line of its connection */
+    GRPC_CHARGE_COUNTED,
+    GRPC_CHARGE_OVER, /* given back, or the call was over before it counted */
+    GRPC_CHARGE_PHASES,
 };
 
 struct hps_grpc_call {
@@ -213,6 +229,13 @@ struct hps_grpc_call {
         uint64_t at_us;                 /* 0: none */
         struct hps_timer timer;
     } deadline;
+
+    struct {
+        enum grpc_charge_phase phase; /* changed in grpc_charge.c alone */
+        struct grpc_conn *conn;       /* COUNTED: with a reference */
+        size_t bytes;
+        struct hps_grpc_call *next; /* WAITING */
+    } charge;
 
     struct {
         uint64_t framed; /* as seen by the last tick */
@@ -316,12 +339,31 @@ void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char 
  * observer is notified. */
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status);
 
+/* ---- grpc_charge.c --------------------------------------------------------------------------- */
+
+void grpc_charges_init(struct grpc_conn *conn);
+/* No call is left. */
+void grpc_charges_fini(struct grpc_conn *conn);
+/* Beside what counts, and who waits to, no answer of any size has room. */
+bool grpc_charges_full(const struct grpc_conn *conn);
+/* Let those count that have room, in the order in which they came, and call on_room. */
+void grpc_charges_release(struct grpc_conn *conn);
+/* The call is answered, or over: it waits no longer. */
+void grpc_charge_give_up(struct hps_grpc_call *call);
+/* Assert that the phase of a charge and what goes with it fit. */
+void grpc_charge_sane(const struct hps_grpc_call *call);
+
 /* ---- grpc_server.c --------------------------------------------------------------------------- */
+
+/* The connection is gone, or a charge of it is: freed with the last. */
+void grpc_conn_unref(struct grpc_conn *conn);
+/* Replies have gone: let waiting requests on, oldest first, and give window back. */
+void grpc_conn_release_held(struct grpc_conn *conn);
 
 /* The method of that path on those listeners; NULL: none. */
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
                                           size_t path_size, uint32_t listener_mask);
-/* More bytes of replies are queued than may be: its requests wait. */
+/* Its replies take, or have queued, as much as they may: its requests wait. */
 bool grpc_conn_is_full(const struct grpc_conn *conn);
 
 #endif

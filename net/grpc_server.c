@@ -88,12 +88,13 @@ const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, 
 
 bool grpc_conn_is_full(const struct grpc_conn *conn)
 {
-    return hps_http2_queued(conn->h2) > conn->grpc_loop->limits.connection_reply_bytes_max;
+    return grpc_charges_full(conn) ||
+           hps_http2_queued(conn->h2) > conn->grpc_loop->limits.connection_reply_bytes_max;
 }
 
-/* Replies have gone: let waiting requests on, oldest first, and give window back. */
-static void release_held(struct grpc_conn *conn)
+void grpc_conn_release_held(struct grpc_conn *conn)
 {
+    grpc_charges_release(conn);
     while (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
         grpc_call_dispatch(conn->held_head);
     }
@@ -182,7 +183,7 @@ static void on_sent(void *ctx, struct hps_http2_stream *stream)
 
 static void on_released(void *ctx)
 {
-    release_held(ctx);
+    grpc_conn_release_held(ctx);
 }
 
 static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
@@ -215,6 +216,15 @@ static void loop_unref(struct hps_grpc_loop *grpc_loop)
     }
 }
 
+void grpc_conn_unref(struct grpc_conn *conn)
+{
+    HPS_ASSERT(conn->refs > 0);
+    if (--conn->refs == 0) {
+        HPS_ASSERT(conn->h2 == NULL && conn->charges.bytes == 0);
+        hps_free(conn);
+    }
+}
+
 static void conn_gone(struct grpc_conn *conn)
 {
     struct hps_grpc_loop *grpc_loop = conn->grpc_loop;
@@ -237,7 +247,9 @@ static void conn_gone(struct grpc_conn *conn)
     if (conn->on_gone != NULL) {
         conn->on_gone(conn->on_gone_ctx);
     }
-    hps_free(conn);
+    grpc_charges_fini(conn);
+    conn->h2 = NULL;
+    grpc_conn_unref(conn);
     if (grpc_loop->phase == GRPC_LOOP_DRAINING && grpc_loop->conns == NULL) {
         hps_loop_later_set(grpc_loop->loop, &grpc_loop->drained);
     }
@@ -325,7 +337,9 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     struct hps_error err;
     uint64_t now_us = hps_clock_us();
 
+    conn->refs = 1;
     conn->grpc_loop = grpc_loop;
+    grpc_charges_init(conn);
     conn->idle_us = now_us;
     conn->written_us = now_us;
     conn->age_end_us =

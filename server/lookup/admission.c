@@ -58,7 +58,7 @@ void hps_admission_free(struct hps_admission *admission)
     hps_free(admission);
 }
 
-/* ---- who may be let in; lock held ------------------------------------------------------------- */
+/* ---- who may be let in; lock held ------------------------------------------------------------ */
 
 static bool fits_beside(const struct hps_admission *admission, uint32_t n_held, uint64_t held_bytes,
                         uint64_t bytes)
@@ -123,7 +123,7 @@ static bool may_enter(const struct hps_admission *admission, uint64_t bytes, boo
     return *out_passes;
 }
 
-/* ---- what is held, who waits; lock held ------------------------------------------------------- */
+/* ---- what is held, who waits; lock held ------------------------------------------------------ */
 
 static void export_bytes(struct hps_admission *admission)
 {

@@ -144,6 +144,9 @@ void request_on_timer(void *ctx)
 
     request_turn_begin(request);
     switch (request->phase) {
+    case PHASE_CONN:
+        request_conn_late(request);
+        break;
     case PHASE_ROOM:
         request_room_late(request);
         break;
@@ -196,6 +199,7 @@ void request_close(struct request *request)
         break;
     case PHASE_GPU: /* it cannot be called back */
         break;
+    case PHASE_CONN: /* its call has left the line of its connection */
     case PHASE_REPLY:
         request->phase = PHASE_ENDED;
         break;

@@ -29,8 +29,9 @@
 
 /* Who has a request. Loop thread alone. What its timer means follows from this. */
 enum request_phase {
-    PHASE_LOOP,   /* the turn of its loop thread that is under way */
-    PHASE_ROOM,   /* the queue for room, or it is on its way from there; timer: it is refused */
+    PHASE_LOOP, /* the turn of its loop thread that is under way */
+    PHASE_CONN, /* the line of its connection, for room beside its replies; timer: it is refused */
+    PHASE_ROOM, /* the queue for room, or it is on its way from there; timer: it is refused */
     PHASE_WORKER, /* the workers: from its post until it is back or withdrawn, as the next */
     PHASE_IO,     /* the I/O threads; timer, of a look-up that waits so long for rows: withdrawn */
     PHASE_GPU,    /* the gpu, until it has answered; timer: it is left there */
@@ -54,6 +55,8 @@ struct request_call {
 /* The room for the reply among all replies. */
 struct request_room {
     struct hps_admission_ticket ticket;
+    uint64_t reply_bytes; /* of the reply, and of the work that it takes */
+    uint64_t work_bytes;
     uint64_t wait_us_max;
 };
 
@@ -157,9 +160,13 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
 
 /* ---- room.c ---------------------------------------------------------------------------------- */
 
-/* Ask for room for the reply of a look-up that is prepared. It is started then, at once or later;
- * or rejected. */
+/* Ask for room for the reply of a look-up that is prepared, first beside those of its connection,
+ * then beside all. It is started then, at once or later; or rejected. */
 void request_ask_room(struct request *request);
+/* PHASE_CONN, and its connection has room: it counts against it now. */
+void request_room_charged(struct request *request);
+/* PHASE_CONN, and its timer is over. */
+void request_conn_late(struct request *request);
 /* PHASE_ROOM, and its timer is over. */
 void request_room_late(struct request *request);
 /* PHASE_ROOM, and its call is over. */

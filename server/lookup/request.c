@@ -81,6 +81,7 @@ static void end_request(struct request *request)
     request_unpin(request);
     hps_block_unref(request->lookup.block);
     hps_admission_release(service->parts.admission, &request->room.ticket);
+    hps_grpc_call_discharge(request->call.grpc);
     hps_grpc_call_unref(request->call.grpc);
     request_give(service, request);
 }
@@ -122,6 +123,7 @@ static void phase_fits_step(const struct request *request)
     enum hps_step step = request->course.step;
 
     switch (request->phase) {
+    case PHASE_CONN:
     case PHASE_ROOM:
         HPS_ASSERT(step == HPS_STEP_NONE);
         break;
@@ -154,10 +156,10 @@ static void timer_fits_phase(const struct request *request)
 
     if (hps_timer_armed(&request->timer)) {
         HPS_ASSERT(!request->call.closed);
-        HPS_ASSERT(phase == PHASE_ROOM || phase == PHASE_IO || phase == PHASE_GPU ||
-                   phase == PHASE_AWAIT);
+        HPS_ASSERT(phase == PHASE_CONN || phase == PHASE_ROOM || phase == PHASE_IO ||
+                   phase == PHASE_GPU || phase == PHASE_AWAIT);
     } else {
-        HPS_ASSERT(phase != PHASE_AWAIT);
+        HPS_ASSERT(phase != PHASE_CONN && phase != PHASE_AWAIT);
     }
 }
 
@@ -172,6 +174,11 @@ static void holdings_fit_phase(const struct request *request)
     enum hps_admission_state room = request->room.ticket.state;
 
     switch (request->phase) {
+    case PHASE_CONN:
+        HPS_ASSERT(request->lookup.version != NULL);
+        HPS_ASSERT(request->lookup.block == NULL);
+        HPS_ASSERT(room == HPS_TICKET_IDLE);
+        break;
     case PHASE_AWAIT:
         HPS_ASSERT(request->lookup.block != NULL);
         HPS_ASSERT(request->lookup.version != NULL);

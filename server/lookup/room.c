@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request waits for room for its reply, for a bounded time: the loop's side of admission.h. On
- * the loop thread of the connection, but for on_granted.
+ * A request waits for room for its reply, for bounded times: first in the line of its connection,
+ * whose replies may take so much together (hps_grpc_call_charge), then among all: the loop's side
+ * of admission.h. On the loop thread of the connection, but for on_granted.
  */
 #include <inttypes.h>
 
@@ -10,7 +11,9 @@
 enum {
     /* Of a look-up's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
      * narrow rows this is most of what a look-up holds. */
-    WORK_BYTES_PER_KEY = 50
+    WORK_BYTES_PER_KEY = 50,
+    /* One that waits has its version pinned, and nobody but its own client is in its way. */
+    CONN_WAIT_US_MAX = 10 * 1000 * 1000,
 };
 
 /* The wait for room is over. */
@@ -39,9 +42,12 @@ static void on_granted(struct hps_admission_ticket *ticket)
     hps_loop_post(request->loop, &request->task);
 }
 
-/* Bytes of the reply, and of the work that it takes. */
-static void measure(const struct hps_lookup *lookup, uint64_t *out_reply_bytes,
-                    uint64_t *out_work_bytes)
+static uint64_t room_bytes(const struct request_room *room)
+{
+    return room->reply_bytes + room->work_bytes;
+}
+
+static void measure(const struct hps_lookup *lookup, struct request_room *room)
 {
     uint64_t bytes = hps_encode_size_max(lookup);
     uint64_t work_bytes = lookup->n_keys * WORK_BYTES_PER_KEY + hps_lookup_scratch_bytes(lookup);
@@ -50,26 +56,24 @@ static void measure(const struct hps_lookup *lookup, uint64_t *out_reply_bytes,
     if (bytes < lookup->rows_bytes) { /* rows that shrink when they change type */
         bytes = lookup->rows_bytes;
     }
-    *out_reply_bytes = bytes;
-    *out_work_bytes = n_tries * work_bytes;
+    room->reply_bytes = bytes;
+    room->work_bytes = n_tries * work_bytes;
 }
 
-void request_ask_room(struct request *request)
+/* It counts against its connection: ask for room among all. */
+static void ask_admission(struct request *request)
 {
     struct hps_lookup_service *service = request->service;
     struct request_room *room = &request->room;
     struct hps_error err;
-    uint64_t reply_bytes;
-    uint64_t work_bytes;
     bool held = false;
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    measure(&request->lookup, &reply_bytes, &work_bytes);
     hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);
     room->wait_us_max = atomic_load(&service->queue_us_max);
     room->ticket.on_granted = on_granted;
-    hps_status status = hps_admission_ask(service->parts.admission, &room->ticket, reply_bytes,
-                                          work_bytes, &held, &err);
+    hps_status status = hps_admission_ask(service->parts.admission, &room->ticket,
+                                          room->reply_bytes, room->work_bytes, &held, &err);
     if (status == HPS_OK && held) {
         hps_stages_enter(&request->stages, HPS_STAGE_WORK);
         request_start(request);
@@ -83,6 +87,42 @@ void request_ask_room(struct request *request)
     } else {
         request_reject(request, HPS_REJECT_QUEUE, &err);
     }
+}
+
+void request_ask_room(struct request *request)
+{
+    struct request_room *room = &request->room;
+
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    measure(&request->lookup, room);
+    if (hps_grpc_call_charge(request->call.grpc, room_bytes(room))) {
+        ask_admission(request);
+        return;
+    }
+    hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);
+    request->phase = PHASE_CONN;
+    hps_timer_set_after(request->loop, &request->timer, CONN_WAIT_US_MAX);
+}
+
+void request_room_charged(struct request *request)
+{
+    HPS_ASSERT(request->phase == PHASE_CONN);
+    request_arrive(request);
+    ask_admission(request);
+}
+
+void request_conn_late(struct request *request)
+{
+    struct hps_error err;
+
+    HPS_ASSERT(request->phase == PHASE_CONN);
+    request_arrive(request);
+    hps_error_set(&err, HPS_EXHAUSTED,
+                  "look-up rejected: no room for a reply of %" PRIu64 " bytes beside the others of "
+                  "its connection within %d s (connection_reply_bytes); read replies faster, or "
+                  "ask for fewer at a time",
+                  room_bytes(&request->room), CONN_WAIT_US_MAX / 1000000);
+    request_reject(request, HPS_REJECT_CONNECTION, &err);
 }
 
 void request_room_late(struct request *request)

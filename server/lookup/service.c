@@ -55,6 +55,15 @@ static void on_lookup_stream(struct hps_grpc_call *call, const uint8_t *data, si
     on_message(call, data, size, true);
 }
 
+static void on_room(struct hps_grpc_call *call)
+{
+    struct request *request = hps_grpc_call_user(call);
+
+    request_turn_begin(request);
+    request_room_charged(request);
+    request_turn_end(request);
+}
+
 static void on_drained(struct hps_grpc_call *call)
 {
     struct request *request = hps_grpc_call_user(call);
@@ -91,12 +100,15 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
     }
     service->parts = *parts;
     hps_lookup_service_limits_set(service, &parts->limits);
-    service->methods[0] = (struct hps_grpc_method){
-        .path = "/hps.v1.ParameterServer/Lookup", .on_message = on_lookup, .on_close = on_close};
+    service->methods[0] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/Lookup",
+                                                   .on_message = on_lookup,
+                                                   .on_close = on_close,
+                                                   .on_room = on_room};
     service->methods[1] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
                                                    .on_message = on_lookup_stream,
                                                    .on_close = on_close,
-                                                   .on_drained = on_drained};
+                                                   .on_drained = on_drained,
+                                                   .on_room = on_room};
     service->grpc = (struct hps_grpc_service){.name = "hps.v1.ParameterServer",
                                               .methods = service->methods,
                                               .n_methods = 2,

@@ -36,9 +36,8 @@ static const char *const DEFAULTED_NAMES[HPS_MISS_THRESHOLD + 1] = {
 };
 
 static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
-    [HPS_REJECT_REPLY_BYTES] = "reply_bytes",
-    [HPS_REJECT_QUEUE] = "queue",
-    [HPS_REJECT_WORKERS] = "workers",
+    [HPS_REJECT_REPLY_BYTES] = "reply_bytes", [HPS_REJECT_QUEUE] = "queue",
+    [HPS_REJECT_CONNECTION] = "connection",   [HPS_REJECT_WORKERS] = "workers",
     [HPS_REJECT_HOLDS] = "update_holds",
 };
 

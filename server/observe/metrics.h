@@ -184,6 +184,7 @@ const char *hps_defaulted_reason(enum hps_miss_policy policy);
 enum hps_reject {
     HPS_REJECT_REPLY_BYTES, /* its reply would be larger than one may be */
     HPS_REJECT_QUEUE,       /* no room for its reply beside the others, in time */
+    HPS_REJECT_CONNECTION,  /* no room for it beside the other replies of its connection, in time */
     HPS_REJECT_WORKERS,     /* too many wait for a worker or an I/O thread */
     HPS_REJECT_HOLDS,       /* updates have been held back for its client for long enough */
     HPS_REJECT_COUNT

@@ -169,6 +169,34 @@ static void on_pour_drained(struct hps_grpc_call *call)
     pour(call);
 }
 
+static void on_charged(struct hps_grpc_call *call)
+{
+    struct rig *rig = hps_grpc_call_ctx(call);
+
+    assert_true(rig->n_charged < RIG_CHARGES);
+    hps_grpc_call_ref(call);
+    rig->charged[rig->n_charged++] = call;
+}
+
+static void on_charge(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    (void)rig_of(call);
+    if (hps_grpc_call_charge(call, read_u32(data, size))) {
+        on_charged(call);
+    }
+}
+
+void rig_discharge(struct rig *rig)
+{
+    struct hps_grpc_call *call = rig->charged[0];
+
+    assert_true(rig->n_charged > 0);
+    rig->n_charged--;
+    memmove(rig->charged, rig->charged + 1, rig->n_charged * sizeof rig->charged[0]);
+    hps_grpc_call_discharge(call);
+    hps_grpc_call_unref(call);
+}
+
 static void on_meta(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     size_t n;
@@ -213,6 +241,7 @@ static const struct hps_grpc_method methods[] = {
      .on_message = on_pour,
      .on_close = on_close,
      .on_drained = on_pour_drained},
+    {.path = "/t.T/Charge", .on_message = on_charge, .on_close = on_close, .on_room = on_charged},
     {.path = "/t.T/Meta", .on_message = on_meta, .on_close = on_close},
     {.path = "/grpc.health.v1.Health/Check", .on_message = on_health},
 };
@@ -284,6 +313,9 @@ void rig_close(struct rig *rig)
     hps_loop_fd_del(&rig->listener);
     close(rig->listen_fd);
     hps_grpc_loop_free(rig->grpc_loop);
+    while (rig->n_charged > 0) {
+        rig_discharge(rig);
+    }
     hps_loop_free(rig->loop);
     hps_grpc_server_free(rig->server);
     assert_int_equal(rig->n_connections, 0);

@@ -11,6 +11,8 @@
 #include "net/grpc.h"
 #include "net/loop.h"
 
+enum { RIG_CHARGES = 8 };
+
 struct rig {
     struct hps_loop *loop;
     struct hps_grpc_server *server;
@@ -31,18 +33,24 @@ struct rig {
     int n_connections;
     unsigned n_ended[17]; /* by gRPC code */
     size_t bytes;
-    struct hps_grpc_call *parked; /* the last call to /t.T/Park, with a reference */
-    char header[64];              /* value of x-test of the last call */
+    struct hps_grpc_call *parked;               /* the last call to /t.T/Park, with a reference */
+    struct hps_grpc_call *charged[RIG_CHARGES]; /* to /t.T/Charge that count, with references */
+    unsigned n_charged;
+    char header[64]; /* value of x-test of the last call */
     bool drained;
 };
 
 /* Methods: Echo · Big (u32 LE bytes of reply from one block, byte i = i * 31 >> 3) · Park (never
  * answers) · Fail (code 9 and a message that needs escapes) · Count (client streaming: u32 LE
  * messages) · Chat (client streaming, 4 KB for each message) · Pour (u32 LE messages of 64 KB, as
- * the queue drains) · Meta (headers and trailers back) · /grpc.health.v1.Health/Check (empty). */
+ * the queue drains) · Charge (u32 LE bytes, charged to the connection until rig_discharge; never
+ * answers) · Meta (headers and trailers back) · /grpc.health.v1.Health/Check (empty). */
 void rig_open(struct rig *rig, const struct hps_grpc_limits *limits);
 void rig_close(struct rig *rig);
 extern const struct hps_grpc_limits rig_limits;
+
+/* The oldest of rig->charged gives its bytes back, and its reference. */
+void rig_discharge(struct rig *rig);
 
 /* One end of a socket whose other end the server has; non-blocking. */
 int rig_raw(struct rig *rig);

@@ -196,7 +196,7 @@ static void test_admission_when_too_many_wait_then_refused(void **state)
     hps_admission_release(admission, &tickets[0]);
 }
 
-/* ---- small ones go past large ones ------------------------------------------------------------ */
+/* ---- small ones go past large ones ----------------------------------------------------------- */
 
 enum { CAP = 6400, SMALL = CAP / 64, N_PASS_MAX = CAP / 8 / SMALL };
 

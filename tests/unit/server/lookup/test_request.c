@@ -68,6 +68,11 @@ static void arm(struct request_test *t)
     hps_timer_set_after(t->loop, &t->request.timer, FAR_US);
 }
 
+static bool must_have_timer(enum request_phase phase)
+{
+    return phase == PHASE_CONN || phase == PHASE_AWAIT;
+}
+
 /* A request in this phase as it should be, without a timer where it need not have one. */
 static void make(struct request_test *t, enum request_phase phase)
 {
@@ -77,7 +82,7 @@ static void make(struct request_test *t, enum request_phase phase)
         [PHASE_AWAIT] = HPS_STEP_AWAIT_SHARE, [PHASE_REPLY] = HPS_STEP_DONE,
         [PHASE_ENDED] = HPS_STEP_FAILED,
     };
-    bool away = phase != PHASE_ROOM && phase < PHASE_REPLY;
+    bool away = phase > PHASE_ROOM && phase < PHASE_REPLY;
     struct request *request = &t->request;
 
     hps_timer_stop(&request->timer);
@@ -92,7 +97,7 @@ static void make(struct request_test *t, enum request_phase phase)
     request->lookup.block = away ? t->block : NULL;
     request->pool = phase == PHASE_WORKER ? pool(t, 0) : NULL;
     request->pool = phase == PHASE_IO ? pool(t, 1) : request->pool;
-    if (phase == PHASE_AWAIT) {
+    if (must_have_timer(phase)) {
         arm(t);
     }
 }
@@ -134,28 +139,28 @@ static void test_sane_when_a_timer_runs_then_only_for_those_that_wait_so_long(vo
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
-        bool may =
-            phase == PHASE_ROOM || phase == PHASE_IO || phase == PHASE_GPU || phase == PHASE_AWAIT;
+    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
+        bool may = must_have_timer(phase) || phase == PHASE_ROOM || phase == PHASE_IO ||
+                   phase == PHASE_GPU;
         make(t, phase);
         arm(t);
         assert_int_equal(is_sane(t), may);
         t->request.call.closed = true;
         assert_false(is_sane(t));
+        make(t, phase);
+        hps_timer_stop(&t->request.timer);
+        assert_int_equal(is_sane(t), !must_have_timer(phase));
     }
-    make(t, PHASE_AWAIT);
-    hps_timer_stop(&t->request.timer);
-    assert_false(is_sane(t));
 }
 
 static void test_sane_when_the_call_is_closed_then_only_who_has_the_request_is_awaited(void **state)
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
         t->request.call.closed = true;
-        assert_int_equal(is_sane(t), phase != PHASE_AWAIT && phase != PHASE_REPLY);
+        assert_int_equal(is_sane(t), !must_have_timer(phase) && phase != PHASE_REPLY);
         t->request.call.closed = false;
         assert_int_equal(is_sane(t), phase != PHASE_ENDED);
     }
@@ -165,7 +170,7 @@ static void test_sane_when_a_pool_is_not_that_of_the_phase_then_refused(void **s
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
         for (unsigned i = 0; i < 2; i++) {
             make(t, phase);
             t->request.pool = pool(t, i);
@@ -181,7 +186,7 @@ static void test_sane_when_a_step_is_not_for_the_phase_then_refused(void **state
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
         t->request.course.step = HPS_STEP_BEGIN;
         assert_int_equal(is_sane(t), phase == PHASE_IO); /* whose thread may have gone on */
@@ -192,7 +197,7 @@ static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_ROOM; phase < PHASE_REPLY; phase++) {
+    for (enum request_phase phase = PHASE_CONN; phase < PHASE_REPLY; phase++) {
         make(t, phase);
         t->request.lookup.version = NULL;
         assert_false(is_sane(t));
@@ -204,6 +209,9 @@ static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
     }
     make(t, PHASE_AWAIT);
     t->request.lookup.block = NULL;
+    assert_false(is_sane(t));
+    make(t, PHASE_CONN);
+    t->request.room.ticket.state = HPS_TICKET_HELD;
     assert_false(is_sane(t));
     make(t, PHASE_ROOM);
     t->request.lookup.block = t->block; /* before there is room for it */
@@ -217,7 +225,7 @@ static void test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
         t->request.reply.encoded = true;
         assert_int_equal(is_sane(t), phase >= PHASE_REPLY);

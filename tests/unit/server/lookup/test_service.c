@@ -35,6 +35,8 @@ struct hps_grpc_call {
     uint64_t received_us;        /* so long did its message take */
     struct hps_version *updated; /* a batch comes while it is looked up; NULL: none does */
     bool unheld;                 /* the batch waits for nobody */
+    bool crowded;                /* its connection has no room for another answer */
+    size_t charged;
     Hps__V1__LookupResponse *messages[MESSAGES_MAX];
     unsigned n_messages;
     size_t queued;
@@ -133,6 +135,18 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)
         come_between(call);
     }
     return atomic_load(&call->cancelled);
+}
+
+bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes)
+{
+    assert_int_equal(call->charged, 0);
+    call->charged = bytes;
+    return !call->crowded;
+}
+
+void hps_grpc_call_discharge(struct hps_grpc_call *call)
+{
+    call->charged = 0;
 }
 
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
@@ -309,6 +323,7 @@ static int teardown(void **state)
     fixture_close(&t->fx);
     for (unsigned i = 0; i < CALLS; i++) {
         assert_int_equal(atomic_load(&t->calls[i].refs), 1);
+        assert_int_equal(t->calls[i].charged, 0);
         for (unsigned m = 0; m < t->calls[i].n_messages; m++) {
             hps__v1__lookup_response__free_unpacked(t->calls[i].messages[m], NULL);
         }
@@ -724,6 +739,61 @@ static void test_service_when_room_does_not_come_then_refused_with_pushback(void
     assert_int_equal(t->calls[1].code, 8);
     assert_string_equal(t->calls[1].pushback, "100");
     close_call(t, 1);
+    close_call(t, 0);
+}
+
+static void test_service_when_a_look_up_is_let_in_then_counts_against_its_connection(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[0].charged, hps_admission_bytes(t->admission));
+    assert_true(t->calls[0].charged > 0);
+    close_call(t, 0);
+    assert_int_equal(t->calls[0].charged, 0);
+}
+
+static void test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted(
+    void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    for (unsigned i = 0; i < 2; i++) {
+        t->calls[i].crowded = true;
+        start(t, i, LOOKUP, "m", "t0", 1);
+        assert_int_equal(t->calls[i].code, -1);
+    }
+    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    close_call(t, 0); /* gives up */
+    assert_int_equal(atomic_load(&t->calls[0].refs), 1);
+    t->grpc->methods[LOOKUP].on_room(&t->calls[1]);
+    check_row(&t->calls[1], t, 5);
+    close_call(t, 1);
+}
+
+static void test_service_when_its_connection_gets_no_room_then_refused_with_pushback(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(1000000);
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    hps_loop_turn(t->loop, 0);
+    t->calls[0].crowded = true;
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_clock_advance(9999999);
+    hps_loop_turn(t->loop, 0);
+    assert_int_equal(t->calls[0].code, -1);
+    hps_clock_advance(2);
+    hps_loop_turn(t->loop, 0);
+    assert_int_equal(t->calls[0].code, 8);
+    assert_non_null(strstr(t->calls[0].text, "connection_reply_bytes"));
+    assert_string_equal(t->calls[0].pushback, "100");
+    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_CONNECTION]) == 1);
     close_call(t, 0);
 }
 
@@ -1525,6 +1595,9 @@ int main(void)
         SERVICE_TEST(test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
+        SERVICE_TEST(test_service_when_a_look_up_is_let_in_then_counts_against_its_connection),
+        SERVICE_TEST(test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted),
+        SERVICE_TEST(test_service_when_its_connection_gets_no_room_then_refused_with_pushback),
         SERVICE_TEST(test_times_when_a_store_is_slow_then_each_wait_has_its_name),
         SERVICE_TEST(test_times_when_the_loop_is_busy_then_that_is_named),
         SERVICE_TEST(test_times_when_there_is_no_room_for_the_reply_then_admission_is_named),

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the answers of a connection take in memory, before any of it is queued: how much of it
+ * counts at a time, who waits for it, and that it outlives calls and connections. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/grpc_rig.h"
+
+enum { MAX_BYTES = 65536 };
+
+struct fixture {
+    struct rig rig;
+    struct wire wire;
+    uint32_t id; /* of the next stream */
+};
+
+static int setup(void **state)
+{
+    static struct fixture fixture;
+    struct hps_grpc_limits limits = rig_limits;
+
+    limits.connection_reply_bytes_max = MAX_BYTES;
+    fixture.id = 1;
+    rig_open(&fixture.rig, &limits);
+    wire_open(&fixture.wire, &fixture.rig);
+    *state = &fixture;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    wire_close(&f->wire);
+    rig_close(&f->rig);
+    return 0;
+}
+
+/* A call whose answer takes so many bytes. */
+static uint32_t charge(struct fixture *f, uint32_t bytes)
+{
+    uint8_t message[9] = {0, 0, 0, 0, 4};
+    uint32_t id = f->id;
+
+    memcpy(message + 5, &bytes, sizeof bytes);
+    f->id += 2;
+    assert_true(wire_request(&f->wire, id, "/t.T/Charge", false, NULL));
+    assert_true(wire_frame(&f->wire, 0, 1, id, message, sizeof message));
+    return id;
+}
+
+/* All that was sent before is read: the PING is answered. */
+static void flush(struct fixture *f)
+{
+    hps_buf_clear(&f->wire.in);
+    assert_true(wire_frame(&f->wire, 6, 0, 0, "12345678", 8));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, NULL, NULL));
+}
+
+static void give_up(struct fixture *f, uint32_t id)
+{
+    unsigned n_closes = f->rig.n_closes;
+
+    assert_true(wire_frame(&f->wire, 3, 0, id, "\0\0\0\x8", 4));
+    WIRE_UNTIL(&f->wire, f->rig.n_closes > n_closes);
+}
+
+static void test_charge_when_answers_take_as_much_as_they_may_then_the_next_waits(void **state)
+{
+    struct fixture *f = *state;
+
+    charge(f, MAX_BYTES / 2);
+    charge(f, MAX_BYTES / 2 - 1);
+    charge(f, 2); /* would be one byte too many */
+    charge(f, 1); /* fits, but is not its turn: not even looked at */
+    flush(f);
+    assert_int_equal(f->rig.n_charged, 2);
+    assert_int_equal(f->rig.n_messages, 3);
+    rig_discharge(&f->rig);
+    RIG_UNTIL(&f->rig, f->rig.n_charged == 3);
+    assert_int_equal(f->rig.n_messages, 4);
+}
+
+static void test_charge_when_an_answer_is_larger_than_all_then_is_alone(void **state)
+{
+    struct fixture *f = *state;
+
+    charge(f, 1);
+    charge(f, 3 * MAX_BYTES);
+    charge(f, 1);
+    flush(f);
+    assert_int_equal(f->rig.n_charged, 1);
+    rig_discharge(&f->rig);
+    RIG_UNTIL(&f->rig, f->rig.n_charged == 1);
+    flush(f);
+    assert_int_equal(f->rig.n_charged, 1);
+    rig_discharge(&f->rig);
+    RIG_UNTIL(&f->rig, f->rig.n_charged == 1);
+}
+
+static void test_charge_when_who_waits_gives_up_then_the_next_goes(void **state)
+{
+    struct fixture *f = *state;
+
+    charge(f, MAX_BYTES - 1);
+    uint32_t waits = charge(f, 2);
+    charge(f, 1);
+    flush(f);
+    assert_int_equal(f->rig.n_charged, 1);
+    give_up(f, waits);
+    RIG_UNTIL(&f->rig, f->rig.n_charged == 2);
+}
+
+/* Its thread may still be at work: who resets calls in a row holds no more memory than others. */
+static void test_charge_when_its_call_is_over_then_counts_until_it_is_given_back(void **state)
+{
+    struct fixture *f = *state;
+
+    uint32_t first = charge(f, MAX_BYTES);
+    charge(f, MAX_BYTES);
+    flush(f);
+    give_up(f, first);
+    flush(f);
+    assert_int_equal(f->rig.n_charged, 1);
+    rig_discharge(&f->rig);
+    RIG_UNTIL(&f->rig, f->rig.n_charged == 1);
+    assert_int_equal(f->rig.n_closes, 1);
+}
+
+static void test_charge_when_its_connection_is_gone_then_may_still_be_given_back(void **state)
+{
+    struct fixture *f = *state;
+
+    charge(f, MAX_BYTES);
+    charge(f, 1); /* waits */
+    charge(f, 1); /* is not looked at */
+    flush(f);
+    wire_close(&f->wire);
+    RIG_UNTIL(&f->rig, f->rig.n_gone == 1);
+    assert_int_equal(f->rig.n_charged, 1);
+    rig_discharge(&f->rig);
+    wire_open(&f->wire, &f->rig); /* another one has nothing to do with it */
+    f->id = 1;
+    charge(f, 1);
+    RIG_UNTIL(&f->rig, f->rig.n_charged == 1);
+}
+
+static void test_charge_when_it_waits_at_its_deadline_then_leaves_the_line(void **state)
+{
+    static const char *extra[] = {"grpc-timeout", "30m", NULL};
+    struct fixture *f = *state;
+
+    charge(f, MAX_BYTES - 1);
+    assert_true(wire_request(&f->wire, f->id, "/t.T/Charge", false, extra));
+    assert_true(wire_frame(&f->wire, 0, 1, f->id, "\0\0\0\0\4\0\1\0\0", 9));
+    f->id += 2;
+    charge(f, 1);
+    RIG_UNTIL(&f->rig, f->rig.n_charged == 2);
+    assert_int_equal(f->rig.n_ended[4], 1);
+}
+
+int main(void)
+{
+#define CHARGE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CHARGE_TEST(test_charge_when_answers_take_as_much_as_they_may_then_the_next_waits),
+        CHARGE_TEST(test_charge_when_an_answer_is_larger_than_all_then_is_alone),
+        CHARGE_TEST(test_charge_when_who_waits_gives_up_then_the_next_goes),
+        CHARGE_TEST(test_charge_when_its_call_is_over_then_counts_until_it_is_given_back),
+        CHARGE_TEST(test_charge_when_its_connection_is_gone_then_may_still_be_given_back),
+        CHARGE_TEST(test_charge_when_it_waits_at_its_deadline_then_leaves_the_line),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
