@@ -21,7 +21,6 @@
 #include "base/utf8.h"
 
 enum {
-    LINE_MAX_BYTES = 8192,
     LINE_RESERVE = 64,     /* for what follows the last field: truncated, suppressed, newline */
     TEXT_MAX_BYTES = 1024, /* of one value, before escaping; the rest is cut off */
     SITE_LINES_MAX = 10,   /* per window */
@@ -32,7 +31,7 @@ struct line {
     size_t size;
     bool json;
     bool full; /* something did not fit */
-    char data[LINE_MAX_BYTES];
+    char data[HPS_LOG_LINE_BYTES];
 };
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
@@ -78,7 +77,7 @@ bool hps_log_level_parse(const char *text, enum hps_log_level *out_level)
 
 static void put_bytes(struct line *line, const char *text, size_t size)
 {
-    if (line->full || size > LINE_MAX_BYTES - LINE_RESERVE - line->size) {
+    if (line->full || size > HPS_LOG_LINE_BYTES - LINE_RESERVE - line->size) {
         line->full = true;
         return;
     }
@@ -285,8 +284,7 @@ static bool window_open(uint64_t window_us, uint64_t now_us)
     return window_us != 0 && now_us >= window_us && now_us - window_us < SITE_WINDOW_US;
 }
 
-/* Whether a line of `site` may be written now; if so, how many were held back before it. */
-static bool site_admit(struct hps_log_site *site, uint32_t *out_suppressed)
+bool hps_log_site_admit(struct hps_log_site *site, uint32_t *out_suppressed)
 {
     if (window_open(__atomic_load_n(&site->window_us, __ATOMIC_ACQUIRE), hps_clock_us()) &&
         __atomic_load_n(&site->count, __ATOMIC_RELAXED) >= SITE_LINES_MAX) {
@@ -313,26 +311,46 @@ static bool site_admit(struct hps_log_site *site, uint32_t *out_suppressed)
     return admit;
 }
 
+static void begin_line(struct line *line)
+{
+    line->size = 0;
+    line->full = false;
+    line->json = atomic_load(&log_format) == (int)HPS_LOG_JSON;
+    put_time(line);
+}
+
+static void put_fields(struct line *line, const struct hps_log_field *fields)
+{
+    for (const struct hps_log_field *field = fields; field->name != NULL; field++) {
+        put_field(line, field);
+    }
+}
+
+size_t hps_log_line(const struct hps_log_field *fields, char out_line[HPS_LOG_LINE_BYTES])
+{
+    struct line line;
+    begin_line(&line);
+    put_fields(&line, fields);
+    put_end(&line, 0);
+    memcpy(out_line, line.data, line.size);
+    return line.size;
+}
+
 void hps_log_write(struct hps_log_site *site, enum hps_log_level level, const char *component,
                    const char *msg, const struct hps_log_field *fields)
 {
     int saved_errno = errno;
     uint32_t suppressed = 0;
-    if (!site_admit(site, &suppressed)) {
+    if (!hps_log_site_admit(site, &suppressed)) {
         errno = saved_errno;
         return;
     }
     struct line line;
-    line.size = 0;
-    line.full = false;
-    line.json = atomic_load(&log_format) == (int)HPS_LOG_JSON;
-    put_time(&line);
+    begin_line(&line);
     put_field(&line, &HPS_STR("level", level_names[level]));
     put_field(&line, &HPS_STR("msg", msg));
     put_field(&line, &HPS_STR("component", component));
-    for (const struct hps_log_field *field = fields; field->name != NULL; field++) {
-        put_field(&line, field);
-    }
+    put_fields(&line, fields);
     put_end(&line, suppressed);
     line_write(&line);
     errno = saved_errno;

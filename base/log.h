@@ -8,6 +8,7 @@
 #define HPS_BASE_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum hps_log_level { HPS_LOG_DEBUG, HPS_LOG_INFO, HPS_LOG_WARN, HPS_LOG_ERROR };
@@ -55,5 +56,16 @@ bool hps_log_enabled(enum hps_log_level level);
 bool hps_log_level_parse(const char *text, enum hps_log_level *out_level);
 void hps_log_write(struct hps_log_site *site, enum hps_log_level level, const char *component,
                    const char *msg, const struct hps_log_field *fields);
+
+/* ---- for lines that go elsewhere, too -------------------------------------------------------- */
+
+enum { HPS_LOG_LINE_BYTES = 8192 };
+/* The line that hps_log_write would write, with its end but without level, message and component:
+ * in the format of the log, and cut as lines of the log are. Returns its size, at least 1. Any
+ * thread. */
+size_t hps_log_line(const struct hps_log_field *fields, char out_line[HPS_LOG_LINE_BYTES]);
+/* Whether a line of `site` may be written now, which counts it; if so, how many were held back
+ * before it. Any thread. */
+bool hps_log_site_admit(struct hps_log_site *site, uint32_t *out_suppressed);
 
 #endif

@@ -195,6 +195,7 @@ struct hps_config_server {
     struct hps_config_tls tls;
     bool plaintext;
     char *admin_token_file; /* "": none */
+    char *audit_log;        /* "": none */
     uint64_t request_bytes_max;
     uint64_t reply_bytes_max;
     uint32_t keys_max;

@@ -86,6 +86,17 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
     if (daemon->admission == NULL || daemon->rpc_metrics == NULL) {
         return no_memory(err);
     }
+    int audit_fd = -1;
+    hps_status status = hps_audit_open(config->audit_log, &audit_fd, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    daemon->audit =
+        hps_audit_new(audit_fd, hps_server_metric(daemon->metrics, HPS_M_AUDIT_LINES_LOST, NULL,
+                                                  NULL, NULL, NULL));
+    if (daemon->audit == NULL) {
+        return no_memory(err);
+    }
     hps_metric_set(hps_server_metric(daemon->metrics, HPS_M_BUILD_INFO, hps_build_version,
                                      hps_build_revision, hps_device_cuda_version(), NULL),
                    1);
@@ -107,6 +118,7 @@ static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
         return hps_error_set(err, status, "worker threads cannot be started: %s",
                              hps_status_text(status));
     }
+    hps_audit_pool_set(daemon->audit, daemon->admin_pool);
     return HPS_OK;
 }
 
@@ -326,6 +338,7 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .updater = daemon->updater,
                                           .key_bytes = daemon->options.config->key_bytes,
                                           .slowlog = daemon->slowlog,
+                                          .audit = daemon->audit,
                                           .metrics = &daemon->series,
                                           .ctx = daemon,
                                           .status = daemon_status,
@@ -562,7 +575,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_pool_free(daemon->io);
     hps_devices_drain(daemon->devices); /* answers go to the loops */
     hps_admin_snapshot_cancel();
-    hps_pool_free(daemon->admin_pool);
+    hps_pool_free(daemon->admin_pool); /* with the lines that wait for the audit log */
     hps_catalog_stop(daemon->catalog);
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         hps_loop_free(daemon->threads[i].loop);
@@ -586,6 +599,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_store_servers_free(daemon->shared_servers);
     hps_admission_free(daemon->admission);
     hps_slowlog_free(daemon->slowlog);
+    hps_audit_free(daemon->audit);
     hps_devices_close(daemon->devices); /* before the slab that they write to */
     hps_block_pool_free(daemon->blocks);
     hps_rpc_metrics_free(daemon->rpc_metrics);

@@ -62,6 +62,7 @@ struct hps_daemon {
     struct hps_devices *devices; /* NULL: no model has an embedding cache */
     struct hps_admission *admission;
     struct hps_slowlog *slowlog;
+    struct hps_audit *audit;
     struct hps_pool *workers;
     struct hps_pool *io;
     struct hps_pool *admin_pool;

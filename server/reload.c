@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backends/store_servers.h"
 #include "base/assert.h"
@@ -117,6 +118,7 @@ struct prepared {
     char *admin_token_sha256;
     struct hps_tls *tls;
     struct hps_strings model_roots;
+    int audit_fd;               /* -1: none */
     struct limits_task *limits; /* one a loop */
 };
 
@@ -125,6 +127,9 @@ static void prepared_free(struct prepared *prepared)
     hps_free(prepared->admin_token_sha256);
     hps_tls_unref(prepared->tls);
     hps_strings_fini(&prepared->model_roots);
+    if (prepared->audit_fd >= 0) {
+        close(prepared->audit_fd);
+    }
     while (prepared->limits != NULL) {
         struct limits_task *next = prepared->limits->next;
         hps_free(prepared->limits);
@@ -166,6 +171,9 @@ static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_ser
     if (status == HPS_OK) {
         status = daemon_make_tls(config, &prepared->tls, err);
     }
+    if (status == HPS_OK) {
+        status = hps_audit_open(config->audit_log, &prepared->audit_fd, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
@@ -205,6 +213,8 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     hps_free(daemon->admin_token_sha256);
     daemon->admin_token_sha256 = prepared->admin_token_sha256;
     prepared->admin_token_sha256 = NULL;
+    hps_audit_reopened(daemon->audit, prepared->audit_fd);
+    prepared->audit_fd = -1;
     HPS_ASSERT(prepared->tls == NULL || daemon->tls != NULL);
     if (prepared->tls != NULL) {
         hps_tls_renew(daemon->tls, prepared->tls);
@@ -247,7 +257,7 @@ static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
                             struct report *report, struct hps_error *err)
 {
     struct hps_config *running = daemon->options.config;
-    struct prepared prepared = {0};
+    struct prepared prepared = {.audit_fd = -1};
     hps_lock_acquire(&daemon->config_lock);
     running->server.log_level = (enum hps_config_log_level)hps_log_level_get();
     hps_lock_release(&daemon->config_lock);
@@ -301,6 +311,31 @@ static hps_status reload(struct hps_daemon *daemon, struct hps_error *err)
     return status;
 }
 
+/* Its name may have been given to a new file, whatever became of the reload. */
+static void rotate_audit_log(struct hps_daemon *daemon)
+{
+    struct hps_error err = {0};
+    int fd = -1;
+    if (hps_audit_open(daemon->options.config->server.audit_log, &fd, &err) == HPS_OK) {
+        hps_audit_reopened(daemon->audit, fd);
+    } else {
+        HPS_LOG(ERROR, "audit",
+                "audit log not opened again: lines go on into the file that was open; fix what is "
+                "wrong and reload",
+                HPS_STR("error", err.text));
+    }
+}
+
+static void audit_reload(struct hps_daemon *daemon, const struct hps_error *err)
+{
+    const struct hps_audit_event event = {.method = "reload",
+                                          .peer = "SIGHUP",
+                                          .code = hps_status_grpc_code(err->status),
+                                          .error = err->text,
+                                          .logged = true};
+    hps_audit_write(daemon->audit, &event);
+}
+
 static void reload_file(struct hps_daemon *daemon)
 {
     struct hps_error err = {0};
@@ -314,7 +349,9 @@ static void reload_file(struct hps_daemon *daemon)
                 "configuration not reloaded: the new one is invalid and nothing of it is applied; "
                 "fix the file and reload again",
                 HPS_STR("error", err.text));
+        rotate_audit_log(daemon);
     }
+    audit_reload(daemon, &err);
     hps_notify_ready();
 }
 

@@ -535,10 +535,18 @@ void daemon_first_ready(void *ctx)
     print_line(ctx, "ready");
 }
 
+/* Between a start and the stop before it nothing was done, whoever says so. */
+static void audit_life(struct hps_daemon *daemon, const char *what)
+{
+    const struct hps_audit_event event = {.method = what, .logged = true};
+    hps_audit_write(daemon->audit, &event);
+}
+
 /* The service manager is told READY as soon as we listen: who asks for models asks /readyz, and a
  * load must not run into its time for starting. */
 void hps_daemon_run(struct hps_daemon *daemon)
 {
+    audit_life(daemon, "start");
     daemon->watchdog_us = hps_notify_watchdog_us();
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         atomic_store(&daemon->threads[i].alive_us, hps_clock_us());
@@ -549,6 +557,7 @@ void hps_daemon_run(struct hps_daemon *daemon)
     hps_notify_ready();
     hps_timer_set_after(daemon->loop, &daemon->tick, 0);
     hps_loop_run(daemon->loop);
+    audit_life(daemon, "stop");
 }
 
 bool hps_daemon_failed(const struct hps_daemon *daemon)

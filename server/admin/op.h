@@ -21,14 +21,20 @@ struct admin_op {
     struct hps_switch waiter; /* ActivateVersion: its end answers the call */
     struct hps_unload unload; /* UnloadVersion: its end answers the call */
     struct hps_error error;   /* status not OK: the call fails */
-    /* For the audit line, set by the work. */
-    bool changes; /* asks for a change of state; preset by the method */
+    /* For the audit log, set by the work. */
+    bool audited; /* preset by the method; not what turns out to change nothing */
     const char *model;
     int64_t version;
 };
 
-/* The work is done: write the audit line and send the answer. Any thread; gives `op` away. */
+/* The work is done: write to the audit log and send the answer. Any thread; gives `op` away. */
 void admin_finish(struct admin_op *op);
+
+/* What the audit log has of the call: who asked for what, and how it went. Not a loop thread. */
+void admin_audit(const struct admin_op *op, const char *method);
+/* The same of a call that was refused before there was any work. Loop thread. */
+void admin_audit_refused(const struct hps_admin_parts *parts, const struct hps_grpc_call *call,
+                         const char *method, hps_status status, const char *why);
 
 /* From the arena, zeroed; NULL sets op->error. */
 void *admin_alloc(struct admin_op *op, size_t count, size_t size);

@@ -8,7 +8,6 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/log.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin/op.h"
 
@@ -17,7 +16,8 @@ enum { PROGRESS_PERIOD_US = 200 * 1000 };
 
 enum method_kind {
     READS,
-    CHANGES,      /* state: every call is written to the log */
+    TELLS,        /* what not everybody should know: every call is written to the audit log */
+    CHANGES,      /* state: so is every such call */
     CHANGES_LATER /* also answers itself, because it may wait for longer than a thread should */
 };
 
@@ -40,13 +40,13 @@ static const struct admin_method {
     METHOD("RollbackModel", rollback_model, admin_rollback, CHANGES),
     METHOD("UnloadVersion", unload_version, admin_unload, CHANGES_LATER),
     METHOD("GetStats", get_stats, admin_get_stats, READS),
-    METHOD("ExplainKey", explain_key, admin_explain_key, READS),
-    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, READS),
+    METHOD("ExplainKey", explain_key, admin_explain_key, TELLS),
+    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, TELLS),
     METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES),
     METHOD("GetUpdates", get_updates, admin_get_updates, READS),
     METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES),
     METHOD("CreateSnapshot", create_snapshot, admin_create_snapshot, CHANGES),
-    METHOD("GetConfig", get_config, admin_get_config, READS),
+    METHOD("GetConfig", get_config, admin_get_config, TELLS),
     METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES),
     METHOD("Drain", drain, admin_drain, CHANGES),
 #undef METHOD
@@ -202,26 +202,15 @@ static void run_reply(struct hps_task *task)
     op_free(op);
 }
 
-/* Who changed what, and how that went: written at every log level and never held back. */
-static void audit(const struct admin_op *op)
+static const char *name_of(const struct admin_method *method)
 {
-    HPS_ASSERT(op->changes);
-    struct hps_log_site site = {0};
-    const struct hps_log_field fields[] = {
-        HPS_STR("method", strrchr(op->method->path, '/') + 1),
-        HPS_STR("model", op->model != NULL ? op->model : ""),
-        HPS_I64("version", op->version),
-        HPS_STR("peer", hps_grpc_call_peer(op->call)),
-        HPS_I64("code", hps_status_grpc_code(op->error.status)),
-        HPS_STR("error", op->error.status != HPS_OK ? op->error.text : ""),
-        HPS_LOG_END};
-    hps_log_write(&site, HPS_LOG_INFO, "audit", "admin call", fields);
+    return strrchr(method->path, '/') + 1;
 }
 
 void admin_finish(struct admin_op *op)
 {
-    if (op->changes) {
-        audit(op);
+    if (op->audited) {
+        admin_audit(op, name_of(op->method));
     }
     op->task.run = run_reply;
     hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
@@ -247,6 +236,17 @@ static const struct admin_method *method_of(const struct hps_grpc_call *call)
     return &admin_methods[i];
 }
 
+/* Before there was any work. */
+static void refuse(struct hps_admin_service *service, struct hps_grpc_call *call,
+                   const struct admin_method *method, hps_status status, const char *why)
+{
+    HPS_ASSERT(status != HPS_OK);
+    if (method->kind != READS) {
+        admin_audit_refused(&service->parts, call, name_of(method), status, why);
+    }
+    hps_grpc_call_finish(call, hps_status_grpc_code(status), why);
+}
+
 static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(call)));
@@ -257,7 +257,7 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     if (op == NULL || arena == NULL) {
         hps_free(op);
         hps_arena_free(arena);
-        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_NO_MEMORY), "no memory for the call");
+        refuse(service, call, method, HPS_NO_MEMORY, "no memory for the call");
         return;
     }
     op->arena = arena;
@@ -265,15 +265,14 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     hps_grpc_call_ref(call);
     op->parts = &service->parts;
     op->method = method;
-    op->changes = method->kind != READS;
+    op->audited = method->kind != READS;
     op->task.run = run_work;
     op->request = hps_message_unpack(method->request, arena, data, size);
     if (op->request == NULL) {
-        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_INVALID), "request: malformed message");
+        refuse(service, call, method, HPS_INVALID, "request: malformed message");
         op_free(op);
     } else if (hps_pool_post(service->parts.pool, &op->task) != HPS_OK) {
-        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_EXHAUSTED),
-                             "too many admin calls are waiting");
+        refuse(service, call, method, HPS_EXHAUSTED, "too many admin calls are waiting");
         op_free(op);
     }
 }
@@ -290,6 +289,7 @@ static void on_close(struct hps_grpc_call *call)
 struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *parts)
 {
     HPS_ASSERT(parts->pool != NULL && parts->catalog != NULL && parts->models != NULL);
+    HPS_ASSERT(parts->audit != NULL);
     HPS_ASSERT(parts->status != NULL && parts->drain != NULL && parts->print_config != NULL);
     struct hps_admin_service *service = hps_calloc(1, sizeof(*service));
     if (service == NULL) {

@@ -10,6 +10,7 @@
 #include "net/grpc.h"
 #include "server/catalog/catalog.h"
 #include "server/catalog/readiness.h"
+#include "server/observe/audit.h"
 #include "server/observe/metrics.h"
 #include "server/observe/slowlog.h"
 
@@ -35,6 +36,7 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
     struct hps_updater *updater; /* NULL: versions take no updates */
     uint32_t key_bytes;          /* in files of HugeCTR and records of HPS: 8 or 4 */
     struct hps_slowlog *slowlog;
+    struct hps_audit *audit;
     const struct hps_service_metrics *metrics;
     void *ctx;
     void (*status)(void *ctx, struct hps_admin_status *out_status); /* any thread */

@@ -136,6 +136,8 @@
       "Share of a load that is done.")                                                           \
     X(MODEL_LOAD_FAILURES, COUNTER, "model_load_failures_total", "model",                        \
       "Loads that failed, also of configured models whose files cannot be opened.")              \
+    X(AUDIT_LINES_LOST, COUNTER, "audit_lines_lost_total", "",                                   \
+      "Lines that server.audit_log did not take.")                                               \
     X(READY, GAUGE, "ready", "", "1 while /readyz answers 200.")                                 \
     X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                   \
       "Models whose configured files are not those that are served.")

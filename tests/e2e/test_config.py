@@ -288,3 +288,42 @@ def test_reload_when_again_and_again_under_load_then_no_call_fails(daemon, work)
         for thread in threads:
             thread.join()
     assert failures == []
+
+
+# ---- the audit log -----------------------------------------------------------------------------------
+
+def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the_next(daemon, work):
+    path = f"{work}/audit.log"
+
+    def lines(of=path):
+        with open(of, encoding="utf-8") as f:
+            return [re.sub(r"^ts=\S+ ", "", line.rstrip("\n")) for line in f]
+
+    generate(f"{work}/v1", "--tables", 1, "--rows", 10, "--dim", 4)
+    one = daemon(default_config(server={"model_roots": [work], "audit_log": path, "log_level": "error"}))
+    me = f'peer="unix:pid={os.getpid()},uid={os.getuid()},gid={os.getgid()}"'
+    admin = one.admin_stub()
+    one.load("m", f"{work}/v1", label="a\nb\u202e")
+    admin.GetConfig(admin_pb.GetConfigRequest(), timeout=PATIENCE_S)
+    admin.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)  # everybody may know that
+    with refused(grpc.StatusCode.INVALID_ARGUMENT):
+        admin.CreateSnapshot(admin_pb.CreateSnapshotRequest(directory="here"), timeout=PATIENCE_S)
+    start, load, config, snapshot = lines()
+    assert start.startswith("method=start ")
+    assert load.startswith('method=LoadModel model=m version=1 who="" ') and me in load
+    assert load.endswith(f' result=done code=0 error="" request.model=m request.directory={work}/v1 '
+                         'request.label="a\\nb\\u202e"')
+    assert config.startswith("method=GetConfig ") and "result=done code=0" in config and me in config
+    assert "method=CreateSnapshot " in snapshot and "result=failed code=3" in snapshot
+    assert snapshot.endswith(" request.directory=here")
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    os.rename(path, path + ".1")
+    with open(one.config_file, "a", encoding="utf-8") as f:
+        f.write("not JSON")
+    one.send(signal.SIGHUP)
+    until(lambda: os.path.exists(path) and len(lines()) == 1, "the next file, though the reload fails")
+    assert "method=reload " in lines()[0] and "result=failed" in lines()[0]
+    admin.ResetSlowLog(admin_pb.ResetSlowLogRequest(), timeout=PATIENCE_S)
+    assert len(lines(path + ".1")) == 4 and "method=ResetSlowLog " in lines()[-1]
+    one.stop()
+    assert lines()[-1].startswith("method=stop ")

@@ -129,7 +129,7 @@ def test_unload_when_the_daemon_ends_meanwhile_then_nothing_is_left(in_use, numb
 def audit_lines(daemon):
     """[(method, model, version, code, peer, error)] of the log."""
     pattern = re.compile(r'level=info msg="admin call" component=audit method=(\w+) model=(\S*) '
-                         r'version=(\d+) peer="?([^" ]*)"? code=(\d+) error=("(?:[^"\\]|\\.)*"|\S*)')
+                         r'version=(\d+) who=\S* peer="?([^" ]*)"? result=(?:done|failed) code=(\d+) error=("(?:[^"\\]|\\.)*"|\S*)')
     found = [pattern.search(line) for line in daemon.log().splitlines() if "component=audit" in line]
     return [(m[1], m[2].strip('"'), int(m[3]), int(m[5]), m[4], m[6].strip('"')) for m in found]
 

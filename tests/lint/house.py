@@ -251,6 +251,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/catalog/store_servers.c": "test_redis_status.py",
     "server/catalog/switch.c": "test_catalog.c and test_switching.py",
     "server/catalog/unload.c": "test_catalog.c and test_unload.py",
+    "server/admin/audit.c": "test_config.py and test_unload.py: lines of the audit log",
     "server/admin/service.c": "test_rpc.py and test_config.py: who may call what",
     "server/admin/models.c": "test_versions.py and test_walk.py (explain)",
     "server/admin/snapshot.c": "test_snapshot.py",
