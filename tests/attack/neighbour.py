@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The healthy client beside which attacks are made: a process of its own with stock grpcio, one small look-up after
+the other, each with a deadline, none tried again, every byte compared. Every "fresh"th goes over a new connection.
+
+    python3 neighbour.py '{"address": "127.0.0.1:8601", "deadline_s": 2, "rows": "ROWS.npz"}'
+
+With "ca" over TLS; with "certificate" and "key" it has a certificate, with "token" a bearer token. A line on stdin asks
+for a line on stdout, of the calls since the one before: {"calls", "failures", "n_failures", "ms": [p50, p99, max]}. The
+end of stdin ends it.
+"""
+import json
+import select
+import sys
+import time
+
+import grpc
+import numpy as np
+import wire
+
+PAUSE_S = 0.002  # between calls: a neighbour, and no load
+
+
+def contents(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+class Neighbour:
+    def __init__(self, address, deadline_s, rows, fresh=32, ca=None, certificate=None, key=None, token=None):
+        self.address, self.deadline_s, self.fresh = address, deadline_s, fresh
+        saved = np.load(rows)
+        self.keys, self.rows = saved["keys"], saved["rows"]
+        self.random = np.random.default_rng(1)
+        self.metadata = [("authorization", f"Bearer {token}")] if token else None
+        self.tls = ca and grpc.ssl_channel_credentials(contents(ca), key and contents(key),
+                                                       certificate and contents(certificate))
+        self.calls, self.failures, self.took_ms = 0, [], []
+        self.channel = self.open()
+
+    def open(self):
+        options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        if self.tls:
+            return grpc.secure_channel(self.address, self.tls, options)
+        return grpc.insecure_channel(self.address, options)
+
+    def ask(self, channel):
+        at = self.random.integers(0, len(self.keys), 3)
+        request = wire.lookup("m", wire.query("a", [int(key) for key in self.keys[at]]))
+        begun = time.monotonic()
+        try:
+            reply = channel.unary_unary(wire.LOOKUP)(request, timeout=self.deadline_s, metadata=self.metadata)
+        except grpc.RpcError as error:
+            self.failures.append(f"call {self.calls}: {error.code()}: {error.details()}")
+            return
+        self.took_ms.append(1000 * (time.monotonic() - begun))
+        if self.rows[at].tobytes() not in reply:
+            self.failures.append(f"call {self.calls}: other rows than those of its keys")
+
+    def turn(self):
+        self.calls += 1
+        if self.calls % self.fresh:
+            self.ask(self.channel)
+            return
+        channel = self.open()
+        self.ask(channel)
+        channel.close()
+
+    def report(self):
+        took = sorted(self.took_ms) or [0.0]
+        ms = [round(took[min(len(took) - 1, int(len(took) * share))], 2) for share in (0.5, 0.99, 1)]
+        print(json.dumps({"calls": self.calls, "failures": self.failures[:5], "n_failures": len(self.failures),
+                          "ms": ms}), flush=True)
+        self.calls, self.failures, self.took_ms = 0, [], []
+
+
+def main():
+    neighbour = Neighbour(**json.loads(sys.argv[1]))
+    while True:
+        while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+            neighbour.turn()
+        if not sys.stdin.readline():
+            return
+        neighbour.turn()
+        neighbour.report()
+
+
+if __name__ == "__main__":
+    main()

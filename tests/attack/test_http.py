@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port of probes and metrics, asked by whom nobody asked: slow and endless heads, bodies, pipelines, noise. The
+probes are answered meanwhile.
+"""
+import contextlib
+import random
+import socket
+
+import pytest
+import wire
+from target import many
+
+SERVER = {"http_head_timeout_ms": 300, "reply_stall_timeout_ms": 300}
+
+
+def http(target, bytes_, patience_s=wire.PATIENCE_S):
+    """What comes back until the server closes."""
+    with wire.connect(target.daemon.http, patience_s=patience_s) as sock:
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(bytes_)
+        with contextlib.suppress(ConnectionError):
+            while piece := sock.recv(65536):
+                answer += piece
+        return answer
+
+
+BAD = {
+    "a method that is none": b"BREW /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    "POST with a body": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+    "a body that never comes": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
+    "chunks": b"PUT /readyz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+    "a head of 100 KB": b"GET /metrics HTTP/1.1\r\n" + b"X-More: " + b"x" * 100000 + b"\r\n\r\n",
+    "10,000 fields": b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 10000 + b"\r\n",
+    "no version": b"GET /metrics\r\n\r\n",
+    "a version that is none": b"GET /metrics HTTP/9.9\r\nHost: x\r\n\r\n",
+    "a NUL in the path": b"GET /met\0rics HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a path of two words": b"GET /metrics /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a path outside": b"GET /../../../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an encoded path outside": b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an absolute address": b"GET http://169.254.169.254/metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a tunnel": b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "HTTP/2": wire.PREFACE + wire.settings(),
+    "TLS": bytes.fromhex("16030100c8010000c40303") + b"x" * 200,
+    "noise": random.Random(5).randbytes(20000),
+    "nothing but line breaks": b"\r\n" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_request_when_it_is_none_then_refused_or_closed(target, name):
+    answer = http(target, BAD[name])
+    assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), answer[:200]
+
+
+def test_requests_when_pipelined_then_one_is_answered(target):
+    answer = http(target, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+    assert answer.count(b"HTTP/1.1 200") <= 1
+
+
+def test_request_when_smuggled_behind_another_then_not_answered(target):
+    answer = http(target, b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 36\r\nTransfer-Encoding: chunked\r\n\r\n"
+                          b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"hpsd_build_info" not in answer
+
+
+def test_heads_when_slow_or_never_sent_then_probes_are_answered_and_they_are_closed(target):
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(wire.connect(target.daemon.http)) for _ in range(many(200, 1000))]
+        for i, sock in enumerate(slow):
+            with contextlib.suppress(OSError):
+                sock.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: "[:i % 30])
+        assert target.daemon.get("/readyz") == (200, "ready\n")
+        assert target.daemon.get("/metrics")[0] == 200
+        for sock in slow:  # until it is closed a byte may be taken every now and then; nobody waits for ever
+            with contextlib.suppress(ConnectionError):
+                while sock.recv(4096):
+                    pass
+
+
+def test_answers_when_not_read_then_probes_are_answered_and_they_are_closed(target):
+    with contextlib.ExitStack() as stack:
+        for _ in range(many(60, 600)):
+            sock = stack.enter_context(wire.connect(target.daemon.http))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            with contextlib.suppress(OSError):
+                sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert target.daemon.get("/readyz") == (200, "ready\n")
+        assert target.daemon.get("/metrics")[0] == 200
+
+
+def test_connections_when_opened_and_dropped_then_probes_are_answered(target):
+    for _ in range(many(500, 5000)):
+        wire.connect(target.daemon.http).close()
+    assert target.daemon.get("/readyz") == (200, "ready\n")

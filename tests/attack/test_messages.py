@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that are none: not gzip, not protobuf, or of another service; each must fail alone."""
+import contextlib
+import gzip
+import random
+import zlib
+
+import pytest
+import wire
+from target import ATTACKER, many
+from wire import END_HEADERS, Client, Gone, call, frame, gzip_call, head, squeezed
+
+MIB = 1 << 20
+
+NOT_GZIP = {
+    "cut short": lambda good: good[:-9],
+    "followed by other bytes": lambda good: good + b"more",
+    "a checksum that is another": lambda good: good[:-8] + b"\0\0\0\0" + good[-4:],
+    "deflate without a head": lambda good: zlib.compress(b"x"),
+    "gzip in gzip": squeezed,
+    "10,000 members": lambda good: squeezed(b"") * 10000 + good[:-1],
+    "an extra field that does not end": lambda good: good[:3] + b"\x04" + good[4:10] + b"\xff\xff" + good[10:],
+    "noise": lambda good: random.Random(1).randbytes(50000),
+}
+
+
+@pytest.mark.parametrize("name", NOT_GZIP)
+def test_gzip_when_it_is_none_then_the_call_alone_fails(target, name):
+    message = wire.lookup("m", wire.query("a", [1]))
+    good = gzip.compress(message)
+    with Client(target.address) as client:
+        client.send(gzip_call(1, NOT_GZIP[name](good)))
+        assert client.code(1) not in (wire.OK, None)
+        client.send(gzip_call(3, good))
+        assert client.code(3) == wire.OK
+
+
+MALFORMED = {
+    "a varint of 11 bytes": b"\x08" + b"\xff" * 11,
+    "a length beyond the end": b"\x1a\x7f\x0a",
+    "a length of 2^64": b"\x1a" + b"\xff" * 9 + b"\x01",
+    "field number 0": b"\x02\x01x",
+    "a wire type that is none": b"\x0f",
+    "a query in a query, 10,000 deep": b"\x1a\x7f" * 10000,
+    "keys of 7 bytes": wire.lookup("m", wire.query("a", b"1234567")),
+    "a name that is no UTF-8": wire.lookup(b"\xff\xfe\xfd"),
+    "an end of a group": b"\x0c",
+    "an enum of 2^32": wire.lookup("m", wire.query("a", [1]), more=wire.number(4, 2**32 + 7)),
+    "10,001 tables": wire.lookup("m", *[wire.query("a", [1])] * 10001),
+    "more keys than may be": wire.lookup("m", wire.query("b", b"\0" * 8 * ((2 << 20) + 1))),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_message_when_malformed_then_the_call_alone_fails(target, name):
+    with Client(target.address) as client:
+        client.upload(1, wire.LOOKUP, MALFORMED[name])
+        client.upload(3, wire.STREAM, MALFORMED[name])
+        assert client.code(1) not in (wire.OK, None)
+        assert client.code(3) not in (wire.OK, None)
+        client.send(call(5, wire.LOOKUP, wire.lookup("m", wire.query("a", [1]))))
+        assert client.code(5) == wire.OK
+
+
+def test_messages_when_random_then_no_call_hangs(target):
+    """Bytes of a good message, some changed."""
+    chance = random.Random(7)
+    good = wire.lookup("m", wire.query("a", range(20)), wire.query("b", range(20)), more=wire.number(8, 1))
+    n = many(250, 5000)
+    with Client(target.address) as client:
+        for i in range(n):
+            bad = bytearray(good)
+            for _ in range(chance.randint(1, 8)):
+                bad[chance.randrange(len(bad))] = chance.randrange(256)
+            client.send(call(1 + 2 * i, chance.choice((wire.LOOKUP, wire.STREAM)), bytes(bad[:chance.randint(1, len(bad))])))
+            assert client.code(1 + 2 * i) is not None
+
+
+OTHER_SERVICES = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",
+                  "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+                  "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
+
+
+@pytest.mark.parametrize("path", OTHER_SERVICES)
+def test_service_when_sent_large_or_random_messages_then_others_do_not_wait(target, path):
+    chance = random.Random(3)
+    large = wire.text(4, b"hps.v1." * 100000) + wire.number(99, 0) * MIB
+    with Client(target.address, source=ATTACKER) as client, contextlib.suppress(Gone):
+        client.upload(1, path, large)
+        for i in range(1, many(100, 2000)):
+            client.send(call(1 + 2 * i, path, chance.randbytes(chance.randint(0, 60))))
+        client.send(frame(wire.HEADERS, 99999, head(path), END_HEADERS) +
+                    wire.data(99999, wire.grpc_frame(wire.text(7, b"")) * many(2000, 20000)), reads=False)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replies that nobody reads, or reads slowly, or that are as large as may be: they must not take the room of others."""
+import contextlib
+import struct
+import threading
+
+import wire
+from target import ATTACKER, many
+from wire import Client, Gone, call
+
+MIB = 1 << 20
+SERVER = {"reply_bytes_in_flight": "128MiB", "connection_reply_bytes": "16MiB", "reply_stall_timeout_ms": 30000}
+
+
+def wide(mib):
+    """A look-up of so many MiB of rows."""
+    return wire.lookup("m", wire.query("a", b"".join(struct.pack("<q", i) for i in range(mib * 1024))))
+
+
+def test_replies_when_one_connection_takes_none_then_no_more_are_made_than_it_may_have(target):
+    message = wide(4)
+    with Client(target.address, source=ATTACKER, hello=wire.settings(window=0)) as client:
+        for i in range(64):
+            client.upload(1 + 2 * i, wire.LOOKUP, message)
+        assert client.answers_ping()
+        assert target.metric("reply_bytes_in_flight") <= (16 + 5) * MIB
+    target.settles("reply_bytes_in_flight")
+
+
+def test_replies_when_a_large_one_waits_for_room_then_small_ones_pass_it(other):
+    """One of 80 MiB is not read, another waits behind it for as long as it may, with 48 MiB free."""
+    target = other(server={**SERVER, "connection_reply_bytes": "128MiB", "queue_ms_max": 60000})
+    message = wide(80)
+    with target.beside():
+        with Client(target.address, source=ATTACKER, hello=wire.settings(window=0)) as holder, \
+                Client(target.address, source=ATTACKER, hello=wire.settings(window=0)) as waiter:
+            holder.upload(1, wire.LOOKUP, message)
+            waiter.upload(1, wire.LOOKUP, message)
+            assert waiter.answers_ping()
+            for _ in range(many(3, 30)):
+                assert not target.ask_neighbour()["n_failures"]
+            assert waiter.answers_ping() and 1 not in waiter.trailers
+    target.settles("reply_bytes_in_flight")
+
+
+def test_replies_when_small_ones_never_end_then_a_large_one_is_let_in(other):
+    """The other way round: whoever passes must not pass for ever."""
+    target = other(server={**SERVER, "connection_reply_bytes": "128MiB", "queue_ms_max": 60000})
+    stop = threading.Event()
+
+    def ask():
+        with Client(target.address, source=ATTACKER, hello=wire.OPEN) as client, contextlib.suppress(Gone):
+            for i in range(1 << 20):
+                if stop.is_set():
+                    return
+                client.send(b"".join(call(1 + 2 * (8 * i + k), wire.LOOKUP, wide(1)) for k in range(8)))
+                client.code(1 + 2 * (8 * i + 7))
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    with target.beside():
+        for asker in askers:
+            asker.start()
+        try:
+            with Client(target.address, hello=wire.OPEN) as client:
+                for i in range(many(3, 20)):
+                    client.upload(1 + 2 * i, wire.LOOKUP, wide(120))
+                    assert client.code(1 + 2 * i) == wire.OK
+        finally:
+            stop.set()
+            for asker in askers:
+                asker.join()
+    target.settles("reply_bytes_in_flight")
+
+
+def test_stream_when_its_window_opens_byte_by_byte_then_others_are_served(target):
+    message = wire.lookup("m", wire.query("a", range(100)))
+    with Client(target.address, source=ATTACKER, hello=wire.settings(window=1)) as client, contextlib.suppress(Gone):
+        client.send(call(1, wire.STREAM, message))
+        for _ in range(many(3000, 30000)):
+            client.send(wire.window(1, 1))
+
+
+def test_windows_when_all_calls_of_many_connections_wait_for_them_then_others_are_served(target):
+    message = wire.lookup("m", wire.query("a", range(100)))
+    with contextlib.ExitStack() as stack:
+        for _ in range(many(8, 32)):
+            client = stack.enter_context(Client(target.address, source=ATTACKER, hello=wire.settings(window=0)))
+            with contextlib.suppress(Gone):
+                client.send(b"".join(call(1 + 2 * i, wire.LOOKUP, message) for i in range(128)))
+                assert client.answers_ping()
+    target.settles("reply_bytes_in_flight")

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP/2, gRPC and protobuf by hand, on Python's sockets: what a client that means harm writes, frame by frame.
+
+Nothing here refuses to write what is wrong. What the server answers is read as far as an attack needs it: which
+frames came, how calls ended, and whether the connection still is. Every read has an end: PATIENCE_S.
+"""
+import contextlib
+import select
+import socket
+import ssl
+import struct
+import time
+import zlib
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
+TABLE_SIZE, ENABLE_PUSH, STREAMS_MAX, WINDOW, FRAME_MAX, LIST_MAX = range(1, 7)
+CANCEL, REFUSED_STREAM, ENHANCE_YOUR_CALM = 0x8, 0x7, 0xb
+PATIENCE_S = 30
+
+OK, CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 1, 3, 4, 5, 7, 8
+UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
+
+LOOKUP = "/hps.v1.ParameterServer/Lookup"
+STREAM = "/hps.v1.ParameterServer/LookupStream"
+
+
+# ---- protobuf ----------------------------------------------------------------------------------------
+
+def varint(value):
+    out = bytearray()
+    value &= 2**64 - 1
+    while value > 0x7f:
+        out.append(value & 0x7f | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def text(field, value):
+    value = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def keys_of(keys):
+    return b"".join(struct.pack("<q", key) for key in keys)
+
+
+def query(table, keys):
+    """A TableQuery, as a field of a LookupRequest; `keys` numbers, or bytes."""
+    return text(3, text(1, table) + text(2, keys if isinstance(keys, bytes) else keys_of(keys)))
+
+
+def lookup(model, *queries, more=b""):
+    return text(1, model) + b"".join(queries) + more
+
+
+def grpc_frame(message, compressed=0, size=None):
+    """`size`: what the head says, if not the truth."""
+    return struct.pack(">BI", compressed, len(message) if size is None else size) + message
+
+
+# ---- HPACK -------------------------------------------------------------------------------------------
+
+def hpack_int(value, bits, first=0):
+    top = (1 << bits) - 1
+    if value < top:
+        return bytes([first | value])
+    out = bytearray([first | top])
+    value -= top
+    while value > 0x7f:
+        out.append(value & 0x7f | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def hpack_text(value):
+    value = value.encode() if isinstance(value, str) else value
+    return hpack_int(len(value), 7) + value
+
+
+def literal(name, value, indexed=False):
+    """A field in plain text; `indexed`: the server is to keep it in its table, where its index is then 62."""
+    return (b"\x40" if indexed else b"\x00") + hpack_text(name) + hpack_text(value)
+
+
+def head(path, *fields, method="POST", timeout=None):
+    """The header block of a gRPC call; `fields`: pairs that are added."""
+    block = literal(":method", method) + literal(":scheme", "http") + literal(":path", path)
+    block += literal(":authority", "attack") + literal("content-type", "application/grpc") + literal("te", "trailers")
+    if timeout is not None:
+        block += literal("grpc-timeout", timeout)
+    return block + b"".join(literal(name, value) for name, value in fields)
+
+
+# Huffman's code of RFC 7541 is canonical: symbols of equal length follow each other. Trailers need no others.
+_HUFFMAN = {5: "012aceiost", 6: " %-./3456789=A_bdfghlmnpru", 7: ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz", 8: "&*,;XZ",
+            10: "!\"()?", 11: "'+|", 12: "#>", 13: "\0$@[]~", 14: "^}", 15: "<`{"}
+
+
+def _codes():
+    codes, code, last = {}, 0, 5
+    for length, symbols in _HUFFMAN.items():
+        code <<= length - last
+        last = length
+        for symbol in symbols:
+            codes[length, code] = symbol
+            code += 1
+    return codes
+
+
+_CODES = _codes()
+
+
+def unhuffman(data):
+    out, code, length = [], 0, 0
+    for byte in data:
+        for bit in range(7, -1, -1):
+            code, length = code << 1 | byte >> bit & 1, length + 1
+            if (length, code) in _CODES:
+                out.append(_CODES[length, code])
+                code = length = 0
+    return "".join(out)
+
+
+# Of the static table what servers send; the others are of no interest here.
+_STATIC = {8: (":status", "200"), 31: ("content-type", ""), 54: ("server", "")}
+
+
+class Fields:
+    """Reads the header blocks of one connection."""
+
+    def __init__(self):
+        self.table = []
+
+    def _at(self, index):
+        if index > 61:
+            return self.table[index - 62] if index - 62 < len(self.table) else ("?", "?")
+        return _STATIC.get(index, (f"static-{index}", ""))
+
+    @staticmethod
+    def _int(block, at, bits):
+        top = (1 << bits) - 1
+        value = block[at] & top
+        at += 1
+        if value < top:
+            return value, at
+        shift = 0
+        while True:
+            value += (block[at] & 0x7f) << shift
+            shift += 7
+            at += 1
+            if block[at - 1] < 0x80:
+                return value, at
+
+    def _text(self, block, at):
+        coded = block[at] & 0x80
+        size, at = self._int(block, at, 7)
+        raw = block[at:at + size]
+        return (unhuffman(raw) if coded else raw.decode("latin-1")), at + size
+
+    def read(self, block):
+        found, at = {}, 0
+        while at < len(block):
+            byte = block[at]
+            if byte & 0x80:
+                index, at = self._int(block, at, 7)
+                name, value = self._at(index)
+            elif byte & 0xe0 == 0x20:
+                _, at = self._int(block, at, 5)
+                continue
+            else:
+                keep = byte & 0x40
+                index, at = self._int(block, at, 6 if keep else 4)
+                if index:
+                    name = self._at(index)[0]
+                else:
+                    name, at = self._text(block, at)
+                value, at = self._text(block, at)
+                if keep:
+                    self.table.insert(0, (name, value))
+            found[name] = value
+        return found
+
+
+# ---- frames ------------------------------------------------------------------------------------------
+
+def frame(kind, stream=0, payload=b"", flags=0, size=None):
+    """`size`: what the head says, if not the truth."""
+    size = len(payload) if size is None else size
+    return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def settings(**values):
+    names = {"table": TABLE_SIZE, "streams": STREAMS_MAX, "window": WINDOW, "frame": FRAME_MAX}
+    return frame(SETTINGS, payload=b"".join(struct.pack(">HI", names[name], value) for name, value in values.items()))
+
+
+def reset(stream, code=CANCEL):
+    return frame(RST_STREAM, stream, struct.pack(">I", code))
+
+
+def window(stream, bytes_more):
+    return frame(WINDOW_UPDATE, stream, struct.pack(">I", bytes_more))
+
+
+OPEN = settings(window=2**31 - 1) + window(0, 2**31 - 1 - 65535)  # replies of any size
+
+
+def data(stream, payload, end=True, frame_bytes=16384):
+    """DATA frames of a message."""
+    pieces = [payload[at:at + frame_bytes] for at in range(0, len(payload), frame_bytes)] or [b""]
+    last = len(pieces) - 1
+    return b"".join(frame(DATA, stream, piece, END_STREAM if end and i == last else 0)
+                    for i, piece in enumerate(pieces))
+
+
+def call(stream, path, message, *fields, timeout=None, compressed=0):
+    """A unary call, whole."""
+    return (frame(HEADERS, stream, head(path, *fields, timeout=timeout), END_HEADERS) +
+            data(stream, grpc_frame(message, compressed)))
+
+
+def squeezed(message):
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return packer.compress(message) + packer.flush()
+
+
+def gzip_call(stream, squeezed_message):
+    return call(stream, LOOKUP, squeezed_message, ("grpc-encoding", "gzip"), compressed=1)
+
+
+def connect(address, source=None, tls=None, patience_s=PATIENCE_S):
+    """A socket to "host:port" or "unix:PATH"; `source`: the address that it comes from; `tls`: an ssl.SSLContext."""
+    if address.startswith("unix:"):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(patience_s)
+        sock.connect(address[5:])
+    else:
+        host, port = address.rsplit(":", 1)
+        sock = socket.create_connection((host, int(port)), patience_s, (source, 0) if source else None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return tls.wrap_socket(sock, server_hostname="localhost") if tls else sock
+
+
+class Gone(Exception):
+    """The server ended the connection."""
+
+
+class Client:
+    """One HTTP/2 connection. `send` writes anything; frames that come meanwhile are taken in, so that neither side
+    waits for the other for ever."""
+
+    def __init__(self, address, source=None, tls=None, hello=settings(), preface=PREFACE):
+        self.sock = connect(address, source, tls)
+        self.buffer = bytearray()
+        self.fields = Fields()
+        self.trailers = {}   # of streams that ended, by their number
+        self.resets = {}     # error code, by stream
+        self.received = {}   # DATA bytes, by stream
+        self.frames = {}     # how many of each kind came
+        self.goaway = None   # error code and text
+        self.is_open = True
+        self.block = {}      # header blocks that are not complete
+        self.window = 65535        # in which a stream begins
+        self.granted = {0: 65535}  # what may be sent beyond that, less what was; 0: on all streams
+        self.owed = b""      # answers to SETTINGS and PINGs of the server
+        with contextlib.suppress(Gone):
+            self.send(preface + hello)
+
+    def close(self):
+        self.is_open = False
+        self.sock.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _lost(self):
+        self.close()
+        raise Gone
+
+    def send(self, bytes_, reads=True):
+        """Write all of it; Gone if the server closes meanwhile. `reads`: false for a client that takes nothing in."""
+        if not self.is_open:
+            raise Gone
+        view, self.owed = memoryview(self.owed + bytes_), b""
+        self.sock.setblocking(False)
+        end = time.monotonic() + PATIENCE_S
+        while len(view):
+            can_read, can_write, _ = select.select([self.sock] if reads else [], [self.sock], [],
+                                                   max(0, end - time.monotonic()))
+            if not can_read and not can_write:
+                raise AssertionError("the server neither reads nor closes")
+            if can_read:
+                self.take_in()
+            if can_write:
+                try:
+                    view = view[self.sock.send(view[:1 << 18]):]
+                except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    pass
+                except OSError:
+                    self._rest()
+                    self._lost()
+
+    def _rest(self):
+        """What the server still said before it closed."""
+        with contextlib.suppress(Gone, OSError):
+            while select.select([self.sock], [], [], 0)[0]:
+                self.take_in()
+
+    def take_in(self, most=1 << 16):
+        """Read once what is there."""
+        try:
+            piece = self.sock.recv(most)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError:
+            self._lost()
+        if not piece:
+            self._lost()
+        self.buffer += piece
+        at = 0
+        while len(self.buffer) - at >= 9:
+            size = int.from_bytes(self.buffer[at:at + 3], "big")
+            if len(self.buffer) - at - 9 < size:
+                break
+            kind, flags = self.buffer[at + 3], self.buffer[at + 4]
+            stream = int.from_bytes(self.buffer[at + 5:at + 9], "big") & 0x7fffffff
+            self._frame(kind, flags, stream, bytes(self.buffer[at + 9:at + 9 + size]))
+            at += 9 + size
+        del self.buffer[:at]
+
+    def _frame(self, kind, flags, stream, payload):
+        self.frames[kind] = self.frames.get(kind, 0) + 1
+        if kind == DATA:
+            self.received[stream] = self.received.get(stream, 0) + len(payload)
+        elif kind in (HEADERS, CONTINUATION):
+            self.block[stream] = self.block.get(stream, b"") + payload
+            if flags & END_HEADERS:
+                self.trailers.setdefault(stream, {}).update(self.fields.read(self.block.pop(stream)))
+        elif kind == RST_STREAM:
+            self.resets[stream] = struct.unpack(">I", payload)[0]
+        elif kind == GOAWAY:
+            self.goaway = struct.unpack(">I", payload[4:8])[0], payload[8:].decode("latin-1")
+        elif kind == WINDOW_UPDATE:
+            self.granted[stream] = self.granted.get(stream, 0) + struct.unpack(">I", payload)[0]
+        elif kind in (SETTINGS, PING) and not flags & ACK:
+            for at in range(0, len(payload) if kind == SETTINGS else 0, 6):
+                name, value = struct.unpack_from(">HI", payload, at)
+                self.window = value if name == WINDOW else self.window
+            self.owed += frame(kind, payload=payload if kind == PING else b"", flags=ACK)
+
+    def may_send(self, stream):
+        """Bytes of DATA for which the server has opened its window."""
+        return max(0, min(self.granted[0], self.window + self.granted.get(stream, 0)))
+
+    def upload(self, stream, path, message, *fields, compressed=0):
+        """A call of a message of any size, sent as fast as the server takes it."""
+        self.send(frame(HEADERS, stream, head(path, *fields), END_HEADERS))
+        body = memoryview(grpc_frame(message, compressed))
+        while len(body) and stream not in self.trailers and stream not in self.resets:
+            self.read_until(lambda c: stream in c.trailers or stream in c.resets or c.may_send(stream), "a window")
+            size = min(self.may_send(stream), len(body))
+            for each in (0, stream):
+                self.granted[each] = self.granted.get(each, 0) - size
+            self.send(data(stream, bytes(body[:size]), end=size == len(body)))
+            body = body[size:]
+
+    def read_until(self, condition, what):
+        """Take frames in until `condition(self)`; Gone if the connection ends first."""
+        end = time.monotonic() + PATIENCE_S
+        while not condition(self):
+            if not self.is_open:
+                raise Gone
+            self.sock.setblocking(False)
+            pending = getattr(self.sock, "pending", lambda: 0)()
+            left = end - time.monotonic()
+            if not pending and not select.select([self.sock], [], [], max(0, left))[0]:
+                raise AssertionError(f"{what}: not within {PATIENCE_S} s")
+            self.take_in()
+            if self.owed:
+                self.send(b"")
+
+    def code(self, stream):
+        """The gRPC code with which a call ended, once it has; None: it was reset."""
+        self.read_until(lambda c: "grpc-status" in c.trailers.get(stream, {}) or stream in c.resets, f"call {stream}")
+        status = self.trailers.get(stream, {}).get("grpc-status")
+        return None if status is None else int(status)
+
+    def message(self, stream):
+        return self.trailers.get(stream, {}).get("grpc-message", "")
+
+    def ended(self):
+        """Read until the server closes; True. An attack that a server ends by closing ends so."""
+        try:
+            self.read_until(lambda _: False, "the server was to close the connection")
+        except Gone:
+            return True
+        return False
+
+    def answers_ping(self):
+        """Whether the connection still is: a PING comes back."""
+        before = self.frames.get(PING, 0)
+        try:
+            self.send(frame(PING, payload=b"are you?"))
+            self.read_until(lambda c: c.frames.get(PING, 0) > before, "an answer to a PING")
+        except Gone:
+            return False
+        return True
