@@ -10,6 +10,10 @@
 
 #include "base/assert.h"
 
+/* glibc before 2.41 has no thread cache for calloc, as it has for malloc (blocks up to 1,032
+ * bytes). For large blocks calloc alone knows which pages are zero already. */
+enum { SMALL_BYTES_MAX = 1024 };
+
 static void *libc_alloc(void *ctx, size_t size)
 {
     (void)ctx;
@@ -53,7 +57,11 @@ void *hps_calloc(size_t count, size_t size)
     if (__builtin_mul_overflow(count, size, &bytes)) {
         return NULL;
     }
-    return heap->calloc(heap->ctx, bytes != 0 ? bytes : 1);
+    if (bytes > SMALL_BYTES_MAX) {
+        return heap->calloc(heap->ctx, bytes);
+    }
+    void *ptr = hps_alloc(bytes);
+    return ptr != NULL ? memset(ptr, 0, bytes) : NULL;
 }
 
 void *hps_realloc(void *ptr, size_t size)

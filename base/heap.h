@@ -11,7 +11,8 @@
 struct hps_heap {
     void *ctx;
     void *(*alloc)(void *ctx, size_t size);
-    void *(*calloc)(void *ctx, size_t size); /* zeroed: memory fresh from the kernel is already */
+    /* Of large blocks, zeroed: memory fresh from the kernel is already. */
+    void *(*calloc)(void *ctx, size_t size);
     void *(*realloc)(void *ctx, void *ptr, size_t size);
     void (*free)(void *ctx, void *ptr);
 };

@@ -9,7 +9,7 @@
 
 #define TO(phase) (1u << (phase))
 
-static const unsigned request_follows[GRPC_REQUEST_PHASES] = {
+const unsigned grpc_request_follows[GRPC_REQUEST_PHASES] = {
     [GRPC_REQUEST_HEADERS] =
         TO(GRPC_REQUEST_OPEN) | TO(GRPC_REQUEST_DROPPED) | TO(GRPC_REQUEST_CLOSED),
     [GRPC_REQUEST_OPEN] = TO(GRPC_REQUEST_WHOLE) | TO(GRPC_REQUEST_STASHED) |
@@ -26,7 +26,7 @@ static const unsigned request_follows[GRPC_REQUEST_PHASES] = {
     [GRPC_REQUEST_CLOSED] = 0,
 };
 
-static const unsigned reply_follows[GRPC_REPLY_PHASES] = {
+const unsigned grpc_reply_follows[GRPC_REPLY_PHASES] = {
     [GRPC_REPLY_NONE] =
         TO(GRPC_REPLY_OPEN) | TO(GRPC_REPLY_STATUS) | TO(GRPC_REPLY_RESET) | TO(GRPC_REPLY_CLOSED),
     [GRPC_REPLY_OPEN] = TO(GRPC_REPLY_FINISHED) | TO(GRPC_REPLY_EXPIRED) | TO(GRPC_REPLY_RESET) |
@@ -47,16 +47,6 @@ static const unsigned deadline_follows[GRPC_DEADLINE_PHASES] = {
 
 /* ---- what follows a phase -------------------------------------------------------------------- */
 
-void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held)
-{
-    HPS_ASSERT(call->conn != NULL);
-    HPS_ASSERT(call->request.counted <= call->conn->request_bytes);
-    atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, held - call->request.counted,
-                              memory_order_relaxed);
-    call->conn->request_bytes += held - call->request.counted;
-    call->request.counted = held;
-}
-
 void grpc_call_drop_request(struct hps_grpc_call *call)
 {
     HPS_ASSERT(call->request.phase == GRPC_REQUEST_DROPPED && !call->delivering);
@@ -65,7 +55,7 @@ void grpc_call_drop_request(struct hps_grpc_call *call)
     grpc_call_count_bytes(call, 0);
 }
 
-static void hold(struct hps_grpc_call *call)
+void grpc_call_hold(struct hps_grpc_call *call)
 {
     struct grpc_conn *conn = call->conn;
 
@@ -78,7 +68,7 @@ static void hold(struct hps_grpc_call *call)
     conn->held_tail = call;
 }
 
-static void unhold(struct hps_grpc_call *call)
+void grpc_call_unhold(struct hps_grpc_call *call)
 {
     struct grpc_conn *conn = call->conn;
     struct hps_grpc_call *before = NULL;
@@ -97,52 +87,6 @@ static void unhold(struct hps_grpc_call *call)
 }
 
 /* ---- transitions ----------------------------------------------------------------------------- */
-
-void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_request_phase to)
-{
-    enum grpc_request_phase from = call->request.phase;
-
-    HPS_ASSERT(from < GRPC_REQUEST_PHASES && to < GRPC_REQUEST_PHASES);
-    HPS_ASSERT((request_follows[from] & TO(to)) != 0);
-    if (from == GRPC_REQUEST_HELD) {
-        unhold(call);
-    }
-    call->request.phase = to;
-    switch (to) {
-    case GRPC_REQUEST_HELD:
-        hold(call);
-        break;
-    case GRPC_REQUEST_DISPATCHED:
-    case GRPC_REQUEST_CLOSED:
-        grpc_call_count_bytes(call, 0);
-        break;
-    case GRPC_REQUEST_DROPPED:
-        if (!call->delivering) {
-            grpc_call_drop_request(call);
-        }
-        break;
-    default:
-        break;
-    }
-}
-
-void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to)
-{
-    HPS_ASSERT(call->reply.phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
-    HPS_ASSERT((reply_follows[call->reply.phase] & TO(to)) != 0);
-    call->reply.phase = to;
-    if (to >= GRPC_REPLY_FINISHED) {
-        grpc_charge_give_up(call);
-    }
-    if (to == GRPC_REPLY_CLOSED) {
-        grpc_call_request_set(call, GRPC_REQUEST_CLOSED);
-    } else if (to >= GRPC_REPLY_FINISHED && call->request.phase < GRPC_REQUEST_DISPATCHED) {
-        grpc_call_request_set(call, GRPC_REQUEST_DROPPED);
-    }
-    if (to >= GRPC_REPLY_RESET) {
-        grpc_call_deadline_set(call, GRPC_DEADLINE_OVER, 0);
-    }
-}
 
 void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to, uint64_t at_us)
 {

@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 
+#include "base/assert.h"
 #include "net/grpc.h"
 #include "net/grpc_frame.h"
 #include "net/http2.h"
@@ -82,8 +83,16 @@ struct hps_grpc_channel {
 
 /* ---- grpc_client_phase.c --------------------------------------------------------------------- */
 
+extern const unsigned grpc_client_follows[CLIENT_PHASES]; /* bit p: phase p may follow */
+
 /* The call goes on to `to`, which must be able to follow its phase. */
-void grpc_client_phase_set(struct hps_grpc_client_call *call, enum client_phase to);
+static inline void grpc_client_phase_set(struct hps_grpc_client_call *call, enum client_phase to)
+{
+    HPS_ASSERT(call->phase < CLIENT_PHASES && to < CLIENT_PHASES);
+    HPS_ASSERT((grpc_client_follows[call->phase] & 1u << to) != 0);
+    call->phase = to;
+}
+
 /* Assert that phase, stream, timer and what is kept of a call go together: in debug and sanitizer
  * builds. */
 void grpc_client_sane(const struct hps_grpc_client_call *call);

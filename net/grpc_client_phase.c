@@ -6,19 +6,12 @@
 #include "base/assert.h"
 #include "net/grpc_client_internal.h"
 
-void grpc_client_phase_set(struct hps_grpc_client_call *call, enum client_phase to)
-{
-    static const unsigned follows[CLIENT_PHASES] = {
-        [CLIENT_NEW] = 1u << CLIENT_WAITING | 1u << CLIENT_SENT,
-        [CLIENT_WAITING] = 1u << CLIENT_SENT | 1u << CLIENT_DONE,
-        [CLIENT_SENT] = 1u << CLIENT_WAITING | 1u << CLIENT_ANSWERED | 1u << CLIENT_DONE,
-        [CLIENT_ANSWERED] = 1u << CLIENT_DONE,
-    };
-
-    HPS_ASSERT(call->phase < CLIENT_PHASES && to < CLIENT_PHASES);
-    HPS_ASSERT((follows[call->phase] & 1u << to) != 0);
-    call->phase = to;
-}
+const unsigned grpc_client_follows[CLIENT_PHASES] = {
+    [CLIENT_NEW] = 1u << CLIENT_WAITING | 1u << CLIENT_SENT,
+    [CLIENT_WAITING] = 1u << CLIENT_SENT | 1u << CLIENT_DONE,
+    [CLIENT_SENT] = 1u << CLIENT_WAITING | 1u << CLIENT_ANSWERED | 1u << CLIENT_DONE,
+    [CLIENT_ANSWERED] = 1u << CLIENT_DONE,
+};
 
 void grpc_client_sane(const struct hps_grpc_client_call *call)
 {

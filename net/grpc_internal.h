@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/assert.h"
 #include "net/grpc.h"
 #include "net/grpc_frame.h"
 #include "net/http2.h"
@@ -257,13 +258,10 @@ static inline bool grpc_call_is_closed(const struct hps_grpc_call *call)
 
 /* ---- grpc_call_phase.c ----------------------------------------------------------------------- */
 
-/* The request goes on to `to`, which must be able to follow its phase. The queue of held calls and
- * the bytes that are counted follow: who enters HELD is queued, who leaves it is not; what is
- * DROPPED gives its bytes back, unless the service is borrowing them. */
-void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_request_phase to);
-/* The same for the reply. Who finishes a call whose request is not dispatched drops that. */
-void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to);
-/* The same for the deadline, whose timer follows.
+extern const unsigned grpc_request_follows[GRPC_REQUEST_PHASES]; /* bit p: phase p may follow */
+extern const unsigned grpc_reply_follows[GRPC_REPLY_PHASES];
+
+/* The deadline goes on to `to`, which must be able to follow its phase. The timer follows.
  *
  * unit    at_us when the timer is to fire, by hps_clock_us; ARMED and GRACE only
  */
@@ -273,9 +271,79 @@ void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase
  *
  * unit    held bytes that it takes now, instead of those that were counted last
  */
-void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held);
+static inline void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held)
+{
+    HPS_ASSERT(call->conn != NULL);
+    HPS_ASSERT(call->request.counted <= call->conn->request_bytes);
+    size_t more = held - call->request.counted; /* modulo 2^64: it may be less */
+    if (more != 0) {                            /* all loops write the server's sum */
+        atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, more,
+                                  memory_order_relaxed);
+        call->conn->request_bytes += more;
+        call->request.counted = held;
+    }
+}
+
 /* The bytes of a request that nobody will look at go, and count no more. */
 void grpc_call_drop_request(struct hps_grpc_call *call);
+/* The call is answered, or over: it waits no longer for room to count its answer (grpc_charge.c).
+ */
+void grpc_charge_give_up(struct hps_grpc_call *call);
+/* Into the queue of held calls of its connection, and out of it. */
+void grpc_call_hold(struct hps_grpc_call *call);
+void grpc_call_unhold(struct hps_grpc_call *call);
+
+/* The request goes on to `to`, which must be able to follow its phase. The queue of held calls and
+ * the bytes that are counted follow: who enters HELD is queued, who leaves it is not; what is
+ * DROPPED gives its bytes back, unless the service is borrowing them. Inline, as the reply's: a
+ * call takes several steps, and `to` is a constant. */
+static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_request_phase to)
+{
+    enum grpc_request_phase from = call->request.phase;
+
+    HPS_ASSERT(from < GRPC_REQUEST_PHASES && to < GRPC_REQUEST_PHASES);
+    HPS_ASSERT((grpc_request_follows[from] & 1u << to) != 0);
+    if (from == GRPC_REQUEST_HELD) {
+        grpc_call_unhold(call);
+    }
+    call->request.phase = to;
+    switch (to) {
+    case GRPC_REQUEST_HELD:
+        grpc_call_hold(call);
+        break;
+    case GRPC_REQUEST_DISPATCHED:
+    case GRPC_REQUEST_CLOSED:
+        grpc_call_count_bytes(call, 0);
+        break;
+    case GRPC_REQUEST_DROPPED:
+        if (!call->delivering) {
+            grpc_call_drop_request(call);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+/* The same for the reply. Who finishes a call whose request is not dispatched drops that. */
+static inline void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to)
+{
+    HPS_ASSERT(call->reply.phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
+    HPS_ASSERT((grpc_reply_follows[call->reply.phase] & 1u << to) != 0);
+    call->reply.phase = to;
+    if (to >= GRPC_REPLY_FINISHED) {
+        grpc_charge_give_up(call);
+    }
+    if (to == GRPC_REPLY_CLOSED) {
+        grpc_call_request_set(call, GRPC_REQUEST_CLOSED);
+    } else if (to >= GRPC_REPLY_FINISHED && call->request.phase < GRPC_REQUEST_DISPATCHED) {
+        grpc_call_request_set(call, GRPC_REQUEST_DROPPED);
+    }
+    if (to >= GRPC_REPLY_RESET && call->deadline.phase != GRPC_DEADLINE_OVER) {
+        grpc_call_deadline_set(call, GRPC_DEADLINE_OVER, 0);
+    }
+}
+
 /* Assert that phases, timer, queue and byte counts of a call go together: at the end of each turn
  * that touched it, in debug and sanitizer builds. Loop thread. */
 void grpc_call_sane(const struct hps_grpc_call *call);
@@ -348,8 +416,6 @@ void grpc_charges_fini(struct grpc_conn *conn);
 bool grpc_charges_full(const struct grpc_conn *conn);
 /* Let those count that have room, in the order in which they came, and call on_room. */
 void grpc_charges_release(struct grpc_conn *conn);
-/* The call is answered, or over: it waits no longer. */
-void grpc_charge_give_up(struct hps_grpc_call *call);
 /* Assert that the phase of a charge and what goes with it fit. */
 void grpc_charge_sane(const struct hps_grpc_call *call);
 

@@ -16,6 +16,7 @@
 #include <nghttp2/nghttp2.h>
 #include <stdatomic.h>
 
+#include "base/assert.h"
 #include "net/conn.h"
 #include "net/http2.h"
 #include "net/http2_filter.h"
@@ -123,8 +124,17 @@ struct hps_http2 {
 
 /* The connection goes on to `to`, which must be able to follow its phase. */
 void http2_phase_set(struct hps_http2 *h2, enum http2_phase to);
+
+extern const unsigned http2_send_follows[HTTP2_SEND_PHASES]; /* bit p: phase p may follow */
+
 /* Our half of the stream goes on to `to`, which must be able to follow its phase. */
-void http2_stream_send_set(struct hps_http2_stream *stream, enum http2_send_phase to);
+static inline void http2_stream_send_set(struct hps_http2_stream *stream, enum http2_send_phase to)
+{
+    HPS_ASSERT(stream->send < HTTP2_SEND_PHASES && to < HTTP2_SEND_PHASES);
+    HPS_ASSERT((http2_send_follows[stream->send] & 1u << to) != 0);
+    stream->send = to;
+}
+
 /* Assert that phase, queues and byte counts of a connection go together: at the end of each of its
  * turns, in debug and sanitizer builds. */
 void http2_sane(const struct hps_http2 *h2);

@@ -22,7 +22,7 @@ static const unsigned phase_follows[HTTP2_PHASES] = {
     [HTTP2_FREED] = 0,
 };
 
-static const unsigned send_follows[HTTP2_SEND_PHASES] = {
+const unsigned http2_send_follows[HTTP2_SEND_PHASES] = {
     [HTTP2_SEND_HEADERS] = TO(HTTP2_SEND_OPEN) | TO(HTTP2_SEND_FINISHED),
     [HTTP2_SEND_OPEN] = TO(HTTP2_SEND_DEFERRED) | TO(HTTP2_SEND_FINISHED),
     [HTTP2_SEND_DEFERRED] = TO(HTTP2_SEND_OPEN) | TO(HTTP2_SEND_FINISHED),
@@ -37,13 +37,6 @@ void http2_phase_set(struct hps_http2 *h2, enum http2_phase to)
     HPS_ASSERT((phase_follows[h2->phase] & TO(to)) != 0);
     HPS_ASSERT(to != HTTP2_GOAWAY || h2->options.server);
     h2->phase = to;
-}
-
-void http2_stream_send_set(struct hps_http2_stream *stream, enum http2_send_phase to)
-{
-    HPS_ASSERT(stream->send < HTTP2_SEND_PHASES && to < HTTP2_SEND_PHASES);
-    HPS_ASSERT((send_follows[stream->send] & TO(to)) != 0);
-    stream->send = to;
 }
 
 /* Queues, which may be long. */

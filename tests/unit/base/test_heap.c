@@ -44,29 +44,54 @@ static void test_calloc_when_given_then_zeroed(void **state)
     hps_free(ptr);
 }
 
-static uint8_t zeros_of_the_heap[8];
-static size_t size_asked;
+enum { SMALL_BYTES = 1024, LARGE_BYTES = 64 * 1024 };
+
+static uint8_t memory_of_the_heap[LARGE_BYTES];
+static size_t size_allocated;
+static size_t size_zeroed;
+
+static void *note_alloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    size_allocated = size;
+    return memory_of_the_heap;
+}
 
 static void *note_calloc(void *ctx, size_t size)
 {
     (void)ctx;
-    size_asked = size;
-    return size <= sizeof(zeros_of_the_heap) ? zeros_of_the_heap : NULL;
+    size_zeroed = size;
+    return size <= LARGE_BYTES ? memory_of_the_heap : NULL;
 }
 
-static void test_calloc_when_asked_then_the_heap_zeroes(void **state)
+static const struct hps_heap noting_heap = {.alloc = note_alloc, .calloc = note_calloc};
+
+static void test_calloc_when_large_then_the_heap_zeroes(void **state)
 {
     (void)state;
-    const struct hps_heap heap = {.calloc = note_calloc};
-    zeros_of_the_heap[7] = 1; /* whoever touches it again would touch every page of a large one */
-    hps_heap_set(&heap);
-    assert_ptr_equal(hps_calloc(2, 4), zeros_of_the_heap);
-    assert_int_equal(size_asked, 8);
-    assert_ptr_equal(hps_calloc(0, 4), zeros_of_the_heap);
-    assert_int_equal(size_asked, 1);
-    assert_null(hps_calloc(3, 4));
+    /* Whoever touches it again would touch every page. */
+    memory_of_the_heap[LARGE_BYTES - 1] = 1;
+    hps_heap_set(&noting_heap);
+    assert_ptr_equal(hps_calloc(LARGE_BYTES / 4, 4), memory_of_the_heap);
+    assert_int_equal(size_zeroed, LARGE_BYTES);
+    assert_null(hps_calloc(LARGE_BYTES, 2));
     hps_heap_set(NULL);
-    assert_int_equal(zeros_of_the_heap[7], 1);
+    assert_int_equal(memory_of_the_heap[LARGE_BYTES - 1], 1);
+}
+
+static void test_calloc_when_small_then_a_plain_block_that_is_zeroed(void **state)
+{
+    (void)state;
+    size_zeroed = 0;
+    memset(memory_of_the_heap, 1, SMALL_BYTES + 1);
+    hps_heap_set(&noting_heap);
+    assert_ptr_equal(hps_calloc(SMALL_BYTES / 4, 4), memory_of_the_heap);
+    hps_heap_set(NULL);
+    assert_int_equal(size_allocated, SMALL_BYTES);
+    assert_int_equal(size_zeroed, 0);
+    assert_int_equal(memory_of_the_heap[0], 0);
+    assert_int_equal(memory_of_the_heap[SMALL_BYTES - 1], 0);
+    assert_int_equal(memory_of_the_heap[SMALL_BYTES], 1);
 }
 
 static void test_alloc_aligned_when_any_size_then_aligned(void **state)
@@ -136,7 +161,8 @@ int main(void)
         cmocka_unit_test(test_alloc_when_size_zero_then_usable),
         cmocka_unit_test(test_calloc_when_product_overflows_then_null),
         cmocka_unit_test(test_calloc_when_given_then_zeroed),
-        cmocka_unit_test(test_calloc_when_asked_then_the_heap_zeroes),
+        cmocka_unit_test(test_calloc_when_large_then_the_heap_zeroes),
+        cmocka_unit_test(test_calloc_when_small_then_a_plain_block_that_is_zeroed),
         cmocka_unit_test(test_alloc_aligned_when_any_size_then_aligned),
         cmocka_unit_test(test_strndup_when_given_then_terminated_copy),
         cmocka_unit_test(test_fault_heap_when_nth_then_only_that_fails),
