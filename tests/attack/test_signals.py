@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals, reloads and a drain while look-ups and attacks are under way."""
+import contextlib
+import json
+import signal
+import threading
+
+import wire
+from target import ATTACKER, many
+from wire import Client, Gone, call
+
+SMALL = wire.lookup("m", wire.query("a", [1]))
+
+
+@contextlib.contextmanager
+def attacked(target):
+    """Calls begun and reset, connections opened and closed, until the end of the block."""
+    stop = threading.Event()
+
+    def attack():
+        while not stop.is_set():
+            with contextlib.suppress(Gone, OSError), Client(target.address, source=ATTACKER) as client:
+                for i in range(200):
+                    client.send(call(1 + 2 * i, wire.LOOKUP, SMALL) + (wire.reset(1 + 2 * i) if i % 2 else b""))
+
+    thread = threading.Thread(target=attack)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def reloads(target):
+    return target.daemon.log().count("msg=reloaded") + target.daemon.log().count("configuration not reloaded")
+
+
+def test_signals_when_sent_all_the_time_then_calls_go_on(target):
+    with attacked(target):
+        for _ in range(many(200, 2000)):
+            for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE, signal.SIGHUP):
+                target.daemon.send(number)
+            assert not target.ask_neighbour()["n_failures"]
+
+
+def test_reload_when_the_file_is_broken_or_gone_or_changes_every_time_then_calls_go_on(target):
+    with open(target.daemon.config_file, encoding="utf-8") as f:
+        good = json.load(f)
+    with attacked(target):
+        for turn in range(many(20, 200)):
+            text = [json.dumps(good)[:-turn - 1], "[" * 100000, '{"server": {"streams_per_connection": -1}}',
+                    json.dumps({**good, "server": {**good["server"], "streams_per_connection": 100 + turn,
+                                                   "reply_bytes_in_flight": f"{256 + turn}MiB"}})][turn % 4]
+            with open(target.daemon.config_file, "w", encoding="utf-8") as f:
+                f.write(text)
+            target.daemon.send(signal.SIGHUP)
+            assert not target.ask_neighbour()["n_failures"]
+    target.daemon.write_config(good)
+
+
+def test_drain_when_attacked_then_it_ends_in_time(other):
+    target = other(server={"drain_timeout_ms": 2000})
+    with Client(target.address, hello=wire.settings(window=0)) as stalled, attacked(target):
+        for i in range(64):
+            stalled.send(call(1 + 2 * i, wire.LOOKUP, SMALL))
+        target.daemon.stop()
