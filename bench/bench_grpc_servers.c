@@ -170,11 +170,11 @@ static const struct hps_grpc_method lookup_method = {
     .on_message = on_lookup,
 };
 
-static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct ours *ours = ctx;
 
-    hps_grpc_loop_adopt(ours->grpc_loop, conn, cookie, NULL, hps_acceptor_gone, ticket);
+    hps_grpc_loop_adopt(ours->grpc_loop, conn, cookie, NULL);
 }
 
 static void *ours_run(void *ctx)

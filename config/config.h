@@ -206,6 +206,8 @@ struct hps_config_server {
     uint32_t streams_per_connection;
     uint32_t connections_max;
     uint32_t connections_per_peer_max; /* 0: none */
+    double peer_share;                 /* 0: none */
+    uint32_t handshake_failures_max;   /* 0: none */
     uint32_t handshake_timeout_ms;
     uint32_t http_head_timeout_ms;
     uint32_t reply_stall_timeout_ms;

@@ -1,47 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepts connections within limits. Runs on the thread of its loop; the counts are shared, because
- * connections end on other threads, and outlive the acceptor for the same reason.
+ * Accepts connections within limits. Runs on the thread of its loop; who is connected is known to
+ * net/peers.h, because connections end on other threads, and outlive the acceptor.
  */
 #include "net/acceptor.h"
 
-#include <netinet/in.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/heap.h"
-#include "base/lock.h"
 #include "base/log.h"
 #include "net/addr.h"
 #include "net/sock.h"
 #include "net/tls.h"
 
 #define ACCEPTS_PER_TURN 64
-#define PAUSE_US         100000u /* without descriptors: try again after this */
-#define N_BUCKETS        1024u
-
-struct peer {
-    struct peer *next;
-    uint8_t address[16]; /* IPv6, or IPv4 mapped into it */
-    unsigned count;
-};
-
-/* Shared by the acceptor and its tickets; one reference each. */
-struct counts {
-    struct hps_lock lock; /* over everything here */
-    unsigned refs;
-    unsigned connections;
-    uint64_t refused;
-    struct peer *buckets[N_BUCKETS];
-};
-
-struct ticket {
-    struct counts *counts;
-    struct peer *peer; /* NULL: Unix socket */
-};
+#define PAUSE_US         100000u   /* without descriptors: try again after this */
+#define TELL_US          10000000u /* between two lines about connections that were refused */
 
 struct listener {
     struct listener *next;
@@ -56,145 +33,13 @@ struct listener {
 struct hps_acceptor {
     struct hps_loop *loop;
     struct hps_acceptor_options options;
-    struct counts *counts;
+    struct hps_peers *peers;
     struct listener *listeners;
     struct hps_timer pause;
     bool starved; /* of descriptors or memory, as is in the log; until one is accepted again */
+    uint64_t told_us[HPS_PEERS_REFUSALS]; /* when the log had a line about these; 0: never */
+    uint64_t n_untold[HPS_PEERS_REFUSALS];
 };
-
-/* ---- counts ---------------------------------------------------------------------------------- */
-
-static struct peer **bucket_of(struct counts *counts, const uint8_t address[16])
-{
-    uint32_t hash = 2166136261u;
-    for (unsigned i = 0; i < 16; i++) {
-        hash = (hash ^ address[i]) * 16777619u;
-    }
-    return &counts->buckets[(hash ^ (hash >> 16)) % N_BUCKETS];
-}
-
-/* The entry of `address`, made if need be; NULL: no memory. */
-static struct peer *peer_get(struct counts *counts, const uint8_t address[16])
-{
-    struct peer **bucket = bucket_of(counts, address);
-    for (struct peer *peer = *bucket; peer; peer = peer->next) {
-        if (memcmp(peer->address, address, 16) == 0) {
-            return peer;
-        }
-    }
-    struct peer *peer = hps_calloc(1, sizeof(*peer));
-    if (peer) {
-        memcpy(peer->address, address, 16);
-        peer->next = *bucket;
-        *bucket = peer;
-    }
-    return peer;
-}
-
-static void peer_drop_unused(struct counts *counts, struct peer *peer)
-{
-    if (!peer || peer->count > 0) {
-        return;
-    }
-    struct peer **at = bucket_of(counts, peer->address);
-    while (*at != peer) {
-        HPS_ASSERT(*at);
-        at = &(*at)->next;
-    }
-    *at = peer->next;
-    hps_free(peer);
-}
-
-/* Unlocks. */
-static void counts_unref(struct counts *counts)
-{
-    HPS_ASSERT(counts->refs > counts->connections);
-    bool last = --counts->refs == 0;
-    hps_lock_release(&counts->lock);
-    if (last) {
-        hps_lock_fini(&counts->lock);
-        hps_free(counts);
-    }
-}
-
-/* EXHAUSTED: over a limit, whose name is set. */
-static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **out_ticket,
-                        const char **out_limit)
-{
-    struct counts *counts = acceptor->counts;
-    const struct hps_acceptor_options *options = &acceptor->options;
-    uint8_t address[16];
-    bool counted = hps_sock_peer_address(fd, address);
-    struct ticket *ticket = hps_calloc(1, sizeof(*ticket));
-    if (!ticket) {
-        return HPS_NO_MEMORY;
-    }
-    ticket->counts = counts;
-    hps_status status = HPS_OK;
-    hps_lock_acquire(&counts->lock);
-    if (options->connections_max > 0 && counts->connections >= options->connections_max) {
-        status = HPS_EXHAUSTED;
-        *out_limit = "connections_max";
-    } else if (counted) {
-        ticket->peer = peer_get(counts, address);
-        if (!ticket->peer) {
-            status = HPS_NO_MEMORY;
-        } else if (options->connections_per_peer_max > 0 &&
-                   ticket->peer->count >= options->connections_per_peer_max) {
-            status = HPS_EXHAUSTED;
-            *out_limit = "connections_per_peer_max";
-        }
-    }
-    if (status == HPS_OK) {
-        counts->refs++;
-        counts->connections++;
-        if (ticket->peer) {
-            ticket->peer->count++;
-        }
-    } else {
-        counts->refused++;
-        peer_drop_unused(counts, ticket->peer);
-    }
-    hps_lock_release(&counts->lock);
-    if (status != HPS_OK) {
-        hps_free(ticket);
-        return status;
-    }
-    *out_ticket = ticket;
-    return HPS_OK;
-}
-
-void hps_acceptor_gone(void *ticket)
-{
-    struct ticket *mine = ticket;
-    struct counts *counts = mine->counts;
-    hps_lock_acquire(&counts->lock);
-    HPS_ASSERT(counts->connections > 0);
-    counts->connections--;
-    if (mine->peer) {
-        HPS_ASSERT(mine->peer->count > 0);
-        mine->peer->count--;
-        peer_drop_unused(counts, mine->peer);
-    }
-    counts_unref(counts);
-    hps_free(mine);
-}
-
-unsigned hps_acceptor_connections(struct hps_acceptor *acceptor)
-{
-    hps_lock_acquire(&acceptor->counts->lock);
-    unsigned connections = acceptor->counts->connections;
-    hps_lock_release(&acceptor->counts->lock);
-    return connections;
-}
-
-uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor)
-{
-    hps_lock_acquire(&acceptor->counts->lock);
-    uint64_t refused = acceptor->counts->refused;
-    hps_lock_release(&acceptor->counts->lock);
-    return refused;
-}
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
@@ -226,41 +71,62 @@ static void starve(struct hps_acceptor *acceptor)
     hps_timer_set_after(acceptor->loop, &acceptor->pause, PAUSE_US);
 }
 
-static void log_refused(int fd, hps_status status, const char *limit)
+static void write_refused(int fd, enum hps_peers_refusal why, uint64_t n)
 {
+    static const char *const messages[HPS_PEERS_REFUSALS] = {
+        [HPS_PEERS_FULL] = "connection refused: too many connections; raise the limit, or find the "
+                           "peers that open them",
+        [HPS_PEERS_PEER_MAX] = "connection refused: too many connections of one peer; raise the "
+                               "limit, or find out why it opens them",
+        [HPS_PEERS_SLOWED] = "connection refused: earlier ones of its peer failed before their "
+                             "first request; some a second are let in until it succeeds",
+        [HPS_PEERS_FAILED] = "connection refused: no memory to set it up; give hpsd more, or lower "
+                             "connections_max",
+    };
     char peer[HPS_ADDR_TEXT_MAX];
     hps_sock_peer(fd, peer, sizeof(peer));
-    if (status == HPS_EXHAUSTED) {
-        HPS_LOG(WARN, "acceptor",
-                "connection refused: too many connections; raise the limit, or find the peers that "
-                "open them",
-                HPS_STR("peer", peer), HPS_STR("limit", limit));
-    } else {
-        HPS_LOG(WARN, "acceptor", "connection refused: it could not be set up",
-                HPS_STR("peer", peer), HPS_STR("reason", hps_status_text(status)));
+    HPS_LOG(WARN, "acceptor", messages[why], HPS_STR("peer", peer),
+            HPS_STR("limit", hps_peers_refusal_name(why)), HPS_U64("refused", n));
+}
+
+/* One line for many: whoever is refused comes again. */
+static void log_refused(struct hps_acceptor *acceptor, int fd, enum hps_peers_refusal why,
+                        uint64_t now_us)
+{
+    uint64_t *told_us = &acceptor->told_us[why];
+    uint64_t *n_untold = &acceptor->n_untold[why];
+    (*n_untold)++;
+    if (*told_us == 0 || now_us >= *told_us + TELL_US) {
+        write_refused(fd, why, *n_untold);
+        *told_us = now_us;
+        *n_untold = 0;
     }
 }
 
 static void take(struct listener *listener, int fd)
 {
     struct hps_acceptor *acceptor = listener->acceptor;
-    struct ticket *ticket;
-    struct hps_error err;
-    const char *limit = NULL;
-    hps_status status = admit(acceptor, fd, &ticket, &limit);
-    if (status != HPS_OK) {
-        log_refused(fd, status, limit);
+    uint64_t now_us = hps_clock_us();
+    enum hps_peers_refusal why;
+    bool is_unix;
+    uint64_t client = hps_sock_client(fd, &is_unix);
+    struct hps_seat *seat = hps_peers_admit(acceptor->peers, client, is_unix, now_us, &why);
+    if (!seat) {
+        log_refused(acceptor, fd, why, now_us);
         close(fd);
         return;
     }
     struct hps_conn *conn;
+    struct hps_error err;
     if (hps_conn_new(fd, listener->tls, &conn, &err) != HPS_OK) {
         HPS_LOG(WARN, "acceptor", "connection refused: it could not be set up",
                 HPS_STR("reason", err.text));
-        hps_acceptor_gone(ticket);
+        hps_peers_count_refused(acceptor->peers, HPS_PEERS_FAILED);
+        hps_seat_free(seat);
         return;
     }
-    acceptor->options.on_accept(acceptor->options.ctx, conn, listener->cookie, ticket);
+    hps_conn_seat_give(conn, seat);
+    acceptor->options.on_accept(acceptor->options.ctx, conn, listener->cookie);
 }
 
 static void on_listener(void *ctx, unsigned events)
@@ -295,17 +161,15 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
 {
     HPS_ASSERT(options->on_accept);
     struct hps_acceptor *acceptor = hps_calloc(1, sizeof(*acceptor));
-    struct counts *counts = hps_calloc(1, sizeof(*counts));
-    if (!acceptor || !counts) {
+    struct hps_peers *peers = hps_peers_new(&options->limits, options->metrics);
+    if (!acceptor || !peers) {
         hps_free(acceptor);
-        hps_free(counts);
+        hps_peers_free(peers);
         return hps_error_set(err, HPS_NO_MEMORY, "acceptor: out of memory");
     }
-    hps_lock_init(&counts->lock, HPS_LOCK_ACCEPTOR);
-    counts->refs = 1;
     acceptor->loop = loop;
     acceptor->options = *options;
-    acceptor->counts = counts;
+    acceptor->peers = peers;
     hps_timer_init(&acceptor->pause, on_pause_over, acceptor);
     *out_acceptor = acceptor;
     return HPS_OK;
@@ -341,11 +205,19 @@ hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct
     return HPS_OK;
 }
 
-void hps_acceptor_limits_set(struct hps_acceptor *acceptor, unsigned connections_max,
-                             unsigned connections_per_peer_max)
+void hps_acceptor_limits_set(struct hps_acceptor *acceptor, const struct hps_peers_limits *limits)
 {
-    acceptor->options.connections_max = connections_max;
-    acceptor->options.connections_per_peer_max = connections_per_peer_max;
+    hps_peers_limits_set(acceptor->peers, limits);
+}
+
+unsigned hps_acceptor_connections(struct hps_acceptor *acceptor)
+{
+    return hps_peers_connections(acceptor->peers);
+}
+
+uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor)
+{
+    return hps_peers_refused(acceptor->peers);
 }
 
 /* Not if another server has put its own socket there meanwhile. */
@@ -382,7 +254,6 @@ void hps_acceptor_free(struct hps_acceptor *acceptor)
     }
     hps_acceptor_stop(acceptor);
     HPS_ASSERT(!hps_timer_armed(&acceptor->pause));
-    hps_lock_acquire(&acceptor->counts->lock);
-    counts_unref(acceptor->counts);
+    hps_peers_free(acceptor->peers);
     hps_free(acceptor);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepts connections on any number of listening sockets, within limits in all and per peer
- * address. Belongs to the thread of its loop, but hps_acceptor_gone and the counters: any thread.
+ * Accepts connections on any number of listening sockets, within the limits of net/peers.h. Belongs
+ * to the thread of its loop, but the counters: any thread.
  */
 #ifndef HPS_NET_ACCEPTOR_H
 #define HPS_NET_ACCEPTOR_H
@@ -12,17 +12,16 @@
 #include "base/status.h"
 #include "net/conn.h"
 #include "net/loop.h"
+#include "net/peers.h"
 
 struct hps_acceptor;
 
 struct hps_acceptor_options {
-    unsigned connections_max; /* of all listeners; 0: no limit */
-    unsigned
-        connections_per_peer_max; /* of one IP address; 0: no limit. Unix sockets do not count. */
-    /* A new connection, owned by the callee, that may hand it to another thread (it is not
-     * attached). When it has been freed, hps_acceptor_gone(ticket) must be called once. May stop
-     * the acceptor, but not free it. */
-    void (*on_accept)(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket);
+    struct hps_peers_limits limits;          /* over all listeners */
+    const struct hps_peers_metrics *metrics; /* copied; NULL: none */
+    /* A new connection, with its seat, owned by the callee, that may hand it to another thread (it
+     * is not attached). May stop the acceptor, but not free it. */
+    void (*on_accept)(void *ctx, struct hps_conn *conn, unsigned cookie);
     void *ctx;
 };
 
@@ -35,17 +34,14 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
                             unsigned cookie, bool unlink_file, struct hps_error *err)
     HPS_MUST_CHECK;
-/* For connections that come from now on; 0: no limit, as in the options. */
-void hps_acceptor_limits_set(struct hps_acceptor *acceptor, unsigned connections_max,
-                             unsigned connections_per_peer_max);
+/* For connections that come from now on. */
+void hps_acceptor_limits_set(struct hps_acceptor *acceptor, const struct hps_peers_limits *limits);
 /* Close the listening sockets; connections stay. Idempotent. */
 void hps_acceptor_stop(struct hps_acceptor *acceptor);
-/* Stops if need be. Tickets that are out stay valid. NULL is legal. */
+/* Stops if need be. Connections stay valid. NULL is legal. */
 void hps_acceptor_free(struct hps_acceptor *acceptor);
 
-/* The connection that came with `ticket` has been freed. Any thread. */
-void hps_acceptor_gone(void *ticket);
 unsigned hps_acceptor_connections(struct hps_acceptor *acceptor); /* open now; any thread */
-uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor);     /* over a limit; any thread */
+uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor);     /* so far; any thread */
 
 #endif

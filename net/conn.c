@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/hash.h"
 #include "base/heap.h"
 #include "net/addr.h"
+#include "net/peers.h"
 #include "net/sock.h"
 #include "net/tls.h"
 
@@ -58,6 +58,8 @@ struct hps_conn {
     size_t record_size;        /* > 0: that record was begun and must be written first */
     char peer[HPS_ADDR_TEXT_MAX];
     uint64_t client;
+    bool heard; /* bytes came; of TLS only those behind the handshake */
+    struct hps_seat *seat;
 };
 
 static void on_fd(void *ctx, unsigned events);
@@ -130,17 +132,6 @@ static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum p
     return HPS_OK;
 }
 
-static uint64_t client_of(const struct hps_conn *conn)
-{
-    uint64_t secret = hps_hash_secret();
-    uint8_t address[16] = {0}; /* of one that is gone */
-    if (conn->is_unix) {
-        return hps_hash_bytes(&conn->cred.uid, sizeof(conn->cred.uid), secret);
-    }
-    (void)hps_sock_peer_address(conn->fd, address);
-    return hps_hash_bytes(address, sizeof(address), secret);
-}
-
 hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err)
 {
@@ -150,8 +141,8 @@ hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
         return status;
     }
     hps_sock_peer(fd, conn->peer, sizeof(conn->peer));
-    conn->is_unix = hps_sock_peer_cred(fd, &conn->cred);
-    conn->client = client_of(conn);
+    (void)hps_sock_peer_cred(fd, &conn->cred);
+    conn->client = hps_sock_client(fd, &conn->is_unix);
     HPS_DEBUG_SANE(conn_sane(conn));
     *out_conn = conn;
     return HPS_OK;
@@ -218,6 +209,7 @@ void hps_conn_free(struct hps_conn *conn)
     close(conn->fd);
     hps_free(conn->connecting);
     hps_free(conn->record);
+    hps_seat_free(conn->seat);
     hps_free(conn);
 }
 
@@ -443,6 +435,7 @@ hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_
                        : readv(conn->fd, iov, n_iov);
     } while (n < 0 && errno == EINTR);
     if (n > 0) {
+        conn->heard = true;
         *out_size = (size_t)n;
         return HPS_OK;
     }
@@ -619,4 +612,27 @@ bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid)
     }
     *out_uid = conn->cred.uid;
     return true;
+}
+
+bool hps_conn_heard(const struct hps_conn *conn)
+{
+    return conn->heard || (conn->session && hps_tls_session_heard(conn->session));
+}
+
+void hps_conn_seat_give(struct hps_conn *conn, struct hps_seat *seat)
+{
+    HPS_ASSERT(!conn->seat);
+    conn->seat = seat;
+}
+
+struct hps_seat *hps_conn_seat(const struct hps_conn *conn)
+{
+    return conn->seat;
+}
+
+struct hps_seat *hps_conn_seat_take(struct hps_conn *conn)
+{
+    struct hps_seat *seat = conn->seat;
+    conn->seat = NULL;
+    return seat;
 }

@@ -18,7 +18,8 @@
 #include "net/loop.h"
 
 struct hps_conn;
-struct hps_tls; /* net/tls.h */
+struct hps_seat; /* net/peers.h */
+struct hps_tls;  /* net/tls.h */
 
 /* The server's end of an accepted socket. takes `fd` (also on failure); `tls` (NULL: plain) is
  * referenced. */
@@ -78,8 +79,14 @@ const char *hps_conn_peer(const struct hps_conn *conn);
 const char *hps_conn_identity(const struct hps_conn *conn);
 /* Who opened the Unix socket, as the kernel says; false: not a Unix socket. */
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid);
-/* The client of an accepted connection, for limits: the same number for all connections from one
- * address, or of one Unix user; another one in each process. */
-uint64_t hps_conn_client(const struct hps_conn *conn);
+uint64_t hps_conn_client(const struct hps_conn *conn); /* of an accepted one: hps_sock_client */
+/* Anything came from the peer, be it a part of a TLS handshake. */
+bool hps_conn_heard(const struct hps_conn *conn);
+
+/* The seat of an accepted connection goes with it, and is freed with it unless it is taken. */
+void hps_conn_seat_give(struct hps_conn *conn, struct hps_seat *seat);
+struct hps_seat *hps_conn_seat(const struct hps_conn *conn); /* NULL: none, as in the next */
+/* The caller frees it when the connection is gone. */
+struct hps_seat *hps_conn_seat_take(struct hps_conn *conn);
 
 #endif

@@ -68,11 +68,23 @@ struct hps_grpc_limits {
     uint64_t keepalive_timeout_us;
 };
 
+/* How a connection ended before its first request: label of a metric. */
+enum hps_grpc_no_start {
+    HPS_GRPC_TIMEOUT,     /* no handshake or request in time */
+    HPS_GRPC_CERTIFICATE, /* the client's: missing, or not to be trusted */
+    HPS_GRPC_PROTOCOL,    /* neither TLS nor HTTP/2 as they should be, or the client refused ours */
+    HPS_GRPC_LEFT,        /* the client went */
+    HPS_GRPC_NO_STARTS
+};
+const char *hps_grpc_no_start_name(enum hps_grpc_no_start how);
+
 /* What the owner wants to know; all callbacks may be NULL; run on loop threads. */
 struct hps_grpc_observer {
     void *ctx;
     void (*on_call_end)(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us);
     void (*on_connection)(void *ctx, int delta); /* +1 opened, -1 closed */
+    /* A connection ended without a request, and not because we wanted it to. Before -1. */
+    void (*on_no_start)(void *ctx, const char *peer, enum hps_grpc_no_start how);
 };
 
 struct hps_grpc_server; /* method table, shared by all loops, immutable once serving */
@@ -91,11 +103,11 @@ void hps_grpc_server_free(struct hps_grpc_server *server); /* no connection may 
 struct hps_grpc_loop;
 hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
                              struct hps_grpc_loop **out_grpc_loop) HPS_MUST_CHECK;
-/* takes `conn` (also on failure); any thread may ask, it is posted to the loop. `on_gone` is called
- * on the loop when the connection has been freed. */
+/* takes `conn` (also on failure); any thread may ask, it is posted to the loop. Its seat, if it has
+ * one, is told what it does, and asks it to give way: then it ends at once, or if it has calls in
+ * two seconds at most. */
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                         uint32_t listener_mask, const char *required_token_sha256,
-                         void (*on_gone)(void *ctx), void *on_gone_ctx);
+                         uint32_t listener_mask, const char *required_token_sha256);
 /* From now on these limits hold. Open connections keep their age and number of streams. Loop
  * thread.
  */

@@ -118,6 +118,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         return;
     }
     call->conn->had_request = true;
+    hps_seat_busy(call->conn->seat);
     if (!call->headers.post) {
         grpc_call_answer_http(call, "405", HPS_UNIMPLEMENTED);
     } else if (!call->headers.content_ok) {

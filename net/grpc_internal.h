@@ -3,6 +3,7 @@
  * What the files of the gRPC server share:
  *
  *     grpc_server.c        methods, and the connections of a loop
+ *     grpc_seat.c          their seats: who gives way, who never began
  *     grpc_call.c          the life of a call, and what a service may ask of it
  *     grpc_call_phase.c    its phases: which may follow, what goes with each
  *     grpc_call_headers.c  its request headers, by which it is judged
@@ -23,6 +24,7 @@
 #include "net/grpc.h"
 #include "net/grpc_frame.h"
 #include "net/http2.h"
+#include "net/peers.h"
 
 enum {
     GRPC_FIELD_BYTES_MAX = 8 * 1024, /* of what a service adds to headers or trailers */
@@ -82,13 +84,15 @@ struct hps_grpc_loop {
     struct hps_http2_shared *shared;
     struct grpc_conn *conns;
     struct hps_timer tick;
+    struct hps_task leave; /* some are to give way: posted by whoever admits connections */
+    atomic_bool leave_posted;
     struct hps_loop_later drained;
     void (*drain_done)(void *ctx);
     void *drain_ctx;
     uint64_t tick_us;
     uint64_t jitter;            /* state of a small generator */
     enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
-    atomic_uint refs;           /* itself and adoptions under way */
+    atomic_uint refs;           /* itself, adoptions under way and `leave` while it is posted */
     atomic_uint n_conns;
 };
 
@@ -108,16 +112,17 @@ struct grpc_conn {
     uint32_t listener_mask;
     bool has_token;
     uint8_t token_sha256[32];
-    void (*on_gone)(void *ctx);
-    void *on_gone_ctx;
-    size_t request_bytes; /* of requests that are being put together */
-    uint64_t idle_us;     /* since when there is no call */
-    uint64_t age_end_us;  /* 0: none */
-    uint64_t drain_us;    /* when the drain began; 0: not */
-    uint64_t ping_us;     /* keepalive sent; 0: none out */
-    uint64_t written;     /* as seen by the last tick */
+    struct hps_seat *seat; /* NULL: none */
+    size_t request_bytes;  /* of requests that are being put together */
+    uint64_t idle_us;      /* since when there is no call */
+    uint64_t age_end_us;   /* 0: none */
+    uint64_t drain_us;     /* when the drain began; 0: not */
+    uint64_t ping_us;      /* keepalive sent; 0: none out */
+    uint64_t written;      /* as seen by the last tick */
     uint64_t written_us;
     bool had_request;
+    bool late;     /* it ends because its first request did not come in time */
+    bool leaving;  /* it gives way, and ends soon */
     bool withheld; /* some call has window to give back */
     uint64_t client;
     char peer[GRPC_PEER_BYTES];
@@ -419,13 +424,30 @@ void grpc_charges_release(struct grpc_conn *conn);
 /* Assert that the phase of a charge and what goes with it fit. */
 void grpc_charge_sane(const struct hps_grpc_call *call);
 
+/* ---- grpc_seat.c ----------------------------------------------------------------------------- */
+
+/* A connection that is adopted on this loop can be asked to give way from now on. */
+void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_seat *seat);
+/* The connection was asked to give way: it does, unless it does already. */
+void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us);
+/* A connection that gives way has had time enough for its calls. */
+bool grpc_conn_must_go(const struct grpc_conn *conn, uint64_t now_us);
+/* The connection is over, and never had a request: tell whom it concerns, and note it against its
+ * peer if that is to blame.
+ *
+ * owner   why borrowed
+ */
+void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why);
+
 /* ---- grpc_server.c --------------------------------------------------------------------------- */
 
 /* The connection is gone, or a charge of it is: freed with the last. */
 void grpc_conn_unref(struct grpc_conn *conn);
 /* Replies have gone: let waiting requests on, oldest first, and give window back. */
 void grpc_conn_release_held(struct grpc_conn *conn);
-
+void grpc_loop_unref(struct hps_grpc_loop *grpc_loop);
+/* Announce the end of a connection that is ready; new calls are refused after a round trip. */
+void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
 /* The method of that path on those listeners; NULL: none. */
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
                                           size_t path_size, uint32_t listener_mask);

@@ -209,7 +209,7 @@ static void loop_phase_set(struct hps_grpc_loop *grpc_loop, enum grpc_loop_phase
     grpc_loop->phase = to;
 }
 
-static void loop_unref(struct hps_grpc_loop *grpc_loop)
+void grpc_loop_unref(struct hps_grpc_loop *grpc_loop)
 {
     if (atomic_fetch_sub_explicit(&grpc_loop->refs, 1, memory_order_acq_rel) == 1) {
         hps_free(grpc_loop);
@@ -244,9 +244,8 @@ static void conn_gone(struct grpc_conn *conn)
     if (observer->on_connection != NULL) {
         observer->on_connection(observer->ctx, -1);
     }
-    if (conn->on_gone != NULL) {
-        conn->on_gone(conn->on_gone_ctx);
-    }
+    hps_seat_free(conn->seat);
+    conn->seat = NULL;
     grpc_charges_fini(conn);
     conn->h2 = NULL;
     grpc_conn_unref(conn);
@@ -257,8 +256,13 @@ static void conn_gone(struct grpc_conn *conn)
 
 static void on_closed(void *ctx, const struct hps_error *why)
 {
+    struct grpc_conn *conn = ctx;
+
     HPS_LOG(DEBUG, "grpc", "connection closed", HPS_STR("reason", why->text));
-    conn_gone(ctx);
+    if (!conn->had_request) {
+        grpc_conn_no_start(conn, why);
+    }
+    conn_gone(conn);
 }
 
 static const struct hps_http2_events events = {
@@ -346,12 +350,11 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
         limits->age_max_us > 0 ? now_us + jittered(grpc_loop, limits->age_max_us) : 0;
     conn->client = hps_conn_client(raw);
     strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
+    conn->seat = hps_conn_seat_take(raw);
     if (hps_http2_new(grpc_loop->shared, raw, &options, &events, conn, &conn->h2, &err) != HPS_OK) {
         HPS_LOG(WARN, "grpc", "connection refused: it could not be set up",
                 HPS_STR("reason", err.text));
-        if (conn->on_gone != NULL) {
-            conn->on_gone(conn->on_gone_ctx);
-        }
+        hps_seat_free(conn->seat);
         hps_free(conn);
         return;
     }
@@ -364,6 +367,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     if (observer->on_connection != NULL) {
         observer->on_connection(observer->ctx, 1);
     }
+    grpc_conn_leave(conn, now_us); /* it may have been asked to already */
 }
 
 static void adopt(struct hps_task *task)
@@ -373,20 +377,16 @@ static void adopt(struct hps_task *task)
 
     if (grpc_loop->phase != GRPC_LOOP_SERVING) {
         hps_conn_free(adoption->conn);
-        if (adoption->made->on_gone != NULL) {
-            adoption->made->on_gone(adoption->made->on_gone_ctx);
-        }
         hps_free(adoption->made);
     } else {
         open_conn(grpc_loop, adoption->conn, adoption->made);
     }
     hps_free(adoption);
-    loop_unref(grpc_loop);
+    grpc_loop_unref(grpc_loop);
 }
 
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                         uint32_t listener_mask, const char *required_token_sha256,
-                         void (*on_gone)(void *ctx), void *on_gone_ctx)
+                         uint32_t listener_mask, const char *required_token_sha256)
 {
     struct adoption *adoption = hps_calloc(1, sizeof *adoption);
     struct grpc_conn *made = hps_calloc(1, sizeof *made);
@@ -396,8 +396,6 @@ void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
         goto fail;
     }
     made->listener_mask = listener_mask;
-    made->on_gone = on_gone;
-    made->on_gone_ctx = on_gone_ctx;
     if (required_token_sha256 != NULL) {
         made->has_token = true;
         if (!read_hex(required_token_sha256, made->token_sha256)) {
@@ -408,6 +406,7 @@ void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
     *adoption = (struct adoption){
         .task = {.run = adopt}, .grpc_loop = grpc_loop, .conn = conn, .made = made};
     atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
+    grpc_seat_watch(grpc_loop, hps_conn_seat(conn));
     hps_loop_post(grpc_loop->loop, &adoption->task);
     return;
 
@@ -417,14 +416,11 @@ fail:
     hps_free(made);
     hps_free(adoption);
     hps_conn_free(conn);
-    if (on_gone != NULL) {
-        on_gone(on_gone_ctx);
-    }
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static void drain_conn(struct grpc_conn *conn, uint64_t now_us)
+void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
 {
     if (conn->drain_us == 0) {
         conn->drain_us = now_us;
@@ -493,6 +489,7 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
         return; /* the connection itself watches its handshake */
     }
     if (!conn->had_request && passed(now_us, conn->idle_us, limits->handshake_timeout_us)) {
+        conn->late = true;
         hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "no request in time");
         return;
     }
@@ -500,13 +497,13 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
         if (passed(now_us, conn->drain_us, DRAIN_NOTICE_US)) {
             hps_http2_drain_now(conn->h2);
         }
-        if (passed(now_us, conn->drain_us, AGE_GRACE_US)) {
+        if (passed(now_us, conn->drain_us, AGE_GRACE_US) || grpc_conn_must_go(conn, now_us)) {
             hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "calls outlived the drain");
             return;
         }
     } else if ((conn->age_end_us != 0 && now_us > conn->age_end_us) ||
                (conn->calls == NULL && passed(now_us, conn->idle_us, limits->idle_timeout_us))) {
-        drain_conn(conn, now_us);
+        grpc_conn_drain(conn, now_us);
     }
     check_silence(conn, now_us);
     check_calls(conn, now_us);
@@ -571,6 +568,7 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     grpc_loop->jitter = hps_clock_us() ^ (uint64_t)(uintptr_t)grpc_loop ^ 0x9e3779b97f4a7c15u;
     atomic_init(&grpc_loop->refs, 1);
     atomic_init(&grpc_loop->n_conns, 0);
+    atomic_init(&grpc_loop->leave_posted, false);
     hps_loop_later_init(&grpc_loop->drained, on_drained, grpc_loop);
     hps_timer_init(&grpc_loop->tick, on_tick, grpc_loop);
     hps_timer_set_after(loop, &grpc_loop->tick, grpc_loop->tick_us);
@@ -597,7 +595,7 @@ void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx
     grpc_loop->drain_ctx = ctx;
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
         if (hps_http2_is_ready(conn->h2)) {
-            drain_conn(conn, now_us);
+            grpc_conn_drain(conn, now_us);
         } else {
             hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "draining");
         }
@@ -622,7 +620,7 @@ void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
     hps_loop_later_stop(&grpc_loop->drained);
     hps_http2_shared_free(grpc_loop->shared);
     grpc_loop->shared = NULL;
-    loop_unref(grpc_loop);
+    grpc_loop_unref(grpc_loop);
 }
 
 size_t hps_grpc_loop_bytes_in_flight(const struct hps_grpc_loop *grpc_loop)

@@ -28,7 +28,6 @@ struct exchange {
     struct exchange *next, *prev;
     struct hps_http1 *http;
     struct hps_conn *conn;
-    void *ticket;
     struct hps_timer timer;
     enum phase phase; /* changed by phase_set alone; the timer stands at the end of each */
     size_t head_size;
@@ -49,7 +48,7 @@ struct hps_http1 {
 
 static void exchange_sane(const struct exchange *ex)
 {
-    HPS_ASSERT(ex->conn != NULL && ex->ticket != NULL);
+    HPS_ASSERT(ex->conn != NULL);
     HPS_ASSERT(ex->prev || ex->http->exchanges == ex);
     HPS_ASSERT(hps_timer_armed(&ex->timer));
     HPS_ASSERT(ex->head_size <= HPS_HTTP1_HEAD_BYTES_MAX);
@@ -79,7 +78,6 @@ static void exchange_free(struct exchange *ex)
     }
     hps_timer_stop(&ex->timer);
     hps_conn_free(ex->conn);
-    hps_acceptor_gone(ex->ticket);
     hps_buf_fini(&ex->reply.body);
     hps_free(ex);
 }
@@ -355,19 +353,17 @@ static bool make_room(struct hps_http1 *http)
     return oldest != NULL;
 }
 
-static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct hps_http1 *http = ctx;
     (void)cookie;
     struct exchange *ex = make_room(http) ? hps_calloc(1, sizeof(*ex)) : NULL;
     if (!ex) {
         hps_conn_free(conn);
-        hps_acceptor_gone(ticket);
         return;
     }
     ex->http = http;
     ex->conn = conn;
-    ex->ticket = ticket;
     ex->reply.status = 404;
     ex->reply.content_type = "text/plain; charset=utf-8";
     hps_buf_init(&ex->reply.body, http->options.body_bytes_max);
@@ -399,7 +395,7 @@ hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
     http->loop = loop;
     http->options = *options;
     struct hps_acceptor_options acceptor_options = {
-        .connections_max = options->connections_max + 1, /* make_room() judges */
+        .limits = {.connections_max = options->connections_max + 1}, /* make_room() judges */
         .on_accept = on_accept,
         .ctx = http,
     };

@@ -47,6 +47,7 @@ static void destroy(struct hps_http2 *h2)
 {
     h2->busy++; /* what callbacks enter and leave from now on must not come back here */
     hps_loop_later_stop(&h2->later);
+    h2->heard = hps_conn_heard(h2->conn);
     hps_conn_free(h2->conn);
     h2->conn = NULL;
     if (h2->out.batch != NULL) {
@@ -109,13 +110,22 @@ void hps_http2_free(struct hps_http2 *h2)
     }
 }
 
+/* Whose fault an abort is: the peer's, ours, or nobody's. */
+static hps_status abort_status(uint32_t error)
+{
+    if (error == HPS_HTTP2_NO_ERROR) {
+        return HPS_CLOSED;
+    }
+    return error == HPS_HTTP2_INTERNAL_ERROR ? HPS_NO_MEMORY : HPS_INVALID;
+}
+
 void hps_http2_abort(struct hps_http2 *h2, uint32_t error, const char *why)
 {
     if (http2_is_dead(h2) || http2_is_aborting(h2)) {
         return;
     }
     (void)nghttp2_session_terminate_session(h2->session, error); /* closing is what counts */
-    hps_error_set(&h2->why, HPS_CLOSED, "%s: %s", hps_conn_peer(h2->conn), why);
+    hps_error_set(&h2->why, abort_status(error), "%s: %s", hps_conn_peer(h2->conn), why);
     http2_phase_set(h2, h2->phase == HTTP2_HANDSHAKE ? HTTP2_ABANDONED : HTTP2_ABORTING);
     http2_kick(h2);
 }
@@ -394,6 +404,11 @@ bool hps_http2_is_ready(const struct hps_http2 *h2)
 bool hps_http2_peer_spoke(const struct hps_http2 *h2)
 {
     return h2->peer_spoke;
+}
+
+bool hps_http2_heard(const struct hps_http2 *h2)
+{
+    return h2->conn != NULL ? hps_conn_heard(h2->conn) : h2->heard;
 }
 
 bool hps_http2_can_request(const struct hps_http2 *h2)

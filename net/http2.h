@@ -69,7 +69,9 @@ struct hps_http2_events {
         void *ctx); /* hps_http2_queued became less; streams may be gone meanwhile */
     void (*on_stream_closed)(void *ctx, struct hps_http2_stream *stream, uint32_t error);
     void (*on_goaway)(void *ctx); /* no new streams on this connection */
-    /* Gone, streams first; the connection is freed after this. Not called after hps_http2_free. */
+    /* Gone, streams first; the connection is freed after this. Not called after hps_http2_free.
+     * why: INVALID where the peer broke the rules, NO_MEMORY, CLOSED where it, or we, ended it;
+     * else what hps_conn_handshake says. */
     void (*on_closed)(void *ctx, const struct hps_error *why);
 };
 
@@ -108,7 +110,8 @@ void hps_http2_ping(struct hps_http2 *h2);
 
 const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2);
 bool hps_http2_is_ready(const struct hps_http2 *h2);
-bool hps_http2_peer_spoke(const struct hps_http2 *h2);  /* its SETTINGS came: it knows HTTP/2 */
+bool hps_http2_peer_spoke(const struct hps_http2 *h2); /* its SETTINGS came: it knows HTTP/2 */
+bool hps_http2_heard(const struct hps_http2 *h2);      /* hps_conn_heard; until on_closed is over */
 bool hps_http2_can_request(const struct hps_http2 *h2); /* client: no GOAWAY yet, ids left */
 unsigned hps_http2_streams(const struct hps_http2 *h2);
 size_t hps_http2_queued(const struct hps_http2 *h2); /* bytes of messages not yet in the kernel */

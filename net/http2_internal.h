@@ -100,6 +100,7 @@ struct hps_http2 {
     bool released;                 /* on_released is due */
     bool peer_spoke;
     bool peer_goaway;
+    bool heard; /* hps_conn_heard of the connection, once that is gone */
     struct {
         struct http2_batch *batch;                             /* being written; NULL: none */
         struct http2_piece *unreleased_head, *unreleased_tail; /* framed, by release_at */

@@ -230,6 +230,7 @@ static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
     if (used < 0) {
         hps_http2_abort(h2,
                         used == NGHTTP2_ERR_FLOODED ? HPS_HTTP2_ENHANCE_YOUR_CALM
+                        : used == NGHTTP2_ERR_NOMEM ? HPS_HTTP2_INTERNAL_ERROR
                                                     : HPS_HTTP2_PROTOCOL_ERROR,
                         nghttp2_strerror((int)used));
     }

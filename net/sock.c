@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/hash.h"
 
 #define LISTEN_BACKLOG     1024
 #define INHERITED_FD_FIRST 3
@@ -266,6 +267,22 @@ bool hps_sock_peer_address(int fd, uint8_t out_address[16])
         return true;
     }
     return false;
+}
+
+uint64_t hps_sock_client(int fd, bool *out_is_unix)
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    uint64_t secret = hps_hash_secret();
+    uint8_t address[16] = {0}; /* of one that is gone */
+    struct hps_sock_cred cred;
+    *out_is_unix = hps_sock_peer_cred(fd, &cred);
+    if (*out_is_unix) {
+        return hps_hash_bytes(&cred.uid, sizeof(cred.uid), secret);
+    }
+    if (hps_sock_peer_address(fd, address) && memcmp(address, mapped, sizeof(mapped)) != 0) {
+        memset(address + 8, 0, 8);
+    }
+    return hps_hash_bytes(address, sizeof(address), secret);
 }
 
 char *hps_sock_peer(int fd, char *text, size_t capacity)

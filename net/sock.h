@@ -49,6 +49,9 @@ bool hps_sock_peer_cred(int fd, struct hps_sock_cred *out_cred);
 /* Where it is, without its port: IPv6, or IPv4 mapped into it. False for a Unix socket, or if it is
  * gone. */
 bool hps_sock_peer_address(int fd, uint8_t out_address[16]);
+/* Whose the other end is, for limits: the same number for all from one IPv4 address, one IPv6
+ * network of 64 bits (which is what one host has) or one Unix user; another one in each process. */
+uint64_t hps_sock_client(int fd, bool *out_is_unix);
 /* "127.0.0.1:40112", "unix:pid=12,uid=1000,gid=1000", "?" if it is gone. Returns `text`. */
 char *hps_sock_peer(int fd, char *text, size_t capacity);
 

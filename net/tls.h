@@ -61,6 +61,7 @@ hps_status hps_tls_session_write(struct hps_tls_session *session, const void *da
 void hps_tls_session_shutdown(struct hps_tls_session *session); /* close_notify, best effort */
 /* Decrypted bytes that wait for hps_tls_session_read while the socket may be silent. */
 bool hps_tls_session_pending(const struct hps_tls_session *session);
+bool hps_tls_session_heard(const struct hps_tls_session *session);       /* any byte of the peer */
 const char *hps_tls_session_alpn(const struct hps_tls_session *session); /* NULL: none */
 /* The peer's verified name: first DNS, URI or e-mail SAN, else "CN=..."; NULL: no certificate. */
 const char *hps_tls_session_identity(const struct hps_tls_session *session);

@@ -79,6 +79,7 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
     const struct hps_admission_options admission = {.bytes_max = config->reply_bytes_in_flight,
                                                     .reply_bytes_max = config->reply_bytes_max,
                                                     .waiting_max = WAITING_MAX,
+                                                    .share = config->peer_share,
                                                     .in_flight =
                                                         daemon->series.reply_bytes_in_flight};
     daemon->admission = hps_admission_new(&admission);
@@ -284,6 +285,15 @@ static void on_connection(void *ctx, int delta)
         hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS, "grpc", NULL, NULL, NULL), delta);
 }
 
+static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
+{
+    struct hps_daemon *daemon = ctx;
+    (void)peer;
+    hps_metric_add(hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS_FAILED,
+                                     hps_grpc_no_start_name(how), NULL, NULL, NULL),
+                   1);
+}
+
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
 {
     hps_rpc_metrics_end(((struct hps_daemon *)ctx)->rpc_metrics, call, grpc_code, duration_us);
@@ -385,7 +395,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     struct hps_grpc_limits limits;
     daemon_grpc_limits(&daemon->options.config->server, &limits);
     HPS_ASSERT(daemon->lookup != NULL && daemon->admin != NULL && daemon->readiness != NULL);
-    const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection};
+    const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection, on_no_start};
     daemon->server = hps_grpc_server_new(&limits, &observer);
     if (daemon->server == NULL) {
         return no_memory(err);

@@ -101,8 +101,6 @@ struct hps_daemon {
 
 /* daemon.c: what the configuration asks for. */
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits);
-/* Connections of the public listeners: what is configured, or what descriptors there are for. */
-unsigned daemon_connections_max(const struct hps_config_server *config);
 void daemon_lookup_limits(const struct hps_config_server *config,
                           struct hps_lookup_limits *out_limits);
 /* Hex of the token's SHA-256; NULL: no token is asked for. The caller's, hps_free. */
@@ -116,6 +114,10 @@ hps_status daemon_make_tls(const struct hps_config_server *config, struct hps_tl
 void daemon_reload(struct hps_daemon *daemon);
 
 /* run.c */
+/* Of the public listeners, whose connections_max is what is configured or what descriptors there
+ * are for; or of the admin listener. */
+void daemon_peers_limits(const struct hps_config_server *config, bool admin,
+                         struct hps_peers_limits *out_limits);
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 void daemon_status(void *ctx, struct hps_admin_status *out_status); /* any thread */
 void daemon_ask_drain(void *ctx);                                   /* any thread */

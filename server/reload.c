@@ -198,13 +198,16 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     const struct hps_config *config = daemon->options.config;
     const struct hps_config_server *server = &config->server;
     struct hps_lookup_limits lookup;
+    struct hps_peers_limits peers;
     hps_slowlog_threshold_set(daemon->slowlog, (uint64_t)server->slow_request_ms * 1000);
     hps_admission_limits_set(daemon->admission, server->reply_bytes_in_flight,
-                             server->reply_bytes_max);
+                             server->reply_bytes_max, server->peer_share);
     daemon_lookup_limits(server, &lookup);
     hps_lookup_service_limits_set(daemon->lookup, &lookup);
-    hps_acceptor_limits_set(daemon->acceptor, daemon_connections_max(server),
-                            server->connections_per_peer_max);
+    daemon_peers_limits(server, false, &peers);
+    hps_acceptor_limits_set(daemon->acceptor, &peers);
+    daemon_peers_limits(server, true, &peers);
+    hps_acceptor_limits_set(daemon->admin_acceptor, &peers);
     if (daemon->http != NULL) {
         hps_http1_timeouts_set(daemon->http, (uint64_t)server->http_head_timeout_ms * 1000,
                                (uint64_t)server->reply_stall_timeout_ms * 1000);

@@ -45,18 +45,18 @@ static struct loop_thread *least_loaded(struct hps_daemon *daemon)
     return best;
 }
 
-static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct hps_daemon *daemon = ctx;
     /* The Unix socket is guarded by its file's permissions; TCP by mTLS or the token. */
     const char *token =
         cookie == LISTENER_ADMIN && !hps_conn_is_unix(conn) ? daemon->admin_token_sha256 : NULL;
-    hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie, token, hps_acceptor_gone, ticket);
+    hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie, token);
 }
 
 /* Every connection is a descriptor, and a store on disk must never lack one: without it a write
  * fails, and a store that failed to write is read-only from then on. */
-unsigned daemon_connections_max(const struct hps_config_server *config)
+static unsigned connections_max(const struct hps_config_server *config)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
@@ -74,16 +74,40 @@ unsigned daemon_connections_max(const struct hps_config_server *config)
     return (unsigned)room;
 }
 
+void daemon_peers_limits(const struct hps_config_server *config, bool admin,
+                         struct hps_peers_limits *out_limits)
+{
+    *out_limits = (struct hps_peers_limits){
+        .connections_max = admin ? ADMIN_CONNECTIONS_MAX : connections_max(config),
+        .connections_per_peer_max = admin ? 0 : config->connections_per_peer_max,
+        .share = config->peer_share,
+        .failures_max = config->handshake_failures_max};
+}
+
+static void fill_peers_metrics(struct hps_metrics *metrics, struct hps_peers_metrics *out_series)
+{
+    for (unsigned i = 0; i < HPS_PEERS_REFUSALS; i++) {
+        out_series->refused[i] =
+            hps_server_metric(metrics, HPS_M_CONNECTIONS_REFUSED,
+                              hps_peers_refusal_name((enum hps_peers_refusal)i), NULL, NULL, NULL);
+    }
+    for (unsigned i = 0; i < HPS_PEERS_LOSSES; i++) {
+        out_series->displaced[i] =
+            hps_server_metric(metrics, HPS_M_CONNECTIONS_DISPLACED,
+                              hps_peers_loss_name((enum hps_peers_loss)i), NULL, NULL, NULL);
+    }
+}
+
 static hps_status make_acceptors(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    const struct hps_acceptor_options options = {.connections_max = daemon_connections_max(config),
-                                                 .connections_per_peer_max =
-                                                     config->connections_per_peer_max,
-                                                 .on_accept = on_accept,
-                                                 .ctx = daemon};
-    const struct hps_acceptor_options admin = {
-        .connections_max = ADMIN_CONNECTIONS_MAX, .on_accept = on_accept, .ctx = daemon};
+    struct hps_peers_metrics metrics;
+    struct hps_acceptor_options options = {
+        .metrics = &metrics, .on_accept = on_accept, .ctx = daemon};
+    struct hps_acceptor_options admin = options;
+    fill_peers_metrics(daemon->metrics, &metrics);
+    daemon_peers_limits(config, false, &options.limits);
+    daemon_peers_limits(config, true, &admin.limits);
     hps_status status = hps_acceptor_new(daemon->loop, &options, &daemon->acceptor, err);
     return status == HPS_OK ? hps_acceptor_new(daemon->loop, &admin, &daemon->admin_acceptor, err)
                             : status;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admission of replies: one counter, and two lines in order of arrival, under one mutex that is
- * held for a few instructions. Large replies wait in one line, small ones in the other, so that who
- * comes next is the first of either. Any thread.
+ * Admission of replies: one counter, and three lines in order of arrival, under one mutex that is
+ * held for a few instructions. Large replies wait in one line, small ones in another, so that who
+ * comes next is the first of either; and those of clients that hold a share already in a third,
+ * which moves on when the others are empty. Any thread.
  */
 #include "server/lookup/admission.h"
 
@@ -16,6 +17,15 @@
 enum {
     SMALL_SHARE = 64, /* of bytes_max: up to this a ticket is small */
     PASSED_SHARE = 8, /* of bytes_max: so much may those hold that went past a large one */
+    N_CLIENTS = 2048, /* that are told from one another, mostly */
+};
+
+/* What the clients have whose numbers fall here: mostly one, and nobody can aim, as the numbers are
+ * hashed with a secret. */
+struct hps_admission_client {
+    uint64_t held_bytes;
+    uint64_t waiting_bytes; /* work_bytes of those that wait */
+    uint32_t n_waiting;
 };
 
 struct hps_admission_line {
@@ -32,7 +42,8 @@ struct hps_admission {
     uint32_t n_waiting;
     uint64_t waiting_bytes; /* their work_bytes */
     uint64_t n_queued;      /* ever: the order of arrival */
-    struct hps_admission_line small, large;
+    struct hps_admission_line small, large, over;
+    struct hps_admission_client clients[N_CLIENTS];
 };
 
 struct hps_admission *hps_admission_new(const struct hps_admission_options *options)
@@ -58,7 +69,34 @@ void hps_admission_free(struct hps_admission *admission)
     hps_free(admission);
 }
 
-/* ---- who may be let in; lock held ------------------------------------------------------------ */
+/* ---- clients; lock held ---------------------------------------------------------------------- */
+
+static struct hps_admission_client *client_of(struct hps_admission *admission,
+                                              const struct hps_admission_ticket *ticket)
+{
+    return &admission->clients[ticket->client % N_CLIENTS];
+}
+
+static uint64_t share_of(const struct hps_admission *admission, uint64_t all)
+{
+    double share = admission->options.share;
+    uint64_t part = (uint64_t)((double)all * share);
+
+    if (share <= 0 || share >= 1) {
+        return UINT64_MAX;
+    }
+    return part > 0 ? part : 1;
+}
+
+/* Its client holds a share already. One that holds less may have a reply of any size. */
+static bool is_over(struct hps_admission *admission, const struct hps_admission_ticket *ticket)
+{
+    uint64_t held = client_of(admission, ticket)->held_bytes;
+
+    return held > 0 && held >= share_of(admission, admission->options.bytes_max);
+}
+
+/* ---- sizes; lock held ------------------------------------------------------------------------ */
 
 static bool fits_beside(const struct hps_admission *admission, uint32_t n_held, uint64_t held_bytes,
                         uint64_t bytes)
@@ -78,6 +116,71 @@ static bool is_small(const struct hps_admission *admission, uint64_t bytes)
     return bytes <= admission->options.bytes_max / SMALL_SHARE;
 }
 
+/* ---- lines; lock held ------------------------------------------------------------------------ */
+
+static void append(struct hps_admission *admission, struct hps_admission_line *line,
+                   struct hps_admission_ticket *ticket)
+{
+    HPS_ASSERT(ticket->line == NULL);
+    ticket->order = admission->n_queued++;
+    ticket->line = line;
+    ticket->prev = line->last;
+    ticket->next = NULL;
+    if (line->last != NULL) {
+        line->last->next = ticket;
+    } else {
+        line->first = ticket;
+    }
+    line->last = ticket;
+}
+
+static void take_out(struct hps_admission_ticket *ticket)
+{
+    struct hps_admission_line *line = ticket->line;
+
+    HPS_ASSERT(line != NULL);
+    if (ticket->prev != NULL) {
+        ticket->prev->next = ticket->next;
+    } else {
+        line->first = ticket->next;
+    }
+    if (ticket->next != NULL) {
+        ticket->next->prev = ticket->prev;
+    } else {
+        line->last = ticket->prev;
+    }
+    ticket->prev = NULL;
+    ticket->next = NULL;
+    ticket->line = NULL;
+}
+
+static struct hps_admission_line *line_for(struct hps_admission *admission,
+                                           const struct hps_admission_ticket *ticket)
+{
+    if (is_over(admission, ticket)) {
+        return &admission->over;
+    }
+    return is_small(admission, ticket->bytes) ? &admission->small : &admission->large;
+}
+
+/* Clients hold more, or less, than when theirs came: let the first of each line be one that belongs
+ * there. Whoever is moved goes to the end. */
+static void sort_first(struct hps_admission *admission)
+{
+    struct hps_admission_line *lines[] = {&admission->over, &admission->small, &admission->large};
+
+    for (unsigned i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        struct hps_admission_ticket *ticket = lines[i]->first;
+        while (ticket != NULL && (i == 0) != is_over(admission, ticket)) {
+            take_out(ticket);
+            append(admission, line_for(admission, ticket), ticket);
+            ticket = lines[i]->first;
+        }
+    }
+}
+
+/* ---- who may be let in; lock held ------------------------------------------------------------ */
+
 /* The first large one does not fit. A small one of so many bytes goes past it, unless those that
  * did so before hold their share, or are all that keeps the large one out. */
 static bool may_pass(const struct hps_admission *admission, uint64_t bytes)
@@ -94,13 +197,17 @@ static bool may_pass(const struct hps_admission *admission, uint64_t bytes)
 }
 
 /* Who waits and is next to be let in; NULL: nobody may be. */
-static struct hps_admission_ticket *next_in_line(const struct hps_admission *admission,
-                                                 bool *out_passes)
+static struct hps_admission_ticket *next_in_line(struct hps_admission *admission, bool *out_passes)
 {
+    sort_first(admission);
     struct hps_admission_ticket *small = admission->small.first;
     struct hps_admission_ticket *large = admission->large.first;
+    struct hps_admission_ticket *over = admission->over.first;
 
     *out_passes = false;
+    if (small == NULL && large == NULL) { /* nobody else waits */
+        return over != NULL && fits(admission, over->bytes) ? over : NULL;
+    }
     if (large == NULL || (small != NULL && small->order < large->order)) {
         return small != NULL && fits(admission, small->bytes) ? small : NULL;
     }
@@ -112,10 +219,20 @@ static struct hps_admission_ticket *next_in_line(const struct hps_admission *adm
 }
 
 /* Whether a ticket that has just come is let in at once. */
-static bool may_enter(const struct hps_admission *admission, uint64_t bytes, bool *out_passes)
+static bool may_enter(struct hps_admission *admission, const struct hps_admission_ticket *ticket,
+                      bool *out_passes)
 {
+    uint64_t bytes = ticket->bytes;
+
     *out_passes = false;
     if (admission->n_waiting == 0) {
+        return fits(admission, bytes);
+    }
+    sort_first(admission);
+    if (is_over(admission, ticket)) {
+        return false;
+    }
+    if (admission->small.first == NULL && admission->large.first == NULL) {
         return fits(admission, bytes);
     }
     *out_passes = admission->small.first == NULL && is_small(admission, bytes) &&
@@ -136,11 +253,14 @@ static void admission_sane(const struct hps_admission *admission)
 {
     const struct hps_admission_line *small = &admission->small;
     const struct hps_admission_line *large = &admission->large;
+    const struct hps_admission_line *over = &admission->over;
 
     hps_lock_assert_held(&admission->lock);
     HPS_ASSERT((small->first == NULL) == (small->last == NULL));
     HPS_ASSERT((large->first == NULL) == (large->last == NULL));
-    HPS_ASSERT((small->first == NULL && large->first == NULL) == (admission->n_waiting == 0));
+    HPS_ASSERT((over->first == NULL) == (over->last == NULL));
+    HPS_ASSERT((small->first == NULL && large->first == NULL && over->first == NULL) ==
+               (admission->n_waiting == 0));
     HPS_ASSERT(admission->n_waiting > 0 || admission->waiting_bytes == 0);
     HPS_ASSERT(admission->n_held > 0 || admission->bytes == 0);
     HPS_ASSERT(admission->n_passed <= admission->n_held);
@@ -152,6 +272,7 @@ static void hold(struct hps_admission *admission, struct hps_admission_ticket *t
 {
     ticket->state = HPS_TICKET_HELD;
     ticket->passed = passes;
+    client_of(admission, ticket)->held_bytes += ticket->bytes;
     admission->bytes += ticket->bytes;
     admission->n_held++;
     if (passes) {
@@ -164,8 +285,11 @@ static void hold(struct hps_admission *admission, struct hps_admission_ticket *t
 static void let_go(struct hps_admission *admission, struct hps_admission_ticket *ticket)
 {
     HPS_ASSERT(ticket->state == HPS_TICKET_HELD);
+    struct hps_admission_client *client = client_of(admission, ticket);
     HPS_ASSERT(admission->n_held > 0 && admission->bytes >= ticket->bytes);
+    HPS_ASSERT(client->held_bytes >= ticket->bytes);
     ticket->state = HPS_TICKET_IDLE;
+    client->held_bytes -= ticket->bytes;
     admission->bytes -= ticket->bytes;
     admission->n_held--;
     if (ticket->passed) {
@@ -179,44 +303,27 @@ static void let_go(struct hps_admission *admission, struct hps_admission_ticket 
 
 static void enqueue(struct hps_admission *admission, struct hps_admission_ticket *ticket)
 {
-    struct hps_admission_line *line =
-        is_small(admission, ticket->bytes) ? &admission->small : &admission->large;
+    struct hps_admission_client *client = client_of(admission, ticket);
 
     ticket->state = HPS_TICKET_WAITING;
-    ticket->order = admission->n_queued++;
-    ticket->line = line;
-    ticket->prev = line->last;
-    ticket->next = NULL;
-    if (line->last != NULL) {
-        line->last->next = ticket;
-    } else {
-        line->first = ticket;
-    }
-    line->last = ticket;
+    append(admission, line_for(admission, ticket), ticket);
+    client->n_waiting++;
+    client->waiting_bytes += ticket->work_bytes;
     admission->n_waiting++;
     admission->waiting_bytes += ticket->work_bytes;
 }
 
 static void dequeue(struct hps_admission *admission, struct hps_admission_ticket *ticket)
 {
-    struct hps_admission_line *line = ticket->line;
+    struct hps_admission_client *client = client_of(admission, ticket);
 
-    HPS_ASSERT(ticket->state == HPS_TICKET_WAITING && line != NULL);
+    HPS_ASSERT(ticket->state == HPS_TICKET_WAITING);
+    HPS_ASSERT(client->n_waiting > 0 && client->waiting_bytes >= ticket->work_bytes);
     HPS_ASSERT(admission->n_waiting > 0 && admission->waiting_bytes >= ticket->work_bytes);
-    if (ticket->prev != NULL) {
-        ticket->prev->next = ticket->next;
-    } else {
-        line->first = ticket->next;
-    }
-    if (ticket->next != NULL) {
-        ticket->next->prev = ticket->prev;
-    } else {
-        line->last = ticket->prev;
-    }
-    ticket->prev = NULL;
-    ticket->next = NULL;
-    ticket->line = NULL;
+    take_out(ticket);
     ticket->state = HPS_TICKET_IDLE;
+    client->n_waiting--;
+    client->waiting_bytes -= ticket->work_bytes;
     admission->n_waiting--;
     admission->waiting_bytes -= ticket->work_bytes;
 }
@@ -248,7 +355,21 @@ static void grant_waiting(struct hps_admission *admission)
     }
 }
 
-/* Stand in line; both are bounded together. Lock held. */
+/* Half of the room to wait is taken, and of what is left this client would have more than a share.
+ * Lock held. */
+static bool waits_too_much(struct hps_admission *admission,
+                           const struct hps_admission_ticket *ticket)
+{
+    const struct hps_admission_client *client = client_of(admission, ticket);
+    uint64_t bytes_max = admission->options.bytes_max;
+    uint32_t n_max = admission->options.waiting_max;
+
+    return (admission->n_waiting >= n_max / 2 && client->n_waiting >= share_of(admission, n_max)) ||
+           (admission->waiting_bytes >= bytes_max / 2 &&
+            client->waiting_bytes >= share_of(admission, bytes_max));
+}
+
+/* Stand in line; all are bounded together. Lock held. */
 static hps_status wait_in_line(struct hps_admission *admission, struct hps_admission_ticket *ticket,
                                struct hps_error *err)
 {
@@ -267,6 +388,12 @@ static hps_status wait_in_line(struct hps_admission *admission, struct hps_admis
                              " bytes wait for reply memory, limit is %" PRIu64
                              " (reply_bytes_in_flight); retry later",
                              admission->n_waiting, admission->waiting_bytes, bytes_max);
+    }
+    if (waits_too_much(admission, ticket)) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "look-up rejected: %u others wait for reply memory, %u of them of "
+                             "this client, whose share that is (peer_share); retry later",
+                             admission->n_waiting, client_of(admission, ticket)->n_waiting);
     }
     enqueue(admission, ticket);
     return HPS_OK;
@@ -291,7 +418,7 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
                                "the reply would have %" PRIu64 " bytes, limit is %" PRIu64
                                " (reply_bytes_max); ask for fewer keys",
                                reply_bytes, admission->options.reply_bytes_max);
-    } else if (may_enter(admission, ticket->bytes, &passes)) {
+    } else if (may_enter(admission, ticket, &passes)) {
         hold(admission, ticket, passes);
         *out_held = true;
     } else {
@@ -336,11 +463,12 @@ void hps_admission_release(struct hps_admission *admission, struct hps_admission
 }
 
 void hps_admission_limits_set(struct hps_admission *admission, uint64_t bytes_max,
-                              uint64_t reply_bytes_max)
+                              uint64_t reply_bytes_max, double share)
 {
     hps_lock_acquire(&admission->lock);
     admission->options.bytes_max = bytes_max;
     admission->options.reply_bytes_max = reply_bytes_max;
+    admission->options.share = share;
     hps_lock_release(&admission->lock);
     grant_waiting(admission);
 }

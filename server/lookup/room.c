@@ -71,6 +71,7 @@ static void ask_admission(struct request *request)
     HPS_ASSERT(request->phase == PHASE_LOOP);
     hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);
     room->wait_us_max = atomic_load(&service->queue_us_max);
+    room->ticket.client = hps_grpc_call_client(request->call.grpc);
     room->ticket.on_granted = on_granted;
     hps_status status = hps_admission_ask(service->parts.admission, &room->ticket,
                                           room->reply_bytes, room->work_bytes, &held, &err);

@@ -22,6 +22,12 @@
     X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                 \
       "Bytes of admitted replies that have not ended, and 50 for each of their keys.")           \
     X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                        \
+    X(CONNECTIONS_REFUSED, COUNTER, "connections_refused_total", "reason",                       \
+      "Connections that were closed at once, by the limit that they met.")                       \
+    X(CONNECTIONS_DISPLACED, COUNTER, "connections_displaced_total", "reason",                   \
+      "Connections that gave way to others, as all places were taken.")                          \
+    X(CONNECTIONS_FAILED, COUNTER, "connections_failed_total", "reason",                         \
+      "Connections that ended before their first request.")                                      \
     X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                \
       "Time of look-ups by stage.")                                                              \
     X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                           \

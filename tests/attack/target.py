@@ -37,7 +37,8 @@ class Target:
         np.savez(self.rows_file, keys=self.table.keys, rows=self.table.rows)
         paths = [table.save(os.path.join(work, "models", "m")) for table in (self.table, narrow)]
         models = [model_config("m", paths, [DIM, 4], ["a", "b"])]
-        options = {"loop_threads": 1, "worker_threads": 2, **dict(server)}
+        # All attacks come from one address: if it were slowed, the next one would not be tried at all.
+        options = {"loop_threads": 1, "worker_threads": 2, "handshake_failures_max": 0, **dict(server)}
         self.daemon = Daemon(work, default_config(models, server=options, **more))
         self.address = self.daemon.grpc[0]
         self.client = dict(client)

@@ -324,10 +324,10 @@ static const struct hps_grpc_limits limits = {
     .stall_timeout_us = 30000000,
 };
 
-static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     (void)cookie;
-    hps_grpc_loop_adopt(ctx, conn, 1, NULL, hps_acceptor_gone, ticket);
+    hps_grpc_loop_adopt(ctx, conn, 1, NULL);
 }
 
 static void on_signal(void *ctx, int signal_number)

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "net/sock.h"
 
 const struct hps_grpc_limits rig_limits = {
@@ -255,20 +256,37 @@ static void on_call_end(void *ctx, struct hps_grpc_call *call, int code, uint64_
 
 static void on_connection(void *ctx, int delta)
 {
-    ((struct rig *)ctx)->n_connections += delta;
+    struct rig *rig = ctx;
+
+    rig->n_connections += delta;
+    rig->n_gone += delta < 0;
 }
 
-static void on_gone(void *ctx)
+static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 {
-    ((struct rig *)ctx)->n_gone++;
+    (void)peer;
+    ((struct rig *)ctx)->n_no_starts[how]++;
 }
 
 static void adopt(struct rig *rig, int fd)
 {
+    struct hps_seat *seat = NULL;
     struct hps_conn *conn;
 
+    if (rig->peers != NULL) {
+        enum hps_peers_refusal why;
+        seat = hps_peers_admit(rig->peers, rig->client, false, hps_clock_us(), &why);
+        rig->refused = seat == NULL;
+        if (rig->refused) {
+            close(fd);
+            return;
+        }
+    }
     assert_int_equal(hps_conn_new(fd, rig->tls, &conn, NULL), HPS_OK);
-    hps_grpc_loop_adopt(rig->grpc_loop, conn, 1, rig->token_sha256, on_gone, rig);
+    if (seat != NULL) {
+        hps_conn_seat_give(conn, seat);
+    }
+    hps_grpc_loop_adopt(rig->grpc_loop, conn, 1, rig->token_sha256);
 }
 
 static void on_accept(void *ctx, unsigned events)
@@ -287,7 +305,7 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
     struct hps_addr addr;
 
     memset(rig, 0, sizeof *rig);
-    struct hps_grpc_observer observer = {rig, on_call_end, on_connection};
+    struct hps_grpc_observer observer = {rig, on_call_end, on_connection, on_no_start};
     assert_int_equal(hps_loop_new(&rig->loop, NULL), HPS_OK);
     rig->blocks = hps_block_pool_new(0);
     assert_non_null(rig->blocks);

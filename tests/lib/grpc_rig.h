@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "net/grpc.h"
 #include "net/loop.h"
+#include "net/peers.h"
 
 enum { RIG_CHARGES = 8 };
 
@@ -23,6 +24,9 @@ struct rig {
     char address[64];
     const char *token_sha256; /* of connections accepted from now on */
     struct hps_tls *tls;      /* the same */
+    struct hps_peers *peers;  /* the same: who gives them seats; NULL: they have none */
+    uint64_t client;          /* the same: whose seats they are */
+    bool refused;             /* the last one got none */
     struct hps_grpc_service service;
     /* what the methods saw */
     unsigned n_messages;
@@ -30,6 +34,7 @@ struct rig {
     unsigned n_closes;
     unsigned n_drains;
     unsigned n_gone;
+    unsigned n_no_starts[HPS_GRPC_NO_STARTS];
     int n_connections;
     unsigned n_ended[17]; /* by gRPC code */
     size_t bytes;

@@ -112,10 +112,10 @@ static const struct hps_grpc_service service = {"test.Test", methods,
 static const struct hps_grpc_service health_service = {"grpc.health.v1.Health", health_methods, 1,
                                                        NULL};
 
-static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     (void)ctx;
-    hps_grpc_loop_adopt(server.grpc_loop, conn, cookie, NULL, hps_acceptor_gone, ticket);
+    hps_grpc_loop_adopt(server.grpc_loop, conn, cookie, NULL);
 }
 
 static void *serve(void *ctx)

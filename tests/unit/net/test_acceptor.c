@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Acceptor: limits in all and per peer, running out of descriptors, stopping, connections that end
- * on other threads.
+ * Acceptor: limits, running out of descriptors, stopping, connections that end on other threads.
  */
 #include "net/acceptor.h"
 
@@ -32,7 +31,6 @@ struct rig {
     struct hps_addr addr;
     int listen_fd;
     struct hps_conn *conns[N_MAX];
-    void *tickets[N_MAX];
     unsigned cookies[N_MAX];
     unsigned n;
     bool stop_on_accept;
@@ -40,13 +38,12 @@ struct rig {
     unsigned n_clients;
 };
 
-static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct rig *rig = ctx;
     assert_true(rig->n < N_MAX);
     rig->conns[rig->n] = conn;
-    rig->cookies[rig->n] = cookie;
-    rig->tickets[rig->n++] = ticket;
+    rig->cookies[rig->n++] = cookie;
     if (rig->stop_on_accept) {
         hps_acceptor_stop(rig->acceptor);
     }
@@ -66,10 +63,10 @@ static void rig_open(struct rig *rig, unsigned max, unsigned per_peer_max)
 {
     memset(rig, 0, sizeof(*rig));
     assert_int_equal(hps_loop_new(&rig->loop, NULL), HPS_OK);
-    struct hps_acceptor_options options = {.connections_max = max,
-                                           .connections_per_peer_max = per_peer_max,
-                                           .on_accept = on_accept,
-                                           .ctx = rig};
+    struct hps_acceptor_options options = {
+        .limits = {.connections_max = max, .connections_per_peer_max = per_peer_max},
+        .on_accept = on_accept,
+        .ctx = rig};
     assert_int_equal(hps_acceptor_new(rig->loop, &options, &rig->acceptor, NULL), HPS_OK);
 }
 
@@ -106,13 +103,12 @@ static void end(struct rig *rig, unsigned i)
 {
     hps_conn_free(rig->conns[i]);
     rig->conns[i] = NULL;
-    hps_acceptor_gone(rig->tickets[i]);
 }
 
 static void rig_close(struct rig *rig)
 {
     hps_acceptor_free(rig->acceptor);
-    for (unsigned i = 0; i < rig->n; i++) { /* tickets outlive the acceptor */
+    for (unsigned i = 0; i < rig->n; i++) { /* they outlive the acceptor */
         if (rig->conns[i]) {
             end(rig, i);
         }
@@ -174,11 +170,13 @@ static void test_limits_when_set_then_they_hold_for_connections_that_come(void *
     rig_connect(&rig, "127.0.0.2:0");
     rig_connect(&rig, "127.0.0.2:0");
     turn_until(&rig, 2, 0);
-    hps_acceptor_limits_set(rig.acceptor, 1, 0);
+    struct hps_peers_limits limits = {.connections_max = 1};
+    hps_acceptor_limits_set(rig.acceptor, &limits);
     assert_int_equal(hps_acceptor_connections(rig.acceptor), 2); /* those stay */
     rig_connect(&rig, "127.0.0.3:0");
     turn_until(&rig, 2, 1);
-    hps_acceptor_limits_set(rig.acceptor, 3, 1);
+    limits = (struct hps_peers_limits){.connections_max = 3, .connections_per_peer_max = 1};
+    hps_acceptor_limits_set(rig.acceptor, &limits);
     rig_connect(&rig, "127.0.0.2:0");
     turn_until(&rig, 2, 2);
     rig_connect(&rig, "127.0.0.3:0");

@@ -162,12 +162,12 @@ static void test_limits_when_raised_then_those_who_wait_are_let_in(void **state)
 
     assert_true(ask(&a, 90));
     assert_false(ask(&b, 20));
-    hps_admission_limits_set(admission, 110, 50);
+    hps_admission_limits_set(admission, 110, 50, 0);
     assert_int_equal(n_granted, 1);
     assert_ptr_equal(granted[0], &b);
     assert_int_equal(hps_admission_ask(admission, &c, 51, 0, &held, &err), HPS_RANGE);
     assert_non_null(strstr(err.text, "limit is 50"));
-    hps_admission_limits_set(admission, 50, 50); /* what is held stays */
+    hps_admission_limits_set(admission, 50, 50, 0); /* what is held stays */
     assert_int_equal(hps_admission_bytes(admission), 110);
     hps_admission_release(admission, &a);
     assert_false(ask(&c, 40));
@@ -196,6 +196,114 @@ static void test_admission_when_too_many_wait_then_refused(void **state)
     hps_admission_release(admission, &tickets[0]);
 }
 
+/* ---- shares of clients ----------------------------------------------------------------------- */
+
+enum { GREEDY = 11, MODEST = 22, OTHER = 33 };
+
+static struct hps_admission_ticket new_ticket_of(uint64_t client)
+{
+    return (struct hps_admission_ticket){.client = client, .on_granted = on_granted};
+}
+
+/* From now on a client has a quarter of 100 bytes, and of a line of so many, while others wait. */
+static void share_out(uint32_t waiting_max)
+{
+    struct hps_admission_options options = {
+        .bytes_max = 100, .reply_bytes_max = 100, .waiting_max = waiting_max, .share = 0.25};
+
+    hps_admission_free(admission);
+    admission = hps_admission_new(&options);
+    assert_non_null(admission);
+}
+
+static void test_share_when_nobody_else_waits_then_one_client_may_hold_all(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket_of(GREEDY), b = new_ticket_of(GREEDY);
+    struct hps_admission_ticket c = new_ticket_of(GREEDY);
+
+    share_out(100);
+    assert_true(ask(&a, 60));
+    assert_true(ask(&b, 40));
+    assert_false(ask(&c, 50));
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 1); /* nor is it alone in line held up by its share */
+    hps_admission_release(admission, &b);
+    hps_admission_release(admission, &c);
+}
+
+static void test_share_when_others_wait_then_whoever_holds_one_comes_after_them(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket_of(GREEDY), b = new_ticket_of(GREEDY);
+    struct hps_admission_ticket more = new_ticket_of(GREEDY);
+    struct hps_admission_ticket modest = new_ticket_of(MODEST), other = new_ticket_of(OTHER);
+
+    share_out(100);
+    assert_true(ask(&a, 50));
+    assert_true(ask(&b, 50));
+    assert_false(ask(&more, 50)); /* came first */
+    assert_false(ask(&modest, 40));
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &modest);
+    assert_true(ask(&other, 10)); /* only whoever has a share waits: no need to stand behind it */
+    hps_admission_release(admission, &b);
+    assert_int_equal(n_granted, 2); /* it holds nothing now */
+    assert_ptr_equal(granted[1], &more);
+    hps_admission_release(admission, &more);
+    hps_admission_release(admission, &modest);
+    hps_admission_release(admission, &other);
+}
+
+static void test_share_when_reached_while_waiting_then_others_come_first(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket_of(OTHER), b = new_ticket_of(OTHER);
+    struct hps_admission_ticket first = new_ticket_of(GREEDY), second = new_ticket_of(GREEDY);
+    struct hps_admission_ticket modest = new_ticket_of(MODEST);
+
+    share_out(100);
+    assert_true(ask(&a, 50));
+    assert_true(ask(&b, 50));
+    assert_false(ask(&first, 50)); /* when they came, it held nothing */
+    assert_false(ask(&second, 50));
+    assert_false(ask(&modest, 50));
+    hps_admission_release(admission, &a);
+    hps_admission_release(admission, &b);
+    assert_int_equal(n_granted, 2);
+    assert_ptr_equal(granted[0], &first);
+    assert_ptr_equal(granted[1], &modest);
+    hps_admission_release(admission, &modest);
+    assert_int_equal(n_granted, 3);
+    hps_admission_release(admission, &first);
+    hps_admission_release(admission, &second);
+}
+
+static void test_share_when_one_client_fills_half_of_the_line_then_the_rest_is_for_others(
+    void **state)
+{
+    struct hps_admission_ticket tickets[4], holder = new_ticket_of(OTHER);
+    struct hps_admission_ticket more = new_ticket_of(GREEDY), modest = new_ticket_of(MODEST);
+    bool held;
+
+    (void)state;
+    share_out(8);
+    assert_true(ask(&holder, 100));
+    for (unsigned i = 0; i < 4; i++) {
+        tickets[i] = new_ticket_of(GREEDY);
+        assert_false(ask(&tickets[i], 1));
+    }
+    assert_int_equal(hps_admission_ask(admission, &more, 1, 0, &held, &err), HPS_EXHAUSTED);
+    assert_non_null(strstr(err.text, "4 of them of this client"));
+    assert_false(ask(&modest, 1));
+    assert_true(hps_admission_cancel(admission, &modest));
+    for (unsigned i = 0; i < 4; i++) {
+        assert_true(hps_admission_cancel(admission, &tickets[i]));
+    }
+    hps_admission_release(admission, &holder);
+}
+
 /* ---- small ones go past large ones ----------------------------------------------------------- */
 
 enum { CAP = 6400, SMALL = CAP / 64, N_PASS_MAX = CAP / 8 / SMALL };
@@ -214,7 +322,7 @@ static void test_small_when_a_large_one_does_not_fit_then_goes_past_within_a_sha
     struct hps_admission_ticket medium = new_ticket(), late = new_ticket();
     struct hps_admission_ticket small[N_PASS_MAX];
 
-    hps_admission_limits_set(admission, CAP, CAP);
+    hps_admission_limits_set(admission, CAP, CAP, 0);
     assert_true(ask(&a, 5000));
     assert_false(ask(&b, 5000));
     assert_false(ask(&medium, SMALL + 1)); /* fits, but is not small */
@@ -242,7 +350,7 @@ static void test_small_when_only_such_keep_a_large_one_out_then_waits(void **sta
     struct hps_admission_ticket a = new_ticket(), b = new_ticket(), late = new_ticket();
     struct hps_admission_ticket small[2] = {new_ticket(), new_ticket()};
 
-    hps_admission_limits_set(admission, CAP, CAP);
+    hps_admission_limits_set(admission, CAP, CAP, 0);
     assert_true(ask(&a, 5000));
     assert_false(ask(&b, CAP - SMALL));
     assert_true(ask(&small[0], SMALL));
@@ -266,7 +374,7 @@ static void test_small_when_one_waits_alone_for_all_memory_then_is_not_starved(v
     struct hps_admission_ticket a = new_ticket(), b = new_ticket(), late = new_ticket();
     struct hps_admission_ticket small = new_ticket();
 
-    hps_admission_limits_set(admission, CAP, 2 * CAP);
+    hps_admission_limits_set(admission, CAP, 2 * CAP, 0);
     assert_true(ask(&a, 5000));
     assert_false(ask(&b, CAP + 1)); /* fits beside nobody */
     assert_true(ask(&small, SMALL));
@@ -286,7 +394,7 @@ static void test_small_when_a_small_one_waits_then_stands_behind_it(void **state
     struct hps_admission_ticket a = new_ticket(), b = new_ticket();
     struct hps_admission_ticket first = new_ticket(), second = new_ticket();
 
-    hps_admission_limits_set(admission, CAP, CAP);
+    hps_admission_limits_set(admission, CAP, CAP, 0);
     assert_true(ask(&a, CAP - 10));
     assert_false(ask(&b, 5000));
     assert_false(ask(&first, SMALL)); /* there is no room */
@@ -417,6 +525,11 @@ int main(void)
         ADMISSION_TEST(test_limits_when_raised_then_those_who_wait_are_let_in),
         ADMISSION_TEST(test_admission_when_too_many_wait_then_refused),
         ADMISSION_TEST(test_admission_when_those_who_wait_hold_much_then_refused),
+        ADMISSION_TEST(test_share_when_nobody_else_waits_then_one_client_may_hold_all),
+        ADMISSION_TEST(test_share_when_others_wait_then_whoever_holds_one_comes_after_them),
+        ADMISSION_TEST(test_share_when_reached_while_waiting_then_others_come_first),
+        ADMISSION_TEST(
+            test_share_when_one_client_fills_half_of_the_line_then_the_rest_is_for_others),
         ADMISSION_TEST(test_small_when_a_large_one_does_not_fit_then_goes_past_within_a_share),
         ADMISSION_TEST(test_small_when_only_such_keep_a_large_one_out_then_waits),
         ADMISSION_TEST(test_small_when_one_waits_alone_for_all_memory_then_is_not_starved),

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Connections and their seats (peers.h): those that are asked to give way to others, and those that
+ * end before their first request. Loop thread, but for who asks.
+ */
+#include "net/grpc_internal.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/container.h"
+#include "base/log.h"
+
+enum { LEAVE_GRACE_US = 2 * 1000 * 1000 }; /* for calls of a connection that gives way */
+
+/* ---- giving way ------------------------------------------------------------------------------ */
+
+static void run_leave(struct hps_task *task)
+{
+    struct hps_grpc_loop *grpc_loop = HPS_CONTAINER_OF(task, struct hps_grpc_loop, leave);
+    uint64_t now_us = hps_clock_us();
+
+    atomic_store_explicit(&grpc_loop->leave_posted, false, memory_order_release);
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+        grpc_conn_leave(conn, now_us);
+    }
+    grpc_loop_unref(grpc_loop);
+}
+
+/* Whoever admits connections, under a lock. */
+static void on_leave(void *ctx)
+{
+    struct hps_grpc_loop *grpc_loop = ctx;
+
+    if (!atomic_exchange_explicit(&grpc_loop->leave_posted, true, memory_order_acq_rel)) {
+        atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
+        grpc_loop->leave.run = run_leave;
+        hps_loop_post(grpc_loop->loop, &grpc_loop->leave);
+    }
+}
+
+void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_seat *seat)
+{
+    if (seat != NULL) {
+        hps_seat_on_leave(seat, on_leave, grpc_loop);
+    }
+}
+
+void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us)
+{
+    if (conn->leaving || conn->seat == NULL || !hps_seat_is_leaving(conn->seat)) {
+        return;
+    }
+    conn->leaving = true;
+    if (conn->calls != NULL && hps_http2_is_ready(conn->h2)) {
+        grpc_conn_drain(conn, now_us);
+    } else {
+        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "it gives way to another connection");
+    }
+}
+
+bool grpc_conn_must_go(const struct grpc_conn *conn, uint64_t now_us)
+{
+    HPS_ASSERT(conn->drain_us != 0);
+    return conn->leaving && now_us > conn->drain_us + LEAVE_GRACE_US;
+}
+
+/* ---- those that never began ------------------------------------------------------------------ */
+
+const char *hps_grpc_no_start_name(enum hps_grpc_no_start how)
+{
+    static const char *const names[HPS_GRPC_NO_STARTS] = {
+        [HPS_GRPC_TIMEOUT] = "timeout",
+        [HPS_GRPC_CERTIFICATE] = "certificate",
+        [HPS_GRPC_PROTOCOL] = "protocol",
+        [HPS_GRPC_LEFT] = "left",
+    };
+
+    HPS_ASSERT(how < HPS_GRPC_NO_STARTS);
+    return names[how];
+}
+
+static enum hps_grpc_no_start how_it_ended(const struct grpc_conn *conn,
+                                           const struct hps_error *why)
+{
+    if (conn->late || why->status == HPS_DEADLINE) {
+        return HPS_GRPC_TIMEOUT;
+    }
+    if (why->status == HPS_UNAUTHENTICATED) {
+        return HPS_GRPC_CERTIFICATE;
+    }
+    return why->status == HPS_CLOSED ? HPS_GRPC_LEFT : HPS_GRPC_PROTOCOL;
+}
+
+/* A client that connects early, and asks later than it may, does nothing wrong. Neither does a
+ * probe that opens the port and goes: it has cost nothing. */
+static bool is_to_blame(const struct grpc_conn *conn, enum hps_grpc_no_start how)
+{
+    return how == HPS_GRPC_TIMEOUT ? !hps_http2_peer_spoke(conn->h2) : hps_http2_heard(conn->h2);
+}
+
+void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)
+{
+    const struct hps_grpc_observer *observer = &conn->grpc_loop->server->observer;
+
+    if (conn->leaving || conn->drain_us != 0 || conn->grpc_loop->phase != GRPC_LOOP_SERVING ||
+        why->status == HPS_NO_MEMORY || why->status == HPS_EXHAUSTED) {
+        return; /* we ended it */
+    }
+    enum hps_grpc_no_start how = how_it_ended(conn, why);
+    if (observer->on_no_start != NULL) {
+        observer->on_no_start(observer->ctx, conn->peer, how);
+    }
+    if (!is_to_blame(conn, how)) {
+        return;
+    }
+    uint64_t n = hps_seat_failed(conn->seat, hps_clock_us());
+    if (n > 0 && how != HPS_GRPC_LEFT) {
+        HPS_LOG(WARN, "grpc",
+                "connection failed: it ended before its first request; see error, and whether the "
+                "peer is a client of this server at all",
+                HPS_STR("peer", conn->peer), HPS_STR("reason", hps_grpc_no_start_name(how)),
+                HPS_STR("error", why->text), HPS_U64("failures", n));
+    }
+}

@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who is connected: one table of peers, each with the ring of its seats, and a ring of all seats,
+ * under one lock. Who looks for a seat that may go walks a bounded piece of a ring from where the
+ * last one stopped, so that a full table costs little however large it is. Any thread.
+ */
+#include "net/peers.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/lock.h"
+
+enum {
+    N_BUCKETS = 4096,
+    LEAVING_MAX = 64,   /* connections that were told to leave and have not gone */
+    EXAMINED_MAX = 512, /* seats, for one that comes */
+    RESTING_MAX = 1024, /* peers without connections whose failures are remembered */
+    IDLE_US_MIN = 1000 * 1000,
+    TELL_US = 10 * 1000 * 1000,
+    LET_IN_US = 1000 * 1000 / HPS_PEERS_LET_IN_PER_S,
+    LET_IN_BURST_US = 1000 * 1000,
+    FAILURES_US = 60 * 1000 * 1000,
+    SLOWED_US_MIN = 10 * 1000 * 1000, /* a peer that goes on failing is slowed for as long after */
+};
+
+/* Rings that a seat is in. */
+enum ring { OF_PEER, OF_ALL, RINGS };
+
+/* The lower, the sooner it gives way. */
+enum seat_use { USE_NO_REQUEST, USE_IDLE, USE_CALLS };
+
+struct hps_seat {
+    struct hps_peers *peers;
+    struct peer *peer;
+    struct hps_seat *next[RINGS], *prev[RINGS];
+    void (*on_leave)(void *ctx); /* NULL: it cannot be asked to leave */
+    void *ctx;
+    atomic_bool leaving;
+    atomic_bool asked;              /* it has had a request */
+    _Atomic uint64_t idle_since_us; /* 0: it has calls */
+};
+
+/* In a bucket. Its seats are `n`, of which n_leaving have been told to go. */
+struct peer {
+    struct peer *next;
+    struct peer *over_next, *over_prev; /* among those with more than a share */
+    struct peer *rest_next, *rest_prev; /* among those that have no seat */
+    uint64_t client;
+    struct hps_seat *hand;
+    unsigned n;
+    unsigned n_leaving;
+    bool is_over;
+    bool is_resting;
+    uint64_t failed_until_us; /* its failures, each of which lasts for a while behind the others */
+    uint64_t let_in_us;       /* slowed: when the last one that was let in had its turn */
+    uint64_t told_us;
+    uint64_t n_untold;
+};
+
+struct hps_peers {
+    struct hps_lock lock; /* over everything here, but for the atomics of seats */
+    struct hps_peers_limits limits;
+    struct hps_peers_metrics metrics;
+    unsigned refs; /* of the owner and each seat */
+    unsigned n;    /* seats */
+    unsigned n_leaving;
+    uint64_t n_refused;
+    struct hps_seat *hand;
+    struct peer *over;
+    struct peer *rest_first, *rest_last;
+    unsigned n_resting;
+    struct peer *buckets[N_BUCKETS];
+};
+
+const char *hps_peers_refusal_name(enum hps_peers_refusal why)
+{
+    static const char *const names[HPS_PEERS_REFUSALS] = {
+        [HPS_PEERS_FULL] = "connections_max",
+        [HPS_PEERS_PEER_MAX] = "connections_per_peer_max",
+        [HPS_PEERS_SLOWED] = "slowed",
+        [HPS_PEERS_FAILED] = "failed",
+    };
+
+    HPS_ASSERT(why < HPS_PEERS_REFUSALS);
+    return names[why];
+}
+
+const char *hps_peers_loss_name(enum hps_peers_loss why)
+{
+    static const char *const names[HPS_PEERS_LOSSES] = {
+        [HPS_PEERS_IDLE] = "idle",
+        [HPS_PEERS_OVER_SHARE] = "share",
+    };
+
+    HPS_ASSERT(why < HPS_PEERS_LOSSES);
+    return names[why];
+}
+
+/* ---- rings ----------------------------------------------------------------------------------- */
+
+static void ring_add(enum ring ring, struct hps_seat **hand, struct hps_seat *seat)
+{
+    struct hps_seat *at = *hand;
+
+    if (at == NULL) {
+        seat->next[ring] = seat;
+        seat->prev[ring] = seat;
+        *hand = seat;
+        return;
+    }
+    seat->next[ring] = at; /* before the hand, so that it is the last to be looked at */
+    seat->prev[ring] = at->prev[ring];
+    at->prev[ring]->next[ring] = seat;
+    at->prev[ring] = seat;
+}
+
+static void ring_remove(enum ring ring, struct hps_seat **hand, struct hps_seat *seat)
+{
+    struct hps_seat *next = seat->next[ring];
+
+    seat->prev[ring]->next[ring] = next;
+    next->prev[ring] = seat->prev[ring];
+    if (*hand == seat) {
+        *hand = next == seat ? NULL : next;
+    }
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+static struct peer **bucket_of(struct hps_peers *peers, uint64_t client)
+{
+    return &peers->buckets[client % N_BUCKETS];
+}
+
+static void rest_remove(struct hps_peers *peers, struct peer *peer)
+{
+    HPS_ASSERT(peer->is_resting && peers->n_resting > 0);
+    if (peer->rest_prev != NULL) {
+        peer->rest_prev->rest_next = peer->rest_next;
+    } else {
+        peers->rest_first = peer->rest_next;
+    }
+    if (peer->rest_next != NULL) {
+        peer->rest_next->rest_prev = peer->rest_prev;
+    } else {
+        peers->rest_last = peer->rest_prev;
+    }
+    peer->rest_next = NULL;
+    peer->rest_prev = NULL;
+    peer->is_resting = false;
+    peers->n_resting--;
+}
+
+static void peer_free(struct hps_peers *peers, struct peer *peer)
+{
+    struct peer **at = bucket_of(peers, peer->client);
+
+    HPS_ASSERT(peer->n == 0 && peer->hand == NULL && !peer->is_over);
+    if (peer->is_resting) {
+        rest_remove(peers, peer);
+    }
+    while (*at != peer) {
+        HPS_ASSERT(*at != NULL);
+        at = &(*at)->next;
+    }
+    *at = peer->next;
+    hps_free(peer);
+}
+
+/* A peer without seats is forgotten, unless it has failed of late. */
+static void peer_rest(struct hps_peers *peers, struct peer *peer, uint64_t now_us)
+{
+    HPS_ASSERT(peer->n == 0 && !peer->is_resting);
+    if (peer->failed_until_us <= now_us) {
+        peer_free(peers, peer);
+        return;
+    }
+    peer->rest_prev = peers->rest_last;
+    if (peers->rest_last != NULL) {
+        peers->rest_last->rest_next = peer;
+    } else {
+        peers->rest_first = peer;
+    }
+    peers->rest_last = peer;
+    peer->is_resting = true;
+    if (++peers->n_resting > RESTING_MAX) {
+        peer_free(peers, peers->rest_first);
+    }
+}
+
+/* The peer, made if need be; NULL: no memory. */
+static struct peer *peer_get(struct hps_peers *peers, uint64_t client)
+{
+    struct peer **bucket = bucket_of(peers, client);
+
+    for (struct peer *peer = *bucket; peer != NULL; peer = peer->next) {
+        if (peer->client == client) {
+            return peer;
+        }
+    }
+    struct peer *peer = hps_calloc(1, sizeof *peer);
+    if (peer != NULL) {
+        peer->client = client;
+        peer->next = *bucket;
+        *bucket = peer;
+    }
+    return peer;
+}
+
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+static unsigned share_of_each(const struct hps_peers *peers)
+{
+    const struct hps_peers_limits *limits = &peers->limits;
+
+    HPS_ASSERT(limits->share >= 0 && limits->share <= 1);
+    if (limits->connections_max == 0 || limits->share == 0) {
+        return UINT32_MAX;
+    }
+    unsigned share = (unsigned)(limits->connections_max * limits->share);
+    return share > 0 ? share : 1;
+}
+
+/* Seats that it has and is to keep. */
+static unsigned seats_kept(const struct peer *peer)
+{
+    return peer->n - peer->n_leaving;
+}
+
+/* Its seats have become more or fewer, or the share has: is it among those that have more? */
+static void over_update(struct hps_peers *peers, struct peer *peer)
+{
+    bool is_over = seats_kept(peer) > share_of_each(peers);
+
+    if (is_over == peer->is_over) {
+        return;
+    }
+    peer->is_over = is_over;
+    if (is_over) {
+        peer->over_prev = NULL;
+        peer->over_next = peers->over;
+        if (peers->over != NULL) {
+            peers->over->over_prev = peer;
+        }
+        peers->over = peer;
+        return;
+    }
+    if (peer->over_prev != NULL) {
+        peer->over_prev->over_next = peer->over_next;
+    } else {
+        peers->over = peer->over_next;
+    }
+    if (peer->over_next != NULL) {
+        peer->over_next->over_prev = peer->over_prev;
+    }
+}
+
+/* NULL: nobody has more than a share. They are few: shares add up. */
+static struct peer *who_has_most(const struct hps_peers *peers)
+{
+    struct peer *most = peers->over;
+
+    for (struct peer *peer = peers->over; peer != NULL; peer = peer->over_next) {
+        most = seats_kept(peer) > seats_kept(most) ? peer : most;
+    }
+    return most;
+}
+
+/* ---- who gives way --------------------------------------------------------------------------- */
+
+/* What may go. */
+struct wanted {
+    enum seat_use use_max;
+    uint64_t idle_us_min;
+};
+
+static bool may_go(const struct hps_seat *seat, const struct wanted *wanted, uint64_t now_us,
+                   enum seat_use *out_use, uint64_t *out_since_us)
+{
+    uint64_t since_us = atomic_load_explicit(&seat->idle_since_us, memory_order_relaxed);
+    bool asked = atomic_load_explicit(&seat->asked, memory_order_relaxed);
+
+    *out_use = !asked ? USE_NO_REQUEST : since_us > 0 ? USE_IDLE : USE_CALLS;
+    *out_since_us = since_us;
+    if (seat->on_leave == NULL || hps_seat_is_leaving(seat) || *out_use > wanted->use_max) {
+        return false;
+    }
+    return *out_use == USE_CALLS || since_us + wanted->idle_us_min <= now_us;
+}
+
+/* The best of those that are looked at; NULL: none may go. */
+static struct hps_seat *find(enum ring ring, struct hps_seat **hand, unsigned n,
+                             const struct wanted *wanted, uint64_t now_us)
+{
+    struct hps_seat *best = NULL;
+    enum seat_use best_use = USE_CALLS;
+    uint64_t best_since_us = 0;
+
+    for (unsigned i = 0; i < n && i < EXAMINED_MAX; i++) {
+        struct hps_seat *seat = *hand;
+        enum seat_use use;
+        uint64_t since_us;
+        if (may_go(seat, wanted, now_us, &use, &since_us) &&
+            (best == NULL || use < best_use || (use == best_use && since_us < best_since_us))) {
+            best = seat;
+            best_use = use;
+            best_since_us = since_us;
+        }
+        *hand = seat->next[ring];
+    }
+    return best;
+}
+
+static void tell_to_leave(struct hps_peers *peers, struct hps_seat *seat, enum hps_peers_loss why)
+{
+    atomic_store_explicit(&seat->leaving, true, memory_order_release);
+    seat->peer->n_leaving++;
+    peers->n_leaving++;
+    over_update(peers, seat->peer);
+    if (peers->metrics.displaced[why] != NULL) {
+        hps_metric_add(peers->metrics.displaced[why], 1);
+    }
+    seat->on_leave(seat->ctx);
+}
+
+/* Whether one has given way to another of `peer`. */
+static bool make_room(struct hps_peers *peers, struct peer *peer, uint64_t now_us)
+{
+    struct wanted wanted = {.use_max = USE_IDLE, .idle_us_min = IDLE_US_MIN};
+    enum hps_peers_loss why = HPS_PEERS_IDLE;
+    struct hps_seat *seat = NULL;
+
+    if (peers->n_leaving >= LEAVING_MAX) {
+        return false;
+    }
+    if (seats_kept(peer) >= share_of_each(peers)) {
+        seat = find(OF_PEER, &peer->hand, peer->n, &wanted, now_us);
+    } else if (peers->over != NULL) {
+        struct peer *most = who_has_most(peers);
+        wanted = (struct wanted){.use_max = USE_CALLS, .idle_us_min = 0};
+        seat = find(OF_PEER, &most->hand, most->n, &wanted, now_us);
+        why = HPS_PEERS_OVER_SHARE;
+    } else {
+        seat = find(OF_ALL, &peers->hand, peers->n, &wanted, now_us);
+    }
+    if (seat == NULL) {
+        return false;
+    }
+    tell_to_leave(peers, seat, why);
+    return true;
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static uint64_t failure_us(const struct hps_peers *peers)
+{
+    return FAILURES_US / peers->limits.failures_max;
+}
+
+/* It fails too often, and has had its turns of this second. */
+static bool must_wait(const struct hps_peers *peers, struct peer *peer, uint64_t now_us)
+{
+    if (peers->limits.failures_max == 0 ||
+        peer->failed_until_us + failure_us(peers) <= now_us + FAILURES_US) {
+        return false;
+    }
+    if (peer->let_in_us < now_us) {
+        peer->let_in_us = now_us;
+    }
+    if (peer->let_in_us + LET_IN_US > now_us + LET_IN_BURST_US) {
+        return true;
+    }
+    peer->let_in_us += LET_IN_US;
+    return false;
+}
+
+uint64_t hps_seat_failed(struct hps_seat *seat, uint64_t now_us)
+{
+    if (seat == NULL) {
+        return 1;
+    }
+    struct hps_peers *peers = seat->peers;
+    struct peer *peer = seat->peer;
+    uint64_t n = 0;
+    hps_lock_acquire(&peers->lock);
+    if (peers->limits.failures_max > 0) {
+        uint64_t until_us = peer->failed_until_us > now_us ? peer->failed_until_us : now_us;
+        uint64_t last_us = now_us + FAILURES_US + SLOWED_US_MIN;
+        until_us += failure_us(peers);
+        peer->failed_until_us = until_us < last_us ? until_us : last_us;
+    }
+    peer->n_untold++;
+    if (peer->told_us == 0 || now_us >= peer->told_us + TELL_US) {
+        peer->told_us = now_us;
+        n = peer->n_untold;
+        peer->n_untold = 0;
+    }
+    hps_lock_release(&peers->lock);
+    return n;
+}
+
+/* ---- seats ----------------------------------------------------------------------------------- */
+
+static void count_refused(struct hps_peers *peers, enum hps_peers_refusal why)
+{
+    HPS_ASSERT(why < HPS_PEERS_REFUSALS);
+    peers->n_refused++;
+    if (peers->metrics.refused[why] != NULL) {
+        hps_metric_add(peers->metrics.refused[why], 1);
+    }
+}
+
+void hps_peers_count_refused(struct hps_peers *peers, enum hps_peers_refusal why)
+{
+    hps_lock_acquire(&peers->lock);
+    count_refused(peers, why);
+    hps_lock_release(&peers->lock);
+}
+
+/* Whether a connection of `peer` may come; makes room for it. */
+static bool may_come(struct hps_peers *peers, struct peer *peer, bool is_unix, uint64_t now_us,
+                     enum hps_peers_refusal *out_why)
+{
+    const struct hps_peers_limits *limits = &peers->limits;
+
+    if (must_wait(peers, peer, now_us)) {
+        *out_why = HPS_PEERS_SLOWED;
+    } else if (!is_unix && limits->connections_per_peer_max > 0 &&
+               peer->n >= limits->connections_per_peer_max) {
+        *out_why = HPS_PEERS_PEER_MAX;
+    } else if (limits->connections_max > 0 &&
+               peers->n - peers->n_leaving >= limits->connections_max &&
+               !make_room(peers, peer, now_us)) {
+        *out_why = HPS_PEERS_FULL;
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static void seat_add(struct hps_peers *peers, struct peer *peer, struct hps_seat *seat)
+{
+    if (peer->is_resting) {
+        rest_remove(peers, peer);
+    }
+    ring_add(OF_PEER, &peer->hand, seat);
+    ring_add(OF_ALL, &peers->hand, seat);
+    peer->n++;
+    peers->n++;
+    peers->refs++;
+    over_update(peers, peer);
+}
+
+struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
+                                 uint64_t now_us, enum hps_peers_refusal *out_why)
+{
+    struct hps_seat *seat = hps_calloc(1, sizeof *seat);
+    bool comes = false;
+
+    *out_why = HPS_PEERS_FAILED;
+    hps_lock_acquire(&peers->lock);
+    struct peer *peer = seat != NULL ? peer_get(peers, client) : NULL;
+    if (peer != NULL) {
+        comes = may_come(peers, peer, is_unix, now_us, out_why);
+    }
+    if (comes) {
+        seat->peers = peers;
+        seat->peer = peer;
+        atomic_init(&seat->leaving, false);
+        atomic_init(&seat->asked, false);
+        atomic_init(&seat->idle_since_us, now_us);
+        seat_add(peers, peer, seat);
+    } else {
+        count_refused(peers, *out_why);
+        if (peer != NULL && peer->n == 0 && !peer->is_resting) {
+            peer_free(peers, peer);
+        }
+    }
+    hps_lock_release(&peers->lock);
+    if (!comes) {
+        hps_free(seat);
+        return NULL;
+    }
+    return seat;
+}
+
+/* Unlocks. */
+static void unref(struct hps_peers *peers)
+{
+    HPS_ASSERT(peers->refs > 0 && peers->refs >= peers->n);
+    bool last = --peers->refs == 0;
+    while (last && peers->rest_first != NULL) {
+        peer_free(peers, peers->rest_first);
+    }
+    hps_lock_release(&peers->lock);
+    if (last) {
+        hps_lock_fini(&peers->lock);
+        hps_free(peers);
+    }
+}
+
+void hps_seat_free(struct hps_seat *seat)
+{
+    if (seat == NULL) {
+        return;
+    }
+    struct hps_peers *peers = seat->peers;
+    struct peer *peer = seat->peer;
+    hps_lock_acquire(&peers->lock);
+    HPS_ASSERT(peer->n > 0 && peers->n > 0);
+    ring_remove(OF_PEER, &peer->hand, seat);
+    ring_remove(OF_ALL, &peers->hand, seat);
+    if (hps_seat_is_leaving(seat)) {
+        HPS_ASSERT(peer->n_leaving > 0 && peers->n_leaving > 0);
+        peer->n_leaving--;
+        peers->n_leaving--;
+    }
+    peer->n--;
+    peers->n--;
+    over_update(peers, peer);
+    if (peer->n == 0) {
+        peer_rest(peers, peer, hps_clock_us());
+    }
+    unref(peers);
+    hps_free(seat);
+}
+
+void hps_seat_on_leave(struct hps_seat *seat, void (*on_leave)(void *ctx), void *ctx)
+{
+    hps_lock_acquire(&seat->peers->lock);
+    HPS_ASSERT(seat->on_leave == NULL && on_leave != NULL);
+    seat->on_leave = on_leave;
+    seat->ctx = ctx;
+    hps_lock_release(&seat->peers->lock);
+}
+
+bool hps_seat_is_leaving(const struct hps_seat *seat)
+{
+    return atomic_load_explicit(&seat->leaving, memory_order_acquire);
+}
+
+void hps_seat_busy(struct hps_seat *seat)
+{
+    if (seat != NULL) {
+        atomic_store_explicit(&seat->asked, true, memory_order_relaxed);
+        atomic_store_explicit(&seat->idle_since_us, 0, memory_order_relaxed);
+    }
+}
+
+void hps_seat_idle(struct hps_seat *seat, uint64_t now_us)
+{
+    if (seat != NULL) {
+        atomic_store_explicit(&seat->idle_since_us, now_us, memory_order_relaxed);
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+struct hps_peers *hps_peers_new(const struct hps_peers_limits *limits,
+                                const struct hps_peers_metrics *metrics)
+{
+    struct hps_peers *peers = hps_calloc(1, sizeof *peers);
+
+    if (peers == NULL) {
+        return NULL;
+    }
+    hps_lock_init(&peers->lock, HPS_LOCK_PEERS);
+    peers->limits = *limits;
+    if (metrics != NULL) {
+        peers->metrics = *metrics;
+    }
+    peers->refs = 1;
+    return peers;
+}
+
+void hps_peers_free(struct hps_peers *peers)
+{
+    if (peers != NULL) {
+        hps_lock_acquire(&peers->lock);
+        unref(peers);
+    }
+}
+
+void hps_peers_limits_set(struct hps_peers *peers, const struct hps_peers_limits *limits)
+{
+    hps_lock_acquire(&peers->lock);
+    peers->limits = *limits;
+    for (unsigned i = 0; i < N_BUCKETS; i++) {
+        for (struct peer *peer = peers->buckets[i]; peer != NULL; peer = peer->next) {
+            over_update(peers, peer);
+        }
+    }
+    hps_lock_release(&peers->lock);
+}
+
+unsigned hps_peers_connections(struct hps_peers *peers)
+{
+    hps_lock_acquire(&peers->lock);
+    unsigned n = peers->n;
+    hps_lock_release(&peers->lock);
+    return n;
+}
+
+uint64_t hps_peers_refused(struct hps_peers *peers)
+{
+    hps_lock_acquire(&peers->lock);
+    uint64_t n = peers->n_refused;
+    hps_lock_release(&peers->lock);
+    return n;
+}
