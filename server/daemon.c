@@ -289,9 +289,7 @@ static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 {
     struct hps_daemon *daemon = ctx;
     (void)peer;
-    hps_metric_add(hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS_FAILED,
-                                     hps_grpc_no_start_name(how), NULL, NULL, NULL),
-                   1);
+    hps_metric_add(daemon->connections_failed[how], 1);
 }
 
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
@@ -394,6 +392,11 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
 {
     struct hps_grpc_limits limits;
     daemon_grpc_limits(&daemon->options.config->server, &limits);
+    for (unsigned i = 0; i < HPS_GRPC_NO_STARTS; i++) {
+        const char *how = hps_grpc_no_start_name((enum hps_grpc_no_start)i);
+        daemon->connections_failed[i] =
+            hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS_FAILED, how, NULL, NULL, NULL);
+    }
     HPS_ASSERT(daemon->lookup != NULL && daemon->admin != NULL && daemon->readiness != NULL);
     const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection, on_no_start};
     daemon->server = hps_grpc_server_new(&limits, &observer);
