@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), folder) for folder in ("e2e", "lib")]
 from rig import (SANITIZER, Daemon, Table, default_config, model_config, scratch,  # noqa: E402,F401
                  until)
 
