@@ -72,6 +72,25 @@ def test_replies_when_small_ones_never_end_then_a_large_one_is_let_in(other):
     target.settles("reply_bytes_in_flight")
 
 
+def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_others_are_served(target):
+    """As many replies as there is room for, of all sizes, of which a byte is taken now and then."""
+    sizes = [wide(15)] * 12 + [wide(1)] * 20 + [wire.lookup("m", wire.query("a", range(n))) for n in (64, 8, 3)] * 20
+    with contextlib.ExitStack() as stack:
+        readers = []
+        for size in sizes:
+            reader = stack.enter_context(Client(target.address, source=ATTACKER, hello=wire.settings(window=0)))
+            with contextlib.suppress(Gone):
+                reader.upload(1, wire.LOOKUP, size)
+                reader.upload(3, wire.LOOKUP, size)
+            readers.append(reader)
+        for turn in range(many(20, 200)):
+            for reader in readers:
+                with contextlib.suppress(Gone):
+                    reader.send(wire.window(1, 1))
+            assert not target.ask_neighbour()["n_failures"], f"turn {turn}"
+    target.settles("reply_bytes_in_flight")
+
+
 def test_stream_when_its_window_opens_byte_by_byte_then_others_are_served(target):
     message = wire.lookup("m", wire.query("a", range(100)))
     with Client(target.address, source=ATTACKER, hello=wire.settings(window=1)) as client, contextlib.suppress(Gone):

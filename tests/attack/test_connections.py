@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that take a place and do nothing with it, or come and go; and one address that takes them all."""
+import contextlib
+import socket
+import struct
+
+import pytest
+import wire
+from target import ATTACKER, many
+from wire import Client, Gone, call
+
+SERVER = {"connections_max": 64, "handshake_timeout_ms": 60000, "reply_bytes_in_flight": "1GiB"}
+FRESH = 2  # the neighbour: every second call over a connection of its own
+
+SMALL = wire.lookup("m", wire.query("a", [1]))
+WIDE = wire.lookup("m", wire.query("a", b"\0" * 8 * 4096))
+
+
+def idle(target):
+    """Has asked once, and stays."""
+    client = Client(target.address, source=ATTACKER)
+    with contextlib.suppress(Gone):
+        client.send(call(1, wire.LOOKUP, SMALL))
+    return client
+
+
+def mute(target):
+    return wire.connect(target.address, source=ATTACKER)
+
+
+def half_a_hello(target):
+    sock = wire.connect(target.address, source=ATTACKER)
+    with contextlib.suppress(OSError):
+        sock.sendall(wire.PREFACE[:10])
+    return sock
+
+
+def half_closed(target):
+    client = Client(target.address, source=ATTACKER)
+    with contextlib.suppress(Gone, OSError):
+        client.sock.shutdown(socket.SHUT_WR)
+    return client
+
+
+def busy(target):
+    """Has a call under way whose reply it does not take."""
+    client = Client(target.address, source=ATTACKER, hello=wire.settings(window=0))
+    with contextlib.suppress(Gone):
+        client.upload(1, wire.LOOKUP, WIDE)
+    return client
+
+
+KINDS = {"idle": idle, "mute": mute, "half a hello": half_a_hello, "half-closed": half_closed, "busy": busy}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_connections_when_one_address_takes_all_then_others_get_theirs(target, kind):
+    with contextlib.ExitStack() as stack:
+        for _ in range(64):
+            with contextlib.suppress(ConnectionError):
+                stack.enter_context(contextlib.closing(KINDS[kind](target)))
+        for _ in range(many(5, 50)):
+            assert not target.ask_neighbour()["n_failures"]
+
+
+def test_connections_when_one_address_opens_them_all_the_time_then_others_get_theirs(target):
+    with contextlib.ExitStack() as stack:
+        for _ in range(many(400, 4000)):
+            with contextlib.suppress(ConnectionError):
+                stack.enter_context(contextlib.closing(mute(target)))
+        assert not target.ask_neighbour()["n_failures"]
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "in the middle of a frame"])
+def test_connections_when_they_come_and_go_then_others_are_served(target, how):
+    for _ in range(many(300, 5000)):
+        sock = wire.connect(target.address, source=ATTACKER)
+        with contextlib.suppress(OSError):
+            if how == "reset":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if how == "in the middle of a frame":
+                sock.sendall(wire.PREFACE + wire.settings() + call(1, wire.LOOKUP, SMALL)[:60])
+        sock.close()
+
+
+def test_connection_when_it_never_says_hello_then_closed(other):
+    target = other(server={"handshake_timeout_ms": 300})
+    with target.beside():
+        for kind in (mute, half_a_hello):
+            with kind(target) as sock, contextlib.suppress(ConnectionError):
+                while sock.recv(4096):
+                    pass
+
+
+def test_address_when_its_connections_fail_all_the_time_then_it_alone_is_slowed(other):
+    target = other(server={"handshake_failures_max": 20}, client={"fresh": 2})
+    with target.beside():
+        for _ in range(many(100, 1000)):
+            with contextlib.suppress(OSError), wire.connect(target.address, source=ATTACKER) as sock:
+                sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 3)
+                while sock.recv(4096):
+                    pass
+        failed, refused = target.metric("connections_failed_total"), target.metric("connections_refused_total")
+        assert failed >= 20 and refused > 0 and failed + refused >= many(100, 1000), (failed, refused)
+        assert target.daemon.log().count('msg="connection failed') < many(20, 200)
