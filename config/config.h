@@ -320,6 +320,9 @@ bool hps_config_caches_whole(const struct hps_config_model *model);
 bool hps_config_has_tls(const struct hps_config_server *server);
 bool hps_config_listener_tls(const struct hps_config_server *server,
                              const struct hps_config_listener *listener);
+/* Does http_listen speak TLS? On loopback not, as probes of this machine know nothing of
+ * certificates. */
+bool hps_config_http_tls(const struct hps_config_server *server);
 /* "unix:...", 127.0.0.0/8, [::1] or localhost. */
 bool hps_config_address_is_local(const char *address);
 

@@ -346,6 +346,12 @@ bool hps_config_listener_tls(const struct hps_config_server *server,
            unix_path(listener->address) == NULL;
 }
 
+bool hps_config_http_tls(const struct hps_config_server *server)
+{
+    return hps_config_listener_tls(server, &server->http_listen) &&
+           !hps_config_address_is_local(server->http_listen.address);
+}
+
 static hps_status check_listener(const struct hps_config *config, const char *name,
                                  const struct hps_config_listener *listener, bool tls,
                                  struct hps_error *err)
@@ -373,7 +379,7 @@ static hps_status check_listener(const struct hps_config *config, const char *na
         return hps_error_set(
             err, HPS_INVALID,
             "%s: server.%s: got \"%.200s\", which is open to the network, without TLS; "
-            "expected server.tls (not for http_listen), or \"plaintext\": true",
+            "expected server.tls, or \"plaintext\": true",
             config->file, name, address);
     }
     return HPS_OK;
@@ -447,7 +453,8 @@ static hps_status check_listeners(const struct hps_config *config, struct hps_er
                                 hps_config_listener_tls(server, listener), err);
     }
     if (status == HPS_OK && server->http_listen.address[0] != '\0') {
-        status = check_listener(config, "http_listen", &server->http_listen, false, err);
+        status = check_listener(config, "http_listen", &server->http_listen,
+                                hps_config_http_tls(server), err);
     }
     bool admin_tls = hps_config_listener_tls(server, admin);
     if (status == HPS_OK) {

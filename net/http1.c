@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * HTTP/1.1 for scrapers and probes: read one head, answer it, close. Runs on the thread of its
- * loop.
+ * loop. What TLS costs is bounded by the connections there may be: in one turn of the loop each of
+ * them is at most one handshake.
  */
 #include "net/http1.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -19,9 +21,10 @@
 #define LINGER_US 2000000u /* for the peer to take the answer in and close */
 
 enum phase {
-    PHASE_HEAD,   /* the request is being read */
-    PHASE_SEND,   /* the answer is being written */
-    PHASE_LINGER, /* it is with the kernel; the peer is to close first */
+    PHASE_HANDSHAKE, /* TLS; over at once without */
+    PHASE_HEAD,      /* the request is being read */
+    PHASE_SEND,      /* the answer is being written */
+    PHASE_LINGER,    /* it is with the kernel; the peer is to close first */
 };
 
 struct exchange {
@@ -55,11 +58,16 @@ static void exchange_sane(const struct exchange *ex)
     HPS_ASSERT((ex->n_out > 0) == (ex->phase == PHASE_SEND));
 }
 
-/* On to the next phase, which must end within `timeout_us`. */
-static void phase_set(struct exchange *ex, enum phase to, uint64_t timeout_us)
+/* On to the next phase. */
+static void phase_set(struct exchange *ex, enum phase to)
 {
     HPS_ASSERT(to == ex->phase + 1);
     ex->phase = to;
+}
+
+/* What is left must end within `timeout_us`. */
+static void limit(struct exchange *ex, uint64_t timeout_us)
+{
     hps_timer_set_after(ex->http->loop, &ex->timer, timeout_us);
 }
 
@@ -96,6 +104,10 @@ static const char *reason_of(int status)
         return "OK";
     case 400:
         return "Bad Request";
+    case 401:
+        return "Unauthorized";
+    case 403:
+        return "Forbidden";
     case 404:
         return "Not Found";
     case 405:
@@ -135,12 +147,21 @@ static void send_more(struct exchange *ex)
         }
     }
     /* Closing while the peer still sends would reset the connection and lose the answer. */
-    phase_set(ex, PHASE_LINGER, LINGER_US);
+    phase_set(ex, PHASE_LINGER);
+    limit(ex, LINGER_US);
     exchange_sane(ex);
     hps_conn_shutdown_write(ex->conn);
     if (hps_conn_want(ex->conn, HPS_LOOP_READ) != HPS_OK) {
         exchange_free(ex);
     }
+}
+
+/* What a status has in its head beside what all have. */
+static const char *header_of(int status)
+{
+    return status == 405   ? "Allow: GET, HEAD\r\n"
+           : status == 401 ? "WWW-Authenticate: Bearer\r\n"
+                           : "";
 }
 
 /* Send ex->reply. May free `ex`. */
@@ -151,13 +172,14 @@ static void answer(struct exchange *ex, bool with_body)
                         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s"
                         "Cache-Control: no-store\r\nConnection: close\r\n\r\n",
                         reply->status, reason_of(reply->status), reply->content_type,
-                        reply->body.size, reply->status == 405 ? "Allow: GET, HEAD\r\n" : "");
+                        reply->body.size, header_of(reply->status));
     HPS_ASSERT(size > 0 && (size_t)size < sizeof(ex->out_head));
     size_t body_size = with_body ? reply->body.size : 0;
     ex->out[0] = (struct iovec){.iov_base = ex->out_head, .iov_len = (size_t)size};
     ex->out[1] = (struct iovec){.iov_base = reply->body.data, .iov_len = body_size};
     ex->n_out = 2;
-    phase_set(ex, PHASE_SEND, ex->http->options.send_timeout_us);
+    phase_set(ex, PHASE_SEND);
+    limit(ex, ex->http->options.send_timeout_us);
     send_more(ex);
 }
 
@@ -188,8 +210,29 @@ static bool header_is_valid(const char *line, size_t size)
     return true;
 }
 
-static bool headers_are_valid(const char *at, const char *end)
+/* The value of "Name: value" if the name is `name`, in lower case; else NULL. Ends it with a NUL.
+ */
+static char *value_of(char *line, size_t size, const char *name)
 {
+    char *value = (char *)memchr(line, ':', size) + 1;
+    char *end = line + size;
+    if ((size_t)(value - 1 - line) != strlen(name) || strncasecmp(line, name, strlen(name)) != 0) {
+        return NULL;
+    }
+    while (value < end && (*value == ' ' || *value == '\t')) {
+        value++;
+    }
+    while (end > value && (end[-1] == ' ' || end[-1] == '\t')) {
+        end--;
+    }
+    *end = '\0'; /* behind it the line ends, or blanks do */
+    return value;
+}
+
+/* Judges all and finds the one that counts; false: malformed, or there are two of it. */
+static bool parse_headers(char *at, const char *end, const char **out_authorization)
+{
+    *out_authorization = NULL;
     while (at < end) {
         const char *eol = memchr(at, '\n', (size_t)(end - at));
         size_t size = (size_t)((eol ? eol : end) - at);
@@ -197,6 +240,11 @@ static bool headers_are_valid(const char *at, const char *end)
         if (text > 0 && !header_is_valid(at, text)) {
             return false;
         }
+        char *value = text > 0 ? value_of(at, text, "authorization") : NULL;
+        if (value && *out_authorization) {
+            return false;
+        }
+        *out_authorization = value ? value : *out_authorization;
         at += size + 1;
     }
     return true;
@@ -228,14 +276,14 @@ static bool parse_request_line(char *line, const char **out_method, const char *
 static void respond(struct exchange *ex)
 {
     char *eol = strchr(ex->head, '\n');
-    if (!eol || !headers_are_valid(eol + 1, ex->head + ex->head_size)) {
+    struct hps_http1_request request = {.conn = ex->conn};
+    if (!eol || !parse_headers(eol + 1, ex->head + ex->head_size, &request.authorization)) {
         answer_plain(ex, 400, true);
         return;
     }
     eol[eol > ex->head && eol[-1] == '\r' ? -1 : 0] = '\0';
     const char *method;
-    const char *path;
-    if (!parse_request_line(ex->head, &method, &path)) {
+    if (!parse_request_line(ex->head, &method, &request.path)) {
         answer_plain(ex, 400, true);
         return;
     }
@@ -245,11 +293,11 @@ static void respond(struct exchange *ex)
         return;
     }
     const struct hps_http1_options *options = &ex->http->options;
-    hps_status status = options->on_get(options->ctx, path, &ex->reply);
+    hps_status status = options->on_get(options->ctx, &request, &ex->reply);
     if (status != HPS_OK) {
         HPS_LOG(ERROR, "http",
                 "HTTP request failed: the reply could not be made; the client gets status 500",
-                HPS_STR("path", path), HPS_STR("reason", hps_status_text(status)));
+                HPS_STR("path", request.path), HPS_STR("reason", hps_status_text(status)));
         answer_plain(ex, 500, !is_head);
     } else if (ex->reply.status == 404 && ex->reply.body.size == 0) {
         answer_plain(ex, 404, !is_head);
@@ -306,6 +354,28 @@ static void read_head(struct exchange *ex)
 }
 
 /* May free `ex`. */
+static void shake_hands(struct exchange *ex)
+{
+    struct hps_error err = {0};
+    hps_status status = hps_conn_handshake(ex->conn, &err);
+    if (status == HPS_AGAIN) {
+        return;
+    }
+    if (status == HPS_OK) {
+        phase_set(ex, PHASE_HEAD);
+        status = hps_conn_want(ex->conn, HPS_LOOP_READ);
+    } else {
+        HPS_LOG(INFO, "http", "handshake failed: see the reason; the connection is closed",
+                HPS_STR("reason", err.text));
+    }
+    if (status != HPS_OK) {
+        exchange_free(ex);
+        return;
+    }
+    exchange_sane(ex);
+}
+
+/* May free `ex`. */
 static void drain(struct exchange *ex)
 {
     char sink[4096];
@@ -322,6 +392,9 @@ static void on_ready(void *ctx, unsigned events)
     (void)events;
     exchange_sane(ex);
     switch (ex->phase) {
+    case PHASE_HANDSHAKE:
+        shake_hands(ex);
+        break;
     case PHASE_HEAD:
         read_head(ex);
         break;
@@ -374,12 +447,12 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
     }
     http->exchanges = ex;
     http->n_exchanges++;
-    if (hps_conn_attach(conn, http->loop, 0, on_ready, ex) != HPS_OK ||
-        hps_conn_want(conn, HPS_LOOP_READ) != HPS_OK) {
+    limit(ex, http->options.head_timeout_us);
+    if (hps_conn_attach(conn, http->loop, 0, on_ready, ex) != HPS_OK) {
         exchange_free(ex);
         return;
     }
-    hps_timer_set_after(http->loop, &ex->timer, http->options.head_timeout_us);
+    shake_hands(ex);
 }
 
 hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
@@ -405,7 +478,7 @@ hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
         hps_free(http);
         return status;
     }
-    status = hps_acceptor_add(http->acceptor, listen_fd, NULL, 0, true, err);
+    status = hps_acceptor_add(http->acceptor, listen_fd, options->tls, 0, true, err);
     if (status != HPS_OK) {
         hps_http1_free(http);
         return status;

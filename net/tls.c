@@ -52,6 +52,7 @@ static void phase_set(struct hps_tls_session *session, enum tls_phase to)
 }
 
 static const unsigned char alpn_h2[] = {2, 'h', '2'};
+static const unsigned char alpn_http1[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 
 static pthread_once_t signal_once = PTHREAD_ONCE_INIT;
 
@@ -96,10 +97,10 @@ static hps_status file_error(struct hps_error *err, const char *what, const char
 static int select_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_size,
                        const unsigned char *in, unsigned in_size, void *ctx)
 {
-    (void)ssl;
-    (void)ctx;
+    const unsigned char *ours = ctx;
     unsigned char *chosen = NULL;
-    if (SSL_select_next_proto(&chosen, out_size, alpn_h2, sizeof(alpn_h2), in, in_size) !=
+    (void)ssl;
+    if (SSL_select_next_proto(&chosen, out_size, ours, 1u + ours[0], in, in_size) !=
         OPENSSL_NPN_NEGOTIATED) {
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     }
@@ -191,7 +192,8 @@ static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_c
                                  SSL_OP_CIPHER_SERVER_PREFERENCE);
     SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
     if (options->server) {
-        SSL_CTX_set_alpn_select_cb(ctx, select_alpn, NULL);
+        const unsigned char *ours = options->http1 ? alpn_http1 : alpn_h2;
+        SSL_CTX_set_alpn_select_cb(ctx, select_alpn, (void *)(uintptr_t)ours); /* only read */
         SSL_CTX_set_session_id_context(ctx, session_id, sizeof(session_id) - 1);
     }
     hps_status status = HPS_OK;
@@ -220,7 +222,7 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
     atomic_init(&tls->refs, 1);
     hps_lock_init(&tls->lock, HPS_LOCK_TLS);
     tls->server = options->server;
-    tls->any_protocol = options->any_protocol;
+    tls->any_protocol = options->any_protocol || options->http1;
     tls->server_name = options->server_name ? hps_strdup(options->server_name) : NULL;
     hps_status status = HPS_OK;
     if (options->server_name && !tls->server_name) {

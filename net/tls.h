@@ -27,6 +27,7 @@ struct hps_tls_options {
      * which hps_tls_session_new gets. */
     const char *server_name;
     bool any_protocol; /* client: no HTTP/2; no ALPN is offered or expected */
+    bool http1;        /* server: HTTP/1.1 instead, of clients that name no protocol, too */
 };
 
 /* Reads the files now. INVALID or IO naming the file and OpenSSL's reason. From the first one on,

@@ -259,21 +259,36 @@ hps_status daemon_read_token(const struct hps_config_server *config, char **out_
     return HPS_OK;
 }
 
-hps_status daemon_make_tls(const struct hps_config_server *config, struct hps_tls **out_tls,
+static hps_status make_context(const struct hps_config_tls *config, bool http1,
+                               struct hps_tls **out_tls, struct hps_error *err)
+{
+    const struct hps_tls_options tls = {
+        .server = true,
+        .cert_file = config->certificate,
+        .key_file = config->key,
+        .ca_file = config->client_ca[0] != '\0' ? config->client_ca : NULL,
+        .peer_optional = http1 || !config->require_client_certificate, /* probes have none */
+        .http1 = http1};
+    hps_status status = hps_tls_new(&tls, out_tls, err);
+    return status == HPS_OK ? status : hps_error_prefix(err, HPS_INVALID, "server.tls");
+}
+
+hps_status daemon_make_tls(const struct hps_config_server *config, struct daemon_tls *out_tls,
                            struct hps_error *err)
 {
-    *out_tls = NULL;
+    *out_tls = (struct daemon_tls){NULL, NULL};
     if (!hps_config_has_tls(config)) {
         return HPS_OK;
     }
-    bool has_ca = config->tls.client_ca[0] != '\0';
-    const struct hps_tls_options tls = {.server = true,
-                                        .cert_file = config->tls.certificate,
-                                        .key_file = config->tls.key,
-                                        .ca_file = has_ca ? config->tls.client_ca : NULL,
-                                        .peer_optional = !config->tls.require_client_certificate};
-    hps_status status = hps_tls_new(&tls, out_tls, err);
-    return status == HPS_OK ? status : hps_error_prefix(err, HPS_INVALID, "server.tls");
+    hps_status status = make_context(&config->tls, false, &out_tls->grpc, err);
+    return status == HPS_OK ? make_context(&config->tls, true, &out_tls->http, err) : status;
+}
+
+void daemon_tls_free(struct daemon_tls *tls)
+{
+    hps_tls_unref(tls->grpc);
+    hps_tls_unref(tls->http);
+    *tls = (struct daemon_tls){NULL, NULL};
 }
 
 /* ---- services -------------------------------------------------------------------------------- */
@@ -617,7 +632,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_block_pool_free(daemon->blocks);
     hps_rpc_metrics_free(daemon->rpc_metrics);
     hps_metrics_free(daemon->metrics);
-    hps_tls_unref(daemon->tls);
+    daemon_tls_free(&daemon->tls);
     hps_listeners_close(&daemon->listeners);
     hps_free(daemon->admin_token_sha256);
     hps_free(daemon->threads);

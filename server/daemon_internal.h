@@ -39,6 +39,12 @@ struct loop_thread {
     atomic_bool echo_pending;
 };
 
+/* The same certificate in two contexts, as the protocols differ; both or neither. */
+struct daemon_tls {
+    struct hps_tls *grpc;
+    struct hps_tls *http; /* a client certificate may be shown */
+};
+
 enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED };
 
 /* A field for each part of the program, in the order in which they are made; no part knows this
@@ -75,7 +81,7 @@ struct hps_daemon {
     struct hps_reflection_service *reflection;
     struct hps_reflection_service *admin_reflection;
     struct hps_grpc_server *server;
-    struct hps_tls *tls;
+    struct daemon_tls tls;
     char *admin_token_sha256; /* hex; NULL: no token */
     struct hps_listeners listeners;
     const char *grpc_addresses[HPS_LISTENERS_MAX];
@@ -107,9 +113,10 @@ void daemon_lookup_limits(const struct hps_config_server *config,
 /* Hex of the token's SHA-256; NULL: no token is asked for. The caller's, hps_free. */
 hps_status daemon_read_token(const struct hps_config_server *config, char **out_sha256,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* NULL: no TLS. A reference of the caller's. */
-hps_status daemon_make_tls(const struct hps_config_server *config, struct hps_tls **out_tls,
+/* None of it: no TLS. owner: the caller, daemon_tls_free, also on failure */
+hps_status daemon_make_tls(const struct hps_config_server *config, struct daemon_tls *out_tls,
                            struct hps_error *err) HPS_MUST_CHECK;
+void daemon_tls_free(struct daemon_tls *tls);
 
 /* reload.c */
 void daemon_reload(struct hps_daemon *daemon);

@@ -88,7 +88,7 @@ static hps_status check_inherited(const struct hps_config_server *config,
         !hps_config_address_is_local(listener->address)) {
         return hps_error_set(err, HPS_INVALID,
                              "LISTEN_FDS: the %s socket is %s, open to the network, without TLS; "
-                             "expected server.tls (not for http), or \"plaintext\": true",
+                             "expected server.tls, or \"plaintext\": true",
                              name, listener->address);
     }
     if (listener->kind == HPS_LISTENER_ADMIN && !listener->is_unix &&
@@ -122,8 +122,9 @@ static hps_status adopt(const struct hps_config_server *config, struct hps_liste
                              listener->address);
     }
     bool plaintext = is_plaintext(config, kind, listener->address);
-    listener->tls =
-        kind != HPS_LISTENER_HTTP && !listener->is_unix && !plaintext && hps_config_has_tls(config);
+    bool stays_here = listener->is_unix ||
+                      (kind == HPS_LISTENER_HTTP && hps_config_address_is_local(listener->address));
+    listener->tls = !stays_here && !plaintext && hps_config_has_tls(config);
     return check_inherited(config, listener, plaintext, err);
 }
 
@@ -156,7 +157,8 @@ hps_status hps_listeners_open(const struct hps_config_server *config,
     }
     if (status == HPS_OK && !have[HPS_LISTENER_HTTP] && config->http_listen.address != NULL &&
         config->http_listen.address[0] != '\0') {
-        status = open_one(out_listeners, HPS_LISTENER_HTTP, &config->http_listen, false, err);
+        status = open_one(out_listeners, HPS_LISTENER_HTTP, &config->http_listen,
+                          hps_config_http_tls(config), err);
     }
     if (status == HPS_OK && !have[HPS_LISTENER_ADMIN]) {
         status = open_one(out_listeners, HPS_LISTENER_ADMIN, &config->admin_listen,

@@ -116,7 +116,7 @@ struct limits_task {
 
 struct prepared {
     char *admin_token_sha256;
-    struct hps_tls *tls;
+    struct daemon_tls tls;
     struct hps_strings model_roots;
     int audit_fd;               /* -1: none */
     struct limits_task *limits; /* one a loop */
@@ -125,7 +125,7 @@ struct prepared {
 static void prepared_free(struct prepared *prepared)
 {
     hps_free(prepared->admin_token_sha256);
-    hps_tls_unref(prepared->tls);
+    daemon_tls_free(&prepared->tls);
     hps_strings_fini(&prepared->model_roots);
     if (prepared->audit_fd >= 0) {
         close(prepared->audit_fd);
@@ -218,10 +218,11 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     prepared->admin_token_sha256 = NULL;
     hps_audit_reopened(daemon->audit, prepared->audit_fd);
     prepared->audit_fd = -1;
-    HPS_ASSERT(prepared->tls == NULL || daemon->tls != NULL);
-    if (prepared->tls != NULL) {
-        hps_tls_renew(daemon->tls, prepared->tls);
-        prepared->tls = NULL;
+    HPS_ASSERT(prepared->tls.grpc == NULL || daemon->tls.grpc != NULL);
+    if (prepared->tls.grpc != NULL) {
+        hps_tls_renew(daemon->tls.grpc, prepared->tls.grpc);
+        hps_tls_renew(daemon->tls.http, prepared->tls.http);
+        prepared->tls = (struct daemon_tls){NULL, NULL};
     }
     while (prepared->limits != NULL) {
         struct limits_task *one = prepared->limits;

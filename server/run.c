@@ -127,7 +127,7 @@ static hps_status start_acceptors(struct hps_daemon *daemon, struct hps_error *e
         HPS_ASSERT(fd >= 0);
         listener->fd = -1;
         status = hps_acceptor_add(admin ? daemon->admin_acceptor : daemon->acceptor, fd,
-                                  listener->tls ? daemon->tls : NULL,
+                                  listener->tls ? daemon->tls.grpc : NULL,
                                   admin ? LISTENER_ADMIN : LISTENER_PUBLIC,
                                   listener->is_unix && !listener->inherited, err);
     }
@@ -147,9 +147,11 @@ static void append_reason(void *ctx, const char *reason)
     hps_ignore(hps_buf_printf(ctx, "%s\n", reason)); /* a shorter page is still a true one */
 }
 
-static hps_status on_get(void *ctx, const char *path, struct hps_http1_reply *reply)
+static hps_status on_get(void *ctx, const struct hps_http1_request *request,
+                         struct hps_http1_reply *reply)
 {
     struct hps_daemon *daemon = ctx;
+    const char *path = request->path;
     if (strcmp(path, "/healthz") == 0) {
         reply->status = 200;
         return hps_buf_append(&reply->body, "ok\n", 3);
@@ -170,7 +172,7 @@ static hps_status on_get(void *ctx, const char *path, struct hps_http1_reply *re
 
 static hps_status start_http(struct hps_daemon *daemon, struct hps_error *err)
 {
-    const struct hps_http1_options options = {
+    struct hps_http1_options options = {
         .connections_max = HTTP_CONNECTIONS_MAX,
         .head_timeout_us = (uint64_t)daemon->options.config->server.http_head_timeout_ms * 1000,
         .send_timeout_us = (uint64_t)daemon->options.config->server.reply_stall_timeout_ms * 1000,
@@ -182,6 +184,7 @@ static hps_status start_http(struct hps_daemon *daemon, struct hps_error *err)
         if (listener->kind == HPS_LISTENER_HTTP && daemon->http == NULL) {
             int fd = listener->fd;
             listener->fd = -1;
+            options.tls = listener->tls ? daemon->tls.http : NULL;
             return hps_http1_new(daemon->loop, fd, &options, &daemon->http, err);
         }
     }

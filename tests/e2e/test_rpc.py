@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listeners, TLS, health, reflection, HTTP, and calls that end early."""
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -451,6 +452,63 @@ def test_mtls_when_required_then_only_clients_of_the_authority_are_served(work):
                 ask(secure(daemon, authority, pair), "m", {"a": [1]})
         daemon.ctl("--tls-ca", authority.path, "--tls-cert", client[0], "--tls-key", client[1], "ping")
         daemon.ctl("--tls-ca", authority.path, "ping", code=3)
+
+
+def page(daemon, path, authority=None, pair=None, headers=(), alpn=("http/1.1",)):
+    """Status and body of a page; over TLS if an authority is given."""
+    port = int(daemon.http.rsplit(":", 1)[1])
+    if authority is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    else:
+        context = ssl.create_default_context(cafile=authority.path)
+        context.set_alpn_protocols(list(alpn))
+        if pair:
+            context.load_cert_chain(*pair)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=context)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers=dict(headers))
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+
+def test_http_when_beyond_loopback_then_it_speaks_the_tls_of_the_others_and_renews_it(work):
+    authority = Authority(work, "ca")
+    certificate, key = authority.issue("server")
+    small = Small(work, server={"tls": {"certificate": certificate, "key": key}},
+                  flags=["--http-listen", "0.0.0.0:0"])
+    with small.daemon as daemon:
+        for alpn in ("http/1.1",), ("h2", "http/1.1"), ():
+            assert page(daemon, "/readyz", authority, alpn=alpn) == (200, "ready\n")
+        status, text = page(daemon, "/metrics", authority)
+        assert status == 200 and "hpsd_build_info" in text
+        assert page(daemon, "/none", authority)[0] == 404
+        with pytest.raises(ssl.SSLError):
+            page(daemon, "/readyz", authority, alpn=("h2",))
+        with pytest.raises(ssl.SSLError):
+            page(daemon, "/readyz", Authority(work, "stranger"))
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            page(daemon, "/readyz")  # without TLS
+        assert page(daemon, "/readyz", authority)[0] == 200
+        renewed = authority.issue("renewed")
+        os.replace(renewed[1], key)
+        os.replace(renewed[0], certificate)
+        daemon.send(signal.SIGHUP)
+        address = ("127.0.0.1", int(daemon.http.rsplit(":", 1)[1]))
+        until(lambda: ssl.get_server_certificate(address).strip() == read(certificate).decode().strip(),
+              "the new certificate")
+
+
+def test_http_when_a_client_shakes_hands_slowly_then_others_are_answered(work):
+    authority = Authority(work, "ca")
+    certificate, key = authority.issue("server")
+    small = Small(work, server={"tls": {"certificate": certificate, "key": key}},
+                  flags=["--http-listen", "0.0.0.0:0"])
+    with small.daemon as daemon, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", int(daemon.http.rsplit(":", 1)[1]))
+        for _ in range(80):  # more than there are places
+            one = stack.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+            one.sendall(b"\x16\x03\x01")
+        assert page(daemon, "/healthz", authority) == (200, "ok\n")
 
 
 def test_tls_when_files_are_bad_then_the_daemon_names_them_and_does_not_start(work):

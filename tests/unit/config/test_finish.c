@@ -159,9 +159,34 @@ static void test_listener_when_open_to_the_network_then_needs_tls_or_plaintext(v
         assert_false(hps_config_listener_tls(&config->server, &config->server.listen.items[0]));
         hps_config_free(config);
     }
-    finish_bad(FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\",\"tls\":{\"certificate\":\"c\","
-                         "\"key\":\"k\"}}"),
-               NULL, "server.http_listen");
+    finish_bad(FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\"}"), NULL, "server.http_listen");
+}
+
+static void test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_plaintext(
+    void **state)
+{
+    (void)state;
+#define WITH_TLS(listener)                                                               \
+    FILE_WITH("\"server\":{\"http_listen\":" listener ",\"tls\":{\"certificate\":\"c\"," \
+              "\"key\":\"k\"}}")
+    static const struct {
+        const char *file;
+        bool tls;
+    } cases[] = {
+        {WITH_TLS("\"0.0.0.0:1\""), true},
+        {WITH_TLS("\"[::]:1\""), true},
+        {WITH_TLS("{\"address\":\"0.0.0.0:1\",\"plaintext\":true}"), false},
+        {WITH_TLS("\"127.0.0.1:1\""), false},
+        {WITH_TLS("\"unix:/h\""), false},
+        {FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\",\"plaintext\":true}"), false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hps_config *config = parse_good(cases[i].file, NULL);
+        finish_good(config, NULL);
+        assert_int_equal(hps_config_http_tls(&config->server), cases[i].tls);
+        hps_config_free(config);
+    }
+#undef WITH_TLS
 }
 
 static void test_listener_when_local_then_allowed_in_plaintext(void **state)
@@ -408,6 +433,8 @@ int main(void)
         cmocka_unit_test(test_finish_when_no_state_dir_then_refused),
         cmocka_unit_test(test_flags_when_given_then_they_win),
         cmocka_unit_test(test_listener_when_open_to_the_network_then_needs_tls_or_plaintext),
+        cmocka_unit_test(
+            test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_plaintext),
         cmocka_unit_test(test_listener_when_local_then_allowed_in_plaintext),
         cmocka_unit_test(test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not),
         cmocka_unit_test(test_listener_when_address_is_malformed_then_refused),

@@ -29,15 +29,26 @@ struct rig {
     struct hps_addr addr;
     unsigned n_gets;
     char path[256];
+    char authorization[256]; /* "-": none */
 };
 
 static char answer[BODY_BYTES_MAX + 4096];
 
-static hps_status on_get(void *ctx, const char *path, struct hps_http1_reply *reply)
+static hps_status on_get(void *ctx, const struct hps_http1_request *request,
+                         struct hps_http1_reply *reply)
 {
     struct rig *rig = ctx;
     rig->n_gets++;
+    const char *path = request->path;
+    const char *authorization = request->authorization;
     snprintf(rig->path, sizeof(rig->path), "%s", path);
+    snprintf(rig->authorization, sizeof(rig->authorization), "%s",
+             authorization != NULL ? authorization : "-");
+    assert_non_null(request->conn);
+    if (strcmp(path, "/secret") == 0) {
+        reply->status = authorization != NULL ? 403 : 401;
+        return hps_buf_printf(&reply->body, "no\n");
+    }
     if (strcmp(path, "/fail") == 0) {
         return HPS_NO_MEMORY;
     }
@@ -227,6 +238,47 @@ static void test_request_when_wrong_then_the_right_refusal(void **state)
     rig_close(&rig);
 }
 
+static void test_request_when_it_has_an_authorization_then_the_page_gets_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *headers, *value;
+    } cases[] = {
+        {"", "-"},
+        {"Host: a\r\nAuthorization: Bearer abc\r\nAccept: */*\r\n", "Bearer abc"},
+        {"aUTHORIZATION:\t x y \t\r\n", "x y"},
+        {"Authorization:\n", ""},
+        {"Authorization: a\nB: c\n", "a"},
+        {"Authorizatio: a\r\nAuthorizations: b\r\nX-Authorization: c\r\n", "-"},
+    };
+    struct rig rig;
+    rig_open(&rig);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char request[256];
+        snprintf(request, sizeof(request), "GET /metrics HTTP/1.1\r\n%s\r\n", cases[i].headers);
+        assert_starts(ask(&rig, request), "HTTP/1.1 200 ");
+        assert_string_equal(rig.authorization, cases[i].value);
+    }
+    /* Who is it? A proxy may have judged the other one. */
+    assert_starts(
+        ask(&rig, "GET /metrics HTTP/1.1\r\nAuthorization: a\r\nauthorization: b\r\n\r\n"),
+        "HTTP/1.1 400 ");
+    rig_close(&rig);
+}
+
+static void test_reply_when_not_allowed_then_the_client_is_told_what_to_show(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_open(&rig);
+    assert_starts(ask(&rig, "GET /secret HTTP/1.1\r\n\r\n"), "HTTP/1.1 401 Unauthorized\r\n");
+    assert_non_null(strstr(answer, "\r\nWWW-Authenticate: Bearer\r\n"));
+    assert_starts(ask(&rig, "GET /secret HTTP/1.1\r\nAuthorization: x\r\n\r\n"),
+                  "HTTP/1.1 403 Forbidden\r\n");
+    assert_null(strstr(answer, "WWW-Authenticate"));
+    rig_close(&rig);
+}
+
 static void test_request_when_nul_inside_then_400(void **state)
 {
     (void)state;
@@ -377,6 +429,8 @@ int main(void)
         cmocka_unit_test(test_head_when_known_then_length_without_body),
         cmocka_unit_test(test_get_when_byte_by_byte_then_answered),
         cmocka_unit_test(test_request_when_wrong_then_the_right_refusal),
+        cmocka_unit_test(test_request_when_it_has_an_authorization_then_the_page_gets_it),
+        cmocka_unit_test(test_reply_when_not_allowed_then_the_client_is_told_what_to_show),
         cmocka_unit_test(test_request_when_nul_inside_then_400),
         cmocka_unit_test(test_request_when_head_is_too_long_then_431),
         cmocka_unit_test(test_request_when_head_is_slow_then_closed),
