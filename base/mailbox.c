@@ -56,6 +56,7 @@ static void list_add(struct list *list, struct hps_task *task)
     HPS_ASSERT(task != NULL);
     HPS_ASSERT(list->head == NULL || list->tail != task); /* posted twice */
     task->next = NULL;
+    task->prev = list->head != NULL ? list->tail : NULL;
     if (list->head == NULL) {
         list->head = task;
     } else {
@@ -64,16 +65,40 @@ static void list_add(struct list *list, struct hps_task *task)
     list->tail = task;
 }
 
+static void list_remove(struct list *list, struct hps_task *task)
+{
+    if (task->prev != NULL) {
+        task->prev->next = task->next;
+    } else {
+        HPS_ASSERT(list->head == task);
+        list->head = task->next;
+    }
+    if (task->next != NULL) {
+        task->next->prev = task->prev;
+    } else {
+        HPS_ASSERT(list->tail == task);
+        list->tail = task->prev;
+    }
+    task->next = NULL;
+    task->prev = NULL;
+}
+
 /* NULL: empty. */
 static struct hps_task *list_take(struct list *list)
 {
     struct hps_task *task = list->head;
 
     if (task != NULL) {
-        list->head = task->next;
-        task->next = NULL;
+        list_remove(list, task);
     }
     return task;
+}
+
+/* lock is held. Whoever takes a task may post it elsewhere, under the lock of that mailbox: only
+ * the answer "here" holds still. */
+static void set_in(struct hps_task *task, struct hps_mailbox *mailbox)
+{
+    atomic_store_explicit(&task->in, mailbox, memory_order_relaxed);
 }
 
 /* lock is held. */
@@ -136,6 +161,7 @@ hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task)
         status = HPS_EXHAUSTED;
     } else {
         list_add(&mailbox->tasks, task);
+        set_in(task, mailbox);
         atomic_store_explicit(&mailbox->depth, depth + 1, memory_order_relaxed);
         fd_update(mailbox);
         hps_cond_signal(&mailbox->filled);
@@ -150,6 +176,7 @@ hps_status hps_mailbox_post_low(struct hps_mailbox *mailbox, struct hps_task *ta
     hps_status status = mailbox->closed ? HPS_CLOSED : HPS_OK;
     if (status == HPS_OK) {
         list_add(&mailbox->low, task);
+        set_in(task, NULL);
         fd_update(mailbox);
         hps_cond_signal(&mailbox->filled);
     }
@@ -161,6 +188,9 @@ struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox)
 {
     hps_lock_acquire(&mailbox->lock);
     struct hps_task *tasks = mailbox->tasks.head;
+    for (struct hps_task *task = tasks; task != NULL; task = task->next) {
+        set_in(task, NULL);
+    }
     if (tasks == NULL) {
         tasks = mailbox->low.head;
     } else {
@@ -182,6 +212,7 @@ struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox)
     }
     struct hps_task *task = list_take(&mailbox->tasks);
     if (task != NULL) {
+        set_in(task, NULL);
         size_t before = atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
         HPS_ASSERT(before > 0);
     } else {
@@ -194,27 +225,17 @@ struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox)
 
 bool hps_mailbox_withdraw(struct hps_mailbox *mailbox, struct hps_task *task)
 {
-    struct hps_task *before = NULL;
     hps_lock_acquire(&mailbox->lock);
-    struct hps_task *at = mailbox->tasks.head;
-    while (at != NULL && at != task) {
-        before = at;
-        at = at->next;
-    }
-    if (at != NULL) {
-        if (before == NULL) {
-            mailbox->tasks.head = task->next;
-        } else {
-            before->next = task->next;
-        }
-        mailbox->tasks.tail = mailbox->tasks.tail == task ? before : mailbox->tasks.tail;
-        task->next = NULL;
+    bool waits = atomic_load_explicit(&task->in, memory_order_relaxed) == mailbox;
+    if (waits) {
+        list_remove(&mailbox->tasks, task);
+        set_in(task, NULL);
         size_t depth = atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
         HPS_ASSERT(depth > 0);
         fd_update(mailbox);
     }
     hps_lock_release(&mailbox->lock);
-    return at != NULL;
+    return waits;
 }
 
 void hps_mailbox_close(struct hps_mailbox *mailbox)

@@ -23,7 +23,8 @@ hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task) HPS_MUST_
 /* takes `task`, which is run when no task of hps_pool_post waits; not counted in the depth. CLOSED:
  * the pool is being freed (the caller still owns it). Any thread. */
 hps_status hps_pool_post_low(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
-/* Take back a task that was posted and that no thread has begun; false: one has. Any thread. */
+/* Take back a task of hps_pool_post that no thread has begun, as quickly however many wait; false:
+ * one has. Any thread. */
 bool hps_pool_withdraw(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
 /* Run what is queued, join all threads, free. NULL is legal. */
 void hps_pool_free(struct hps_pool *pool);

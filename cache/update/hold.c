@@ -43,6 +43,7 @@ static void sane(const struct hps_updates *updates)
     HPS_ASSERT(updates->turn < UPDATE_TURNS);
     HPS_ASSERT(updates->reads || updates->reading == NULL);
     HPS_ASSERT(updates->reads || updates->waiting == NULL);
+    HPS_ASSERT((updates->waiting == NULL) == (updates->waiting_last == NULL));
     HPS_ASSERT(updates->reads || !update_is_held(updates));
     HPS_ASSERT(updates->reads || updates->turn != UPDATE_TURN_BATCH_THEN_HELD);
     HPS_ASSERT(!updates->reads || (updates->read_version != NULL && updates->read_pool != NULL));
@@ -105,6 +106,38 @@ static void hold_after_turn(struct hps_updates *updates)
     }
 }
 
+/* ---- the line -------------------------------------------------------------------------------- */
+
+/* Lock held, as by both of these. */
+static void line_add(struct hps_updates *updates, struct hps_update_hold *hold)
+{
+    hold->waits = true;
+    hold->next = NULL;
+    hold->prev = updates->waiting_last;
+    if (hold->prev != NULL) {
+        hold->prev->next = hold;
+    } else {
+        updates->waiting = hold;
+    }
+    updates->waiting_last = hold;
+}
+
+static void line_remove(struct hps_updates *updates, struct hps_update_hold *hold)
+{
+    HPS_ASSERT(hold->waits);
+    if (hold->prev != NULL) {
+        hold->prev->next = hold->next;
+    } else {
+        updates->waiting = hold->next;
+    }
+    if (hold->next != NULL) {
+        hold->next->prev = hold->prev;
+    } else {
+        updates->waiting_last = hold->prev;
+    }
+    hold->waits = false;
+}
+
 /* ---- shares ---------------------------------------------------------------------------------- */
 
 /* Lock held, as by all of these. */
@@ -134,19 +167,18 @@ static bool is_over(struct update_client *client)
 /* The one whose client has had least, of those that waits longest. NULL: nobody waits */
 static struct hps_update_hold *take_next(struct hps_updates *updates)
 {
-    struct hps_update_hold **best = NULL;
+    struct hps_update_hold *next = NULL;
     uint64_t now_us = hps_clock_us();
     uint64_t least_us = UINT64_MAX;
-    for (struct hps_update_hold **at = &updates->waiting; *at != NULL; at = &(*at)->next) {
-        uint64_t us = held_us(client_of(updates, *at), now_us);
+    for (struct hps_update_hold *at = updates->waiting; at != NULL; at = at->next) {
+        uint64_t us = held_us(client_of(updates, at), now_us);
         if (us < least_us) {
-            best = at;
+            next = at;
             least_us = us;
         }
     }
-    struct hps_update_hold *next = best == NULL ? NULL : *best;
     if (next != NULL) {
-        *best = next->next;
+        line_remove(updates, next);
     }
     return next;
 }
@@ -232,32 +264,24 @@ hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
         status = start_reading(version, pool);
     }
     if (status == HPS_OK) {
-        struct hps_update_hold **last = &updates->waiting;
-        while (*last != NULL) {
-            last = &(*last)->next;
-        }
-        hold->next = NULL;
-        *last = hold;
+        line_add(updates, hold);
     }
     sane(updates);
     hps_lock_release(&updates->lock);
     return status;
 }
 
-bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
+bool hps_update_hold_cancel(struct hps_version *version, struct hps_update_hold *hold)
 {
     struct hps_updates *updates = version->updates;
     hps_lock_acquire(&updates->lock);
-    struct hps_update_hold **at = &updates->waiting;
-    while (*at != NULL && *at != hold) {
-        at = &(*at)->next;
-    }
-    bool waited = *at != NULL;
+    bool waited = hold->waits;
     if (waited) {
-        *at = hold->next;
+        line_remove(updates, hold);
     } else if (updates->reading == hold) {
         let_go(updates);
     }
+    sane(updates);
     hps_lock_release(&updates->lock);
     return waited;
 }

@@ -50,10 +50,10 @@ struct hps_updates {
     struct hps_cond changed;           /* `turn` is another */
     enum update_turn turn;
     uint64_t held_since_us;
-    struct hps_update_hold *waiting; /* in order of asking */
-    struct hps_update_hold *reading; /* its run() is called, or has just returned */
-    bool reads;                      /* `reader` is posted, or runs, with a pin of the version */
-    struct hps_task reader;          /* has those read that wait, on a thread of the pool */
+    struct hps_update_hold *waiting, *waiting_last; /* in order of asking */
+    struct hps_update_hold *reading;                /* its run() is called, or has just returned */
+    bool reads;             /* `reader` is posted, or runs, with a pin of the version */
+    struct hps_task reader; /* has those read that wait, on a thread of the pool */
     struct hps_version *read_version;
     struct hps_pool *read_pool;
     struct update_client clients[UPDATE_CLIENTS];

@@ -118,6 +118,8 @@ struct hps_update_hold {
     void (*run)(struct hps_update_hold *hold, bool held);
     uint64_t client;              /* for whom: a number */
     struct hps_update_hold *next; /* waits, behind this one */
+    struct hps_update_hold *prev; /* waits, before this one */
+    bool waits;                   /* in line; under the lock of the updates */
 };
 /* Stand in line; run() comes. One thread of the pool has those in line read one after the other,
  * first those whose client has had least; it waits for a batch that is under way, and makes way for
@@ -132,7 +134,7 @@ hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
                            struct hps_update_hold *hold) HPS_MUST_CHECK;
 /* True: it waited and does no more. False: run() has come, or is about to; nothing is held back for
  * it any more, though it may still read. */
-bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
+bool hps_update_hold_cancel(struct hps_version *version, struct hps_update_hold *hold)
     HPS_MUST_CHECK;
 
 /* Rows of the version: what was loaded, exact until the first update; then with what updates have

@@ -182,7 +182,7 @@ static struct warm_task *task_new(struct hps_catalog *catalog, struct hps_versio
     struct warm_task *task = hps_calloc(1, sizeof(*task));
     if (task != NULL) {
         *task = (struct warm_task){
-            .task = {NULL, run}, .catalog = catalog, .version = version, .waiter = waiter};
+            .task = {.run = run}, .catalog = catalog, .version = version, .waiter = waiter};
         hps_version_pin(version);
     }
     return task;

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/assert.h"
+#include "base/heap.h"
 #include "tests/lib/fault_heap.h"
 
 struct item {
@@ -97,6 +98,46 @@ static void test_withdraw_when_a_task_waits_then_it_is_the_callers_again(void **
     assert_int_equal(hps_mailbox_post(mailbox, &tasks[1]), HPS_OK);
     assert_ptr_equal(hps_mailbox_wait(mailbox), &tasks[1]);
     hps_mailbox_free(mailbox);
+}
+
+/* One that is looked for from the front would have this take minutes. */
+static void test_withdraw_when_very_many_wait_then_each_as_quickly_as_one(void **state)
+{
+    enum { N_TASKS = 400 * 1000 };
+    (void)state;
+    struct hps_mailbox *mailbox = hps_mailbox_new(0);
+    struct hps_task *tasks = hps_calloc(N_TASKS, sizeof(*tasks));
+    assert_non_null(tasks);
+    for (unsigned i = 0; i < N_TASKS; i++) {
+        assert_int_equal(hps_mailbox_post(mailbox, &tasks[i]), HPS_OK);
+    }
+    for (unsigned i = N_TASKS - 1; i > 0; i--) {
+        assert_true(hps_mailbox_withdraw(mailbox, &tasks[i]));
+    }
+    assert_int_equal(hps_mailbox_depth(mailbox), 1);
+    assert_ptr_equal(hps_mailbox_wait(mailbox), &tasks[0]);
+    hps_mailbox_free(mailbox);
+    hps_free(tasks);
+}
+
+static void test_withdraw_when_it_waits_elsewhere_or_is_not_urgent_then_false(void **state)
+{
+    (void)state;
+    struct hps_mailbox *one = hps_mailbox_new(0);
+    struct hps_mailbox *other = hps_mailbox_new(0);
+    struct hps_task task = {0};
+    assert_int_equal(hps_mailbox_post(one, &task), HPS_OK);
+    assert_false(hps_mailbox_withdraw(other, &task));
+    assert_ptr_equal(hps_mailbox_wait(one), &task);
+    assert_int_equal(hps_mailbox_post(other, &task), HPS_OK); /* its receiver sends it on */
+    assert_false(hps_mailbox_withdraw(one, &task));
+    assert_ptr_equal(hps_mailbox_take_all(other), &task);
+    assert_false(hps_mailbox_withdraw(other, &task));
+    assert_int_equal(hps_mailbox_post_low(one, &task), HPS_OK);
+    assert_false(hps_mailbox_withdraw(one, &task));
+    assert_ptr_equal(hps_mailbox_wait(one), &task);
+    hps_mailbox_free(one);
+    hps_mailbox_free(other);
 }
 
 static void test_wait_when_closed_then_rest_then_null(void **state)
@@ -260,6 +301,8 @@ int main(void)
         cmocka_unit_test(test_post_when_full_then_exhausted),
         cmocka_unit_test(test_fd_when_tasks_then_readable_until_empty),
         cmocka_unit_test(test_withdraw_when_a_task_waits_then_it_is_the_callers_again),
+        cmocka_unit_test(test_withdraw_when_very_many_wait_then_each_as_quickly_as_one),
+        cmocka_unit_test(test_withdraw_when_it_waits_elsewhere_or_is_not_urgent_then_false),
         cmocka_unit_test(test_wait_when_closed_then_rest_then_null),
         cmocka_unit_test(test_free_when_not_empty_then_assert),
         cmocka_unit_test(test_new_when_allocation_fails_then_null),

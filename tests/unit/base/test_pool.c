@@ -79,7 +79,7 @@ static void test_post_when_queue_full_then_exhausted_and_others_run(void **state
     (void)state;
     struct hps_pool *pool = NULL;
     struct probe probe;
-    struct hps_task tasks[3] = {{NULL, run_count}, {NULL, run_count}, {NULL, run_count}};
+    struct hps_task tasks[3] = {{.run = run_count}, {.run = run_count}, {.run = run_count}};
     probe_init(&probe);
     atomic_store(&n_run, 0);
     assert_int_equal(hps_pool_new("full", 1, 2, &pool), HPS_OK);

@@ -154,7 +154,7 @@ static void reach(struct hps_task *task)
 /* Whatever was to be warmed up behind what is served is by now, or had nothing hot. */
 static void drain_warmer(struct rig *rig)
 {
-    struct mark mark = {.task = {NULL, reach}};
+    struct mark mark = {.task = {.run = reach}};
     assert_int_equal(hps_pool_post(rig->catalog->warmer, &mark.task), HPS_OK);
     while (!atomic_load(&mark.reached)) {
         sched_yield();
