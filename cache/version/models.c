@@ -2,8 +2,9 @@
  *
  * The model set: an immutable snapshot that readers reach through one pointer inside an epoch. A
  * writer makes a changed copy, stores the pointer, and waits until no reader can hold the old one:
- * that is microseconds, because readers hold it only while they find and pin a version. The old one
- * then has room for the next copy, so that only another version needs memory.
+ * that is microseconds, because readers hold it only while they find and pin a version, which takes
+ * as long however many models there are. The old one then has room for the next copy, so that only
+ * another version needs memory.
  */
 #include "cache/version/models.h"
 
@@ -13,18 +14,22 @@
 
 #include "base/assert.h"
 #include "base/epoch.h"
+#include "base/hash.h"
 #include "base/heap.h"
+#include "base/index_set.h"
 #include "base/lock.h"
 #include "base/text.h"
 
 struct model_entry {
     struct hps_version *version;
     bool active;
+    uint32_t next; /* of the same model: its number plus one; 0: the last */
 };
 
 struct snapshot {
-    size_t n;
-    size_t n_max;
+    uint32_t n;
+    uint32_t n_max;
+    struct hps_index_set models; /* by name: the first entry of each; places behind the entries */
     struct model_entry entries[];
 };
 
@@ -43,14 +48,49 @@ struct hps_models {
     struct hps_epoch *epoch;
 };
 
-static struct snapshot *snapshot_new(size_t n_max)
+static struct snapshot *snapshot_new(uint32_t n_max)
 {
+    uint64_t n_places = hps_index_set_places(n_max);
     struct snapshot *snapshot =
-        hps_calloc(1, sizeof(*snapshot) + n_max * sizeof(snapshot->entries[0]));
+        hps_calloc(1, sizeof(*snapshot) + n_max * sizeof(snapshot->entries[0]) +
+                          n_places * sizeof(*snapshot->models.places));
     if (snapshot != NULL) {
         snapshot->n_max = n_max;
+        hps_index_set_init(&snapshot->models, (uint32_t *)&snapshot->entries[n_max], n_places);
     }
     return snapshot;
+}
+
+struct model_name {
+    const struct snapshot *snapshot;
+    const char *text;
+    size_t size;
+};
+
+static bool has_name(const void *ctx, uint32_t i)
+{
+    const struct model_name *wanted = ctx;
+    return hps_text_is(wanted->snapshot->entries[i].version->model, wanted->text, wanted->size);
+}
+
+/* The place of the first entry of that model. */
+static uint32_t *snapshot_place(const struct snapshot *snapshot, const char *model, size_t size)
+{
+    const struct model_name wanted = {snapshot, model, size};
+    uint64_t hash = hps_hash_bytes(model, size, hps_hash_secret());
+    return hps_index_set_find(&snapshot->models, hash, has_name, &wanted);
+}
+
+static void snapshot_index(struct snapshot *snapshot)
+{
+    HPS_ASSERT(snapshot->n <= snapshot->n_max);
+    hps_index_set_init(&snapshot->models, snapshot->models.places, snapshot->models.mask + 1);
+    for (uint32_t i = 0; i < snapshot->n; i++) {
+        const char *model = snapshot->entries[i].version->model;
+        uint32_t *place = snapshot_place(snapshot, model, strlen(model));
+        snapshot->entries[i].next = *place;
+        *place = i + 1;
+    }
 }
 
 struct hps_models *hps_models_new(void)
@@ -175,15 +215,13 @@ static struct hps_version *find_pinned(struct hps_models *models, const char *mo
                                        size_t model_size, int64_t number, bool *out_known)
 {
     struct hps_version *found = NULL;
-    bool known = false;
     struct hps_epoch_slot *slot = hps_epoch_enter(models->epoch);
     const struct snapshot *now = atomic_load(&models->current);
-    for (size_t i = 0; i < now->n && found == NULL; i++) {
-        const struct model_entry *entry = &now->entries[i];
-        if (!hps_text_is(entry->version->model, model, model_size)) {
-            continue;
-        }
-        known = true;
+    uint32_t at = *snapshot_place(now, model, model_size);
+    bool known = at != 0;
+    while (at != 0 && found == NULL) {
+        const struct model_entry *entry = &now->entries[at - 1];
+        at = entry->next;
         if (number == 0 ? entry->active : entry->version->number == number) {
             found = entry->version;
             hps_version_pin(found);
@@ -226,6 +264,7 @@ static struct snapshot *snapshot_copy(struct hps_models *models)
 /* takes `next`; gives back the one before it, which no reader sees any more. */
 static struct snapshot *snapshot_publish(struct hps_models *models, struct snapshot *next)
 {
+    snapshot_index(next);
     struct snapshot *old = atomic_exchange(&models->current, next);
     uint64_t stamp = hps_epoch_retire(models->epoch);
     while (!hps_epoch_passed(models->epoch, stamp)) {
@@ -277,7 +316,7 @@ hps_status hps_models_add(struct hps_models *models, struct hps_version *version
         return status;
     }
     struct snapshot *next = snapshot_copy(models);
-    next->entries[next->n++] = (struct model_entry){version, false};
+    next->entries[next->n++] = (struct model_entry){.version = version};
     models->spare = snapshot_publish(models, next);
     return HPS_OK;
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -37,6 +38,41 @@ static void drop(struct hps_models *models, struct hps_version *version)
     assert_int_equal(hps_models_remove(models, version->model, version->number), HPS_OK);
     assert_true(hps_version_idle(version));
     hps_version_free(version);
+}
+
+static void test_pin_when_there_are_many_models_then_each_has_its_versions(void **state)
+{
+    enum { N_MODELS = 300 };
+    static struct hps_version *versions[2 * N_MODELS];
+    struct hps_models *models = hps_models_new();
+    char name[16];
+    (void)state;
+    for (int i = 0; i < 2 * N_MODELS; i++) { /* the versions of a model are not beside each other */
+        snprintf(name, sizeof(name), "model-%d", i % N_MODELS);
+        versions[i] = make(name, 1 + i / N_MODELS);
+        assert_int_equal(hps_models_add(models, versions[i]), HPS_OK);
+    }
+    for (int i = 0; i < N_MODELS; i++) {
+        snprintf(name, sizeof(name), "model-%d", i);
+        assert_int_equal(hps_models_activate(models, name, 1 + i % 2), HPS_OK);
+    }
+    for (int i = 0; i < 2 * N_MODELS; i += 3) {
+        drop(models, versions[i]);
+        versions[i] = NULL;
+    }
+    for (int i = 0; i < N_MODELS; i++) {
+        snprintf(name, sizeof(name), "model-%d", i);
+        int active = versions[i + i % 2 * N_MODELS] == NULL ? -1 : 1 + i % 2;
+        assert_int_equal(pinned_number(models, name, 0), active);
+        assert_int_equal(pinned_number(models, name, 1), versions[i] == NULL ? -1 : 1);
+        assert_int_equal(pinned_number(models, name, 2), versions[i + N_MODELS] == NULL ? -1 : 2);
+    }
+    for (int i = 0; i < 2 * N_MODELS; i++) {
+        if (versions[i] != NULL) {
+            drop(models, versions[i]);
+        }
+    }
+    hps_models_free(models);
 }
 
 static void test_pin_when_active_switches_then_follows(void **state)
@@ -227,6 +263,7 @@ static void test_remove_when_readers_pin_then_never_freed_under_them(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pin_when_there_are_many_models_then_each_has_its_versions),
         cmocka_unit_test(test_pin_when_active_switches_then_follows),
         cmocka_unit_test(test_pin_when_a_model_is_expected_then_unavailable_says_why),
         cmocka_unit_test(test_pin_when_what_is_expected_comes_then_there_is_no_gap),
