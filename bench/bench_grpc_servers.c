@@ -220,6 +220,7 @@ static hps_status listen_any(int *out_fd, char *out_address, size_t size, struct
 static hps_status ours_open(struct ours *ours, struct bench_server *server, struct hps_error *err)
 {
     static const struct hps_grpc_limits limits = {
+        .compression = true,
         .request_bytes_max = 1 << 20,
         .connection_reply_bytes_max = (size_t)1 << 30,
         .streams_max = 256,

@@ -197,6 +197,7 @@ struct hps_config_server {
     char *admin_token_file; /* "": none */
     char *audit_log;        /* "": none */
     uint64_t request_bytes_max;
+    bool compression; /* gzip messages of clients are taken */
     uint64_t reply_bytes_max;
     uint32_t keys_max;
     uint32_t tables_max;

@@ -27,15 +27,27 @@ struct hps_slice {
 
 struct hps_grpc_call; /* one RPC; reference-counted, because workers may outlive the client */
 
+/* A request message as its client sent it. */
+struct hps_grpc_packed {
+    const uint8_t *data;
+    size_t size;
+    size_t size_max; /* of the message when inflated */
+    bool compressed;
+};
+
 /* A method. Callbacks run on the loop thread of the call's connection. */
 struct hps_grpc_method {
     const char *path; /* "/hps.v1.ParameterServer/Lookup" */
     /* Client messages: exactly one (unary, server streaming), or any number. */
     bool client_streaming;
     size_t request_bytes_max; /* per message; 0 = the server's limit */
-    /* A whole message (decompressed). `data` is borrowed for the call unless kept by
-     * hps_grpc_call_keep_message. Unary: called exactly once, after the half-close. */
+    /* A whole message, inflated on the loop: for methods whose messages are small. `data` is
+     * borrowed for the call unless kept by hps_grpc_call_keep_message. Unary: called exactly once,
+     * after the half-close. */
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
+    /* Instead of on_message, not with client_streaming: the message as it came, for who unpacks it
+     * (hps_grpc_unpack) where it holds up nobody. Its bytes are borrowed likewise. */
+    void (*on_packed)(struct hps_grpc_call *call, const struct hps_grpc_packed *packed);
     /* client_streaming only: the client sent its last message. */
     void (*on_half_close)(struct hps_grpc_call *call);
     /* The call is over (finished, reset by the peer, deadline, connection lost): called exactly
@@ -59,6 +71,7 @@ struct hps_grpc_limits {
     size_t request_bytes_all_max;      /* being put together, all connections; 0 = none */
     size_t connection_reply_bytes_max; /* charged, or queued; further calls of it wait */
     uint32_t streams_max;
+    bool compression;              /* gzip messages are taken */
     uint64_t handshake_timeout_us; /* TLS handshake and first request */
     uint64_t stall_timeout_us;     /* reply without progress */
     uint64_t idle_timeout_us;      /* 0 = none */
@@ -137,8 +150,23 @@ const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *n
                                  size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);
 void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
-/* Keep the current message's bytes valid until on_close (call it inside on_message). */
+/* Keep the current message's bytes valid until on_close (call it inside on_message or on_packed);
+ * of a packed one until the call is freed. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call);
+/* A kept message of a method with on_packed is of no more use. Until then its bytes count as those
+ * of requests that are being put together. */
+void hps_grpc_call_drop_message(struct hps_grpc_call *call);
+/* The plain bytes of a message: where they are, or inflated in `plain`.
+ *
+ * unit    size_max bytes, beside packed->size_max
+ * thread  any
+ * owner   plain is the caller's, to be freed in any case; initialised here
+ * error   EXHAUSTED: more than one of these limits, or inflated beyond reason (net/gzip.h);
+ *         INTERNAL: not gzip, or damaged; NO_MEMORY
+ */
+hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max,
+                           struct hps_buf *plain, const uint8_t **out_data, size_t *out_size,
+                           struct hps_error *err) HPS_MUST_CHECK;
 
 void hps_grpc_call_ref(struct hps_grpc_call *call);   /* any thread */
 void hps_grpc_call_unref(struct hps_grpc_call *call); /* any thread */

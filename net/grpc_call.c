@@ -65,6 +65,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_str
     call->loop = conn->grpc_loop->loop;
     call->start_us = hps_clock_us();
     call->progress.at_us = call->start_us;
+    grpc_turn_see(conn, call->start_us);
     call->headers.authorized = !conn->has_token;
     hps_timer_init(&call->deadline.timer, on_deadline, call);
     grpc_fields_init(&call->headers.fields);
@@ -242,6 +243,18 @@ void hps_grpc_call_keep_message(struct hps_grpc_call *call)
 {
     HPS_ASSERT(call->delivering);
     call->keep = true;
+}
+
+void hps_grpc_call_drop_message(struct hps_grpc_call *call)
+{
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    HPS_ASSERT(call->keep && call->entry->method->on_packed != NULL);
+    call->keep = false;
+    hps_grpc_decoder_fini(&call->request.decoder);
+    if (!grpc_call_is_closed(call)) {
+        grpc_call_count_bytes(call, 0);
+    }
+    HPS_DEBUG_SANE(grpc_call_sane(call));
 }
 
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)

@@ -137,6 +137,10 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     } else if (call->headers.bad_timeout) {
         grpc_call_refuse(call, HPS_INTERNAL,
                          "grpc-timeout: must be 1 to 8 digits and one of HMSmun");
+    } else if (call->headers.encoding == GRPC_GZIP && !call->grpc_loop->limits.compression) {
+        call->reply.offer_encodings = true;
+        grpc_call_refuse(call, HPS_UNIMPLEMENTED,
+                         "grpc-encoding gzip: this server takes no compressed messages");
     } else if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
         call->reply.offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,

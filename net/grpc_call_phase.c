@@ -128,7 +128,8 @@ static void request_sane(const struct hps_grpc_call *call)
         HPS_ASSERT(call->held_next != NULL || call->conn->held_tail == call);
         break;
     case GRPC_REQUEST_DISPATCHED:
-        HPS_ASSERT(call->delivered && call->request.counted == 0);
+        HPS_ASSERT(call->delivered);
+        HPS_ASSERT(call->request.counted == 0 || call->keep || call->delivering);
         break;
     case GRPC_REQUEST_DROPPED:
         HPS_ASSERT(grpc_call_is_finished(call));

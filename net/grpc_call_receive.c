@@ -2,14 +2,14 @@
  *
  * The messages of a server call: put together, inflated and delivered to the service. What is under
  * way is counted; a client that sends more messages without reading the answers has to wait, and so
- * does a whole request while replies of its connection fill the send queue. Loop thread of the
- * connection.
+ * does a whole request while replies of its connection fill the send queue, and every message when
+ * the connection has had its share of the turn. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/heap.h"
-#include "net/gzip.h"
 
 enum {
     SMALL_REQUEST_BYTES = 64 * 1024,   /* goes on however much others have sent */
@@ -28,40 +28,65 @@ static void deliver(struct hps_grpc_call *call, const uint8_t *data, size_t size
     call->delivering = false;
 }
 
+static struct hps_grpc_packed pack(const struct hps_grpc_call *call, const uint8_t *data,
+                                   size_t size, bool compressed)
+{
+    return (struct hps_grpc_packed){.data = data != NULL ? data : (const uint8_t *)"",
+                                    .size = size,
+                                    .size_max = call->request.decoder.size_max,
+                                    .compressed = compressed};
+}
+
 /* The plain bytes of a message that came compressed, in call->request.plain. False: refused. */
 static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *size)
 {
+    const struct hps_grpc_packed packed = pack(call, *data, *size, true);
     struct hps_error err;
 
     hps_buf_fini(&call->request.plain);
-    hps_buf_init(&call->request.plain, call->request.decoder.size_max);
-    hps_status status = hps_gzip_inflate(*data, *size, &call->request.plain, &err);
-    if (status == HPS_EXHAUSTED) {
-        grpc_call_refuse(call, status, "message of more than %zu bytes when inflated, the limit",
-                         call->request.decoder.size_max);
-    } else if (status != HPS_OK) {
-        grpc_call_refuse(call, status == HPS_NO_MEMORY ? status : HPS_INTERNAL, "gzip: %s",
-                         err.text);
+    hps_status status =
+        hps_grpc_unpack(&packed, packed.size_max, &call->request.plain, data, size, &err);
+    if (status != HPS_OK) {
+        hps_grpc_call_fail(call, &err);
     }
-    *data = call->request.plain.data;
-    *size = call->request.plain.size;
     return status == HPS_OK;
 }
 
-/* Inflated only now: a few KB that wait may be many MB. */
+static void deliver_packed(struct hps_grpc_call *call)
+{
+    const struct hps_grpc_packed packed =
+        pack(call, call->request.message, call->request.message_size, call->request.compressed);
+
+    HPS_ASSERT(!call->delivering && !grpc_call_is_finished(call));
+    call->delivered = true;
+    call->delivering = true;
+    call->keep = false;
+    call->entry->method->on_packed(call, &packed);
+    call->delivering = false;
+}
+
+/* A request that is whole. Inflated only now: a few KB that wait may be many MB. */
 void grpc_call_dispatch(struct hps_grpc_call *call)
 {
     const uint8_t *data = call->request.message;
     size_t size = call->request.message_size;
 
     hps_grpc_call_ref(call);
-    if (!call->request.compressed || inflate(call, &data, &size)) {
+    if (call->entry->method->on_packed != NULL) {
+        grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
+        deliver_packed(call);
+    } else if (!call->request.compressed || inflate(call, &data, &size)) {
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         deliver(call, data, size);
     }
     if (!call->keep) {
         hps_grpc_decoder_fini(&call->request.decoder);
         hps_buf_fini(&call->request.plain);
+    }
+    if (!call->keep && call->conn != NULL) {
+        grpc_call_count_bytes(call, 0);
+    } else if (call->conn != NULL) {
+        grpc_turn_see(call->conn, hps_clock_us()); /* something was tried before it was kept */
     }
     HPS_DEBUG_SANE(grpc_call_sane(call));
     hps_grpc_call_unref(call);
@@ -79,6 +104,9 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
         }
     }
     deliver(call, data, size);
+    if (call->conn != NULL) {
+        grpc_turn_see(call->conn, hps_clock_us());
+    }
     if (call->keep) {
         struct grpc_kept *kept = call->request.kept_spare;
         call->request.kept_spare = NULL;
@@ -113,11 +141,13 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
     }
 }
 
-/* A client that does not read its answers: its further messages have to wait. */
+/* A client that does not read its answers, or has had its share of this turn: its further messages
+ * have to wait. */
 static bool must_wait(const struct hps_grpc_call *call)
 {
     return call->entry->method->client_streaming && !grpc_call_is_finished(call) &&
-           hps_http2_stream_queued(call->stream) > STREAMED_QUEUED_BYTES;
+           (hps_http2_stream_queued(call->stream) > STREAMED_QUEUED_BYTES ||
+            grpc_turn_is_over(call->conn));
 }
 
 /* Returns how much was taken; the rest must wait. */
@@ -178,6 +208,9 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
     if (!gone && taken < size &&
         hps_buf_append(&call->request.stash, data + taken, size - taken) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
+    } else if (!gone && taken < size && grpc_turn_is_over(call->conn)) {
+        call->conn->turn.stashed = true;
+        grpc_turn_resume(call->conn);
     }
     if (!gone && !grpc_call_is_finished(call)) {
         check_request_bytes(call);
@@ -234,8 +267,13 @@ void grpc_call_resume(struct hps_grpc_call *call)
 /* A unary request is whole. */
 static void dispatch_or_hold(struct hps_grpc_call *call)
 {
-    if (grpc_conn_is_full(call->conn) || call->conn->held_head != NULL) {
+    bool full = grpc_conn_is_full(call->conn);
+
+    if (full || call->conn->held_head != NULL || grpc_turn_is_over(call->conn)) {
         grpc_call_request_set(call, GRPC_REQUEST_HELD);
+        if (!full) {
+            grpc_turn_resume(call->conn);
+        } /* else as soon as it is full no more */
     } else {
         grpc_call_dispatch(call);
     }

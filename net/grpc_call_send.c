@@ -35,8 +35,10 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field 
 
     out[n++] = HPS_HTTP2_FIELD_LITERAL(":status", "200");
     out[n++] = HPS_HTTP2_FIELD_LITERAL("content-type", "application/grpc");
-    if (call->reply.offer_encodings) {
+    if (call->reply.offer_encodings && call->grpc_loop->limits.compression) {
         out[n++] = HPS_HTTP2_FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
+    } else if (call->reply.offer_encodings) {
+        out[n++] = HPS_HTTP2_FIELD_LITERAL("grpc-accept-encoding", "identity");
     }
     return n + grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
 }
@@ -101,6 +103,7 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
         char code[4];
         unsigned n = list_headers(call, fields);
         n += list_trailers(call, code, fields + n);
+        grpc_turn_see(call->conn, hps_clock_us());
         send_status_alone(call, fields, n);
     }
     end_turn(call);
@@ -147,6 +150,7 @@ static bool open_answer(struct hps_grpc_call *call)
         unsigned n = list_headers(call, fields);
         grpc_call_reply_set(call, GRPC_REPLY_OPEN);
         call->progress.at_us = hps_clock_us();
+        grpc_turn_see(call->conn, call->progress.at_us);
         if (hps_http2_respond(call->stream, fields, n, false) != HPS_OK) {
             grpc_call_stalled(call);
             return false;

@@ -9,6 +9,7 @@
 #include "net/grpc_internal.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 
 #define TO(phase) (1u << (phase))
 
@@ -85,13 +86,18 @@ void grpc_charges_release(struct grpc_conn *conn)
 {
     struct hps_grpc_call *call;
 
-    while ((call = conn->charges.first) != NULL && fits(conn, call->charge.bytes)) {
+    while ((call = conn->charges.first) != NULL && fits(conn, call->charge.bytes) &&
+           !grpc_turn_is_over(conn)) {
         dequeue(conn, call);
         count(conn, call);
         hps_grpc_call_ref(call);
         call->entry->method->on_room(call);
         HPS_DEBUG_SANE(grpc_call_sane(call));
         hps_grpc_call_unref(call);
+        grpc_turn_see(conn, hps_clock_us());
+    }
+    if (call != NULL && fits(conn, call->charge.bytes)) {
+        grpc_turn_resume(conn);
     }
 }
 

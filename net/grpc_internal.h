@@ -4,6 +4,7 @@
  *
  *     grpc_server.c        methods, and the connections of a loop
  *     grpc_seat.c          their seats: who gives way, who never began
+ *     grpc_turn.c          how much of one connection a turn of its loop does
  *     grpc_call.c          the life of a call, and what a service may ask of it
  *     grpc_call_phase.c    its phases: which may follow, what goes with each
  *     grpc_call_headers.c  its request headers, by which it is judged
@@ -32,6 +33,7 @@ enum {
     GRPC_PEER_BYTES = 80,
     GRPC_DRAINED_BYTES = 1024 * 1024,
     GRPC_WINDOW_BYTES = 1024 * 1024, /* that a client may send ahead on one stream */
+    GRPC_TURN_US = 1000,             /* that its calls may take of one turn, but for the last */
 };
 
 /* ---- grpc_fields.c --------------------------------------------------------------------------- */
@@ -96,6 +98,15 @@ struct hps_grpc_loop {
     atomic_uint n_conns;
 };
 
+/* What the calls of a connection have had of the time of its loop. */
+struct grpc_turn {
+    uint64_t number;            /* of the loop's turn, plus one */
+    uint64_t from_us;           /* when the connection began in it */
+    uint64_t seen_us;           /* the last time that was read on its behalf */
+    struct hps_loop_later next; /* goes on in the next turn */
+    bool stashed;               /* some call has messages that wait for it */
+};
+
 struct grpc_conn {
     unsigned refs; /* one is its own, until it is gone; one of each call whose charge counts */
     struct grpc_conn *next, *prev;
@@ -103,7 +114,8 @@ struct grpc_conn {
     struct hps_http2 *h2;
     struct hps_grpc_call *calls;
     struct hps_grpc_call *held_head,
-        *held_tail; /* whole requests that wait for reply bytes to go */
+        *held_tail; /* whole requests that wait for reply bytes to go, or for another turn */
+    struct grpc_turn turn;
     struct {
         size_t bytes;                       /* that answers take in memory */
         struct hps_grpc_call *first, *last; /* calls for whose answers there is no room */
@@ -141,7 +153,7 @@ enum grpc_request_phase {
     GRPC_REQUEST_OPEN,       /* messages come, or bytes of one */
     GRPC_REQUEST_WHOLE,      /* unary: the one message is whole, the half-close still to come */
     GRPC_REQUEST_STASHED,    /* streaming: half-closed, but messages wait in the stash */
-    GRPC_REQUEST_HELD,       /* unary: half-closed; in its connection's queue for room */
+    GRPC_REQUEST_HELD,       /* unary: half-closed; in its connection's queue for room and time */
     GRPC_REQUEST_DISPATCHED, /* the service has all of it */
     GRPC_REQUEST_DROPPED,    /* answered before that: what still comes is thrown away */
     GRPC_REQUEST_CLOSED,
@@ -193,7 +205,7 @@ struct hps_grpc_call {
     char peer[GRPC_PEER_BYTES];
     bool delivered;  /* the service has the call: it is notified of the end */
     bool delivering; /* a message is with the service just now, which borrows its bytes */
-    bool keep;       /* the service keeps the message that it was given last */
+    bool keep;       /* the service keeps the message that it was given last, or still has it */
 
     /* What the headers said, by which the call is judged. */
     struct {
@@ -215,7 +227,7 @@ struct hps_grpc_call {
         struct hps_buf stash;   /* streaming: what came while its answers wait to be read */
         const uint8_t *message; /* unary: the one, once it is whole */
         size_t message_size;
-        size_t counted;    /* in conn->request_bytes */
+        size_t counted;    /* in conn->request_bytes; of a dispatched one while it is kept */
         size_t unconsumed; /* taken in, window withheld while the connection is full */
         struct grpc_kept *kept;
         struct grpc_kept *kept_spare;
@@ -317,6 +329,10 @@ static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_r
         grpc_call_hold(call);
         break;
     case GRPC_REQUEST_DISPATCHED:
+        if (call->entry->method->on_packed == NULL) {
+            grpc_call_count_bytes(call, 0);
+        } /* else when the service is done with them */
+        break;
     case GRPC_REQUEST_CLOSED:
         grpc_call_count_bytes(call, 0);
         break;
@@ -453,5 +469,21 @@ const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, 
                                           size_t path_size, uint32_t listener_mask);
 /* Its replies take, or have queued, as much as they may: its requests wait. */
 bool grpc_conn_is_full(const struct grpc_conn *conn);
+
+/* ---- grpc_turn.c ----------------------------------------------------------------------------- */
+
+/* A connection that has done nothing as yet. */
+void grpc_turn_init(struct grpc_conn *conn);
+void grpc_turn_fini(struct grpc_conn *conn);
+/* The time on behalf of the connection, where somebody has read it anyhow. */
+static inline void grpc_turn_see(struct grpc_conn *conn, uint64_t now_us)
+{
+    conn->turn.seen_us = now_us;
+}
+/* Its calls have had GRPC_TURN_US of this turn of the loop, as far as is seen: further ones wait.
+ */
+bool grpc_turn_is_over(struct grpc_conn *conn);
+/* What waits goes on in the next turn, after what other connections have to do. Idempotent. */
+void grpc_turn_resume(struct grpc_conn *conn);
 
 #endif

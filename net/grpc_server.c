@@ -54,7 +54,9 @@ hps_status hps_grpc_server_add(struct hps_grpc_server *server,
     server->entries = entries;
     for (unsigned i = 0; i < service->n_methods; i++) {
         const struct hps_grpc_method *method = &service->methods[i];
-        HPS_ASSERT(method->path[0] == '/' && method->on_message != NULL);
+        HPS_ASSERT(method->path[0] == '/');
+        HPS_ASSERT((method->on_message == NULL) == (method->on_packed != NULL));
+        HPS_ASSERT(method->on_packed == NULL || !method->client_streaming);
         entries[server->n_entries++] = (struct grpc_entry){.service = service,
                                                            .method = method,
                                                            .path_size = strlen(method->path),
@@ -95,8 +97,12 @@ bool grpc_conn_is_full(const struct grpc_conn *conn)
 void grpc_conn_release_held(struct grpc_conn *conn)
 {
     grpc_charges_release(conn);
-    while (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
+    while (conn->held_head != NULL && !grpc_conn_is_full(conn) && !grpc_turn_is_over(conn)) {
         grpc_call_dispatch(conn->held_head);
+        grpc_turn_see(conn, hps_clock_us());
+    }
+    if (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
+        grpc_turn_resume(conn);
     }
     if (conn->withheld && !grpc_conn_is_full(conn)) {
         conn->withheld = false;
@@ -232,6 +238,7 @@ static void conn_gone(struct grpc_conn *conn)
 
     HPS_ASSERT(conn->calls == NULL && conn->held_head == NULL);
     HPS_ASSERT(conn->request_bytes == 0); /* each call has given back what it took */
+    grpc_turn_fini(conn);
     if (conn->prev != NULL) {
         conn->prev->next = conn->next;
     } else {
@@ -344,6 +351,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     conn->refs = 1;
     conn->grpc_loop = grpc_loop;
     grpc_charges_init(conn);
+    grpc_turn_init(conn);
     conn->idle_us = now_us;
     conn->written_us = now_us;
     conn->age_end_us =

@@ -15,6 +15,8 @@
 #define STEP_BYTES_MIN   4096u
 #define STEP_BYTES_MAX   (1u << 20)
 
+enum { GZIP_TRAILER_BYTES = 8 }; /* CRC, and the size of what was deflated: u32 LE each */
+
 static voidpf zlib_alloc(voidpf ctx, uInt count, uInt size)
 {
     (void)ctx;
@@ -27,11 +29,11 @@ static void zlib_free(voidpf ctx, voidpf ptr)
     hps_free(ptr);
 }
 
-/* Room for the next piece. With the cap reached, one spare byte tells "just fits" from "more to
- * come". */
-static hps_status make_room(z_stream *zs, struct hps_buf *out, uint8_t *spare)
+/* Room for the next piece, up to `end` bytes of `out`. With that reached, one spare byte tells
+ * "just fits" from "more to come". */
+static hps_status make_room(z_stream *zs, struct hps_buf *out, size_t end, uint8_t *spare)
 {
-    size_t left = out->size_max - out->size;
+    size_t left = end - out->size;
     size_t step = out->size < STEP_BYTES_MIN ? STEP_BYTES_MIN : out->size;
     step = step < STEP_BYTES_MAX ? step : STEP_BYTES_MAX;
     step = step < left ? step : left;
@@ -48,14 +50,39 @@ static hps_status make_room(z_stream *zs, struct hps_buf *out, uint8_t *spare)
     return status;
 }
 
+/* How large `out` may become, of `size` bytes that came. */
+static size_t end_of(const struct hps_buf *out, size_t size)
+{
+    size_t grown =
+        size < SIZE_MAX / HPS_GZIP_RATIO_MAX ? size * HPS_GZIP_RATIO_MAX : (size_t)SIZE_MAX;
+    size_t left = out->size_max - out->size;
+
+    grown = grown > HPS_GZIP_FREE_BYTES ? grown : HPS_GZIP_FREE_BYTES;
+    return out->size + (grown < left ? grown : left);
+}
+
+static hps_status too_large(const struct hps_buf *out, size_t size, size_t end,
+                            struct hps_error *err)
+{
+    if (end == out->size_max) {
+        return hps_error_set(err, HPS_EXHAUSTED, "gzip message inflates to more than %zu bytes",
+                             end);
+    }
+    return hps_error_set(err, HPS_EXHAUSTED,
+                         "gzip message of %zu bytes inflates to more than %d times as many, which "
+                         "is the limit beyond 1 MiB; send it uncompressed",
+                         size, HPS_GZIP_RATIO_MAX);
+}
+
 static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, struct hps_buf *out,
                               struct hps_error *err)
 {
+    size_t out_end = end_of(out, size);
     uint8_t spare;
     const uint8_t *end = data + size;
     zs->next_in = (Bytef *)(uintptr_t)data;
     for (;;) {
-        hps_status status = make_room(zs, out, &spare);
+        hps_status status = make_room(zs, out, out_end, &spare);
         if (status != HPS_OK) {
             return hps_error_set(err, status, "gzip message: %s", hps_status_text(status));
         }
@@ -65,10 +92,9 @@ static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, st
         int rc = inflate(zs, Z_NO_FLUSH);
         size_t written = room - zs->avail_out;
         if (zs->next_out == &spare + 1) {
-            return hps_error_set(err, HPS_EXHAUSTED, "gzip message inflates to more than %zu bytes",
-                                 out->size_max);
+            return too_large(out, size, out_end, err);
         }
-        HPS_ASSERT(written <= out->size_max - out->size);
+        HPS_ASSERT(written <= out_end - out->size);
         out->size += written;
         if (rc == Z_STREAM_END && zs->next_in == end) {
             return HPS_OK;
@@ -107,4 +133,13 @@ hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
         out->size = before;
     }
     return status;
+}
+
+size_t hps_gzip_size(const void *data, size_t size)
+{
+    if (size < GZIP_TRAILER_BYTES) {
+        return 0;
+    }
+    const uint8_t *end = (const uint8_t *)data + size;
+    return (size_t)end[-1] << 24 | (size_t)end[-2] << 16 | (size_t)end[-3] << 8 | end[-4];
 }

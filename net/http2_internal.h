@@ -111,6 +111,7 @@ struct hps_http2 {
     } out;
     struct {
         uint64_t at_us;          /* when bytes last came */
+        size_t work;             /* of this turn: its bytes, and what each read and frame costs */
         int32_t frame_id;        /* stream of the DATA frame that is being read */
         size_t frame_left;       /* of that frame */
         const uint8_t *data_end; /* behind the last bytes that nghttp2 called data */

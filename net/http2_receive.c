@@ -9,8 +9,15 @@
 
 #include "base/assert.h"
 
+/* What a turn may take in, in bytes of large frames. A frame costs what some hundred bytes of body
+ * do, and a read what some thousand do: of a TLS record of one byte as much as of a full one. */
 enum {
-    READ_TURN_BYTES = 1024 * 1024,
+    READ_TURN_WORK = 1024 * 1024,
+    FRAME_WORK = 256,
+    READ_WORK_MIN = 4 * 1024,
+};
+
+enum {
     DIRECT_BYTES_MIN = 16 * 1024, /* of a frame still to come, to be read to where they belong */
     BEHIND_BYTES = 4 * 1024,      /* read with it: the head of the next frame, and little else */
 };
@@ -123,6 +130,7 @@ static int cb_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head
     bool plain = head->type == NGHTTP2_DATA && (head->flags & NGHTTP2_FLAG_PADDED) == 0;
 
     (void)session;
+    h2->in.work += FRAME_WORK;
     h2->in.frame_id = head->stream_id;
     h2->in.frame_left = plain ? head->length : 0;
     return 0;
@@ -274,7 +282,7 @@ static uint8_t *direct_room(struct hps_http2 *h2, size_t *out_room)
 }
 
 /* One read. out_more: the socket may have more. */
-static hps_status read_once(struct hps_http2 *h2, size_t *out_size, bool *out_more)
+static hps_status read_once(struct hps_http2 *h2, bool *out_more)
 {
     struct iovec iov[2];
     int n_iov = 0;
@@ -298,7 +306,7 @@ static hps_status read_once(struct hps_http2 *h2, size_t *out_size, bool *out_mo
     if (size > in_place && http2_takes_in(h2)) {
         take_in(h2, h2->shared->read, size - in_place);
     }
-    *out_size = size;
+    h2->in.work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
     *out_more = size == room + buffer_bytes || hps_conn_is_tls(h2->conn);
     return HPS_OK;
 }
@@ -306,14 +314,13 @@ static hps_status read_once(struct hps_http2 *h2, size_t *out_size, bool *out_mo
 void http2_read_in(struct hps_http2 *h2)
 {
     struct hps_error why;
-    size_t share = 0;
     bool more = true;
 
     HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
     h2->in.at_us = hps_loop_now_us(h2->shared->loop);
-    while (more && http2_takes_in(h2) && share < READ_TURN_BYTES) {
-        size_t size;
-        hps_status status = read_once(h2, &size, &more);
+    h2->in.work = 0;
+    while (more && http2_takes_in(h2) && h2->in.work < READ_TURN_WORK) {
+        hps_status status = read_once(h2, &more);
         if (status == HPS_AGAIN) {
             break;
         }
@@ -323,7 +330,6 @@ void http2_read_in(struct hps_http2 *h2)
             http2_fail(h2, &why);
             return;
         }
-        share += size;
     }
     http2_tell_sent(h2);
     http2_kick(h2);

@@ -35,6 +35,7 @@ struct hps_loop {
     uint64_t timer_order;     /* equal times fire in order of arming */
     struct hps_loop_later *later_first, *later_last;
     uint64_t now_us;
+    uint64_t n_turns; /* that have ended */
     struct hps_task stop_task;
     atomic_bool stopping;
     atomic_bool running;
@@ -382,6 +383,11 @@ uint64_t hps_loop_now_us(const struct hps_loop *loop)
     return loop->in_turn ? loop->now_us : hps_clock_us();
 }
 
+uint64_t hps_loop_turns(const struct hps_loop *loop)
+{
+    return loop->n_turns;
+}
+
 static uint64_t wait_us(const struct hps_loop *loop, uint64_t timeout_us)
 {
     if (loop->later_first) {
@@ -415,6 +421,7 @@ static void turn(struct hps_loop *loop, uint64_t timeout_us)
     run_timers(loop);
     run_later(loop);
     loop->in_turn = false;
+    loop->n_turns++;
 }
 
 static void own(struct hps_loop *loop)

@@ -38,6 +38,8 @@ void hps_loop_post(struct hps_loop *loop, struct hps_task *task);
 bool hps_loop_is_mine(const struct hps_loop *loop);
 /* The clock of base/clock.h as read at the last wake-up of this turn. */
 uint64_t hps_loop_now_us(const struct hps_loop *loop);
+/* The number of this turn, or of the next one between two. */
+uint64_t hps_loop_turns(const struct hps_loop *loop);
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 

@@ -394,6 +394,7 @@ void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_
         .request_bytes_all_max = request_bytes_all_max(config),
         .connection_reply_bytes_max = config->connection_reply_bytes,
         .streams_max = config->streams_per_connection,
+        .compression = config->compression,
         .handshake_timeout_us = (uint64_t)config->handshake_timeout_ms * 1000,
         .stall_timeout_us = (uint64_t)config->reply_stall_timeout_ms * 1000,
         .idle_timeout_us = (uint64_t)config->idle_timeout_ms * 1000,

@@ -297,8 +297,10 @@ struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *pa
     }
     service->parts = *parts;
     for (unsigned i = 0; i < N_METHODS; i++) {
-        service->methods[i] = (struct hps_grpc_method){
-            .path = admin_methods[i].path, .on_message = on_message, .on_close = on_close};
+        service->methods[i] = (struct hps_grpc_method){.path = admin_methods[i].path,
+                                                       .request_bytes_max = HPS_REQUEST_BYTES_MAX,
+                                                       .on_message = on_message,
+                                                       .on_close = on_close};
     }
     service->grpc = (struct hps_grpc_service){.name = "hps.v1.Admin",
                                               .methods = service->methods,

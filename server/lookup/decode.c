@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The bounded decoder of LookupRequest. Protobuf's rules: the last of a scalar wins, repeated
- * fields may come in pieces, unknown fields are skipped; a known field of the wrong wire type is
- * malformed. Any thread.
+ * fields may come in pieces, unknown fields are skipped, but not any number of them; a known field
+ * of the wrong wire type is malformed. Any thread.
  */
 #include "server/lookup/decode.h"
 
@@ -55,6 +55,9 @@ enum query_field {
 
 /* Last numbers of the enums of lookup.proto. */
 enum { MISS_POLICY_LAST = 4, UNKNOWN_KEY_POLICY_LAST = 3, DATA_TYPE_LAST = 3, POOLING_LAST = 4 };
+/* What a message may have beside its queries, or pieces of its keys: each scalar once or twice, and
+ * what newer clients add. */
+enum { FIELDS_MAX = 64 };
 enum { CONSISTENCY_LAST = 2, POOLING_NONE = 1, CONSISTENCY_UNIT = 2 };
 
 /* What was seen of a message: the last value of each scalar. */
@@ -147,6 +150,13 @@ static struct cursor field_bytes(const struct field *field)
     return (struct cursor){.at = field->data, .end = field->data + field->size};
 }
 
+static hps_status too_many_fields(const struct decoder *decoder, const char *message)
+{
+    return hps_error_set(decoder->err, HPS_INVALID,
+                         "%s: more than %d fields that are unknown, empty or set again", message,
+                         FIELDS_MAX);
+}
+
 static hps_status malformed(const struct decoder *decoder, const char *message)
 {
     return hps_error_set(decoder->err, HPS_INVALID, "malformed %s", message);
@@ -173,10 +183,15 @@ static hps_status check_enum(const struct decoder *decoder, const char *field, u
 static hps_status scan_query(const struct decoder *decoder, struct cursor in, struct raw_query *out)
 {
     struct field field;
+    unsigned n_fields = 0;
 
     while (in.at < in.end) {
         if (!read_field(&in, &field)) {
             return malformed(decoder, "TableQuery");
+        }
+        bool piece = field.number == QUERY_KEY_LIST && field.size > 0;
+        if (!piece && ++n_fields > FIELDS_MAX) {
+            return too_many_fields(decoder, "TableQuery");
         }
         if (field.number >= QUERY_FIELDS) {
             continue;
@@ -332,10 +347,14 @@ static hps_status scan_request(const struct decoder *decoder, struct cursor in,
                                struct raw_request *out)
 {
     struct field field;
+    unsigned n_fields = 0;
 
     while (in.at < in.end) {
         if (!read_field(&in, &field)) {
             return malformed(decoder, "LookupRequest");
+        }
+        if (field.number != REQUEST_QUERIES && ++n_fields > FIELDS_MAX) {
+            return too_many_fields(decoder, "LookupRequest");
         }
         if (field.number >= REQUEST_FIELDS) {
             continue;

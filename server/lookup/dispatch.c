@@ -164,6 +164,7 @@ void request_on_timer(void *ctx)
         request_advance(request, HPS_OUTCOME_OVER);
         break;
     case PHASE_LOOP:
+    case PHASE_UNPACK:
     case PHASE_WORKER:
     case PHASE_LINE:
     case PHASE_REPLY:
@@ -179,6 +180,9 @@ void request_close(struct request *request)
     request->call.closed_us = hps_clock_us();
     hps_timer_stop(&request->timer);
     switch (request->phase) {
+    case PHASE_UNPACK:
+        request_unpack_close(request);
+        break;
     case PHASE_ROOM:
         request_room_close(request);
         break;

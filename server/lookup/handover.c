@@ -133,7 +133,7 @@ enum hps_outcome request_to_io(struct request *request)
 
 bool request_withdraw(struct request *request)
 {
-    HPS_ASSERT(request->phase == PHASE_WORKER || request->phase == PHASE_IO);
+    HPS_ASSERT(request->pool != NULL);
     if (!hps_pool_withdraw(request->pool, &request->task)) {
         return false; /* a thread has it, and brings it back */
     }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the look-up service share: service.c (the methods), prepare.c (from a message
- * to a planned look-up), room.c (the wait for room for the reply), dispatch.c (does what comes
- * next, and decides on which thread), handover.c (to such a thread and back), reply.c and explain.c
- * (the answer), request.c (turns, errors, the end), request_pool.c (idle requests).
+ * What the files of the look-up service share: service.c (the methods), unpack.c (from the bytes
+ * that came to a message), prepare.c (from a message to a planned look-up), room.c (the wait for
+ * room for the reply), dispatch.c (does what comes next, and decides on which thread), handover.c
+ * (to such a thread and back), reply.c and explain.c (the answer), request.c (turns, errors, the
+ * end), request_pool.c (idle requests).
  *
  * A request belongs to the loop thread of its connection, which calls what is declared here unless
  * it says something else. While its phase says that somebody else has it, the loop thread touches
@@ -29,7 +30,8 @@
 
 /* Who has a request. Loop thread alone. What its timer means follows from this. */
 enum request_phase {
-    PHASE_LOOP, /* the turn of its loop thread that is under way */
+    PHASE_LOOP,   /* the turn of its loop thread that is under way */
+    PHASE_UNPACK, /* the workers, who inflate and decode it: as PHASE_WORKER */
     PHASE_CONN, /* the line of its connection, for room beside its replies; timer: it is refused */
     PHASE_ROOM, /* the queue for room, or it is on its way from there; timer: it is refused */
     PHASE_WORKER, /* the workers: from its post until it is back or withdrawn, as the next */
@@ -86,8 +88,9 @@ struct request {
     enum request_phase phase;
     unsigned n_turns; /* callbacks of the loop thread that are running, one within the other */
     struct hps_timer timer;
-    struct hps_task task;  /* to a worker, an I/O thread or the loop */
-    struct hps_pool *pool; /* of PHASE_WORKER and PHASE_IO; else NULL */
+    struct hps_task task;          /* to a worker, an I/O thread or the loop */
+    struct hps_pool *pool;         /* of PHASE_UNPACK, PHASE_WORKER and PHASE_IO; else NULL */
+    struct hps_grpc_packed packed; /* of PHASE_UNPACK: what came, kept by the call */
     struct request_call call;
     struct request_room room;
     struct request_gpu gpu;
@@ -149,10 +152,19 @@ void request_reject(struct request *request, enum hps_reject reason, const struc
 /* Rows are copied or of no use any more: let the catalog have the version. */
 void request_unpin(struct request *request);
 
+/* ---- unpack.c -------------------------------------------------------------------------------- */
+
+/* A message has come: unpack and prepare it here if that takes no longer than a small look-up, else
+ * on a worker; then ask for room for its reply. Within its callback. */
+void request_unpack(struct request *request, const struct hps_grpc_packed *packed);
+/* PHASE_UNPACK, and its call is over. */
+void request_unpack_close(struct request *request);
+
 /* ---- prepare.c ------------------------------------------------------------------------------- */
 
 /* Decode a message, note who asks, pin the version, and plan the look-up. Of data[size] nothing is
  * needed afterwards. The version stays pinned also on failure, until the request ends.
+ * thread  the loop's, or that of PHASE_UNPACK
  * error   INVALID, NOT_FOUND (model, version, table), UNAVAILABLE (max_staleness_ms), EXHAUSTED;
  *         what the decoder, the model set and the plan say */
 hps_status request_prepare(struct request *request, const uint8_t *data, size_t size,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From the message of a client to a look-up that is planned: decoded, its version pinned, its
- * tables found. On the loop thread, within the callback that has the message.
+ * tables found. On the loop thread, within the callback that has the message; or on a worker, which
+ * has the request and the message (unpack.c).
  */
 #include <inttypes.h>
 #include <string.h>
@@ -268,7 +269,6 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     lookup->output = message.output;
     lookup->unit = message.unit;
     lookup->wait_us_max = message.max_wait_us;
-    lookup->deadline_us = hps_grpc_call_deadline_us(request->call.grpc);
     lookup->cancelled = call_cancelled;
     lookup->cancelled_ctx = request->call.grpc;
     lookup->metrics = &service->parts.metrics->lookup;

@@ -102,6 +102,7 @@ struct request *request_new(struct hps_lookup_service *service, struct hps_grpc_
     request->phase = PHASE_LOOP;
     request->call = (struct request_call){
         .grpc = call, .streaming = streaming, .code = -1, .start_us = hps_grpc_call_start_us(call)};
+    request->lookup.deadline_us = hps_grpc_call_deadline_us(call);
     hps_stages_begin(&request->stages, HPS_STAGE_RECEIVE, request->call.start_us);
     hps_timer_init(&request->timer, request_on_timer, request);
     hps_grpc_call_ref(call);
@@ -123,6 +124,7 @@ static void phase_fits_step(const struct request *request)
     enum hps_step step = request->course.step;
 
     switch (request->phase) {
+    case PHASE_UNPACK:
     case PHASE_CONN:
     case PHASE_ROOM:
         HPS_ASSERT(step == HPS_STEP_NONE);
@@ -166,6 +168,10 @@ static void timer_fits_phase(const struct request *request)
 /* The ticket in PHASE_ROOM is the admission's, and the look-up is whoever's that has it. */
 static void holdings_fit_phase(const struct request *request)
 {
+    if (request->phase == PHASE_UNPACK) {
+        HPS_ASSERT(request->packed.data != NULL);
+        return;
+    }
     if (request->phase == PHASE_ROOM) {
         HPS_ASSERT(request->lookup.version != NULL);
         HPS_ASSERT(request->lookup.block == NULL);
@@ -197,6 +203,7 @@ static void holdings_fit_phase(const struct request *request)
         HPS_ASSERT(request->lookup.version == NULL || !request->reply.encoded);
         break;
     case PHASE_LOOP:
+    case PHASE_UNPACK:
     case PHASE_ROOM:
         break;
     }
@@ -218,7 +225,7 @@ void request_sane(const struct request *request)
     HPS_ASSERT(reply->stream == NULL || (reply->encoded && request->call.streaming));
     HPS_ASSERT(!reply->pumping);
     HPS_ASSERT(phase != PHASE_GPU || request->gpu.left_version == NULL);
-    pool = phase == PHASE_WORKER ? parts->workers : pool;
+    pool = phase == PHASE_UNPACK || phase == PHASE_WORKER ? parts->workers : pool;
     pool = phase == PHASE_IO ? parts->io : pool;
     HPS_ASSERT(request->pool == pool);
     phase_fits_step(request);

@@ -4,10 +4,12 @@
  * connection but while others have it, as its phase says; it is given back when its call is over
  * and nobody has it.
  *
- *     on_message ─▶ decode, pin, plan ─▶ room ─┬─▶ memory tiers, here ─┬───────────▶ reply
- *                   (prepare.c)                └─▶ worker ─────────────┤ (rest)      ▲
- *                                     (room.c,                         └─▶ I/O thread ┘
- *                                      dispatch.c, handover.c)               (reply.c)
+ *     on_packed ─┬─▶ here ───┬─▶ inflate, decode, pin, plan ─▶ room ─┐
+ *                └─▶ worker ─┘   (unpack.c, prepare.c)       (room.c) │
+ *     ┌───────────────────────────────────────────────────────────────┘
+ *     └─┬─▶ memory tiers, here ─┬───────────▶ reply
+ *       └─▶ worker ─────────────┤ (rest)      ▲
+ *     (dispatch.c, handover.c)  └─▶ I/O thread ┘  (reply.c)
  */
 #include "server/lookup/service.h"
 
@@ -23,7 +25,8 @@
 
 /* ---- callbacks of the call ------------------------------------------------------------------- */
 
-static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size, bool streaming)
+static void on_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *packed,
+                      bool streaming)
 {
     struct hps_lookup_service *service = hps_grpc_call_ctx(call);
     struct request *request = request_new(service, call, streaming);
@@ -36,23 +39,18 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     }
     hps_grpc_call_set_user(call, request);
     request_turn_begin(request);
-    hps_stages_enter(&request->stages, HPS_STAGE_DECODE);
-    if (request_prepare(request, data, size, &err) == HPS_OK) {
-        request_ask_room(request);
-    } else {
-        request_fail(request, &err);
-    }
+    request_unpack(request, packed);
     request_turn_end(request);
 }
 
-static void on_lookup(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+static void on_lookup(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
-    on_message(call, data, size, false);
+    on_packed(call, packed, false);
 }
 
-static void on_lookup_stream(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+static void on_lookup_stream(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
-    on_message(call, data, size, true);
+    on_packed(call, packed, true);
 }
 
 static void on_room(struct hps_grpc_call *call)
@@ -101,11 +99,11 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
     service->parts = *parts;
     hps_lookup_service_limits_set(service, &parts->limits);
     service->methods[0] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/Lookup",
-                                                   .on_message = on_lookup,
+                                                   .on_packed = on_lookup,
                                                    .on_close = on_close,
                                                    .on_room = on_room};
     service->methods[1] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
-                                                   .on_message = on_lookup_stream,
+                                                   .on_packed = on_lookup_stream,
                                                    .on_close = on_close,
                                                    .on_drained = on_drained,
                                                    .on_room = on_room};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.ParameterServer: from a request message to its answer. Small look-ups of memory tiers run
- * on the loop thread of their connection, all others on the worker pool. Any number of loops share
- * one service.
+ * hps.v1.ParameterServer: from a request message to its answer. Small messages are decoded, and
+ * small look-ups of memory tiers run, on the loop thread of their connection; all others on
+ * workers. Any number of loops share one service.
  */
 #ifndef HPS_SERVER_LOOKUP_SERVICE_H
 #define HPS_SERVER_LOOKUP_SERVICE_H
@@ -21,16 +21,18 @@ struct hps_lookup_limits {
     uint64_t queue_us_max;     /* wait for room of other replies */
     uint64_t inline_bytes_max; /* rows of a look-up that may run on a loop thread */
     uint32_t inline_keys_max;
-    uint32_t arenas_idle_max; /* kept for reuse */
+    uint32_t inline_message_bytes; /* of a request, inflated, that is decoded there */
+    uint32_t arenas_idle_max;      /* kept for reuse */
 };
 
 /* What SURFACE says; the caller overrides what its configuration names. */
-#define HPS_LOOKUP_LIMITS_DEFAULT                               \
-    ((struct hps_lookup_limits){.tables_max = 1024,             \
-                                .keys_max = 2 * 1024 * 1024,    \
-                                .queue_us_max = 250 * 1000,     \
-                                .inline_bytes_max = 256 * 1024, \
-                                .inline_keys_max = 8192,        \
+#define HPS_LOOKUP_LIMITS_DEFAULT                                   \
+    ((struct hps_lookup_limits){.tables_max = 1024,                 \
+                                .keys_max = 2 * 1024 * 1024,        \
+                                .queue_us_max = 250 * 1000,         \
+                                .inline_bytes_max = 256 * 1024,     \
+                                .inline_keys_max = 8192,            \
+                                .inline_message_bytes = 128 * 1024, \
                                 .arenas_idle_max = 256})
 
 /* All borrowed for the life of the service. */

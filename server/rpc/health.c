@@ -201,10 +201,13 @@ struct hps_health_service *hps_health_service_new(const char *const *names, unsi
     hps_lock_init(&service->lock, HPS_LOCK_HEALTH);
     service->names = names;
     service->n_names = n_names;
-    service->methods[0] =
-        (struct hps_grpc_method){.path = "/grpc.health.v1.Health/Check", .on_message = on_check};
-    service->methods[1] = (struct hps_grpc_method){
-        .path = "/grpc.health.v1.Health/Watch", .on_message = on_watch, .on_close = on_watch_close};
+    service->methods[0] = (struct hps_grpc_method){.path = "/grpc.health.v1.Health/Check",
+                                                   .request_bytes_max = HPS_REQUEST_BYTES_MAX,
+                                                   .on_message = on_check};
+    service->methods[1] = (struct hps_grpc_method){.path = "/grpc.health.v1.Health/Watch",
+                                                   .request_bytes_max = HPS_REQUEST_BYTES_MAX,
+                                                   .on_message = on_watch,
+                                                   .on_close = on_watch_close};
     service->grpc = (struct hps_grpc_service){.name = "grpc.health.v1.Health",
                                               .methods = service->methods,
                                               .n_methods = 2,

@@ -11,6 +11,8 @@
 #include "base/arena.h"
 #include "net/grpc.h"
 
+/* Of a request, as it came and inflated: it is unpacked on the loop. */
+enum { HPS_REQUEST_BYTES_MAX = 64 * 1024 };
 /* A message of at most HPS_MESSAGE_BYTES_MAX decoded bytes in `arena`; NULL: malformed or too
  * large. */
 enum { HPS_MESSAGE_BYTES_MAX = 8 << 20 };

@@ -323,7 +323,7 @@ struct hps_reflection_service *hps_reflection_service_new(const char *const *nam
     for (unsigned i = 0; i < 2; i++) {
         service->methods[i] = (struct hps_grpc_method){.path = paths[i],
                                                        .client_streaming = true,
-                                                       .request_bytes_max = 64 * 1024,
+                                                       .request_bytes_max = HPS_REQUEST_BYTES_MAX,
                                                        .on_message = on_message,
                                                        .on_half_close = on_half_close};
         service->grpc[i] = (struct hps_grpc_service){

@@ -317,6 +317,7 @@ static const struct hps_grpc_service service = {
 };
 
 static const struct hps_grpc_limits limits = {
+    .compression = true,
     .request_bytes_max = MESSAGE_BYTES_MAX,
     .connection_reply_bytes_max = 64u << 20,
     .streams_max = 256,

@@ -19,6 +19,7 @@
 #include "net/sock.h"
 
 const struct hps_grpc_limits rig_limits = {
+    .compression = true,
     .request_bytes_max = 4 * 1024 * 1024,
     .connection_reply_bytes_max = 256 * 1024 * 1024,
     .streams_max = 256,

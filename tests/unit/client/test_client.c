@@ -131,6 +131,7 @@ static void *serve(void *ctx)
 static int start_server(void **state)
 {
     const struct hps_grpc_limits limits = {
+        .compression = true,
         .request_bytes_max = 1 << 20,
         .connection_reply_bytes_max = 64 << 20,
         .streams_max = 64,

@@ -340,6 +340,22 @@ static void test_gzip_request_then_inflated_within_the_limit(void **state)
     assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
 }
 
+static void test_gzip_request_when_compression_is_off_then_told_what_is_taken(void **state)
+{
+    static const char *extra[] = {"grpc-encoding", "gzip", NULL};
+    struct hps_grpc_limits limits = rig_limits;
+    struct fixture *f = *state;
+
+    limits.compression = false;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    probe_call(&f->probe, "/t.T/Echo", extra, "\0\0\0\0\3abc", 8);
+    assert_true(probe_has(&f->probe, "grpc-status: 12\n"));
+    assert_true(probe_has(&f->probe, "grpc-accept-encoding: identity\n"));
+    assert_int_equal(f->rig.n_messages, 0);
+    probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\3abc", 8);
+    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
+}
+
 static void test_metadata_when_binary_then_decoded_and_encoded(void **state)
 {
     static const char *extra[] = {"x-raw-bin", "AP/+,Zm9v", "x-test", "value", NULL};
@@ -671,7 +687,7 @@ static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void
 static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **state)
 {
     static const char *extra[] = {"grpc-encoding", "gzip", NULL};
-    static uint8_t zeros[4 * 1024 * 1024];
+    static uint8_t zeros[1024 * 1024];
     static uint8_t body[16384];
     struct wire wire;
     struct rig rig;
@@ -1051,6 +1067,7 @@ int main(void)
         TEST(test_request_when_headers_are_wrong_then_refused),
         TEST(test_length_when_above_limit_then_refused_before_the_body_comes),
         TEST(test_gzip_request_then_inflated_within_the_limit),
+        TEST(test_gzip_request_when_compression_is_off_then_told_what_is_taken),
         TEST(test_metadata_when_binary_then_decoded_and_encoded),
         TEST(test_client_streaming_then_every_message_counted),
         TEST(test_token_when_required_then_checked_but_not_for_health),

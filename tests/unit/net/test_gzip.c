@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/hash.h"
 #include "base/heap.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/gzip_program.h"
@@ -50,9 +51,9 @@ static void test_inflate_when_two_members_then_both(void **state)
 static void test_inflate_when_at_the_cap_then_ok_and_one_more_exhausted(void **state)
 {
     (void)state;
-    static uint8_t zeros[3000001];
+    static uint8_t zeros[HPS_GZIP_FREE_BYTES + 1];
     static uint8_t packed[20000];
-    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 100000, 3000000};
+    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 100000, HPS_GZIP_FREE_BYTES};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct hps_buf out;
         struct hps_error err = {0};
@@ -67,6 +68,39 @@ static void test_inflate_when_at_the_cap_then_ok_and_one_more_exhausted(void **s
         assert_non_null(strstr(err.text, "more than"));
         hps_buf_fini(&out);
     }
+}
+
+static void test_inflate_when_beyond_reason_then_exhausted_at_once(void **state)
+{
+    (void)state;
+    static uint64_t keys[1 << 20];
+    static uint8_t packed[8 << 20];
+    struct hps_error err = {0};
+    struct hps_buf out;
+    hps_buf_init(&out, 32 << 20);
+    size_t size = hps_gzip_program(keys, sizeof(keys), packed, sizeof(packed)); /* one key */
+    assert_true(size < sizeof(keys) / 512);
+    assert_int_equal(hps_gzip_inflate(packed, size, &out, &err), HPS_EXHAUSTED);
+    assert_non_null(strstr(err.text, "128 times"));
+    assert_int_equal(out.size, 0);
+    assert_true(out.capacity <= 2 * HPS_GZIP_FREE_BYTES);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) / 20; i++) { /* a batch that is padded */
+        keys[20 * i] = hps_mix64(i) % 1000000;
+    }
+    size = hps_gzip_program(keys, sizeof(keys), packed, sizeof(packed));
+    assert_int_equal(hps_gzip_inflate(packed, size, &out, &err), HPS_OK);
+    assert_int_equal(out.size, sizeof(keys));
+    hps_buf_fini(&out);
+}
+
+static void test_size_then_what_the_trailer_says(void **state)
+{
+    (void)state;
+    uint8_t packed[512];
+    static uint8_t zeros[70000];
+    size_t size = hps_gzip_program(zeros, sizeof(zeros), packed, sizeof(packed));
+    assert_int_equal(hps_gzip_size(packed, size), sizeof(zeros));
+    assert_int_equal(hps_gzip_size(packed, 7), 0);
 }
 
 static void test_inflate_when_bomb_then_exhausted_within_the_cap(void **state)
@@ -178,6 +212,8 @@ int main(void)
         cmocka_unit_test(test_inflate_when_good_then_appends),
         cmocka_unit_test(test_inflate_when_two_members_then_both),
         cmocka_unit_test(test_inflate_when_at_the_cap_then_ok_and_one_more_exhausted),
+        cmocka_unit_test(test_inflate_when_beyond_reason_then_exhausted_at_once),
+        cmocka_unit_test(test_size_then_what_the_trailer_says),
         cmocka_unit_test(test_inflate_when_bomb_then_exhausted_within_the_cap),
         cmocka_unit_test(test_inflate_when_cut_anywhere_then_invalid),
         cmocka_unit_test(test_inflate_when_damaged_then_never_wrong_bytes),

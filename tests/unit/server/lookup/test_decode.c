@@ -163,6 +163,50 @@ static void expect_refused(const void *data, size_t size, hps_status status, con
     }
 }
 
+/* `n` fields of two bytes, in the request itself or in a query of it. */
+static size_t make_fields(uint8_t *to, uint8_t tag, uint8_t value, unsigned n, bool in_query)
+{
+    size_t size = 0;
+
+    if (in_query) {
+        assert_true(2 * n < 16384);
+        to[size++] = 0x1a;
+        to[size++] = (uint8_t)(2 * n | 0x80);
+        to[size++] = (uint8_t)(2 * n >> 7);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        to[size++] = tag;
+        to[size++] = value;
+    }
+    return size;
+}
+
+static void test_decode_when_fields_say_nothing_then_not_any_number_of_them(void **state)
+{
+    static const struct {
+        uint8_t tag, value;
+        bool in_query;
+    } cases[] = {
+        {0x78, 5, false},                  /* field 15, unknown */
+        {0x20, 2, false},                  /* miss_policy, again and again */
+        {0x78, 5, true},  {0x28, 0, true}, /* pooling */
+        {0x1a, 0, true},                   /* pieces of key_list without a key */
+    };
+    static uint8_t bytes[300];
+    (void)state;
+
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (unsigned n = 64; n <= 65; n++) {
+            size_t size = make_fields(bytes, cases[i].tag, cases[i].value, n, cases[i].in_query);
+            if (n == 64) {
+                assert_int_equal(decode(bytes, size), HPS_OK);
+            } else {
+                expect_refused(bytes, size, HPS_INVALID, "more than 64 fields");
+            }
+        }
+    }
+}
+
 #define EXPECT_REFUSED(status, words, ...)                         \
     do {                                                           \
         static const uint8_t bytes_[] = {__VA_ARGS__};             \
@@ -248,6 +292,7 @@ int main(void)
         DECODE_TEST(test_decode_when_empty_then_defaults),
         DECODE_TEST(test_decode_when_key_list_comes_in_pieces_then_they_are_joined),
         DECODE_TEST(test_decode_when_scalars_repeat_then_the_last_wins),
+        DECODE_TEST(test_decode_when_fields_say_nothing_then_not_any_number_of_them),
         DECODE_TEST(test_decode_when_fields_are_not_built_then_they_are_named),
         DECODE_TEST(test_decode_when_values_are_bad_then_they_are_named),
         DECODE_TEST(test_decode_when_limits_are_passed_then_they_are_named),

@@ -93,9 +93,10 @@ static void make(struct request_test *t, enum request_phase phase)
                                 .course = {.step = steps[phase]}};
     hps_timer_init(&request->timer, on_timer, request);
     request->room.ticket.state = away ? HPS_TICKET_HELD : HPS_TICKET_IDLE;
+    request->packed.data = phase == PHASE_UNPACK ? (const uint8_t *)"" : NULL;
     request->lookup.version = phase < PHASE_REPLY ? &t->version : NULL;
     request->lookup.block = away ? t->block : NULL;
-    request->pool = phase == PHASE_WORKER ? pool(t, 0) : NULL;
+    request->pool = phase == PHASE_WORKER || phase == PHASE_UNPACK ? pool(t, 0) : NULL;
     request->pool = phase == PHASE_IO ? pool(t, 1) : request->pool;
     if (must_have_timer(phase)) {
         arm(t);
@@ -139,7 +140,7 @@ static void test_sane_when_a_timer_runs_then_only_for_those_that_wait_so_long(vo
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_UNPACK; phase <= PHASE_ENDED; phase++) {
         bool may = must_have_timer(phase) || phase == PHASE_ROOM || phase == PHASE_IO ||
                    phase == PHASE_GPU;
         make(t, phase);
@@ -157,7 +158,7 @@ static void test_sane_when_the_call_is_closed_then_only_who_has_the_request_is_a
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_UNPACK; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
         t->request.call.closed = true;
         assert_int_equal(is_sane(t), !must_have_timer(phase) && phase != PHASE_REPLY);
@@ -170,15 +171,17 @@ static void test_sane_when_a_pool_is_not_that_of_the_phase_then_refused(void **s
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_UNPACK; phase <= PHASE_ENDED; phase++) {
         for (unsigned i = 0; i < 2; i++) {
             make(t, phase);
             t->request.pool = pool(t, i);
-            assert_int_equal(is_sane(t), phase == (i == 0 ? PHASE_WORKER : PHASE_IO));
+            bool workers = phase == PHASE_WORKER || phase == PHASE_UNPACK;
+            assert_int_equal(is_sane(t), i == 0 ? workers : phase == PHASE_IO);
         }
         make(t, phase);
         t->request.pool = NULL;
-        assert_int_equal(is_sane(t), phase != PHASE_WORKER && phase != PHASE_IO);
+        bool pooled = phase == PHASE_UNPACK || phase == PHASE_WORKER || phase == PHASE_IO;
+        assert_int_equal(is_sane(t), !pooled);
     }
 }
 
@@ -186,7 +189,7 @@ static void test_sane_when_a_step_is_not_for_the_phase_then_refused(void **state
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_UNPACK; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
         t->request.course.step = HPS_STEP_BEGIN;
         assert_int_equal(is_sane(t), phase == PHASE_IO); /* whose thread may have gone on */
@@ -207,6 +210,9 @@ static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
         t->request.room.ticket.state = HPS_TICKET_IDLE;
         assert_false(is_sane(t));
     }
+    make(t, PHASE_UNPACK);
+    t->request.packed.data = NULL;
+    assert_false(is_sane(t));
     make(t, PHASE_AWAIT);
     t->request.lookup.block = NULL;
     assert_false(is_sane(t));
@@ -225,7 +231,7 @@ static void test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_CONN; phase <= PHASE_ENDED; phase++) {
+    for (enum request_phase phase = PHASE_UNPACK; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
         t->request.reply.encoded = true;
         assert_int_equal(is_sane(t), phase >= PHASE_REPLY);

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a request message as it came to its plain bytes. It knows nothing of calls, so that it may
+ * run on any thread.
+ */
+#include "net/grpc.h"
+#include "net/gzip.h"
+
+hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max,
+                           struct hps_buf *plain, const uint8_t **out_data, size_t *out_size,
+                           struct hps_error *err)
+{
+    size_t limit = size_max < packed->size_max ? size_max : packed->size_max;
+
+    hps_buf_init(plain, limit);
+    if (!packed->compressed && packed->size > limit) {
+        return hps_error_set(err, HPS_EXHAUSTED, "message of %zu bytes, the limit is %zu bytes",
+                             packed->size, limit);
+    }
+    if (!packed->compressed) {
+        *out_data = packed->data;
+        *out_size = packed->size;
+        return HPS_OK;
+    }
+    hps_status status = hps_gzip_inflate(packed->data, packed->size, plain, err);
+    if (status == HPS_INVALID) { /* its prefix and headers say that it is gzip */
+        err->status = HPS_INTERNAL;
+        return HPS_INTERNAL;
+    }
+    if (status == HPS_OK) {
+        *out_data = plain->data;
+        *out_size = plain->size;
+    }
+    return status;
+}

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one connection may have of a turn of its loop: calls and messages that take their time, and
+ * bytes in as small pieces as a client can make. Time is the fake clock's. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "net/conn.h"
+#include "net/tls.h"
+#include "tests/lib/certs.h"
+#include "tests/lib/grpc_rig.h"
+
+enum { DATA = 0, PING = 6, WINDOW_UPDATE = 8, ACK = 1, END_STREAM = 1 };
+enum { WORK_US = 400, N_CALLS = 8, PER_TURN = 3 }; /* of 400 us: beyond 1 ms with the third */
+
+struct fixture {
+    struct rig rig;
+    struct hps_grpc_service service;
+    uint32_t order[64]; /* what the messages said, as they were delivered */
+    unsigned n;
+    unsigned n_half_closes;
+    struct hps_grpc_call *asking[N_CALLS];
+    unsigned n_asking;
+};
+
+/* Takes its time, and answers. */
+static void on_work(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    hps_clock_advance(WORK_US);
+    assert_int_equal(size, 1);
+    assert_true(f->n < sizeof f->order / sizeof *f->order);
+    f->order[f->n++] = data[0];
+    hps_grpc_call_send_copy(call, data, size);
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+/* Takes its time, and refuses. */
+static void on_refuse(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    (void)data;
+    (void)size;
+    hps_clock_advance(WORK_US);
+    f->n++;
+    hps_grpc_call_finish(call, 3, "no");
+}
+
+/* Takes its time, and keeps what came. */
+static void on_keep(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    (void)packed;
+    hps_clock_advance(WORK_US);
+    f->n++;
+    hps_grpc_call_keep_message(call);
+}
+
+static void on_streamed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    (void)data;
+    (void)size;
+    hps_clock_advance(WORK_US);
+    f->n++;
+    (void)call;
+}
+
+static void on_half_close(struct hps_grpc_call *call)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    f->n_half_closes++;
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+/* Asks for room later, as look-ups do that a worker unpacks. */
+static void on_ask(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    (void)data;
+    (void)size;
+    assert_true(f->n_asking < N_CALLS);
+    f->asking[f->n_asking++] = call;
+}
+
+static void on_room(struct hps_grpc_call *call)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    hps_clock_advance(WORK_US);
+    f->n++;
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+static const struct hps_grpc_method methods[] = {
+    {.path = "/w.W/Ask",
+     .on_message = on_ask,
+     .on_room = on_room,
+     .on_close = hps_grpc_call_discharge},
+    {.path = "/w.W/Work", .on_message = on_work},
+    {.path = "/w.W/Refuse", .on_message = on_refuse},
+    {.path = "/w.W/Keep", .on_packed = on_keep},
+    {.path = "/w.W/Stream",
+     .client_streaming = true,
+     .on_message = on_streamed,
+     .on_half_close = on_half_close},
+};
+
+static void fixture_open(struct fixture *f)
+{
+    memset(f, 0, sizeof *f);
+    hps_clock_fake(hps_clock_us());
+    rig_open(&f->rig, &rig_limits);
+    f->service = (struct hps_grpc_service){"w.W", methods, sizeof methods / sizeof *methods, f};
+    assert_int_equal(hps_grpc_server_add(f->rig.server, &f->service, 1), HPS_OK);
+}
+
+static void fixture_close(struct fixture *f)
+{
+    rig_close(&f->rig);
+    hps_clock_real();
+}
+
+static void wire_ready(struct wire *wire, struct rig *rig)
+{
+    wire_open(wire, rig);
+    WIRE_UNTIL(wire, wire_find(wire, 4, 0, NULL, NULL));
+    assert_true(wire_frame(wire, 4, ACK, 0, NULL, 0));
+    wire_pump(wire);
+}
+
+/* N_CALLS calls in one piece: headers and bodies one by one, or all headers first. */
+static void send_calls(struct wire *wire, const char *path, bool headers_first)
+{
+    for (unsigned i = 0; i < 2 * N_CALLS; i++) {
+        unsigned call = headers_first ? i % N_CALLS : i / 2;
+        bool headers = headers_first ? i < N_CALLS : i % 2 == 0;
+        const uint8_t message[6] = {0, 0, 0, 0, 1, (uint8_t)call};
+        if (headers) {
+            assert_true(wire_request(wire, 2 * call + 1, path, false, NULL));
+        } else {
+            assert_true(wire_frame(wire, DATA, END_STREAM, 2 * call + 1, message, sizeof message));
+        }
+    }
+}
+
+static void check_calls(const char *path, bool headers_first)
+{
+    struct fixture f;
+    struct wire wire;
+
+    fixture_open(&f);
+    wire_ready(&wire, &f.rig);
+    send_calls(&wire, path, headers_first);
+    for (unsigned n = PER_TURN; n < N_CALLS; n += PER_TURN) {
+        rig_turn(&f.rig);
+        assert_int_equal(f.n, n);
+    }
+    rig_turn(&f.rig);
+    assert_int_equal(f.n, N_CALLS);
+    wire_close(&wire);
+    fixture_close(&f);
+}
+
+static void test_calls_when_they_take_long_then_some_in_each_turn(void **state)
+{
+    (void)state;
+    check_calls("/w.W/Work", false);
+    check_calls("/w.W/Work", true);
+    check_calls("/w.W/Refuse", false);
+    check_calls("/w.W/Refuse", true);
+    check_calls("/w.W/Keep", true);
+}
+
+static void test_calls_when_held_for_a_turn_then_in_order_and_all_answered(void **state)
+{
+    struct fixture f;
+    struct wire wire;
+
+    (void)state;
+    fixture_open(&f);
+    wire_ready(&wire, &f.rig);
+    send_calls(&wire, "/w.W/Work", false);
+    WIRE_UNTIL(&wire, f.rig.n_ended[0] == N_CALLS);
+    for (unsigned i = 0; i < N_CALLS; i++) {
+        assert_int_equal(f.order[i], i);
+    }
+    wire_close(&wire);
+    fixture_close(&f);
+}
+
+static void test_calls_when_another_connection_takes_long_then_served_in_the_same_turn(void **state)
+{
+    static const uint8_t message[6] = {0, 0, 0, 0, 1, 99};
+    struct fixture f;
+    struct wire busy, other;
+    bool seen = false;
+
+    (void)state;
+    fixture_open(&f);
+    wire_ready(&busy, &f.rig);
+    wire_ready(&other, &f.rig);
+    send_calls(&busy, "/w.W/Work", false);
+    assert_true(wire_request(&other, 1, "/w.W/Work", false, NULL));
+    assert_true(wire_frame(&other, DATA, END_STREAM, 1, message, sizeof message));
+    rig_turn(&f.rig);
+    assert_int_equal(f.n, PER_TURN + 1);
+    for (unsigned i = 0; i < f.n; i++) {
+        seen = seen || f.order[i] == 99;
+    }
+    assert_true(seen);
+    wire_close(&busy);
+    wire_close(&other);
+    fixture_close(&f);
+}
+
+static void test_connection_when_lost_while_calls_are_held_then_they_are_gone(void **state)
+{
+    struct fixture f;
+    struct wire wire;
+
+    (void)state;
+    fixture_open(&f);
+    wire_ready(&wire, &f.rig);
+    send_calls(&wire, "/w.W/Work", false);
+    rig_turn(&f.rig);
+    wire_close(&wire);
+    RIG_UNTIL(&f.rig, f.rig.n_connections == 0);
+    fixture_close(&f);
+}
+
+static void test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn(void **state)
+{
+    static const uint8_t messages[N_CALLS * 6];
+    uint8_t bytes[sizeof messages];
+    struct fixture f;
+    struct wire wire;
+
+    (void)state;
+    memcpy(bytes, messages, sizeof bytes);
+    for (unsigned i = 0; i < N_CALLS; i++) {
+        bytes[6 * i + 4] = 1;
+    }
+    fixture_open(&f);
+    wire_ready(&wire, &f.rig);
+    assert_true(wire_request(&wire, 1, "/w.W/Stream", false, NULL));
+    assert_true(wire_frame(&wire, DATA, END_STREAM, 1, bytes, sizeof bytes));
+    for (unsigned n = PER_TURN; n < N_CALLS; n += PER_TURN) {
+        rig_turn(&f.rig);
+        assert_int_equal(f.n, n);
+        assert_int_equal(f.n_half_closes, 0);
+    }
+    WIRE_UNTIL(&wire, f.n_half_closes == 1);
+    assert_int_equal(f.n, N_CALLS);
+    WIRE_UNTIL(&wire, f.rig.n_ended[0] == 1);
+    wire_close(&wire);
+    fixture_close(&f);
+}
+
+static void test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn(void **state)
+{
+    struct fixture f;
+    struct wire wire;
+
+    (void)state;
+    fixture_open(&f);
+    wire_ready(&wire, &f.rig);
+    send_calls(&wire, "/w.W/Ask", false);
+    RIG_UNTIL(&f.rig, f.n_asking == N_CALLS);
+    for (unsigned i = 0; i < N_CALLS; i++) { /* the first takes all the memory */
+        size_t bytes = i == 0 ? rig_limits.connection_reply_bytes_max : 1;
+        assert_int_equal(hps_grpc_call_charge(f.asking[i], bytes), i == 0);
+    }
+    hps_grpc_call_finish(f.asking[0], 0, NULL);
+    RIG_UNTIL(&f.rig, f.n > 0);
+    for (unsigned n = PER_TURN; n < N_CALLS - 1; n += PER_TURN) {
+        assert_int_equal(f.n, n);
+        rig_turn(&f.rig);
+    }
+    assert_int_equal(f.n, N_CALLS - 1);
+    wire_close(&wire);
+    fixture_close(&f);
+}
+
+/* 64 KB of the smallest frames are a turn's work, though a megabyte of large ones is. */
+static void test_frames_when_tiny_then_few_kilobytes_in_a_turn(void **state)
+{
+    enum { FRAME_BYTES = 13, N_FRAMES = 8000 };
+    static uint8_t bytes[N_FRAMES * FRAME_BYTES];
+    struct rig rig;
+    struct wire wire;
+
+    (void)state;
+    for (unsigned i = 0; i < N_FRAMES; i++) {
+        uint8_t *frame = bytes + (size_t)i * FRAME_BYTES;
+        frame[2] = 4;
+        frame[3] = WINDOW_UPDATE;
+        frame[12] = 1;
+    }
+    rig_open(&rig, &rig_limits);
+    wire_ready(&wire, &rig);
+    assert_true(wire_send(&wire, bytes, sizeof bytes));
+    assert_true(wire_frame(&wire, PING, 0, 0, "12345678", 8));
+    wire_pump(&wire);
+    assert_false(wire_find(&wire, PING, 0, NULL, NULL));
+    WIRE_UNTIL(&wire, wire_find(&wire, PING, 0, NULL, NULL));
+    assert_false(wire.closed);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+/* ---- TLS ------------------------------------------------------------------------------------- */
+
+static void on_ready(void *ctx, unsigned events)
+{
+    (void)ctx;
+    (void)events;
+}
+
+/* Each byte in a record of its own. */
+static void write_bytes(struct hps_conn *conn, const void *data, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        struct iovec iov = {.iov_base = (uint8_t *)(uintptr_t)data + i, .iov_len = 1};
+        size_t written = 0;
+        assert_int_equal(hps_conn_writev(conn, &iov, 1, &written), HPS_OK);
+        assert_int_equal(written, 1);
+    }
+}
+
+static void test_records_when_of_one_byte_then_a_read_is_what_counts(void **state)
+{
+    enum { N_MESSAGES = 400, BODY_BYTES = 5 * N_MESSAGES, READS_MAX = 300 };
+    /* preface, SETTINGS, and HEADERS of a POST to /t.T/Count, without compression */
+    static const char begin[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                                "\0\0\0\4\0\0\0\0\0"
+                                "\0\0\x33\1\4\0\0\0\1"
+                                "\x83\x86\x01\x04test\x04\x0a/t.T/Count"
+                                "\x00\x0c"
+                                "content-type\x10"
+                                "application/grpc"
+                                "\0\7\xd0\0\0\0\0\0\1";
+    static const uint8_t body[BODY_BYTES];
+    struct hps_certs certs;
+    struct hps_tls *client_tls;
+    struct hps_conn *conn;
+    struct hps_error err;
+    struct rig rig;
+
+    (void)state;
+    hps_certs_make(&certs);
+    const struct hps_tls_options server = {
+        .server = true, .cert_file = certs.server_cert, .key_file = certs.server_key};
+    const struct hps_tls_options client = {.ca_file = certs.ca};
+    rig_open(&rig, &rig_limits);
+    assert_int_equal(hps_tls_new(&server, &rig.tls, NULL), HPS_OK);
+    assert_int_equal(hps_tls_new(&client, &client_tls, NULL), HPS_OK);
+    assert_int_equal(hps_conn_connect(rig.address, client_tls, &conn, &err), HPS_OK);
+    assert_int_equal(hps_conn_attach(conn, rig.loop, 0, on_ready, NULL), HPS_OK);
+    RIG_UNTIL(&rig, hps_conn_handshake(conn, &err) != HPS_AGAIN && rig.n_connections == 1);
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)begin, .iov_len = sizeof begin - 1};
+    size_t written = 0;
+    assert_int_equal(hps_conn_writev(conn, &iov, 1, &written), HPS_OK);
+    assert_int_equal(written, iov.iov_len);
+    for (unsigned i = 0; i < 4; i++) {
+        rig_turn(&rig);
+    }
+    write_bytes(conn, body, sizeof body);
+    rig_turn(&rig);
+    assert_true(rig.n_messages <= READS_MAX / 5);
+    RIG_UNTIL(&rig, rig.n_messages == N_MESSAGES);
+    hps_conn_free(conn);
+    rig_close(&rig);
+    hps_tls_unref(rig.tls);
+    hps_tls_unref(client_tls);
+    hps_certs_remove(&certs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls_when_they_take_long_then_some_in_each_turn),
+        cmocka_unit_test(test_calls_when_held_for_a_turn_then_in_order_and_all_answered),
+        cmocka_unit_test(
+            test_calls_when_another_connection_takes_long_then_served_in_the_same_turn),
+        cmocka_unit_test(test_connection_when_lost_while_calls_are_held_then_they_are_gone),
+        cmocka_unit_test(test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn),
+        cmocka_unit_test(test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn),
+        cmocka_unit_test(test_frames_when_tiny_then_few_kilobytes_in_a_turn),
+        cmocka_unit_test(test_records_when_of_one_byte_then_a_read_is_what_counts),
+    };
+    return cmocka_run_group_tests_name("grpc_turn", tests, NULL, NULL);
+}

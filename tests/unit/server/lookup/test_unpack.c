@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages of look-ups over a real server: which are unpacked on the loop, which by a worker, and
+ * what is left of those whose client goes meanwhile. The one worker is held up as long as a test
+ * wants, so what is answered meanwhile was done on the loop.
+ */
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "hps/v1/lookup.pb-c.h"
+#include "net/grpc_internal.h"
+#include "server/lookup/service.h"
+#include "tests/lib/grpc_rig.h"
+#include "tests/lib/gzip_program.h"
+#include "tests/lib/lookup_fixture.h"
+
+enum {
+    SMALL_BYTES = 4096, /* that are decoded on the loop */
+    FEW_KEYS = 10,
+    MANY_KEYS = 2000, /* 16 KB */
+    QUEUE_MAX = 2,
+};
+
+/* Holds up the worker. */
+struct holdup {
+    struct hps_task task;
+    sem_t begun, over;
+};
+
+struct unpack_test {
+    struct fixture fx;
+    struct rig rig;
+    struct wire wire;
+    struct holdup holdup;
+    struct hps_models *models;
+    struct hps_pool *workers;
+    struct hps_block_pool *blocks;
+    struct hps_admission *admission;
+    struct hps_slowlog *slowlog;
+    struct hps_metrics *metrics;
+    struct hps_service_metrics series;
+    struct hps_lookup_service *service;
+    uint32_t next_stream;
+    uint8_t body[64 * 1024]; /* with room for a prefix before it */
+    size_t size;
+};
+
+static void run_holdup(struct hps_task *task)
+{
+    struct holdup *holdup = (struct holdup *)task;
+
+    sem_post(&holdup->begun);
+    sem_wait(&holdup->over);
+}
+
+static void hold_up(struct unpack_test *t)
+{
+    assert_int_equal(hps_pool_post(t->workers, &t->holdup.task), HPS_OK);
+    sem_wait(&t->holdup.begun);
+}
+
+static int setup(void **state)
+{
+    struct unpack_test *t = hps_calloc(1, sizeof(*t));
+    struct hps_admission_options admission = {
+        .bytes_max = 1 << 20, .reply_bytes_max = 1 << 20, .waiting_max = 2};
+
+    assert_non_null(t);
+    hps_log_level_set(HPS_LOG_ERROR);
+    fixture_open(&t->fx, 0);
+    rig_open(&t->rig, &rig_limits);
+    t->models = hps_models_new();
+    t->blocks = hps_block_pool_new(1 << 20);
+    t->slowlog = hps_slowlog_new(0);
+    t->metrics = hps_server_metrics_new();
+    t->admission = hps_admission_new(&admission);
+    assert_non_null(t->models);
+    assert_non_null(t->metrics);
+    assert_int_equal(hps_pool_new("work", 1, QUEUE_MAX, &t->workers), HPS_OK);
+    hps_service_metrics_fill(t->metrics, &t->series);
+    assert_int_equal(hps_models_add(t->models, &t->fx.version), HPS_OK);
+    assert_int_equal(hps_models_activate(t->models, "m", 7), HPS_OK);
+    struct hps_lookup_service_parts parts = {.models = t->models,
+                                             .workers = t->workers,
+                                             .io = t->workers,
+                                             .blocks = t->blocks,
+                                             .admission = t->admission,
+                                             .slowlog = t->slowlog,
+                                             .metrics = &t->series,
+                                             .limits = HPS_LOOKUP_LIMITS_DEFAULT};
+    parts.limits.inline_message_bytes = SMALL_BYTES;
+    t->service = hps_lookup_service_new(&parts);
+    assert_non_null(t->service);
+    assert_int_equal(hps_grpc_server_add(t->rig.server, hps_lookup_service_grpc(t->service), 1),
+                     HPS_OK);
+    sem_init(&t->holdup.begun, 0, 0);
+    sem_init(&t->holdup.over, 0, 0);
+    t->holdup.task.run = run_holdup;
+    t->next_stream = 1;
+    for (hps_key key = 0; key < FEW_KEYS; key++) {
+        fixture_put(&t->fx, FIXTURE_HOST, 0, key);
+    }
+    wire_open(&t->wire, &t->rig);
+    *state = t;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct unpack_test *t = *state;
+
+    sem_post(&t->holdup.over); /* of a test that failed */
+    wire_close(&t->wire);
+    RIG_UNTIL(&t->rig, t->rig.n_connections == 0);
+    assert_int_equal(atomic_load(&t->rig.server->request_bytes), 0);
+    hps_pool_free(t->workers);
+    rig_close(&t->rig);
+    assert_true(hps_metric_value(t->series.requests_in_flight) == 0);
+    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
+    assert_true(hps_version_idle(&t->fx.version));
+    hps_lookup_service_free(t->service);
+    hps_admission_free(t->admission);
+    hps_slowlog_free(t->slowlog);
+    hps_block_pool_free(t->blocks);
+    assert_int_equal(hps_models_remove(t->models, "m", 7), HPS_OK);
+    hps_models_free(t->models);
+    hps_metrics_free(t->metrics);
+    fixture_close(&t->fx);
+    sem_destroy(&t->holdup.begun);
+    sem_destroy(&t->holdup.over);
+    hps_free(t);
+    hps_log_level_set(HPS_LOG_INFO);
+    return 0;
+}
+
+/* A request for n_keys keys of which FEW_KEYS are different. */
+static void make_request(struct unpack_test *t, uint32_t n_keys)
+{
+    Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT;
+    Hps__V1__TableQuery *queries[] = {&query};
+    Hps__V1__LookupRequest request = HPS__V1__LOOKUP_REQUEST__INIT;
+    static hps_key keys[MANY_KEYS];
+
+    assert_true(n_keys <= MANY_KEYS);
+    for (uint32_t i = 0; i < n_keys; i++) {
+        keys[i] = i % FEW_KEYS;
+    }
+    query.table = (char *)"t0";
+    query.keys.data = (uint8_t *)keys;
+    query.keys.len = n_keys * sizeof(hps_key);
+    request.model = (char *)"m";
+    request.queries = queries;
+    request.n_queries = 1;
+    t->size = hps__v1__lookup_request__get_packed_size(&request);
+    assert_true(t->size <= sizeof(t->body));
+    hps__v1__lookup_request__pack(&request, t->body);
+}
+
+static void compress(struct unpack_test *t)
+{
+    static uint8_t packed[sizeof(t->body)];
+    size_t size = hps_gzip_program(t->body, t->size, packed, sizeof(packed));
+
+    memcpy(t->body, packed, size);
+    t->size = size;
+}
+
+/* Send what was made. extra: more headers, NULL-ended */
+static uint32_t start_with(struct unpack_test *t, bool compressed, const char *const *extra)
+{
+    const uint8_t prefix[5] = {compressed, 0, 0, (uint8_t)(t->size >> 8), (uint8_t)t->size};
+    uint32_t id = t->next_stream;
+
+    t->next_stream += 2;
+    assert_true(wire_request(&t->wire, id, "/hps.v1.ParameterServer/Lookup", false, extra));
+    assert_true(wire_frame(&t->wire, 0, 0, id, prefix, sizeof(prefix)));
+    for (size_t at = 0; at < t->size; at += 8192) {
+        size_t size = t->size - at < 8192 ? t->size - at : 8192;
+        assert_true(wire_frame(&t->wire, 0, at + size == t->size, id, t->body + at, size));
+    }
+    return id;
+}
+
+static uint32_t start(struct unpack_test *t, bool compressed)
+{
+    static const char *const gzip[] = {"grpc-encoding", "gzip", NULL};
+
+    return start_with(t, compressed, compressed ? gzip : NULL);
+}
+
+static unsigned n_ended(const struct unpack_test *t)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < 17; i++) {
+        n += t->rig.n_ended[i];
+    }
+    return n;
+}
+
+/* What it comes to; the worker goes on. */
+static void finish(struct unpack_test *t, int code)
+{
+    unsigned before = t->rig.n_ended[code];
+
+    sem_post(&t->holdup.over);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[code] > before);
+}
+
+static void test_message_when_small_then_unpacked_on_the_loop(void **state)
+{
+    struct unpack_test *t = *state;
+
+    hold_up(t);
+    make_request(t, FEW_KEYS);
+    start(t, false);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[0] == 1);
+    compress(t);
+    start(t, true);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[0] == 2);
+    sem_post(&t->holdup.over);
+}
+
+static void check_worker(struct unpack_test *t, bool compressed)
+{
+    hold_up(t);
+    start(t, compressed);
+    WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 1);
+    assert_int_equal(n_ended(t), 0);
+    assert_true(hps_version_idle(&t->fx.version)); /* not looked at as yet */
+    assert_int_equal(atomic_load(&t->rig.server->request_bytes), t->size);
+    finish(t, 0);
+    assert_int_equal(atomic_load(&t->rig.server->request_bytes), 0);
+}
+
+static void test_message_when_large_then_a_worker_unpacks_it_and_its_bytes_count(void **state)
+{
+    struct unpack_test *t = *state;
+
+    make_request(t, MANY_KEYS);
+    check_worker(t, false);
+}
+
+static void test_message_when_it_says_that_it_inflates_to_much_then_a_worker_unpacks_it(
+    void **state)
+{
+    struct unpack_test *t = *state;
+
+    make_request(t, MANY_KEYS);
+    compress(t);
+    assert_true(t->size < SMALL_BYTES);
+    check_worker(t, true);
+}
+
+/* It is told apart when as much has come out, and found out at its end. */
+static void test_message_when_it_lies_about_its_size_then_a_worker_finds_out(void **state)
+{
+    struct unpack_test *t = *state;
+
+    make_request(t, MANY_KEYS);
+    compress(t);
+    memset(t->body + t->size - 4, 0, 4);
+    hold_up(t);
+    start(t, true);
+    WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 1);
+    assert_int_equal(n_ended(t), 0);
+    finish(t, 13);
+}
+
+static void test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it(void **state)
+{
+    struct unpack_test *t = *state;
+
+    hold_up(t);
+    make_request(t, FEW_KEYS);
+    compress(t);
+    t->body[t->size / 2] ^= 0xff;
+    start(t, true);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[13] == 1);
+    make_request(t, MANY_KEYS);
+    t->body[0] = 0xff;
+    start(t, false);
+    WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 1);
+    finish(t, 3);
+}
+
+static void test_message_when_workers_are_busy_then_refused_and_dropped(void **state)
+{
+    struct unpack_test *t = *state;
+
+    hold_up(t);
+    make_request(t, MANY_KEYS);
+    for (unsigned i = 0; i <= QUEUE_MAX; i++) {
+        start(t, false);
+    }
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[8] == 1);
+    assert_int_equal(atomic_load(&t->rig.server->request_bytes), QUEUE_MAX * t->size);
+    sem_post(&t->holdup.over);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[0] == QUEUE_MAX);
+}
+
+static void test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn(void **state)
+{
+    struct unpack_test *t = *state;
+
+    make_request(t, MANY_KEYS);
+    hold_up(t);
+    uint32_t id = start(t, false);
+    WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 1);
+    assert_true(wire_frame(&t->wire, 3, 0, id, "\0\0\0\x8", 4));
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[1] == 1);
+    assert_int_equal(hps_pool_depth(t->workers), 0);
+    assert_int_equal(atomic_load(&t->rig.server->request_bytes), 0);
+    sem_post(&t->holdup.over);
+}
+
+/* A reply that is not read, so that what is sent behind it stays here. */
+static void block_socket(struct unpack_test *t)
+{
+    static const uint8_t wide[] = {0, 4, 1, 0, 0, 0};
+    static const uint8_t request[] = {0, 0, 0, 0, 4, 0, 0, 0x40, 0}; /* for 4 MB */
+
+    assert_true(wire_frame(&t->wire, 4, 0, 0, wide, sizeof(wide)));
+    assert_true(wire_frame(&t->wire, 8, 0, 0, wide + 2, 4));
+    assert_true(wire_request(&t->wire, t->next_stream, "/t.T/Big", false, NULL));
+    assert_true(wire_frame(&t->wire, 0, 1, t->next_stream, request, sizeof(request)));
+    t->next_stream += 2;
+    RIG_UNTIL(&t->rig, t->rig.n_messages == 1);
+    for (unsigned i = 0; i < 10; i++) {
+        rig_turn(&t->rig);
+    }
+    assert_true(hps_grpc_loop_bytes_in_flight(t->rig.grpc_loop) > 0);
+}
+
+static void test_message_when_its_deadline_passes_meanwhile_then_no_room_is_asked_for(void **state)
+{
+    static const char *const timeout[] = {"grpc-timeout", "1S", NULL};
+    struct unpack_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    block_socket(t);
+    make_request(t, MANY_KEYS);
+    hold_up(t);
+    start_with(t, false, timeout);
+    RIG_UNTIL(&t->rig, hps_pool_depth(t->workers) == 1);
+    hps_clock_advance(2 * 1000 * 1000);
+    rig_turn(&t->rig); /* the call is ended, but its status cannot be sent */
+    assert_int_equal(n_ended(t), 0);
+    sem_post(&t->holdup.over);
+    RIG_UNTIL(&t->rig, atomic_load(&t->rig.server->request_bytes) == 0);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[4] == 1);
+    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    hps_clock_real();
+}
+
+/* The store behind the version is asked after the message has been unpacked, by the same worker
+ * pool: whichever of both has it when the client goes, all is given back. */
+static void test_message_when_its_connection_goes_meanwhile_then_nothing_is_left(void **state)
+{
+    struct unpack_test *t = *state;
+
+    make_request(t, MANY_KEYS);
+    start(t, false);
+    start(t, false);
+    rig_turn(&t->rig);
+    rig_turn(&t->rig);
+}
+
+int main(void)
+{
+#define UNPACK_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        UNPACK_TEST(test_message_when_small_then_unpacked_on_the_loop),
+        UNPACK_TEST(test_message_when_large_then_a_worker_unpacks_it_and_its_bytes_count),
+        UNPACK_TEST(test_message_when_it_says_that_it_inflates_to_much_then_a_worker_unpacks_it),
+        UNPACK_TEST(test_message_when_it_lies_about_its_size_then_a_worker_finds_out),
+        UNPACK_TEST(test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it),
+        UNPACK_TEST(test_message_when_workers_are_busy_then_refused_and_dropped),
+        UNPACK_TEST(test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn),
+        UNPACK_TEST(test_message_when_its_deadline_passes_meanwhile_then_no_room_is_asked_for),
+        UNPACK_TEST(test_message_when_its_connection_goes_meanwhile_then_nothing_is_left),
+    };
+    return cmocka_run_group_tests_name("lookup_unpack", tests, NULL, NULL);
+}
