@@ -194,8 +194,9 @@ struct hps_config_server {
     char *state_dir;                         /* after finish: never "" */
     struct hps_config_tls tls;
     bool plaintext;
-    char *admin_token_file; /* "": none */
-    char *audit_log;        /* "": none */
+    char *access; /* "": none, as the next */
+    char *admin_token_file;
+    char *audit_log;
     uint64_t request_bytes_max;
     bool compression; /* gzip messages of clients are taken */
     uint64_t reply_bytes_max;
@@ -324,6 +325,8 @@ bool hps_config_listener_tls(const struct hps_config_server *server,
 /* Does http_listen speak TLS? On loopback not, as probes of this machine know nothing of
  * certificates. */
 bool hps_config_http_tls(const struct hps_config_server *server);
+/* Whether it is said who may administer from other hosts. */
+bool hps_config_has_administrators(const struct hps_config_server *server);
 /* "unix:...", 127.0.0.0/8, [::1] or localhost. */
 bool hps_config_address_is_local(const char *address);
 

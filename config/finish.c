@@ -352,6 +352,11 @@ bool hps_config_http_tls(const struct hps_config_server *server)
            !hps_config_address_is_local(server->http_listen.address);
 }
 
+bool hps_config_has_administrators(const struct hps_config_server *server)
+{
+    return server->access[0] != '\0' || server->admin_token_file[0] != '\0';
+}
+
 static hps_status check_listener(const struct hps_config *config, const char *name,
                                  const struct hps_config_listener *listener, bool tls,
                                  struct hps_error *err)
@@ -456,17 +461,17 @@ static hps_status check_listeners(const struct hps_config *config, struct hps_er
         status = check_listener(config, "http_listen", &server->http_listen,
                                 hps_config_http_tls(server), err);
     }
-    bool admin_tls = hps_config_listener_tls(server, admin);
     if (status == HPS_OK) {
-        status = check_listener(config, "admin_listen", admin, admin_tls, err);
+        status = check_listener(config, "admin_listen", admin,
+                                hps_config_listener_tls(server, admin), err);
     }
     if (status == HPS_OK && unix_path(admin->address) == NULL &&
-        server->admin_token_file[0] == '\0' &&
-        !(admin_tls && server->tls.require_client_certificate)) {
+        !hps_config_has_administrators(server)) {
         return hps_error_set(
             err, HPS_INVALID,
-            "%s: server.admin_listen: got \"%.200s\", a TCP address without authentication; "
-            "expected admin_token_file, or tls with require_client_certificate",
+            "%s: server.admin_listen: got \"%.200s\", a TCP address of which nobody is said to be "
+            "an administrator; expected server.access, with a rule for the certificates or tokens "
+            "that may, or server.admin_token_file",
             config->file, admin->address);
     }
     return status == HPS_OK ? check_repeats(config, err) : status;

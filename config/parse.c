@@ -428,7 +428,7 @@ static void *json_alloc(size_t size)
     return memory;
 }
 
-static json_t *load_json(const struct parse_reader *reader, hps_status *out_status)
+json_t *parse_json(const struct parse_reader *reader, hps_status *out_status)
 {
     HPS_ASSERT(reader->source.text != NULL);
     json_error_t error;
@@ -457,7 +457,7 @@ hps_status hps_config_parse(const char *text, size_t size, const char *file,
     if (status != HPS_OK) {
         return status;
     }
-    json_t *root = load_json(&reader, &status);
+    json_t *root = parse_json(&reader, &status);
     if (root == NULL) {
         goto free_source;
     }
@@ -478,8 +478,8 @@ free_source:
     return status;
 }
 
-hps_status hps_config_parse_file(const char *path, struct hps_config **out_config,
-                                 struct hps_notes *notes, struct hps_error *err)
+hps_status parse_read_file(const char *path, size_t bytes_max, char **out_text, size_t *out_size,
+                           struct hps_error *err)
 {
     int fd = -1;
     uint64_t size = 0;
@@ -488,9 +488,9 @@ hps_status hps_config_parse_file(const char *path, struct hps_config **out_confi
         return status;
     }
     char *text = NULL;
-    if (size > FILE_BYTES_MAX) {
-        status = hps_error_set(err, HPS_INVALID, "%s: got %llu bytes, expected at most %d", path,
-                               (unsigned long long)size, (int)FILE_BYTES_MAX);
+    if (size > bytes_max) {
+        status = hps_error_set(err, HPS_INVALID, "%s: got %llu bytes, expected at most %zu", path,
+                               (unsigned long long)size, bytes_max);
         goto close_file;
     }
     text = hps_alloc(size + 1);
@@ -500,10 +500,25 @@ hps_status hps_config_parse_file(const char *path, struct hps_config **out_confi
     }
     status = hps_file_pread(fd, path, text, size, 0, err);
     if (status == HPS_OK) {
-        status = hps_config_parse(text, size, path, out_config, notes, err);
+        *out_text = text;
+        *out_size = size;
+        text = NULL;
     }
 close_file:
     hps_free(text);
     (void)close(fd);
+    return status;
+}
+
+hps_status hps_config_parse_file(const char *path, struct hps_config **out_config,
+                                 struct hps_notes *notes, struct hps_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    hps_status status = parse_read_file(path, FILE_BYTES_MAX, &text, &size, err);
+    if (status == HPS_OK) {
+        status = hps_config_parse(text, size, path, out_config, notes, err);
+    }
+    hps_free(text);
     return status;
 }

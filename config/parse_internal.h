@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files share that read the configuration: parse.c and parse_models.c. Only they, and
- * manifest.c, know the JSON library. Main thread.
+ * What the files share that read the configuration: parse.c, parse_models.c and parse_access.c.
+ * Only they, and manifest.c, know the JSON library. Main thread.
  */
 #ifndef HPS_CONFIG_PARSE_INTERNAL_H
 #define HPS_CONFIG_PARSE_INTERNAL_H
@@ -41,6 +41,13 @@ hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_t
 const char *parse_scalar_text(const struct parse_reader *reader, const struct hps_text_path *path,
                               const struct hps_option *option, const json_t *value, char *scratch,
                               size_t size);
+/* The text of the reader as JSON: numbers are reals, keys are unique. NULL: *out_status says why,
+ * and it is in the reader's error. owner: the caller, json_decref. */
+json_t *parse_json(const struct parse_reader *reader, hps_status *out_status);
+/* A whole file of at most `bytes_max` bytes. Errors of hps_file_open_read; INVALID: longer;
+ * NO_MEMORY. owner: the caller, hps_free. */
+hps_status parse_read_file(const char *path, size_t bytes_max, char **out_text, size_t *out_size,
+                           struct hps_error *err) HPS_MUST_CHECK;
 /* All options of a section from its object into `base`, the struct of the section; which were there
  * is in `set`. INVALID: names the place; NO_MEMORY. */
 hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,

@@ -595,9 +595,15 @@ const char *hps_conn_peer(const struct hps_conn *conn)
     return conn->peer;
 }
 
-const char *hps_conn_identity(const struct hps_conn *conn)
+const char *hps_conn_certificate_name(const struct hps_conn *conn, unsigned i)
 {
-    return conn->session ? hps_tls_session_identity(conn->session) : NULL;
+    return conn->session ? hps_tls_session_name(conn->session, i) : NULL;
+}
+
+hps_status hps_conn_recheck(const struct hps_conn *conn, struct hps_error *err)
+{
+    return conn->session && conn->phase == PHASE_OPEN ? hps_tls_session_recheck(conn->session, err)
+                                                      : HPS_OK;
 }
 
 uint64_t hps_conn_client(const struct hps_conn *conn)
@@ -635,4 +641,16 @@ struct hps_seat *hps_conn_seat_take(struct hps_conn *conn)
     struct hps_seat *seat = conn->seat;
     conn->seat = NULL;
     return seat;
+}
+
+hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups, size_t *out_n)
+{
+    *out_groups = NULL;
+    *out_n = 0;
+    return conn->is_unix ? hps_sock_peer_groups(conn->fd, out_groups, out_n) : HPS_OK;
+}
+
+bool hps_conn_socket_group(const struct hps_conn *conn, gid_t *out_group)
+{
+    return conn->is_unix && hps_sock_file_group(conn->fd, out_group);
 }

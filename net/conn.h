@@ -74,11 +74,21 @@ const char *hps_conn_alpn(const struct hps_conn *conn); /* "h2", or NULL if none
 /* "127.0.0.1:40112", "[::1]:40112", "unix:pid=12,uid=1000,gid=1000"; for a connecting one its
  * address. */
 const char *hps_conn_peer(const struct hps_conn *conn);
-/* Name in the verified certificate of the peer ("CN=..." or the first SAN), NULL if there is none.
- */
-const char *hps_conn_identity(const struct hps_conn *conn);
+/* hps_tls_session_name of the peer's certificate; NULL behind the last, and where there is none. */
+const char *hps_conn_certificate_name(const struct hps_conn *conn, unsigned i);
+/* hps_tls_session_recheck; OK for what is not TLS. */
+hps_status hps_conn_recheck(const struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 /* Who opened the Unix socket, as the kernel says; false: not a Unix socket. */
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid);
+/* The groups of who opened the Unix socket, as they were then; n 0: not a Unix socket.
+ *
+ * owner   *out_groups: the caller, hps_free
+ * error   NO_MEMORY, IO
+ */
+hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups, size_t *out_n)
+    HPS_MUST_CHECK;
+/* The group of the Unix socket's file that the connection came by; false: there is none. */
+bool hps_conn_socket_group(const struct hps_conn *conn, gid_t *out_group);
 uint64_t hps_conn_client(const struct hps_conn *conn); /* of an accepted one: hps_sock_client */
 /* Anything came from the peer, be it a part of a TLS handshake. */
 bool hps_conn_heard(const struct hps_conn *conn);

@@ -38,6 +38,8 @@ struct hps_grpc_packed {
 /* A method. Callbacks run on the loop thread of the call's connection. */
 struct hps_grpc_method {
     const char *path; /* "/hps.v1.ParameterServer/Lookup" */
+    bool open;        /* to everybody: the guard is not asked */
+    uint32_t roles;   /* for the guard: any of these is enough; 0: any at all */
     /* Client messages: exactly one (unary, server streaming), or any number. */
     bool client_streaming;
     size_t request_bytes_max; /* per message; 0 = the server's limit */
@@ -100,6 +102,25 @@ struct hps_grpc_observer {
     void (*on_no_start)(void *ctx, const char *peer, enum hps_grpc_no_start how);
 };
 
+/* Who may call what: the owner's decision. A *visitor* stands for a connection, a *grant* goes with
+ * a call. Callbacks run on the loop thread of the connection, `release` on any. */
+struct hps_grpc_guard {
+    void *ctx;
+    /* A connection has its first call. NULL: no memory. */
+    void *(*visitor_new)(void *ctx, const struct hps_conn *conn, uint32_t listener_mask);
+    void (*visitor_free)(void *visitor); /* NULL is legal */
+    /* May this call begin, whose headers are there? OK: *out_grant, a reference; else how it ends.
+     */
+    hps_status (*enter)(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
+                        const void **out_grant, struct hps_error *err);
+    /* After hps_grpc_loop_recheck: may the connection stay? Else it is closed at once. */
+    hps_status (*visitor_again)(void *visitor, const struct hps_conn *conn, struct hps_error *err);
+    /* ... and then, for each of its calls: may it go on, that began with this grant? */
+    hps_status (*again)(void *visitor, const struct hps_grpc_call *call, const void *grant,
+                        uint32_t roles, struct hps_error *err);
+    void (*release)(const void *grant); /* NULL is legal */
+};
+
 struct hps_grpc_server; /* method table, shared by all loops, immutable once serving */
 
 /* Services are borrowed for the server's life; loops begin with these limits. NULL: no memory. */
@@ -110,6 +131,9 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
 hps_status hps_grpc_server_add(struct hps_grpc_server *server,
                                const struct hps_grpc_service *service, uint32_t listener_mask)
     HPS_MUST_CHECK;
+/* Have `guard` (copied) decide who may call what; without one everybody may call everything. Before
+ * the first connection. */
+void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_grpc_guard *guard);
 void hps_grpc_server_free(struct hps_grpc_server *server); /* no connection may be left */
 
 /* The server connections of one loop. */
@@ -120,12 +144,15 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
  * one, is told what it does, and asks it to give way: then it ends at once, or if it has calls in
  * two seconds at most. */
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                         uint32_t listener_mask, const char *required_token_sha256);
+                         uint32_t listener_mask);
 /* From now on these limits hold. Open connections keep their age and number of streams. Loop
  * thread.
  */
 void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop,
                               const struct hps_grpc_limits *limits);
+/* The guard's rules have changed: end the connections that may not stay, and the calls that may not
+ * go on; a connection that lost a call gets a GOAWAY. Loop thread. */
+void hps_grpc_loop_recheck(struct hps_grpc_loop *grpc_loop);
 /* Send GOAWAY notices, refuse new streams after a round trip, close connections once their calls
  * are done; calls `done(ctx)` on the loop thread when none is left. Loop thread. */
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx);
@@ -142,6 +169,8 @@ struct hps_grpc_loop *hps_grpc_call_grpc_loop(const struct hps_grpc_call *call);
 const char *hps_grpc_call_path(const struct hps_grpc_call *call);
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* hps_conn_client */
+/* What the guard gave it; NULL: there is none. Borrowed for as long as the call. Any thread. */
+const void *hps_grpc_call_grant(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0 = none */
 /* Value of a request header (lower-case name), NULL if absent; -bin values are decoded (size

@@ -66,7 +66,6 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_str
     call->start_us = hps_clock_us();
     call->progress.at_us = call->start_us;
     grpc_turn_see(conn, call->start_us);
-    call->headers.authorized = !conn->has_token;
     hps_timer_init(&call->deadline.timer, on_deadline, call);
     grpc_fields_init(&call->headers.fields);
     grpc_fields_init(&call->reply.fields);
@@ -107,6 +106,9 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
         call->request.kept = kept->next;
         hps_buf_fini(&kept->body);
         hps_free(kept);
+    }
+    if (call->grant != NULL) {
+        call->release_grant(call->grant);
     }
     hps_free(call->request.kept_spare);
     grpc_fields_fini(&call->headers.fields);
@@ -211,6 +213,11 @@ const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
 {
     return call->client;
+}
+
+const void *hps_grpc_call_grant(const struct hps_grpc_call *call)
+{
+    return call->grant;
 }
 
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)

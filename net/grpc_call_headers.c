@@ -7,10 +7,6 @@
 
 #include <string.h>
 
-#include "net/tls.h"
-
-static const char health_prefix[] = "/grpc.health.v1.Health/";
-
 static void read_content_type(struct hps_grpc_call *call, const char *value, size_t size)
 {
     static const char type[] = "application/grpc";
@@ -23,21 +19,6 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
     call->headers.codec_ok = size == n || value[n] == ';' ||
                              HPS_HTTP2_IS(value + n, size - n, "+proto") ||
                              (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
-}
-
-static void read_authorization(struct hps_grpc_call *call, const char *value, size_t size)
-{
-    uint8_t digest[32];
-    uint8_t differ = 0;
-
-    if (!call->conn->has_token || size <= 7 || memcmp(value, "Bearer ", 7) != 0 ||
-        hps_tls_sha256(value + 7, size - 7, digest) != HPS_OK) {
-        return;
-    }
-    for (unsigned i = 0; i < sizeof digest; i++) {
-        differ = (uint8_t)(differ | (digest[i] ^ call->conn->token_sha256[i]));
-    }
-    call->headers.authorized = differ == 0;
 }
 
 /* Keep a header for the service; -bin values decoded, one entry for each of a joined list. */
@@ -84,10 +65,6 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
         if (call->entry == NULL) {
             keep_header(call, name, name_size, value, value_size);
         }
-        if (value_size >= sizeof health_prefix - 1 &&
-            memcmp(value, health_prefix, sizeof health_prefix - 1) == 0) {
-            call->headers.authorized = true;
-        }
     } else if (HPS_HTTP2_IS(name, name_size, ":method")) {
         call->headers.post = HPS_HTTP2_IS(value, value_size, "POST");
     } else if (HPS_HTTP2_IS(name, name_size, "content-type")) {
@@ -104,8 +81,6 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
                                  : HPS_HTTP2_IS(value, value_size, "gzip")   ? GRPC_GZIP
                                                                            : GRPC_UNKNOWN_ENCODING;
         keep_header(call, name, name_size, value, value_size);
-    } else if (HPS_HTTP2_IS(name, name_size, "authorization") && call->conn->has_token) {
-        read_authorization(call, value, value_size);
     } else if (name[0] != ':' && !HPS_HTTP2_IS(name, name_size, "te") &&
                !HPS_HTTP2_IS(name, name_size, "grpc-accept-encoding")) {
         keep_header(call, name, name_size, value, value_size);
@@ -117,6 +92,9 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     if (call->request.phase != GRPC_REQUEST_HEADERS) {
         return;
     }
+    struct hps_error err;
+    hps_status entered;
+
     call->conn->had_request = true;
     hps_seat_busy(call->conn->seat);
     if (!call->headers.post) {
@@ -125,9 +103,8 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         grpc_call_answer_http(call, "415", HPS_INVALID);
     } else if (call->headers.bad_fields) {
         grpc_call_refuse(call, HPS_INTERNAL, "request metadata cannot be decoded or is too large");
-    } else if (!call->headers.authorized) {
-        grpc_call_refuse(call, HPS_UNAUTHENTICATED,
-                         "authorization: a valid bearer token is needed");
+    } else if ((entered = grpc_guard_enter(call, &err)) != HPS_OK) {
+        grpc_call_refuse(call, entered, "%s", err.text);
     } else if (call->entry == NULL) {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED, "unknown method %.200s",
                          hps_grpc_call_path(call));

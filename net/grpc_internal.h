@@ -8,6 +8,7 @@
  *     grpc_call.c          the life of a call, and what a service may ask of it
  *     grpc_call_phase.c    its phases: which may follow, what goes with each
  *     grpc_call_headers.c  its request headers, by which it is judged
+ *     grpc_guard.c         who may call what, as the owner decides
  *     grpc_call_receive.c  its request messages
  *     grpc_call_send.c     its answer
  *     grpc_charge.c        what answers take in memory, charged to their connection
@@ -66,6 +67,7 @@ struct grpc_entry {
 struct hps_grpc_server {
     struct hps_grpc_limits limits; /* what loops begin with */
     struct hps_grpc_observer observer;
+    struct hps_grpc_guard guard; /* `enter` NULL: none */
     struct grpc_entry *entries;
     unsigned n_entries;
     atomic_size_t request_bytes; /* of requests that are being put together, all connections */
@@ -89,6 +91,8 @@ struct hps_grpc_loop {
     struct hps_task leave; /* some are to give way: posted by whoever admits connections */
     atomic_bool leave_posted;
     struct hps_loop_later drained;
+    struct hps_loop_later recheck; /* connections that have not been looked at since the change */
+    uint64_t changes;              /* of the guard's rules */
     void (*drain_done)(void *ctx);
     void *drain_ctx;
     uint64_t tick_us;
@@ -122,8 +126,8 @@ struct grpc_conn {
         struct hps_loop_later later;        /* there may be */
     } charges;
     uint32_t listener_mask;
-    bool has_token;
-    uint8_t token_sha256[32];
+    void *visitor;         /* of the guard, from the first call on */
+    uint64_t rechecked;    /* after which change of its rules */
     struct hps_seat *seat; /* NULL: none */
     size_t request_bytes;  /* of requests that are being put together */
     uint64_t idle_us;      /* since when there is no call */
@@ -200,6 +204,8 @@ struct hps_grpc_call {
     struct hps_loop *loop;
     const struct grpc_entry *entry; /* NULL: no such method */
     void *user;
+    const void *grant; /* of the guard; NULL: none */
+    void (*release_grant)(const void *grant);
     uint64_t start_us;
     uint64_t client;
     char peer[GRPC_PEER_BYTES];
@@ -214,7 +220,6 @@ struct hps_grpc_call {
         bool codec_ok;
         bool bad_timeout;
         bool bad_fields;
-        bool authorized;
         enum grpc_encoding encoding;
         struct grpc_fields fields;
     } headers;
@@ -394,6 +399,18 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
                       const char *value, size_t value_size);
 /* The block is complete: refuse the call, or let its messages come. */
 void grpc_call_headers_done(struct hps_grpc_call *call);
+
+/* ---- grpc_guard.c ---------------------------------------------------------------------------- */
+
+/* May the call begin? Its headers are there. Else how it ends is in `err`. */
+hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
+/* After a change of the rules: end the calls of the connection that may not go on.
+ *
+ * error   the connection may not stay
+ * owner   *out_n_ended calls that were ended
+ */
+hps_status grpc_guard_again(struct grpc_conn *conn, unsigned *out_n_ended, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* ---- grpc_call_receive.c --------------------------------------------------------------------- */
 

@@ -20,6 +20,7 @@ enum {
     HEADER_FIELDS_MAX = 64,
     TICK_US_MIN = 5 * 1000,
     TICK_US_MAX = 1000 * 1000,
+    RECHECKS_PER_TURN = 16,
     DRAIN_NOTICE_US = 1000 * 1000,       /* for a client that does not answer the PING */
     AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* calls of an aged connection may still take this long */
 };
@@ -63,6 +64,14 @@ hps_status hps_grpc_server_add(struct hps_grpc_server *server,
                                                            .listener_mask = listener_mask};
     }
     return HPS_OK;
+}
+
+void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_grpc_guard *guard)
+{
+    HPS_ASSERT(guard->visitor_new != NULL && guard->visitor_free != NULL);
+    HPS_ASSERT(guard->visitor_again != NULL && guard->enter != NULL);
+    HPS_ASSERT(guard->again != NULL && guard->release != NULL);
+    server->guard = *guard;
 }
 
 void hps_grpc_server_free(struct hps_grpc_server *server)
@@ -251,6 +260,9 @@ static void conn_gone(struct grpc_conn *conn)
     if (observer->on_connection != NULL) {
         observer->on_connection(observer->ctx, -1);
     }
+    if (conn->visitor != NULL) {
+        grpc_loop->server->guard.visitor_free(conn->visitor);
+    }
     hps_seat_free(conn->seat);
     conn->seat = NULL;
     grpc_charges_fini(conn);
@@ -293,31 +305,6 @@ struct adoption {
     struct hps_conn *conn;
     struct grpc_conn *made; /* all of its memory, so that nothing is missing later */
 };
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') {
-        return c - '0';
-    }
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static bool read_hex(const char *hex, uint8_t out[32])
-{
-    if (strlen(hex) != 64) {
-        return false;
-    }
-    for (unsigned i = 0; i < 32; i++) {
-        int high = hex_digit(hex[2 * i]);
-        int low = hex_digit(hex[2 * i + 1]);
-        if (high < 0 || low < 0) {
-            return false;
-        }
-        out[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
-}
 
 static uint64_t jittered(struct hps_grpc_loop *grpc_loop, uint64_t us)
 {
@@ -394,23 +381,15 @@ static void adopt(struct hps_task *task)
 }
 
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                         uint32_t listener_mask, const char *required_token_sha256)
+                         uint32_t listener_mask)
 {
     struct adoption *adoption = hps_calloc(1, sizeof *adoption);
     struct grpc_conn *made = hps_calloc(1, sizeof *made);
-    const char *reason = "no memory";
 
     if (adoption == NULL || made == NULL) {
         goto fail;
     }
     made->listener_mask = listener_mask;
-    if (required_token_sha256 != NULL) {
-        made->has_token = true;
-        if (!read_hex(required_token_sha256, made->token_sha256)) {
-            reason = "the listener's token hash is not 64 hex digits";
-            goto fail;
-        }
-    }
     *adoption = (struct adoption){
         .task = {.run = adopt}, .grpc_loop = grpc_loop, .conn = conn, .made = made};
     atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
@@ -420,7 +399,7 @@ void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
 
 fail:
     HPS_LOG(WARN, "grpc", "connection refused: it could not be set up",
-            HPS_STR("peer", hps_conn_peer(conn)), HPS_STR("reason", reason));
+            HPS_STR("peer", hps_conn_peer(conn)), HPS_STR("reason", "no memory"));
     hps_free(made);
     hps_free(adoption);
     hps_conn_free(conn);
@@ -545,6 +524,50 @@ static uint64_t tick_of(const struct hps_grpc_limits *limits)
     return tick_us < TICK_US_MIN ? TICK_US_MIN : tick_us;
 }
 
+/* ---- rules that change ----------------------------------------------------------------------- */
+
+static void recheck_conn(struct grpc_conn *conn, uint64_t now_us)
+{
+    struct hps_error err;
+    unsigned n_ended = 0;
+
+    conn->rechecked = conn->grpc_loop->changes;
+    if (!hps_http2_is_ready(conn->h2)) {
+        return; /* its first call is judged by the new rules, and so is its certificate then */
+    }
+    if (grpc_guard_again(conn, &n_ended, &err) != HPS_OK) {
+        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, err.text);
+    } else if (n_ended > 0) {
+        grpc_conn_drain(conn, now_us);
+    }
+}
+
+/* Checking a certificate takes some 100 us: a few of them in each turn. */
+static void on_recheck(void *ctx)
+{
+    struct hps_grpc_loop *grpc_loop = ctx;
+    uint64_t now_us = hps_clock_us();
+    unsigned n = 0;
+
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+        if (conn->rechecked == grpc_loop->changes) {
+            continue;
+        }
+        if (n++ == RECHECKS_PER_TURN) {
+            hps_loop_later_set(grpc_loop->loop, &grpc_loop->recheck);
+            return;
+        }
+        recheck_conn(conn, now_us);
+    }
+}
+
+void hps_grpc_loop_recheck(struct hps_grpc_loop *grpc_loop)
+{
+    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
+    grpc_loop->changes++;
+    hps_loop_later_set(grpc_loop->loop, &grpc_loop->recheck);
+}
+
 /* ---- loops ----------------------------------------------------------------------------------- */
 
 static void on_drained(void *ctx)
@@ -578,6 +601,7 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     atomic_init(&grpc_loop->n_conns, 0);
     atomic_init(&grpc_loop->leave_posted, false);
     hps_loop_later_init(&grpc_loop->drained, on_drained, grpc_loop);
+    hps_loop_later_init(&grpc_loop->recheck, on_recheck, grpc_loop);
     hps_timer_init(&grpc_loop->tick, on_tick, grpc_loop);
     hps_timer_set_after(loop, &grpc_loop->tick, grpc_loop->tick_us);
     *out_grpc_loop = grpc_loop;
@@ -626,6 +650,7 @@ void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
         conn_gone(conn);
     }
     hps_loop_later_stop(&grpc_loop->drained);
+    hps_loop_later_stop(&grpc_loop->recheck);
     hps_http2_shared_free(grpc_loop->shared);
     grpc_loop->shared = NULL;
     grpc_loop_unref(grpc_loop);

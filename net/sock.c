@@ -18,6 +18,11 @@
 
 #include "base/assert.h"
 #include "base/hash.h"
+#include "base/heap.h"
+
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59 /* of Linux 4.13; the C library may be older */
+#endif
 
 #define LISTEN_BACKLOG     1024
 #define INHERITED_FD_FIRST 3
@@ -246,6 +251,43 @@ bool hps_sock_peer_cred(int fd, struct hps_sock_cred *out_cred)
         return false;
     }
     *out_cred = (struct hps_sock_cred){.pid = cred.pid, .uid = cred.uid, .gid = cred.gid};
+    return true;
+}
+
+hps_status hps_sock_peer_groups(int fd, gid_t **out_groups, size_t *out_n)
+{
+    struct hps_sock_cred cred;
+    gid_t none = 0;
+    socklen_t size = 0;
+    if (!hps_sock_peer_cred(fd, &cred)) {
+        return HPS_IO;
+    }
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, &none, &size) != 0 && errno != ERANGE) {
+        return HPS_IO;
+    }
+    gid_t *groups = hps_alloc(size + sizeof(*groups));
+    if (!groups) {
+        return HPS_NO_MEMORY;
+    }
+    groups[0] = cred.gid; /* not among the others, unless somebody has put it there */
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups + 1, &size) != 0) {
+        hps_free(groups);
+        return HPS_IO;
+    }
+    *out_groups = groups;
+    *out_n = 1 + size / sizeof(*groups);
+    return HPS_OK;
+}
+
+bool hps_sock_file_group(int fd, gid_t *out_group)
+{
+    struct hps_addr addr;
+    struct stat st;
+    if (hps_sock_local(fd, &addr) != HPS_OK || !addr.is_unix || addr.path[0] == '\0' ||
+        lstat(addr.path, &st) != 0 || !S_ISSOCK(st.st_mode)) {
+        return false;
+    }
+    *out_group = st.st_gid;
     return true;
 }
 

@@ -46,6 +46,14 @@ struct hps_sock_cred {
 };
 /* Who opened the other end of a Unix socket; false: no Unix socket. */
 bool hps_sock_peer_cred(int fd, struct hps_sock_cred *out_cred);
+/* The groups of that process, its own and the supplementary ones, as they were when it connected.
+ *
+ * owner   *out_groups: the caller, hps_free; NULL when n is 0
+ * error   NO_MEMORY; IO: not a Unix socket, or a kernel before 4.13
+ */
+hps_status hps_sock_peer_groups(int fd, gid_t **out_groups, size_t *out_n) HPS_MUST_CHECK;
+/* The group of the file that an accepted Unix socket came by; false: it has none, or it is gone. */
+bool hps_sock_file_group(int fd, gid_t *out_group);
 /* Where it is, without its port: IPv6, or IPv4 mapped into it. False for a Unix socket, or if it is
  * gone. */
 bool hps_sock_peer_address(int fd, uint8_t out_address[16]);

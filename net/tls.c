@@ -6,6 +6,7 @@
 #include "net/tls.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -19,8 +20,11 @@
 #include <sys/stat.h>
 
 #include "base/assert.h"
+#include "base/buf.h"
 #include "base/heap.h"
 #include "base/lock.h"
+
+enum { NAMES_MAX = 64, NAME_BYTES_MAX = 256 }; /* of a certificate */
 
 struct hps_tls {
     atomic_uint refs;
@@ -41,7 +45,7 @@ struct hps_tls_session {
     SSL *ssl;
     struct hps_tls *tls;
     char alpn[16];
-    char identity[256];
+    char *names; /* of the peer's certificate, one behind the other, an empty one at the end */
     enum tls_phase phase; /* only ever goes on */
 };
 
@@ -315,49 +319,147 @@ void hps_tls_session_free(struct hps_tls_session *session)
     }
     SSL_free(session->ssl);
     hps_tls_unref(session->tls);
+    hps_free(session->names);
     hps_free(session);
 }
 
-/* The first useful alternative name as text; false if there is none. */
-static bool print_san(X509 *cert, char *text, size_t capacity)
+/* ---- names of a certificate ------------------------------------------------------------------ */
+
+/* RFC 3986: a letter, then letters, digits, '+', '-' and '.', then ':'; and no blanks or control
+ * characters behind it. */
+static bool is_uri(const char *text, size_t size)
 {
-    GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
-    bool found = false;
-    for (int i = 0; names && !found && i < sk_GENERAL_NAME_num(names); i++) {
-        int type = 0;
-        ASN1_STRING *value = GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names, i), &type);
-        if (type != GEN_DNS && type != GEN_URI && type != GEN_EMAIL) {
-            continue;
-        }
-        const unsigned char *data = ASN1_STRING_get0_data(value);
-        size_t size = (size_t)ASN1_STRING_length(value);
-        /* A name with NUL inside, or one that would have to be cut, could pass for another. */
-        if (size > 0 && size < capacity && !memchr(data, 0, size)) {
-            memcpy(text, data, size);
-            text[size] = '\0';
-            found = true;
-        }
+    size_t n = 0;
+    while (n < size && (isalnum((unsigned char)text[n]) || memchr("+-.", text[n], 3))) {
+        n++;
     }
-    GENERAL_NAMES_free(names);
-    return found;
+    bool good = n > 0 && n < size && isalpha((unsigned char)text[0]) && text[n] == ':';
+    for (size_t i = n; good && i < size; i++) {
+        good = isgraph((unsigned char)text[i]);
+    }
+    return good;
 }
 
-static bool print_cn(X509 *cert, char *text, size_t capacity)
+static bool is_dns(const char *text, size_t size)
 {
-    X509_NAME *subject = X509_get_subject_name(cert);
-    int index = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-    if (index < 0) {
-        return false;
+    for (size_t i = 0; i < size; i++) {
+        if (!isalnum((unsigned char)text[i]) && !memchr("-._*", text[i], 4)) {
+            return false;
+        }
     }
-    unsigned char *utf8 = NULL;
-    int size =
-        ASN1_STRING_to_UTF8(&utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index)));
-    bool ok = size > 0 && (size_t)size + 4 <= capacity && !memchr(utf8, 0, (size_t)size);
-    if (ok) {
-        snprintf(text, capacity, "CN=%.*s", size, (const char *)utf8);
+    return size > 0;
+}
+
+/* Append a name and its NUL. */
+static hps_status add_name(struct hps_buf *names, const char *text, size_t size, bool lower)
+{
+    hps_status status = hps_buf_append(names, text, size);
+    for (size_t i = names->size - size; status == HPS_OK && lower && i < names->size; i++) {
+        names->data[i] = (uint8_t)tolower(names->data[i]);
     }
-    OPENSSL_free(utf8);
-    return ok;
+    return status == HPS_OK ? hps_buf_append(names, "", 1) : status;
+}
+
+/* URIs and DNS names; *out_found: there is any, of whatever quality. */
+static hps_status add_sans(X509 *cert, struct hps_buf *names, bool *out_found)
+{
+    GENERAL_NAMES *sans = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+    hps_status status = HPS_OK;
+    unsigned n = 0;
+    *out_found = false;
+    for (int i = 0; i < sk_GENERAL_NAME_num(sans) && status == HPS_OK; i++) {
+        int type = 0;
+        const ASN1_STRING *value = GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(sans, i), &type);
+        if (type != GEN_DNS && type != GEN_URI) {
+            continue;
+        }
+        const char *text = (const char *)ASN1_STRING_get0_data(value);
+        size_t size = (size_t)ASN1_STRING_length(value);
+        bool good = type == GEN_DNS ? is_dns(text, size) : is_uri(text, size);
+        *out_found = true;
+        if (good && size < NAME_BYTES_MAX && n++ < NAMES_MAX) {
+            status = add_name(names, text, size, type == GEN_DNS);
+        }
+    }
+    GENERAL_NAMES_free(sans);
+    return status;
+}
+
+static hps_status add_subject(X509 *cert, struct hps_buf *names)
+{
+    BIO *bio = BIO_new(BIO_s_mem());
+    char *text = NULL;
+    hps_status status = HPS_NO_MEMORY;
+    if (bio && X509_NAME_print_ex(bio, X509_get_subject_name(cert), 0, XN_FLAG_RFC2253) >= 0) {
+        long size = BIO_get_mem_data(bio, &text);
+        /* RFC 2253 escapes all but what can be printed; what has to be cut could pass for another
+         */
+        bool good = size > 0 && size < NAME_BYTES_MAX && !memchr(text, 0, (size_t)size);
+        status = good ? add_name(names, text, (size_t)size, false) : HPS_OK;
+    }
+    BIO_free(bio);
+    return status;
+}
+
+/* owner of *out_names: the caller, hps_free; NO_MEMORY */
+static hps_status names_of(X509 *cert, char **out_names)
+{
+    struct hps_buf names;
+    bool found = false;
+    hps_buf_init(&names, (size_t)NAMES_MAX * NAME_BYTES_MAX + 1);
+    hps_status status = add_sans(cert, &names, &found);
+    if (status == HPS_OK && !found) {
+        status = add_subject(cert, &names);
+    }
+    status = status == HPS_OK ? hps_buf_append(&names, "", 1) : status;
+    if (status == HPS_OK) {
+        *out_names = hps_alloc(names.size);
+        status = *out_names ? HPS_OK : HPS_NO_MEMORY;
+    }
+    if (status == HPS_OK) {
+        memcpy(*out_names, names.data, names.size);
+    }
+    hps_buf_fini(&names);
+    return status;
+}
+
+const char *hps_tls_session_name(const struct hps_tls_session *session, unsigned i)
+{
+    const char *name = session->names;
+    while (name && name[0] != '\0' && i > 0) {
+        name += strlen(name) + 1;
+        i--;
+    }
+    return name && name[0] != '\0' ? name : NULL;
+}
+
+hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_error *err)
+{
+    X509 *cert = SSL_get0_peer_certificate(session->ssl);
+    hps_lock_acquire(&session->tls->lock);
+    SSL_CTX *ctx = session->tls->ctx;
+    SSL_CTX_up_ref(ctx);
+    hps_lock_release(&session->tls->lock);
+    hps_status status = HPS_OK;
+    if (ctx != SSL_get_SSL_CTX(session->ssl) && SSL_CTX_get_verify_mode(ctx) != SSL_VERIFY_NONE &&
+        cert) {
+        X509_STORE_CTX *check = X509_STORE_CTX_new();
+        bool ready = check &&
+                     X509_STORE_CTX_init(check, SSL_CTX_get_cert_store(ctx), cert,
+                                         SSL_get_peer_cert_chain(session->ssl)) == 1 &&
+                     X509_STORE_CTX_set_default(check, session->tls->server ? "ssl_client"
+                                                                            : "ssl_server") == 1;
+        if (!ready) {
+            status = hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+        } else if (X509_verify_cert(check) != 1) {
+            status = hps_error_set(err, HPS_UNAUTHENTICATED, "TLS: certificate of the peer: %s",
+                                   X509_verify_cert_error_string(X509_STORE_CTX_get_error(check)));
+        }
+        X509_STORE_CTX_free(check);
+    }
+    SSL_CTX_free(ctx);
+    ERR_clear_error();
+    return status;
 }
 
 static hps_status established(struct hps_tls_session *session, struct hps_error *err)
@@ -374,9 +476,9 @@ static hps_status established(struct hps_tls_session *session, struct hps_error 
         memcpy(session->alpn, "h2", 3);
     }
     X509 *cert = SSL_get0_peer_certificate(session->ssl);
-    if (cert && !print_san(cert, session->identity, sizeof(session->identity)) &&
-        !print_cn(cert, session->identity, sizeof(session->identity))) {
-        session->identity[0] = '\0';
+    if (cert && names_of(cert, &session->names) != HPS_OK) {
+        phase_set(session, TLS_BROKEN);
+        return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
     }
     phase_set(session, TLS_ESTABLISHED);
     ERR_clear_error();
@@ -509,11 +611,6 @@ bool hps_tls_session_heard(const struct hps_tls_session *session)
 const char *hps_tls_session_alpn(const struct hps_tls_session *session)
 {
     return session->alpn[0] ? session->alpn : NULL;
-}
-
-const char *hps_tls_session_identity(const struct hps_tls_session *session)
-{
-    return session->identity[0] ? session->identity : NULL;
 }
 
 hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32])

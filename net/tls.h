@@ -64,8 +64,16 @@ void hps_tls_session_shutdown(struct hps_tls_session *session); /* close_notify,
 bool hps_tls_session_pending(const struct hps_tls_session *session);
 bool hps_tls_session_heard(const struct hps_tls_session *session);       /* any byte of the peer */
 const char *hps_tls_session_alpn(const struct hps_tls_session *session); /* NULL: none */
-/* The peer's verified name: first DNS, URI or e-mail SAN, else "CN=..."; NULL: no certificate. */
-const char *hps_tls_session_identity(const struct hps_tls_session *session);
+/* The i-th name in the verified certificate of the peer, NULL behind the last and where there is no
+ * certificate: its URIs as they are and its DNS names in lower case, 64 at most; one that has
+ * neither has its subject, in the form of RFC 2253 ("CN=trainer,O=ads"). No name of one kind can
+ * look like one of another: URIs begin with a scheme, DNS names have neither ':' nor '=', subjects
+ * have '=' before any ':'. Names with other characters are left out. */
+const char *hps_tls_session_name(const struct hps_tls_session *session, unsigned i);
+/* Whether the peer's certificate is still good by the files that new sessions use (CA, CRL). OK
+ * also where nobody has to show one and none was shown. UNAUTHENTICATED: the reason is in `err`. */
+hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* SHA-256 of `size` bytes. Any thread. */
 hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32])

@@ -19,7 +19,7 @@
 #include "server/daemon_internal.h"
 
 enum { ADMIN_THREADS = 8, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
-enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };
+enum { INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 
 _Static_assert((int)HPS_CONFIG_UPDATE_START_FILES == (int)HPS_UPDATE_START_FILES &&
@@ -220,43 +220,41 @@ static hps_status open_catalog(struct hps_daemon *daemon, struct hps_error *err)
     return hps_catalog_open(&options, &daemon->catalog, err);
 }
 
-/* ---- TLS and token --------------------------------------------------------------------------- */
+/* ---- TLS and access -------------------------------------------------------------------------- */
 
-hps_status daemon_read_token(const struct hps_config_server *config, char **out_sha256,
-                             struct hps_error *err)
+hps_status daemon_read_rules(const struct hps_config_server *config,
+                             struct hps_access_rules **out_rules, struct hps_error *err)
 {
-    const char *path = config->admin_token_file;
-    char token[TOKEN_BYTES_MAX];
-    unsigned char digest[32];
-    *out_sha256 = NULL;
-    if (path[0] == '\0') {
-        return HPS_OK;
+    const struct hps_access_source source = {.file = config->access,
+                                             .admin_token_file = config->admin_token_file};
+    return hps_access_rules_read(&source, out_rules, err);
+}
+
+static void on_refusal(void *ctx, const struct hps_access_refusal *refusal) /* any thread */
+{
+    struct hps_daemon *daemon = ctx;
+    const char *slash = strrchr(refusal->method, '/');
+    const struct hps_audit_event event = {.method = slash != NULL ? slash + 1 : refusal->method,
+                                          .who = refusal->who,
+                                          .peer = refusal->peer,
+                                          .model = refusal->model,
+                                          .code = hps_status_grpc_code(refusal->error->status),
+                                          .error = refusal->error->text,
+                                          .refused = true};
+    hps_audit_refused(daemon->audit, &event);
+}
+
+static hps_status make_access(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_access_options options = {
+        .admin_mask = LISTENER_ADMIN, .on_refusal = on_refusal, .ctx = daemon};
+    struct hps_access_rules *rules = NULL;
+    hps_status status = daemon_read_rules(&daemon->options.config->server, &rules, err);
+    if (status != HPS_OK) {
+        return status;
     }
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return hps_error_set(err, HPS_NOT_FOUND, "server.admin_token_file: cannot read \"%s\": %m",
-                             path);
-    }
-    size_t size = fread(token, 1, sizeof(token), file);
-    fclose(file);
-    while (size > 0 && (token[size - 1] == '\n' || token[size - 1] == '\r')) {
-        size--;
-    }
-    if (size == 0 || size == sizeof(token)) {
-        return hps_error_set(err, HPS_INVALID, "server.admin_token_file: \"%s\" has %s", path,
-                             size == 0 ? "no token" : "4096 bytes or more");
-    }
-    char *sha256 = hps_alloc(65);
-    if (sha256 == NULL || hps_tls_sha256(token, size, digest) != HPS_OK) {
-        hps_free(sha256);
-        return no_memory(err);
-    }
-    HPS_ASSERT(size < sizeof(token));
-    for (unsigned i = 0; i < 32; i++) {
-        snprintf(sha256 + 2 * (size_t)i, 3, "%02x", digest[i]);
-    }
-    *out_sha256 = sha256;
-    return HPS_OK;
+    daemon->access = hps_access_new(&options, rules);
+    return daemon->access != NULL ? HPS_OK : no_memory(err);
 }
 
 static hps_status make_context(const struct hps_config_tls *config, bool http1,
@@ -419,6 +417,8 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     if (daemon->server == NULL) {
         return no_memory(err);
     }
+    const struct hps_grpc_guard guard = hps_access_guard(daemon->access);
+    hps_grpc_server_guard_set(daemon->server, &guard);
     const struct {
         const struct hps_grpc_service *service;
         uint32_t mask;
@@ -512,7 +512,7 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
     const struct hps_config_server *config = &daemon->options.config->server;
     hps_status status = hps_listeners_open(config, &daemon->listeners, err);
     if (status == HPS_OK) {
-        status = daemon_read_token(config, &daemon->admin_token_sha256, err);
+        status = make_access(daemon, err);
     }
     if (status == HPS_OK) {
         status = daemon_make_tls(config, &daemon->tls, err);
@@ -635,7 +635,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_metrics_free(daemon->metrics);
     daemon_tls_free(&daemon->tls);
     hps_listeners_close(&daemon->listeners);
-    hps_free(daemon->admin_token_sha256);
+    hps_access_free(daemon->access);
     hps_free(daemon->threads);
     hps_lock_fini(&daemon->config_lock);
     hps_free(daemon);

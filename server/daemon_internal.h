@@ -13,6 +13,7 @@
 #include "net/http1.h"
 #include "net/loop.h"
 #include "net/tls.h"
+#include "server/access/access.h"
 #include "server/admin/service.h"
 #include "server/catalog/catalog.h"
 #include "server/catalog/readiness.h"
@@ -37,6 +38,8 @@ struct loop_thread {
     struct hps_task echo;  /* main asks, the loop answers: it is alive */
     _Atomic uint64_t alive_us;
     atomic_bool echo_pending;
+    struct hps_task recheck; /* rules of access, or certificates, have changed */
+    atomic_bool recheck_pending;
 };
 
 /* The same certificate in two contexts, as the protocols differ; both or neither. */
@@ -82,7 +85,7 @@ struct hps_daemon {
     struct hps_reflection_service *admin_reflection;
     struct hps_grpc_server *server;
     struct daemon_tls tls;
-    char *admin_token_sha256; /* hex; NULL: no token */
+    struct hps_access *access;
     struct hps_listeners listeners;
     const char *grpc_addresses[HPS_LISTENERS_MAX];
     unsigned n_grpc_addresses;
@@ -110,9 +113,10 @@ struct hps_daemon {
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits);
 void daemon_lookup_limits(const struct hps_config_server *config,
                           struct hps_lookup_limits *out_limits);
-/* Hex of the token's SHA-256; NULL: no token is asked for. The caller's, hps_free. */
-hps_status daemon_read_token(const struct hps_config_server *config, char **out_sha256,
-                             struct hps_error *err) HPS_MUST_CHECK;
+/* The rules of access that the configuration asks for. owner: the caller */
+hps_status daemon_read_rules(const struct hps_config_server *config,
+                             struct hps_access_rules **out_rules, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* None of it: no TLS. owner: the caller, daemon_tls_free, also on failure */
 hps_status daemon_make_tls(const struct hps_config_server *config, struct daemon_tls *out_tls,
                            struct hps_error *err) HPS_MUST_CHECK;
@@ -129,6 +133,8 @@ void daemon_peers_limits(const struct hps_config_server *config, bool admin,
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 void daemon_status(void *ctx, struct hps_admin_status *out_status); /* any thread */
 void daemon_ask_drain(void *ctx);                                   /* any thread */
+/* Have every loop ask the rules of access again, and look at certificates. Main thread. */
+void daemon_recheck(struct hps_daemon *daemon);
 void daemon_first_ready(void *ctx); /* prints the line that says so */
 
 #endif

@@ -92,12 +92,11 @@ static hps_status check_inherited(const struct hps_config_server *config,
                              name, listener->address);
     }
     if (listener->kind == HPS_LISTENER_ADMIN && !listener->is_unix &&
-        config->admin_token_file[0] == '\0' &&
-        !(listener->tls && config->tls.require_client_certificate)) {
+        !hps_config_has_administrators(config)) {
         return hps_error_set(err, HPS_INVALID,
-                             "LISTEN_FDS: the admin socket is %s, a TCP address without "
-                             "authentication; expected server.admin_token_file, or server.tls with "
-                             "require_client_certificate",
+                             "LISTEN_FDS: the admin socket is %s, a TCP address of which nobody is "
+                             "said to be an administrator; expected server.access, or "
+                             "server.admin_token_file",
                              listener->address);
     }
     return HPS_OK;

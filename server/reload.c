@@ -115,7 +115,7 @@ struct limits_task {
 };
 
 struct prepared {
-    char *admin_token_sha256;
+    struct hps_access_rules *rules;
     struct daemon_tls tls;
     struct hps_strings model_roots;
     int audit_fd;               /* -1: none */
@@ -124,7 +124,7 @@ struct prepared {
 
 static void prepared_free(struct prepared *prepared)
 {
-    hps_free(prepared->admin_token_sha256);
+    hps_access_rules_unref(prepared->rules);
     daemon_tls_free(&prepared->tls);
     hps_strings_fini(&prepared->model_roots);
     if (prepared->audit_fd >= 0) {
@@ -167,7 +167,7 @@ static hps_status prepare_limits(struct hps_daemon *daemon, const struct hps_con
 static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_server *config,
                           struct prepared *prepared, struct hps_error *err)
 {
-    hps_status status = daemon_read_token(config, &prepared->admin_token_sha256, err);
+    hps_status status = daemon_read_rules(config, &prepared->rules, err);
     if (status == HPS_OK) {
         status = daemon_make_tls(config, &prepared->tls, err);
     }
@@ -213,9 +213,8 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
                                (uint64_t)server->reply_stall_timeout_ms * 1000);
     }
     hps_catalog_reconfigure(daemon->catalog, config, &prepared->model_roots);
-    hps_free(daemon->admin_token_sha256);
-    daemon->admin_token_sha256 = prepared->admin_token_sha256;
-    prepared->admin_token_sha256 = NULL;
+    hps_access_rules_set(daemon->access, prepared->rules);
+    prepared->rules = NULL;
     hps_audit_reopened(daemon->audit, prepared->audit_fd);
     prepared->audit_fd = -1;
     HPS_ASSERT(prepared->tls.grpc == NULL || daemon->tls.grpc != NULL);
@@ -224,6 +223,7 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
         hps_tls_renew(daemon->tls.http, prepared->tls.http);
         prepared->tls = (struct daemon_tls){NULL, NULL};
     }
+    daemon_recheck(daemon);
     while (prepared->limits != NULL) {
         struct limits_task *one = prepared->limits;
         prepared->limits = one->next;

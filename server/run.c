@@ -48,10 +48,7 @@ static struct loop_thread *least_loaded(struct hps_daemon *daemon)
 static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct hps_daemon *daemon = ctx;
-    /* The Unix socket is guarded by its file's permissions; TCP by mTLS or the token. */
-    const char *token =
-        cookie == LISTENER_ADMIN && !hps_conn_is_unix(conn) ? daemon->admin_token_sha256 : NULL;
-    hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie, token);
+    hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie);
 }
 
 /* Every connection is a descriptor, and a store on disk must never lack one: without it a write
@@ -316,6 +313,26 @@ static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
     }
 }
 
+static void run_recheck(struct hps_task *task) /* loop thread */
+{
+    struct loop_thread *thread = HPS_CONTAINER_OF(task, struct loop_thread, recheck);
+    atomic_store(&thread->recheck_pending, false); /* what changes from now on is posted anew */
+    if (thread->grpc != NULL) {
+        hps_grpc_loop_recheck(thread->grpc);
+    }
+}
+
+void daemon_recheck(struct hps_daemon *daemon)
+{
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        struct loop_thread *thread = &daemon->threads[i];
+        if (!atomic_exchange(&thread->recheck_pending, true)) {
+            thread->recheck.run = run_recheck;
+            hps_loop_post(thread->loop, &thread->recheck);
+        }
+    }
+}
+
 /* What goes with each phase. Main thread, at the end of a turn. */
 static void daemon_sane(const struct hps_daemon *daemon)
 {
@@ -366,6 +383,9 @@ static void on_tick(void *ctx)
     check_devices(daemon);
     hps_readiness_refresh(daemon->readiness);
     hps_catalog_tick(daemon->catalog);
+    if (hps_access_take_expired(daemon->access)) {
+        daemon_recheck(daemon);
+    }
     if (daemon->watchdog_us != 0) {
         feed_watchdog(daemon, hps_loop_now_us(daemon->loop));
     }

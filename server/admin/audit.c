@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "server/access/access.h"
 #include "server/admin/op.h"
 
 /* protobuf-c keeps arrays, sub-messages and values at offsets that its descriptors name. */
@@ -121,6 +122,7 @@ void admin_audit(const struct admin_op *op, const char *method)
     add_fields(&listing, "request", op->request);
     const struct hps_audit_event event = {
         .method = method,
+        .who = hps_access_grant_who(hps_access_grant_of(op->call)),
         .peer = hps_grpc_call_peer(op->call),
         .model = op->model,
         .version = op->version,
@@ -137,6 +139,7 @@ void admin_audit_refused(const struct hps_admin_parts *parts, const struct hps_g
     HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(call)));
     const struct hps_audit_event event = {
         .method = method,
+        .who = hps_access_grant_who(hps_access_grant_of(call)),
         .peer = hps_grpc_call_peer(call),
         .code = hps_status_grpc_code(status),
         .error = why,

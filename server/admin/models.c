@@ -106,6 +106,9 @@ static void add_view(void *ctx, const struct hps_version_view *view)
                ((const struct model_list *)ctx)->n_views);
     struct model_list *list = ctx;
     struct admin_op *op = list->op;
+    if (!admin_sees(op, view->model)) {
+        return;
+    }
     Hps__V1__ModelInfo *last = list->n_models > 0 ? list->models[list->n_models - 1] : NULL;
     if (last == NULL || strcmp(last->model, view->model) != 0) {
         last = admin_alloc(op, 1, sizeof(*last));
@@ -140,6 +143,9 @@ static size_t model_place(const struct model_list *list, const char *name)
 static void add_unserved(void *ctx, const struct hps_unserved_view *view)
 {
     struct model_list *list = ctx;
+    if (!admin_sees(list->op, view->model)) {
+        return;
+    }
     size_t at = model_place(list, view->model);
     Hps__V1__ModelInfo *model = at < list->n_models ? list->models[at] : NULL;
     if (model == NULL || strcmp(model->model, view->model) != 0) {
@@ -225,7 +231,8 @@ static void add_tables(void *ctx, const struct hps_version_view *view)
     struct table_list *list = ctx;
     int64_t wanted = list->version != 0 ? list->version : view->active_version;
     if ((list->model[0] != '\0' && strcmp(list->model, view->model) != 0) ||
-        view->version->number != wanted || strcmp(view->state, "loading") == 0) {
+        view->version->number != wanted || strcmp(view->state, "loading") == 0 ||
+        !admin_sees(list->op, view->model)) {
         return;
     }
     Hps__V1__TableInfo **more = table_infos(list->op, view->version, view->gpu_usages);

@@ -41,6 +41,9 @@ void *admin_alloc(struct admin_op *op, size_t count, size_t size);
 /* A copy in the arena; "" for NULL or without memory. */
 char *admin_text(struct admin_op *op, const char *text);
 
+/* Whether a list for this call may have what is of `model`. */
+bool admin_sees(const struct admin_op *op, const char *model);
+
 /* "fp32", "fp16", "bf16": static text. */
 char *admin_dtype_text(enum hps_dtype dtype);
 struct Hps__V1__TableDiff;

@@ -9,10 +9,19 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "hps/v1/admin.pb-c.h"
+#include "server/access/access.h"
 #include "server/admin/op.h"
 
 enum { ADMIN_ARENA_BYTES = 16 * 1024, ADMIN_ARENA_BYTES_MAX = 64 << 20 };
 enum { PROGRESS_PERIOD_US = 200 * 1000 };
+
+/* Of what a call is, which may be of what the caller has its role for. */
+enum method_scope {
+    ANYTHING, /* nothing in particular */
+    LISTS,    /* of the model that is named; if none is, what the caller may see is listed */
+    MODEL,    /* of the model that is named; if none is, of all */
+    SERVER,   /* of the server as a whole, so of all models */
+};
 
 enum method_kind {
     READS,
@@ -26,29 +35,34 @@ static const struct admin_method {
     const ProtobufCMessageDescriptor *request;
     void (*work)(struct admin_op *op);
     enum method_kind kind;
+    uint32_t role; /* Ping: any */
+    enum method_scope scope;
 } admin_methods[] = {
-#define METHOD(name, request, work, kind)                                            \
-    {                                                                                \
-        "/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work, kind \
+#define METHOD(name, request, work, kind, role, scope)                                            \
+    {                                                                                             \
+        "/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work, kind, role, scope \
     }
-    METHOD("Ping", ping, admin_ping, READS),
-    METHOD("GetStatus", get_status, admin_get_status, READS),
-    METHOD("ListModels", list_models, admin_list_models, READS),
-    METHOD("ListTables", list_tables, admin_list_tables, READS),
-    METHOD("LoadModel", load_model, admin_load_model, CHANGES),
-    METHOD("ActivateVersion", activate_version, admin_activate, CHANGES_LATER),
-    METHOD("RollbackModel", rollback_model, admin_rollback, CHANGES),
-    METHOD("UnloadVersion", unload_version, admin_unload, CHANGES_LATER),
-    METHOD("GetStats", get_stats, admin_get_stats, READS),
-    METHOD("ExplainKey", explain_key, admin_explain_key, TELLS),
-    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, TELLS),
-    METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES),
-    METHOD("GetUpdates", get_updates, admin_get_updates, READS),
-    METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES),
-    METHOD("CreateSnapshot", create_snapshot, admin_create_snapshot, CHANGES),
-    METHOD("GetConfig", get_config, admin_get_config, TELLS),
-    METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES),
-    METHOD("Drain", drain, admin_drain, CHANGES),
+    METHOD("Ping", ping, admin_ping, READS, HPS_ROLES_ALL, ANYTHING),
+    METHOD("GetStatus", get_status, admin_get_status, READS, HPS_ROLE_READ, SERVER),
+    METHOD("ListModels", list_models, admin_list_models, READS, HPS_ROLE_READ, LISTS),
+    METHOD("ListTables", list_tables, admin_list_tables, READS, HPS_ROLE_READ, LISTS),
+    METHOD("LoadModel", load_model, admin_load_model, CHANGES, HPS_ROLE_LOAD, MODEL),
+    METHOD("ActivateVersion", activate_version, admin_activate, CHANGES_LATER, HPS_ROLE_LOAD,
+           MODEL),
+    METHOD("RollbackModel", rollback_model, admin_rollback, CHANGES, HPS_ROLE_LOAD, MODEL),
+    METHOD("UnloadVersion", unload_version, admin_unload, CHANGES_LATER, HPS_ROLE_LOAD, MODEL),
+    METHOD("GetStats", get_stats, admin_get_stats, READS, HPS_ROLE_READ, LISTS),
+    METHOD("ExplainKey", explain_key, admin_explain_key, TELLS, HPS_ROLE_READ, MODEL),
+    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, TELLS, HPS_ROLE_READ, LISTS),
+    METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES, HPS_ROLE_ADMIN, SERVER),
+    METHOD("GetUpdates", get_updates, admin_get_updates, READS, HPS_ROLE_READ, LISTS),
+    METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES, HPS_ROLE_ADMIN,
+           MODEL),
+    METHOD("CreateSnapshot", create_snapshot, admin_create_snapshot, CHANGES, HPS_ROLE_ADMIN,
+           SERVER),
+    METHOD("GetConfig", get_config, admin_get_config, TELLS, HPS_ROLE_ADMIN, SERVER),
+    METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES, HPS_ROLE_ADMIN, SERVER),
+    METHOD("Drain", drain, admin_drain, CHANGES, HPS_ROLE_ADMIN, SERVER),
 #undef METHOD
 };
 
@@ -84,6 +98,11 @@ char *admin_text(struct admin_op *op, const char *text)
     static char none[] = "";
     char *copy = text != NULL ? hps_arena_strndup(op->arena, text, strlen(text)) : NULL;
     return copy != NULL ? copy : none;
+}
+
+bool admin_sees(const struct admin_op *op, const char *model)
+{
+    return hps_access_sees(op->call, (enum hps_access_role)op->method->role, model);
 }
 
 static void op_free(struct admin_op *op)
@@ -236,6 +255,31 @@ static const struct admin_method *method_of(const struct hps_grpc_call *call)
     return &admin_methods[i];
 }
 
+/* The field "model" of a request; "" if it has none. */
+static const char *model_of(const ProtobufCMessage *request)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(request->descriptor, "model");
+    if (field == NULL) {
+        return "";
+    }
+    HPS_ASSERT(field->type == PROTOBUF_C_TYPE_STRING);
+    return *(char *const *)(const void *)((const char *)request + field->offset);
+}
+
+/* The caller has the method's role, for whatever; has it the role for what the call is of? */
+static hps_status check_scope(const struct admin_op *op, struct hps_error *err)
+{
+    const struct admin_method *method = op->method;
+    const char *model = model_of(op->request);
+    if (method->scope == ANYTHING || (method->scope == LISTS && model[0] == '\0')) {
+        return HPS_OK;
+    }
+    bool all = method->scope == SERVER || model[0] == '\0';
+    return hps_access_check(op->call, (enum hps_access_role)method->role, all ? NULL : model,
+                            all ? 0 : strlen(model), err);
+}
+
 /* Before there was any work. */
 static void refuse(struct hps_admin_service *service, struct hps_grpc_call *call,
                    const struct admin_method *method, hps_status status, const char *why)
@@ -271,6 +315,9 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     if (op->request == NULL) {
         refuse(service, call, method, HPS_INVALID, "request: malformed message");
         op_free(op);
+    } else if (check_scope(op, &op->error) != HPS_OK) {
+        hps_grpc_call_fail(call, &op->error);
+        op_free(op);
     } else if (hps_pool_post(service->parts.pool, &op->task) != HPS_OK) {
         refuse(service, call, method, HPS_EXHAUSTED, "too many admin calls are waiting");
         op_free(op);
@@ -299,6 +346,7 @@ struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *pa
     for (unsigned i = 0; i < N_METHODS; i++) {
         service->methods[i] = (struct hps_grpc_method){.path = admin_methods[i].path,
                                                        .request_bytes_max = HPS_REQUEST_BYTES_MAX,
+                                                       .roles = admin_methods[i].role,
                                                        .on_message = on_message,
                                                        .on_close = on_close};
     }

@@ -353,7 +353,8 @@ static void add_stats(void *ctx, const struct hps_version_view *view)
     HPS_ASSERT(((const struct stats_list *)ctx)->n <= ((const struct stats_list *)ctx)->capacity);
     struct stats_list *list = ctx;
     if (strcmp(view->state, "active") != 0 ||
-        (list->model[0] != '\0' && strcmp(list->model, view->model) != 0)) {
+        (list->model[0] != '\0' && strcmp(list->model, view->model) != 0) ||
+        !admin_sees(list->op, view->model)) {
         return;
     }
     for (uint32_t i = 0; i < view->version->n_tables && list->n < list->capacity; i++) {
@@ -426,13 +427,17 @@ void admin_get_slow_log(struct admin_op *op)
         return;
     }
     unsigned n = hps_slowlog_snapshot(op->parts->slowlog, entries, HPS_SLOWLOG_SIZE);
+    unsigned n_seen = 0;
     for (unsigned i = 0; i < n; i++) {
-        slow_request(op, &entries[i], &requests[i]);
-        pointers[i] = &requests[i];
+        if (admin_sees(op, entries[i].model)) {
+            slow_request(op, &entries[i], &requests[n_seen]);
+            pointers[n_seen] = &requests[n_seen];
+            n_seen++;
+        }
     }
     hps__v1__get_slow_log_response__init(reply);
     reply->requests = pointers;
-    reply->n_requests = n;
+    reply->n_requests = n_seen;
     op->reply = &reply->base;
 }
 

@@ -128,7 +128,8 @@ static void add_stream(void *ctx, const struct hps_stream_view *view)
     const Hps__V1__GetUpdatesRequest *request = list->request;
     if (list->n == list->capacity ||
         (request->model[0] != '\0' && strcmp(request->model, view->model) != 0) ||
-        (request->version != 0 && request->version != view->version)) {
+        (request->version != 0 && request->version != view->version) ||
+        !admin_sees(list->op, view->model)) {
         return;
     }
     Hps__V1__VersionUpdates *version = version_updates(list->op, view);

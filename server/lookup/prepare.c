@@ -11,6 +11,7 @@
 #include "base/index_set.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "server/access/access.h"
 #include "server/lookup/decode.h"
 #include "server/lookup/internal.h"
 
@@ -250,6 +251,11 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     note_identity(request, &message);
     if (message.model_size == 0) {
         return hps_error_set(err, HPS_INVALID, "model: empty");
+    }
+    status = hps_access_check(request->call.grpc, HPS_ROLE_LOOKUP, message.model,
+                              message.model_size, err);
+    if (status != HPS_OK) {
+        return status;
     }
     status = hps_models_pin(service->parts.models, message.model, message.model_size,
                             message.version, &lookup->version, err);

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/lock.h"
+#include "server/access/access.h"
 #include "server/lookup/encode.h"
 #include "server/lookup/internal.h"
 
@@ -99,10 +100,12 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
     service->parts = *parts;
     hps_lookup_service_limits_set(service, &parts->limits);
     service->methods[0] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/Lookup",
+                                                   .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup,
                                                    .on_close = on_close,
                                                    .on_room = on_room};
     service->methods[1] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
+                                                   .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup_stream,
                                                    .on_close = on_close,
                                                    .on_drained = on_drained,

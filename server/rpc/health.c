@@ -202,9 +202,11 @@ struct hps_health_service *hps_health_service_new(const char *const *names, unsi
     service->names = names;
     service->n_names = n_names;
     service->methods[0] = (struct hps_grpc_method){.path = "/grpc.health.v1.Health/Check",
+                                                   .open = true,
                                                    .request_bytes_max = HPS_REQUEST_BYTES_MAX,
                                                    .on_message = on_check};
     service->methods[1] = (struct hps_grpc_method){.path = "/grpc.health.v1.Health/Watch",
+                                                   .open = true,
                                                    .request_bytes_max = HPS_REQUEST_BYTES_MAX,
                                                    .on_message = on_watch,
                                                    .on_close = on_watch_close};

@@ -233,11 +233,11 @@ class Authority:
         subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=self.work,
                        timeout=PATIENCE_S)
 
-    def issue(self, name):
-        """Certificate and key for localhost and 127.0.0.1, as paths."""
+    def issue(self, name, names="DNS:localhost,IP:127.0.0.1"):
+        """Certificate and key for these names (None: for the subject alone), as paths."""
         extensions = os.path.join(self.work, "san.cnf")
         with open(extensions, "w", encoding="utf-8") as f:
-            f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+            f.write(f"subjectAltName={names}\n" if names else "basicConstraints=CA:FALSE\n")
         self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
                      f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
         self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", self.path, "-CAkey",

@@ -310,7 +310,7 @@ def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the
         admin.CreateSnapshot(admin_pb.CreateSnapshotRequest(directory="here"), timeout=PATIENCE_S)
     start, load, config, snapshot = lines()
     assert start.startswith("method=start ")
-    assert load.startswith('method=LoadModel model=m version=1 who="" ') and me in load
+    assert load.startswith(f'method=LoadModel model=m version=1 who=user:{os.getuid()} ') and me in load
     assert load.endswith(f' result=done code=0 error="" request.model=m request.directory={work}/v1 '
                          'request.label="a\\nb\\u202e"')
     assert config.startswith("method=GetConfig ") and "result=done code=0" in config and me in config

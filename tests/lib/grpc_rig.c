@@ -224,7 +224,7 @@ static void on_health(struct hps_grpc_call *call, const uint8_t *data, size_t si
 }
 
 static const struct hps_grpc_method methods[] = {
-    {.path = "/t.T/Echo", .on_message = on_echo, .on_close = on_close},
+    {.path = "/t.T/Echo", .roles = 5, .on_message = on_echo, .on_close = on_close},
     {.path = "/t.T/Small", .request_bytes_max = 10, .on_message = on_echo},
     {.path = "/t.T/Big", .on_message = on_big, .on_close = on_close},
     {.path = "/t.T/Park", .on_message = on_park, .on_close = on_close},
@@ -245,7 +245,7 @@ static const struct hps_grpc_method methods[] = {
      .on_drained = on_pour_drained},
     {.path = "/t.T/Charge", .on_message = on_charge, .on_close = on_close, .on_room = on_charged},
     {.path = "/t.T/Meta", .on_message = on_meta, .on_close = on_close},
-    {.path = "/grpc.health.v1.Health/Check", .on_message = on_health},
+    {.path = "/grpc.health.v1.Health/Check", .open = true, .on_message = on_health},
 };
 
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int code, uint64_t duration_us)
@@ -287,7 +287,7 @@ static void adopt(struct rig *rig, int fd)
     if (seat != NULL) {
         hps_conn_seat_give(conn, seat);
     }
-    hps_grpc_loop_adopt(rig->grpc_loop, conn, 1, rig->token_sha256);
+    hps_grpc_loop_adopt(rig->grpc_loop, conn, 1);
 }
 
 static void on_accept(void *ctx, unsigned events)

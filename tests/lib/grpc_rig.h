@@ -22,11 +22,10 @@ struct rig {
     struct hps_loop_fd listener;
     int listen_fd;
     char address[64];
-    const char *token_sha256; /* of connections accepted from now on */
-    struct hps_tls *tls;      /* the same */
-    struct hps_peers *peers;  /* the same: who gives them seats; NULL: they have none */
-    uint64_t client;          /* the same: whose seats they are */
-    bool refused;             /* the last one got none */
+    struct hps_tls *tls;     /* of connections accepted from now on */
+    struct hps_peers *peers; /* the same: who gives them seats; NULL: they have none */
+    uint64_t client;         /* the same: whose seats they are */
+    bool refused;            /* the last one got none */
     struct hps_grpc_service service;
     /* what the methods saw */
     unsigned n_messages;

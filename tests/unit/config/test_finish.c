@@ -250,19 +250,19 @@ static void test_listeners_when_one_address_twice_then_refused(void **state)
     hps_config_free(config);
 }
 
-static void test_admin_when_tcp_then_needs_token_or_mutual_tls(void **state)
+static void test_admin_when_tcp_then_needs_token_or_rules(void **state)
 {
     (void)state;
     finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\"}"), NULL,
                "server.admin_listen");
     finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":"
-                         "\"c\",\"key\":\"k\"}}"),
-               NULL, "without authentication");
+                         "\"c\",\"key\":\"k\",\"client_ca\":\"a\","
+                         "\"require_client_certificate\":true}}"),
+               NULL, "server.access"); /* a certificate makes nobody an administrator */
     static const char *const good[] = {
         FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\",\"admin_token_file\":\"/t\"}"),
         FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\","
-                  "\"key\":\"k\","
-                  "\"client_ca\":\"a\",\"require_client_certificate\":true}}"),
+                  "\"key\":\"k\"},\"access\":\"roles.json\"}"),
     };
     for (size_t i = 0; i < 2; i++) {
         struct hps_config *config = parse_good(good[i], NULL);
@@ -439,7 +439,7 @@ int main(void)
         cmocka_unit_test(test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not),
         cmocka_unit_test(test_listener_when_address_is_malformed_then_refused),
         cmocka_unit_test(test_listeners_when_one_address_twice_then_refused),
-        cmocka_unit_test(test_admin_when_tcp_then_needs_token_or_mutual_tls),
+        cmocka_unit_test(test_admin_when_tcp_then_needs_token_or_rules),
         cmocka_unit_test(test_tls_when_halves_are_missing_then_refused),
         cmocka_unit_test(test_tiers_when_all_are_disabled_then_refused),
         cmocka_unit_test(test_notes_when_hps_settings_change_nothing_then_each_is_said_once),

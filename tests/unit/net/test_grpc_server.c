@@ -391,34 +391,162 @@ static void test_client_streaming_then_every_message_counted(void **state)
 
 /* ---- who may call ---------------------------------------------------------------------------- */
 
-static void test_token_when_required_then_checked_but_not_for_health(void **state)
+/* Lets in who says the word, which may change; the connection while `stays`. */
+struct guard {
+    const char *word;
+    bool stays;
+    int n_visitors;
+    int n_grants;
+};
+
+static void *guard_visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
 {
-    /* of "secret" */
-    static const char sha[] = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+    struct guard *guard = ctx;
+
+    assert_non_null(conn);
+    assert_int_equal(listener_mask, 1);
+    guard->n_visitors++;
+    return guard;
+}
+
+static void guard_visitor_free(void *visitor)
+{
+    ((struct guard *)visitor)->n_visitors--;
+}
+
+static hps_status guard_judge(struct guard *guard, const struct hps_grpc_call *call,
+                              struct hps_error *err)
+{
+    const char *said = hps_grpc_call_header(call, "authorization", NULL);
+
+    return said != NULL && strcmp(said, guard->word) == 0
+               ? HPS_OK
+               : hps_error_set(err, HPS_UNAUTHENTICATED, "not the word");
+}
+
+static hps_status guard_enter(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
+                              const void **out_grant, struct hps_error *err)
+{
+    struct guard *guard = visitor;
+    hps_status status = guard_judge(guard, call, err);
+
+    assert_int_equal(roles, strcmp(hps_grpc_call_path(call), "/t.T/Echo") == 0 ? 5 : 0);
+    if (status == HPS_OK) {
+        guard->n_grants++;
+        *out_grant = guard;
+    }
+    return status;
+}
+
+static hps_status guard_visitor_again(void *visitor, const struct hps_conn *conn,
+                                      struct hps_error *err)
+{
+    assert_non_null(conn);
+    return ((struct guard *)visitor)->stays ? HPS_OK
+                                            : hps_error_set(err, HPS_UNAUTHENTICATED, "go away");
+}
+
+static hps_status guard_again(void *visitor, const struct hps_grpc_call *call, const void *grant,
+                              uint32_t roles, struct hps_error *err)
+{
+    (void)roles;
+    assert_ptr_equal(grant, visitor);
+    return guard_judge(visitor, call, err);
+}
+
+static void guard_release(const void *grant)
+{
+    ((struct guard *)(uintptr_t)grant)->n_grants--;
+}
+
+static void set_guard(struct fixture *f, struct guard *guard)
+{
+    const struct hps_grpc_guard calls = {.ctx = guard,
+                                         .visitor_new = guard_visitor_new,
+                                         .visitor_free = guard_visitor_free,
+                                         .visitor_again = guard_visitor_again,
+                                         .enter = guard_enter,
+                                         .again = guard_again,
+                                         .release = guard_release};
+
+    hps_grpc_server_guard_set(f->rig.server, &calls);
+}
+
+static void test_guard_when_set_then_asked_for_every_method_that_is_not_open(void **state)
+{
     static const struct {
-        const char *path, *token, *answer;
+        const char *path, *word, *answer;
     } cases[] = {
-        {"/t.T/Echo", "Bearer secret", "grpc-status: 0\n"},
-        {"/t.T/Echo", "Bearer Secret", "grpc-status: 16\n"},
-        {"/t.T/Echo", "Bearer x", "grpc-status: 16\n"},
-        {"/t.T/Echo", "secret", "grpc-status: 16\n"},
-        {"/t.T/Nope", "x", "grpc-status: 16\n"},
-        {"/grpc.health.v1.Health/Check", "x", "grpc-status: 0\n"},
+        {"/t.T/Echo", "open sesame", "grpc-status: 0\n"},
+        {"/t.T/Echo", "sesame", "grpc-status: 16\n"},
+        {"/t.T/Nope", "sesame", "grpc-status: 16\n"},
+        {"/t.T/Nope", "open sesame", "grpc-status: 12\n"},
+        {"/grpc.health.v1.Health/Check", "sesame", "grpc-status: 0\n"},
     };
     struct fixture *f = *state;
+    struct guard guard = {.word = "open sesame", .stays = true};
     struct probe probe;
 
-    f->rig.token_sha256 = sha;
+    set_guard(f, &guard);
     probe_open(&probe, &f->rig);
     probe_call(&probe, "/t.T/Echo", NULL, "\0\0\0\0\0", 5);
     assert_true(probe_has(&probe, "grpc-status: 16\n"));
+    assert_true(probe_has(&probe, "grpc-message: not the word\n"));
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *extra[] = {"authorization", cases[i].token, NULL};
+        const char *extra[] = {"authorization", cases[i].word, NULL};
         probe_call(&probe, cases[i].path, extra, "\0\0\0\0\0", 5);
         if (!probe_has(&probe, cases[i].answer)) {
             fail_msg("case %u: %s", i, probe.fields);
         }
     }
+    assert_int_equal(guard.n_visitors, 1);
+    probe_close(&probe);
+    RIG_UNTIL(&f->rig, guard.n_visitors == 0);
+    assert_int_equal(guard.n_grants, 0);
+}
+
+static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **state)
+{
+    static const char *extra[] = {"authorization", "sesame", NULL};
+    struct fixture *f = *state;
+    struct guard guard = {.word = "sesame", .stays = true};
+    struct probe probe;
+
+    set_guard(f, &guard);
+    probe_open(&probe, &f->rig);
+    probe_begin(&probe, "/t.T/Park", extra);
+    probe_send(&probe, "\0\0\0\0\0", 5);
+    hps_http2_finish(probe.stream);
+    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+    hps_grpc_loop_recheck(f->rig.grpc_loop); /* nothing has changed for it */
+    rig_turn(&f->rig);
+    assert_false(hps_grpc_call_cancelled(f->rig.parked));
+    guard.word = "another";
+    hps_grpc_loop_recheck(f->rig.grpc_loop);
+    probe_wait(&probe);
+    assert_true(probe_has(&probe, "grpc-status: 16\n"));
+    assert_true(hps_grpc_call_cancelled(f->rig.parked));
+    RIG_UNTIL(&f->rig, guard.n_visitors == 0); /* the connection goes, too */
+    assert_int_equal(guard.n_grants, 1);       /* that of the call that is still referenced */
+    probe_close(&probe);
+}
+
+static void test_guard_when_connection_may_not_stay_then_it_is_closed(void **state)
+{
+    static const char *extra[] = {"authorization", "sesame", NULL};
+    struct fixture *f = *state;
+    struct guard guard = {.word = "sesame", .stays = false};
+    struct probe probe;
+
+    set_guard(f, &guard);
+    probe_open(&probe, &f->rig);
+    probe_begin(&probe, "/t.T/Park", extra);
+    probe_send(&probe, "\0\0\0\0\0", 5);
+    hps_http2_finish(probe.stream);
+    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+    hps_grpc_loop_recheck(f->rig.grpc_loop);
+    RIG_UNTIL(&f->rig, guard.n_visitors == 0);
+    assert_true(hps_grpc_call_cancelled(f->rig.parked));
     probe_close(&probe);
 }
 
@@ -957,7 +1085,7 @@ static void accept_one(void *ctx, unsigned events)
     (void)events;
     if (hps_sock_accept(acceptor->listen_fd, &fd) == HPS_OK &&
         hps_conn_new(fd, NULL, &conn, NULL) == HPS_OK) {
-        hps_grpc_loop_adopt(acceptor->grpc_loop, conn, 1, NULL);
+        hps_grpc_loop_adopt(acceptor->grpc_loop, conn, 1);
     }
 }
 
@@ -1070,7 +1198,9 @@ int main(void)
         TEST(test_gzip_request_when_compression_is_off_then_told_what_is_taken),
         TEST(test_metadata_when_binary_then_decoded_and_encoded),
         TEST(test_client_streaming_then_every_message_counted),
-        TEST(test_token_when_required_then_checked_but_not_for_health),
+        TEST(test_guard_when_set_then_asked_for_every_method_that_is_not_open),
+        TEST(test_guard_when_rules_change_then_calls_that_lose_by_it_end),
+        TEST(test_guard_when_connection_may_not_stay_then_it_is_closed),
         TEST(test_deadline_when_nothing_was_sent_then_trailers_say_so),
         TEST(test_deadline_when_reply_is_under_way_then_reset),
         cmocka_unit_test(test_reader_when_it_never_opens_its_window_then_reset),

@@ -113,8 +113,9 @@ static void test_handshake_when_trusted_then_h2_and_bytes(void **state)
     assert_int_equal(pair.server_status, HPS_OK);
     assert_string_equal(hps_tls_session_alpn(pair.server), "h2");
     assert_string_equal(hps_tls_session_alpn(pair.client), "h2");
-    assert_null(hps_tls_session_identity(pair.server));
-    assert_string_equal(hps_tls_session_identity(pair.client), "localhost");
+    assert_null(hps_tls_session_name(pair.server, 0));
+    assert_string_equal(hps_tls_session_name(pair.client, 0), "localhost");
+    assert_null(hps_tls_session_name(pair.client, 1)); /* addresses are no names */
     assert_int_equal(hps_tls_session_read(pair.server, text, 4, &size, &wait), HPS_AGAIN);
     assert_int_equal(wait, HPS_TLS_WAIT_READ);
     assert_int_equal(hps_tls_session_write(pair.client, "hello", 5, &size, &wait), HPS_OK);
@@ -186,7 +187,8 @@ static void test_handshake_when_mtls_then_identity_or_refused(void **state)
     struct pair pair;
     pair_open(&pair, server, with, "localhost");
     assert_int_equal(pair.server_status, HPS_OK);
-    assert_string_equal(hps_tls_session_identity(pair.server), "CN=trainer");
+    assert_string_equal(hps_tls_session_name(pair.server, 0), "CN=trainer");
+    assert_null(hps_tls_session_name(pair.server, 1));
     pair_close(&pair);
     pair_open(&pair, server, without, "localhost");
     assert_int_equal(pair.server_status, HPS_UNAUTHENTICATED);

@@ -61,6 +61,18 @@ const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
     return "test";
 }
 
+const char *hps_grpc_call_path(const struct hps_grpc_call *call)
+{
+    (void)call;
+    return "/hps.v1.ParameterServer/Lookup";
+}
+
+const void *hps_grpc_call_grant(const struct hps_grpc_call *call)
+{
+    (void)call;
+    return NULL;
+}
+
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
 {
     (void)call;

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The role file. See config/access.h. Main thread.
+ */
+#include "config/access.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <grp.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/suggest.h"
+#include "config/parse_internal.h"
+
+enum { FILE_BYTES_MAX = 4 << 20, ITEMS_MAX = 4096, NAME_CHARS_MAX = 256, TOKEN_CHARS_MAX = 64 };
+
+static const char *const role_words[] = {"lookup", "read", "load", "admin"};
+enum { N_ROLES = sizeof(role_words) / sizeof(role_words[0]) };
+
+#define WHO_EXPECTED                                                                              \
+    "\"cert:NAME\", \"user:NAME\", \"group:NAME\", \"token:NAME\" (each of 1 to 255 characters) " \
+    "or "                                                                                         \
+    "\"any\""
+
+/* What is read, and where to. */
+struct access_reader {
+    struct parse_reader base;
+    struct hps_access_file *file;
+};
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* `words` ends with NULL. */
+static const char *nearest(const char *const *words, const char *name)
+{
+    struct hps_suggestion best = {0};
+    for (size_t i = 0; words[i] != NULL; i++) {
+        hps_suggest(&best, name, words[i]);
+    }
+    return best.text;
+}
+
+/* An object with no other keys than these. */
+static hps_status check_keys(const struct parse_reader *reader, const struct hps_text_path *path,
+                             json_t *object, const char *const *known)
+{
+    const char *key = NULL;
+    json_t *value = NULL;
+    if (!json_is_object(object)) {
+        return parse_fail_item(reader, path, "an object");
+    }
+    json_object_foreach (object, key, value) {
+        size_t i = 0;
+        while (known[i] != NULL && strcmp(known[i], key) != 0) {
+            i++;
+        }
+        if (known[i] == NULL) {
+            struct hps_text_path inner = {.parent = path, .key = key};
+            const char *meant = nearest(known, key);
+            return parse_fail(reader, &inner, HPS_INVALID, "unknown key%s%s%s",
+                              meant != NULL ? "; did you mean \"" : "", meant != NULL ? meant : "",
+                              meant != NULL ? "\"?" : "");
+        }
+    }
+    return HPS_OK;
+}
+
+/* The list `key` of an object: of n_min to ITEMS_MAX entries, or missing where that is allowed. */
+static hps_status get_list(const struct parse_reader *reader, const struct hps_text_path *path,
+                           const json_t *object, const char *key, bool required, size_t n_min,
+                           const json_t **out_list, size_t *out_n)
+{
+    struct hps_text_path inner = {.parent = path, .key = key};
+    const json_t *list = json_object_get(object, key);
+    *out_list = list;
+    *out_n = json_array_size(list);
+    if (list == NULL && required) {
+        return parse_fail(reader, path, HPS_INVALID, "got no \"%s\", which is required", key);
+    }
+    if (list != NULL && (!json_is_array(list) || *out_n < n_min || *out_n > ITEMS_MAX)) {
+        return parse_fail_item(reader, &inner,
+                               n_min > 0 ? "a list of 1 to 4096 entries"
+                                         : "a list of at most 4096 entries");
+    }
+    return HPS_OK;
+}
+
+/* A whole number from 0 to `max`; bytes also as "64MiB". 0 when it is missing. */
+static hps_status get_number(const struct parse_reader *reader, const struct hps_text_path *path,
+                             const json_t *object, const char *key, bool bytes, double max,
+                             uint64_t *out_value)
+{
+    struct hps_text_path inner = {.parent = path, .key = key};
+    const json_t *value = json_object_get(object, key);
+    double number = json_real_value(value);
+    *out_value = 0;
+    if (value == NULL || (bytes && json_is_string(value) &&
+                          hps_bytes_parse(json_string_value(value), out_value) == HPS_OK)) {
+        return HPS_OK;
+    }
+    if (!json_is_real(value) || number < 0 || number > max || number != (double)(uint64_t)number) {
+        return parse_fail_item(reader, &inner,
+                               bytes ? "bytes, as in 67108864 or \"64MiB\"; 0: no limit"
+                                     : "an integer from 0 to 4294967295; 0: no limit");
+    }
+    *out_value = (uint64_t)number;
+    return HPS_OK;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static bool is_token_name(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= TOKEN_CHARS_MAX &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
+}
+
+static bool read_digest(const char *text, uint8_t out_digest[32])
+{
+    static const char digits[] = "0123456789abcdef";
+    if (strlen(text) != 64) {
+        return false;
+    }
+    for (size_t i = 0; i < 64; i++) {
+        const char *digit = strchr(digits, tolower((unsigned char)text[i]));
+        if (digit == NULL) {
+            return false;
+        }
+        unsigned value = (unsigned)(digit - digits);
+        out_digest[i / 2] = (uint8_t)(i % 2 == 0 ? value << 4 : out_digest[i / 2] | value);
+    }
+    return true;
+}
+
+/* "2027-01-31T00:00:00Z": a day that there is, in UTC. */
+static bool read_time(const char *text, int64_t *out_unix_s)
+{
+    struct tm tm = {0};
+    struct tm check;
+    int end = 0;
+    if (strlen(text) != 20 ||
+        sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
+               &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &end) != 6 ||
+        end != 20 || tm.tm_year < 1970) {
+        return false;
+    }
+    tm.tm_year -= 1900;
+    tm.tm_mon -= 1;
+    const struct tm asked = tm;
+    time_t at = timegm(&tm); /* makes the 30th of February a day of March */
+    if (gmtime_r(&at, &check) == NULL || check.tm_mon != asked.tm_mon ||
+        check.tm_mday != asked.tm_mday || check.tm_hour != asked.tm_hour ||
+        check.tm_min != asked.tm_min || check.tm_sec != asked.tm_sec) {
+        return false;
+    }
+    *out_unix_s = (int64_t)at;
+    return true;
+}
+
+static hps_status read_token(struct access_reader *reader, const struct hps_text_path *path,
+                             json_t *object, struct hps_access_token *token)
+{
+    static const char *const keys[] = {"name", "sha256", "expires", NULL};
+    const struct parse_reader *base = &reader->base;
+    struct hps_text_path at_name = {.parent = path, .key = "name"};
+    struct hps_text_path at_digest = {.parent = path, .key = "sha256"};
+    struct hps_text_path at_time = {.parent = path, .key = "expires"};
+    hps_status status = check_keys(base, path, object, keys);
+    if (status != HPS_OK) {
+        return status;
+    }
+    const json_t *name = json_object_get(object, "name");
+    const json_t *digest = json_object_get(object, "sha256");
+    const json_t *expires = json_object_get(object, "expires");
+    if (name == NULL || digest == NULL) {
+        return parse_fail(base, path, HPS_INVALID, "got no \"%s\", which is required",
+                          name == NULL ? "name" : "sha256");
+    }
+    if (!json_is_string(name) || !is_token_name(json_string_value(name))) {
+        return parse_fail_item(base, &at_name, "1 to 64 letters, digits, '.', '_' or '-'");
+    }
+    if (!json_is_string(digest) || !read_digest(json_string_value(digest), token->sha256)) {
+        /* What stands there may be the token itself: it is not repeated. */
+        return parse_fail(base, &at_digest, HPS_INVALID,
+                          "expected 64 hexadecimal digits, the SHA-256 of the token");
+    }
+    token->expires_unix_s = INT64_MAX;
+    if (expires != NULL && !(json_is_string(expires) &&
+                             read_time(json_string_value(expires), &token->expires_unix_s))) {
+        return parse_fail_item(base, &at_time, "a time in UTC, as in \"2027-01-31T00:00:00Z\"");
+    }
+    token->name = hps_strdup(json_string_value(name));
+    return token->name != NULL ? HPS_OK : parse_no_memory(base);
+}
+
+static hps_status check_token_again(const struct access_reader *reader, size_t i)
+{
+    const struct hps_access_token *tokens = reader->file->tokens;
+    struct hps_text_path list = {.key = "tokens"};
+    struct hps_text_path path = {.parent = &list, .index = i};
+    for (size_t k = 0; k < i; k++) {
+        if (strcmp(tokens[k].name, tokens[i].name) == 0) {
+            return parse_fail(&reader->base, &path, HPS_INVALID,
+                              "got the name \"%s\" a second time, expected different ones",
+                              tokens[i].name);
+        }
+        if (memcmp(tokens[k].sha256, tokens[i].sha256, 32) == 0) {
+            return parse_fail(&reader->base, &path, HPS_INVALID,
+                              "got the digest of token \"%s\" again, expected different ones",
+                              tokens[k].name);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status read_tokens(struct access_reader *reader, const json_t *root)
+{
+    const json_t *list = NULL;
+    size_t n = 0;
+    hps_status status = get_list(&reader->base, NULL, root, "tokens", false, 0, &list, &n);
+    if (status != HPS_OK || n == 0) {
+        return status;
+    }
+    reader->file->tokens = hps_calloc(n, sizeof(*reader->file->tokens));
+    if (reader->file->tokens == NULL) {
+        return parse_no_memory(&reader->base);
+    }
+    reader->file->n_tokens = n;
+    struct hps_text_path at = {.key = "tokens"};
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_text_path path = {.parent = &at, .index = i};
+        status = read_token(reader, &path, json_array_get(list, i), &reader->file->tokens[i]);
+        if (status == HPS_OK) {
+            status = check_token_again(reader, i);
+        }
+    }
+    return status;
+}
+
+/* ---- who ------------------------------------------------------------------------------------- */
+
+/* A number, or a name that this host knows. False: neither; errno is 0 when it is not known. */
+static bool find_id(enum hps_access_kind kind, const char *name, uint32_t *out_id)
+{
+    char *end = NULL;
+    errno = 0;
+    unsigned long number = strtoul(name, &end, 10);
+    if (isdigit((unsigned char)name[0]) && *end == '\0') {
+        *out_id = (uint32_t)number;
+        return errno == 0 && number < UINT32_MAX; /* the last one stands for none */
+    }
+    errno = 0;
+    if (kind == HPS_ACCESS_USER) {
+        const struct passwd *user = getpwnam(name);
+        *out_id = user != NULL ? user->pw_uid : 0;
+        return user != NULL;
+    }
+    const struct group *group = getgrnam(name);
+    *out_id = group != NULL ? group->gr_gid : 0;
+    return group != NULL;
+}
+
+/* DNS names know no case; URIs and subjects do. */
+static void lower_dns(char *name)
+{
+    if (strpbrk(name, ":=") == NULL) {
+        for (char *c = name; *c != '\0'; c++) {
+            *c = (char)tolower((unsigned char)*c);
+        }
+    }
+}
+
+static hps_status check_token_known(const struct access_reader *reader,
+                                    const struct hps_text_path *path, const char *name)
+{
+    struct hps_suggestion best = {0};
+    for (size_t i = 0; i < reader->file->n_tokens; i++) {
+        if (strcmp(reader->file->tokens[i].name, name) == 0) {
+            return HPS_OK;
+        }
+        hps_suggest(&best, name, reader->file->tokens[i].name);
+    }
+    return parse_fail(&reader->base, path, HPS_INVALID,
+                      "got the token \"%s\", expected one of \"tokens\"%s%s%s", name,
+                      best.text != NULL ? "; did you mean \"" : "",
+                      best.text != NULL ? best.text : "", best.text != NULL ? "\"?" : "");
+}
+
+static hps_status read_name(struct access_reader *reader, const struct hps_text_path *path,
+                            const json_t *value, struct hps_access_name *who)
+{
+    static const struct {
+        const char *prefix;
+        enum hps_access_kind kind;
+    } kinds[] = {{"cert:", HPS_ACCESS_CERTIFICATE},
+                 {"user:", HPS_ACCESS_USER},
+                 {"group:", HPS_ACCESS_GROUP},
+                 {"token:", HPS_ACCESS_TOKEN}};
+    const char *text = json_is_string(value) ? json_string_value(value) : "";
+    const char *name = NULL;
+    if (strcmp(text, "any") == 0) {
+        who->kind = HPS_ACCESS_ANY;
+        return HPS_OK;
+    }
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        size_t n = strlen(kinds[i].prefix);
+        if (strncmp(text, kinds[i].prefix, n) == 0) {
+            who->kind = kinds[i].kind;
+            name = text + n;
+        }
+    }
+    if (name == NULL || name[0] == '\0' || strlen(name) >= NAME_CHARS_MAX) {
+        return parse_fail_item(&reader->base, path, WHO_EXPECTED);
+    }
+    if (who->kind == HPS_ACCESS_USER || who->kind == HPS_ACCESS_GROUP) {
+        return find_id(who->kind, name, &who->id)
+                   ? HPS_OK
+                   : parse_fail_item(&reader->base, path,
+                                     who->kind == HPS_ACCESS_USER
+                                         ? "a user that this host knows, or its number"
+                                         : "a group that this host knows, or its number");
+    }
+    who->name = hps_strdup(name);
+    if (who->name == NULL) {
+        return parse_no_memory(&reader->base);
+    }
+    if (who->kind == HPS_ACCESS_CERTIFICATE) {
+        lower_dns(who->name);
+        return HPS_OK;
+    }
+    return check_token_known(reader, path, name);
+}
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+static hps_status read_who(struct access_reader *reader, const struct hps_text_path *path,
+                           const json_t *object, struct hps_access_rule *rule)
+{
+    const json_t *list = NULL;
+    size_t n = 0;
+    hps_status status = get_list(&reader->base, path, object, "who", true, 1, &list, &n);
+    if (status != HPS_OK) {
+        return status;
+    }
+    rule->who = hps_calloc(n, sizeof(*rule->who));
+    if (rule->who == NULL) {
+        return parse_no_memory(&reader->base);
+    }
+    rule->n_who = n;
+    struct hps_text_path at = {.parent = path, .key = "who"};
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_text_path inner = {.parent = &at, .index = i};
+        status = read_name(reader, &inner, json_array_get(list, i), &rule->who[i]);
+    }
+    return status;
+}
+
+static hps_status read_may(struct access_reader *reader, const struct hps_text_path *path,
+                           const json_t *object, struct hps_access_rule *rule)
+{
+    const json_t *list = NULL;
+    size_t n = 0;
+    hps_status status = get_list(&reader->base, path, object, "may", true, 1, &list, &n);
+    struct hps_text_path at = {.parent = path, .key = "may"};
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_text_path inner = {.parent = &at, .index = i};
+        const char *word = json_string_value(json_array_get(list, i));
+        unsigned role = 0;
+        while (role < N_ROLES && (word == NULL || strcmp(role_words[role], word) != 0)) {
+            role++;
+        }
+        if (role == N_ROLES) {
+            return parse_fail_item(&reader->base, &inner,
+                                   "\"lookup\", \"read\", \"load\" or \"admin\"");
+        }
+        rule->may |= 1u << role;
+    }
+    return status;
+}
+
+static hps_status read_models(struct access_reader *reader, const struct hps_text_path *path,
+                              const json_t *object, struct hps_access_rule *rule)
+{
+    const json_t *list = NULL;
+    size_t n = 0;
+    hps_status status = get_list(&reader->base, path, object, "models", false, 1, &list, &n);
+    struct hps_text_path at = {.parent = path, .key = "models"};
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_text_path inner = {.parent = &at, .index = i};
+        const char *pattern = json_string_value(json_array_get(list, i));
+        if (pattern == NULL || pattern[0] == '\0' || strlen(pattern) >= NAME_CHARS_MAX) {
+            return parse_fail_item(&reader->base, &inner,
+                                   "the name of a model, in which * stands for any characters");
+        }
+        status = hps_strings_append(&rule->models, pattern) == HPS_OK
+                     ? HPS_OK
+                     : parse_no_memory(&reader->base);
+    }
+    return status;
+}
+
+static hps_status read_rule(struct access_reader *reader, const struct hps_text_path *path,
+                            json_t *object, struct hps_access_rule *rule)
+{
+    static const char *const keys[] = {"who",         "may", "models", "requests_per_s",
+                                       "reply_bytes", NULL};
+    const struct parse_reader *base = &reader->base;
+    uint64_t requests_per_s = 0;
+    hps_status status = check_keys(base, path, object, keys);
+    if (status == HPS_OK) {
+        status = read_who(reader, path, object, rule);
+    }
+    if (status == HPS_OK) {
+        status = read_may(reader, path, object, rule);
+    }
+    if (status == HPS_OK) {
+        status = read_models(reader, path, object, rule);
+    }
+    if (status == HPS_OK) {
+        status =
+            get_number(base, path, object, "requests_per_s", false, UINT32_MAX, &requests_per_s);
+        rule->requests_per_s = (uint32_t)requests_per_s;
+    }
+    if (status == HPS_OK) {
+        status = get_number(base, path, object, "reply_bytes", true, 9007199254740992.0,
+                            &rule->reply_bytes);
+    }
+    return status;
+}
+
+static hps_status read_rules(struct access_reader *reader, const json_t *root)
+{
+    const json_t *list = NULL;
+    size_t n = 0;
+    hps_status status = get_list(&reader->base, NULL, root, "rules", true, 1, &list, &n);
+    if (status != HPS_OK) {
+        return status;
+    }
+    reader->file->rules = hps_calloc(n, sizeof(*reader->file->rules));
+    if (reader->file->rules == NULL) {
+        return parse_no_memory(&reader->base);
+    }
+    reader->file->n_rules = n;
+    struct hps_text_path at = {.key = "rules"};
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_text_path path = {.parent = &at, .index = i};
+        status = read_rule(reader, &path, json_array_get(list, i), &reader->file->rules[i]);
+    }
+    return status;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static hps_status read_root(struct access_reader *reader, json_t *root)
+{
+    static const char *const keys[] = {"rules", "tokens", NULL};
+    hps_status status = check_keys(&reader->base, NULL, root, keys);
+    if (status == HPS_OK) {
+        status = read_tokens(reader, root); /* rules name them */
+    }
+    return status == HPS_OK ? read_rules(reader, root) : status;
+}
+
+hps_status hps_access_file_parse(const char *text, size_t size, const char *file,
+                                 struct hps_access_file *out_file, struct hps_error *err)
+{
+    HPS_ASSERT(file != NULL && out_file != NULL);
+    struct hps_access_file fresh = {0};
+    struct access_reader reader = {.base = {.err = err}, .file = &fresh};
+    hps_status status = hps_text_init(&reader.base.source, file, text, size, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    json_t *root = parse_json(&reader.base, &status);
+    if (root != NULL) {
+        status = read_root(&reader, root);
+        json_decref(root);
+    }
+    hps_text_fini(&reader.base.source);
+    if (status == HPS_OK) {
+        *out_file = fresh;
+    } else {
+        hps_access_file_fini(&fresh);
+    }
+    return status;
+}
+
+hps_status hps_access_file_read(const char *path, struct hps_access_file *out_file,
+                                struct hps_error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    hps_status status = parse_read_file(path, FILE_BYTES_MAX, &text, &size, err);
+    if (status == HPS_OK) {
+        status = hps_access_file_parse(text, size, path, out_file, err);
+    }
+    hps_free(text);
+    return status;
+}
+
+void hps_access_file_fini(struct hps_access_file *file)
+{
+    for (size_t i = 0; i < file->n_rules; i++) {
+        struct hps_access_rule *rule = &file->rules[i];
+        for (size_t k = 0; k < rule->n_who; k++) {
+            hps_free(rule->who[k].name);
+        }
+        hps_free(rule->who);
+        hps_strings_fini(&rule->models);
+    }
+    for (size_t i = 0; i < file->n_tokens; i++) {
+        hps_free(file->tokens[i].name);
+    }
+    hps_free(file->rules);
+    hps_free(file->tokens);
+    *file = (struct hps_access_file){0};
+}

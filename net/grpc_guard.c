@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who may call what, as the owner of the server decides: its guard is asked at each call, and again
+ * when its rules have changed. Loop thread of the connection.
+ */
+#include "base/assert.h"
+#include "net/grpc_internal.h"
+
+/* NULL: no memory. */
+static void *visitor_of(struct grpc_conn *conn)
+{
+    const struct hps_grpc_guard *guard = &conn->grpc_loop->server->guard;
+
+    if (conn->visitor == NULL) {
+        conn->visitor =
+            guard->visitor_new(guard->ctx, hps_http2_conn(conn->h2), conn->listener_mask);
+    }
+    return conn->visitor;
+}
+
+static uint32_t roles_of(const struct hps_grpc_call *call)
+{
+    return call->entry != NULL ? call->entry->method->roles : 0;
+}
+
+hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err)
+{
+    const struct hps_grpc_guard *guard = &call->grpc_loop->server->guard;
+
+    HPS_ASSERT(call->grant == NULL);
+    if (guard->enter == NULL || (call->entry != NULL && call->entry->method->open)) {
+        return HPS_OK;
+    }
+    void *visitor = visitor_of(call->conn);
+    if (visitor == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the call");
+    }
+    hps_status status = guard->enter(visitor, call, roles_of(call), &call->grant, err);
+    call->release_grant = guard->release;
+    return status;
+}
+
+/* Nothing more of an answer goes out that is under way: its stream is reset. Any other call gets a
+ * status. */
+static void end_call(struct hps_grpc_call *call, hps_status status, const struct hps_error *err)
+{
+    if (!grpc_call_is_finished(call) && hps_http2_stream_queued(call->stream) == 0) {
+        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
+        grpc_call_refuse(call, status, "%s", err->text);
+        HPS_DEBUG_SANE(grpc_call_sane(call));
+    } else if (call->reply.phase < GRPC_REPLY_RESET) {
+        grpc_call_stalled(call);
+    }
+}
+
+hps_status grpc_guard_again(struct grpc_conn *conn, unsigned *out_n_ended, struct hps_error *err)
+{
+    const struct hps_grpc_guard *guard = &conn->grpc_loop->server->guard;
+
+    *out_n_ended = 0;
+    if (guard->enter == NULL) {
+        return HPS_OK;
+    }
+    void *visitor = visitor_of(conn);
+    if (visitor == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the connection");
+    }
+    hps_status status = guard->visitor_again(visitor, hps_http2_conn(conn->h2), err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct hps_grpc_call *next = NULL;
+    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = next) {
+        struct hps_error why;
+        next = call->next;
+        if (call->grant == NULL) {
+            continue; /* it was refused, or is open to everybody */
+        }
+        status = guard->again(visitor, call, call->grant, roles_of(call), &why);
+        if (status != HPS_OK) {
+            end_call(call, status, &why);
+            *out_n_ended += 1;
+        }
+    }
+    return HPS_OK;
+}

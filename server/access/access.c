@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rules that hold, and what the gRPC server asks: a visitor per connection, which belongs to
+ * the thread of its loop, and keeps the grants of the connection itself and of the token that came
+ * last. See server/access/access.h.
+ */
+#include "server/access/access.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/lock.h"
+#include "net/tls.h"
+#include "server/access/rules.h"
+
+enum { TOKEN_BYTES_KEPT = 512 };
+
+struct hps_access {
+    struct hps_access_options options;
+    struct hps_accounts *accounts;
+    struct hps_lock lock; /* over rules */
+    struct hps_access_rules *rules;
+    /* Of the rules: visitors see by it that theirs are old. */
+    _Atomic uint64_t generation;
+    int64_t expiry_unix_s; /* when the next token expires; main thread */
+};
+
+struct visitor {
+    struct hps_access *access;
+    struct access_identity identity;
+    char peer[ACCESS_PEER_BYTES];
+    bool expelled; /* its certificate was taken back while it shook hands */
+    uint64_t generation;
+    struct hps_access_rules *rules;
+    struct hps_access_grant *own;   /* without a token */
+    struct hps_access_grant *token; /* with the one below; NULL: none yet */
+    size_t token_size;
+    char token_text[TOKEN_BYTES_KEPT];
+};
+
+static int64_t now_unix_s(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return (int64_t)now.tv_sec;
+}
+
+/* ---- the daemon's ---------------------------------------------------------------------------- */
+
+struct hps_access *hps_access_new(const struct hps_access_options *options,
+                                  struct hps_access_rules *rules)
+{
+    struct hps_access *access = hps_calloc(1, sizeof(*access));
+    struct hps_accounts *accounts = hps_accounts_new();
+    if (access == NULL || accounts == NULL) {
+        hps_free(access);
+        hps_accounts_free(accounts);
+        hps_access_rules_unref(rules);
+        return NULL;
+    }
+    access->options = *options;
+    access->accounts = accounts;
+    hps_lock_init(&access->lock, HPS_LOCK_ACCESS);
+    access->rules = rules;
+    access->expiry_unix_s = access_rules_next_expiry(rules, now_unix_s());
+    atomic_init(&access->generation, 1);
+    return access;
+}
+
+void hps_access_free(struct hps_access *access)
+{
+    if (access != NULL) {
+        hps_access_rules_unref(access->rules);
+        hps_accounts_free(access->accounts);
+        hps_lock_fini(&access->lock);
+        hps_free(access);
+    }
+}
+
+void hps_access_rules_set(struct hps_access *access, struct hps_access_rules *rules)
+{
+    hps_lock_acquire(&access->lock);
+    struct hps_access_rules *old = access->rules;
+    access->rules = rules;
+    atomic_fetch_add(&access->generation, 1);
+    hps_lock_release(&access->lock);
+    hps_access_rules_unref(old);
+    access->expiry_unix_s = access_rules_next_expiry(rules, now_unix_s());
+}
+
+bool hps_access_take_expired(struct hps_access *access)
+{
+    int64_t now = now_unix_s();
+    if (now < access->expiry_unix_s) {
+        return false;
+    }
+    access->expiry_unix_s = access_rules_next_expiry(access->rules, now);
+    return true;
+}
+
+/* owner: the caller */
+static struct hps_access_rules *current_rules(struct hps_access *access, uint64_t *out_generation)
+{
+    hps_lock_acquire(&access->lock);
+    struct hps_access_rules *rules = access->rules;
+    atomic_fetch_add_explicit(&rules->refs, 1, memory_order_relaxed);
+    *out_generation = atomic_load(&access->generation);
+    hps_lock_release(&access->lock);
+    return rules;
+}
+
+bool hps_access_has_file(struct hps_access *access)
+{
+    hps_lock_acquire(&access->lock);
+    bool has_file = access->rules->has_file;
+    hps_lock_release(&access->lock);
+    return has_file;
+}
+
+/* ---- visitors -------------------------------------------------------------------------------- */
+
+static void visitor_free(void *ctx)
+{
+    struct visitor *visitor = ctx;
+    if (visitor != NULL) {
+        hps_access_grant_unref(visitor->own);
+        hps_access_grant_unref(visitor->token);
+        hps_access_rules_unref(visitor->rules);
+        access_identity_fini(&visitor->identity);
+        hps_free(visitor);
+    }
+}
+
+/* Take over the rules that hold now. NO_MEMORY: the old ones stay. */
+static hps_status visitor_renew(struct visitor *visitor)
+{
+    struct hps_access *access = visitor->access;
+    struct hps_access_grant *own = NULL;
+    uint64_t generation = 0;
+    struct hps_access_rules *rules = current_rules(access, &generation);
+    hps_status status = access_grant_new(access, access->accounts, rules, &visitor->identity,
+                                         ACCESS_TOKEN_NONE, 0, NULL, &own);
+    if (status != HPS_OK) {
+        hps_access_rules_unref(rules);
+        return status;
+    }
+    hps_access_rules_unref(visitor->rules);
+    hps_access_grant_unref(visitor->own);
+    hps_access_grant_unref(visitor->token);
+    visitor->rules = rules;
+    visitor->generation = generation;
+    visitor->own = own;
+    visitor->token = NULL;
+    return HPS_OK;
+}
+
+static struct visitor *visitor_make(struct hps_access *access, const struct hps_conn *conn,
+                                    bool admin)
+{
+    struct hps_error err;
+    struct visitor *visitor = hps_calloc(1, sizeof(*visitor));
+    if (visitor == NULL) {
+        return NULL;
+    }
+    visitor->access = access;
+    visitor->expelled = hps_conn_recheck(conn, &err) != HPS_OK;
+    (void)snprintf(visitor->peer, sizeof(visitor->peer), "%s", hps_conn_peer(conn));
+    if (access_identity_init(&visitor->identity, conn, admin) != HPS_OK ||
+        visitor_renew(visitor) != HPS_OK) {
+        visitor_free(visitor);
+        return NULL;
+    }
+    return visitor;
+}
+
+static void *visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
+{
+    struct hps_access *access = ctx;
+    return visitor_make(access, conn, (listener_mask & access->options.admin_mask) != 0);
+}
+
+/* Equal, in a time that does not tell where they differ. */
+static bool same_bytes(const char *a, const char *b, size_t size)
+{
+    unsigned differ = 0;
+    for (size_t i = 0; i < size; i++) {
+        differ |= (unsigned)(a[i] ^ b[i]);
+    }
+    return differ == 0;
+}
+
+/* The grant with the token that has this digest, by the rules that the visitor has.
+ *
+ * owner   *out_grant: the caller
+ * error   UNAUTHENTICATED, NO_MEMORY
+ */
+static hps_status token_grant(const struct visitor *visitor, const uint8_t sha256[32],
+                              struct hps_access_grant **out_grant, struct hps_error *err)
+{
+    size_t index = 0;
+    enum access_token kind = access_rules_token(visitor->rules, sha256, now_unix_s(), &index);
+    if (kind == ACCESS_TOKEN_EXPIRED) {
+        return hps_error_set(err, HPS_UNAUTHENTICATED,
+                             "authorization: the token \"%s\" has expired; send a newer one",
+                             visitor->rules->file.tokens[index].name);
+    }
+    if (kind == ACCESS_TOKEN_UNKNOWN) {
+        return hps_error_set(err, HPS_UNAUTHENTICATED,
+                             "authorization: the bearer token is not a valid one");
+    }
+    hps_status status = access_grant_new(visitor->access, visitor->access->accounts, visitor->rules,
+                                         &visitor->identity, kind, index, sha256, out_grant);
+    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory for a grant");
+}
+
+/* The grant for a call with this header (NULL: none), borrowed from the visitor. */
+static hps_status find_grant(struct visitor *visitor, const char *header,
+                             struct hps_access_grant **out_grant, struct hps_error *err)
+{
+    uint8_t sha256[32];
+    struct hps_access_grant *grant = NULL;
+    *out_grant = visitor->own;
+    if (header == NULL || strncasecmp(header, "Bearer ", 7) != 0 ||
+        !access_rules_ask_token(visitor->rules, &visitor->identity)) {
+        return HPS_OK;
+    }
+    const char *token = header + 7;
+    size_t size = strlen(token);
+    if (visitor->token != NULL && size == visitor->token_size &&
+        same_bytes(token, visitor->token_text, size) &&
+        (visitor->token->expires_unix_s == INT64_MAX ||
+         visitor->token->expires_unix_s > now_unix_s())) {
+        *out_grant = visitor->token;
+        return HPS_OK;
+    }
+    hps_status status = hps_tls_sha256(token, size, sha256);
+    status = status == HPS_OK ? token_grant(visitor, sha256, &grant, err)
+                              : hps_error_set(err, status, "no memory for a digest");
+    if (status != HPS_OK) {
+        return status;
+    }
+    hps_access_grant_unref(visitor->token);
+    visitor->token = grant;
+    visitor->token_size = size < TOKEN_BYTES_KEPT ? size : SIZE_MAX;
+    if (size < TOKEN_BYTES_KEPT) {
+        memcpy(visitor->token_text, token, size);
+    }
+    *out_grant = grant;
+    return HPS_OK;
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void report(const struct hps_access *access, const char *who, const char *peer, bool admin,
+                   const char *method, const char *model, const struct hps_error *error)
+{
+    const struct hps_access_refusal refusal = {
+        .who = who, .peer = peer, .method = method, .model = model, .admin = admin, .error = error};
+    if (access->options.on_refusal != NULL) {
+        access->options.on_refusal(access->options.ctx, &refusal);
+    }
+}
+
+/* Who shows nothing by which a rule could know it may do so; others have to be let in. */
+static hps_status refuse_roles(const struct visitor *visitor, const struct hps_access_grant *grant,
+                               uint32_t roles, struct hps_error *err)
+{
+    char words[64];
+    access_roles_print(roles != 0 ? roles : HPS_ROLES_ALL, words, sizeof(words));
+    bool anonymous =
+        !grant->has_token && !visitor->identity.is_unix && visitor->identity.names == NULL;
+    if (anonymous) {
+        return hps_error_set(err, HPS_UNAUTHENTICATED,
+                             "authorization: a valid bearer token%s is needed, with the role: %s",
+                             visitor->rules->has_file ? " or a client certificate" : "", words);
+    }
+    if (visitor->rules->has_file) {
+        return hps_error_set(err, HPS_PERMISSION,
+                             "%s has not the role: %s; a rule of server.access can give it",
+                             grant->who, words);
+    }
+    return hps_error_set(err, HPS_PERMISSION,
+                         "%s may not use the admin socket; it is for root, the daemon's user and "
+                         "members of the socket's group",
+                         grant->who);
+}
+
+/* ---- what the gRPC server asks --------------------------------------------------------------- */
+
+/* OK: *out_grant is borrowed from the visitor. */
+static hps_status judge(struct visitor *visitor, const char *method, const char *header,
+                        uint32_t roles, struct hps_access_grant **out_grant, struct hps_error *err)
+{
+    struct hps_access_grant *grant = visitor->own;
+    hps_status status = HPS_OK;
+    if (visitor->expelled) {
+        status = hps_error_set(err, HPS_UNAUTHENTICATED,
+                               "TLS: the client certificate is not valid any more");
+    } else if (atomic_load_explicit(&visitor->access->generation, memory_order_relaxed) !=
+                   visitor->generation &&
+               visitor_renew(visitor) != HPS_OK) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
+    }
+    if (status == HPS_OK) {
+        grant = visitor->own;
+        status = find_grant(visitor, header, &grant, err);
+    }
+    if (status == HPS_OK && (grant->roles & (roles != 0 ? roles : HPS_ROLES_ALL)) == 0) {
+        status = refuse_roles(visitor, grant, roles, err);
+    }
+    if (status != HPS_OK) {
+        report(visitor->access, grant->who, visitor->peer, visitor->identity.admin, method, "",
+               err);
+        return status;
+    }
+    *out_grant = grant;
+    return HPS_OK;
+}
+
+static hps_status enter(void *ctx, const struct hps_grpc_call *call, uint32_t roles,
+                        const void **out_grant, struct hps_error *err)
+{
+    struct hps_access_grant *grant = NULL;
+    hps_status status =
+        judge(ctx, hps_grpc_call_path(call), hps_grpc_call_header(call, "authorization", NULL),
+              roles, &grant, err);
+    if (status == HPS_OK) {
+        *out_grant = access_grant_ref(grant);
+    }
+    return status;
+}
+
+static hps_status visitor_again(void *ctx, const struct hps_conn *conn, struct hps_error *err)
+{
+    struct visitor *visitor = ctx;
+    hps_status status = hps_conn_recheck(conn, err);
+    if (status != HPS_OK) {
+        report(visitor->access, visitor->own->who, visitor->peer, visitor->identity.admin, "", "",
+               err);
+        return status;
+    }
+    return visitor_renew(visitor) == HPS_OK
+               ? HPS_OK
+               : hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
+}
+
+static hps_status again(void *ctx, const struct hps_grpc_call *call, const void *old,
+                        uint32_t roles, struct hps_error *err)
+{
+    struct visitor *visitor = ctx;
+    const struct hps_access_grant *before = old;
+    struct hps_access_grant *after = NULL;
+    hps_status status = HPS_OK;
+    if (before->has_token) {
+        status = token_grant(visitor, before->token_sha256, &after, err);
+    } else {
+        after = access_grant_ref(visitor->own);
+    }
+    if (status == HPS_OK && !access_grant_covers(after, before, roles)) {
+        status = refuse_roles(visitor, after, roles, err);
+    }
+    hps_access_grant_unref(after);
+    if (status != HPS_OK) {
+        report(visitor->access, before->who, visitor->peer, visitor->identity.admin,
+               hps_grpc_call_path(call), "", err);
+    }
+    return status;
+}
+
+static void release(const void *grant)
+{
+    hps_access_grant_unref(grant);
+}
+
+struct hps_grpc_guard hps_access_guard(struct hps_access *access)
+{
+    return (struct hps_grpc_guard){.ctx = access,
+                                   .visitor_new = visitor_new,
+                                   .visitor_free = visitor_free,
+                                   .visitor_again = visitor_again,
+                                   .enter = enter,
+                                   .again = again,
+                                   .release = release};
+}
+
+hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn, bool admin,
+                          const char *method, const char *authorization, uint32_t roles,
+                          const struct hps_access_grant **out_grant, struct hps_error *err)
+{
+    struct hps_access_grant *grant = NULL;
+    struct visitor *visitor = visitor_make(access, conn, admin);
+    if (visitor == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
+    }
+    hps_status status = judge(visitor, method, authorization, roles, &grant, err);
+    if (status == HPS_OK) {
+        *out_grant = access_grant_ref(grant);
+    }
+    visitor_free(visitor);
+    return status;
+}
+
+/* ---- grants ---------------------------------------------------------------------------------- */
+
+const struct hps_access_grant *hps_access_grant_of(const struct hps_grpc_call *call)
+{
+    return hps_grpc_call_grant(call);
+}
+
+hps_status hps_access_check(struct hps_grpc_call *call, enum hps_access_role role,
+                            const char *model, size_t model_size, struct hps_error *err)
+{
+    const struct hps_access_grant *grant = hps_grpc_call_grant(call);
+    char words[64];
+    char name[128];
+    if (grant == NULL || access_grant_allows(grant, (uint32_t)role, model, model_size)) {
+        return HPS_OK;
+    }
+    (void)snprintf(name, sizeof(name), "%.*s",
+                   (int)(model_size < sizeof(name) ? model_size : sizeof(name) - 1),
+                   model != NULL ? model : "");
+    access_roles_print((uint32_t)role, words, sizeof(words));
+    hps_status status =
+        model != NULL
+            ? hps_error_set(err, HPS_PERMISSION,
+                            "model: %s has not the role: %s, for '%s'; a rule of server.access can "
+                            "give it",
+                            grant->who, words, name)
+            : hps_error_set(err, HPS_PERMISSION,
+                            "%s has not the role: %s, for the server as a whole, only for some "
+                            "models; a rule of server.access without \"models\" can give it",
+                            grant->who, words);
+    report(grant->access, grant->who, hps_grpc_call_peer(call), grant->admin,
+           hps_grpc_call_path(call), name, err);
+    return status;
+}
+
+bool hps_access_sees(const struct hps_grpc_call *call, enum hps_access_role role, const char *model)
+{
+    const struct hps_access_grant *grant = hps_grpc_call_grant(call);
+    return grant == NULL || access_grant_allows(grant, (uint32_t)role, model, strlen(model));
+}
+
+const char *hps_access_grant_who(const struct hps_access_grant *grant)
+{
+    return grant != NULL ? grant->who : "";
+}
+
+struct hps_account *hps_access_grant_account(const struct hps_access_grant *grant)
+{
+    return grant->account;
+}
+
+uint32_t hps_access_grant_requests_per_s(const struct hps_access_grant *grant)
+{
+    return grant->requests_per_s;
+}
+
+uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant)
+{
+    return grant->reply_bytes;
+}

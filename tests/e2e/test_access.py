@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: the role file, tokens, certificates, and what a reload takes away."""
+import hashlib
+import json
+import os
+import shutil
+import signal
+import threading
+
+import grpc
+from grpc.reflection.v1 import reflection_pb2, reflection_pb2_grpc as reflection_grpc
+
+from rig import (PATIENCE_S, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config, health_grpc,
+                 health_pb2, model_config, pb_grpc, refused, run_hpsd, until)
+
+DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def rule(who, may, **more):
+    return {"who": who, "may": may, **more}
+
+
+def token(name, **more):
+    """A token that is called `name` and is its name; its entry."""
+    return {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), **more}
+
+
+class Served:
+    """A daemon with models "m" and "other", a role file, and an admin listener on TCP."""
+
+    def __init__(self, work, rules, tokens=(), **server):
+        self.path = os.path.join(work, "roles.json")
+        self.write(rules, tokens)
+        tables = [Table.random(name, 50, 4).save(f"{work}/{name}") for name in ("m", "other")]
+        models = [model_config(name, [path], [4], [name]) for name, path in zip(("m", "other"), tables)]
+        self.daemon = Daemon(work, default_config(models, server={"access": self.path, **server}, durable=False),
+                             flags=["--admin-listen", "127.0.0.1:0"])
+
+    def write(self, rules, tokens=()):
+        with open(self.path, "w", encoding="utf-8") as f:
+            json.dump({"rules": rules, "tokens": list(tokens)}, f)
+
+    def reload(self, rules, tokens=()):
+        self.write(rules, tokens)
+        n = self.daemon.log().count("reloaded")
+        self.daemon.process.send_signal(signal.SIGHUP)
+        until(lambda: self.daemon.log().count("reloaded") > n, "the reload")
+
+    def admin(self, credentials=None):
+        return admin_grpc.AdminStub(channel(self.daemon, self.daemon.admin, credentials))
+
+
+def channel(daemon, address, credentials=None):
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    made = (grpc.secure_channel(address, credentials, options=options) if credentials
+            else grpc.insecure_channel(address, options=options))
+    daemon.channels.append(made)
+    return made
+
+
+def by(name):
+    return {"metadata": (("authorization", f"Bearer {name}"),), "timeout": PATIENCE_S}
+
+
+def look(daemon, model, name=None, credentials=None):
+    stub = pb_grpc.ParameterServerStub(channel(daemon, daemon.grpc[0], credentials))
+    return ask(stub, model, {model: [1]}, metadata=by(name)["metadata"] if name else None)
+
+
+def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_models(work):
+    served = Served(work, [rule(["token:app"], ["lookup"], models=["m"]),
+                           rule(["token:watch"], ["read"], models=["ot*"]),
+                           rule(["token:deploy"], ["load"]),
+                           rule(["token:ops"], ["admin", "read"])],
+                    [token(name) for name in ("app", "watch", "deploy", "ops")])
+    with served.daemon as daemon:
+        admin = served.admin()
+        assert look(daemon, "m", "app").results[0].row_count == 1
+        with refused(DENIED, "token:app", "lookup", "'other'"):
+            look(daemon, "other", "app")
+        with refused(DENIED, "token:app", "'absent'"):  # does not tell that there is none
+            look(daemon, "absent", "app")
+        with refused(DENIED, "token:ops"):  # no role includes another one
+            look(daemon, "m", "ops")
+        with refused(UNKNOWN):
+            look(daemon, "m")
+        with refused(UNKNOWN):
+            look(daemon, "m", "made-up")
+        models = admin.ListModels(admin_pb.ListModelsRequest(), **by("watch")).models
+        assert [model.model for model in models] == ["other"]
+        with refused(DENIED, "'m'"):
+            admin.ListTables(admin_pb.ListTablesRequest(model="m"), **by("watch"))
+        with refused(DENIED, "server as a whole"):
+            admin.GetStatus(admin_pb.GetStatusRequest(), **by("watch"))
+        with refused(DENIED, "load"):
+            admin.UnloadVersion(admin_pb.UnloadVersionRequest(model="other", version=1), **by("watch"))
+        with refused(grpc.StatusCode.NOT_FOUND):  # past the check of roles
+            admin.UnloadVersion(admin_pb.UnloadVersionRequest(model="other", version=9), **by("deploy"))
+        with refused(DENIED, "admin"):
+            admin.SetLogLevel(admin_pb.SetLogLevelRequest(level="info"), **by("deploy"))
+        admin.SetLogLevel(admin_pb.SetLogLevelRequest(level="info"), **by("ops"))
+        admin.GetStatus(admin_pb.GetStatusRequest(), **by("ops"))
+        assert 'msg="call refused"' in daemon.log() and "who=token:app" in daemon.log()
+        assert daemon.get("/readyz")[0] == 200
+
+
+def test_reload_when_a_token_is_taken_away_then_what_is_open_by_it_ends(work):
+    rules, tokens = [rule(["token:a", "token:b"], ["load", "read"])], [token("a"), token("b")]
+    served = Served(work, rules, tokens)
+    with served.daemon as daemon:
+        reflection = reflection_grpc.ServerReflectionStub(channel(daemon, daemon.admin))
+        stays = threading.Event()
+
+        def questions():
+            yield reflection_pb2.ServerReflectionRequest(list_services="")
+            stays.wait(PATIENCE_S)
+
+        answers = {name: reflection.ServerReflectionInfo(questions(), **by(name)) for name in "ab"}
+        for stream in answers.values():
+            next(stream)
+        served.reload([rule(["token:b"], ["load", "read"])], [token("b")])
+        with refused(UNKNOWN):
+            next(answers["a"])
+        assert answers["b"].is_active()
+        with refused(UNKNOWN):
+            served.admin().ListModels(admin_pb.ListModelsRequest(), **by("a"))
+        served.admin().ListModels(admin_pb.ListModelsRequest(), **by("b"))
+        stays.set()
+
+
+def test_certificates_when_a_name_or_the_authority_goes_then_their_connections_end(work):
+    authority = Authority(work, "ca")
+    certificate, key = authority.issue("server")
+    trainer = authority.issue("trainer", "URI:spiffe://ads/trainer,DNS:Trainer.example")
+    plain = authority.issue("plain", None)
+    cas = os.path.join(work, "cas.pem")
+    shutil.copy(authority.path, cas)
+    rules = [rule(["cert:spiffe://ads/trainer"], ["lookup"]), rule(["cert:CN=plain"], ["read"])]
+    served = Served(work, rules, tls={"certificate": certificate, "key": key, "client_ca": cas})
+    with served.daemon as daemon:
+        def credentials(pair):
+            return grpc.ssl_channel_credentials(read(authority.path), read(pair[1]), read(pair[0]))
+
+        look(daemon, "m", credentials=credentials(trainer))
+        with refused(DENIED, "cert:CN=plain"):
+            look(daemon, "m", credentials=credentials(plain))
+        admin = served.admin(credentials(plain))
+        admin.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+        with refused(DENIED):
+            admin.Drain(admin_pb.DrainRequest(), timeout=PATIENCE_S)
+        held = served.admin(credentials(plain))
+        held.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+        served.reload(rules[:1])
+        with refused(DENIED):
+            held.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+        watch = health_grpc.HealthStub(channel(daemon, daemon.grpc[0], credentials(trainer))).Watch(
+            health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        next(watch)
+        shutil.copy(Authority(work, "another").path, cas)
+        served.reload(rules)
+        with refused(grpc.StatusCode.UNAVAILABLE):
+            next(watch)
+
+
+def test_admin_socket_when_the_role_file_names_nobody_then_the_daemons_user_may_still(work):
+    served = Served(work, [rule(["any"], ["lookup"])])
+    with served.daemon as daemon:
+        look(daemon, "m")
+        with refused(UNKNOWN):
+            served.admin().ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+
+
+def test_role_file_when_wrong_then_the_daemon_names_the_place_and_does_not_start(work):
+    path = os.path.join(work, "roles.json")
+    for text, *words in (('{"rules": [{"who": ["any"], "may": ["look"]}]}', "rules[0].may[0]", "lookup"),
+                         ('{"rules": [{"who": ["token:x"], "may": ["read"]}]}', "rules[0].who[0]", "tokens"),
+                         ('{"ruels": []}', "ruels", "rules")):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        config = default_config([], server={"access": path})
+        with open(os.path.join(work, "bad.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        code, _, err = run_hpsd("--config", f.name, "--state-dir", work + "/s")
+        assert code == 2 and all(word in err for word in ("server.access", *words)), err
