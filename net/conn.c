@@ -135,7 +135,7 @@ static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum p
 hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err)
 {
-    struct hps_conn *conn;
+    struct hps_conn *conn = NULL;
     hps_status status = conn_new(fd, tls, NULL, tls ? PHASE_HANDSHAKE : PHASE_OPEN, &conn, err);
     if (status != HPS_OK) {
         return status;
@@ -171,7 +171,7 @@ hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps
                             struct hps_error *err)
 {
     struct connecting *connecting = NULL;
-    struct hps_conn *conn;
+    struct hps_conn *conn = NULL;
     int fd;
     hps_status status = connecting_new(address, &connecting, err);
     if (status != HPS_OK) {

@@ -13,6 +13,7 @@
  *     apply.c      the batch at hand, the rate limit, dead letters, commits
  *     command.c    what operators ask for
  *     show.c       what others see
+ *     lag.c        whether a version has the updates of the active one
  *     unlisted.c   partitions that only other versions see
  *     share.c      a tier that is shared with other daemons: where a version is there
  *     replay.c     ... how shards that lag catch up
@@ -48,6 +49,10 @@ static inline const struct hps_consumer_ops *update_ops(const struct hps_update_
 /* Takes a pin. Not in the list yet. NULL: no memory. */
 struct hps_update_stream *update_stream_new(struct hps_updater *updater,
                                             struct hps_version *version, uint64_t n_switches);
+
+/* The stream of a version that takes updates, or NULL. The updater's lock held. */
+struct hps_update_stream *update_stream_find(struct hps_updater *updater, const char *model,
+                                             int64_t number);
 
 /* ---- stream.c; thread `update`, or a test in its place --------------------------------------- */
 

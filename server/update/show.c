@@ -116,7 +116,9 @@ static void show_partition(const struct hps_update_stream *stream,
     memcpy(view->topic, partition->topic, sizeof(view->topic));
     view->partition = partition->number;
     view->state = shown_state(stream, partition);
+    memcpy(view->topic_id, partition->applied.topic_id, sizeof(view->topic_id));
     view->next = update_is_published(partition) ? partition->applied.next : -1;
+    view->last = partition->applied.last;
     view->high = partition->high;
     view->heard_ms = partition->proof.heard_ms;
     view->lag = lag_of(partition);

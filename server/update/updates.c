@@ -197,9 +197,10 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     }
 }
 
-static struct hps_update_stream *find(struct hps_updater *updater, const char *model,
-                                      int64_t number)
+struct hps_update_stream *update_stream_find(struct hps_updater *updater, const char *model,
+                                             int64_t number)
 {
+    hps_lock_assert_held(&updater->lock);
     struct hps_update_stream *stream = updater->streams;
     while (stream != NULL && (stream->number != number || strcmp(stream->model, model) != 0 ||
                               update_stops(stream))) {
@@ -225,7 +226,7 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
         return;
     }
     hps_lock_acquire(&updater->lock);
-    struct hps_update_stream *stream = find(updater, version->model, version->number);
+    struct hps_update_stream *stream = update_stream_find(updater, version->model, version->number);
     if (stream != NULL) {
         if (atomic_load(&stream->active)) {
             forget_gauges(updater, stream); /* first: a stream that stops knows none of them */
@@ -259,57 +260,6 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
         }
     }
     hps_lock_release(&updater->lock);
-}
-
-/* What two versions of a model say of themselves. */
-struct lags {
-    const char *model;
-    int64_t number;
-    bool met, frozen, active_met;
-    int64_t as_of_ms, active_as_of_ms;
-};
-
-static void note_lag(void *ctx, const struct hps_stream_view *view)
-{
-    struct lags *lags = ctx;
-    if (strcmp(view->model, lags->model) != 0) {
-        return;
-    }
-    if (view->version == lags->number) {
-        lags->met = true;
-        lags->frozen = view->frozen;
-        lags->as_of_ms = view->as_of_ms;
-    } else if (view->active) {
-        lags->active_met = true;
-        lags->active_as_of_ms = view->as_of_ms;
-    }
-}
-
-hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
-                                 uint64_t lag_max_ms, struct hps_error *err)
-{
-    struct lags lags = {.model = model, .number = number};
-    int64_t lag_max = lag_max_ms > INT64_MAX ? INT64_MAX : (int64_t)lag_max_ms;
-    int64_t now_ms = (int64_t)hps_clock_wall_ms();
-    hps_updater_each(updater, note_lag, &lags);
-    if (!lags.met || lags.frozen || !lags.active_met ||
-        (lags.as_of_ms > 0 && now_ms - lags.as_of_ms <= lag_max) ||
-        (lags.active_as_of_ms == 0 && lags.as_of_ms == 0) ||
-        (lags.active_as_of_ms > 0 && lags.active_as_of_ms - lags.as_of_ms <= lag_max)) {
-        return HPS_OK;
-    }
-    if (lags.as_of_ms == 0) {
-        return hps_error_set(err, HPS_PRECONDITION,
-                             "version %" PRId64 " of model \"%s\" has not caught up with its "
-                             "updates yet (server.activate_lag_max_s): hpsctl wait-for now "
-                             "--version %" PRId64,
-                             number, model, number);
-    }
-    return hps_error_set(err, HPS_PRECONDITION,
-                         "version %" PRId64 " of model \"%s\" may lack updates of the last %" PRId64
-                         " s, server.activate_lag_max_s is %" PRId64
-                         ": hpsctl wait-for now --version %" PRId64,
-                         number, model, (now_ms - lags.as_of_ms) / 1000, lag_max / 1000, number);
 }
 
 void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed)

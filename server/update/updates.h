@@ -42,6 +42,7 @@
 #include "base/metric.h"
 #include "cache/update/update.h"
 #include "config/manifest.h"
+#include "server/update/position.h"
 
 struct hps_updater;
 
@@ -107,9 +108,14 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
  * of another lineage that have heard of no later switch are frozen. Also once at each start. */
 void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
                            uint64_t n_switches);
-/* Is version `number` fresh enough to become the model's active one: no further behind its updates
- * than lag_max_ms, or no further than the active version? OK also of one that takes no updates or
- * is frozen. PRECONDITION says how far behind it is. Any thread. */
+/* Is version `number` fresh enough to become the model's active one? It is if no more than the
+ * updates of the last lag_max_ms may be missing from it. Else its lag may not exceed that of the
+ * active version by as much, and in no partition may the active one have read further. OK also of
+ * one that takes no updates or is frozen.
+ *
+ * error   PRECONDITION: how far behind it is, and where; NO_MEMORY
+ * thread  any
+ */
 hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
                                  uint64_t lag_max_ms, struct hps_error *err) HPS_MUST_CHECK;
 void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed);
@@ -136,7 +142,9 @@ struct hps_partition_view {
     char topic[249];
     int32_t partition;
     enum hps_partition_state state;
-    int64_t next;           /* published; -1: not known yet */
+    char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* of the topic that was read; "": not known */
+    int64_t next;                          /* published; -1: not known yet */
+    struct hps_witness last;               /* the last record before `next` */
     int64_t high;           /* one past the last record, as its leader said last; -1: not known */
     int64_t heard_ms;       /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
     uint64_t lag;           /* records, up to `high` */
