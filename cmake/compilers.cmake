@@ -45,8 +45,11 @@ if(HPS_TSAN)
     target_link_libraries(hps_flags INTERFACE hps_tsan_threads)
 endif()
 if(HPS_FUZZ)
-    add_compile_options(-fsanitize=fuzzer-no-link,address,undefined)
-    add_link_options(-fsanitize=fuzzer-no-link,address,undefined)
+    # What was reached is printed from LLVM's own counters: libFuzzer knows edges, not lines.
+    set(hps_fuzz_options -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+        -fprofile-instr-generate -fcoverage-mapping)
+    add_compile_options(${hps_fuzz_options})
+    add_link_options(${hps_fuzz_options})
 endif()
 
 # ---- CUDA: only *.cu of cache/, tests/gpu/ and bench/gpu/; everything else is C --------------------

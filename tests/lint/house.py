@@ -80,7 +80,10 @@ LIBRARIES = {
     r"nghttp2/": {"net/http2_internal.h": "HTTP/2 sessions of both roles, in the files that include it"},
     r"event2/": {"net/loop.c": "the event loop"},
     r"openssl/": {"net/tls.c": "TLS"},
-    r"zlib\.h": {"net/gzip.c": "compressed gRPC messages"},
+    r"zlib\.h": {
+        "net/gzip.c": "compressed gRPC messages",
+        "tests/fuzz/fuzz_gzip.c": "makes messages that must come out again",
+    },
     r"jansson\.h": {
         "config/parse*": "ps.json",
         "config/manifest.c": "manifest.json of a model directory",

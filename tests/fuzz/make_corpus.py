@@ -1,0 +1,405 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the first corpora of the fuzz targets whose inputs are scripts or texts: one file for each kind of thing,
+good and bad, named by what it is. Files that fuzzing found, named by their hash, stay beside them."""
+import gzip
+import pathlib
+import struct
+import sys
+
+
+def run(data):
+    data = data if isinstance(data, bytes) else data.encode()
+    assert len(data) < 256
+    return bytes([len(data)]) + data
+
+
+def varint(value):
+    out = bytearray()
+    value &= (1 << 64) - 1
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def num(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def blob(field, data):
+    data = data if isinstance(data, bytes) else data.encode()
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def frame(kind, flags, stream, data=b""):
+    return struct.pack(">I", len(data))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + data
+
+
+def npy(descr, shape, data):
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    head += b" " * (-(len(head) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + data
+
+
+def addr():
+    for name, text in {"port": "127.0.0.1:8500", "name": "localhost:0", "v6": "[::1]:80", "unix": "unix:/run/hpsd/a.sock",
+                       "v6_scope": "[fe80::1%eth0]:1", "no_port": "host", "port_huge": "h:65536", "empty_host": ":1",
+                       "bare_v6": "::1:80", "unix_empty": "unix:", "unix_long": "unix:/" + "x" * 120,
+                       "mapped": "[::ffff:127.0.0.1]:1", "host_long": "h" * 260 + ":1"}.items():
+        yield name, text.encode()
+    yield "sockaddr_v4", struct.pack("<H", 2) + bytes(14)
+    yield "sockaddr_unix", struct.pack("<H", 1) + b"/run/x\0"
+
+
+def access():
+    sha = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    rule = '{"who": ["%s"], "may": ["lookup", "read"], "models": ["dlrm", "ads-*"], "requests_per_s": 5, "reply_bytes": 9}'
+    for name, who in {"any": "any", "cert": "cert:spiffe://a/b", "user": "user:root", "group": "group:root",
+                      "uid": "user:0", "nobody": "user:nosuchuser", "kind": "card:x", "blank": "cert:"}.items():
+        yield name, ('{"rules": [' + rule % who + "]}").encode()
+    yield "token", ('{"rules": [' + rule % "token:ci" + '], "tokens": [{"name": "ci", "sha256": "' + sha +
+                    '", "expires": "2027-01-31T00:00:00Z"}]}').encode()
+    yield "token_unknown", ('{"rules": [' + rule % "token:ci" + '], "tokens": []}').encode()
+    yield "tokens_twice", ('{"rules": [], "tokens": [' + ", ".join(['{"name": "ci", "sha256": "' + sha + '"}'] * 2) +
+                           "]}").encode()
+    yield "expires_bad", b'{"rules": [], "tokens": [{"name": "a", "sha256": "00", "expires": "2027-02-30"}]}'
+    yield "may_bad", b'{"rules": [{"who": ["any"], "may": ["root"]}]}'
+    yield "empty", b"{}"
+    yield "comment", b'{/* none */ "rules": [] // yet\n}'
+
+
+def topic_filter():
+    topics = {"ours": "hps_et.m.items", "whole": "hps_et.m", "other": "hps_et.n.items", "none": "x"}
+    filters = {"all": "^hps_.+$", "name": "m", "class": "[a-z_]+", "group": "(m|n)", "open": "(m", "back": "(m)\\1",
+               "empty": "", "set": "[[:alpha:]]"}
+    for f, text in filters.items():
+        for t, topic in topics.items():
+            yield f"{f}_{t}", run(text) + run(topic)
+
+
+def gzip_():
+    small = gzip.compress(b"hello " * 10, mtime=0)
+    yield "small", b"\x11" + small
+    yield "two_members", b"\x11" + small + small
+    yield "too_large", b"\x02" + small
+    yield "tail", b"\x11" + small + b"x"
+    yield "cut", b"\x11" + small[:-3]
+    yield "bad_crc", b"\x11" + small[:-8] + b"\0\0\0\0" + small[-4:]
+    yield "name", b"\x11" + small[:3] + b"\x08" + small[4:10] + b"name\0" + small[10:]
+    yield "zeros", b"\x11" + gzip.compress(bytes(100000), mtime=0)
+    yield "empty", b"\x11" + gzip.compress(b"", mtime=0)
+    yield "round", b"\xf0" + b"what goes in comes out " * 4
+
+
+def http2_filter():
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    reset = frame(3, 0, 5, b"\0\0\0\x08")
+    yield "never_begun", b"\xff" + preface + reset
+    yield "begun", b"\x03" + preface + frame(1, 4, 5, b"\x82") + reset
+    yield "even", b"\x01" + preface + frame(3, 0, 4, b"\0\0\0\x08")
+    yield "wrong_size", b"\x10" + preface + frame(3, 0, 5, b"\0\0\0\0\x08")
+    yield "many", b"\x00" + preface + reset * 5 + frame(0, 1, 1, b"x" * 20)
+    yield "cut", b"\x05" + preface + reset[:-2]
+
+
+def position():
+    fixed = struct.pack("<BBHHH", 3, 7, 3, 2, 0) + struct.pack("<4qq7qQqq", 10, 9, 8, 7, 6, 5, 0, -1, 3, 2, 1, 1, 0, -1, 0)[:104]
+    yield "format_3", b"\0" + fixed + b"abc" + b"id"
+    yield "format_2", b"\0" + b"\2" + fixed[1:2] + b"\3\0\0\0\0\0" + fixed[8:72] + b"abc"
+    yield "format_1", b"\0" + b"\1" + fixed[1:2] + b"\3\0\0\0\0\0" + fixed[8:56] + b"abc"
+    yield "newer", b"\0\4"
+    yield "cut", b"\0" + fixed[:50]
+    yield "key", b"\1hps_et.m.items/17"
+    yield "key_huge", b"\1hps_et.m.items/99999999999999999999"
+    yield "key_none", b"\1frozen"
+    yield "frozen", b"\2\1" + struct.pack("<Q", 5)
+    yield "shard", b"\3" + struct.pack("<Q", 77) + struct.pack(">q", 10)
+    yield "shard_negative", b"\3" + struct.pack("<Q", 77) + struct.pack(">q", -10)
+
+
+def catalog():
+    def record(kind, value):
+        return bytes([kind, len(value) & 255, len(value) >> 8]) + value
+    table = blob(1, "items") + num(2, 2) + num(3, 1) + num(4, 9) + blob(5, bytes(8))
+    version = (blob(1, "m") + num(2, 7) + blob(3, "label") + blob(4, "run") + blob(5, "/m") + blob(6, "00") +
+               blob(7, "0123456789abcdef") + num(8, 1000) + num(9, 1) + blob(10, table))
+    model = blob(1, "m") + num(2, 7) + num(3, 6) + num(4, 2) + blob(5, "items") + blob(6, b"\7\6")
+    yield "version", record(0, version)
+    yield "model", record(1, model)
+    yield "unused", record(2, version)
+    yield "all", record(0, version) + record(1, model) + record(2, version)
+    yield "row_cut", record(0, version[:-2])
+    yield "row_short", record(0, blob(1, "m") + blob(10, num(2, 4) + num(3, 1) + blob(5, bytes(8))))
+    yield "dtype", record(0, blob(1, "m") + blob(10, num(2, 4) + num(3, 9) + blob(5, bytes(16))))
+    yield "name_long", record(0, blob(1, "m" * 200))
+    yield "dim_huge", record(0, blob(1, "m") + blob(10, num(2, 0x80000000) + num(3, 1)))
+
+
+def http1():
+    get = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    yield "get", b"\x0d" + get
+    yield "head", b"\x0d" + get.replace(b"GET", b"HEAD")
+    yield "post", b"\x0d" + b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+    yield "bytewise", b"\x00" + get
+    yield "half_close", b"\x4d" + get
+    yield "early", b"\x8d" + get
+    yield "pipelined", b"\x0d" + get * 3
+    yield "query", b"\x0d" + get.replace(b"/metrics", b"/readyz?a=b#c")
+    yield "fail", b"\x0d" + get.replace(b"/metrics", b"/fail")
+    yield "lf_only", b"\x0d" + get.replace(b"\r", b"")
+    yield "folded", b"\x0d" + get.replace(b"Host: x", b"Host: x\r\n y")
+    yield "no_colon", b"\x0d" + get.replace(b"Host: x", b"Host x")
+    yield "version_2", b"\x0d" + get.replace(b"1.1", b"2.0")
+    yield "absolute", b"\x0d" + get.replace(b"/metrics", b"http://h/metrics")
+    yield "tls_hello", b"\x0d\x16\x03\x01\x02\x00\x01"
+    yield "head_long", b"\x0d" + b"GET / HTTP/1.1\r\nX: " + b"x" * 9000
+    yield "nul", b"\x0d" + get.replace(b"Host", b"Ho\0t")
+    yield "never_ends", b"\x0d" + b"GET /"
+
+
+# Kinds of tests/fuzz/frames.c, and what comes behind them in the two targets.
+HEADERS, RAW, DATA, SETTINGS, STRANGE, CONTINUATION, FLOOD, BYTES, SMALL = 0, 2, 3, 5, 6, 7, 8, 9, 10
+SEND, OTHER, CLOCK, FOURTH, FIFTH = 12, 13, 14, 15, 16
+
+
+def op(kind, *rest):
+    return bytes([kind]) + b"".join(bytes([r]) if isinstance(r, int) else r for r in rest)
+
+
+def grpc_server():
+    def headers(path, end=False):
+        return op(HEADERS, 1 if end else 0, path, 0)
+
+    def data(text, end=True):
+        return op(DATA, 1 if end else 0, 0, 0, run(text))
+    yield "echo", b"\0" + headers(0) + data("hello") + op(OTHER)
+    yield "chat", b"\0" + headers(3) + data("a", False) + data("b", False) + op(OTHER) + data("c") + op(OTHER)
+    yield "pour", b"\0" + headers(2) + data("x") + op(OTHER) + op(SMALL, 3, 3, 0, b"\0\1\0\0") + op(OTHER)
+    yield "park", b"\0" + headers(1) + data("x") + op(OTHER) + op(FOURTH, 1, run("answer")) + op(OTHER)
+    yield "cancel", b"\0" + headers(1) + data("x") + op(OTHER) + op(SMALL, 0, 8, 0, b"\0\0\0\0") + op(OTHER)
+    yield "reset_first", b"\0" + op(SMALL, 0, 8, 192, b"\0\0\0\0") + headers(0) + data("x") + op(OTHER)
+    yield "rapid_reset", b"\0" + (headers(0) + op(SMALL, 0, 8, 0, b"\0\0\0\0")) * 20 + op(OTHER)
+    yield "pings", b"\0" + op(FLOOD, 255, 1, 0, 0, b"\0\0\0\0") + op(OTHER)
+    yield "settings", b"\0" + op(SETTINGS, 1, 3, b"\0\0\0\0") + headers(2) + data("x") + op(OTHER)
+    yield "goaway", b"\0" + headers(1) + data("x") + op(SMALL, 2, 0, 0, b"\0\0\0\0") + op(OTHER)
+    yield "continuation", b"\0" + op(HEADERS, 0x70, 0, 0) + op(CONTINUATION, 4, run(b"\x82")) + op(OTHER)
+    yield "hpack", b"\0" + op(RAW, 0, run(b"\x82\x86\x84\x3f\xff\xff\xff\xff\x0f")) + op(OTHER)
+    yield "trailers", b"\0" + headers(3) + data("a", False) + op(RAW, 0x81, 0, run(b"\x10\x01a\x01b")) + op(OTHER)
+    yield "timeout", b"\0" + op(HEADERS, 0, 1, 1, 0) + data("x") + op(OTHER) + op(CLOCK, 24) + op(OTHER)
+    yield "time", b"\0" + headers(1) + data("x") + op(OTHER) + op(CLOCK, 27) + op(OTHER) + op(CLOCK, 27) + op(OTHER)
+    yield "half_closed", b"\0" + headers(2) + data("x") + op(FIFTH) + op(OTHER)
+    yield "compressed", b"\0" + op(HEADERS, 0, 0, 1, 3) + op(DATA, 5, 0, 0, run(gzip.compress(b"hi", mtime=0))) + op(OTHER)
+    yield "length_lies", b"\0" + headers(0) + op(DATA, 1, 0, 0xf0, run("abc"), b"\0\0\0\xff") + op(OTHER)
+    yield "too_large", b"\0" + headers(4) + data("more than ten bytes") + op(OTHER)
+    yield "no_preface", b"\xff" + op(BYTES, run("GET / HTTP/1.1\r\n\r\n")) + op(OTHER)
+    yield "strange", b"\0" + op(STRANGE, 11, 0, 0, 0, run("x")) + op(OTHER)
+
+
+def grpc_client():
+    def call(i):
+        return op(OTHER, i, 0, run("ask"))
+
+    def headers(*rest, end=False):
+        return op(HEADERS, 1 if end else 0, 224, *rest)
+
+    begin = b"\0" + run("ask")
+    ok = headers(0, 0, 0)
+    yield "answer", begin + ok + op(DATA, 0, 224, 0, run("reply")) + headers(1, 1, 2, end=True) + op(SEND)
+    yield "refused", begin + op(SMALL, 0, 7, 224, b"\0\0\0\0") + op(SEND)
+    yield "goaway", begin + op(SMALL, 2, 0, 0, b"\0\0\0\0") + op(SEND) + call(1) + op(SEND)
+    yield "not_200", begin + headers(0, 5, 0, end=True) + op(SEND)
+    yield "message_large", begin + ok + op(DATA, 0, 224, 0xf0, run("x"), b"\0\1\0\0") + op(SEND)
+    yield "two", begin + call(1) + op(SEND) + ok + op(SEND)
+    yield "cancel", begin + op(SEND) + op(FOURTH, 0) + op(SEND)
+    yield "deadline", b"\x13" + run("ask") + op(CLOCK, 25) + op(SEND)
+    yield "hang_up", begin + ok + op(FIFTH) + call(2) + op(SEND)
+    yield "not_http2", begin + op(BYTES, run("HTTP/1.1 400 Bad Request\r\n\r\n")) + op(SEND)
+    yield "push", begin + op(STRANGE, 5, 4, 0, 224, run(b"\0\0\0\2\x82")) + op(SEND)
+    yield "status_lies", begin + headers(1, 1, 4, end=True) + op(SEND)
+
+
+def update_decode():
+    def record(topic, value, key=None, version=None, row_version=None, follows=True):
+        what = (key is not None) | (version is not None) << 1 | (row_version is not None) << 2 | (value is None) << 3
+        out = bytes([topic, what | (0 if follows else 16)])
+        for part in (key, version, row_version):
+            out += run(part) if part is not None else b""
+        return out + (b"" if value is None else bytes([len(value) & 255, len(value) >> 8]) + value)
+    key = struct.pack("<q", 5)
+    row = struct.pack("<2f", 1, 2)
+    batch = (num(1, 7) + blob(2, blob(1, "items") + num(2, 2) + num(3, 1) + blob(4, key) + blob(5, row)))
+    packed = b"HPS1\1\0\0\0"
+    yield "keyed", b"\0" + record(0, row, key)
+    yield "delete", b"\0" + record(0, None, key)
+    yield "hctr", b"\0" + record(0, b"HCTR" + struct.pack("<I", 8) + key + row + key + row)
+    yield "hctr_narrow", b"\4" + record(0, b"HCTR" + struct.pack("<I", 4) + key[:4] + row)
+    yield "hctr_users", b"\0" + record(1, b"HCTR" + struct.pack("<I", 8) + key + row + row)
+    yield "packed", b"\0" + record(3, packed + batch)
+    yield "packed_two", b"\0" + record(3, packed + batch + batch)
+    yield "packed_bad", b"\0" + record(3, packed + batch[:-3])
+    yield "nan", b"\0" + record(0, struct.pack("<2f", float("nan"), 1), key)
+    yield "nan_allowed", b"\1" + record(0, struct.pack("<2f", float("nan"), 1), key)
+    yield "fp16_too_large", b"\0" + record(1, struct.pack("<4f", 1e9, 1, 1, 1), key)
+    yield "version", b"\0" + record(0, row, key, struct.pack("<q", 7))
+    yield "version_other", b"\0" + record(0, row, key, struct.pack("<q", 8))
+    yield "version_bad", b"\0" + record(0, row, key, b"123")
+    yield "row_version", b"\2" + record(0, row, key, None, struct.pack("<Q", 9))
+    yield "none", b"\0" + record(4, row, key)
+    yield "many", b"\0" + record(0, row, key) * 3 + record(2, row[:4], key) + record(0, row[:3], key) + record(0, row, key)
+
+
+def publish():
+    lines = "items 1 0.5 1.5\n# note\nitems 2 null\nusers 3 1,2\n"
+    for form, bits in {"keyed": 0x00, "hctr": 0x40, "packed": 0x80}.items():
+        yield form, bytes([bits]) + lines.encode()
+        yield form + "_table", bytes([bits | 4]) + b"1 0.5 1.5\n2 1 1\n"
+    yield "hctr_narrow", b"\x50items 4294967296 1\n"
+    yield "units", b"\x82items 1 2\ncommit\nitems 2 3\n"
+    yield "nan", b"\0items 1 nan\n"
+    yield "nan_allowed", b"\1items 1 nan inf\n"
+    yield "keys", b"\x08items 1\nitems -1\n"
+    yield "keys_values", b"\x08items 1 2\n"
+    yield "npy", b"\x28" + npy("<i8", "(2,)", struct.pack("<2q", 1, 2))
+    yield "npy_lies", b"\x28" + npy("<i8", "(99999,)", struct.pack("<2q", 1, 2))
+    yield "npy_floats", b"\x28" + npy("<f4", "(2,)", bytes(8))
+    yield "key_bad", b"\0items x 1\n"
+    yield "nul", b"\0items 1 1\0 2\n"
+    yield "no_newline", b"\0items 1 1"
+    yield "dim_changes", b"\0items 1 1\nitems 2 1 2\n"
+    yield "table_bad", b"\0a/b 1 1\n"
+
+
+def manifest():
+    yield "whole", (b'\0{"format": "hpsd-manifest", "version": 1, "lineage": "run7", "tables": [{"name": "feature_0", '
+                    b'"dim": 2, "rows": 3, "dtype": "fp32", "files": [{"name": "feature_0.npy", "bytes": 152, '
+                    b'"crc32c": "1a2b3c4d"}]}], "start_positions": [{"cluster": "x", "topic": "hps_et.m.items", '
+                    b'"partition": 0, "offset": 17}]}')
+    yield "least", b'\0{"format": "hpsd-manifest", "version": 1, "tables": [{"name": "a"}]}'
+    for name, file in {"above": "../x", "absolute": "/etc/passwd", "inner": "a/../../x", "dot": "."}.items():
+        yield "file_" + name, (b'\0{"format": "hpsd-manifest", "version": 1, "tables": [{"name": "feature_0", "files": '
+                               b'[{"name": "' + file.encode() + b'", "crc32c": "00000000"}]}]}')
+    yield "twice", b'\0{"format": "hpsd-manifest", "version": 1, "tables": [{"name": "a"}, {"name": "a"}]}'
+    yield "numbers", (b'\0{"format": "hpsd-manifest", "version": 1, "tables": [{"name": "a", "dim": -1, '
+                      b'"rows": 18446744073709551616}]}')
+    yield "newer", b'\0{"format": "hpsd-manifest", "version": 2}'
+    yield "deep", b"\0" + b"[" * 3000
+    yield "dle", b'\1{"categorical_cardinalities": [3, 3], "embedding_dim": 2}'
+    yield "dle_dims", b'\1{"categorical_cardinalities": [3, 3], "embedding_dim": [2, 2]}'
+    yield "dle_nothing", b"\1{}"
+    yield "dle_negative", b'\1{"categorical_cardinalities": [-3], "embedding_dim": 0}'
+
+
+def snapshot():
+    head = b"hpsd-snapshot 2\nhpsd 0.1.0\ncreated 1700000000000\n"
+    file = b"file 11 %08x CURRENT\n"
+    crc = crc32c(b"MANIFEST-1\n")
+    yield "whole", b"\0" + head + b"file 15 %08x 000001.sst\n" % crc32c(b"rows of a table") + file % crc + b"file 0 00000000 empty\n"
+    yield "one", b"\0" + head + file % crc
+    yield "format_1", b"\xff" + head.replace(b" 2\n", b" 1\n") + b"file 11 CURRENT\n"
+    yield "other_crc", b"\0" + head + file % (crc ^ 1)
+    yield "other_size", b"\0" + head + b"file 12 %08x CURRENT\n" % crc
+    yield "above", b"\0" + head + b"file 19 00000000 ../../secret\n"
+    yield "absolute", b"\0" + head + b"file 19 00000000 /etc/passwd\n"
+    yield "twice", b"\0" + head + file % crc * 2
+    yield "missing", b"\0" + head + b"file 1 00000000 none\n"
+    yield "no_end", b"\xff" + head + file % crc
+    yield "newer", b"\0" + head.replace(b" 2\n", b" 3\n")
+    yield "nul", b"\0" + head + b"file 11 00000000 CUR\0RENT\n"
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def rowfile():
+    rows = npy("<f4", "(3, 2)", struct.pack("<6f", 1, 2, 3, 4, 5, 6))
+    keys = npy("<i8", "(3,)", struct.pack("<3q", 7, -1, 7))
+
+    def two(mode, first, second):
+        return bytes([mode, len(second) & 255, len(second) >> 8]) + second + first
+    yield "npy", b"\0" + rows
+    yield "npy_dim", b"\x08" + rows
+    yield "fp16", b"\0" + npy("<f2", "(3, 2)", bytes(12))
+    yield "nan", b"\0" + npy("<f4", "(1, 2)", struct.pack("<2f", float("nan"), 1))
+    yield "nan_allowed", b"\x20" + npy("<f4", "(1, 2)", struct.pack("<2f", float("nan"), 1))
+    yield "pair", two(1, keys, rows)
+    yield "pair_narrow", two(0x11, keys, rows)
+    yield "pair_lies", two(1, npy("<i8", "(4,)", bytes(32)), rows)
+    yield "hugectr", two(2, struct.pack("<3q", 3, 2, 1), struct.pack("<6f", 1, 2, 3, 4, 5, 6))
+    yield "hugectr_odd", two(2, struct.pack("<3q", 3, 2, 1)[:-1], struct.pack("<6f", 1, 2, 3, 4, 5, 6))
+    yield "two", two(3, rows, rows)
+    yield "one_by_one", b"\x40" + rows
+    yield "rows_lie", b"\0" + npy("<f4", "(99999999999, 2)", bytes(8))
+    yield "dim_0", b"\0" + npy("<f4", "(3, 0)", b"")
+
+
+def rowsort():
+    yield "ascending", b"\0" + b"\x0f\1" * 4
+    yield "descending", b"\0" + b"\x4f\xf0\x4f\x80"
+    yield "equal", b"\0" + b"\x2f\5\x2f\5"
+    yield "mixed", b"\x20" + b"\x8f\0\0\0\1" + b"\x0f\7" + b"\x4f\x20" + b"\x8f\0\0\0\1"
+    for i in range(40):  # some of them spill
+        yield f"large_{i}", b"\xff" + b"\x8f" + struct.pack(">I", i) + b"\x4f\x80" + b"\x0f\x05" * 3
+
+
+def rpc():
+    m = blob(1, "m")
+    yield "ping", b"\0" + run("")
+    for i, name in enumerate(("ping status models tables load activate rollback unload stats explain slowlog reset updates "
+                              "control config log drain check watch reflect reflect_alpha").split()):
+        yield "empty_" + name, bytes([i]) + run("")
+        yield "m_" + name, bytes([i]) + run(m + num(2, 1))
+    yield "explain", b"\x09" + run(m + blob(3, "items") + num(4, 1))
+    yield "load", b"\x04" + run(m + blob(2, "/nowhere"))
+    yield "load_dry", b"\x04" + run(m + blob(2, "/nowhere") + num(3, 2) + num(7, 1))
+    yield "log_level", b"\x0f" + run(blob(1, "debug"))
+    yield "health", b"\x11" + run(blob(1, "hps.v1.Admin"))
+    yield "reflect_list", b"\x13" + run(blob(7, ""))
+    yield "reflect_file", b"\x13" + run(blob(3, "hps/v1/admin.proto"))
+    yield "reflect_symbol", b"\x14" + run(blob(4, "hps.v1.Admin"))
+    yield "cut", b"\x03" + run(b"\x0a\x05ab")
+    yield "slowlog_max", b"\x0a" + run(num(1, (1 << 32) - 1))
+
+
+def redis_tier():
+    ok, error, row, raw, script, value = 0, 1, 2, 3, 4, 5
+    get, exact, many = b"\0\0\3\0", b"\0\1\3\0", b"\0\2\3\0"
+    bulk = b"\2" + struct.pack("<2f", 1, 2)
+    yield "rows", b"\0" + run(get) + bytes([ok, row]) + b"\x42" + b"d" * 20 + bulk * 4
+    yield "rows_hps", b"\1" + run(get) + bytes([row]) + bulk * 4
+    yield "exact", b"\0" + run(exact) + bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4" + bytes([row]) + bulk * 5
+    yield "many", b"\1" + run(many) + bytes([row]) + bulk * 4
+    yield "insert", b"\0" + run(b"\2\3\0") + (bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4") * 2
+    yield "apply", b"\0" + run(b"\3\3\0\0\1") + (bytes([script | 0x40]) + b"d" * 20 + run(bytes(16)) + b"\4") * 2
+    yield "behind", b"\0" + run(b"\4\0\2\4\0\3") + (bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4") * 4
+    yield "scan", b"\1" + run(b"\5") + b"\5\0\0" * 4 + b"\5\0\2" + b"\5\4\2\1\1" + b"0\4\2" + b"\1\x08" + b"k" * 8 + bulk
+    yield "errors", b"\0" + run(get * 3) + b"".join(bytes([error | i << 5]) for i in range(8))
+    yield "halves", b"\0" + run(get * 2) + (bytes([raw]) + run("$100\r\nab") + bytes([raw]) + run("*3\r\n:1\r\n")) * 2
+    yield "nested", b"\0" + run(get) + bytes([value]) + b"\4\4" * 3 + b"\0\1" * 8
+    yield "nothing", b"\0" + run(get)
+
+
+TARGETS = {"access": access, "addr": addr, "topic_filter": topic_filter, "gzip": gzip_, "http2_filter": http2_filter, "position": position,
+           "catalog": catalog, "http1": http1, "grpc_server": grpc_server, "grpc_client": grpc_client,
+           "update_decode": update_decode, "publish": publish, "manifest": manifest, "snapshot": snapshot,
+           "rowfile": rowfile, "rowsort": rowsort, "rpc": rpc, "redis_tier": redis_tier}
+
+
+def main():
+    default = pathlib.Path(__file__).parent / "corpus"
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    for target, make in TARGETS.items():
+        (root / target).mkdir(parents=True, exist_ok=True)
+        for name, data in make():
+            (root / target / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
