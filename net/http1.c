@@ -13,10 +13,12 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "net/acceptor.h"
 #include "net/conn.h"
+#include "net/peers.h"
 
 #define LINGER_US 2000000u /* for the peer to take the answer in and close */
 
@@ -90,9 +92,34 @@ static void exchange_free(struct exchange *ex)
     hps_free(ex);
 }
 
+/* Who goes without a word has cost nothing; that is a probe. */
+static void tell_no_start(const struct exchange *ex, const struct hps_error *why)
+{
+    const struct hps_http1_options *options = &ex->http->options;
+    uint64_t n =
+        hps_conn_heard(ex->conn) ? hps_seat_failed(hps_conn_seat(ex->conn), hps_clock_us()) : 0;
+    HPS_ASSERT(ex->phase == PHASE_HANDSHAKE && why->status != HPS_OK);
+    if (options->on_no_start) {
+        options->on_no_start(options->ctx, why->status);
+    }
+    if (n > 0) {
+        HPS_LOG(WARN, "http",
+                "handshake failed: see error, and whether the peer is a client of http_listen at "
+                "all; the connection is closed",
+                HPS_STR("peer", hps_conn_peer(ex->conn)), HPS_STR("error", why->text),
+                HPS_U64("failures", n));
+    }
+}
+
 static void on_timeout(void *ctx)
 {
-    exchange_free(ctx);
+    struct exchange *ex = ctx;
+    if (ex->phase == PHASE_HANDSHAKE) {
+        struct hps_error err = {0};
+        hps_ignore(hps_error_set(&err, HPS_DEADLINE, "TLS: the handshake was not over in time"));
+        tell_no_start(ex, &err);
+    }
+    exchange_free(ex);
 }
 
 /* ---- answering ------------------------------------------------------------------------------- */
@@ -365,8 +392,7 @@ static void shake_hands(struct exchange *ex)
         phase_set(ex, PHASE_HEAD);
         status = hps_conn_want(ex->conn, HPS_LOOP_READ);
     } else {
-        HPS_LOG(INFO, "http", "handshake failed: see the reason; the connection is closed",
-                HPS_STR("reason", err.text));
+        tell_no_start(ex, &err);
     }
     if (status != HPS_OK) {
         exchange_free(ex);
@@ -468,7 +494,8 @@ hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
     http->loop = loop;
     http->options = *options;
     struct hps_acceptor_options acceptor_options = {
-        .limits = {.connections_max = options->connections_max + 1}, /* make_room() judges */
+        .limits = {.connections_max = options->connections_max + 1, /* make_room() judges */
+                   .failures_max = options->failures_max},
         .on_accept = on_accept,
         .ctx = http,
     };
@@ -487,11 +514,14 @@ hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
     return HPS_OK;
 }
 
-void hps_http1_timeouts_set(struct hps_http1 *http, uint64_t head_timeout_us,
-                            uint64_t send_timeout_us)
+void hps_http1_limits_set(struct hps_http1 *http, uint64_t head_timeout_us,
+                          uint64_t send_timeout_us, unsigned failures_max)
 {
+    const struct hps_peers_limits limits = {.connections_max = http->options.connections_max + 1,
+                                            .failures_max = failures_max};
     http->options.head_timeout_us = head_timeout_us;
     http->options.send_timeout_us = send_timeout_us;
+    hps_acceptor_limits_set(http->acceptor, &limits);
 }
 
 void hps_http1_free(struct hps_http1 *http)

@@ -36,7 +36,11 @@ struct hps_http1_options {
     uint64_t head_timeout_us; /* from the accept to the end of the head, with the TLS handshake */
     uint64_t send_timeout_us; /* for the whole answer */
     size_t body_bytes_max;
+    unsigned
+        failures_max;    /* of one address in a minute, then it is slowed (net/peers.h); 0: never */
     struct hps_tls *tls; /* made with `http1`; NULL: plain; referenced */
+    /* A TLS handshake failed, or was not over in time. May be NULL. */
+    void (*on_no_start)(void *ctx, hps_status status);
     /* Answer a GET. A failure becomes a 500. */
     hps_status (*on_get)(void *ctx, const struct hps_http1_request *request,
                          struct hps_http1_reply *reply);
@@ -48,8 +52,8 @@ hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
                          const struct hps_http1_options *options, struct hps_http1 **out_http,
                          struct hps_error *err) HPS_MUST_CHECK;
 /* For exchanges that begin, or come to their answer, from now on. */
-void hps_http1_timeouts_set(struct hps_http1 *http, uint64_t head_timeout_us,
-                            uint64_t send_timeout_us);
+void hps_http1_limits_set(struct hps_http1 *http, uint64_t head_timeout_us,
+                          uint64_t send_timeout_us, unsigned failures_max);
 /* Closes everything at once. NULL is legal. Not within on_get. */
 void hps_http1_free(struct hps_http1 *http);
 

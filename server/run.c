@@ -167,6 +167,16 @@ static hps_status on_get(void *ctx, const struct hps_http1_request *request,
     return hps_buf_append(&reply->body, "try /metrics, /healthz, /readyz\n", 32);
 }
 
+static void on_http_no_start(void *ctx, hps_status status)
+{
+    const struct hps_daemon *daemon = ctx;
+    enum hps_grpc_no_start how = status == HPS_DEADLINE          ? HPS_GRPC_TIMEOUT
+                                 : status == HPS_UNAUTHENTICATED ? HPS_GRPC_CERTIFICATE
+                                 : status == HPS_CLOSED          ? HPS_GRPC_LEFT
+                                                                 : HPS_GRPC_PROTOCOL;
+    hps_metric_add(daemon->connections_failed[how], 1);
+}
+
 static hps_status start_http(struct hps_daemon *daemon, struct hps_error *err)
 {
     struct hps_http1_options options = {
@@ -174,6 +184,8 @@ static hps_status start_http(struct hps_daemon *daemon, struct hps_error *err)
         .head_timeout_us = (uint64_t)daemon->options.config->server.http_head_timeout_ms * 1000,
         .send_timeout_us = (uint64_t)daemon->options.config->server.reply_stall_timeout_ms * 1000,
         .body_bytes_max = METRICS_BYTES_MAX,
+        .failures_max = daemon->options.config->server.handshake_failures_max,
+        .on_no_start = on_http_no_start,
         .on_get = on_get,
         .ctx = daemon};
     for (unsigned i = 0; i < daemon->listeners.n; i++) {

@@ -500,12 +500,26 @@ def test_http_when_a_client_shakes_hands_slowly_then_others_are_answered(work):
     certificate, key = authority.issue("server")
     small = Small(work, server={"tls": {"certificate": certificate, "key": key}},
                   flags=["--http-listen", "0.0.0.0:0"])
+    failures = 'hpsd_connections_failed_total{reason="protocol"}'
+
+    def failed(daemon):
+        text = page(daemon, "/metrics", authority)[1]
+        return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(failures))
+
     with small.daemon as daemon, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", int(daemon.http.rsplit(":", 1)[1]))
         for _ in range(80):  # more than there are places
             one = stack.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
             one.sendall(b"\x16\x03\x01")
         assert page(daemon, "/healthz", authority) == (200, "ok\n")
+        before = failed(daemon)
+        with socket.create_connection(address, timeout=PATIENCE_S) as one:
+            one.sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
+            with contextlib.suppress(ConnectionResetError):
+                while one.recv(4096):
+                    pass
+        assert failed(daemon) == before + 1
+        assert "handshake failed: see error" in daemon.log()
 
 
 def test_tls_when_files_are_bad_then_the_daemon_names_them_and_does_not_start(work):

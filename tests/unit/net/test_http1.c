@@ -364,7 +364,7 @@ static void test_timeouts_when_set_then_the_next_exchange_has_them(void **state)
     struct rig rig;
     hps_clock_fake(1000000);
     rig_open(&rig);
-    hps_http1_timeouts_set(rig.http, 500000, 10000000);
+    hps_http1_limits_set(rig.http, 500000, 10000000, 0);
     int fd = rig_connect(&rig);
     send_bytes(&rig, fd, "G", 1);
     hps_loop_turn(rig.loop, 1000);
