@@ -234,7 +234,8 @@ static void on_refusal(void *ctx, const struct hps_access_refusal *refusal) /* a
 {
     struct hps_daemon *daemon = ctx;
     const char *slash = strrchr(refusal->method, '/');
-    const struct hps_audit_event event = {.method = slash != NULL ? slash + 1 : refusal->method,
+    bool is_path = refusal->method[0] == '/'; /* of a gRPC method */
+    const struct hps_audit_event event = {.method = is_path ? slash + 1 : refusal->method,
                                           .who = refusal->who,
                                           .peer = refusal->peer,
                                           .model = refusal->model,

@@ -131,6 +131,8 @@ void daemon_reload(struct hps_daemon *daemon);
 void daemon_peers_limits(const struct hps_config_server *config, bool admin,
                          struct hps_peers_limits *out_limits);
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
+/* pages.c: probes and pages, if there is a listener for them. */
+hps_status daemon_start_http(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 void daemon_status(void *ctx, struct hps_admin_status *out_status); /* any thread */
 void daemon_ask_drain(void *ctx);                                   /* any thread */
 /* Have every loop ask the rules of access again, and look at certificates. Main thread. */

@@ -21,10 +21,8 @@
 
 enum {
     TICK_US = 250 * 1000,
-    HTTP_CONNECTIONS_MAX = 64,
     ADMIN_CONNECTIONS_MAX = 64,
     FILES_RESERVED = 512, /* for stores, loads, probes and the admin listener */
-    METRICS_BYTES_MAX = 64 << 20
 };
 
 /* ---- accepting ------------------------------------------------------------------------------- */
@@ -135,69 +133,6 @@ static unsigned connections(const struct hps_daemon *daemon)
 {
     return hps_acceptor_connections(daemon->acceptor) +
            hps_acceptor_connections(daemon->admin_acceptor);
-}
-
-/* ---- probes ---------------------------------------------------------------------------------- */
-
-static void append_reason(void *ctx, const char *reason)
-{
-    hps_ignore(hps_buf_printf(ctx, "%s\n", reason)); /* a shorter page is still a true one */
-}
-
-static hps_status on_get(void *ctx, const struct hps_http1_request *request,
-                         struct hps_http1_reply *reply)
-{
-    struct hps_daemon *daemon = ctx;
-    const char *path = request->path;
-    if (strcmp(path, "/healthz") == 0) {
-        reply->status = 200;
-        return hps_buf_append(&reply->body, "ok\n", 3);
-    }
-    if (strcmp(path, "/readyz") == 0) {
-        hps_readiness_refresh(daemon->readiness);
-        bool ready = hps_readiness_get(daemon->readiness, append_reason, &reply->body);
-        reply->status = ready ? 200 : 503;
-        return ready ? hps_buf_append(&reply->body, "ready\n", 6) : HPS_OK;
-    }
-    if (strcmp(path, "/metrics") == 0) {
-        reply->status = 200;
-        reply->content_type = "text/plain; version=0.0.4; charset=utf-8";
-        return hps_metrics_print(daemon->metrics, &reply->body);
-    }
-    return hps_buf_append(&reply->body, "try /metrics, /healthz, /readyz\n", 32);
-}
-
-static void on_http_no_start(void *ctx, hps_status status)
-{
-    const struct hps_daemon *daemon = ctx;
-    enum hps_grpc_no_start how = status == HPS_DEADLINE          ? HPS_GRPC_TIMEOUT
-                                 : status == HPS_UNAUTHENTICATED ? HPS_GRPC_CERTIFICATE
-                                 : status == HPS_CLOSED          ? HPS_GRPC_LEFT
-                                                                 : HPS_GRPC_PROTOCOL;
-    hps_metric_add(daemon->connections_failed[how], 1);
-}
-
-static hps_status start_http(struct hps_daemon *daemon, struct hps_error *err)
-{
-    struct hps_http1_options options = {
-        .connections_max = HTTP_CONNECTIONS_MAX,
-        .head_timeout_us = (uint64_t)daemon->options.config->server.http_head_timeout_ms * 1000,
-        .send_timeout_us = (uint64_t)daemon->options.config->server.reply_stall_timeout_ms * 1000,
-        .body_bytes_max = METRICS_BYTES_MAX,
-        .failures_max = daemon->options.config->server.handshake_failures_max,
-        .on_no_start = on_http_no_start,
-        .on_get = on_get,
-        .ctx = daemon};
-    for (unsigned i = 0; i < daemon->listeners.n; i++) {
-        struct hps_listener *listener = &daemon->listeners.items[i];
-        if (listener->kind == HPS_LISTENER_HTTP && daemon->http == NULL) {
-            int fd = listener->fd;
-            listener->fd = -1;
-            options.tls = listener->tls ? daemon->tls.http : NULL;
-            return hps_http1_new(daemon->loop, fd, &options, &daemon->http, err);
-        }
-    }
-    return HPS_OK;
 }
 
 /* ---- gauges ---------------------------------------------------------------------------------- */
@@ -571,7 +506,7 @@ hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err
         status = start_acceptors(daemon, err);
     }
     if (status == HPS_OK) {
-        status = start_http(daemon, err);
+        status = daemon_start_http(daemon, err);
     }
     return status;
 }

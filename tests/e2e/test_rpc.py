@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listeners, TLS, health, reflection, HTTP, and calls that end early."""
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -493,6 +494,46 @@ def test_http_when_beyond_loopback_then_it_speaks_the_tls_of_the_others_and_rene
         address = ("127.0.0.1", int(daemon.http.rsplit(":", 1)[1]))
         until(lambda: ssl.get_server_certificate(address).strip() == read(certificate).decode().strip(),
               "the new certificate")
+
+
+def test_pages_when_there_is_a_role_file_then_for_readers_alone_and_probes_for_all(work):
+    authority = Authority(work, "ca")
+    certificate, key = authority.issue("server")
+    roles = {"rules": [{"who": ["token:prometheus"], "may": ["read"]}, {"who": ["any"], "may": ["lookup"]}],
+             "tokens": [{"name": "prometheus", "sha256": hashlib.sha256(b"scrape").hexdigest()}]}
+    with open(f"{work}/access.json", "w", encoding="utf-8") as f:
+        json.dump(roles, f)
+    small = Small(work, server={"access": f"{work}/access.json", "audit_log": f"{work}/audit.log",
+                                "tls": {"certificate": certificate, "key": key}},
+                  flags=["--http-listen", "0.0.0.0:0"])
+    with small.daemon as daemon:
+        for path in "/metrics", "/none":
+            status, text = page(daemon, path, authority)
+            assert status in (401, 403) and "hpsd_" not in text, (status, text)
+            assert page(daemon, path, authority, headers={"Authorization": "Bearer other"}.items())[0] in (401, 403)
+        status, text = page(daemon, "/metrics", authority, headers={"Authorization": "Bearer scrape"}.items())
+        assert status == 200 and "hpsd_build_info" in text
+        assert page(daemon, "/readyz", authority) == (200, "ready\n")
+        assert page(daemon, "/healthz", authority) == (200, "ok\n")
+
+        def refusals():
+            with open(f"{work}/audit.log", encoding="utf-8") as f:
+                return [line for line in f if "result=refused" in line]
+
+        until(lambda: len(refusals()) == 4, "what was refused, in the audit log")
+        assert all('method="GET /' in line for line in refusals())
+
+
+def test_pages_when_certificates_are_required_then_for_who_shows_one(work):
+    authority = Authority(work, "ca")
+    (certificate, key), client = authority.issue("server"), authority.issue("client")
+    small = Small(work, server={"tls": {"certificate": certificate, "key": key, "client_ca": authority.path,
+                                        "require_client_certificate": True}},
+                  flags=["--http-listen", "0.0.0.0:0"])
+    with small.daemon as daemon:
+        assert page(daemon, "/readyz", authority)[0] == 200
+        assert page(daemon, "/metrics", authority)[0] == 401
+        assert page(daemon, "/metrics", authority, pair=client)[0] == 200
 
 
 def test_http_when_a_client_shakes_hands_slowly_then_others_are_answered(work):

@@ -215,6 +215,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/main.c": "test_config.py, test_check.py and test_redis_export.py, by exit codes",
     "server/program.c": "test_gpu.py, where no GPU is",
     "server/daemon.c": "test_rpc.py and test_config.py, which start it with all that it assembles",
+    "server/pages.c": "test_rpc.py: probes and pages, for whom",
     "server/run.c": "test_restart.py, test_readiness.py and test_service.py: signals, drain, systemd",
     "server/reload.c": "test_config.py: what a SIGHUP changes, and what it refuses",
     "server/listeners.c": "test_config.py, and test_service.py with sockets of systemd",
