@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has a right to something and tries something else: certificates, tokens and users with roles, beside one who may
+look up and must not notice. Each is tried with all methods, and again after a reload took its right away.
+"""
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+
+import pytest
+import wire
+from rig import Authority, admin_pb, until
+from target import HERE, Target, many, scratch
+from wire import NOT_FOUND, OK, PERMISSION_DENIED, UNAUTHENTICATED, Client, Gone, call
+
+SMALL = wire.lookup("m", wire.query("a", [1]))
+WIDE = wire.lookup("m", wire.query("a", b"\0" * 8 * 4096))
+REFUSED = (PERMISSION_DENIED, UNAUTHENTICATED)
+
+
+def admin(method):
+    return f"/hps.v1.Admin/{method}"
+
+
+METHODS = {  # what each needs
+    admin("GetStatus"): ("read", admin_pb.GetStatusRequest()),
+    admin("ListModels"): ("read", admin_pb.ListModelsRequest()),
+    admin("GetStats"): ("read", admin_pb.GetStatsRequest()),
+    admin("ExplainKey"): ("read", admin_pb.ExplainKeyRequest(model="m", table="a", key=1)),
+    admin("LoadModel"): ("load", admin_pb.LoadModelRequest(model="m", directory="/nowhere")),
+    admin("ActivateVersion"): ("load", admin_pb.ActivateVersionRequest(model="m", version=77)),
+    admin("UnloadVersion"): ("load", admin_pb.UnloadVersionRequest(model="m", version=77)),
+    admin("GetConfig"): ("admin", admin_pb.GetConfigRequest()),
+    admin("CreateSnapshot"): ("admin", admin_pb.CreateSnapshotRequest(directory="/nowhere/at/all")),
+    admin("ResetSlowLog"): ("admin", admin_pb.ResetSlowLogRequest()),
+}
+ROLES = {"looker": ["lookup"], "reader": ["read"], "loader": ["load"], "chief": ["admin"], "nobody": [],
+         "all": ["lookup", "read", "load", "admin"]}
+TOKENS = {"ci": "a token of somebody", "old": "a token that has expired"}
+
+
+def digest(token):
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def rules():
+    made = [{"who": [f"cert:{name}.example"], "may": may, **({"models": ["m"]} if name in ("looker", "loader") else {})}
+            for name, may in ROLES.items() if may]
+    made += [{"who": ["cert:ads.example"], "may": ["lookup"], "models": ["ads-*"]},
+             {"who": ["token:ci", "token:old"], "may": ["read", "admin"]}]
+    return {"rules": made, "tokens": [{"name": "ci", "sha256": digest(TOKENS["ci"])},
+                                      {"name": "old", "sha256": digest(TOKENS["old"]),
+                                       "expires": "2001-01-01T00:00:00Z"}]}
+
+
+class Guarded(Target):
+    def __init__(self, work):
+        self.authority, others = Authority(work, "ours"), Authority(work, "theirs")
+        self.pairs = {name: self.authority.issue(name, f"DNS:{name}.example") for name in (*ROLES, "ads")}
+        self.pairs["stranger"] = others.issue("stranger", "DNS:all.example")
+        certificate, key = self.authority.issue("server")
+        self.access_file = os.path.join(work, "access.json")
+        self.write(rules())
+        mine = self.pairs["looker"]
+        super().__init__(work, client={"ca": self.authority.path, "certificate": mine[0], "key": mine[1]}, server={
+            "admin_listen": "127.0.0.1:0", "access": self.access_file, "tls": {
+                "certificate": certificate, "key": key, "client_ca": self.authority.path}})
+        self.address = self.address.replace("127.0.0.1", "localhost")
+        self.admin = self.daemon.admin.replace("127.0.0.1", "localhost")
+
+    def write(self, made):
+        with open(self.access_file + ".new", "w", encoding="utf-8") as f:
+            json.dump(made, f)
+        os.chmod(self.access_file + ".new", 0o600)
+        os.replace(self.access_file + ".new", self.access_file)
+
+    def reload(self, made=None):
+        """What it changes is to be waited for: lines of the log are limited in rate."""
+        if made is not None:
+            self.write(made)
+        self.daemon.send(signal.SIGHUP)
+
+    def through(self, who, address=None, hello=wire.settings()):
+        made = ssl.create_default_context(cafile=self.authority.path)
+        made.set_alpn_protocols(["h2"])
+        if who is not None:
+            made.load_cert_chain(*self.pairs[who])
+        return Client(address or self.address, tls=made, hello=hello)
+
+    def code(self, who, path, message, *fields, on_admin=False):
+        """The gRPC code, or UNAUTHENTICATED where there is not even a connection."""
+        try:
+            with self.through(who, self.admin if on_admin else self.address) as client:
+                client.send(call(1, path, message, *fields))
+                return client.code(1)
+        except (Gone, OSError):
+            return UNAUTHENTICATED
+
+
+@pytest.fixture(name="shared", scope="module")
+def guarded_target():
+    with scratch() as work:
+        target = Guarded(work)
+        yield target
+        target.close()
+
+
+@pytest.mark.parametrize("who", [*ROLES, "ads", "stranger", None])
+def test_methods_when_tried_by_everybody_then_each_gets_those_of_its_roles(target, who):
+    may = ROLES.get(who, [])
+    for path, (role, message) in METHODS.items():
+        code = target.code(who, path, message.SerializeToString(), on_admin=True)
+        assert (code not in REFUSED) == (role in may), (who, path, code)
+    assert (target.code(who, wire.LOOKUP, SMALL) == OK) == ("lookup" in may), who
+    assert (target.code(who, wire.STREAM, SMALL) == OK) == ("lookup" in may), who
+
+
+def test_admin_when_asked_for_on_the_port_of_lookups_then_it_is_not_there(target):
+    for path, (_, message) in METHODS.items():
+        assert target.code("all", path, message.SerializeToString()) == wire.UNIMPLEMENTED
+
+
+def test_model_when_not_allowed_then_nobody_tells_whether_it_is_there(target):
+    """The answer is the same for one that is and one that is not."""
+    there = target.code("ads", wire.LOOKUP, SMALL)
+    absent = target.code("ads", wire.LOOKUP, wire.lookup("none", wire.query("a", [1])))
+    assert there == absent == PERMISSION_DENIED
+    assert target.code("ads", wire.LOOKUP, wire.lookup("ads-none", wire.query("a", [1]))) == NOT_FOUND
+
+
+FORMS = {
+    "another token": "Bearer wrong",
+    "half of it": "Bearer " + TOKENS["ci"][:-1],
+    "more than it": "Bearer " + TOKENS["ci"] + " ",
+    "its name": "Bearer ci",
+    "its digest": "Bearer " + digest(TOKENS["ci"]),
+    "one that has expired": "Bearer " + TOKENS["old"],
+    "another scheme": "Basic " + TOKENS["ci"],
+    "nothing behind the word": "Bearer ",
+    "no word": TOKENS["ci"],
+    "15,000 bytes": "Bearer " + "x" * 15000,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_token_when_it_is_none_then_refused(target, form):
+    status = METHODS[admin("GetStatus")][1].SerializeToString()
+    assert target.code("nobody", admin("GetStatus"), status, ("authorization", FORMS[form]), on_admin=True) != OK
+
+
+def test_token_when_it_is_good_then_it_gives_its_roles_and_no_more(target):
+    token = ("authorization", f"Bearer {TOKENS['ci']}")
+    for path, (role, message) in METHODS.items():
+        code = target.code("nobody", path, message.SerializeToString(), token, on_admin=True)
+        assert (code not in REFUSED) == (role in ("read", "admin")), (path, code)
+    assert target.code("nobody", wire.LOOKUP, SMALL, token) in REFUSED
+
+
+def test_tokens_when_guessed_all_the_time_then_the_neighbour_is_served_and_the_log_is_no_flood(target):
+    n = many(1000, 20000)
+    with target.through("nobody", target.admin) as client, contextlib.suppress(Gone):
+        for i in range(n):
+            client.send(call(1 + 2 * i, admin("GetConfig"), b"", ("authorization", f"Bearer {i}")))
+        client.read_until(lambda c: len(c.trailers) + len(c.resets) >= n, "an end of each call")
+        assert not any(fields.get("grpc-status") == "0" for fields in client.trailers.values())
+    assert target.daemon.log().count("component=audit") < n // 2
+
+
+# ---- a reload that takes away ------------------------------------------------------------------------
+
+def stalled(target, who):
+    """A call that is under way, as its reply is not taken."""
+    client = target.through(who, hello=wire.settings(window=0))
+    client.upload(1, wire.LOOKUP, WIDE)
+    assert client.answers_ping()
+    return client
+
+
+def ends(client):
+    """The call, or the connection with it."""
+    with contextlib.suppress(Gone):
+        client.read_until(lambda c: 1 in c.resets or "grpc-status" in c.trailers.get(1, {}), "the end of the call")
+    return client.trailers.get(1, {}).get("grpc-status") != "0"
+
+
+def test_reload_when_it_takes_a_name_away_then_what_it_has_open_ends(target):
+    with stalled(target, "all") as client:
+        made = rules()
+        made["rules"] = [rule for rule in made["rules"] if "cert:all.example" not in rule["who"]]
+        target.reload(made)
+        try:
+            assert ends(client)
+            assert target.code("all", wire.LOOKUP, SMALL) in REFUSED
+        finally:
+            target.reload(rules())
+    until(lambda: target.code("all", wire.LOOKUP, SMALL) == OK, "the old rules")
+
+
+def test_reload_when_the_role_file_is_broken_then_nothing_changes(target):
+    before = target.daemon.log().count("not reloaded")
+    with open(target.access_file, "w", encoding="utf-8") as f:
+        f.write('{"rules": [{"who": ["any"], "may": ["everything"]}]}')
+    target.daemon.send(signal.SIGHUP)
+    until(lambda: target.daemon.log().count("not reloaded") > before, "the refusal")
+    assert target.code("nobody", wire.LOOKUP, SMALL) in REFUSED
+    assert target.code("all", wire.LOOKUP, SMALL) == OK
+    target.reload(rules())
+
+
+def test_reload_when_the_authority_changes_then_connections_of_the_old_one_end(other_guarded):
+    target = other_guarded
+    with stalled(target, "all") as client:
+        later = Authority(target.work, "later")
+        shutil.copy(later.path, target.authority.path)
+        target.reload()
+        assert ends(client)
+
+
+@pytest.fixture(name="other_guarded")
+def guarded_of_one_test(work):
+    target = Guarded(work)
+    yield target
+    target.close()
+
+
+# ---- the admin socket --------------------------------------------------------------------------------
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users are tried by root alone")
+def test_admin_socket_when_another_user_can_open_it_then_it_is_refused_all_the_same(other):
+    """The mode of the file is no protection once somebody has widened it."""
+    target = other()
+    path = target.daemon.admin.removeprefix("unix:")
+    for directory in (target.work, os.path.dirname(path)):
+        os.chmod(directory, 0o755)
+    os.chmod(path, 0o666)
+    program = (f"import sys; sys.path.insert(0, {HERE!r}); import wire\n"
+               f"with wire.Client({target.daemon.admin!r}) as client:\n"
+               f"    client.send(wire.call(1, '/hps.v1.Admin/GetConfig', b''))\n"
+               f"    print(client.code(1))\n")
+    with target.beside():
+        said = {}
+        for uid in (0, 65534):
+            done = subprocess.run([sys.executable, "-c", program], user=uid, group=uid, extra_groups=[],
+                                  capture_output=True, text=True, timeout=wire.PATIENCE_S, check=False)
+            said[uid] = done.stdout.strip() or done.stderr
+        assert said[0] == str(OK)
+        assert said[65534] in (str(PERMISSION_DENIED), str(UNAUTHENTICATED))
