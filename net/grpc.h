@@ -73,13 +73,14 @@ struct hps_grpc_limits {
     size_t request_bytes_all_max;      /* being put together, all connections; 0 = none */
     size_t connection_reply_bytes_max; /* charged, or queued; further calls of it wait */
     uint32_t streams_max;
-    bool compression;              /* gzip messages are taken */
-    uint64_t handshake_timeout_us; /* TLS handshake and first request */
-    uint64_t stall_timeout_us;     /* reply without progress */
-    uint64_t idle_timeout_us;      /* 0 = none */
-    uint64_t age_max_us;           /* 0 = none */
-    double age_jitter;             /* share by which the age varies, 0.1: +- 10 % */
-    uint64_t keepalive_us;         /* server PINGs when silent; 0 = none */
+    bool compression;               /* gzip messages are taken */
+    uint64_t handshake_timeout_us;  /* TLS handshake and first request */
+    uint64_t stall_timeout_us;      /* reply without progress */
+    uint64_t reply_bytes_per_s_min; /* that a client takes of replies that wait for it; 0 = none */
+    uint64_t idle_timeout_us;       /* 0 = none */
+    uint64_t age_max_us;            /* 0 = none */
+    double age_jitter;              /* share by which the age varies, 0.1: +- 10 % */
+    uint64_t keepalive_us;          /* server PINGs when silent; 0 = none */
     uint64_t keepalive_timeout_us;
 };
 
@@ -93,6 +94,13 @@ enum hps_grpc_no_start {
 };
 const char *hps_grpc_no_start_name(enum hps_grpc_no_start how);
 
+/* Why a client that takes its replies slowly is cut off. */
+enum hps_grpc_slow {
+    HPS_GRPC_SLOW_RATE, /* for 10 s less than reply_bytes_per_s_min */
+    HPS_GRPC_SLOW_ROOM, /* the same for a moment, when others had no room for theirs */
+    HPS_GRPC_SLOW_COUNT
+};
+
 /* What the owner wants to know; all callbacks may be NULL; run on loop threads. */
 struct hps_grpc_observer {
     void *ctx;
@@ -100,6 +108,7 @@ struct hps_grpc_observer {
     void (*on_connection)(void *ctx, int delta); /* +1 opened, -1 closed */
     /* A connection ended without a request, and not because we wanted it to. Before -1. */
     void (*on_no_start)(void *ctx, const char *peer, enum hps_grpc_no_start how);
+    void (*on_slow)(void *ctx, enum hps_grpc_slow why); /* a connection, or one of its calls */
 };
 
 /* Who may call what: the owner's decision. A *visitor* stands for a connection, a *grant* goes with
@@ -136,7 +145,8 @@ hps_status hps_grpc_server_add(struct hps_grpc_server *server,
 void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_grpc_guard *guard);
 void hps_grpc_server_free(struct hps_grpc_server *server); /* no connection may be left */
 
-/* The server connections of one loop. */
+/* The server connections of one loop. All loops of a server are made before the first of them
+ * runs, and freed when none does any more. */
 struct hps_grpc_loop;
 hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
                              struct hps_grpc_loop **out_grpc_loop) HPS_MUST_CHECK;
@@ -214,6 +224,14 @@ bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes) HPS_MUST_CHE
 /* The memory is free again. A call that has charged nothing, or waited in vain: nothing. The caller
  * has a reference. Loop thread, whatever has become of the call. */
 void hps_grpc_call_discharge(struct hps_grpc_call *call);
+
+/* An answer has to wait for memory that other answers have: note how far their readers are, on all
+ * loops. Whenever one begins to wait: it is cheap. Loop thread. */
+void hps_grpc_readers_watch(struct hps_grpc_call *call);
+/* It waits still, and would have to be refused: of all connections and calls that have taken less
+ * than reply_bytes_per_s_min since that was noted, cut off the one whose answers would take the
+ * longest to be gone. A moment later their memory is free. Loop thread. */
+void hps_grpc_readers_cut(struct hps_grpc_call *call);
 
 /* Queue one message made of slices (their references are taken, in any case). After the call was
  * closed this only releases them. */

@@ -214,6 +214,9 @@ size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
 
 void grpc_call_sent(struct hps_grpc_call *call)
 {
+    if (hps_http2_stream_queued(call->stream) == 0) {
+        grpc_pace_rest(&call->pace);
+    }
     hps_grpc_call_ref(call);
     grpc_call_resume(call);
     if (!grpc_call_is_finished(call) && call->delivered &&

@@ -12,6 +12,7 @@
  *     grpc_call_receive.c  its request messages
  *     grpc_call_send.c     its answer
  *     grpc_charge.c        what answers take in memory, charged to their connection
+ *     grpc_pace.c          how fast clients take them
  *     grpc_fields.c        metadata
  *
  * Loop thread, but for the atomics.
@@ -71,6 +72,25 @@ struct hps_grpc_server {
     struct grpc_entry *entries;
     unsigned n_entries;
     atomic_size_t request_bytes; /* of requests that are being put together, all connections */
+    struct hps_grpc_loop *loops; /* changed while none of them runs */
+    _Atomic uint64_t watched_us; /* when loops were last asked to note how far readers are */
+    /* Goes from loop to loop to find the slowest reader. Whose turn it is, and who found the
+     * slowest so far, belongs to the loop that has it. */
+    struct {
+        atomic_bool under_way;
+        struct hps_task task;
+        struct hps_grpc_loop *at;
+        struct hps_grpc_loop *slowest_at; /* NULL: none is slow */
+        uint64_t slowest_us;
+    } search;
+};
+
+/* How fast a client takes what waits for it, on a connection or a stream. */
+struct grpc_pace {
+    uint64_t since_us;  /* it has waited for the client alone since then; 0: it does not */
+    uint64_t period_us; /* when the period began in which the minimum is looked at */
+    uint64_t taken;     /* bytes, ever, when it began */
+    uint64_t noted[2];  /* bytes, ever, at the loop's noted_us of the same index */
 };
 
 enum grpc_loop_phase {
@@ -82,6 +102,7 @@ enum grpc_loop_phase {
 };
 
 struct hps_grpc_loop {
+    struct hps_grpc_loop *next; /* of the server */
     struct hps_grpc_server *server;
     struct hps_grpc_limits limits; /* the server's until set anew */
     struct hps_loop *loop;
@@ -98,7 +119,10 @@ struct hps_grpc_loop {
     uint64_t tick_us;
     uint64_t jitter;            /* state of a small generator */
     enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
-    atomic_uint refs;           /* itself, adoptions under way and `leave` while it is posted */
+    uint64_t noted_us[2];       /* when it was last noted how far readers are, and before */
+    struct hps_task note;       /* posted while note_posted */
+    atomic_bool note_posted;
+    atomic_uint refs; /* itself, and adoptions, `leave` and `note` while they are posted */
     atomic_uint n_conns;
 };
 
@@ -136,6 +160,7 @@ struct grpc_conn {
     uint64_t ping_us;      /* keepalive sent; 0: none out */
     uint64_t written;      /* as seen by the last tick */
     uint64_t written_us;
+    struct grpc_pace pace;
     bool had_request;
     bool late;     /* it ends because its first request did not come in time */
     bool leaving;  /* it gives way, and ends soon */
@@ -264,6 +289,7 @@ struct hps_grpc_call {
         uint64_t framed; /* as seen by the last tick */
         uint64_t at_us;
     } progress;
+    struct grpc_pace pace;
 };
 
 /* The status is decided: nothing more is taken from the service, and of the client only bytes to be
@@ -472,7 +498,23 @@ bool grpc_conn_must_go(const struct grpc_conn *conn, uint64_t now_us);
  */
 void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why);
 
+/* ---- grpc_pace.c ----------------------------------------------------------------------------- */
+
+/* At each tick: cut off a connection, or calls of it, that took less than the minimum for long
+ * enough. False: the connection. */
+bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us) HPS_MUST_CHECK;
+/* Nothing waits for the client any more. */
+static inline void grpc_pace_rest(struct grpc_pace *pace)
+{
+    pace->since_us = 0;
+}
+/* The loop is one of its server's; or no more: no search may go there. None of them runs. */
+void grpc_paces_init(struct hps_grpc_loop *grpc_loop);
+void grpc_paces_fini(struct hps_grpc_loop *grpc_loop);
+
 /* ---- grpc_server.c --------------------------------------------------------------------------- */
+
+void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
 
 /* The connection is gone, or a charge of it is: freed with the last. */
 void grpc_conn_unref(struct grpc_conn *conn);

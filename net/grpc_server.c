@@ -36,6 +36,8 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
     if (server != NULL) {
         server->limits = *limits;
         atomic_init(&server->request_bytes, 0);
+        atomic_init(&server->watched_us, 0);
+        atomic_init(&server->search.under_way, false);
         if (observer != NULL) {
             server->observer = *observer;
         }
@@ -198,7 +200,12 @@ static void on_sent(void *ctx, struct hps_http2_stream *stream)
 
 static void on_released(void *ctx)
 {
-    grpc_conn_release_held(ctx);
+    struct grpc_conn *conn = ctx;
+
+    if (hps_http2_queued(conn->h2) == 0) {
+        grpc_pace_rest(&conn->pace);
+    }
+    grpc_conn_release_held(conn);
 }
 
 static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
@@ -451,6 +458,9 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
         hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "the peer does not read");
         return;
     }
+    if (!grpc_paces_check(conn, now_us)) {
+        return;
+    }
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
         uint64_t framed = hps_http2_stream_framed(call->stream);
@@ -597,6 +607,7 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     grpc_loop->limits = server->limits;
     grpc_loop->tick_us = tick_of(&grpc_loop->limits);
     grpc_loop->jitter = hps_clock_us() ^ (uint64_t)(uintptr_t)grpc_loop ^ 0x9e3779b97f4a7c15u;
+    grpc_paces_init(grpc_loop);
     atomic_init(&grpc_loop->refs, 1);
     atomic_init(&grpc_loop->n_conns, 0);
     atomic_init(&grpc_loop->leave_posted, false);
@@ -643,6 +654,7 @@ void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
         return;
     }
     loop_phase_set(grpc_loop, GRPC_LOOP_FREED);
+    grpc_paces_fini(grpc_loop);
     hps_timer_stop(&grpc_loop->tick);
     while (grpc_loop->conns != NULL) {
         struct grpc_conn *conn = grpc_loop->conns;

@@ -437,6 +437,11 @@ bool hps_http2_blocked(const struct hps_http2 *h2)
     return h2->out.blocked;
 }
 
+bool hps_http2_limited(const struct hps_http2 *h2)
+{
+    return h2->out.blocked || nghttp2_session_get_remote_window_size(h2->session) <= 0;
+}
+
 uint64_t hps_http2_read_us(const struct hps_http2 *h2)
 {
     return h2->in.at_us;

@@ -205,6 +205,11 @@ size_t hps_http2_stream_queued(const struct hps_http2_stream *stream)
     return stream->queued;
 }
 
+bool hps_http2_stream_limited(const struct hps_http2_stream *stream)
+{
+    return nghttp2_session_get_stream_remote_window_size(stream->h2->session, stream->id) <= 0;
+}
+
 uint64_t hps_http2_stream_framed(const struct hps_http2_stream *stream)
 {
     return stream->framed;

@@ -306,6 +306,14 @@ static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
     hps_metric_add(daemon->connections_failed[how], 1);
 }
 
+static void on_slow(void *ctx, enum hps_grpc_slow why)
+{
+    const char *reason = why == HPS_GRPC_SLOW_RATE ? "rate" : "room";
+    struct hps_daemon *daemon = ctx;
+    hps_metric_add(hps_server_metric(daemon->metrics, HPS_M_SLOW_READERS, reason, NULL, NULL, NULL),
+                   1);
+}
+
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
 {
     hps_rpc_metrics_end(((struct hps_daemon *)ctx)->rpc_metrics, call, grpc_code, duration_us);
@@ -396,6 +404,7 @@ void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_
         .compression = config->compression,
         .handshake_timeout_us = (uint64_t)config->handshake_timeout_ms * 1000,
         .stall_timeout_us = (uint64_t)config->reply_stall_timeout_ms * 1000,
+        .reply_bytes_per_s_min = config->reply_bytes_per_s_min,
         .idle_timeout_us = (uint64_t)config->idle_timeout_ms * 1000,
         .age_max_us = (uint64_t)config->connection_age_s * 1000000,
         .age_jitter = config->connection_age_jitter,
@@ -413,7 +422,11 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
             hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS_FAILED, how, NULL, NULL, NULL);
     }
     HPS_ASSERT(daemon->lookup != NULL && daemon->admin != NULL && daemon->readiness != NULL);
-    const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection, on_no_start};
+    const struct hps_grpc_observer observer = {.ctx = daemon,
+                                               .on_call_end = on_call_end,
+                                               .on_connection = on_connection,
+                                               .on_no_start = on_no_start,
+                                               .on_slow = on_slow};
     daemon->server = hps_grpc_server_new(&limits, &observer);
     if (daemon->server == NULL) {
         return no_memory(err);

@@ -33,7 +33,7 @@ enum request_phase {
     PHASE_LOOP,   /* the turn of its loop thread that is under way */
     PHASE_UNPACK, /* the workers, who inflate and decode it: as PHASE_WORKER */
     PHASE_CONN, /* the line of its connection, for room beside its replies; timer: it is refused */
-    PHASE_ROOM, /* the queue for room, or it is on its way from there; timer: it is refused */
+    PHASE_ROOM, /* the queue for room, or it is on its way from there; timer: request_room_late */
     PHASE_WORKER, /* the workers: from its post until it is back or withdrawn, as the next */
     PHASE_IO,     /* the I/O threads; timer, of a look-up that waits so long for rows: withdrawn */
     PHASE_GPU,    /* the gpu, until it has answered; timer: it is left there */
@@ -60,6 +60,8 @@ struct request_room {
     uint64_t reply_bytes; /* of the reply, and of the work that it takes */
     uint64_t work_bytes;
     uint64_t wait_us_max;
+    uint64_t late_us; /* when the wait among all is over */
+    bool readers_cut; /* that wait is nearly over: room was looked for at slow readers */
 };
 
 /* What the gpu has of a request. */
@@ -179,7 +181,7 @@ void request_ask_room(struct request *request);
 void request_room_charged(struct request *request);
 /* PHASE_CONN, and its timer is over. */
 void request_conn_late(struct request *request);
-/* PHASE_ROOM, and its timer is over. */
+/* PHASE_ROOM, and its timer is over: first room is looked for at slow readers, then it is late. */
 void request_room_late(struct request *request);
 /* PHASE_ROOM, and its call is over. */
 void request_room_close(struct request *request);

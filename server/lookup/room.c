@@ -14,6 +14,8 @@ enum {
     WORK_BYTES_PER_KEY = 50,
     /* One that waits has its version pinned, and nobody but its own client is in its way. */
     CONN_WAIT_US_MAX = 10 * 1000 * 1000,
+    /* So long before a wait is over, or for the last half of it, slow readers give way. */
+    CUT_US = 100 * 1000,
 };
 
 /* The wait for room is over. */
@@ -60,6 +62,18 @@ static void measure(const struct hps_lookup *lookup, struct request_room *room)
     room->work_bytes = n_tries * work_bytes;
 }
 
+/* Whoever reads slowly meanwhile is cut off before this one is refused. */
+static void wait_for_room(struct request *request)
+{
+    struct request_room *room = &request->room;
+    uint64_t cut_us = room->wait_us_max / 2 < CUT_US ? room->wait_us_max / 2 : CUT_US;
+
+    request->phase = PHASE_ROOM;
+    room->late_us = hps_loop_now_us(request->loop) + room->wait_us_max;
+    hps_timer_set(request->loop, &request->timer, room->late_us - cut_us);
+    hps_grpc_readers_watch(request->call.grpc);
+}
+
 /* It counts against its connection: ask for room among all. */
 static void ask_admission(struct request *request)
 {
@@ -79,13 +93,14 @@ static void ask_admission(struct request *request)
         hps_stages_enter(&request->stages, HPS_STAGE_WORK);
         request_start(request);
     } else if (status == HPS_OK) {
-        request->phase = PHASE_ROOM;
-        hps_timer_set_after(request->loop, &request->timer, room->wait_us_max);
+        wait_for_room(request);
     } else if (status == HPS_RANGE) { /* no use in trying again */
         err.status = HPS_EXHAUSTED;
         hps_metric_add(service->parts.metrics->rejected[HPS_REJECT_REPLY_BYTES], 1);
         request_fail(request, &err);
     } else {
+        hps_grpc_readers_watch(request->call.grpc);
+        hps_grpc_readers_cut(request->call.grpc); /* for those who come next */
         request_reject(request, HPS_REJECT_QUEUE, &err);
     }
 }
@@ -132,6 +147,12 @@ void request_room_late(struct request *request)
     struct hps_error err;
 
     HPS_ASSERT(request->phase == PHASE_ROOM);
+    if (!request->room.readers_cut) {
+        request->room.readers_cut = true;
+        hps_grpc_readers_cut(request->call.grpc);
+        hps_timer_set(request->loop, &request->timer, request->room.late_us);
+        return;
+    }
     if (!hps_admission_cancel(service->parts.admission, &request->room.ticket)) {
         return; /* let in meanwhile: on_admitted is on its way */
     }

@@ -28,6 +28,8 @@
       "Connections that gave way to others, as all places were taken.")                          \
     X(CONNECTIONS_FAILED, COUNTER, "connections_failed_total", "reason",                         \
       "Connections that ended before their first request.")                                      \
+    X(SLOW_READERS, COUNTER, "slow_readers_cut_total", "reason",                                 \
+      "Connections and calls cut off, as their clients took replies too slowly.")                \
     X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                \
       "Time of look-ups by stage.")                                                              \
     X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                           \

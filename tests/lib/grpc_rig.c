@@ -263,6 +263,11 @@ static void on_connection(void *ctx, int delta)
     rig->n_gone += delta < 0;
 }
 
+static void on_slow(void *ctx, enum hps_grpc_slow why)
+{
+    ((struct rig *)ctx)->n_slow[why]++;
+}
+
 static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 {
     (void)peer;
@@ -306,7 +311,11 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
     struct hps_addr addr;
 
     memset(rig, 0, sizeof *rig);
-    struct hps_grpc_observer observer = {rig, on_call_end, on_connection, on_no_start};
+    struct hps_grpc_observer observer = {.ctx = rig,
+                                         .on_call_end = on_call_end,
+                                         .on_connection = on_connection,
+                                         .on_no_start = on_no_start,
+                                         .on_slow = on_slow};
     assert_int_equal(hps_loop_new(&rig->loop, NULL), HPS_OK);
     rig->blocks = hps_block_pool_new(0);
     assert_non_null(rig->blocks);

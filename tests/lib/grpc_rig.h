@@ -36,6 +36,7 @@ struct rig {
     unsigned n_no_starts[HPS_GRPC_NO_STARTS];
     int n_connections;
     unsigned n_ended[17]; /* by gRPC code */
+    unsigned n_slow[HPS_GRPC_SLOW_COUNT];
     size_t bytes;
     struct hps_grpc_call *parked;               /* the last call to /t.T/Park, with a reference */
     struct hps_grpc_call *charged[RIG_CHARGES]; /* to /t.T/Charge that count, with references */

@@ -37,6 +37,8 @@ struct hps_grpc_call {
     bool unheld;                 /* the batch waits for nobody */
     bool crowded;                /* its connection has no room for another answer */
     size_t charged;
+    unsigned n_watched; /* slow readers: watched, and cut off */
+    unsigned n_cut;
     Hps__V1__LookupResponse *messages[MESSAGES_MAX];
     unsigned n_messages;
     size_t queued;
@@ -172,6 +174,17 @@ bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes)
 void hps_grpc_call_discharge(struct hps_grpc_call *call)
 {
     call->charged = 0;
+}
+
+void hps_grpc_readers_watch(struct hps_grpc_call *call)
+{
+    call->n_watched++;
+}
+
+void hps_grpc_readers_cut(struct hps_grpc_call *call)
+{
+    assert_true(call->n_watched > 0);
+    call->n_cut++;
 }
 
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
@@ -748,6 +761,7 @@ static void test_service_when_replies_fill_memory_then_the_next_waits_for_room(v
     close_call(t, 2);
 }
 
+/* A wait of 250 ms; slow readers give way in its last 100. */
 static void test_service_when_room_does_not_come_then_refused_with_pushback(void **state)
 {
     struct service_test *t = *state;
@@ -757,16 +771,41 @@ static void test_service_when_room_does_not_come_then_refused_with_pushback(void
     use_key(t, FIXTURE_HOST, 5);
     hps_loop_turn(t->loop, 0);
     start(t, 0, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[0].n_watched, 0);
     start(t, 1, LOOKUP, "m", "t0", 1);
-    hps_clock_advance(249999);
+    assert_int_equal(t->calls[1].n_watched, 1);
+    hps_clock_advance(149999);
+    hps_loop_turn(t->loop, 0);
+    assert_int_equal(t->calls[1].n_cut, 0);
+    hps_clock_advance(2);
+    hps_loop_turn(t->loop, 0);
+    assert_int_equal(t->calls[1].n_cut, 1);
+    hps_clock_advance(99998);
     hps_loop_turn(t->loop, 0);
     assert_int_equal(t->calls[1].code, -1);
     hps_clock_advance(2);
     hps_loop_turn(t->loop, 0);
     assert_int_equal(t->calls[1].code, 8);
+    assert_int_equal(t->calls[1].n_cut, 1);
     assert_string_equal(t->calls[1].pushback, "100");
     close_call(t, 1);
     close_call(t, 0);
+}
+
+static void test_service_when_too_many_wait_for_room_then_slow_readers_give_way(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 10, 1 << 20); /* one reply at a time, two may wait */
+    use_key(t, FIXTURE_HOST, 5);
+    for (unsigned i = 0; i < CALLS; i++) {
+        start(t, i, LOOKUP, "m", "t0", 1);
+    }
+    assert_int_equal(t->calls[3].code, 8);
+    assert_int_equal(t->calls[3].n_cut, 1);
+    for (unsigned i = CALLS; i-- > 0;) {
+        close_call(t, i);
+    }
 }
 
 static void test_service_when_a_look_up_is_let_in_then_counts_against_its_connection(void **state)
@@ -1622,6 +1661,7 @@ int main(void)
         SERVICE_TEST(test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
+        SERVICE_TEST(test_service_when_too_many_wait_for_room_then_slow_readers_give_way),
         SERVICE_TEST(test_service_when_a_look_up_is_let_in_then_counts_against_its_connection),
         SERVICE_TEST(test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted),
         SERVICE_TEST(test_service_when_its_connection_gets_no_room_then_refused_with_pushback),

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How fast clients take their replies: who is cut off for it, when, and who is not. The clock is
+ * the test's. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "tests/lib/grpc_rig.h"
+
+enum {
+    MINIMUM = 64 * 1024, /* bytes a second */
+    REPLY_BYTES = 4 * 1024 * 1024,
+    SECOND_US = 1000 * 1000,
+    READERS = 3
+};
+
+/* A connection that takes no more than it says. */
+struct reader {
+    struct wire wire;
+    uint32_t id; /* of the next stream */
+};
+
+struct fixture {
+    struct rig rig;
+    struct reader readers[READERS];
+    struct wire other; /* whose call has no room */
+};
+
+static int setup(void **state)
+{
+    static struct fixture fixture;
+    struct hps_grpc_limits limits = rig_limits;
+
+    hps_log_level_set(HPS_LOG_ERROR);
+    hps_clock_fake(hps_clock_us());
+    limits.reply_bytes_per_s_min = MINIMUM;
+    limits.handshake_timeout_us = 0;
+    limits.stall_timeout_us = 0;
+    rig_open(&fixture.rig, &limits);
+    for (unsigned i = 0; i < READERS; i++) {
+        fixture.readers[i].wire.fd = -1;
+        fixture.readers[i].id = 1;
+    }
+    wire_open(&fixture.other, &fixture.rig);
+    assert_true(wire_request(&fixture.other, 1, "/t.T/Park", false, NULL));
+    assert_true(wire_frame(&fixture.other, 0, 1, 1, "\0\0\0\0\0", 5));
+    WIRE_UNTIL(&fixture.other, fixture.rig.parked != NULL);
+    *state = &fixture;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < READERS; i++) {
+        if (f->readers[i].wire.fd >= 0) {
+            wire_close(&f->readers[i].wire);
+        }
+    }
+    wire_close(&f->other);
+    rig_close(&f->rig);
+    hps_clock_real();
+    hps_log_level_set(HPS_LOG_INFO);
+    return 0;
+}
+
+static void put_u32(uint8_t out[4], uint32_t value)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        out[i] = (uint8_t)(value >> (24 - 8 * i));
+    }
+}
+
+/* With this window for each of its streams; that of the connection is wide open. */
+static void reader_open(struct fixture *f, struct reader *reader, uint32_t window)
+{
+    uint8_t settings[6] = {0, 4};
+    uint8_t wide[4];
+
+    wire_open(&reader->wire, &f->rig);
+    put_u32(settings + 2, window);
+    assert_true(wire_frame(&reader->wire, 4, 0, 0, settings, sizeof settings));
+    put_u32(wide, 0x40000000);
+    assert_true(wire_frame(&reader->wire, 8, 0, 0, wide, sizeof wide));
+}
+
+/* A reply of so many bytes, until it is queued. */
+static uint32_t reader_ask(struct fixture *f, struct reader *reader, uint32_t bytes)
+{
+    unsigned n_messages = f->rig.n_messages;
+    uint32_t id = reader->id;
+    uint8_t message[9] = {0, 0, 0, 0, 4};
+
+    memcpy(message + 5, &bytes, sizeof bytes);
+    reader->id += 2;
+    assert_true(wire_request(&reader->wire, id, "/t.T/Big", false, NULL));
+    assert_true(wire_frame(&reader->wire, 0, 1, id, message, sizeof message));
+    RIG_UNTIL(&f->rig, f->rig.n_messages > n_messages);
+    return id;
+}
+
+static void reader_take(struct reader *reader, uint32_t id, uint32_t bytes)
+{
+    uint8_t window[4];
+
+    put_u32(window, bytes);
+    assert_true(wire_frame(&reader->wire, 8, 0, id, window, sizeof window));
+    wire_pump(&reader->wire);
+    hps_buf_clear(&reader->wire.in);
+}
+
+static void pass(struct fixture *f, uint64_t us)
+{
+    hps_clock_advance(us);
+    rig_turn(&f->rig);
+    rig_turn(&f->rig);
+}
+
+static void test_call_when_it_takes_a_byte_now_and_then_then_reset_alone(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+
+    reader_open(f, reader, 0);
+    uint32_t id = reader_ask(f, reader, REPLY_BYTES);
+    for (unsigned second = 0; second < 10; second++) {
+        assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 0);
+        pass(f, SECOND_US);
+        reader_take(reader, id, 1);
+    }
+    pass(f, 2 * SECOND_US);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[1] == 1);
+    assert_int_equal(hps_block_pool_bytes(f->rig.blocks), 0);
+    wire_pump(&reader->wire);
+    assert_false(reader->wire.closed);
+}
+
+static void test_connection_when_its_socket_is_read_a_little_then_closed(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+    uint8_t some[1000];
+
+    reader_open(f, reader, 0x7fffffff);
+    (void)reader_ask(f, reader, REPLY_BYTES);
+    (void)reader_ask(f, reader, REPLY_BYTES);
+    for (unsigned second = 0; second < 25 && f->rig.n_gone == 0; second++) {
+        pass(f, SECOND_US);
+        (void)recv(reader->wire.fd, some, sizeof some, 0); /* of the kernel's buffer, too */
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+    assert_int_equal(f->rig.n_gone, 1);
+    assert_int_equal(hps_block_pool_bytes(f->rig.blocks), 0);
+}
+
+static void test_connection_when_its_window_is_shut_then_closed(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+    static const uint8_t wide[] = {0, 4, 0x7f, 0xff, 0xff, 0xff};
+
+    wire_open(&reader->wire, &f->rig); /* 64 KB for all of it */
+    assert_true(wire_frame(&reader->wire, 4, 0, 0, wide, sizeof wide));
+    (void)reader_ask(f, reader, REPLY_BYTES);
+    for (unsigned second = 0; second < 12; second++) {
+        pass(f, SECOND_US);
+        wire_pump(&reader->wire);
+    }
+    WIRE_UNTIL(&reader->wire, reader->wire.closed);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+}
+
+/* Beside each other two need no more than half of the minimum each; but one cannot have it all. */
+static void test_calls_when_together_they_take_the_minimum_then_the_slow_one_goes(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+
+    reader_open(f, reader, 0);
+    uint32_t first = reader_ask(f, reader, REPLY_BYTES);
+    uint32_t second = reader_ask(f, reader, REPLY_BYTES);
+    for (unsigned i = 0; i < 25; i++) {
+        pass(f, SECOND_US);
+        reader_take(reader, first, MINIMUM * 3 / 4);
+        reader_take(reader, second, MINIMUM * 3 / 4);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 0);
+    for (unsigned i = 0; i < 25; i++) {
+        pass(f, SECOND_US);
+        reader_take(reader, first, 2 * MINIMUM);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+    assert_int_equal(f->rig.n_ended[1], 1);
+}
+
+static void test_reader_when_there_is_no_minimum_then_never_cut_off(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+    struct hps_grpc_limits limits = rig_limits;
+
+    limits.stall_timeout_us = 0;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    reader_open(f, reader, 0);
+    (void)reader_ask(f, reader, REPLY_BYTES);
+    for (unsigned second = 0; second < 25; second++) {
+        pass(f, SECOND_US);
+    }
+    hps_grpc_readers_watch(f->rig.parked);
+    pass(f, SECOND_US);
+    hps_grpc_readers_cut(f->rig.parked);
+    pass(f, 0);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 0);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
+}
+
+/* ---- when there is no room ------------------------------------------------------------------- */
+
+static void watch(struct fixture *f)
+{
+    hps_grpc_readers_watch(f->rig.parked);
+    pass(f, 0);
+}
+
+static void cut(struct fixture *f)
+{
+    hps_grpc_readers_cut(f->rig.parked);
+    for (unsigned i = 0; i < 4; i++) {
+        pass(f, 0);
+    }
+}
+
+static void test_cut_when_several_are_slow_then_who_holds_most_goes_first(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < 2; i++) {
+        reader_open(f, &f->readers[i], 0);
+        (void)reader_ask(f, &f->readers[i], i == 1 ? REPLY_BYTES : REPLY_BYTES / 2);
+    }
+    watch(f);
+    pass(f, 150 * 1000);
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), REPLY_BYTES / 2 + 5);
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 2);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 0);
+    cut(f); /* nobody is left */
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 2);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 0);
+}
+
+static void test_cut_when_a_reader_takes_enough_then_it_stays(void **state)
+{
+    struct fixture *f = *state;
+
+    reader_open(f, &f->readers[0], 0);
+    uint32_t id = reader_ask(f, &f->readers[0], REPLY_BYTES);
+    watch(f);
+    pass(f, 150 * 1000);
+    reader_take(&f->readers[0], id, MINIMUM); /* within 150 ms */
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
+    watch(f); /* too early for new notes: the old ones stand */
+    pass(f, 2 * SECOND_US);
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
+}
+
+static void test_cut_when_it_was_noted_a_moment_ago_then_nobody_is_judged(void **state)
+{
+    struct fixture *f = *state;
+
+    reader_open(f, &f->readers[0], 0);
+    (void)reader_ask(f, &f->readers[0], REPLY_BYTES);
+    cut(f); /* nobody watched */
+    watch(f);
+    pass(f, 90 * 1000);
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
+    reader_open(f, &f->readers[1], 0);
+    (void)reader_ask(f, &f->readers[1], 2 * REPLY_BYTES); /* came later: is not judged */
+    pass(f, 10 * 1000);
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 2 * REPLY_BYTES + 5);
+}
+
+/* Notes that are renewed just before do not save anybody. */
+static void test_cut_when_notes_are_new_then_those_before_count(void **state)
+{
+    struct fixture *f = *state;
+
+    reader_open(f, &f->readers[0], 0);
+    (void)reader_ask(f, &f->readers[0], REPLY_BYTES);
+    watch(f);
+    pass(f, SECOND_US);
+    watch(f);
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
+}
+
+static void test_cut_when_the_slowest_is_on_another_loop_then_found_there(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_loop *second = NULL;
+    struct hps_grpc_loop *first = f->rig.grpc_loop;
+
+    assert_int_equal(hps_grpc_loop_new(f->rig.server, f->rig.loop, &second), HPS_OK);
+    reader_open(f, &f->readers[0], 0);
+    (void)reader_ask(f, &f->readers[0], REPLY_BYTES / 2);
+    f->rig.grpc_loop = second;
+    reader_open(f, &f->readers[1], 0);
+    (void)reader_ask(f, &f->readers[1], REPLY_BYTES);
+    f->rig.grpc_loop = first;
+    watch(f);
+    pass(f, 150 * 1000);
+    cut(f);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(second), 0);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(first), REPLY_BYTES / 2 + 5);
+    cut(f);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(first), 0);
+    hps_grpc_readers_cut(f->rig.parked); /* is under way as a loop goes */
+    hps_grpc_loop_free(second);
+}
+
+int main(void)
+{
+#define PACE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        PACE_TEST(test_call_when_it_takes_a_byte_now_and_then_then_reset_alone),
+        PACE_TEST(test_connection_when_its_socket_is_read_a_little_then_closed),
+        PACE_TEST(test_connection_when_its_window_is_shut_then_closed),
+        PACE_TEST(test_calls_when_together_they_take_the_minimum_then_the_slow_one_goes),
+        PACE_TEST(test_reader_when_there_is_no_minimum_then_never_cut_off),
+        PACE_TEST(test_cut_when_several_are_slow_then_who_holds_most_goes_first),
+        PACE_TEST(test_cut_when_a_reader_takes_enough_then_it_stays),
+        PACE_TEST(test_cut_when_it_was_noted_a_moment_ago_then_nobody_is_judged),
+        PACE_TEST(test_cut_when_notes_are_new_then_those_before_count),
+        PACE_TEST(test_cut_when_the_slowest_is_on_another_loop_then_found_there),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
