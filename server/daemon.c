@@ -308,10 +308,7 @@ static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 
 static void on_slow(void *ctx, enum hps_grpc_slow why)
 {
-    const char *reason = why == HPS_GRPC_SLOW_RATE ? "rate" : "room";
-    struct hps_daemon *daemon = ctx;
-    hps_metric_add(hps_server_metric(daemon->metrics, HPS_M_SLOW_READERS, reason, NULL, NULL, NULL),
-                   1);
+    hps_metric_add(((struct hps_daemon *)ctx)->slow_readers[why], 1);
 }
 
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
@@ -412,15 +409,28 @@ void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_
         .keepalive_timeout_us = (uint64_t)config->keepalive_timeout_ms * 1000};
 }
 
-static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
+/* What loops count: there from the start, so that the first event shows as a rise. */
+static void fill_series(struct hps_daemon *daemon)
 {
-    struct hps_grpc_limits limits;
-    daemon_grpc_limits(&daemon->options.config->server, &limits);
+    static const char *const slow[HPS_GRPC_SLOW_COUNT] = {
+        [HPS_GRPC_SLOW_RATE] = "rate", [HPS_GRPC_SLOW_ROOM] = "room"};
+
     for (unsigned i = 0; i < HPS_GRPC_NO_STARTS; i++) {
         const char *how = hps_grpc_no_start_name((enum hps_grpc_no_start)i);
         daemon->connections_failed[i] =
             hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS_FAILED, how, NULL, NULL, NULL);
     }
+    for (unsigned i = 0; i < HPS_GRPC_SLOW_COUNT; i++) {
+        daemon->slow_readers[i] =
+            hps_server_metric(daemon->metrics, HPS_M_SLOW_READERS, slow[i], NULL, NULL, NULL);
+    }
+}
+
+static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
+{
+    struct hps_grpc_limits limits;
+    daemon_grpc_limits(&daemon->options.config->server, &limits);
+    fill_series(daemon);
     HPS_ASSERT(daemon->lookup != NULL && daemon->admin != NULL && daemon->readiness != NULL);
     const struct hps_grpc_observer observer = {.ctx = daemon,
                                                .on_call_end = on_call_end,
