@@ -341,7 +341,8 @@ def test_install_when_done_then_all_is_in_place_and_the_units_find_it(tmp_path):
         "usr/lib/sysusers.d/hpsd.conf", "usr/lib/tmpfiles.d/hpsd.conf",
         "usr/share/doc/hpsd/examples/hpsd.json", "usr/share/doc/hpsd/examples/hpsd-gpu.conf",
         "usr/share/doc/hpsd/examples/hpsd-redis.json", "usr/share/doc/hpsd/examples/redis-hpsd.conf",
-        "usr/share/doc/hpsd/examples/redis.compose.yml", "usr/share/hpsd/hpsd.rules.yml",
+        "usr/share/doc/hpsd/examples/redis.compose.yml", "usr/share/doc/hpsd/examples/hpsd.logrotate",
+        "usr/share/hpsd/hpsd.rules.yml",
         "usr/share/hpsd/hpsd.json", "usr/share/bash-completion/completions/hpsctl"}
     program = unit("hpsd.service")["ExecStart"].split()[0]
     assert os.access(f"{tmp_path}{program}", os.X_OK)
