@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the look-up service share: service.c (the methods), unpack.c (from the bytes
- * that came to a message), prepare.c (from a message to a planned look-up), room.c (the wait for
- * room for the reply), dispatch.c (does what comes next, and decides on which thread), handover.c
- * (to such a thread and back), reply.c and explain.c (the answer), request.c (turns, errors, the
- * end), request_pool.c (idle requests).
+ * What the files of the look-up service share: service.c (the methods), quota.c (what whoever asks
+ * may use), unpack.c (from the bytes that came to a message), prepare.c (from a message to a
+ * planned look-up), room.c (the wait for room for the reply), dispatch.c (does what comes next, and
+ * decides on which thread), handover.c (to such a thread and back), reply.c and explain.c (the
+ * answer), request.c (turns, errors, the end), request_pool.c (idle requests).
  *
  * A request belongs to the loop thread of its connection, which calls what is declared here unless
  * it says something else. While its phase says that somebody else has it, the loop thread touches
@@ -54,14 +54,18 @@ struct request_call {
     uint64_t closed_us;
 };
 
+struct hps_account; /* server/access/account.h */
+
 /* The room for the reply among all replies. */
 struct request_room {
     struct hps_admission_ticket ticket;
     uint64_t reply_bytes; /* of the reply, and of the work that it takes */
     uint64_t work_bytes;
     uint64_t wait_us_max;
-    uint64_t late_us; /* when the wait among all is over */
-    bool readers_cut; /* that wait is nearly over: room was looked for at slow readers */
+    uint64_t late_us;            /* when the wait among all is over */
+    bool readers_cut;            /* that wait is nearly over: room was looked for at slow readers */
+    struct hps_account *account; /* of the call's grant; NULL: it has no quota of bytes */
+    uint64_t account_bytes;      /* charged to it */
 };
 
 /* What the gpu has of a request. */
@@ -149,8 +153,11 @@ void request_arrive(struct request *request);
 void request_name_work(struct request *request);
 /* End the call with an error. Nothing else has ended it. */
 void request_fail(struct request *request, const struct hps_error *err);
-/* End the call for want of room: the client is told when to come back. */
+/* End the call for want of room: the client is told when to come back, in a moment or after so many
+ * us. */
 void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err);
+void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
+                        const struct hps_error *err);
 /* Rows are copied or of no use any more: let the catalog have the version. */
 void request_unpin(struct request *request);
 
@@ -171,6 +178,16 @@ void request_unpack_close(struct request *request);
  *         what the decoder, the model set and the plan say */
 hps_status request_prepare(struct request *request, const uint8_t *data, size_t size,
                            struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- quota.c --------------------------------------------------------------------------------- */
+
+/* One more look-up of whoever asks. False: it has had those of this second, and the call is
+ * rejected. */
+bool request_take_turn(struct request *request) HPS_MUST_CHECK;
+/* Bytes of the reply count against whoever asks, until they are discharged. False: it has too many
+ * in flight, and the call is rejected. */
+bool request_charge_quota(struct request *request, uint64_t bytes) HPS_MUST_CHECK;
+void request_discharge_quota(struct request *request); /* if anything is charged */
 
 /* ---- room.c ---------------------------------------------------------------------------------- */
 

@@ -4,13 +4,15 @@
  * between them, errors where there is no answer, and the end, when nobody has it any more. On the
  * loop thread of the connection.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "server/lookup/internal.h"
 
 /* What a client that was refused for want of room should wait before it tries again. */
 static const char PUSHBACK_NAME[] = "grpc-retry-pushback-ms";
-static const char PUSHBACK_MS[] = "100";
+enum { RETRY_US = 100 * 1000 };
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
@@ -81,6 +83,7 @@ static void end_request(struct request *request)
     request_unpin(request);
     hps_block_unref(request->lookup.block);
     hps_admission_release(service->parts.admission, &request->room.ticket);
+    request_discharge_quota(request);
     hps_grpc_call_discharge(request->call.grpc);
     hps_grpc_call_unref(request->call.grpc);
     request_give(service, request);
@@ -277,11 +280,20 @@ void request_fail(struct request *request, const struct hps_error *err)
     hps_grpc_call_fail(request->call.grpc, err);
 }
 
-void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err)
+void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
+                        const struct hps_error *err)
 {
+    char text[24];
+    int size = snprintf(text, sizeof(text), "%" PRIu64, (retry_us + 999) / 1000);
+
+    HPS_ASSERT(size > 0 && (size_t)size < sizeof(text));
     hps_metric_add(request->service->parts.metrics->rejected[reason], 1);
     /* Without the hint the client falls back to its own pace. */
-    hps_ignore(hps_grpc_call_add_trailer(request->call.grpc, PUSHBACK_NAME, PUSHBACK_MS,
-                                         sizeof(PUSHBACK_MS) - 1));
+    hps_ignore(hps_grpc_call_add_trailer(request->call.grpc, PUSHBACK_NAME, text, (size_t)size));
     request_fail(request, err);
+}
+
+void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err)
+{
+    request_reject_for(request, reason, RETRY_US, err);
 }

@@ -111,6 +111,9 @@ void request_ask_room(struct request *request)
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
     measure(&request->lookup, room);
+    if (!request_charge_quota(request, room_bytes(room))) {
+        return;
+    }
     if (hps_grpc_call_charge(request->call.grpc, room_bytes(room))) {
         ask_admission(request);
         return;

@@ -40,7 +40,9 @@ static void on_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *
     }
     hps_grpc_call_set_user(call, request);
     request_turn_begin(request);
-    request_unpack(request, packed);
+    if (request_take_turn(request)) {
+        request_unpack(request, packed);
+    }
     request_turn_end(request);
 }
 

@@ -197,6 +197,8 @@ enum hps_reject {
     HPS_REJECT_CONNECTION,  /* no room for it beside the other replies of its connection, in time */
     HPS_REJECT_WORKERS,     /* too many wait for a worker or an I/O thread */
     HPS_REJECT_HOLDS,       /* updates have been held back for its client for long enough */
+    HPS_REJECT_REQUESTS_PER_S, /* whoever asks has had its look-ups of this second */
+    HPS_REJECT_REPLY_QUOTA,    /* whoever asks has as many bytes of replies in flight as it may */
     HPS_REJECT_COUNT
 };
 

@@ -8,10 +8,11 @@ import signal
 import threading
 
 import grpc
+import pytest
 from grpc.reflection.v1 import reflection_pb2, reflection_pb2_grpc as reflection_grpc
 
 from rig import (PATIENCE_S, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config, health_grpc,
-                 health_pb2, model_config, pb_grpc, refused, run_hpsd, until)
+                 health_pb2, key_bytes, model_config, pb, pb_grpc, refused, run_hpsd, until)
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 
@@ -187,3 +188,52 @@ def test_role_file_when_wrong_then_the_daemon_names_the_place_and_does_not_start
             json.dump(config, f)
         code, _, err = run_hpsd("--config", f.name, "--state-dir", work + "/s")
         assert code == 2 and all(word in err for word in ("server.access", *words)), err
+
+
+# ---- quotas ------------------------------------------------------------------------------------------
+
+def pushback_ms(error):
+    return int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"])
+
+
+def test_requests_when_more_a_second_than_the_rule_says_then_told_when_to_come_back(work):
+    served = Served(work, [rule(["token:app"], ["lookup"], requests_per_s=1), rule(["token:free"], ["lookup"])],
+                    [token("app"), token("free")])
+    with served.daemon as one:
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in range(1000):  # however slow the machine is, it is quicker than one in a second
+                look(one, "m", "app")
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "token:app may ask for 1 a second" in caught.value.details()
+        assert 0 < pushback_ms(caught.value) <= 1000
+        for _ in range(5):
+            look(one, "m", "free")  # a quota of its own
+        assert one.metrics()['hpsd_requests_rejected_total{reason="requests_per_s"}'] == 1
+        served.reload([rule(["token:app"], ["lookup"])], [token("app")])
+        for _ in range(5):
+            look(one, "m", "app")
+
+
+def test_replies_when_more_bytes_than_the_rule_says_are_in_flight_then_refused_until_they_have_gone(work):
+    served = Served(work, [rule(["token:app"], ["lookup"], reply_bytes=1 << 20), rule(["token:free"], ["lookup"])],
+                    [token("app"), token("free")])
+    with served.daemon as one:
+        stub = pb_grpc.ParameterServerStub(channel(one, one.grpc[0]))
+        wide = pb.LookupRequest(model="m", queries=[pb.TableQuery(table="m", keys=key_bytes([1] * (1 << 20)))])
+        stream = stub.LookupStream(wide, **by("app"))  # alone it is let in, whatever its size
+        next(stream)  # and no further: the rest stays in flight
+        with pytest.raises(grpc.RpcError) as caught:
+            look(one, "m", "app")  # over another connection: the identity counts
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "token:app" in caught.value.details() and pushback_ms(caught.value) > 0
+        look(one, "m", "free")
+        stream.cancel()
+        until(lambda: allowed(one, "app"), "room in the quota")
+
+
+def allowed(daemon, name):
+    try:
+        look(daemon, "m", name)
+    except grpc.RpcError:
+        return False
+    return True

@@ -243,6 +243,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/lookup/handover.c": "test_service.c, test_fault_lookup.c and test_fault_unit_race.c",
     "server/lookup/reply.c": "test_service.c, test_fault_lookup.c and test_lookup.py",
     "server/lookup/request_pool.c": "test_service.c and test_fault_lookup.c",
+    "server/lookup/quota.c": "test_access.py, and test_account.c what it counts",
     "server/lookup/room.c": "test_service.c: who waits for room, and for how long",
     "server/load/plan.c": "test_loader.c",
     "server/load/seed_shared.c": "test_loader.c",

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Quotas of whoever asks, over all of its connections: look-ups per second, and bytes of replies in
+ * flight, as the rules of the role file say (server/access/access.h). A look-up beyond them does
+ * not wait: it is rejected, and its client is told when to come back. On the loop thread of the
+ * connection.
+ */
+#include <inttypes.h>
+
+#include "base/clock.h"
+#include "server/access/access.h"
+#include "server/access/account.h"
+#include "server/lookup/internal.h"
+
+bool request_take_turn(struct request *request)
+{
+    const struct hps_access_grant *grant = hps_access_grant_of(request->call.grpc);
+    uint32_t requests_per_s = grant != NULL ? hps_access_grant_requests_per_s(grant) : 0;
+    uint64_t retry_us;
+    struct hps_error err;
+
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    if (requests_per_s == 0 || hps_account_take(hps_access_grant_account(grant), requests_per_s,
+                                                hps_clock_us(), &retry_us)) {
+        return true;
+    }
+    hps_error_set(&err, HPS_EXHAUSTED,
+                  "look-up rejected: %s may ask for %" PRIu32
+                  " a second (requests_per_s of its rule); retry in %" PRIu64 " ms",
+                  hps_access_grant_who(grant), requests_per_s, retry_us / 1000 + 1);
+    request_reject_for(request, HPS_REJECT_REQUESTS_PER_S, retry_us, &err);
+    return false;
+}
+
+bool request_charge_quota(struct request *request, uint64_t bytes)
+{
+    const struct hps_access_grant *grant = hps_access_grant_of(request->call.grpc);
+    uint64_t bytes_max = grant != NULL ? hps_access_grant_reply_bytes(grant) : 0;
+    struct hps_error err;
+
+    HPS_ASSERT(request->phase == PHASE_LOOP && request->room.account == NULL);
+    if (bytes_max == 0) {
+        return true;
+    }
+    struct hps_account *account = hps_access_grant_account(grant);
+    if (hps_account_charge(account, bytes_max, bytes)) {
+        request->room.account = account;
+        request->room.account_bytes = bytes;
+        return true;
+    }
+    hps_error_set(&err, HPS_EXHAUSTED,
+                  "look-up rejected: beside its others in flight, a reply of %" PRIu64
+                  " bytes is more than the %" PRIu64
+                  " bytes that %s may have (reply_bytes of its rule); retry later",
+                  bytes, bytes_max, hps_access_grant_who(grant));
+    request_reject(request, HPS_REJECT_REPLY_QUOTA, &err);
+    return false;
+}
+
+void request_discharge_quota(struct request *request)
+{
+    struct request_room *room = &request->room;
+
+    if (room->account != NULL) {
+        hps_account_discharge(room->account, room->account_bytes);
+        room->account = NULL;
+    }
+}
