@@ -3,6 +3,7 @@
  * The audit log's own file: what a line has, what is held back, and how the file is changed.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,7 @@ static struct {
     struct hps_metric *lost;
     struct hps_pool *pool;
     struct hps_audit *audit;
-    char text[1 << 16];
+    char text[1 << 17];
 } t;
 
 static const struct hps_audit_event event = {
@@ -169,6 +170,46 @@ static void test_reopened_when_the_name_is_a_new_file_then_lines_go_there(void *
     assert_non_null(strstr(content(t.other), "Lookup"));
 }
 
+enum { WRITERS = 3, LINES_EACH = 200, ROTATIONS = 50 };
+
+static void *write_lines(void *arg)
+{
+    for (unsigned i = 0; i < LINES_EACH; i++) {
+        hps_audit_write(arg, &event);
+    }
+    return NULL;
+}
+
+static unsigned whole_lines(const char *text)
+{
+    unsigned n = 0;
+    for (const char *at = text; *at != '\0'; at = strchr(at, '\n') + 1) {
+        assert_int_equal(strncmp(at, TS "method=LoadModel ", strlen(TS) + 17), 0);
+        n++;
+    }
+    return n;
+}
+
+static void test_reopened_when_lines_are_being_written_then_each_is_whole_and_none_is_lost(
+    void **state)
+{
+    (void)state;
+    pthread_t threads[WRITERS];
+    for (unsigned i = 0; i < WRITERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, write_lines, t.audit), 0);
+    }
+    for (unsigned i = 0; i < ROTATIONS; i++) {
+        hps_audit_reopened(t.audit, opened(i % 2 == 0 ? t.other : t.path));
+    }
+    for (unsigned i = 0; i < WRITERS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+    unsigned n = whole_lines(content(t.path));
+    n += whole_lines(content(t.other));
+    assert_int_equal(n, WRITERS * LINES_EACH);
+    assert_true(hps_metric_value(t.lost) == 0);
+}
+
 static void test_open_when_not_a_file_to_append_to_then_refused_naming_it(void **state)
 {
     (void)state;
@@ -224,6 +265,7 @@ int main(void)
         T(test_refused_when_many_at_once_then_ten_and_the_next_counts_the_rest),
         T(test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost),
         T(test_reopened_when_the_name_is_a_new_file_then_lines_go_there),
+        T(test_reopened_when_lines_are_being_written_then_each_is_whole_and_none_is_lost),
         T(test_open_when_not_a_file_to_append_to_then_refused_naming_it),
         T(test_write_when_the_disk_is_full_then_counted_and_later_lines_are_whole),
         T(test_write_when_there_is_no_file_then_only_the_log_has_it),
