@@ -4,6 +4,7 @@ import contextlib
 import struct
 import threading
 
+import pytest
 import wire
 from target import ATTACKER, many
 from wire import Client, Gone, call
@@ -72,13 +73,14 @@ def test_replies_when_small_ones_never_end_then_a_large_one_is_let_in(other):
     target.settles("reply_bytes_in_flight")
 
 
-def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_others_are_served(target):
+@pytest.mark.parametrize("source", [ATTACKER], ids=["of another address"])
+def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_others_are_served(target, source):
     """As many replies as there is room for, of all sizes, of which a byte is taken now and then."""
     sizes = [wide(15)] * 12 + [wide(1)] * 20 + [wire.lookup("m", wire.query("a", range(n))) for n in (64, 8, 3)] * 20
     with contextlib.ExitStack() as stack:
         readers = []
         for size in sizes:
-            reader = stack.enter_context(Client(target.address, source=ATTACKER, hello=wire.settings(window=0)))
+            reader = stack.enter_context(Client(target.address, source=source, hello=wire.settings(window=0)))
             with contextlib.suppress(Gone):
                 reader.upload(1, wire.LOOKUP, size)
                 reader.upload(3, wire.LOOKUP, size)
@@ -87,7 +89,8 @@ def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_other
             for reader in readers:
                 with contextlib.suppress(Gone):
                     reader.send(wire.window(1, 1))
-            assert not target.ask_neighbour()["n_failures"], f"turn {turn}"
+            during = target.ask_neighbour()
+            assert not during["n_failures"], f"turn {turn}: {during}"
     target.settles("reply_bytes_in_flight")
 
 
