@@ -183,7 +183,11 @@ struct hps_config_tls {
     char *certificate; /* "": no TLS */
     char *key;
     char *client_ca;
+    char *client_crl;
     bool require_client_certificate;
+    enum hps_config_tls_version min_version;
+    char *ciphers;
+    char *ciphersuites;
 };
 
 struct hps_config_server {

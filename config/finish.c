@@ -438,6 +438,12 @@ static hps_status check_tls(const struct hps_config *config, struct hps_error *e
             "of tls need",
             config->file);
     }
+    if (tls->client_crl[0] != '\0' && tls->client_ca[0] == '\0') {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.tls.client_ca: got none, expected the file of those who "
+                             "made the lists of client_crl",
+                             config->file);
+    }
     if (tls->require_client_certificate && tls->client_ca[0] == '\0') {
         return hps_error_set(err, HPS_INVALID,
                              "%s: server.tls.client_ca: got none, expected a file, since "

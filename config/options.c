@@ -81,6 +81,7 @@ typedef struct hps_config_tls struct_tls;
 #define REQUIRED  HPS_OPTION_REQUIRED
 #define RELOAD    HPS_OPTION_RELOAD
 #define OURS      HPS_OPTION_OURS
+#define OPTIONAL  HPS_OPTION_OPTIONAL
 #define NO_EFFECT HPS_OPTION_NO_EFFECT
 
 const struct hps_option hps_options[HPS_OPTION_COUNT] = {

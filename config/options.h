@@ -39,7 +39,8 @@ enum {
     HPS_OPTION_REQUIRED = 1,
     HPS_OPTION_RELOAD = 2,
     HPS_OPTION_OURS = 4,
-    HPS_OPTION_NO_EFFECT = 8
+    HPS_OPTION_NO_EFFECT = 8,
+    HPS_OPTION_OPTIONAL = 16
 };
 
 /* A word that an ENUM option takes. */

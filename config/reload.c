@@ -75,14 +75,15 @@ static const char *string_of(const struct hps_option *option, const void *base)
 }
 
 /* Reload takes another file in place of one, but it is part of how the listeners were opened
- * whether there is one: a token or certificates that come or go need a restart. */
+ * whether there is one: a token or certificates that come or go need a restart. What is OPTIONAL is
+ * no part of that. */
 static bool is_reloadable(const struct hps_option *option, const struct pair *pair)
 {
     HPS_ASSERT(hps_option_has_value(option) || (option->flags & HPS_OPTION_RELOAD) == 0);
     if ((option->flags & HPS_OPTION_RELOAD) == 0) {
         return false;
     }
-    return option->type != HPS_OPTION_TYPE_STRING ||
+    return option->type != HPS_OPTION_TYPE_STRING || (option->flags & HPS_OPTION_OPTIONAL) != 0 ||
            (string_of(option, pair->before)[0] == '\0') ==
                (string_of(option, pair->after)[0] == '\0');
 }

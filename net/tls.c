@@ -177,6 +177,35 @@ static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options,
     return HPS_OK;
 }
 
+static hps_status load_crl(SSL_CTX *ctx, const struct hps_tls_options *options,
+                           struct hps_error *err)
+{
+    X509_STORE *store = SSL_CTX_get_cert_store(ctx);
+    if (!options->crl_file) {
+        return HPS_OK;
+    }
+    X509_LOOKUP *lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
+    if (!lookup || X509_load_crl_file(lookup, options->crl_file, X509_FILETYPE_PEM) < 1) {
+        return file_error(err, "CRL", options->crl_file);
+    }
+    X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
+    return HPS_OK;
+}
+
+static hps_status set_ciphers(SSL_CTX *ctx, const struct hps_tls_options *options,
+                              struct hps_error *err)
+{
+    if (options->ciphers && SSL_CTX_set_cipher_list(ctx, options->ciphers) != 1) {
+        return file_error(err, "ciphers", options->ciphers);
+    }
+    /* OpenSSL takes no suite at all for a list */
+    if (options->ciphersuites && (options->ciphersuites[0] == '\0' ||
+                                  SSL_CTX_set_ciphersuites(ctx, options->ciphersuites) != 1)) {
+        return file_error(err, "ciphersuites", options->ciphersuites);
+    }
+    return HPS_OK;
+}
+
 static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_ctx,
                           struct hps_error *err)
 {
@@ -187,7 +216,7 @@ static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_c
         ERR_clear_error();
         return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
     }
-    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+    SSL_CTX_set_min_proto_version(ctx, options->tls13_only ? TLS1_3_VERSION : TLS1_2_VERSION);
     /* Moving buffers: a retried write comes with the same bytes, not at the same place. */
     SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                               SSL_MODE_RELEASE_BUFFERS);
@@ -207,6 +236,8 @@ static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_c
     }
     status = status == HPS_OK ? load_own(ctx, options, err) : status;
     status = status == HPS_OK ? load_cas(ctx, options, err) : status;
+    status = status == HPS_OK ? load_crl(ctx, options, err) : status;
+    status = status == HPS_OK ? set_ciphers(ctx, options, err) : status;
     if (status != HPS_OK) {
         SSL_CTX_free(ctx);
         return status;

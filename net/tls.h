@@ -22,7 +22,14 @@ struct hps_tls_options {
     /* Server: CAs of clients, which then must show a certificate (mTLS); NULL: none is asked for.
      * Client: CAs of servers; NULL: the system's. */
     const char *ca_file; /* a client's may be a directory of them, named as OpenSSL does */
-    bool peer_optional;  /* server: a client without a certificate is let in all the same */
+    /* Certificates that their CAs have revoked, PEM; NULL: nobody asks. With it each CA of a chain
+     * needs a list that is not out of date, else its certificates are refused. */
+    const char *crl_file;
+    bool peer_optional; /* server: a client without a certificate is let in all the same */
+    bool tls13_only;
+    /* OpenSSL's words for what TLS 1.2 and 1.3 may use; NULL: OpenSSL's own choice. */
+    const char *ciphers;
+    const char *ciphersuites;
     /* Client: name or address the server's certificate must carry; NULL: the host connected to,
      * which hps_tls_session_new gets. */
     const char *server_name;

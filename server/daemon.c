@@ -266,6 +266,10 @@ static hps_status make_context(const struct hps_config_tls *config, bool http1,
         .cert_file = config->certificate,
         .key_file = config->key,
         .ca_file = config->client_ca[0] != '\0' ? config->client_ca : NULL,
+        .crl_file = config->client_crl[0] != '\0' ? config->client_crl : NULL,
+        .tls13_only = config->min_version == HPS_CONFIG_TLS_1_3,
+        .ciphers = config->ciphers,
+        .ciphersuites = config->ciphersuites,
         .peer_optional = http1 || !config->require_client_certificate, /* probes have none */
         .http1 = http1};
     hps_status status = hps_tls_new(&tls, out_tls, err);

@@ -22,6 +22,7 @@
 #include "base/text.h"
 #include "cache/device/device.h"
 #include "cache/gpu/tier.h"
+#include "config/access.h"
 #include "config/limits.h"
 #include "server/check.h"
 #include "server/daemon.h"
@@ -320,6 +321,22 @@ static void tell(void *ctx, bool is_error, const char *text)
     fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", shown);
 }
 
+static bool check_access(const struct hps_config_server *server)
+{
+    struct hps_access_file file = {0};
+    struct hps_error err = {0};
+    if (server->access[0] == '\0') {
+        return true;
+    }
+    hps_status status = hps_access_file_read(server->access, &file, &err);
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_prefix(&err, status, "server.access"));
+        tell(NULL, true, err.text);
+    }
+    hps_access_file_fini(&file);
+    return status == HPS_OK;
+}
+
 /* The configuration is good: is what it names? Opens no store and connects to nothing. */
 static int check(const struct hps_config *config, const struct hps_notes *notes)
 {
@@ -340,6 +357,7 @@ static int check(const struct hps_config *config, const struct hps_notes *notes)
         n_errors++;
         tell(NULL, true, err.text);
     }
+    n_errors += !check_access(&config->server);
     int code = print_effective(config);
     return code == EXIT_DRAINED && n_errors > 0 ? EXIT_USAGE : code;
 }

@@ -5,13 +5,16 @@ import json
 import os
 import shutil
 import signal
+import socket
+import ssl
+import subprocess
 import threading
 
 import grpc
 import pytest
 from grpc.reflection.v1 import reflection_pb2, reflection_pb2_grpc as reflection_grpc
 
-from rig import (PATIENCE_S, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config, health_grpc,
+from rig import (BIN, PATIENCE_S, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config, health_grpc,
                  health_pb2, key_bytes, model_config, pb, pb_grpc, refused, run_hpsd, until)
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
@@ -71,6 +74,21 @@ def by(name):
 def look(daemon, model, name=None, credentials=None):
     stub = pb_grpc.ParameterServerStub(channel(daemon, daemon.grpc[0], credentials))
     return ask(stub, model, {model: [1]}, metadata=by(name)["metadata"] if name else None)
+
+
+def speaks(daemon, cipher):
+    """Whether TLS 1.2 with this cipher is spoken."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(cipher)
+    context.set_alpn_protocols(["h2"])
+    host, port = daemon.grpc[0].rsplit(":", 1)
+    try:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw, context.wrap_socket(raw):
+            return True
+    except (ssl.SSLError, ConnectionResetError):
+        return False
 
 
 def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_models(work):
@@ -147,6 +165,8 @@ def test_certificates_when_a_name_or_the_authority_goes_then_their_connections_e
         def credentials(pair):
             return grpc.ssl_channel_credentials(read(authority.path), read(pair[1]), read(pair[0]))
 
+        for cipher, good in (("ECDHE-ECDSA-AES128-GCM-SHA256", True), ("ECDHE-ECDSA-AES128-SHA256", False)):
+            assert speaks(daemon, cipher) == good
         look(daemon, "m", credentials=credentials(trainer))
         with refused(DENIED, "cert:CN=plain"):
             look(daemon, "m", credentials=credentials(plain))
@@ -176,6 +196,25 @@ def test_admin_socket_when_the_role_file_names_nobody_then_the_daemons_user_may_
             served.admin().ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_admin_socket_when_its_mode_lets_everybody_in_then_peer_credentials_decide(work):
+    table = Table.random("a", 9, 4).save(f"{work}/m")
+    os.chmod(work, 0o755)
+    path = os.path.join(work, "admin.sock")
+    with Daemon(work, flags=["--table", f"a={table}", "--admin-listen", f"unix:{path}"]) as daemon:
+        def status(**who):
+            return subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", daemon.admin, "status"], text=True,
+                                  capture_output=True, check=False, timeout=PATIENCE_S, cwd="/", **who)
+
+        os.chmod(path, 0o666)
+        os.chown(path, -1, 54321)
+        assert status(user=0, group=0).returncode == 0
+        assert status(user=12345, group=54321, extra_groups=[]).returncode == 0
+        assert status(user=12345, group=12345, extra_groups=[7, 54321]).returncode == 0
+        done = status(user=12345, group=12345, extra_groups=[])
+        assert done.returncode == 1 and "user:12345" in done.stderr, done
+
+
 def test_role_file_when_wrong_then_the_daemon_names_the_place_and_does_not_start(work):
     path = os.path.join(work, "roles.json")
     for text, *words in (('{"rules": [{"who": ["any"], "may": ["look"]}]}', "rules[0].may[0]", "lookup"),
@@ -186,8 +225,9 @@ def test_role_file_when_wrong_then_the_daemon_names_the_place_and_does_not_start
         config = default_config([], server={"access": path})
         with open(os.path.join(work, "bad.json"), "w", encoding="utf-8") as f:
             json.dump(config, f)
-        code, _, err = run_hpsd("--config", f.name, "--state-dir", work + "/s")
-        assert code == 2 and all(word in err for word in ("server.access", *words)), err
+        for how in ((), ("--check",)):
+            code, _, err = run_hpsd("--config", f.name, "--state-dir", work + "/s", *how)
+            assert code == 2 and all(word in err for word in ("server.access", *words)), err
 
 
 # ---- quotas ------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ static const char config_text[] =
     "subjectKeyIdentifier=hash\n"
     "[server]\nbasicConstraints=critical,CA:FALSE\nextendedKeyUsage=serverAuth\n"
     "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1\n"
-    "[client]\nbasicConstraints=critical,CA:FALSE\nextendedKeyUsage=clientAuth\n";
+    "[client]\nbasicConstraints=critical,CA:FALSE\nextendedKeyUsage=clientAuth\n"
+    "[crl]\ndefault_md=sha256\ndefault_crl_days=2\ndatabase=";
 
 static void run(char *const argv[])
 {
@@ -90,6 +91,23 @@ static void make_one(const struct hps_certs *certs, const char *section, const c
     run((char *const *)(uintptr_t)argv);
 }
 
+/* Of the first CA, which then has revoked `revoked` (NULL: nothing more). */
+static void make_crl(const struct hps_certs *certs, const char *revoked, const char *crl)
+{
+    char config[HPS_CERTS_PATH_MAX];
+    char key[HPS_CERTS_PATH_MAX];
+    path_of(certs, "openssl.cnf", config);
+    path_of(certs, "ca.pem.key", key);
+    const char *argv[] = {"openssl", "ca",       "-config", config,    "-name", "crl", "-cert",
+                          certs->ca, "-keyfile", key,       "-gencrl", "-out",  crl,   NULL};
+    const char *revoke[] = {"openssl", "ca",       "-config", config,    "-name", "crl", "-cert",
+                            certs->ca, "-keyfile", key,       "-revoke", revoked, NULL};
+    if (revoked) {
+        run((char *const *)(uintptr_t)revoke);
+    }
+    run((char *const *)(uintptr_t)argv);
+}
+
 void hps_certs_make(struct hps_certs *out_certs)
 {
     struct hps_certs *certs = out_certs;
@@ -108,12 +126,17 @@ void hps_certs_make(struct hps_certs *out_certs)
     path_of(certs, "openssl.cnf", config);
     FILE *file = fopen(config, "w");
     assert_non_null(file);
-    assert_true(fputs(config_text, file) >= 0);
+    assert_true(fprintf(file, "%s%s/index.txt\n", config_text, certs->dir) >= 0);
     assert_int_equal(fclose(file), 0);
+    hps_tmpdir_write(&certs->own, "index.txt", "", 0);
     path_of(certs, "ca.pem.key", key);
     make_one(certs, "ca", "/CN=hpsd test CA", NULL, certs->ca, key);
     make_one(certs, "server", "/CN=server", certs->ca, certs->server_cert, certs->server_key);
     make_one(certs, "client", "/CN=trainer", certs->ca, certs->client_cert, certs->client_key);
+    path_of(certs, "crl-none.pem", certs->crl_none);
+    path_of(certs, "crl.pem", certs->crl);
+    make_crl(certs, NULL, certs->crl_none);
+    make_crl(certs, certs->client_cert, certs->crl);
     path_of(certs, "rogue-ca.pem.key", key);
     make_one(certs, "ca", "/CN=rogue CA", NULL, certs->rogue_ca, key);
     make_one(certs, "server", "/CN=server", certs->rogue_ca, certs->rogue_cert, certs->rogue_key);

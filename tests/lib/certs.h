@@ -18,6 +18,8 @@ struct hps_certs {
     char server_key[HPS_CERTS_PATH_MAX];
     char client_cert[HPS_CERTS_PATH_MAX]; /* CN=trainer, no SAN */
     char client_key[HPS_CERTS_PATH_MAX];
+    char crl_none[HPS_CERTS_PATH_MAX]; /* of the CA: nothing is revoked */
+    char crl[HPS_CERTS_PATH_MAX];      /* ... the client's certificate is */
     char rogue_ca[HPS_CERTS_PATH_MAX]; /* another CA, and a server certificate by it */
     char rogue_cert[HPS_CERTS_PATH_MAX];
     char rogue_key[HPS_CERTS_PATH_MAX];

@@ -56,6 +56,20 @@ static void test_file_when_whole_then_every_field_is_read(void **state)
     hps_access_file_fini(&file);
 }
 
+static void test_sample_when_read_then_good(void **state)
+{
+    struct hps_access_file file = {0};
+    struct hps_error err = {0};
+
+    (void)state;
+    if (hps_access_file_read(HPS_SOURCE_DIR "/config/samples/access.json", &file, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_true(file.n_rules > 2 && file.n_tokens > 1);
+    hps_access_file_fini(&file);
+    assert_int_equal(hps_access_file_read("/nonexistent/roles", &file, &err), HPS_NOT_FOUND);
+}
+
 static void test_file_when_wrong_then_error_names_the_place(void **state)
 {
 #define RULE(text) \
@@ -138,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_file_when_whole_then_every_field_is_read),
+        cmocka_unit_test(test_sample_when_read_then_good),
         cmocka_unit_test(test_file_when_wrong_then_error_names_the_place),
         cmocka_unit_test(test_file_when_memory_fails_anywhere_then_error_and_no_leak),
     };

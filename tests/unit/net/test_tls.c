@@ -202,6 +202,80 @@ static void test_handshake_when_mtls_then_identity_or_refused(void **state)
     hps_tls_unref(server);
 }
 
+static struct hps_tls *server_with_crl(const char *ca, const char *crl)
+{
+    return tls_of(&(struct hps_tls_options){.server = true,
+                                            .cert_file = certs.server_cert,
+                                            .key_file = certs.server_key,
+                                            .ca_file = ca,
+                                            .crl_file = crl});
+}
+
+static void test_handshake_when_certificate_is_revoked_then_unauthenticated(void **state)
+{
+    (void)state;
+    struct hps_tls *server = server_with_crl(certs.ca, certs.crl);
+    struct hps_tls *client = client_of(certs.ca, true, NULL);
+    struct pair pair;
+    pair_open(&pair, server, client, "localhost");
+    assert_int_equal(pair.server_status, HPS_UNAUTHENTICATED);
+    assert_non_null(strstr(pair.server_err.text, "revoked"));
+    pair_close(&pair);
+    hps_tls_unref(server);
+    server = server_with_crl(certs.ca, certs.crl_none);
+    pair_open(&pair, server, client, "localhost");
+    assert_int_equal(pair.server_status, HPS_OK);
+    pair_close(&pair);
+    hps_tls_unref(server);
+    hps_tls_unref(client);
+}
+
+static void test_recheck_when_files_are_renewed_then_the_open_session_is_judged_by_them(
+    void **state)
+{
+    (void)state;
+    struct hps_tls *server = server_of(certs.ca);
+    struct hps_tls *client = client_of(certs.ca, true, NULL);
+    struct hps_error err = {0};
+    struct pair pair;
+    pair_open(&pair, server, client, "localhost");
+    assert_int_equal(pair.server_status, HPS_OK);
+    assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_OK);
+    hps_tls_renew(server, server_with_crl(certs.ca, certs.crl_none));
+    assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_OK);
+    hps_tls_renew(server, server_with_crl(certs.ca, certs.crl));
+    assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_UNAUTHENTICATED);
+    assert_non_null(strstr(err.text, "revoked"));
+    hps_tls_renew(server, server_of(certs.rogue_ca));
+    assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_UNAUTHENTICATED);
+    hps_tls_renew(server, server_of(NULL)); /* nobody asks for certificates any more */
+    assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_OK);
+    pair_close(&pair);
+    hps_tls_unref(server);
+    hps_tls_unref(client);
+}
+
+static void test_new_when_ciphers_are_none_then_error_names_them(void **state)
+{
+    (void)state;
+    struct hps_tls_options options = {.server = true,
+                                      .cert_file = certs.server_cert,
+                                      .key_file = certs.server_key,
+                                      .ciphers = "no-such-cipher"};
+    struct hps_tls *tls = NULL;
+    struct hps_error err = {0};
+    assert_int_equal(hps_tls_new(&options, &tls, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "no-such-cipher"));
+    options.ciphers = NULL;
+    options.ciphersuites = "";
+    assert_int_equal(hps_tls_new(&options, &tls, &err), HPS_INVALID);
+    options.ciphersuites = NULL;
+    options.ca_file = certs.ca;
+    options.crl_file = certs.ca; /* is none */
+    assert_int_equal(hps_tls_new(&options, &tls, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "CRL"));
+}
+
 static void test_handshake_when_peer_speaks_no_tls_then_unavailable(void **state)
 {
     (void)state;
@@ -326,6 +400,10 @@ int main(void)
         cmocka_unit_test(test_handshake_when_name_is_wrong_then_unauthenticated),
         cmocka_unit_test(test_handshake_when_ca_is_unknown_then_unauthenticated),
         cmocka_unit_test(test_handshake_when_mtls_then_identity_or_refused),
+        cmocka_unit_test(test_handshake_when_certificate_is_revoked_then_unauthenticated),
+        cmocka_unit_test(
+            test_recheck_when_files_are_renewed_then_the_open_session_is_judged_by_them),
+        cmocka_unit_test(test_new_when_ciphers_are_none_then_error_names_them),
         cmocka_unit_test(test_handshake_when_peer_speaks_no_tls_then_unavailable),
         cmocka_unit_test(test_new_when_files_are_wrong_then_error_names_the_file),
         cmocka_unit_test(test_renew_when_good_then_new_sessions_when_bad_then_old_stays),
