@@ -222,15 +222,22 @@ static void answer_plain(struct exchange *ex, int status, bool with_body)
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* "Name: value" with a name of visible characters; folded lines are refused, as RFC 9112 asks. */
+/* "Name: value" with a name of visible characters, and nothing in the value that may be taken for
+ * the end of the line: no control character but the tab. Folded lines are refused, as RFC 9112
+ * asks. */
 static bool header_is_valid(const char *line, size_t size)
 {
     const char *colon = memchr(line, ':', size);
-    if (!colon || colon == line || memchr(line, '\0', size)) {
+    if (!colon || colon == line) {
         return false;
     }
     for (const char *c = line; c < colon; c++) {
         if (*c <= ' ' || *c > '~') {
+            return false;
+        }
+    }
+    for (const char *c = colon; c < line + size; c++) {
+        if (((unsigned char)*c < ' ' && *c != '\t') || *c == '\x7f') {
             return false;
         }
     }

@@ -387,14 +387,14 @@ static void peer_close(struct peer *peer)
 {
     close(peer->fd);
     frames_fini(&peer->frames);
+    for (unsigned i = 0; i < STEPS_MAX && world.n_connections > 0; i++) {
+        hps_loop_turn(world.loop, 0);
+    }
     for (unsigned i = 0; i < PARKED_MAX; i++) {
         if (world.parked[i] != NULL) {
             hps_grpc_call_unref(world.parked[i]);
             world.parked[i] = NULL;
         }
-    }
-    for (unsigned i = 0; i < STEPS_MAX && world.n_connections > 0; i++) {
-        hps_loop_turn(world.loop, 0);
     }
     HPS_ASSERT(world.n_connections == 0 && world.n_open == 0);
     HPS_ASSERT(world.n_visitors == 0 && world.n_grants == 0);

@@ -221,6 +221,8 @@ static void test_request_when_wrong_then_the_right_refusal(void **state)
         {"GET /\x01 HTTP/1.1\r\n\r\n", "HTTP/1.1 400 "},
         {" GET /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 400 "},
         {"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n", "HTTP/1.1 400 "},
+        {"GET /metrics HTTP/1.1\r\nauthorization: a\rb\r\n\r\n", "HTTP/1.1 400 "},
+        {"GET /metrics HTTP/1.1\r\nx: \x1b[2J\r\n\r\n", "HTTP/1.1 400 "},
         {"GET /metrics HTTP/1.1\r\n: empty\r\n\r\n", "HTTP/1.1 400 "},
         {"GET /metrics HTTP/1.1\r\nA : b\r\n\r\n", "HTTP/1.1 400 "},
         {"GET /metrics HTTP/1.1\r\nA: b\r\n folded: c\r\n\r\n", "HTTP/1.1 400 "},
