@@ -226,11 +226,11 @@ bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes) HPS_MUST_CHE
 void hps_grpc_call_discharge(struct hps_grpc_call *call);
 
 /* An answer has to wait for memory that other answers have: note how far their readers are, on all
- * loops. Whenever one begins to wait: it is cheap. Loop thread. */
+ * loops. When it begins to wait, and now and then while it does. Loop thread. */
 void hps_grpc_readers_watch(struct hps_grpc_call *call);
 /* It waits still, and would have to be refused: of all connections and calls that have taken less
- * than reply_bytes_per_s_min since that was noted, cut off the one whose answers would take the
- * longest to be gone. A moment later their memory is free. Loop thread. */
+ * than reply_bytes_per_s_min since that was noted 80 ms ago or more, cut off the one whose answers
+ * would take the longest to be gone. A moment later their memory is free. Loop thread. */
 void hps_grpc_readers_cut(struct hps_grpc_call *call);
 
 /* Queue one message made of slices (their references are taken, in any case). After the call was

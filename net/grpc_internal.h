@@ -35,6 +35,7 @@ enum {
     GRPC_PEER_BYTES = 80,
     GRPC_DRAINED_BYTES = 1024 * 1024,
     GRPC_WINDOW_BYTES = 1024 * 1024, /* that a client may send ahead on one stream */
+    GRPC_NOTES = 4,                  /* of how far readers are, that are kept */
     GRPC_TURN_US = 1000,             /* that its calls may take of one turn, but for the last */
 };
 
@@ -78,6 +79,7 @@ struct hps_grpc_server {
      * slowest so far, belongs to the loop that has it. */
     struct {
         atomic_bool under_way;
+        _Atomic uint64_t ended_us; /* the last one */
         struct hps_task task;
         struct hps_grpc_loop *at;
         struct hps_grpc_loop *slowest_at; /* NULL: none is slow */
@@ -87,10 +89,10 @@ struct hps_grpc_server {
 
 /* How fast a client takes what waits for it, on a connection or a stream. */
 struct grpc_pace {
-    uint64_t since_us;  /* it has waited for the client alone since then; 0: it does not */
-    uint64_t period_us; /* when the period began in which the minimum is looked at */
-    uint64_t taken;     /* bytes, ever, when it began */
-    uint64_t noted[2];  /* bytes, ever, at the loop's noted_us of the same index */
+    uint64_t since_us;          /* it has waited for the client alone since then; 0: it does not */
+    uint64_t period_us;         /* when the period began in which the minimum is looked at */
+    uint64_t taken;             /* bytes, ever, when it began */
+    uint64_t noted[GRPC_NOTES]; /* bytes, ever, at the loop's noted_us of the same index */
 };
 
 enum grpc_loop_phase {
@@ -119,8 +121,9 @@ struct hps_grpc_loop {
     uint64_t tick_us;
     uint64_t jitter;            /* state of a small generator */
     enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
-    uint64_t noted_us[2];       /* when it was last noted how far readers are, and before */
-    struct hps_task note;       /* posted while note_posted */
+    uint64_t
+        noted_us[GRPC_NOTES]; /* when it was noted how far readers are, newest first; 0: never */
+    struct hps_task note;     /* posted while note_posted */
     atomic_bool note_posted;
     atomic_uint refs; /* itself, and adoptions, `leave` and `note` while they are posted */
     atomic_uint n_conns;

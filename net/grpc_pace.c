@@ -14,6 +14,8 @@
  */
 #include "net/grpc_internal.h"
 
+#include <string.h>
+
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/container.h"
@@ -21,9 +23,9 @@
 
 enum {
     PERIOD_US = 10 * 1000 * 1000,
-    NOTE_US = 1000 * 1000,      /* older notes are made anew when somebody begins to wait */
-    NOTED_US_MIN = 100 * 1000,  /* a shorter time says little, where a round trip takes as long */
-    WATCH_US = NOTED_US_MIN / 2 /* more often loops are not asked to note */
+    NOTE_US = 40 * 1000,      /* what is noted is not noted anew sooner */
+    NOTED_US_MIN = 80 * 1000, /* a shorter time says little, where a round trip takes as long */
+    SEARCH_US = 10 * 1000,    /* from the end of a search until the next one */
 };
 
 enum { SECOND_US = 1000 * 1000 };
@@ -174,7 +176,7 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
 
 static void pace_note(struct grpc_pace *pace, uint64_t taken)
 {
-    pace->noted[1] = pace->noted[0];
+    memmove(pace->noted + 1, pace->noted, sizeof pace->noted - sizeof pace->noted[0]);
     pace->noted[0] = taken;
 }
 
@@ -185,7 +187,8 @@ static void note(struct hps_grpc_loop *grpc_loop)
     if (grpc_loop->noted_us[0] != 0 && now_us - grpc_loop->noted_us[0] < NOTE_US) {
         return;
     }
-    grpc_loop->noted_us[1] = grpc_loop->noted_us[0];
+    memmove(grpc_loop->noted_us + 1, grpc_loop->noted_us,
+            sizeof grpc_loop->noted_us - sizeof grpc_loop->noted_us[0]);
     grpc_loop->noted_us[0] = now_us;
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
         if (!hps_http2_is_ready(conn->h2)) {
@@ -218,7 +221,7 @@ void hps_grpc_readers_watch(struct hps_grpc_call *call)
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     if (call->grpc_loop->limits.reply_bytes_per_s_min == 0 ||
-        (now_us >= watched_us && now_us - watched_us < WATCH_US)) {
+        (now_us >= watched_us && now_us - watched_us < NOTE_US)) {
         return;
     }
     atomic_store_explicit(&server->watched_us, now_us, memory_order_relaxed);
@@ -241,7 +244,7 @@ struct reader {
 /* Index of the newest notes that are old enough; -1: there are none. */
 static int usable_notes(const struct hps_grpc_loop *grpc_loop, uint64_t now_us)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < GRPC_NOTES; i++) {
         uint64_t at_us = grpc_loop->noted_us[i];
         if (at_us != 0 && now_us - at_us >= NOTED_US_MIN) {
             return i;
@@ -310,6 +313,7 @@ static struct reader find_slowest(struct hps_grpc_loop *grpc_loop)
 
 static void search_end(struct hps_grpc_server *server)
 {
+    atomic_store_explicit(&server->search.ended_us, hps_clock_us(), memory_order_relaxed);
     atomic_store_explicit(&server->search.under_way, false, memory_order_release);
 }
 
@@ -362,9 +366,12 @@ static void run_search(struct hps_task *task)
 void hps_grpc_readers_cut(struct hps_grpc_call *call)
 {
     struct hps_grpc_server *server = call->grpc_loop->server;
+    uint64_t ended_us = atomic_load_explicit(&server->search.ended_us, memory_order_relaxed);
+    uint64_t now_us = hps_clock_us();
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     if (call->grpc_loop->limits.reply_bytes_per_s_min == 0 || server->loops == NULL ||
+        (ended_us != 0 && now_us >= ended_us && now_us - ended_us < SEARCH_US) ||
         atomic_exchange_explicit(&server->search.under_way, true, memory_order_acquire)) {
         return;
     }

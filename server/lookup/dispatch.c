@@ -148,7 +148,7 @@ void request_on_timer(void *ctx)
         request_conn_late(request);
         break;
     case PHASE_ROOM:
-        request_room_late(request);
+        request_room_on_timer(request);
         break;
     case PHASE_IO: /* one that is asking a store knows itself that its client waits no longer */
         if (request_withdraw(request)) {

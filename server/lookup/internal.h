@@ -33,7 +33,8 @@ enum request_phase {
     PHASE_LOOP,   /* the turn of its loop thread that is under way */
     PHASE_UNPACK, /* the workers, who inflate and decode it: as PHASE_WORKER */
     PHASE_CONN, /* the line of its connection, for room beside its replies; timer: it is refused */
-    PHASE_ROOM, /* the queue for room, or it is on its way from there; timer: request_room_late */
+    PHASE_ROOM, /* the queue for room, or it is on its way from there; timer: request_room_on_timer
+                 */
     PHASE_WORKER, /* the workers: from its post until it is back or withdrawn, as the next */
     PHASE_IO,     /* the I/O threads; timer, of a look-up that waits so long for rows: withdrawn */
     PHASE_GPU,    /* the gpu, until it has answered; timer: it is left there */
@@ -63,7 +64,6 @@ struct request_room {
     uint64_t work_bytes;
     uint64_t wait_us_max;
     uint64_t late_us;            /* when the wait among all is over */
-    bool readers_cut;            /* that wait is nearly over: room was looked for at slow readers */
     struct hps_account *account; /* of the call's grant; NULL: it has no quota of bytes */
     uint64_t account_bytes;      /* charged to it */
 };
@@ -198,8 +198,8 @@ void request_ask_room(struct request *request);
 void request_room_charged(struct request *request);
 /* PHASE_CONN, and its timer is over. */
 void request_conn_late(struct request *request);
-/* PHASE_ROOM, and its timer is over: first room is looked for at slow readers, then it is late. */
-void request_room_late(struct request *request);
+/* PHASE_ROOM: slow readers are looked for, or it is late. */
+void request_room_on_timer(struct request *request);
 /* PHASE_ROOM, and its call is over. */
 void request_room_close(struct request *request);
 

@@ -14,7 +14,9 @@ enum {
     WORK_BYTES_PER_KEY = 50,
     /* One that waits has its version pinned, and nobody but its own client is in its way. */
     CONN_WAIT_US_MAX = 10 * 1000 * 1000,
-    /* So long before a wait is over, or for the last half of it, slow readers give way. */
+    /* So often who waits among all has it noted how far readers are. */
+    LOOK_US = 40 * 1000,
+    /* So long before such a wait is over, or for the last half of it, slow readers give way. */
     CUT_US = 100 * 1000,
 };
 
@@ -62,16 +64,14 @@ static void measure(const struct hps_lookup *lookup, struct request_room *room)
     room->work_bytes = n_tries * work_bytes;
 }
 
-/* Whoever reads slowly meanwhile is cut off before this one is refused. */
-static void wait_for_room(struct request *request)
+/* Wait on, in PHASE_ROOM, until it is time to look at readers again, or late. */
+static void wait_on(struct request *request)
 {
-    struct request_room *room = &request->room;
-    uint64_t cut_us = room->wait_us_max / 2 < CUT_US ? room->wait_us_max / 2 : CUT_US;
+    uint64_t look_us = hps_loop_now_us(request->loop) + LOOK_US;
+    uint64_t late_us = request->room.late_us;
 
-    request->phase = PHASE_ROOM;
-    room->late_us = hps_loop_now_us(request->loop) + room->wait_us_max;
-    hps_timer_set(request->loop, &request->timer, room->late_us - cut_us);
     hps_grpc_readers_watch(request->call.grpc);
+    hps_timer_set(request->loop, &request->timer, look_us < late_us ? look_us : late_us);
 }
 
 /* It counts against its connection: ask for room among all. */
@@ -93,7 +93,9 @@ static void ask_admission(struct request *request)
         hps_stages_enter(&request->stages, HPS_STAGE_WORK);
         request_start(request);
     } else if (status == HPS_OK) {
-        wait_for_room(request);
+        request->phase = PHASE_ROOM;
+        room->late_us = hps_loop_now_us(request->loop) + room->wait_us_max;
+        wait_on(request);
     } else if (status == HPS_RANGE) { /* no use in trying again */
         err.status = HPS_EXHAUSTED;
         hps_metric_add(service->parts.metrics->rejected[HPS_REJECT_REPLY_BYTES], 1);
@@ -144,18 +146,12 @@ void request_conn_late(struct request *request)
     request_reject(request, HPS_REJECT_CONNECTION, &err);
 }
 
-void request_room_late(struct request *request)
+/* The wait is over. */
+static void refuse_late(struct request *request)
 {
     struct hps_lookup_service *service = request->service;
     struct hps_error err;
 
-    HPS_ASSERT(request->phase == PHASE_ROOM);
-    if (!request->room.readers_cut) {
-        request->room.readers_cut = true;
-        hps_grpc_readers_cut(request->call.grpc);
-        hps_timer_set(request->loop, &request->timer, request->room.late_us);
-        return;
-    }
     if (!hps_admission_cancel(service->parts.admission, &request->room.ticket)) {
         return; /* let in meanwhile: on_admitted is on its way */
     }
@@ -166,6 +162,22 @@ void request_room_late(struct request *request)
                   request->room.ticket.bytes, request->room.wait_us_max,
                   hps_admission_bytes(service->parts.admission));
     request_reject(request, HPS_REJECT_QUEUE, &err);
+}
+
+void request_room_on_timer(struct request *request)
+{
+    const struct request_room *room = &request->room;
+    uint64_t now_us = hps_loop_now_us(request->loop);
+
+    HPS_ASSERT(request->phase == PHASE_ROOM);
+    if (now_us >= room->late_us) {
+        refuse_late(request);
+        return;
+    }
+    if (room->late_us - now_us <= CUT_US || room->late_us - now_us <= room->wait_us_max / 2) {
+        hps_grpc_readers_cut(request->call.grpc);
+    }
+    wait_on(request);
 }
 
 void request_room_close(struct request *request)

@@ -94,6 +94,22 @@ def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_other
     target.settles("reply_bytes_in_flight")
 
 
+def test_replies_when_readers_that_take_nothing_have_more_than_all_the_room_then_none_is_refused_for_them(other):
+    """One lone reply is larger than all the room; others like it wait. One client has no window, one does not read."""
+    target = other(server={**SERVER, "reply_bytes_in_flight": "64MiB", "connection_reply_bytes": "128MiB"})
+    message = wide(70)
+    with target.beside(), contextlib.ExitStack() as stack:
+        for given in (0, 0x7fffffff, 0):
+            reader = stack.enter_context(Client(target.address, source=ATTACKER, hello=wire.settings(window=given)))
+            with contextlib.suppress(Gone):
+                reader.send(wire.window(0, 0x3fffffff))
+                reader.upload(1, wire.LOOKUP, message)
+        for _ in range(many(20, 200)):
+            assert not target.ask_neighbour()["n_failures"]
+        assert target.metric("slow_readers_cut_total") > 0
+    target.settles("reply_bytes_in_flight")
+
+
 def test_stream_when_its_window_opens_byte_by_byte_then_others_are_served(target):
     message = wire.lookup("m", wire.query("a", range(100)))
     with Client(target.address, source=ATTACKER, hello=wire.settings(window=1)) as client, contextlib.suppress(Gone):

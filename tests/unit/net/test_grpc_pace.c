@@ -234,6 +234,7 @@ static void watch(struct fixture *f)
 
 static void cut(struct fixture *f)
 {
+    pass(f, 10 * 1000); /* since the last search */
     hps_grpc_readers_cut(f->rig.parked);
     for (unsigned i = 0; i < 4; i++) {
         pass(f, 0);
@@ -272,9 +273,9 @@ static void test_cut_when_a_reader_takes_enough_then_it_stays(void **state)
     reader_take(&f->readers[0], id, MINIMUM); /* within 150 ms */
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
-    watch(f); /* too early for new notes: the old ones stand */
-    pass(f, 2 * SECOND_US);
-    cut(f);
+    watch(f);
+    pass(f, 100 * 1000);
+    cut(f); /* since then it has taken nothing */
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
 }
 
@@ -286,29 +287,49 @@ static void test_cut_when_it_was_noted_a_moment_ago_then_nobody_is_judged(void *
     (void)reader_ask(f, &f->readers[0], REPLY_BYTES);
     cut(f); /* nobody watched */
     watch(f);
-    pass(f, 90 * 1000);
+    pass(f, 69 * 1000);
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
     reader_open(f, &f->readers[1], 0);
     (void)reader_ask(f, &f->readers[1], 2 * REPLY_BYTES); /* came later: is not judged */
-    pass(f, 10 * 1000);
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
     assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 2 * REPLY_BYTES + 5);
 }
 
-/* Notes that are renewed just before do not save anybody. */
-static void test_cut_when_notes_are_new_then_those_before_count(void **state)
+/* Somebody else always begins to wait: that saves nobody. */
+static void test_cut_when_notes_are_renewed_all_the_time_then_those_before_count(void **state)
 {
     struct fixture *f = *state;
 
     reader_open(f, &f->readers[0], 0);
     (void)reader_ask(f, &f->readers[0], REPLY_BYTES);
-    watch(f);
-    pass(f, SECOND_US);
-    watch(f);
+    for (unsigned i = 0; i < 30; i++) {
+        pass(f, 10 * 1000);
+        watch(f);
+    }
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
+}
+
+/* Nor does one search after the other. */
+static void test_cut_when_asked_again_and_again_then_one_at_a_time(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < READERS; i++) {
+        reader_open(f, &f->readers[i], 0);
+        (void)reader_ask(f, &f->readers[i], REPLY_BYTES);
+    }
+    watch(f);
+    pass(f, 100 * 1000);
+    for (unsigned i = 0; i < 20; i++) {
+        hps_grpc_readers_cut(f->rig.parked);
+        pass(f, 0);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
+    cut(f);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 2);
 }
 
 static void test_cut_when_the_slowest_is_on_another_loop_then_found_there(void **state)
@@ -331,6 +352,7 @@ static void test_cut_when_the_slowest_is_on_another_loop_then_found_there(void *
     assert_int_equal(hps_grpc_loop_bytes_in_flight(first), REPLY_BYTES / 2 + 5);
     cut(f);
     assert_int_equal(hps_grpc_loop_bytes_in_flight(first), 0);
+    pass(f, 10 * 1000);
     hps_grpc_readers_cut(f->rig.parked); /* is under way as a loop goes */
     hps_grpc_loop_free(second);
 }
@@ -347,7 +369,8 @@ int main(void)
         PACE_TEST(test_cut_when_several_are_slow_then_who_holds_most_goes_first),
         PACE_TEST(test_cut_when_a_reader_takes_enough_then_it_stays),
         PACE_TEST(test_cut_when_it_was_noted_a_moment_ago_then_nobody_is_judged),
-        PACE_TEST(test_cut_when_notes_are_new_then_those_before_count),
+        PACE_TEST(test_cut_when_notes_are_renewed_all_the_time_then_those_before_count),
+        PACE_TEST(test_cut_when_asked_again_and_again_then_one_at_a_time),
         PACE_TEST(test_cut_when_the_slowest_is_on_another_loop_then_found_there),
     };
 
