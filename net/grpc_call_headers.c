@@ -87,6 +87,14 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
     }
 }
 
+static hps_status enter(struct hps_grpc_call *call, struct hps_error *err)
+{
+    hps_status status = grpc_guard_enter(call, err);
+
+    grpc_conn_judged(call->conn, status);
+    return status;
+}
+
 void grpc_call_headers_done(struct hps_grpc_call *call)
 {
     if (call->request.phase != GRPC_REQUEST_HEADERS) {
@@ -103,7 +111,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         grpc_call_answer_http(call, "415", HPS_INVALID);
     } else if (call->headers.bad_fields) {
         grpc_call_refuse(call, HPS_INTERNAL, "request metadata cannot be decoded or is too large");
-    } else if ((entered = grpc_guard_enter(call, &err)) != HPS_OK) {
+    } else if ((entered = enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (call->entry == NULL) {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED, "unknown method %.200s",

@@ -3,7 +3,7 @@
  * What the files of the gRPC server share:
  *
  *     grpc_server.c        methods, and the connections of a loop
- *     grpc_seat.c          their seats: who gives way, who never began
+ *     grpc_seat.c          their seats: who gives way, who never began, whom nobody knows
  *     grpc_turn.c          how much of one connection a turn of its loop does
  *     grpc_call.c          the life of a call, and what a service may ask of it
  *     grpc_call_phase.c    its phases: which may follow, what goes with each
@@ -164,6 +164,7 @@ struct grpc_conn {
     uint64_t written;      /* as seen by the last tick */
     uint64_t written_us;
     struct grpc_pace pace;
+    unsigned n_unknown; /* calls that were refused as nobody knows who made them, in a row */
     bool had_request;
     bool late;     /* it ends because its first request did not come in time */
     bool leaving;  /* it gives way, and ends soon */
@@ -500,6 +501,9 @@ bool grpc_conn_must_go(const struct grpc_conn *conn, uint64_t now_us);
  * owner   why borrowed
  */
 void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why);
+/* A call of the connection was let in, or refused. What nobody knows (UNAUTHENTICATED) is noted
+ * against its peer, and 16 such calls in a row end the connection. */
+void grpc_conn_judged(struct grpc_conn *conn, hps_status status);
 
 /* ---- grpc_pace.c ----------------------------------------------------------------------------- */
 

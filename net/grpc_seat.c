@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections and their seats (peers.h): those that are asked to give way to others, and those that
- * end before their first request. Loop thread, but for who asks.
+ * Connections and their seats (peers.h): those that are asked to give way to others, those that end
+ * before their first request, and those that nobody knows. Loop thread, but for who asks.
  */
 #include "net/grpc_internal.h"
 
@@ -10,7 +10,10 @@
 #include "base/container.h"
 #include "base/log.h"
 
-enum { LEAVE_GRACE_US = 2 * 1000 * 1000 }; /* for calls of a connection that gives way */
+enum {
+    LEAVE_GRACE_US = 2 * 1000 * 1000, /* for calls of a connection that gives way */
+    UNKNOWN_MAX = 16,                 /* calls of one that nobody knows, in a row */
+};
 
 /* ---- giving way ------------------------------------------------------------------------------ */
 
@@ -120,5 +123,21 @@ void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)
                 "peer is a client of this server at all",
                 HPS_STR("peer", conn->peer), HPS_STR("reason", hps_grpc_no_start_name(how)),
                 HPS_STR("error", why->text), HPS_U64("failures", n));
+    }
+}
+
+/* ---- those that nobody knows ----------------------------------------------------------------- */
+
+void grpc_conn_judged(struct grpc_conn *conn, hps_status status)
+{
+    if (status != HPS_UNAUTHENTICATED) {
+        conn->n_unknown = 0;
+        return;
+    }
+    uint64_t now_us = hps_clock_us();
+    (void)hps_seat_failed(conn->seat, now_us); /* whoever judges has told of it */
+    if (++conn->n_unknown == UNKNOWN_MAX) {
+        grpc_conn_drain(conn, now_us);
+        hps_http2_drain_now(conn->h2);
     }
 }

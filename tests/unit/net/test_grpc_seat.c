@@ -209,9 +209,11 @@ static void test_probe_when_it_says_nothing_then_counted_and_not_held_against_it
 /* Connections that end at once. */
 static void knock(struct rig *rig, unsigned n)
 {
+    int before = rig->n_connections;
+
     for (unsigned i = 0; i < n; i++) {
         close(rig_raw(rig));
-        RIG_UNTIL(rig, rig->n_connections == 0);
+        RIG_UNTIL(rig, rig->n_connections == before);
     }
 }
 
@@ -247,6 +249,104 @@ static void test_connection_when_no_request_comes_then_timeout_and_silence_count
     close_rig(&rig);
 }
 
+/* ---- those that nobody knows ----------------------------------------------------------------- */
+
+static void *know_nobody(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
+{
+    (void)conn;
+    (void)listener_mask;
+    return ctx;
+}
+
+static void forget(void *visitor)
+{
+    (void)visitor;
+}
+
+static void give_back(const void *grant)
+{
+    (void)grant;
+}
+
+static hps_status let_in_who_says_so(void *visitor, const struct hps_grpc_call *call,
+                                     uint32_t roles, const void **out_grant, struct hps_error *err)
+{
+    size_t size;
+
+    (void)roles;
+    if (hps_grpc_call_header(call, "x-test", &size) == NULL) {
+        return hps_error_set(err, HPS_UNAUTHENTICATED, "who are you?");
+    }
+    *out_grant = visitor;
+    return HPS_OK;
+}
+
+static hps_status stay(void *visitor, const struct hps_conn *conn, struct hps_error *err)
+{
+    (void)visitor;
+    (void)conn;
+    (void)err;
+    return HPS_OK;
+}
+
+static hps_status go_on(void *visitor, const struct hps_grpc_call *call, const void *grant,
+                        uint32_t roles, struct hps_error *err)
+{
+    (void)visitor;
+    (void)call;
+    (void)grant;
+    (void)roles;
+    (void)err;
+    return HPS_OK;
+}
+
+/* A call, known or not, until it is answered. */
+static void ask(struct wire *wire, uint32_t stream, bool known)
+{
+    static const char *const name[] = {"x-test", "me", NULL};
+    int code = known ? 0 : 16;
+    unsigned n = wire->rig->n_ended[code];
+
+    assert_true(wire_request(wire, stream, "/t.T/Echo", false, known ? name : NULL));
+    assert_true(wire_frame(wire, 0, 1, stream, "\0\0\0\0\0", 5));
+    WIRE_UNTIL(wire, wire->rig->n_ended[code] == n + 1);
+}
+
+static void test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_the_connection(
+    void **state)
+{
+    struct rig rig;
+    struct wire wire;
+    struct hps_grpc_guard guard = {.ctx = &rig,
+                                   .visitor_new = know_nobody,
+                                   .visitor_free = forget,
+                                   .enter = let_in_who_says_so,
+                                   .visitor_again = stay,
+                                   .again = go_on,
+                                   .release = give_back};
+    uint32_t stream = 1;
+
+    (void)state;
+    open_rig(&rig, (struct hps_peers_limits){.failures_max = 31});
+    hps_grpc_server_guard_set(rig.server, &guard);
+    wire_open(&wire, &rig);
+    for (unsigned i = 0; i < 31; i++, stream += 2) {
+        ask(&wire, stream, i == 15); /* not in a row */
+    }
+    assert_false(wire_find(&wire, FRAME_GOAWAY, 0, NULL, NULL));
+    knock(&rig, 2 * HPS_PEERS_LET_IN_PER_S);
+    assert_false(rig.refused);
+    ask(&wire, stream, false);
+    WIRE_UNTIL(&wire, wire.closed);
+    assert_true(wire_find(&wire, FRAME_GOAWAY, 0, NULL, NULL));
+    knock(&rig, HPS_PEERS_LET_IN_PER_S); /* whoever tries so often is slowed */
+    assert_false(rig.refused);
+    knock(&rig, 1);
+    assert_true(rig.refused);
+    wire_close(&wire);
+    close_rig(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +360,8 @@ int main(void)
             test_probe_when_it_says_nothing_then_counted_and_not_held_against_its_peer),
         cmocka_unit_test(
             test_connection_when_no_request_comes_then_timeout_and_silence_counts_against_its_peer),
+        cmocka_unit_test(
+            test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_the_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
