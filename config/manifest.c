@@ -4,12 +4,10 @@
  */
 #include "config/manifest.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -24,6 +22,7 @@ static const char format_name[] = "hpsd-manifest";
 
 /* What is being read, for errors. */
 struct source {
+    const struct hps_roots *roots; /* NULL: it may be anywhere */
     const char *path;
     struct hps_error *err;
 };
@@ -389,7 +388,7 @@ static hps_status load_json(const struct source *source, json_t **out_json)
     uint64_t bytes = 0;
     int fd = -1;
 
-    hps_status status = hps_file_open_read(source->path, &fd, &bytes, source->err);
+    hps_status status = hps_roots_open_read(source->roots, source->path, &fd, &bytes, source->err);
     if (status != HPS_OK) {
         return status;
     }
@@ -420,10 +419,10 @@ static hps_status load_json(const struct source *source, json_t **out_json)
 
 static hps_status read_with(hps_status (*read)(const struct source *, const json_t *,
                                                struct hps_manifest *),
-                            const char *path, struct hps_manifest *out_manifest,
-                            struct hps_error *err)
+                            const struct hps_roots *roots, const char *path,
+                            struct hps_manifest *out_manifest, struct hps_error *err)
 {
-    struct source source = {.path = path, .err = err};
+    struct source source = {.roots = roots, .path = path, .err = err};
     struct hps_manifest manifest = {0};
     json_t *json = NULL;
 
@@ -444,23 +443,23 @@ static hps_status read_with(hps_status (*read)(const struct source *, const json
 hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest,
                              struct hps_error *err)
 {
-    return read_with(read_manifest, path, out_manifest, err);
+    return read_with(read_manifest, NULL, path, out_manifest, err);
 }
 
 hps_status hps_manifest_read_dle(const char *path, struct hps_manifest *out_manifest,
                                  struct hps_error *err)
 {
-    return read_with(read_dle, path, out_manifest, err);
+    return read_with(read_dle, NULL, path, out_manifest, err);
 }
 
 hps_status hps_manifest_open(const struct hps_model_dir *dir, struct hps_manifest *out_manifest,
                              struct hps_error *err)
 {
     if (dir->manifest_path != NULL) {
-        return hps_manifest_read(dir->manifest_path, out_manifest, err);
+        return read_with(read_manifest, dir->roots, dir->manifest_path, out_manifest, err);
     }
     if (dir->dle_path != NULL) {
-        return hps_manifest_read_dle(dir->dle_path, out_manifest, err);
+        return read_with(read_dle, dir->roots, dir->dle_path, out_manifest, err);
     }
     *out_manifest = (struct hps_manifest){0};
     return HPS_OK;
@@ -496,19 +495,19 @@ const struct hps_manifest_table *hps_manifest_find(const struct hps_manifest *ma
     return NULL;
 }
 
-static hps_status check_size(const struct hps_manifest_file *file, const char *dir_path,
-                             struct hps_error *err)
+static hps_status check_size(const struct hps_manifest_file *file, const struct hps_roots *roots,
+                             const char *dir_path, struct hps_error *err)
 {
     HPS_ASSERT(dir_path != NULL);
     struct stat st;
-    hps_status status = HPS_OK;
 
     char *path = hps_file_path("%s/%s", dir_path, file->name);
     if (path == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to check it", dir_path);
     }
-    if (stat(path, &st) != 0) {
-        status = hps_file_error(err, errno, "manifest.json names", path);
+    hps_status status = hps_roots_stat(roots, path, &st, err);
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_prefix(err, status, "manifest.json names a file"));
     } else if (file->bytes_known && (uint64_t)st.st_size != file->bytes) {
         status = hps_error_set(err, HPS_PRECONDITION,
                                "%s: %" PRIu64 " bytes, expected %" PRIu64 " as in manifest.json",
@@ -518,12 +517,12 @@ static hps_status check_size(const struct hps_manifest_file *file, const char *d
     return status;
 }
 
-static hps_status check_sizes(const struct hps_manifest_table *table, const char *dir_path,
-                              struct hps_error *err)
+static hps_status check_sizes(const struct hps_manifest_table *table, const struct hps_roots *roots,
+                              const char *dir_path, struct hps_error *err)
 {
     hps_status status = HPS_OK;
     for (size_t i = 0; i < table->n_files && status == HPS_OK; i++) {
-        status = check_size(&table->files[i], dir_path, err);
+        status = check_size(&table->files[i], roots, dir_path, err);
     }
     return status;
 }
@@ -553,7 +552,7 @@ hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
             return hps_error_set(err, HPS_PRECONDITION, "%s: table '%s' is in %s but has no files",
                                  dir->path, table->name, source);
         }
-        hps_status status = check_sizes(table, dir->path, err);
+        hps_status status = check_sizes(table, dir->roots, dir->path, err);
         if (status != HPS_OK) {
             return status;
         }
@@ -565,7 +564,7 @@ hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const c
                                     const char *dir_path, struct hps_error *err)
 {
     const struct hps_manifest_table *said = hps_manifest_find(manifest, table);
-    return said == NULL ? HPS_OK : check_sizes(said, dir_path, err);
+    return said == NULL ? HPS_OK : check_sizes(said, NULL, dir_path, err);
 }
 
 hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,
@@ -599,8 +598,8 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
 }
 
 hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const char *table,
-                                    const char *dir_path, const atomic_bool *cancel,
-                                    struct hps_error *err)
+                                    const struct hps_roots *roots, const char *dir_path,
+                                    const atomic_bool *cancel, struct hps_error *err)
 {
     const struct hps_manifest_table *said = hps_manifest_find(manifest, table);
 
@@ -608,6 +607,7 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
         const struct hps_manifest_file *file = &said->files[i];
         uint64_t bytes = 0;
         uint32_t crc = 0;
+        int fd = -1;
 
         if (!file->crc32c_known) {
             continue;
@@ -616,7 +616,11 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
         if (path == NULL) {
             return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to check it", dir_path);
         }
-        hps_status status = hps_crc32c_file(path, cancel, &crc, &bytes, err);
+        hps_status status = hps_roots_open_read(roots, path, &fd, &bytes, err);
+        if (status == HPS_OK) {
+            status = hps_crc32c_fd(fd, path, bytes, cancel, &crc, err);
+            close(fd);
+        }
         if (status == HPS_OK && crc != file->crc32c) {
             status = hps_error_set(err, HPS_DATA_LOSS,
                                    "%s: CRC-32C %08" PRIx32 ", expected %08" PRIx32

@@ -66,8 +66,8 @@ hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest
  * manifest of tables feature_0 ... Errors as above. */
 hps_status hps_manifest_read_dle(const char *path, struct hps_manifest *out_manifest,
                                  struct hps_error *err) HPS_MUST_CHECK;
-/* What `dir` says about itself: manifest.json, else the DLE config.json, else nothing
- * (n_tables 0). */
+/* What `dir` says about itself, by files below its roots: manifest.json, else the DLE config.json,
+ * else nothing (n_tables 0). */
 hps_status hps_manifest_open(const struct hps_model_dir *dir, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
 void hps_manifest_close(struct hps_manifest *manifest); /* a zeroed one is legal */
@@ -87,10 +87,12 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
  * OK. PRECONDITION, NOT_FOUND. */
 hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const char *table,
                                     const char *dir_path, struct hps_error *err) HPS_MUST_CHECK;
-/* Read all files of a table and compare their checksums. DATA_LOSS names the file; CANCELLED. */
+/* Read all files of a table, below `roots` (NULL: anywhere), and compare their checksums. DATA_LOSS
+ * names the file; PERMISSION: it leads out of the roots; CANCELLED. */
 hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const char *table,
-                                    const char *dir_path, const atomic_bool *cancel,
-                                    struct hps_error *err) HPS_MUST_CHECK;
+                                    const struct hps_roots *roots, const char *dir_path,
+                                    const atomic_bool *cancel, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Write `path` through a temporary file, fsync and rename. error EXHAUSTED: disk full;
  * IO; NO_MEMORY */
 hps_status hps_manifest_write(const struct hps_manifest *manifest, const char *path,

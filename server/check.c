@@ -114,7 +114,7 @@ static void check_table(struct checking *checking, struct hps_config_table *tabl
     struct hps_error err = {0};
     one.tables = table;
     one.n_tables = 1;
-    hps_status status = hps_source_open_config(&one, &source, &err);
+    hps_status status = hps_source_open_config(&config->server.model_roots, &one, &source, &err);
     if (status == HPS_OK) {
         version = hps_version_new(one.name, 1, 1);
         status = version == NULL ? hps_error_set(&err, HPS_NO_MEMORY, "no memory for a version")

@@ -84,7 +84,7 @@ static hps_status source_open_one(struct source *source, const char *table, cons
         status = hps_error_set(err, HPS_INVALID,
                                "%s: \"%s\" is not a table name; name one with --table", path, name);
     } else {
-        status = hps_model_table_open(name, path, &source->one, err);
+        status = hps_model_table_open(name, path, NULL, &source->one, err);
     }
     hps_free(name);
     source->tables = &source->one;
@@ -103,7 +103,7 @@ static hps_status source_open(struct source *source, const char *table, const ch
     if (!directory || exists_in(path, "emb_vector") || exists_in(path, "key")) {
         return source_open_one(source, table, path, err);
     }
-    hps_status status = hps_model_dir_open(path, &source->dir, err);
+    hps_status status = hps_model_dir_open(path, NULL, &source->dir, err);
     if (status != HPS_OK) {
         return status;
     }

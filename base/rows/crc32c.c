@@ -85,17 +85,12 @@ uint32_t hps_crc32c(uint32_t crc, const void *data, size_t size)
     return ~update_tables(~crc, (const uint8_t *)data, size);
 }
 
-hps_status hps_crc32c_file(const char *path, const atomic_bool *cancel, uint32_t *out_crc,
-                           uint64_t *out_bytes, struct hps_error *err)
+hps_status hps_crc32c_fd(int fd, const char *path, uint64_t bytes, const atomic_bool *cancel,
+                         uint32_t *out_crc, struct hps_error *err)
 {
-    uint64_t bytes = 0;
+    hps_status status = HPS_OK;
     uint32_t crc = 0;
-    int fd = -1;
 
-    hps_status status = hps_file_open_read(path, &fd, &bytes, err);
-    if (status != HPS_OK) {
-        return status;
-    }
     uint8_t *piece = hps_alloc(FILE_PIECE_BYTES);
     if (piece == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "%s: no memory for its checksum", path);
@@ -114,9 +109,25 @@ hps_status hps_crc32c_file(const char *path, const atomic_bool *cancel, uint32_t
         }
     }
     hps_free(piece);
-    close(fd);
     if (status == HPS_OK) {
         *out_crc = crc;
+    }
+    return status;
+}
+
+hps_status hps_crc32c_file(const char *path, const atomic_bool *cancel, uint32_t *out_crc,
+                           uint64_t *out_bytes, struct hps_error *err)
+{
+    uint64_t bytes = 0;
+    int fd = -1;
+
+    hps_status status = hps_file_open_read(path, &fd, &bytes, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_crc32c_fd(fd, path, bytes, cancel, out_crc, err);
+    close(fd);
+    if (status == HPS_OK) {
         *out_bytes = bytes;
     }
     return status;

@@ -57,30 +57,39 @@ hps_status hps_file_error(struct hps_error *err, int error_number, const char *w
     return hps_error_set(err, hps_file_status(error_number), "%s %s: %s", what, path, reason);
 }
 
-hps_status hps_file_open_read(const char *path, int *out_fd, uint64_t *out_bytes,
-                              struct hps_error *err)
+hps_status hps_file_take_read(int fd, const char *path, uint64_t *out_bytes, struct hps_error *err)
 {
     struct stat st;
+    hps_status status = HPS_OK;
 
-    /* Without O_NONBLOCK the open of a FIFO would wait for a writer for ever. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        return hps_file_error(err, errno, "cannot open", path);
-    }
+    HPS_ASSERT(fd >= 0);
     if (fstat(fd, &st) != 0) {
-        hps_status status = hps_file_error(err, errno, "cannot stat", path);
+        status = hps_file_error(err, errno, "cannot stat", path);
+    } else if (!S_ISREG(st.st_mode)) {
+        status = hps_error_set(err, HPS_INVALID, "%s: not a regular file", path);
+    }
+    if (status != HPS_OK) {
         close(fd);
         return status;
     }
-    if (!S_ISREG(st.st_mode)) {
-        close(fd);
-        return hps_error_set(err, HPS_INVALID, "%s: not a regular file", path);
-    }
     /* Advice only: a failure changes nothing but speed. */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    *out_fd = fd;
     *out_bytes = (uint64_t)st.st_size;
     return HPS_OK;
+}
+
+hps_status hps_file_open_read(const char *path, int *out_fd, uint64_t *out_bytes,
+                              struct hps_error *err)
+{
+    int fd = open(path, HPS_FILE_READ_FLAGS);
+    if (fd < 0) {
+        return hps_file_error(err, errno, "cannot open", path);
+    }
+    hps_status status = hps_file_take_read(fd, path, out_bytes, err);
+    if (status == HPS_OK) {
+        *out_fd = fd;
+    }
+    return status;
 }
 
 hps_status hps_file_pread(int fd, const char *path, void *data, size_t size, uint64_t offset,

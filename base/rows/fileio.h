@@ -6,6 +6,7 @@
 #ifndef HPS_BASE_ROWS_FILEIO_H
 #define HPS_BASE_ROWS_FILEIO_H
 
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,7 +17,14 @@ hps_status hps_file_status(int error_number);
 /* "<what> <path>: <text of error_number>", with the status above. */
 hps_status hps_file_error(struct hps_error *err, int error_number, const char *what,
                           const char *path);
-/* Open a regular file for reading from front to back. INVALID: it is something else. */
+/* What a file is opened with to be read. Without O_NONBLOCK the open of a FIFO would wait for a
+ * writer for ever. */
+#define HPS_FILE_READ_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
+/* A descriptor that was opened so is that of a regular file, and read from front to back. takes
+ * `fd`: closed on an error. error INVALID: it is something else; IO */
+hps_status hps_file_take_read(int fd, const char *path, uint64_t *out_bytes, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Open a regular file for reading from front to back. Links are followed. Errors as above. */
 hps_status hps_file_open_read(const char *path, int *out_fd, uint64_t *out_bytes,
                               struct hps_error *err) HPS_MUST_CHECK;
 /* Read exactly `size` bytes. DATA_LOSS: the file ends before; IO. `path` is for the text. */

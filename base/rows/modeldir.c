@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,7 +122,7 @@ static hps_status add_table(struct hps_model_dir *dir, const char *name, size_t 
                             enum hps_row_form form, char *path, struct hps_error *err)
 {
     struct hps_model_table table = {
-        .name = hps_strndup(name, name_size), .form = form, .path = path};
+        .roots = dir->roots, .name = hps_strndup(name, name_size), .form = form, .path = path};
     hps_status status = HPS_OK;
 
     if (table.name == NULL || path == NULL) {
@@ -149,44 +150,43 @@ static hps_status add_table(struct hps_model_dir *dir, const char *name, size_t 
     return HPS_OK;
 }
 
-static hps_status exists(const char *path, bool *out_exists, struct hps_error *err)
+static hps_status exists(const struct hps_roots *roots, const char *path, bool *out_exists,
+                         struct hps_error *err)
 {
     struct stat st;
 
-    if (stat(path, &st) == 0) {
-        *out_exists = true;
+    hps_status status = hps_roots_stat(roots, path, &st, err);
+    if (status == HPS_OK || status == HPS_NOT_FOUND) {
+        *out_exists = status == HPS_OK;
         return HPS_OK;
     }
-    if (errno == ENOENT || errno == ENOTDIR) {
-        *out_exists = false;
-        return HPS_OK;
-    }
-    return hps_file_error(err, errno, "cannot stat", path);
+    return status;
 }
 
 /* Does `<path>/<name>` exist? */
-static hps_status exists_in(const char *path, const char *name, bool *out_exists,
-                            struct hps_error *err)
+static hps_status exists_in(const struct hps_roots *roots, const char *path, const char *name,
+                            bool *out_exists, struct hps_error *err)
 {
     char *full = hps_file_path("%s/%s", path, name);
 
     if (full == NULL) {
         return no_memory(err, path);
     }
-    hps_status status = exists(full, out_exists, err);
+    hps_status status = exists(roots, full, out_exists, err);
     hps_free(full);
     return status;
 }
 
 /* Is `path`, a directory, one in HugeCTR form? Half of one is an error. */
-static hps_status is_hugectr(const char *path, bool *out_is, struct hps_error *err)
+static hps_status is_hugectr(const struct hps_roots *roots, const char *path, bool *out_is,
+                             struct hps_error *err)
 {
     bool has_keys = false;
     bool has_rows = false;
 
-    hps_status status = exists_in(path, "key", &has_keys, err);
+    hps_status status = exists_in(roots, path, "key", &has_keys, err);
     if (status == HPS_OK) {
-        status = exists_in(path, "emb_vector", &has_rows, err);
+        status = exists_in(roots, path, "emb_vector", &has_rows, err);
     }
     if (status == HPS_OK && has_keys != has_rows) {
         status = hps_error_set(err, HPS_INVALID, "%s: has '%s' but no '%s'", path,
@@ -206,7 +206,7 @@ static hps_status add_directory(struct hps_model_dir *dir, const char *name, str
     if (path == NULL) {
         return no_memory(err, dir->path);
     }
-    hps_status status = is_hugectr(path, &is, err);
+    hps_status status = is_hugectr(dir->roots, path, &is, err);
     if (status != HPS_OK || !is) {
         hps_free(path);
         return status;
@@ -225,7 +225,7 @@ static hps_status add_half(struct hps_model_dir *dir, const char *name, size_t s
     if (other == NULL) {
         return no_memory(err, dir->path);
     }
-    hps_status status = exists_in(dir->path, other, &has_other, err);
+    hps_status status = exists_in(dir->roots, dir->path, other, &has_other, err);
     if (status == HPS_OK && !has_other) {
         status =
             hps_error_set(err, HPS_INVALID, "%s: has '%s' but no '%s'", dir->path, name, other);
@@ -247,10 +247,7 @@ static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct 
     if (path == NULL) {
         return no_memory(err, dir->path);
     }
-    hps_status status = HPS_OK;
-    if (stat(path, &st) != 0) {
-        status = hps_file_error(err, errno, "cannot stat", path);
-    }
+    hps_status status = hps_roots_stat(dir->roots, path, &st, err);
     hps_free(path);
     if (status != HPS_OK) {
         return status;
@@ -273,11 +270,19 @@ static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct 
 
 static hps_status add_entries(struct hps_model_dir *dir, struct hps_error *err)
 {
-    hps_status status = HPS_OK;
-    DIR *stream = opendir(dir->path);
+    DIR *stream = NULL;
+    int fd = -1;
 
+    hps_status status =
+        hps_roots_open_path(dir->roots, dir->path, O_RDONLY | O_DIRECTORY, &fd, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    stream = fdopendir(fd);
     if (stream == NULL) {
-        return hps_file_error(err, errno, "cannot open directory", dir->path);
+        status = hps_file_error(err, errno, "cannot open directory", dir->path);
+        close(fd);
+        return status;
     }
     while (status == HPS_OK) {
         errno = 0;
@@ -302,9 +307,9 @@ static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error 
     bool has_manifest = false;
     bool has_config = false;
 
-    hps_status status = exists_in(dir->path, "manifest.json", &has_manifest, err);
+    hps_status status = exists_in(dir->roots, dir->path, "manifest.json", &has_manifest, err);
     if (status == HPS_OK) {
-        status = exists_in(dir->path, "config.json", &has_config, err);
+        status = exists_in(dir->roots, dir->path, "config.json", &has_config, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -336,7 +341,7 @@ static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
     bool is_table = false;
 
     if (dir->n_tables == 0) {
-        hps_status status = is_hugectr(dir->path, &is_table, err);
+        hps_status status = is_hugectr(dir->roots, dir->path, &is_table, err);
         if (status != HPS_OK) {
             return status;
         }
@@ -357,10 +362,10 @@ static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
     return find_descriptions(dir, err);
 }
 
-hps_status hps_model_dir_open(const char *path, struct hps_model_dir *out_dir,
-                              struct hps_error *err)
+hps_status hps_model_dir_open(const char *path, const struct hps_roots *roots,
+                              struct hps_model_dir *out_dir, struct hps_error *err)
 {
-    struct hps_model_dir dir = {0};
+    struct hps_model_dir dir = {.roots = roots};
     size_t n = strlen(path);
 
     while (n > 1 && path[n - 1] == '/') {
@@ -382,10 +387,25 @@ hps_status hps_model_dir_open(const char *path, struct hps_model_dir *out_dir,
     return HPS_OK;
 }
 
-/* Which files `path` means, and the name that opens them. owner of *out_path: the caller */
-static hps_status resolve(const char *path, enum hps_row_form *out_form, char **out_path,
-                          struct hps_error *err)
+/* `path` is no file: the common prefix of a pair? `why` it could not be opened */
+static hps_status resolve_prefix(const char *path, size_t n, const struct hps_error *why,
+                                 struct hps_model_table *table, struct hps_error *err)
 {
+    bool is = false;
+
+    table->form = HPS_ROW_FORM_NPY_PAIR;
+    table->path = hps_file_path("%.*s.rows.npy", (int)n, path);
+    hps_status status = table->path == NULL ? HPS_OK : exists(table->roots, table->path, &is, err);
+    if (status == HPS_OK && table->path != NULL && !is) {
+        status = hps_error_set(err, why->status, "%s", why->text);
+    }
+    return status;
+}
+
+/* Which files `path` means, and the name that opens them. */
+static hps_status resolve(const char *path, struct hps_model_table *table, struct hps_error *err)
+{
+    struct hps_error why = {0};
     struct stat st;
     bool is = false;
     size_t n = strlen(path);
@@ -399,39 +419,33 @@ static hps_status resolve(const char *path, enum hps_row_form *out_form, char **
     }
     hps_status status = HPS_OK;
     if (stem > 0) {
-        *out_form = HPS_ROW_FORM_NPY_PAIR;
-        *out_path = hps_file_path("%.*s.rows.npy", (int)stem, path);
-    } else if (stat(path, &st) != 0) {
-        int error_number = errno;
-        *out_form = HPS_ROW_FORM_NPY_PAIR;
-        *out_path = hps_file_path("%.*s.rows.npy", (int)n, path);
-        status = *out_path == NULL ? HPS_OK : exists(*out_path, &is, err);
-        if (status == HPS_OK && *out_path != NULL && !is) {
-            status = hps_file_error(err, error_number, "cannot open", path);
-        }
+        table->form = HPS_ROW_FORM_NPY_PAIR;
+        table->path = hps_file_path("%.*s.rows.npy", (int)stem, path);
+    } else if (hps_roots_stat(table->roots, path, &st, &why) != HPS_OK) {
+        status = resolve_prefix(path, n, &why, table, err);
     } else if (S_ISDIR(st.st_mode)) {
-        *out_form = HPS_ROW_FORM_HUGECTR;
-        *out_path = hps_strndup(path, n);
-        status = is_hugectr(path, &is, err);
+        table->form = HPS_ROW_FORM_HUGECTR;
+        table->path = hps_strndup(path, n);
+        status = is_hugectr(table->roots, path, &is, err);
         if (status == HPS_OK && !is) {
             status =
                 hps_error_set(err, HPS_INVALID, "%s: expected 'key' and 'emb_vector' in it", path);
         }
     } else {
-        *out_form = HPS_ROW_FORM_NPY;
-        *out_path = hps_strdup(path);
+        table->form = HPS_ROW_FORM_NPY;
+        table->path = hps_strdup(path);
     }
-    return status == HPS_OK && *out_path == NULL ? no_memory(err, path) : status;
+    return status == HPS_OK && table->path == NULL ? no_memory(err, path) : status;
 }
 
-hps_status hps_model_table_open(const char *name, const char *path,
+hps_status hps_model_table_open(const char *name, const char *path, const struct hps_roots *roots,
                                 struct hps_model_table *out_table, struct hps_error *err)
 {
-    struct hps_model_table table = {0};
+    struct hps_model_table table = {.roots = roots};
 
     hps_status status = check_name(name, path, err);
     if (status == HPS_OK) {
-        status = resolve(path, &table.form, &table.path, err);
+        status = resolve(path, &table, err);
     }
     if (status == HPS_OK) {
         table.name = hps_strdup(name);
@@ -445,18 +459,19 @@ hps_status hps_model_table_open(const char *name, const char *path,
     return HPS_OK;
 }
 
-static hps_status add_file(struct hps_fingerprint *print, const char *name, const char *path,
-                           struct hps_error *err)
+static hps_status add_file(struct hps_fingerprint *print, const struct hps_model_table *table,
+                           const char *path, struct hps_error *err)
 {
     struct stat st;
 
-    if (stat(path, &st) != 0) {
-        return hps_file_error(err, errno, "cannot stat", path);
+    hps_status status = hps_roots_stat(table->roots, path, &st, err);
+    if (status != HPS_OK) {
+        return status;
     }
     uint64_t facts[3] = {(uint64_t)st.st_size, (uint64_t)st.st_mtim.tv_sec,
                          (uint64_t)st.st_mtim.tv_nsec};
     uint64_t mtime_ms = facts[1] * 1000 + facts[2] / 1000000;
-    print->hash = hps_hash_bytes(name, strlen(name), print->hash);
+    print->hash = hps_hash_bytes(table->name, strlen(table->name), print->hash);
     print->hash = hps_hash_bytes(path, strlen(path), print->hash);
     print->hash = hps_hash_bytes(facts, sizeof(facts), print->hash);
     print->bytes += facts[0];
@@ -494,10 +509,10 @@ static hps_status add_files(struct hps_fingerprint *print, const struct hps_mode
         status = no_memory(err, table->path);
     }
     if (status == HPS_OK && keys != NULL) {
-        status = add_file(print, table->name, keys, err);
+        status = add_file(print, table, keys, err);
     }
     if (status == HPS_OK) {
-        status = add_file(print, table->name, rows, err);
+        status = add_file(print, table, rows, err);
     }
     hps_free(keys);
     hps_free(rows);

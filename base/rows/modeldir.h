@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/rows/roots.h"
 #include "base/rows/rowfile.h"
 #include "base/status.h"
 
@@ -24,12 +25,14 @@ enum { HPS_MODEL_NAME_BYTES_MAX = 120, HPS_MODEL_TABLES_MAX = 4096 };
 bool hps_model_name_valid(const char *name);
 
 struct hps_model_table {
+    const struct hps_roots *roots; /* that its files are read below, borrowed; NULL: any */
     char *name;
     enum hps_row_form form; /* never AUTO */
     char *path;             /* for hps_row_reader_open; T.rows.npy of a pair */
 };
 
 struct hps_model_dir {
+    const struct hps_roots *roots; /* borrowed by its tables, too */
     char *path;
     struct hps_model_table *tables; /* by name; feature_<i> by number */
     size_t n_tables;
@@ -37,18 +40,20 @@ struct hps_model_dir {
     char *dle_path;      /* <path>/config.json of a DLE checkpoint, NULL when it is none */
 };
 
-/* List the tables of a directory. Other files and hidden ones are ignored.
+/* List the tables of a directory. Other files and hidden ones are ignored, but for what leads out
+ * of `roots` (borrowed by the result; NULL: anything may be read): it could have been a table.
  *
- * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: no table, one table in two forms, half of
- *         a pair or of a HugeCTR directory, a hole in feature_<i>, a bad name, too many tables
+ * error   NOT_FOUND, PERMISSION (also: out of the roots), IO, NO_MEMORY; INVALID: no table, one
+ * table in two forms, half of a pair or of a HugeCTR directory, a hole in feature_<i>, a bad name,
+ * too many tables
  */
-hps_status hps_model_dir_open(const char *path, struct hps_model_dir *out_dir,
-                              struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_model_dir_open(const char *path, const struct hps_roots *roots,
+                              struct hps_model_dir *out_dir, struct hps_error *err) HPS_MUST_CHECK;
 void hps_model_dir_close(struct hps_model_dir *dir); /* a zeroed one is legal */
 
 /* One table given by its path: a HugeCTR directory, a .npy, or either file (or the common prefix)
- * of a pair. Errors as above. */
-hps_status hps_model_table_open(const char *name, const char *path,
+ * of a pair. Roots and errors as above. */
+hps_status hps_model_table_open(const char *name, const char *path, const struct hps_roots *roots,
                                 struct hps_model_table *out_table, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_model_table_close(struct hps_model_table *table); /* a zeroed one is legal */

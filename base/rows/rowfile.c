@@ -5,7 +5,6 @@
  */
 #include "base/rows/rowfile.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,12 +55,14 @@ static bool ends_with(const char *text, const char *tail)
     return n >= n_tail && strcmp(text + n - n_tail, tail) == 0;
 }
 
-static hps_status detect_form(const char *path, enum hps_row_form *out_form, struct hps_error *err)
+static hps_status detect_form(const char *path, const struct hps_roots *roots,
+                              enum hps_row_form *out_form, struct hps_error *err)
 {
     struct stat st;
 
-    if (stat(path, &st) != 0) {
-        return hps_file_error(err, errno, "cannot open", path);
+    hps_status status = hps_roots_stat(roots, path, &st, err);
+    if (status != HPS_OK) {
+        return status;
     }
     if (S_ISDIR(st.st_mode)) {
         *out_form = HPS_ROW_FORM_HUGECTR;
@@ -147,13 +148,14 @@ static hps_status check_dim(const struct hps_row_reader *reader, uint64_t dim,
     return HPS_OK;
 }
 
-static hps_status open_npy_rows(struct hps_row_reader *reader, uint32_t dim_expected,
-                                struct hps_error *err)
+static hps_status open_npy_rows(struct hps_row_reader *reader,
+                                const struct hps_row_options *options, struct hps_error *err)
 {
     struct hps_npy npy;
     uint64_t bytes = 0;
 
-    hps_status status = hps_file_open_read(reader->rows_path, &reader->rows_fd, &bytes, err);
+    hps_status status =
+        hps_roots_open_read(options->roots, reader->rows_path, &reader->rows_fd, &bytes, err);
     if (status == HPS_OK) {
         status = read_npy(reader->rows_fd, reader->rows_path, bytes, &npy, err);
     }
@@ -170,7 +172,7 @@ static hps_status open_npy_rows(struct hps_row_reader *reader, uint32_t dim_expe
                              "%s: rows of 64-bit integers, expected float32 or float16",
                              reader->rows_path);
     }
-    status = check_dim(reader, npy.shape[1], dim_expected, err);
+    status = check_dim(reader, npy.shape[1], options->dim, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -182,12 +184,14 @@ static hps_status open_npy_rows(struct hps_row_reader *reader, uint32_t dim_expe
     return HPS_OK;
 }
 
-static hps_status open_npy_keys(struct hps_row_reader *reader, struct hps_error *err)
+static hps_status open_npy_keys(struct hps_row_reader *reader,
+                                const struct hps_row_options *options, struct hps_error *err)
 {
     struct hps_npy npy;
     uint64_t bytes = 0;
 
-    hps_status status = hps_file_open_read(reader->keys_path, &reader->keys_fd, &bytes, err);
+    hps_status status =
+        hps_roots_open_read(options->roots, reader->keys_path, &reader->keys_fd, &bytes, err);
     if (status == HPS_OK) {
         status = read_npy(reader->keys_fd, reader->keys_path, bytes, &npy, err);
     }
@@ -209,15 +213,17 @@ static hps_status open_npy_keys(struct hps_row_reader *reader, struct hps_error 
     return HPS_OK;
 }
 
-static hps_status open_hugectr(struct hps_row_reader *reader, uint32_t dim_expected,
+static hps_status open_hugectr(struct hps_row_reader *reader, const struct hps_row_options *options,
                                struct hps_error *err)
 {
     uint64_t keys_bytes = 0;
     uint64_t rows_bytes = 0;
 
-    hps_status status = hps_file_open_read(reader->keys_path, &reader->keys_fd, &keys_bytes, err);
+    hps_status status =
+        hps_roots_open_read(options->roots, reader->keys_path, &reader->keys_fd, &keys_bytes, err);
     if (status == HPS_OK) {
-        status = hps_file_open_read(reader->rows_path, &reader->rows_fd, &rows_bytes, err);
+        status = hps_roots_open_read(options->roots, reader->rows_path, &reader->rows_fd,
+                                     &rows_bytes, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -229,7 +235,7 @@ static hps_status open_hugectr(struct hps_row_reader *reader, uint32_t dim_expec
                              reader->keys_path, keys_bytes, keys_bytes - keys_bytes % KEY_BYTES);
     }
     uint64_t n_rows = keys_bytes / KEY_BYTES;
-    uint64_t dim = dim_expected;
+    uint64_t dim = options->dim;
     if (dim == 0) {
         if (n_rows == 0 || rows_bytes % (n_rows * 4) != 0) {
             return hps_error_set(err, HPS_INVALID,
@@ -239,7 +245,7 @@ static hps_status open_hugectr(struct hps_row_reader *reader, uint32_t dim_expec
         }
         dim = rows_bytes / (n_rows * 4);
     }
-    status = check_dim(reader, dim, dim_expected, err);
+    status = check_dim(reader, dim, options->dim, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -257,8 +263,8 @@ static hps_status open_hugectr(struct hps_row_reader *reader, uint32_t dim_expec
     return HPS_OK;
 }
 
-static hps_status open_files(struct hps_row_reader *reader, const char *path, uint32_t dim_expected,
-                             struct hps_error *err)
+static hps_status open_files(struct hps_row_reader *reader, const char *path,
+                             const struct hps_row_options *options, struct hps_error *err)
 {
     hps_status status = make_paths(reader, path, err);
 
@@ -267,14 +273,14 @@ static hps_status open_files(struct hps_row_reader *reader, const char *path, ui
     }
     switch (reader->desc.form) {
     case HPS_ROW_FORM_HUGECTR:
-        return open_hugectr(reader, dim_expected, err);
+        return open_hugectr(reader, options, err);
     case HPS_ROW_FORM_NPY:
-        status = open_npy_rows(reader, dim_expected, err);
+        status = open_npy_rows(reader, options, err);
         break;
     default:
-        status = open_npy_rows(reader, dim_expected, err);
+        status = open_npy_rows(reader, options, err);
         if (status == HPS_OK) {
-            status = open_npy_keys(reader, err);
+            status = open_npy_keys(reader, options, err);
         }
         return status;
     }
@@ -294,7 +300,7 @@ hps_status hps_row_reader_open(const char *path, const struct hps_row_options *o
                options->key_bytes == KEY_BYTES);
     enum hps_row_form form = options->form;
     if (form == HPS_ROW_FORM_AUTO) {
-        hps_status status = detect_form(path, &form, err);
+        hps_status status = detect_form(path, options->roots, &form, err);
         if (status != HPS_OK) {
             return status;
         }
@@ -308,7 +314,7 @@ hps_status hps_row_reader_open(const char *path, const struct hps_row_options *o
     reader->desc.form = form;
     reader->key_bytes = options->key_bytes == 4 ? 4 : KEY_BYTES;
     reader->nan_allowed = options->nan_allowed;
-    hps_status status = open_files(reader, path, options->dim, err);
+    hps_status status = open_files(reader, path, options, err);
     if (status != HPS_OK) {
         hps_row_reader_close(reader);
         return status;

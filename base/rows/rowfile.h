@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/rows/roots.h"
 #include "base/status.h"
 #include "base/types.h"
 
@@ -37,6 +38,7 @@ struct hps_row_options {
     uint32_t dim;       /* values per row that the caller expects; 0: whatever the files say */
     uint32_t key_bytes; /* 8 (or 0); 4 keeps the low 32 bits (`supportlonglong` false) */
     bool nan_allowed;   /* otherwise a NaN or Inf fails the read and names its row */
+    const struct hps_roots *roots; /* that the files must be below, for the open alone; NULL: any */
 };
 
 struct hps_row_desc {

@@ -301,6 +301,11 @@ void catalog_load_again(struct hps_catalog *catalog);
  * INVALID, NOT_FOUND, PERMISSION, NO_MEMORY; out_source: hps_source_close */
 hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_load_request *request,
                                struct hps_source *out_source, struct hps_error *err) HPS_MUST_CHECK;
+/* Those that models[] names. May block; lock not held. Errors as above. */
+hps_status catalog_source_open_config(struct hps_catalog *catalog,
+                                      const struct hps_config_model *config,
+                                      struct hps_source *out_source, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* Are the configured files of a model with an active version those that are served? If not, set
  * drift, or awaits, and say so. Nobody else knows the catalog. */

@@ -721,7 +721,7 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
     struct hps_source source;
     struct hps_load *load = NULL;
     bool waits = false; /* for the load */
-    hps_status status = hps_source_open_config(config, &source, err);
+    hps_status status = catalog_source_open_config(catalog, config, &source, err);
     if (status == HPS_OK && awaited && activate_print(catalog, config->name, &source)) {
         hps_source_close(&source);
     } else if (status == HPS_OK) {

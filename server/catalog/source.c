@@ -14,57 +14,51 @@
 #include "server/catalog/internal.h"
 #include "server/update/position.h"
 
-/* Is `path` one of the roots or below it? Both resolved, so that no link leads out. */
-static bool below_root(const char *path, const char *root)
+/* A copy: no lock while the file system is asked. */
+static hps_status copy_roots(struct hps_catalog *catalog, struct hps_strings *out_roots,
+                             struct hps_error *err)
 {
-    char resolved[PATH_MAX];
-    if (realpath(root, resolved) == NULL) {
-        return false;
-    }
-    size_t size = strlen(resolved);
-    return strncmp(path, resolved, size) == 0 &&
-           (path[size] == '\0' || path[size] == '/' || strcmp(resolved, "/") == 0);
+    hps_lock_acquire(&catalog->lock);
+    hps_status status = hps_strings_copy(&catalog->model_roots, out_roots);
+    hps_lock_release(&catalog->lock);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(err, status, "no memory for server.model_roots");
 }
 
 /* A file or directory that must be below one of the roots, whatever links lead there. `what` it is,
  * for messages. */
-static hps_status check_path(const struct hps_strings *roots, const char *what, const char *path,
-                             char out_resolved[PATH_MAX], struct hps_error *err)
+static hps_status check_path(const struct hps_strings *names, const struct hps_roots *roots,
+                             const char *what, const char *path, char out_resolved[PATH_MAX],
+                             struct hps_error *err)
 {
-    bool allowed = false;
-    bool there = realpath(path, out_resolved) != NULL;
-    if (!there) {
-        snprintf(out_resolved, PATH_MAX, "%s", path);
+    hps_status status = hps_roots_resolve(roots, path, out_resolved, err);
+    if (status == HPS_OK) {
+        return HPS_OK;
     }
-    for (size_t i = 0; i < roots->n && !allowed; i++) {
-        allowed = below_root(out_resolved, roots->items[i]);
-    }
-    if (!there) {
+    if (status != HPS_PERMISSION || realpath(path, out_resolved) == NULL) {
         return hps_error_set(err, HPS_NOT_FOUND,
                              "%s \"%s\" does not exist, or hpsd may not read it", what, path);
     }
-    if (!allowed) {
-        return hps_error_set(
-            err, HPS_PERMISSION,
-            "%s \"%s\" is not below any of server.model_roots (%zu; first \"%s\"); put it below "
-            "one of them, or add its parent to server.model_roots and reload hpsd (SIGHUP)",
-            what, path, roots->n, roots->n > 0 ? roots->items[0] : "");
-    }
-    return HPS_OK;
+    return hps_error_set(
+        err, HPS_PERMISSION,
+        "%s \"%s\" is not below any of server.model_roots (%zu; first \"%s\"); put it below "
+        "one of them, or add its parent to server.model_roots and reload hpsd (SIGHUP)",
+        what, path, names->n, names->n > 0 ? names->items[0] : "");
 }
 
 /* The files of a table by the path that the request has for them: of a pair also what both have in
  * common. Their names stay as they are, as other files stand beside them. */
-static hps_status check_table(const struct hps_strings *roots, const struct hps_source_named *table,
-                              char out_path[PATH_MAX], struct hps_error *err)
+static hps_status check_table(const struct hps_strings *names, const struct hps_roots *roots,
+                              const struct hps_source_named *table, char out_path[PATH_MAX],
+                              struct hps_error *err)
 {
     char resolved[PATH_MAX];
-    hps_status status = check_path(roots, "path", table->path, resolved, err);
+    hps_status status = check_path(names, roots, "path", table->path, resolved, err);
     if (status == HPS_NOT_FOUND) {
         char rows[PATH_MAX];
         int n = snprintf(rows, sizeof(rows), "%s.rows.npy", table->path);
         if (n > 0 && n < PATH_MAX && realpath(rows, resolved) != NULL) {
-            status = check_path(roots, "path", rows, resolved, err);
+            status = check_path(names, roots, "path", rows, resolved, err);
         }
     }
     if (status != HPS_OK) {
@@ -74,7 +68,8 @@ static hps_status check_table(const struct hps_strings *roots, const struct hps_
     return HPS_OK;
 }
 
-static hps_status open_tables(const struct hps_strings *roots,
+/* takes `roots` */
+static hps_status open_tables(const struct hps_strings *names, struct hps_roots *roots,
                               const struct hps_load_request *request,
                               const struct hps_config_model *model, struct hps_source *out_source,
                               struct hps_error *err)
@@ -91,15 +86,31 @@ static hps_status open_tables(const struct hps_strings *roots,
         }
         for (size_t i = 0; status == HPS_OK && i < request->n_tables; i++) {
             tables[i] = (struct hps_source_named){request->tables[i].name, paths[i]};
-            status = check_table(roots, &request->tables[i], paths[i], err);
+            status = check_table(names, roots, &request->tables[i], paths[i], err);
         }
     }
     if (status == HPS_OK) {
-        status = hps_source_open_tables(tables, request->n_tables, model, out_source, err);
+        status = hps_source_open_tables(roots, tables, request->n_tables, model, out_source, err);
+    } else {
+        hps_roots_close(roots);
     }
     hps_free(paths);
     hps_free(tables);
     return status;
+}
+
+/* takes `roots` */
+static hps_status open_dir(const struct hps_strings *names, struct hps_roots *roots,
+                           const char *directory, const struct hps_config_model *model,
+                           struct hps_source *out_source, struct hps_error *err)
+{
+    char resolved[PATH_MAX];
+    hps_status status = check_path(names, roots, "directory", directory, resolved, err);
+    if (status != HPS_OK) {
+        hps_roots_close(roots);
+        return status;
+    }
+    return hps_source_open_dir(roots, resolved, model, out_source, err);
 }
 
 hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_load_request *request,
@@ -107,23 +118,33 @@ hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_loa
 {
     const struct hps_config_model *model =
         hps_config_model_find(catalog->options.config, request->model);
-    char resolved[PATH_MAX];
-    struct hps_strings roots; /* a copy: no lock while the file system is asked */
-    hps_lock_acquire(&catalog->lock);
-    hps_status status = hps_strings_copy(&catalog->model_roots, &roots);
-    hps_lock_release(&catalog->lock);
+    struct hps_strings names;
+    struct hps_roots *roots = NULL;
+    hps_status status = copy_roots(catalog, &names, err);
     if (status != HPS_OK) {
-        return hps_error_set(err, status, "no memory for server.model_roots");
+        return status;
     }
-    if (request->n_tables > 0) {
-        status = open_tables(&roots, request, model, out_source, err);
-    } else {
-        status = check_path(&roots, "directory", request->directory, resolved, err);
-        if (status == HPS_OK) {
-            status = hps_source_open_dir(resolved, model, out_source, err);
-        }
+    status = hps_roots_open("server.model_roots", (const char *const *)names.items, names.n, &roots,
+                            err);
+    if (status == HPS_OK) {
+        status = request->n_tables > 0
+                     ? open_tables(&names, roots, request, model, out_source, err)
+                     : open_dir(&names, roots, request->directory, model, out_source, err);
     }
-    hps_strings_fini(&roots);
+    hps_strings_fini(&names);
+    return status;
+}
+
+hps_status catalog_source_open_config(struct hps_catalog *catalog,
+                                      const struct hps_config_model *config,
+                                      struct hps_source *out_source, struct hps_error *err)
+{
+    struct hps_strings names;
+    hps_status status = copy_roots(catalog, &names, err);
+    if (status == HPS_OK) {
+        status = hps_source_open_config(&names, config, out_source, err);
+        hps_strings_fini(&names);
+    }
     return status;
 }
 
@@ -191,7 +212,7 @@ void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model
     if (model->config == NULL || entry == NULL) {
         return;
     }
-    if (hps_source_open_config(model->config, &source, &err) != HPS_OK) {
+    if (hps_source_open_config(&catalog->model_roots, model->config, &source, &err) != HPS_OK) {
         log_unread(config, model, &err);
         return;
     }

@@ -234,8 +234,8 @@ static hps_status load_table(struct loader_run *run, uint32_t i, struct hps_erro
     atomic_store(&run->progress->table, i);
     hps_status status = loader_batch_room(run, table, err);
     if (status == HPS_OK && run->source->dir != NULL) {
-        status = hps_manifest_check_files(&run->source->manifest, table->name, run->source->dir,
-                                          &run->progress->cancel, err);
+        status = hps_manifest_check_files(&run->source->manifest, table->name, run->source->roots,
+                                          run->source->dir, &run->progress->cancel, err);
     }
     if (status == HPS_OK) {
         status = loader_open_reader(run->env, from, &reader, err);

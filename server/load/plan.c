@@ -41,7 +41,8 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
     const struct hps_row_options options = {.form = table->files.form,
                                             .dim = table->dim,
                                             .key_bytes = env->key_bytes,
-                                            .nan_allowed = env->nan_allowed};
+                                            .nan_allowed = env->nan_allowed,
+                                            .roots = table->files.roots};
     hps_status status = hps_row_reader_open(table->files.path, &options, out_reader, err);
     if (status != HPS_OK) {
         return hps_error_prefix(err, status, "table \"%s\"", table->files.name);

@@ -21,6 +21,7 @@ void hps_source_close(struct hps_source *source)
     hps_free(source->text);
     hps_free(source->dir);
     hps_manifest_close(&source->manifest);
+    hps_roots_close(source->roots);
     memset(source, 0, sizeof(*source));
 }
 
@@ -110,13 +111,15 @@ static hps_status source_from_dir(struct hps_source *source, struct hps_model_di
     return status == HPS_OK ? source_print(source, err) : status;
 }
 
-hps_status hps_source_open_dir(const char *path, const struct hps_config_model *model,
-                               struct hps_source *out_source, struct hps_error *err)
+hps_status hps_source_open_dir(struct hps_roots *roots, const char *path,
+                               const struct hps_config_model *model, struct hps_source *out_source,
+                               struct hps_error *err)
 {
-    struct hps_source source = {0};
+    struct hps_source source = {.roots = roots};
     struct hps_model_dir dir;
-    hps_status status = hps_model_dir_open(path, &dir, err);
+    hps_status status = hps_model_dir_open(path, roots, &dir, err);
     if (status != HPS_OK) {
+        hps_source_close(&source);
         return status;
     }
     status = hps_manifest_open(&dir, &source.manifest, err);
@@ -140,7 +143,7 @@ static hps_status source_add(struct hps_source *source, const char *name, const 
 {
     struct hps_source_table *to = &source->tables[source->n_tables];
     HPS_ASSERT(to->files.name == NULL); /* zeroed: the caller has made room for it */
-    hps_status status = hps_model_table_open(name, path, &to->files, err);
+    hps_status status = hps_model_table_open(name, path, source->roots, &to->files, err);
     if (status != HPS_OK) {
         return hps_error_prefix(err, status, "table \"%s\"", name);
     }
@@ -169,11 +172,34 @@ static hps_status source_finish(struct hps_source *source, hps_status status,
     return HPS_OK;
 }
 
-hps_status hps_source_open_config(const struct hps_config_model *model,
+/* The directory that holds what `path` leads to. One that leads nowhere adds nothing: the open says
+ * so. */
+static hps_status add_root_of(struct hps_roots *roots, const char *path, struct hps_error *err)
+{
+    char resolved[PATH_MAX];
+    if (realpath(path, resolved) == NULL && !hps_source_canonical(path, resolved)) {
+        return HPS_OK; /* not the common prefix of a pair either */
+    }
+    char *slash = strrchr(resolved, '/');
+    HPS_ASSERT(slash != NULL);
+    slash[slash == resolved ? 1 : 0] = '\0';
+    return hps_roots_add(roots, resolved, err);
+}
+
+hps_status hps_source_open_config(const struct hps_strings *model_roots,
+                                  const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
 {
     struct hps_source source = {0};
-    hps_status status = HPS_OK;
+    hps_status status =
+        hps_roots_open("server.model_roots", (const char *const *)model_roots->items,
+                       model_roots->n, &source.roots, err);
+    for (size_t i = 0; status == HPS_OK && i < model->n_tables; i++) {
+        status = add_root_of(source.roots, model->tables[i].path, err);
+    }
+    if (status != HPS_OK) {
+        return source_finish(&source, status, out_source, err);
+    }
     source.text = hps_strdup(model->n_tables == 1 ? model->tables[0].path : "models[]");
     source.tables = hps_calloc(model->n_tables, sizeof(*source.tables));
     if (source.text == NULL || source.tables == NULL) {
@@ -211,14 +237,14 @@ static char *named_text(const struct hps_source_named *tables, size_t n_tables)
                          : hps_file_path("%s and %zu more", tables[0].path, n_tables - 1);
 }
 
-hps_status hps_source_open_tables(const struct hps_source_named *tables, size_t n_tables,
-                                  const struct hps_config_model *model,
+hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_source_named *tables,
+                                  size_t n_tables, const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
 {
-    struct hps_source source = {0};
+    struct hps_source source = {.roots = roots};
     hps_status status = check_named(tables, n_tables, err);
     if (status != HPS_OK) {
-        return status;
+        return source_finish(&source, status, out_source, err);
     }
     source.text = named_text(tables, n_tables);
     source.tables = hps_calloc(n_tables, sizeof(*source.tables));

@@ -24,8 +24,9 @@ struct hps_source_table {
 };
 
 struct hps_source {
-    char *text; /* for people: the directory, or the configuration's name */
-    char *dir;  /* NULL when the tables lie in several places */
+    struct hps_roots *roots; /* that its files are read below */
+    char *text;              /* for people: the directory, or the configuration's name */
+    char *dir;               /* NULL when the tables lie in several places */
     struct hps_source_table *tables;
     uint32_t n_tables;
     struct hps_manifest manifest;
@@ -33,10 +34,12 @@ struct hps_source {
 };
 
 /* The tables of a directory, in the manifest's order where there is one, else by name. Default rows
- * come from `model` (may be NULL) where it has a table of that name. out_source is owned by the
- * caller: hps_source_close. */
-hps_status hps_source_open_dir(const char *dir, const struct hps_config_model *model,
-                               struct hps_source *out_source, struct hps_error *err) HPS_MUST_CHECK;
+ * come from `model` (may be NULL) where it has a table of that name. Nothing is read that is not
+ * below one of `roots`, whatever links are in the directory; takes `roots`, on an error too (NULL:
+ * any file may be read). out_source is owned by the caller: hps_source_close. */
+hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
+                               const struct hps_config_model *model, struct hps_source *out_source,
+                               struct hps_error *err) HPS_MUST_CHECK;
 /* A table and where its files are, as hps_model_table_open takes them. */
 struct hps_source_named {
     const char *name;
@@ -45,13 +48,16 @@ struct hps_source_named {
 
 /* Tables that lie anywhere, under the names that they are to have, in this order. Widths and
  * default rows come from `model` (may be NULL). A manifest beside them is not read, as for
- * models[]. error   also INVALID: no table, too many, a name twice */
-hps_status hps_source_open_tables(const struct hps_source_named *tables, size_t n_tables,
-                                  const struct hps_config_model *model,
+ * models[]. takes `roots`, as above. error   also INVALID: no table, too many, a name twice */
+hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_source_named *tables,
+                                  size_t n_tables, const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The tables of models[], in its order. */
-hps_status hps_source_open_config(const struct hps_config_model *model,
+/* The tables of models[], in its order. A path that stands there is the operator's own word, and
+ * followed wherever it leads; what lies in a directory so named must be below one of `model_roots`,
+ * or of the directory that the path leads into. */
+hps_status hps_source_open_config(const struct hps_strings *model_roots,
+                                  const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Absolute, without links in the directories above the last name: the same for whoever names a

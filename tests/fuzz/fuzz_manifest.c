@@ -83,14 +83,14 @@ static void check_dir(const struct hps_manifest *manifest)
     struct hps_model_dir dir = {0};
     struct hps_error err = {0};
 
-    HPS_ASSERT(hps_model_dir_open(path, &dir, &err) == HPS_OK && dir.n_tables == 2);
+    HPS_ASSERT(hps_model_dir_open(path, NULL, &dir, &err) == HPS_OK && dir.n_tables == 2);
     hps_status status = hps_manifest_check_dir(manifest, &dir, &err);
     HPS_ASSERT(status == HPS_OK || err.text[0] != '\0');
     for (size_t i = 0; i < dir.n_tables; i++) {
         const char *name = dir.tables[i].name;
         hps_ignore(hps_manifest_check_table(manifest, name, &desc, &err));
         hps_ignore(hps_manifest_check_sizes(manifest, name, path, &err));
-        hps_ignore(hps_manifest_check_files(manifest, name, path, NULL, &err));
+        hps_ignore(hps_manifest_check_files(manifest, name, NULL, path, NULL, &err));
     }
     hps_model_dir_close(&dir);
 }

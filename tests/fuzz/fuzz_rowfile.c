@@ -131,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     hps_tmpdir_mkdir(&place_dir, "dir");
     uint8_t mode = script_u8(&script);
     write_files(mode, &script);
-    hps_status status = hps_model_dir_open(hps_tmpdir_join(&place_dir, "dir"), &dir, &err);
+    hps_status status = hps_model_dir_open(hps_tmpdir_join(&place_dir, "dir"), NULL, &dir, &err);
     HPS_ASSERT(status == HPS_OK && dir.n_tables >= 1 && dir.n_tables <= 2);
     HPS_ASSERT(hps_model_fingerprint(dir.tables, dir.n_tables, &print, &err) == HPS_OK);
     for (size_t i = 0; i < dir.n_tables; i++) {

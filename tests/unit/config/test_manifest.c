@@ -186,20 +186,20 @@ static void test_open_when_directory_says_nothing_then_no_tables(void **state)
     struct hps_model_dir model = {0};
     struct hps_manifest manifest = {0};
     hps_tmpdir_write(&dir, "feature_0.npy", "x", 1);
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
     assert_int_equal(hps_manifest_open(&model, &manifest, NULL), HPS_OK);
     assert_int_equal(manifest.n_tables, 0);
     assert_int_equal(hps_manifest_check_dir(&manifest, &model, NULL), HPS_OK);
     hps_model_dir_close(&model);
     static const char config[] = "{\"categorical_cardinalities\": [3], \"embedding_dim\": [2]}";
     hps_tmpdir_write(&dir, "config.json", config, sizeof(config) - 1);
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
     assert_int_equal(hps_manifest_open(&model, &manifest, NULL), HPS_OK);
     assert_int_equal(manifest.n_tables, 1);
     hps_manifest_close(&manifest);
     put("{\"tables\": [{\"name\": \"z\"}]}");
     hps_model_dir_close(&model);
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
     assert_int_equal(hps_manifest_open(&model, &manifest, NULL), HPS_OK);
     assert_string_equal(manifest.tables[0].name, "z"); /* manifest.json first */
     hps_manifest_close(&manifest);
@@ -212,7 +212,7 @@ static void expect_dir(const char *json, hps_status status, const char *text)
     struct hps_manifest manifest = {0};
     struct hps_error err = {0};
     put(json);
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
     assert_int_equal(hps_manifest_open(&model, &manifest, NULL), HPS_OK);
     assert_int_equal(hps_manifest_check_dir(&manifest, &model, &err), status);
     if (strstr(err.text, text) == NULL) {
@@ -274,14 +274,17 @@ static void test_check_files_when_one_bit_flips_then_data_loss(void **state)
     struct hps_error err = {0};
     atomic_bool cancel = false;
     hps_tmpdir_write(&dir, "f", data, sizeof(data));
-    assert_int_equal(hps_manifest_check_files(&manifest, "a", dir.path, &cancel, &err), HPS_OK);
-    assert_int_equal(hps_manifest_check_files(&manifest, "b", dir.path, &cancel, &err), HPS_OK);
+    assert_int_equal(hps_manifest_check_files(&manifest, "a", NULL, dir.path, &cancel, &err),
+                     HPS_OK);
+    assert_int_equal(hps_manifest_check_files(&manifest, "b", NULL, dir.path, &cancel, &err),
+                     HPS_OK);
     data[7] ^= 1;
     hps_tmpdir_write(&dir, "f", data, sizeof(data));
-    assert_int_equal(hps_manifest_check_files(&manifest, "a", dir.path, NULL, &err), HPS_DATA_LOSS);
+    assert_int_equal(hps_manifest_check_files(&manifest, "a", NULL, dir.path, NULL, &err),
+                     HPS_DATA_LOSS);
     assert_non_null(strstr(err.text, "/f: CRC-32C"));
     atomic_store(&cancel, true);
-    assert_int_equal(hps_manifest_check_files(&manifest, "a", dir.path, &cancel, &err),
+    assert_int_equal(hps_manifest_check_files(&manifest, "a", NULL, dir.path, &cancel, &err),
                      HPS_CANCELLED);
 }
 

@@ -29,7 +29,7 @@ static void expect_refused(hps_status status, const char *text)
 {
     struct hps_model_dir model = {0};
     struct hps_error err = {0};
-    assert_int_equal(hps_model_dir_open(dir.path, &model, &err), status);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, &err), status);
     assert_null(model.tables);
     if (strstr(err.text, text) == NULL) {
         fail_msg("'%s' is not in '%s'", text, err.text);
@@ -55,7 +55,7 @@ static void test_open_when_all_forms_then_tables_by_name(void **state)
     struct hps_model_dir model = {0};
     char path[HPS_TMPDIR_PATH_MAX + 2];
     (void)snprintf(path, sizeof(path), "%s//", dir.path);
-    assert_int_equal(hps_model_dir_open(path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(path, NULL, &model, NULL), HPS_OK);
     assert_string_equal(model.path, dir.path);
     assert_int_equal(model.n_tables, 3);
     assert_string_equal(model.tables[0].name, "ads");
@@ -83,7 +83,7 @@ static void test_open_when_dle_checkpoint_then_by_number(void **state)
     }
     touch("config.json");
     struct hps_model_dir model = {0};
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
     assert_int_equal(model.n_tables, 12);
     assert_non_null(model.dle_path);
     for (int i = 0; i < 12; i++) {
@@ -95,7 +95,7 @@ static void test_open_when_dle_checkpoint_then_by_number(void **state)
     assert_int_equal(unlink(hps_tmpdir_join(&dir, "feature_4.npy")), 0);
     expect_refused(HPS_INVALID, "'feature_5.npy' where");
     assert_int_equal(unlink(hps_tmpdir_join(&dir, "config.json")), 0);
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK); /* plain tables */
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK); /* plain tables */
     assert_int_equal(model.n_tables, 11);
     hps_model_dir_close(&model);
 }
@@ -113,7 +113,7 @@ static void test_open_when_names_mix_then_one_total_order(void **state)
         touch(name);
     }
     struct hps_model_dir model = {0};
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
     for (size_t i = 0; i < 7; i++) {
         assert_string_equal(model.tables[i].name, order[i]);
     }
@@ -151,8 +151,8 @@ static void test_open_when_ambiguous_or_half_then_invalid(void **state)
     touch("b.ad.npy");
     expect_refused(HPS_INVALID, "table name 'b.ad'");
     struct hps_model_dir model = {0};
-    assert_int_equal(hps_model_dir_open("/no/such/dir", &model, NULL), HPS_NOT_FOUND);
-    assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "u/key"), &model, NULL),
+    assert_int_equal(hps_model_dir_open("/no/such/dir", NULL, &model, NULL), HPS_NOT_FOUND);
+    assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "u/key"), NULL, &model, NULL),
                      HPS_NOT_FOUND);
 }
 
@@ -181,18 +181,19 @@ static void test_table_when_given_by_path_then_its_form(void **state)
     struct hps_model_table table = {0};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_int_equal(
-            hps_model_table_open("x", hps_tmpdir_join(&dir, cases[i].name), &table, NULL), HPS_OK);
+            hps_model_table_open("x", hps_tmpdir_join(&dir, cases[i].name), NULL, &table, NULL),
+            HPS_OK);
         assert_int_equal(table.form, cases[i].form);
         assert_string_equal(table.path, hps_tmpdir_join(&dir, cases[i].path));
         assert_string_equal(table.name, "x");
         hps_model_table_close(&table);
     }
     struct hps_error err = {0};
-    assert_int_equal(hps_model_table_open("x", hps_tmpdir_join(&dir, "e"), &table, &err),
+    assert_int_equal(hps_model_table_open("x", hps_tmpdir_join(&dir, "e"), NULL, &table, &err),
                      HPS_INVALID);
-    assert_int_equal(hps_model_table_open("x", hps_tmpdir_join(&dir, "f"), &table, &err),
+    assert_int_equal(hps_model_table_open("x", hps_tmpdir_join(&dir, "f"), NULL, &table, &err),
                      HPS_NOT_FOUND);
-    assert_int_equal(hps_model_table_open("x.y", hps_tmpdir_join(&dir, "d"), &table, &err),
+    assert_int_equal(hps_model_table_open("x.y", hps_tmpdir_join(&dir, "d"), NULL, &table, &err),
                      HPS_INVALID);
     assert_null(table.path);
 }
@@ -222,7 +223,7 @@ static void set_mtime(const char *name, time_t seconds, long nanoseconds)
 static void print_of(struct hps_fingerprint *print)
 {
     struct hps_model_dir model = {0};
-    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
     assert_int_equal(hps_model_fingerprint(model.tables, model.n_tables, print, NULL), HPS_OK);
     hps_model_dir_close(&model);
 }
@@ -275,13 +276,13 @@ static void open_and_print(void *ctx)
     struct hps_model_dir model = {0};
     struct hps_model_table table = {0};
     struct hps_fingerprint print;
-    hps_status status = hps_model_dir_open(dir.path, &model, NULL);
+    hps_status status = hps_model_dir_open(dir.path, NULL, &model, NULL);
     if (status == HPS_OK) {
         status = hps_model_fingerprint(model.tables, model.n_tables, &print, NULL);
     }
     hps_model_dir_close(&model);
     if (status == HPS_OK) {
-        status = hps_model_table_open("x", hps_tmpdir_join(&dir, "p"), &table, NULL);
+        status = hps_model_table_open("x", hps_tmpdir_join(&dir, "p"), NULL, &table, NULL);
     }
     hps_model_table_close(&table);
     assert_true(status == HPS_OK || status == HPS_NO_MEMORY);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <pthread.h>
 #include <sched.h>
@@ -672,6 +673,10 @@ static void test_load_when_bad_then_nothing_changes(void **state)
     struct hps_load *one = NULL;
     assert_int_equal(hps_catalog_load(rig->catalog, &outside, &one, &err), HPS_PERMISSION);
     assert_non_null(strstr(err.text, "model_roots"));
+    hps_tmpdir_mkdir(&rig->dir, "linked");
+    assert_int_equal(symlink("/etc/passwd", hps_tmpdir_join(&rig->dir, "linked/items.npy")), 0);
+    assert_int_equal(load(rig, "linked", 0, true, &load_state, &err), HPS_PERMISSION);
+    assert_non_null(strstr(err.text, "items.npy leads to /etc/passwd"));
     const struct hps_load_request name = {.model = "../m", .directory = rig->dir.path};
     assert_int_equal(hps_catalog_load(rig->catalog, &name, &one, &err), HPS_INVALID);
     struct hps_load_request texts = {.model = "m", .directory = rig->dir.path, .label = "a\xff"};

@@ -300,7 +300,7 @@ static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_ref
     assert_int_equal(hps_host_map_open(env.host_bytes_max, &store, &err), HPS_OK);
     hps_stores_add(&env.stores, store);
     write_table(&dir, 1);
-    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
+    assert_int_equal(hps_source_open_dir(NULL, hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
                      HPS_OK);
     struct hps_version *version = hps_version_new("m", 1, 1);
     assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
@@ -336,7 +336,7 @@ static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_belo
     hps_stores_add(&env.stores, hps_fake_store_new(&disk));
     hps_fake_fail(hps_stores_host(&env.stores), HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, 0, 1, 0);
     write_table(&dir, 1);
-    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
+    assert_int_equal(hps_source_open_dir(NULL, hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
                      HPS_OK);
     struct hps_version *version = hps_version_new("m", 1, 1);
     assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
@@ -395,7 +395,7 @@ static hps_status load_shared(struct shared_load *load, double ratio, struct hps
     hps_tmpdir_mkdir(&dir, "model");
     env.spill_dir = dir.path;
     write_table(&dir, 1);
-    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, err),
+    assert_int_equal(hps_source_open_dir(NULL, hps_tmpdir_join(&dir, "model"), NULL, &source, err),
                      HPS_OK);
     struct hps_version *version = hps_version_new("m", 1, 1);
     assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, err), HPS_OK);

@@ -78,16 +78,16 @@ static void test_tables_when_named_then_they_have_names_order_and_a_print_of_any
     const struct hps_source_named by_link[] = {{"users", ways[0]}, {"items", ways[1]}};
     const struct hps_source_named by_path[] = {{"users", resolved[0]}, {"items", resolved[1]}};
     const struct hps_source_named swapped[] = {{"items", ways[0]}, {"users", ways[1]}};
-    assert_int_equal(hps_source_open_tables(by_link, 2, NULL, &source, &err), HPS_OK);
+    assert_int_equal(hps_source_open_tables(NULL, by_link, 2, NULL, &source, &err), HPS_OK);
     assert_int_equal(source.n_tables, 2);
     assert_string_equal(source.tables[0].files.name, "users");
     assert_string_equal(source.tables[1].files.name, "items");
-    assert_int_equal(hps_source_open_tables(by_path, 2, NULL, &other, &err), HPS_OK);
+    assert_int_equal(hps_source_open_tables(NULL, by_path, 2, NULL, &other, &err), HPS_OK);
     assert_string_not_equal(source.print.text, other.print.text);
     assert_true(hps_source_has_print(&source, source.print.text));
     assert_true(hps_source_has_print(&source, other.print.text));
     hps_source_close(&other);
-    assert_int_equal(hps_source_open_tables(swapped, 2, NULL, &other, &err), HPS_OK);
+    assert_int_equal(hps_source_open_tables(NULL, swapped, 2, NULL, &other, &err), HPS_OK);
     assert_false(hps_source_has_print(&source, other.print.text));
     hps_source_close(&other);
     hps_source_close(&source);
@@ -100,13 +100,59 @@ static void test_tables_when_none_or_a_name_twice_then_refused(void **state)
     const struct hps_source_named twice[] = {{"a", "/x"}, {"b", "/y"}, {"a", "/z"}};
     struct hps_source source;
     struct hps_error err;
-    assert_int_equal(hps_source_open_tables(twice, 0, NULL, &source, &err), HPS_INVALID);
-    assert_int_equal(hps_source_open_tables(twice, HPS_MODEL_TABLES_MAX + 1, NULL, &source, &err),
-                     HPS_INVALID);
-    assert_int_equal(hps_source_open_tables(twice, 3, NULL, &source, &err), HPS_INVALID);
+    assert_int_equal(hps_source_open_tables(NULL, twice, 0, NULL, &source, &err), HPS_INVALID);
+    assert_int_equal(
+        hps_source_open_tables(NULL, twice, HPS_MODEL_TABLES_MAX + 1, NULL, &source, &err),
+        HPS_INVALID);
+    assert_int_equal(hps_source_open_tables(NULL, twice, 3, NULL, &source, &err), HPS_INVALID);
     assert_non_null(strstr(err.text, "\"a\" twice: /x and /z"));
-    assert_int_equal(hps_source_open_tables(twice, 2, NULL, &source, &err), HPS_NOT_FOUND);
+    assert_int_equal(hps_source_open_tables(NULL, twice, 2, NULL, &source, &err), HPS_NOT_FOUND);
     assert_non_null(strstr(err.text, "table \"a\""));
+}
+
+/* Of a model directory that somebody else has written. */
+static void test_config_when_a_file_of_it_is_a_link_out_then_refused(void **state)
+{
+    (void)state;
+    struct hps_tmpdir dir;
+    struct hps_source source;
+    struct hps_error err;
+    char path[PATH_MAX], rows[PATH_MAX], roots_path[PATH_MAX];
+    hps_tmpdir_open(&dir);
+    hps_tmpdir_mkdir(&dir, "models");
+    hps_tmpdir_mkdir(&dir, "disk");
+    hps_tmpdir_mkdir(&dir, "disk/2");
+    hps_tmpdir_write(&dir, "secret", "0123456789abcdef", 16);
+    write_hugectr(&dir, "disk/2/t");
+    (void)snprintf(path, PATH_MAX, "%s", hps_tmpdir_join(&dir, "models/t"));
+    (void)snprintf(rows, PATH_MAX, "%s", hps_tmpdir_join(&dir, "disk/2/t/emb_vector"));
+    (void)snprintf(roots_path, PATH_MAX, "%s", hps_tmpdir_join(&dir, "models"));
+    assert_int_equal(symlink("../disk/2/t", path), 0);
+    struct hps_config_table table = {.name = (char[]){"t"}, .path = path, .dim = 2};
+    struct hps_config_model model = {.tables = &table, .n_tables = 1};
+    char *items[] = {roots_path};
+    const struct hps_strings roots = {.items = items, .n = 1};
+    /* The path itself is the operator's, wherever it leads. */
+    assert_int_equal(hps_source_open_config(&roots, &model, &source, &err), HPS_OK);
+    /* What it meets there is not, at the open or later. */
+    assert_int_equal(unlink(rows), 0);
+    assert_int_equal(symlink("../../../secret", rows), 0);
+    assert_int_equal(hps_source_check_unchanged(&source.tables[0], &err), HPS_PERMISSION);
+    hps_source_close(&source);
+    assert_int_equal(hps_source_open_config(&roots, &model, &source, &err), HPS_PERMISSION);
+    assert_non_null(strstr(err.text, "server.model_roots"));
+    /* Blobs that versions share lie beside them, or in another root. */
+    assert_int_equal(unlink(rows), 0);
+    hps_tmpdir_write(&dir, "disk/2/blob", "0123456789abcdef", 16);
+    assert_int_equal(symlink("../blob", rows), 0);
+    assert_int_equal(hps_source_open_config(&roots, &model, &source, &err), HPS_OK);
+    hps_source_close(&source);
+    assert_int_equal(unlink(rows), 0);
+    hps_tmpdir_write(&dir, "models/blob", "0123456789abcdef", 16);
+    assert_int_equal(symlink("../../../models/blob", rows), 0);
+    assert_int_equal(hps_source_open_config(&roots, &model, &source, &err), HPS_OK);
+    hps_source_close(&source);
+    hps_tmpdir_close(&dir);
 }
 
 int main(void)
@@ -114,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_canonical_when_ways_differ_then_the_path_is_one),
         cmocka_unit_test(test_tables_when_named_then_they_have_names_order_and_a_print_of_any_way),
+        cmocka_unit_test(test_config_when_a_file_of_it_is_a_link_out_then_refused),
         cmocka_unit_test(test_tables_when_none_or_a_name_twice_then_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
