@@ -427,7 +427,9 @@ static int serve(const struct hps_options *options, struct hps_config *config)
     struct hps_error err = {0};
     struct hps_state_dir state;
     if (hps_state_dir_open(config->server.state_dir, &state, &err) != HPS_OK) {
-        return complain(&err, err.status == HPS_BUSY ? EXIT_TAKEN : EXIT_FATAL);
+        return complain(&err, err.status == HPS_BUSY      ? EXIT_TAKEN
+                              : err.status == HPS_INVALID ? EXIT_USAGE
+                                                          : EXIT_FATAL);
     }
     int code = serve_with_stores(options, config, &state);
     hps_state_dir_close(&state);

@@ -16,7 +16,11 @@ struct hps_state_dir {
     char instance[HPS_INSTANCE_CHARS + 1]; /* hex, at random; the same at each start */
 };
 
-/* error   BUSY: another process holds it (names its pid); PERMISSION, IO, NO_MEMORY */
+/* No link in the directory is followed.
+ *
+ * error   BUSY: another process holds it (names its pid); INVALID: root would work in
+ * a directory of another user; PERMISSION, IO, NO_MEMORY
+ */
 hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
                               struct hps_error *err) HPS_MUST_CHECK;
 void hps_state_dir_close(struct hps_state_dir *state);

@@ -8,8 +8,10 @@
  * lock; written by rocksdb-sync, and by whoever drops such a family.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backends/rocksdb/internal.h"
@@ -18,27 +20,22 @@
 #include "base/log.h"
 #include "base/rows/fileio.h"
 
-static char *damaged_path(const struct hps_rocksdb *store)
-{
-    return hps_rocksdb_dir_join(store->dir.dir, "hpsd.damaged");
-}
+#define LIST "hpsd.damaged"
 
 char *hps_rocksdb_damaged_read(const struct hps_rocksdb *store, struct hps_error *err,
                                hps_status *out_status)
 {
-    char *path = damaged_path(store);
     char *names = NULL;
-    uint64_t bytes = 0;
+    struct stat info;
     int fd = -1;
-    hps_status status =
-        path != NULL ? hps_file_open_read(path, &fd, &bytes, err) : hps_rocksdb_fail_memory(err);
+    hps_status status = hps_dir_open_file(&store->dir.at, LIST, O_RDONLY, &fd, err);
     if (status == HPS_OK) {
+        size_t bytes = fstat(fd, &info) == 0 ? (size_t)info.st_size : 0;
         names = hps_calloc(1, bytes + 1);
-        status = names != NULL ? hps_file_pread(fd, path, names, bytes, 0, err)
+        status = names != NULL ? hps_file_pread(fd, LIST, names, bytes, 0, err)
                                : hps_rocksdb_fail_memory(err);
         close(fd);
     }
-    hps_free(path);
     *out_status = status == HPS_NOT_FOUND ? HPS_OK : status;
     return names;
 }
@@ -63,7 +60,7 @@ hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error
     for (const struct hps_rocksdb_family *f = store->families; f != NULL; f = f->next) {
         size += f->damaged ? strlen(f->name) + 1 : 0;
     }
-    char *path = damaged_path(store);
+    char *path = hps_rocksdb_dir_join(store->dir.dir, LIST);
     char *names = hps_alloc(size + 1);
     hps_status status = path != NULL && names != NULL ? HPS_OK : hps_rocksdb_fail_memory(err);
     size_t at = 0;
@@ -76,7 +73,7 @@ hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error
     HPS_ASSERT(status != HPS_OK || at == size);
     if (status == HPS_OK && size > 0) {
         status = hps_file_replace(path, names, size, err);
-    } else if (status == HPS_OK && unlink(path) != 0 && errno != ENOENT) {
+    } else if (status == HPS_OK && unlinkat(store->dir.at.fd, LIST, 0) != 0 && errno != ENOENT) {
         status = hps_rocksdb_dir_fail(err, "cannot remove", path);
     }
     hps_free(names);

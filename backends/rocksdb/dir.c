@@ -7,7 +7,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,9 @@
 #include "base/heap.h"
 #include "base/lock.h"
 
-#define GIB (UINT64_C(1) << 30)
+#define GIB     (UINT64_C(1) << 30)
+#define BALLAST "hpsd.ballast"
+#define LOCK    "hpsd.lock"
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -46,20 +47,25 @@ char *hps_rocksdb_dir_join(const char *dir, const char *name)
     return path;
 }
 
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw)
-{
-    (void)info;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
 hps_status hps_rocksdb_dir_remove_tree(const char *path, struct hps_error *err)
 {
-    if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT) {
-        return hps_rocksdb_dir_fail(err, "cannot remove", path);
+    struct hps_dir above = {.fd = -1};
+    const char *slash = strrchr(path, '/');
+    HPS_ASSERT(slash != NULL && slash[1] != '\0');
+    char *parent = hps_strndup(path, (size_t)(slash - path) + 1);
+    if (parent == NULL) {
+        return fail_memory(err);
     }
-    return HPS_OK;
+    struct hps_error why;
+    hps_status status = hps_dir_open(parent, &above, &why);
+    if (status == HPS_OK) {
+        status = hps_dir_remove(&above, slash + 1, &why);
+    }
+    hps_dir_close(&above);
+    hps_free(parent);
+    return status == HPS_OK || status == HPS_NOT_FOUND
+               ? HPS_OK
+               : hps_error_set(err, status, "rocksdb: %s", why.text);
 }
 
 hps_status hps_rocksdb_dir_sync(const char *path, struct hps_error *err)
@@ -240,7 +246,7 @@ static void ballast_release(struct hps_rocksdb_dir *dir)
 {
     hps_lock_acquire(&dir->lock);
     if (dir->ballast) {
-        dir->ballast = unlink(dir->ballast_path) != 0;
+        dir->ballast = unlinkat(dir->at.fd, BALLAST, 0) != 0;
     }
     hps_lock_release(&dir->lock);
 }
@@ -260,13 +266,16 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
     HPS_ASSERT(!dir->read_only);
     hps_lock_acquire(&dir->lock);
     if (!dir->ballast && hps_rocksdb_dir_free_bytes(dir) >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
-        int fd = open(dir->ballast_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640);
-        dir->ballast = fd >= 0 && fallocate(fd, 0, 0, HPS_ROCKSDB_BALLAST_BYTES) == 0;
+        struct hps_error ignored;
+        int fd = -1;
+        dir->ballast =
+            hps_dir_open_file(&dir->at, BALLAST, O_WRONLY | O_CREAT, &fd, &ignored) == HPS_OK &&
+            fallocate(fd, 0, 0, HPS_ROCKSDB_BALLAST_BYTES) == 0;
         if (fd >= 0) {
             close(fd);
         }
         if (fd >= 0 && !dir->ballast) {
-            (void)unlink(dir->ballast_path); /* without room in it, it is none */
+            (void)unlinkat(dir->at.fd, BALLAST, 0); /* without room in it, it is none */
         }
     }
     hps_lock_release(&dir->lock);
@@ -312,32 +321,45 @@ static hps_status disk_free_min(struct hps_rocksdb_dir *dir, uint64_t configured
 /* One process writes, or any number read. The kernel lets go of the lock when the process ends. */
 static hps_status take_lock(struct hps_rocksdb_dir *dir, struct hps_error *err)
 {
-    char *path = hps_rocksdb_dir_join(dir->dir, "hpsd.lock");
-    if (path == NULL) {
-        return fail_memory(err);
-    }
-    hps_status status = HPS_OK;
     int flags = dir->read_only ? O_RDONLY : O_RDWR | O_CREAT;
-    int fd = open(path, flags | O_CLOEXEC, 0640);
-    if (fd < 0 && !(dir->read_only && errno == ENOENT)) {
-        status = hps_rocksdb_dir_fail(err, "cannot open", path);
-    } else if (fd >= 0 && flock(fd, (dir->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
-        status =
-            errno != EWOULDBLOCK
-                ? hps_rocksdb_dir_fail(err, "cannot lock", path)
-                : hps_error_set(err, HPS_BUSY, "rocksdb: %s is locked by another process", path);
+    int fd = -1;
+    struct hps_error why;
+    hps_status status = hps_dir_open_file(&dir->at, LOCK, flags, &fd, &why);
+    if (status == HPS_NOT_FOUND && dir->read_only) {
+        return HPS_OK;
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "rocksdb: %s", why.text);
+    }
+    if (flock(fd, (dir->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
+        status = errno != EWOULDBLOCK
+                     ? hps_rocksdb_dir_fail(err, "cannot lock", dir->dir)
+                     : hps_error_set(err, HPS_BUSY,
+                                     "rocksdb: %s/" LOCK " is locked by another process", dir->dir);
         close(fd);
         fd = -1;
     }
     dir->lock_fd = fd;
-    hps_free(path);
     return status;
+}
+
+/* The parent must be there: a disk that is not mounted must not look like an empty one. */
+static hps_status open_at(struct hps_rocksdb_dir *dir, struct hps_error *err)
+{
+    if (!dir->read_only && mkdir(dir->dir, 0750) != 0 && errno != EEXIST) {
+        return hps_rocksdb_dir_fail(err, "cannot create", dir->dir);
+    }
+    hps_status status = hps_dir_open(dir->dir, &dir->at, err);
+    if (status == HPS_OK && !dir->read_only) {
+        status = hps_dir_check_owner(&dir->at, "persistent_db.path", err);
+    }
+    return status == HPS_OK ? HPS_OK : hps_error_prefix(err, status, "rocksdb");
 }
 
 hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir, bool read_only,
                                 uint64_t disk_free_min_bytes, struct hps_error *err)
 {
-    *out_dir = (struct hps_rocksdb_dir){.read_only = read_only, .lock_fd = -1};
+    *out_dir = (struct hps_rocksdb_dir){.at.fd = -1, .read_only = read_only, .lock_fd = -1};
     hps_lock_init(&out_dir->lock, HPS_LOCK_ROCKSDB_BALLAST);
     if (strlen(dir) > HPS_ROCKSDB_PATH_BYTES_MAX) {
         return hps_error_set(err, HPS_INVALID,
@@ -346,20 +368,20 @@ hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir
     }
     out_dir->dir = hps_strdup(dir);
     out_dir->path = hps_rocksdb_dir_join(dir, "hpsd");
-    out_dir->ballast_path = hps_rocksdb_dir_join(dir, "hpsd.ballast");
-    if (out_dir->dir == NULL || out_dir->path == NULL || out_dir->ballast_path == NULL) {
+    if (out_dir->dir == NULL || out_dir->path == NULL) {
         return fail_memory(err);
     }
-    if (!read_only && mkdir(dir, 0750) != 0 && errno != EEXIST) {
-        return hps_rocksdb_dir_fail(err, "cannot create", dir);
+    hps_status status = open_at(out_dir, err);
+    if (status == HPS_OK) {
+        status = disk_free_min(out_dir, disk_free_min_bytes, err);
     }
-    hps_status status = disk_free_min(out_dir, disk_free_min_bytes, err);
     if (status == HPS_OK) {
         status = take_lock(out_dir, err);
     }
     struct stat info;
-    out_dir->ballast = !read_only && stat(out_dir->ballast_path, &info) == 0 &&
-                       info.st_size >= HPS_ROCKSDB_BALLAST_BYTES;
+    out_dir->ballast = !read_only && status == HPS_OK &&
+                       fstatat(out_dir->at.fd, BALLAST, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+                       S_ISREG(info.st_mode) && info.st_size >= HPS_ROCKSDB_BALLAST_BYTES;
     return status;
 }
 
@@ -369,7 +391,7 @@ void hps_rocksdb_dir_close(struct hps_rocksdb_dir *dir)
         close(dir->lock_fd);
     }
     hps_lock_fini(&dir->lock);
+    hps_dir_close(&dir->at);
     hps_free(dir->dir);
     hps_free(dir->path);
-    hps_free(dir->ballast_path);
 }

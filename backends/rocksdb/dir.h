@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "base/rows/dir.h"
 #include "base/status.h"
 
 enum { HPS_ROCKSDB_PATH_BYTES_MAX = 3900 }; /* leaves room for names below it within PATH_MAX */
@@ -21,9 +22,9 @@ enum { HPS_ROCKSDB_PATH_BYTES_MAX = 3900 }; /* leaves room for names below it wi
 enum { HPS_ROCKSDB_BALLAST_BYTES = 8 << 20, HPS_ROCKSDB_FLOOR_BYTES = 64 << 10 };
 
 struct hps_rocksdb_dir {
+    struct hps_dir at; /* what is not the database, by name: no link is followed */
     char *dir;
     char *path; /* of the database */
-    char *ballast_path;
     bool read_only;
     int lock_fd;
     uint64_t disk_free_min_bytes;
@@ -40,7 +41,8 @@ enum hps_rocksdb_dir_state {
 
 /* Make `dir` (unless read_only), take its lock, look at its disk. disk_free_min_bytes 0: max(2 GiB,
  * 5 % of the file system). out_dir is to be closed on failure too. error BUSY: another process has
- * it; INVALID: the path is too long; EXHAUSTED, IO, NO_MEMORY */
+ * it; INVALID: the path is too long, or root would write in a directory of another user;
+ * PERMISSION, EXHAUSTED, IO, NO_MEMORY */
 hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir, bool read_only,
                                 uint64_t disk_free_min_bytes, struct hps_error *err) HPS_MUST_CHECK;
 void hps_rocksdb_dir_close(struct hps_rocksdb_dir *dir);

@@ -153,14 +153,15 @@ static hps_status add_table(struct hps_model_dir *dir, const char *name, size_t 
 static hps_status exists(const struct hps_roots *roots, const char *path, bool *out_exists,
                          struct hps_error *err)
 {
+    struct hps_error why;
     struct stat st;
 
-    hps_status status = hps_roots_stat(roots, path, &st, err);
+    hps_status status = hps_roots_stat(roots, path, &st, &why);
     if (status == HPS_OK || status == HPS_NOT_FOUND) {
         *out_exists = status == HPS_OK;
         return HPS_OK;
     }
-    return status;
+    return hps_error_set(err, status, "%s", why.text);
 }
 
 /* Does `<path>/<name>` exist? */

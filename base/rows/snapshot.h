@@ -43,7 +43,13 @@ hps_status hps_snapshot_finish(const char *dir, const char *version, uint64_t un
 /* Make PATH/hpsd from the snapshot: by hard links where that is possible and files are never
  * written again, else by copies; every byte is read and compared with the checksums; whole or not
  * at all, synced. PATH is made if need be, its parent not. What else is in PATH stays, but for the
- * list of damaged versions of a database that was there before. error   EXISTS: PATH has a
+ * list of damaged versions of a database that was there before.
+ *
+ * No link in PATH or DIR is followed. Root acts as the user that PATH belongs to, with all of its
+ * threads: files become that user's, and nothing can be done that this user could not do. DIR is
+ * read as that user, too, unless it is root's and nobody else may write there.
+ *
+ * error   EXISTS: PATH has a
  * database; BUSY: an hpsd uses PATH; DATA_LOSS: DIR is no whole snapshot, or a file of it, which is
  * named, is damaged; NEWER_FORMAT; and as above */
 hps_status hps_snapshot_restore(const char *dir, const char *path,

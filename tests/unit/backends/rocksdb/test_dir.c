@@ -190,6 +190,27 @@ static void test_ballast_when_an_empty_one_was_left_then_made_anew(void **state)
     hps_rocksdb_dir_close(&dir);
 }
 
+static void test_open_when_there_is_a_link_then_it_is_not_followed(void **state)
+{
+    (void)state;
+    struct hps_rocksdb_dir dir;
+    char lock[HPS_TMPDIR_PATH_MAX];
+    (void)snprintf(lock, sizeof(lock), "%s", hps_tmpdir_join(&tmp, "hpsd.lock"));
+    (void)unlink(lock);
+    assert_int_equal(symlink("victim", lock), 0);
+    assert_int_equal(hps_rocksdb_dir_open(&dir, tmp.path, false, 0, &error), HPS_PERMISSION);
+    assert_non_null(strstr(error.text, "hpsd.lock"));
+    hps_rocksdb_dir_close(&dir);
+    assert_int_not_equal(access(hps_tmpdir_join(&tmp, "victim"), F_OK), 0);
+    assert_int_equal(unlink(lock), 0);
+    assert_int_equal(symlink("victim", hps_tmpdir_join(&tmp, "hpsd.ballast")), 0);
+    dir = dir_open(FREE_MIN);
+    hps_rocksdb_dir_ballast(&dir);
+    assert_false(dir.ballast);
+    hps_rocksdb_dir_close(&dir);
+    assert_int_not_equal(access(hps_tmpdir_join(&tmp, "victim"), F_OK), 0);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -200,6 +221,7 @@ int main(void)
         T(test_guard_when_automatic_then_two_gib_or_a_twentieth),
         T(test_guards_when_others_fill_the_disk_then_only_vital_writes_go_on),
         T(test_ballast_when_an_empty_one_was_left_then_made_anew),
+        T(test_open_when_there_is_a_link_then_it_is_not_followed),
     };
     return cmocka_run_group_tests_name("rocksdb_dir", tests, NULL, NULL);
 }

@@ -204,6 +204,7 @@ static void test_model_when_a_file_is_a_link_out_then_the_directory_is_not_a_mod
     hps_tmpdir_write(&rig.dir, "models/2/t/key", "12345678", 8);
     hps_tmpdir_write(&rig.dir, "models/2/t/emb_vector", "1234", 4);
     assert_int_equal(hps_model_dir_open(at("models/2"), rig.roots, &model, &rig.err), HPS_OK);
+    assert_int_equal(rig.err.status, HPS_OK); /* what is not there is none */
     hps_model_dir_close(&model);
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         char name[64];

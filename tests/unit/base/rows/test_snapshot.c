@@ -120,6 +120,76 @@ static void test_restore_when_as_root_then_all_files_are_those_of_the_directory(
     assert_int_equal(info.st_uid, 0); /* the snapshot's own stays what it was */
 }
 
+enum { SERVICE = 4321 }; /* a user, who has put into its directory what it liked */
+
+static void prepare_service(void)
+{
+    hps_tmpdir_mkdir(&rig.dir, "to");
+    hps_tmpdir_mkdir(&rig.dir, "victim");
+    hps_tmpdir_write(&rig.dir, "victim/file", "precious", 8);
+    assert_int_equal(chmod(hps_tmpdir_join(&rig.dir, "victim/file"), 0600), 0);
+    assert_int_equal(chown(hps_tmpdir_join(&rig.dir, "to"), SERVICE, SERVICE), 0);
+}
+
+static void expect_victim_untouched(void)
+{
+    struct stat info;
+    assert_int_equal(stat(hps_tmpdir_join(&rig.dir, "victim/file"), &info), 0);
+    assert_int_equal(info.st_uid, geteuid());
+    assert_int_equal(info.st_size, 8);
+    assert_int_equal(stat(hps_tmpdir_join(&rig.dir, "victim"), &info), 0);
+    assert_int_equal(info.st_uid, geteuid());
+}
+
+static void test_restore_when_as_root_then_no_link_of_the_service_is_followed(void **state)
+{
+    (void)state;
+    static const char *const locks[] = {"to/lock", "to/hpsd.lock"};
+    if (geteuid() != 0) {
+        skip();
+    }
+    prepare_service();
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(symlink("../victim/file", hps_tmpdir_join(&rig.dir, locks[i])), 0);
+        expect_refusal(HPS_PERMISSION, "symbolic link");
+        assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, locks[i])), 0);
+    }
+    assert_int_equal(symlink("../victim", hps_tmpdir_join(&rig.dir, "to/hpsd")), 0);
+    assert_int_equal(restore(), HPS_EXISTS);
+    assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "to/hpsd")), 0);
+    assert_int_equal(symlink("../victim", hps_tmpdir_join(&rig.dir, "to/hpsd.restoring")), 0);
+    assert_int_equal(symlink("../victim/file", hps_tmpdir_join(&rig.dir, "to/hpsd.damaged")), 0);
+    assert_int_equal(restore(), HPS_OK);
+    expect_victim_untouched();
+    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to"), 3); /* it, and two locks */
+}
+
+/* Its own snapshot, from which a link leads to what it may not read. */
+static void test_restore_when_the_snapshot_is_of_the_service_then_it_is_read_as_the_service(
+    void **state)
+{
+    (void)state;
+    static const char list[] = "hpsd-snapshot 1\nfile 8 stolen\n";
+    if (geteuid() != 0) {
+        skip();
+    }
+    prepare_service();
+    hps_tmpdir_write(&rig.dir, "kept/snapshot", list, strlen(list));
+    assert_int_equal(symlink("../../victim/file", hps_tmpdir_join(&rig.dir, "kept/hpsd/stolen")),
+                     0);
+    expect_refusal(HPS_PERMISSION, "symbolic link"); /* of root's snapshot, too */
+    assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/hpsd/stolen")), 0);
+    assert_int_equal(link(hps_tmpdir_join(&rig.dir, "victim/file"),
+                          hps_tmpdir_join(&rig.dir, "kept/hpsd/stolen")),
+                     0);
+    assert_int_equal(chown(hps_tmpdir_join(&rig.dir, "kept"), SERVICE, SERVICE), 0);
+    assert_int_equal(chown(hps_tmpdir_join(&rig.dir, "kept/hpsd"), SERVICE, SERVICE), 0);
+    expect_refusal(HPS_PERMISSION, "stolen");
+    expect_victim_untouched();
+    assert_int_equal(chown(hps_tmpdir_join(&rig.dir, "victim/file"), SERVICE, SERVICE), 0);
+    assert_int_equal(restore(), HPS_OK);
+}
+
 static void test_restore_when_there_is_a_database_then_refused(void **state)
 {
     (void)state;
@@ -254,6 +324,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_restore_when_whole_then_all_files_are_there),
         TEST(test_restore_when_as_root_then_all_files_are_those_of_the_directory),
+        TEST(test_restore_when_as_root_then_no_link_of_the_service_is_followed),
+        TEST(test_restore_when_the_snapshot_is_of_the_service_then_it_is_read_as_the_service),
         TEST(test_restore_when_there_is_a_database_then_refused),
         TEST(test_restore_when_the_directory_is_used_then_refused),
         TEST(test_restore_when_not_whole_then_refused_and_nothing_is_left),
