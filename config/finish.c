@@ -18,6 +18,7 @@
 #include "base/rows/fileio.h"
 #include "config/limits.h"
 #include "config/options.h"
+#include "config/secrets.h"
 
 static hps_status no_memory(const struct hps_config *config, struct hps_error *err)
 {
@@ -779,7 +780,8 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
     if (status == HPS_OK) {
         status = check_row_versions(config, err);
     }
-    if (status == HPS_OK && note_hps_settings(config, notes) != HPS_OK) {
+    if (status == HPS_OK &&
+        (note_hps_settings(config, notes) != HPS_OK || hps_secrets_note(config, notes) != HPS_OK)) {
         status = no_memory(config, err);
     }
     if (status == HPS_OK) {

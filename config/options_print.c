@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/options.h"
+#include "config/secrets.h"
 
 static const void *field_of_const(const struct hps_option *option, const void *base)
 {
@@ -247,20 +248,6 @@ bool hps_option_has_value(const struct hps_option *option)
     return option->type != HPS_OPTION_TYPE_OBJECT && option->type != HPS_OPTION_TYPE_IGNORED;
 }
 
-/* May the value of a property of librdkafka be shown? */
-static bool is_secret(const char *property)
-{
-    static const char *const words[] = {"password", "secret", "jaas", "oauthbearer", "key.pem"};
-    const char *equals = strchr(property, '=');
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        const char *at = strstr(property, words[i]);
-        if (at != NULL && (equals == NULL || at < equals)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static hps_status print_properties(const struct hps_option *option,
                                    const struct hps_config_update_source *source,
                                    struct hps_buf *buf)
@@ -272,7 +259,7 @@ static hps_status print_properties(const struct hps_option *option,
     }
     for (size_t i = 0; i < shown.properties.n; i++) {
         char *equals = strchr(shown.properties.items[i], '=');
-        if (is_secret(shown.properties.items[i]) && equals != NULL) {
+        if (hps_secrets_is_property(shown.properties.items[i]) && equals != NULL) {
             memset(equals + 1, '*', strlen(equals + 1));
             equals[strlen(equals) < 4 ? strlen(equals) : 4] = '\0';
         }

@@ -4,6 +4,7 @@
  * daemon can. All that can fail comes first; until then nothing has changed. Main thread.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "config/secrets.h"
 #include "server/daemon_internal.h"
 #include "server/observe/notify.h"
 
@@ -282,6 +284,20 @@ static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
     return status;
 }
 
+/* What systemd has copied for the unit (LoadCredential=) is what it was at the start. */
+static void log_credentials(const struct hps_daemon *daemon)
+{
+    char options[512];
+    if (hps_secrets_below(daemon->options.config, getenv("CREDENTIALS_DIRECTORY"), options,
+                          sizeof(options)) > 0) {
+        HPS_LOG(
+            INFO, "config",
+            "credentials not renewed: systemd copies them when it starts the unit; if they have "
+            "changed, restart hpsd",
+            HPS_STR("keys", options));
+    }
+}
+
 /* The lines are seen under the old level or under the new one. */
 static void log_outcome(const struct hps_daemon *daemon, const struct report *report,
                         const struct hps_notes *notes)
@@ -293,6 +309,7 @@ static void log_outcome(const struct hps_daemon *daemon, const struct report *re
     }
     log_warnings(notes);
     report_write(report);
+    log_credentials(daemon);
     hps_log_level_set(level);
 }
 

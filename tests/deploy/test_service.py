@@ -76,10 +76,10 @@ class Service:
         assert words[0] == "/usr/sbin/hpsd"
         return [os.path.join(BIN, "hpsd"), *words[1:]]
 
-    def start(self, sockets=(), notify=False):
+    def start(self, sockets=(), notify=False, env=()):
         """`sockets`: [(name, socket)]; `notify`: messages are sent, and must be read. Returns the
         addresses of the line that says that it listens."""
-        env = {"PATH": "/usr/bin:/bin"}
+        env = {"PATH": "/usr/bin:/bin", **dict(env)}
         if notify:
             env.update(NOTIFY_SOCKET=f"{self.work}/notify", WATCHDOG_USEC=str(WATCHDOG_US))
         env.update((name, value) for name, value in os.environ.items() if name.endswith("SAN_OPTIONS"))
@@ -198,10 +198,30 @@ def test_service_when_started_then_group_may_use_the_admin_socket_and_nobody_els
     assert addresses["admin"] == f"unix:{path}"
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
     assert ping(addresses["admin"])
-    database = f"{service.work}/var/lib/hpsd/hpsd"
-    assert stat.S_IMODE(os.stat(database).st_mode) & 0o027 == 0
+    state = f"{service.work}/var/lib/hpsd"
+    there = [os.path.join(at, name) for at, dirs, files in os.walk(state) for name in dirs + files]
+    assert f"{state}/hpsd/CURRENT" in there and f"{state}/lock" in there
+    assert [one for one in there if stat.S_IMODE(os.stat(one).st_mode) & 0o077] == []
     assert service.end() == 0
     assert not os.path.exists(path)
+
+
+def test_service_when_reloaded_then_it_says_which_keys_systemd_has_copied_at_the_start(service):
+    credentials = f"{service.work}/run/credentials/hpsd.service"
+    os.makedirs(credentials)
+    with open(f"{credentials}/admin.token", "w", encoding="ascii") as f:
+        f.write("secret\n")
+    os.chmod(f"{credentials}/admin.token", 0o644)
+    service.config["server"]["admin_token_file"] = f"{credentials}/admin.token"
+    service.write_config(service.config)
+    service.start(notify=True, env={"CREDENTIALS_DIRECTORY": credentials})
+    service.expect("READY=1")
+    assert "a secret that every user of this host can read (mode 0644); chmod o= " in service.log()
+    assert "credentials not renewed" not in service.log()
+    service.process.send_signal(signal.SIGHUP)
+    service.expect("READY=1")
+    assert re.search(r"credentials not renewed: .*restart hpsd.* keys=server\.admin_token_file", service.log())
+    assert service.end() == 0
 
 
 def test_units_when_read_then_user_group_and_modes_agree():
@@ -340,6 +360,7 @@ def test_install_when_done_then_all_is_in_place_and_the_units_find_it(tmp_path):
         "usr/lib/systemd/system/hpsd-http.socket", "usr/lib/systemd/system/hpsd-admin.socket",
         "usr/lib/sysusers.d/hpsd.conf", "usr/lib/tmpfiles.d/hpsd.conf",
         "usr/share/doc/hpsd/examples/hpsd.json", "usr/share/doc/hpsd/examples/hpsd-gpu.conf",
+        "usr/share/doc/hpsd/examples/hpsd-network.conf", "usr/share/doc/hpsd/examples/hpsd-credentials.conf",
         "usr/share/doc/hpsd/examples/hpsd-redis.json", "usr/share/doc/hpsd/examples/redis-hpsd.conf",
         "usr/share/doc/hpsd/examples/redis.compose.yml", "usr/share/doc/hpsd/examples/hpsd.logrotate",
         "usr/share/hpsd/hpsd.rules.yml",

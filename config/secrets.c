@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files with secrets, and who can read them. See config/secrets.h for threads.
+ */
+#include "config/secrets.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/assert.h"
+#include "config/options.h"
+
+bool hps_secrets_is_property(const char *property)
+{
+    static const char *const words[] = {"password", "secret", "jaas", "oauthbearer", "key.pem"};
+    size_t name_size = strcspn(property, "=");
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const char *found = strstr(property, words[i]);
+        if (found != NULL && (size_t)(found - property) < name_size) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Is there a secret in the configuration's own file? */
+static bool file_has_secret(const struct hps_config *config)
+{
+    bool has = config->volatile_db.password[0] != '\0';
+    for (size_t i = 0; i < config->update_source.properties.n && !has; i++) {
+        has = hps_secrets_is_property(config->update_source.properties.items[i]);
+    }
+    return has && !config->from_tables;
+}
+
+size_t hps_secrets_of(const struct hps_config *config,
+                      struct hps_secret out_secrets[HPS_SECRETS_MAX])
+{
+    const struct hps_secret all[] = {
+        {"server.tls.key", config->server.tls.key},
+        {"server.admin_token_file", config->server.admin_token_file},
+        {"volatile_db.tls_client_key", config->volatile_db.tls_client_key},
+        {"", file_has_secret(config) ? config->file : ""},
+    };
+    size_t n = 0;
+    _Static_assert(sizeof(all) / sizeof(all[0]) <= HPS_SECRETS_MAX, "there is room for all");
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (all[i].path[0] != '\0') {
+            out_secrets[n++] = all[i];
+        }
+    }
+    return n;
+}
+
+hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)
+{
+    struct hps_secret secrets[HPS_SECRETS_MAX];
+    size_t n = hps_secrets_of(config, secrets);
+    hps_status status = HPS_OK;
+    HPS_ASSERT(n <= HPS_SECRETS_MAX);
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        const struct hps_secret *secret = &secrets[i];
+        struct stat info;
+        /* Whoever is to read a file that cannot be looked at says so. */
+        if (stat(secret->path, &info) == 0 && (info.st_mode & S_IROTH) != 0) {
+            status =
+                hps_notes_add(notes, true,
+                              "%s: %s%s%s: a secret that every user of this host can read (mode "
+                              "%04o); chmod o= %s",
+                              config->file, secret->option, secret->option[0] != '\0' ? ": " : "",
+                              secret->path, (unsigned)info.st_mode & 07777, secret->path);
+        }
+    }
+    return status;
+}
+
+size_t hps_secrets_below(const struct hps_config *config, const char *directory, char *out_options,
+                         size_t size)
+{
+    struct hps_secret secrets[HPS_SECRETS_MAX];
+    size_t n = hps_secrets_of(config, secrets);
+    size_t n_below = 0;
+    size_t dir_size = directory != NULL ? strlen(directory) : 0;
+    size_t used = 0;
+    out_options[0] = '\0';
+    for (size_t i = 0; i < n && dir_size > 0; i++) {
+        const char *path = secrets[i].path;
+        if (strncmp(path, directory, dir_size) != 0 || path[dir_size] != '/') {
+            continue;
+        }
+        int more = snprintf(out_options + used, size - used, "%s%s", n_below > 0 ? ", " : "",
+                            secrets[i].option[0] != '\0' ? secrets[i].option : path);
+        used += more > 0 && (size_t)more < size - used ? (size_t)more : 0;
+        n_below++;
+    }
+    return n_below;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which files of a configuration hold secrets: keys, tokens, passwords. Any thread.
+ */
+#ifndef HPS_CONFIG_SECRETS_H
+#define HPS_CONFIG_SECRETS_H
+
+#include "config/config.h"
+
+enum { HPS_SECRETS_MAX = 8 };
+
+struct hps_secret {
+    const char *option; /* that names the file; "" : the configuration itself */
+    const char *path;   /* borrowed from the configuration */
+};
+
+/* How many there are. */
+size_t hps_secrets_of(const struct hps_config *config,
+                      struct hps_secret out_secrets[HPS_SECRETS_MAX]);
+/* Has a property of update_source ("NAME=VALUE") a value that must not be printed? */
+bool hps_secrets_is_property(const char *property);
+/* Note each that every user of this host can read. error NO_MEMORY */
+hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)
+    HPS_MUST_CHECK;
+/* The options whose files are in `directory` (systemd's credentials; NULL: there are none),
+ * separated by ", "; cut to size. They are copies of a start: what they were copied from may be
+ * another by now. Returns how many. */
+size_t hps_secrets_below(const struct hps_config *config, const char *directory, char *out_options,
+                         size_t size);
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files with secrets, and who can read them.
+ */
+#include "config/secrets.h"
+
+#include <sys/stat.h>
+
+#include "tests/lib/tmpdir.h"
+#include "tests/unit/config/config_test.h"
+
+static struct hps_tmpdir dir;
+
+static int setup(void **state)
+{
+    (void)state;
+    hps_tmpdir_open(&dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    hps_tmpdir_close(&dir);
+    return 0;
+}
+
+/* A configuration with a token and a key; `more` follows in it. */
+static struct hps_config *config_with(const char *more)
+{
+    char text[4096];
+    (void)snprintf(text, sizeof(text),
+                   "{\"supportlonglong\":true," MODELS ",\"server\":{\"state_dir\":\"/s\","
+                   "\"admin_token_file\":\"%s/token\",\"tls\":{\"certificate\":\"%s/crt\","
+                   "\"key\":\"%s/key\"}}%s}",
+                   dir.path, dir.path, dir.path, more);
+    return parse_good(text, NULL);
+}
+
+static void make(const char *name, mode_t mode)
+{
+    hps_tmpdir_write(&dir, name, "secret", 6);
+    assert_int_equal(chmod(hps_tmpdir_join(&dir, name), mode), 0);
+}
+
+static void test_note_when_others_can_read_a_secret_then_each_is_named(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    struct hps_config *config = config_with("");
+    make("token", 0640);
+    make("key", 0400);
+    make("crt", 0644); /* everybody may */
+    hps_notes_init(&notes);
+    assert_int_equal(hps_config_finish(config, NULL, &notes, NULL), HPS_OK);
+    size_t n = notes.n;
+    assert_int_equal(chmod(hps_tmpdir_join(&dir, "token"), 0644), 0);
+    assert_int_equal(chmod(hps_tmpdir_join(&dir, "key"), 0404), 0);
+    hps_notes_fini(&notes);
+    assert_int_equal(hps_config_finish(config, NULL, &notes, NULL), HPS_OK);
+    assert_int_equal(notes.n, n + 2);
+    assert_true(notes.items[n].warning);
+    assert_non_null(strstr(notes.items[n].text, "server.tls.key: "));
+    assert_non_null(strstr(notes.items[n].text, "(mode 0404); chmod o= "));
+    assert_non_null(strstr(notes.items[n + 1].text, "server.admin_token_file: "));
+    hps_notes_fini(&notes);
+    hps_config_free(config);
+}
+
+static void test_of_when_the_configuration_has_a_password_then_it_is_a_secret_itself(void **state)
+{
+    (void)state;
+    static const char *const with[] = {
+        ",\"volatile_db\":{\"type\":\"redis_cluster\",\"password\":\"p\"}",
+        ",\"update_source\":{\"type\":\"kafka_message_queue\",\"brokers\":\"h:1\","
+        "\"properties\":[\"sasl.password=x\"]}"};
+    struct hps_secret secrets[HPS_SECRETS_MAX];
+    struct hps_config *config = config_with("");
+    size_t plain = hps_secrets_of(config, secrets);
+    hps_config_free(config);
+    for (size_t i = 0; i < sizeof(with) / sizeof(with[0]); i++) {
+        config = config_with(with[i]);
+        assert_int_equal(hps_secrets_of(config, secrets), plain + 1);
+        assert_string_equal(secrets[plain].path, config->file);
+        hps_config_free(config);
+    }
+}
+
+static void test_below_when_files_are_in_the_directory_then_their_options_are_listed(void **state)
+{
+    (void)state;
+    char options[64], longer[HPS_TMPDIR_PATH_MAX + 8];
+    struct hps_config *config = config_with("");
+    assert_int_equal(hps_secrets_below(config, NULL, options, sizeof(options)), 0);
+    assert_int_equal(hps_secrets_below(config, "", options, sizeof(options)), 0);
+    assert_int_equal(hps_secrets_below(config, dir.path, options, sizeof(options)), 2);
+    assert_string_equal(options, "server.tls.key, server.admin_token_file");
+    (void)snprintf(longer, sizeof(longer), "%s/t", dir.path);
+    assert_int_equal(hps_secrets_below(config, longer, options, sizeof(options)), 0);
+    assert_string_equal(options, "");
+    hps_config_free(config);
+}
+
+static void test_property_when_its_name_says_so_then_it_is_a_secret(void **state)
+{
+    (void)state;
+    assert_true(hps_secrets_is_property("sasl.password=x"));
+    assert_true(hps_secrets_is_property("ssl.key.pem=x"));
+    assert_true(hps_secrets_is_property("client.secret"));
+    assert_false(hps_secrets_is_property("client.id=password"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_note_when_others_can_read_a_secret_then_each_is_named),
+        TEST(test_of_when_the_configuration_has_a_password_then_it_is_a_secret_itself),
+        TEST(test_below_when_files_are_in_the_directory_then_their_options_are_listed),
+        TEST(test_property_when_its_name_says_so_then_it_is_a_secret),
+#undef TEST
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
