@@ -131,6 +131,25 @@ static void ring_remove(enum ring ring, struct hps_seat **hand, struct hps_seat 
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
+/* What holds between two calls. Lock held. */
+static void peers_sane(const struct hps_peers *peers)
+{
+    hps_lock_assert_held(&peers->lock);
+    HPS_ASSERT((peers->hand == NULL) == (peers->n == 0));
+    HPS_ASSERT(peers->n_leaving <= peers->n && peers->n_leaving <= LEAVING_MAX);
+    HPS_ASSERT(peers->refs >= peers->n);
+    HPS_ASSERT((peers->rest_first == NULL) == (peers->n_resting == 0));
+    HPS_ASSERT((peers->rest_last == NULL) == (peers->n_resting == 0));
+    HPS_ASSERT(peers->n_resting <= RESTING_MAX);
+}
+
+static void peer_sane(const struct peer *peer)
+{
+    HPS_ASSERT((peer->hand == NULL) == (peer->n == 0));
+    HPS_ASSERT(peer->n_leaving <= peer->n);
+    HPS_ASSERT(!peer->is_resting || (peer->n == 0 && !peer->is_over));
+}
+
 static struct peer **bucket_of(struct hps_peers *peers, uint64_t client)
 {
     return &peers->buckets[client % N_BUCKETS];
@@ -474,12 +493,14 @@ struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool 
         atomic_init(&seat->asked, false);
         atomic_init(&seat->idle_since_us, now_us);
         seat_add(peers, peer, seat);
+        peer_sane(peer);
     } else {
         count_refused(peers, *out_why);
         if (peer != NULL && peer->n == 0 && !peer->is_resting) {
             peer_free(peers, peer);
         }
     }
+    peers_sane(peers);
     hps_lock_release(&peers->lock);
     if (!comes) {
         hps_free(seat);
@@ -491,7 +512,7 @@ struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool 
 /* Unlocks. */
 static void unref(struct hps_peers *peers)
 {
-    HPS_ASSERT(peers->refs > 0 && peers->refs >= peers->n);
+    HPS_ASSERT(peers->refs > 0);
     bool last = --peers->refs == 0;
     while (last && peers->rest_first != NULL) {
         peer_free(peers, peers->rest_first);
@@ -522,9 +543,11 @@ void hps_seat_free(struct hps_seat *seat)
     peer->n--;
     peers->n--;
     over_update(peers, peer);
+    peer_sane(peer);
     if (peer->n == 0) {
         peer_rest(peers, peer, hps_clock_us());
     }
+    peers_sane(peers);
     unref(peers);
     hps_free(seat);
 }
