@@ -36,6 +36,7 @@ struct visitor {
     bool expelled; /* its certificate was taken back while it shook hands */
     uint64_t generation;
     struct hps_access_rules *rules;
+    bool asks_token;                /* by these rules */
     struct hps_access_grant *own;   /* without a token */
     struct hps_access_grant *token; /* with the one below; NULL: none yet */
     size_t token_size;
@@ -152,6 +153,7 @@ static hps_status visitor_renew(struct visitor *visitor)
     hps_access_grant_unref(visitor->own);
     hps_access_grant_unref(visitor->token);
     visitor->rules = rules;
+    visitor->asks_token = access_rules_ask_token(rules, &visitor->identity);
     visitor->generation = generation;
     visitor->own = own;
     visitor->token = NULL;
@@ -224,8 +226,7 @@ static hps_status find_grant(struct visitor *visitor, const char *header,
     uint8_t sha256[32];
     struct hps_access_grant *grant = NULL;
     *out_grant = visitor->own;
-    if (header == NULL || strncasecmp(header, "Bearer ", 7) != 0 ||
-        !access_rules_ask_token(visitor->rules, &visitor->identity)) {
+    if (header == NULL || strncasecmp(header, "Bearer ", 7) != 0 || !visitor->asks_token) {
         return HPS_OK;
     }
     const char *token = header + 7;
@@ -291,7 +292,13 @@ static hps_status refuse_roles(const struct visitor *visitor, const struct hps_a
 
 /* ---- what the gRPC server asks --------------------------------------------------------------- */
 
-/* OK: *out_grant is borrowed from the visitor. */
+static bool is_current(const struct visitor *visitor)
+{
+    return visitor->generation ==
+           atomic_load_explicit(&visitor->access->generation, memory_order_relaxed);
+}
+
+/* OK: *out_grant is borrowed from the visitor, whose rules are those that hold. */
 static hps_status judge(struct visitor *visitor, const char *method, const char *header,
                         uint32_t roles, struct hps_access_grant **out_grant, struct hps_error *err)
 {
@@ -300,13 +307,7 @@ static hps_status judge(struct visitor *visitor, const char *method, const char 
     if (visitor->expelled) {
         status = hps_error_set(err, HPS_UNAUTHENTICATED,
                                "TLS: the client certificate is not valid any more");
-    } else if (atomic_load_explicit(&visitor->access->generation, memory_order_relaxed) !=
-                   visitor->generation &&
-               visitor_renew(visitor) != HPS_OK) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
-    }
-    if (status == HPS_OK) {
-        grant = visitor->own;
+    } else {
         status = find_grant(visitor, header, &grant, err);
     }
     if (status == HPS_OK && (grant->roles & (roles != 0 ? roles : HPS_ROLES_ALL)) == 0) {
@@ -324,10 +325,14 @@ static hps_status judge(struct visitor *visitor, const char *method, const char 
 static hps_status enter(void *ctx, const struct hps_grpc_call *call, uint32_t roles,
                         const void **out_grant, struct hps_error *err)
 {
+    struct visitor *visitor = ctx;
     struct hps_access_grant *grant = NULL;
-    hps_status status =
-        judge(ctx, hps_grpc_call_path(call), hps_grpc_call_header(call, "authorization", NULL),
-              roles, &grant, err);
+    if (!is_current(visitor) && visitor_renew(visitor) != HPS_OK) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
+    }
+    const char *header =
+        visitor->asks_token ? hps_grpc_call_header(call, "authorization", NULL) : NULL;
+    hps_status status = judge(visitor, hps_grpc_call_path(call), header, roles, &grant, err);
     if (status == HPS_OK) {
         *out_grant = access_grant_ref(grant);
     }

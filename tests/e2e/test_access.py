@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 
 import grpc
 import pytest
@@ -129,8 +130,8 @@ def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_mode
 
 
 def test_reload_when_a_token_is_taken_away_then_what_is_open_by_it_ends(work):
-    rules, tokens = [rule(["token:a", "token:b"], ["load", "read"])], [token("a"), token("b")]
-    served = Served(work, rules, tokens)
+    rules = [rule(["token:a", "token:b", "token:c"], ["load", "read"])]
+    served = Served(work, rules, [token(name) for name in "abc"])
     with served.daemon as daemon:
         reflection = reflection_grpc.ServerReflectionStub(channel(daemon, daemon.admin))
         stays = threading.Event()
@@ -139,12 +140,14 @@ def test_reload_when_a_token_is_taken_away_then_what_is_open_by_it_ends(work):
             yield reflection_pb2.ServerReflectionRequest(list_services="")
             stays.wait(PATIENCE_S)
 
-        answers = {name: reflection.ServerReflectionInfo(questions(), **by(name)) for name in "ab"}
+        answers = {name: reflection.ServerReflectionInfo(questions(), **by(name)) for name in "abc"}
         for stream in answers.values():
             next(stream)
-        served.reload([rule(["token:b"], ["load", "read"])], [token("b")])
-        with refused(UNKNOWN):
-            next(answers["a"])
+        soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
+        served.reload([rule(["token:b", "token:c"], ["load", "read"])], [token("b"), token("c", expires=soon)])
+        for name in "ac":  # taken away; expired
+            with refused(UNKNOWN):
+                next(answers[name])
         assert answers["b"].is_active()
         with refused(UNKNOWN):
             served.admin().ListModels(admin_pb.ListModelsRequest(), **by("a"))

@@ -23,6 +23,7 @@
 
 #include <cmocka.h>
 
+#include "base/heap.h"
 #include "tests/lib/tmpdir_fixture.h"
 
 static int teardown_empty(void **state)
@@ -106,6 +107,11 @@ static void test_listen_when_tcp_then_connects_and_tuned(void **state)
                         hps_addr_print(&local, text, sizeof(text)));
     struct hps_sock_cred cred;
     assert_false(hps_sock_peer_cred(accepted, &cred));
+    gid_t *groups = NULL;
+    size_t n_groups = 0;
+    gid_t of_file = 0;
+    assert_int_equal(hps_sock_peer_groups(accepted, &groups, &n_groups), HPS_IO);
+    assert_false(hps_sock_file_group(accepted, &of_file));
     close(fd);
     close(accepted);
     close(listen_fd);
@@ -156,6 +162,18 @@ static void test_listen_when_unix_then_mode_and_credentials(void **state)
     int accepted = accept_one(fd);
     struct hps_sock_cred cred;
     assert_true(hps_sock_peer_cred(accepted, &cred));
+    gid_t *groups = NULL;
+    size_t n_groups = 0;
+    gid_t mine[256];
+    int n_mine = getgroups(256, mine);
+    assert_int_equal(hps_sock_peer_groups(accepted, &groups, &n_groups), HPS_OK);
+    assert_int_equal(n_groups, n_mine + 1);
+    assert_int_equal(groups[0], getgid());
+    assert_memory_equal(groups + 1, mine, (size_t)n_mine * sizeof(gid_t));
+    hps_free(groups);
+    gid_t of_file = (gid_t)-1;
+    assert_true(hps_sock_file_group(accepted, &of_file));
+    assert_int_equal(of_file, getegid());
     assert_int_equal(cred.pid, getpid());
     assert_int_equal(cred.uid, geteuid());
     char peer[64];
