@@ -40,6 +40,8 @@ size_t hps_secrets_of(const struct hps_config *config,
     const struct hps_secret all[] = {
         {"server.tls.key", config->server.tls.key},
         {"server.admin_token_file", config->server.admin_token_file},
+        {"server.access",
+         config->server.access}, /* digests, by which a weak token can be guessed */
         {"volatile_db.tls_client_key", config->volatile_db.tls_client_key},
         {"", file_has_secret(config) ? config->file : ""},
     };
