@@ -151,6 +151,10 @@ def test_rows_when_the_request_is_gzipped_then_they_are_the_same(served):
     keys = some_keys(table, 5000)
     reply = ask(served.stub, "fp32", {table.name: keys}, compression=grpc.Compression.Gzip)
     check(reply.results[0], table, keys)
+    keys = some_keys(table, 40000)  # 320 KB, which a worker inflates
+    check(ask(served.stub, "fp32", {table.name: keys}, compression=grpc.Compression.Gzip).results[0], table, keys)
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "128 times"):
+        ask(served.stub, "fp32", {table.name: np.full(1 << 20, keys[0])}, compression=grpc.Compression.Gzip)
     with refused(grpc.StatusCode.UNIMPLEMENTED, "deflate"):
         ask(served.stub, "fp32", {table.name: keys}, compression=grpc.Compression.Deflate)
 
