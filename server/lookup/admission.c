@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admission of replies: one counter, and three lines in order of arrival, under one mutex that is
- * held for a few instructions. Large replies wait in one line, small ones in another, so that who
- * comes next is the first of either; and those of clients that hold a share already in a third,
- * which moves on when the others are empty. Any thread.
+ * Admission of replies: one counter, and lines in order of arrival, under one mutex that is held
+ * for a few instructions. Large replies wait in one line, small ones in another, so that who comes
+ * next is the first of either; and those of clients that hold a share already in two such lines of
+ * their own, which move on when the others are empty. Any thread.
  */
 #include "server/lookup/admission.h"
 
@@ -32,6 +32,11 @@ struct hps_admission_line {
     struct hps_admission_ticket *first, *last;
 };
 
+/* Those that wait, by size. */
+struct group {
+    struct hps_admission_line small, large;
+};
+
 struct hps_admission {
     struct hps_admission_options options;
     struct hps_lock lock;
@@ -42,7 +47,8 @@ struct hps_admission {
     uint32_t n_waiting;
     uint64_t waiting_bytes; /* their work_bytes */
     uint64_t n_queued;      /* ever: the order of arrival */
-    struct hps_admission_line small, large, over;
+    struct group within;    /* of clients that hold less than a share */
+    struct group over;      /* of the others */
     struct hps_admission_client clients[N_CLIENTS];
 };
 
@@ -154,36 +160,52 @@ static void take_out(struct hps_admission_ticket *ticket)
     ticket->line = NULL;
 }
 
+static bool is_empty(const struct group *group)
+{
+    return group->small.first == NULL && group->large.first == NULL;
+}
+
+static struct group *group_for(struct hps_admission *admission,
+                               const struct hps_admission_ticket *ticket)
+{
+    return is_over(admission, ticket) ? &admission->over : &admission->within;
+}
+
 static struct hps_admission_line *line_for(struct hps_admission *admission,
                                            const struct hps_admission_ticket *ticket)
 {
-    if (is_over(admission, ticket)) {
-        return &admission->over;
+    struct group *group = group_for(admission, ticket);
+
+    return is_small(admission, ticket->bytes) ? &group->small : &group->large;
+}
+
+static void sort_line(struct hps_admission *admission, struct hps_admission_line *line, bool over)
+{
+    struct hps_admission_ticket *ticket = line->first;
+
+    while (ticket != NULL && is_over(admission, ticket) != over) {
+        take_out(ticket);
+        append(admission, line_for(admission, ticket), ticket);
+        ticket = line->first;
     }
-    return is_small(admission, ticket->bytes) ? &admission->small : &admission->large;
 }
 
 /* Clients hold more, or less, than when theirs came: let the first of each line be one that belongs
  * there. Whoever is moved goes to the end. */
 static void sort_first(struct hps_admission *admission)
 {
-    struct hps_admission_line *lines[] = {&admission->over, &admission->small, &admission->large};
-
-    for (unsigned i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-        struct hps_admission_ticket *ticket = lines[i]->first;
-        while (ticket != NULL && (i == 0) != is_over(admission, ticket)) {
-            take_out(ticket);
-            append(admission, line_for(admission, ticket), ticket);
-            ticket = lines[i]->first;
-        }
-    }
+    sort_line(admission, &admission->over.small, true);
+    sort_line(admission, &admission->over.large, true);
+    sort_line(admission, &admission->within.small, false);
+    sort_line(admission, &admission->within.large, false);
 }
 
 /* ---- who may be let in; lock held ------------------------------------------------------------ */
 
 /* The first large one does not fit. A small one of so many bytes goes past it, unless those that
  * did so before hold their share, or are all that keeps the large one out. */
-static bool may_pass(const struct hps_admission *admission, uint64_t bytes)
+static bool may_pass(const struct hps_admission *admission,
+                     const struct hps_admission_ticket *large, uint64_t bytes)
 {
     uint64_t passed_max = admission->options.bytes_max / PASSED_SHARE;
     uint64_t passed = admission->passed_bytes;
@@ -193,28 +215,26 @@ static bool may_pass(const struct hps_admission *admission, uint64_t bytes)
     }
     return fits(admission, bytes) &&
            !fits_beside(admission, admission->n_held - admission->n_passed,
-                        admission->bytes - passed, admission->large.first->bytes);
+                        admission->bytes - passed, large->bytes);
 }
 
 /* Who waits and is next to be let in; NULL: nobody may be. */
 static struct hps_admission_ticket *next_in_line(struct hps_admission *admission, bool *out_passes)
 {
     sort_first(admission);
-    struct hps_admission_ticket *small = admission->small.first;
-    struct hps_admission_ticket *large = admission->large.first;
-    struct hps_admission_ticket *over = admission->over.first;
+    const struct group *group =
+        is_empty(&admission->within) ? &admission->over : &admission->within;
+    struct hps_admission_ticket *small = group->small.first;
+    struct hps_admission_ticket *large = group->large.first;
 
     *out_passes = false;
-    if (small == NULL && large == NULL) { /* nobody else waits */
-        return over != NULL && fits(admission, over->bytes) ? over : NULL;
-    }
     if (large == NULL || (small != NULL && small->order < large->order)) {
         return small != NULL && fits(admission, small->bytes) ? small : NULL;
     }
     if (fits(admission, large->bytes)) {
         return large;
     }
-    *out_passes = small != NULL && may_pass(admission, small->bytes);
+    *out_passes = small != NULL && may_pass(admission, large, small->bytes);
     return *out_passes ? small : NULL;
 }
 
@@ -229,14 +249,16 @@ static bool may_enter(struct hps_admission *admission, const struct hps_admissio
         return fits(admission, bytes);
     }
     sort_first(admission);
-    if (is_over(admission, ticket)) {
+    const struct group *group = group_for(admission, ticket);
+    const struct hps_admission_ticket *large = group->large.first;
+    if (group == &admission->over && !is_empty(&admission->within)) {
         return false;
     }
-    if (admission->small.first == NULL && admission->large.first == NULL) {
+    if (is_empty(group)) {
         return fits(admission, bytes);
     }
-    *out_passes = admission->small.first == NULL && is_small(admission, bytes) &&
-                  !fits(admission, admission->large.first->bytes) && may_pass(admission, bytes);
+    *out_passes = group->small.first == NULL && is_small(admission, bytes) &&
+                  !fits(admission, large->bytes) && may_pass(admission, large, bytes);
     return *out_passes;
 }
 
@@ -251,16 +273,16 @@ static void export_bytes(struct hps_admission *admission)
 
 static void admission_sane(const struct hps_admission *admission)
 {
-    const struct hps_admission_line *small = &admission->small;
-    const struct hps_admission_line *large = &admission->large;
-    const struct hps_admission_line *over = &admission->over;
+    const struct hps_admission_line *lines[] = {&admission->within.small, &admission->within.large,
+                                                &admission->over.small, &admission->over.large};
+    bool empty = true;
 
     hps_lock_assert_held(&admission->lock);
-    HPS_ASSERT((small->first == NULL) == (small->last == NULL));
-    HPS_ASSERT((large->first == NULL) == (large->last == NULL));
-    HPS_ASSERT((over->first == NULL) == (over->last == NULL));
-    HPS_ASSERT((small->first == NULL && large->first == NULL && over->first == NULL) ==
-               (admission->n_waiting == 0));
+    for (unsigned i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        HPS_ASSERT((lines[i]->first == NULL) == (lines[i]->last == NULL));
+        empty = empty && lines[i]->first == NULL;
+    }
+    HPS_ASSERT(empty == (admission->n_waiting == 0));
     HPS_ASSERT(admission->n_waiting > 0 || admission->waiting_bytes == 0);
     HPS_ASSERT(admission->n_held > 0 || admission->bytes == 0);
     HPS_ASSERT(admission->n_passed <= admission->n_held);

@@ -28,13 +28,14 @@ def test_replies_when_one_connection_takes_none_then_no_more_are_made_than_it_ma
     target.settles("reply_bytes_in_flight")
 
 
-def test_replies_when_a_large_one_waits_for_room_then_small_ones_pass_it(other):
+@pytest.mark.parametrize("source", [ATTACKER, None], ids=["another address", "the same proxy"])
+def test_replies_when_a_large_one_waits_for_room_then_small_ones_pass_it(other, source):
     """One of 80 MiB is not read, another waits behind it for as long as it may, with 48 MiB free."""
     target = other(server={**SERVER, "connection_reply_bytes": "128MiB", "queue_ms_max": 60000})
     message = wide(80)
     with target.beside():
-        with Client(target.address, source=ATTACKER, hello=wire.settings(window=0)) as holder, \
-                Client(target.address, source=ATTACKER, hello=wire.settings(window=0)) as waiter:
+        with Client(target.address, source=source, hello=wire.settings(window=0)) as holder, \
+                Client(target.address, source=source, hello=wire.settings(window=0)) as waiter:
             holder.upload(1, wire.LOOKUP, message)
             waiter.upload(1, wire.LOOKUP, message)
             assert waiter.answers_ping()

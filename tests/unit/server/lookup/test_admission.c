@@ -407,6 +407,35 @@ static void test_small_when_a_small_one_waits_then_stands_behind_it(void **state
     hps_admission_release(admission, &a);
 }
 
+/* All behind one proxy: whoever is small there goes past those who are large. */
+static void test_small_when_its_client_holds_a_share_then_goes_past_its_large_ones(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket(), b = new_ticket();
+    struct hps_admission_ticket small = new_ticket(), late = new_ticket();
+
+    hps_admission_free(admission);
+    const struct hps_admission_options options = {
+        .bytes_max = CAP, .reply_bytes_max = CAP, .waiting_max = 10, .share = 0.25};
+    admission = hps_admission_new(&options);
+    assert_non_null(admission);
+    assert_true(ask(&a, 5000));
+    assert_false(ask(&b, 5000));
+    assert_true(ask(&small, SMALL));
+    hps_admission_release(admission, &small);
+    late.client = 1; /* another one, whose large reply waits: then this one's have to */
+    assert_false(ask(&late, 5000));
+    assert_false(ask(&small, SMALL));
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 2); /* who is within a share now, in order; then there is room */
+    assert_ptr_equal(granted[0], &late);
+    assert_ptr_equal(granted[1], &small);
+    hps_admission_release(admission, &late);
+    assert_int_equal(n_granted, 3);
+    hps_admission_release(admission, &small);
+    hps_admission_release(admission, &b);
+}
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 2000 };
@@ -534,6 +563,7 @@ int main(void)
         ADMISSION_TEST(test_small_when_only_such_keep_a_large_one_out_then_waits),
         ADMISSION_TEST(test_small_when_one_waits_alone_for_all_memory_then_is_not_starved),
         ADMISSION_TEST(test_small_when_a_small_one_waits_then_stands_behind_it),
+        ADMISSION_TEST(test_small_when_its_client_holds_a_share_then_goes_past_its_large_ones),
         ADMISSION_TEST(test_admission_when_threads_compete_then_the_cap_holds),
     };
 
