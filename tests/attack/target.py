@@ -56,6 +56,11 @@ class Target:
         assert line, f"the neighbour ended with {self.neighbour.wait()}"
         return json.loads(line)
 
+    def is_served(self):
+        """The neighbour, since it was asked last."""
+        during = self.ask_neighbour()
+        assert not during["n_failures"], during
+
     @contextlib.contextmanager
     def beside(self):
         """What is done inside must not be noticed by the neighbour."""

@@ -67,7 +67,7 @@ def test_messages_when_random_then_no_call_hangs(target):
     chance = random.Random(7)
     good = wire.lookup("m", wire.query("a", range(20)), wire.query("b", range(20)), more=wire.number(8, 1))
     n = many(250, 5000)
-    with Client(target.address) as client:
+    with Client(target.address, hello=wire.OPEN) as client:
         for i in range(n):
             bad = bytearray(good)
             for _ in range(chance.randint(1, 8)):

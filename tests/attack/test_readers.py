@@ -40,7 +40,7 @@ def test_replies_when_a_large_one_waits_for_room_then_small_ones_pass_it(other, 
             waiter.upload(1, wire.LOOKUP, message)
             assert waiter.answers_ping()
             for _ in range(many(3, 30)):
-                assert not target.ask_neighbour()["n_failures"]
+                target.is_served()
             assert waiter.answers_ping() and 1 not in waiter.trailers
     target.settles("reply_bytes_in_flight")
 
@@ -64,7 +64,7 @@ def test_replies_when_small_ones_never_end_then_a_large_one_is_let_in(other):
             asker.start()
         try:
             with Client(target.address, hello=wire.OPEN) as client:
-                for i in range(many(3, 20)):
+                for i in range(many(3, 10)):
                     client.upload(1 + 2 * i, wire.LOOKUP, wide(120))
                     assert client.code(1 + 2 * i) == wire.OK
         finally:
@@ -90,8 +90,7 @@ def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_other
             for reader in readers:
                 with contextlib.suppress(Gone):
                     reader.send(wire.window(1, 1))
-            during = target.ask_neighbour()
-            assert not during["n_failures"], f"turn {turn}: {during}"
+            target.is_served()
     target.settles("reply_bytes_in_flight")
 
 

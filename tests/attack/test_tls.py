@@ -118,7 +118,7 @@ def test_records_when_of_one_byte_then_other_connections_do_not_wait(target):
     """A turn that counts bytes alone would read a million of them."""
     one = wire.frame(wire.HEADERS, 1, wire.head(wire.LOOKUP), wire.END_HEADERS)
     bytes_ = wire.PREFACE + wire.settings() + one + wire.frame(wire.DATA, 1, wire.grpc_frame(b"x" * 16000)[:16384]) * \
-        many(4, 40)
+        many(4, 20)
     with contextlib.ExitStack() as stack:
         ready = [records_of_one_byte(bytes_, target) for _ in range(4)]
         for sock, _ in ready:

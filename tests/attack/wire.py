@@ -271,6 +271,8 @@ class Client:
         self.window = 65535        # in which a stream begins
         self.granted = {0: 65535}  # what may be sent beyond that, less what was; 0: on all streams
         self.owed = b""      # answers to SETTINGS and PINGs of the server
+        self.reads = hello == OPEN  # takes whatever comes: what it has taken opens the window again
+        self.taken = 0
         with contextlib.suppress(Gone):
             self.send(preface + hello)
 
@@ -343,6 +345,10 @@ class Client:
         self.frames[kind] = self.frames.get(kind, 0) + 1
         if kind == DATA:
             self.received[stream] = self.received.get(stream, 0) + len(payload)
+            self.taken += len(payload)
+            if self.reads and self.taken > 1 << 28:
+                self.owed += window(0, self.taken)
+                self.taken = 0
         elif kind in (HEADERS, CONTINUATION):
             self.block[stream] = self.block.get(stream, b"") + payload
             if flags & END_HEADERS:
