@@ -252,6 +252,17 @@ static uint64_t wider(bool first, uint64_t limit, uint64_t other)
     return first ? other : limit == 0 || other == 0 ? 0 : limit > other ? limit : other;
 }
 
+/* None is named, or one is "*". */
+static bool is_for_all_models(const struct hps_access_rule *rule)
+{
+    bool all = rule->models.n == 0;
+    for (size_t i = 0; i < rule->models.n; i++) {
+        const char *pattern = rule->models.items[i];
+        all |= pattern[strspn(pattern, "*")] == '\0';
+    }
+    return all;
+}
+
 static void add_rules(struct hps_access_grant *grant, const struct access_identity *identity,
                       const char *token, const char **out_certificate)
 {
@@ -264,7 +275,7 @@ static void add_rules(struct hps_access_grant *grant, const struct access_identi
         }
         grant->matched[grant->n_rules++] = (uint16_t)i;
         grant->roles |= rule->may;
-        grant->roles_all |= rule->models.n == 0 ? rule->may : 0;
+        grant->roles_all |= is_for_all_models(rule) ? rule->may : 0;
         if ((rule->may & HPS_ROLE_LOOKUP) != 0) {
             grant->requests_per_s =
                 (uint32_t)wider(first, grant->requests_per_s, rule->requests_per_s);

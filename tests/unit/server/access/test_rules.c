@@ -94,7 +94,7 @@ static void test_grant_when_several_rules_match_then_their_union(void **state)
         "\"reply_bytes\":1000},"
         "{\"who\":[\"cert:b.example\"],\"may\":[\"lookup\",\"load\"],\"models\":[\"dlrm\"],"
         "\"requests_per_s\":20,\"reply_bytes\":500},"
-        "{\"who\":[\"group:6\"],\"may\":[\"read\"]}]}");
+        "{\"who\":[\"group:6\"],\"may\":[\"read\"],\"models\":[\"x\",\"*\"]}]}");
     struct hps_accounts *accounts = hps_accounts_new();
     gid_t groups[] = {5, 6};
     const struct access_identity identity = {.is_unix = true,
