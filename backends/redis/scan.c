@@ -23,7 +23,11 @@ enum {
     BATCH_BYTES = 1 << 20,
     ANSWER_BYTES_MAX = 512 << 20, /* a hash may have more than was asked for at one place */
     VALUES_MAX = 16 << 20,
-    CURSOR_BYTES = 24 /* 20 digits */
+    CURSOR_BYTES = 24, /* 20 digits */
+    /* A server answers for as many of its buckets as it is asked for rows, and has a few for each
+     * row, also where many rows were deleted or the table of buckets grows. */
+    ANSWERS_PER_ROWS = 64,
+    ANSWERS_MORE = 1000
 };
 
 struct scan {
@@ -195,6 +199,13 @@ static hps_status take_rows(struct scan *scan, struct hash *hash)
     return status == HPS_OK ? flush(scan) : status;
 }
 
+/* Of a hash with so many rows. A cursor that goes on for longer will never end. */
+static uint64_t answers_max(const struct scan *scan, uint64_t n_rows)
+{
+    HPS_ASSERT(scan->n_asked > 0);
+    return n_rows / scan->n_asked * ANSWERS_PER_ROWS + ANSWERS_MORE;
+}
+
 /* Read it from its beginning. *out_why NULL: that was all of it, else why it was not. */
 static hps_status read_once(struct scan *scan, struct hash *hash, const char **out_why)
 {
@@ -205,7 +216,13 @@ static hps_status read_once(struct scan *scan, struct hash *hash, const char **o
     hps_status status = ask_size(scan, hash, &n);
     uint64_t connection = scan->command.connection;
     hash->n_least = n > hash->n_least ? n : hash->n_least;
+    uint64_t n_left = answers_max(scan, n);
     while (status == HPS_OK && n > 0) {
+        if (n_left-- == 0) {
+            return fail(scan, HPS_IO, hash,
+                        "HSCAN does not end: far more answers than it has rows; the server is "
+                        "broken, or is none");
+        }
         status = ask_rows(scan, hash);
         if (status == HPS_OK && scan->command.connection != connection) {
             *out_why = "the shard moved to another node, or the connection was lost";

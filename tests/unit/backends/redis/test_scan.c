@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "backends/redis/keys.h"
+#include "tests/lib/fake_redis.h"
 #include "tests/lib/redis_fixture.h"
 
 enum { N_PARTS = 3, N_MASTERS = 3, N_MANY = 5000, STEP = 50 };
@@ -318,6 +319,38 @@ static void test_scan_when_it_is_no_hash_then_named(void **state)
     assert_non_null(strstr(fx_error.text, "p1}v: WRONGTYPE"));
 }
 
+/* Rows, and a cursor that is never 0. */
+static enum hps_fake_redis_then answer_for_ever(void *ctx, uint32_t node, const char *command,
+                                                char *out_answer)
+{
+    (void)ctx;
+    (void)node;
+    if (strncmp(command, "HLEN", 4) == 0) {
+        bool first = strstr(command, "m.a/p0}") != NULL;
+        (void)snprintf(out_answer, HPS_FAKE_REDIS_ANSWER_MAX, ":%d\r\n", first ? 2 : 0);
+        return HPS_FAKE_REDIS_GO_ON;
+    }
+    if (strncmp(command, "HSCAN", 5) == 0) {
+        (void)snprintf(out_answer, HPS_FAKE_REDIS_ANSWER_MAX, "*2\r\n$1\r\n7\r\n*0\r\n");
+        return HPS_FAKE_REDIS_GO_ON;
+    }
+    return hps_fake_redis_alone(ctx, node, command, out_answer);
+}
+
+static void test_scan_when_the_cursor_never_ends_then_it_ends_with_an_error(void **state)
+{
+    (void)state;
+    struct hps_fake_redis *fake = hps_fake_redis_new(1, answer_for_ever, NULL);
+    struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
+    options.redis.addresses = hps_fake_redis_address(fake, 0);
+    options.layout = HPS_REDIS_LAYOUT_HPS;
+    options.n_shards = 1;
+    options.fields_max = STEP;
+    assert_int_equal(scan(&options, NULL, NULL), HPS_IO);
+    assert_non_null(strstr(fx_error.text, "m.a/p0}v: HSCAN does not end"));
+    hps_fake_redis_free(fake);
+}
+
 static void test_scan_when_nobody_answers_then_unavailable(void **state)
 {
     (void)state;
@@ -347,6 +380,7 @@ int main(void)
         cmocka_unit_test_setup(test_scan_when_rows_are_not_as_told_then_named, fx_clean),
         cmocka_unit_test_setup(test_scan_when_there_are_more_partitions_then_named, fx_clean),
         cmocka_unit_test_setup(test_scan_when_it_is_no_hash_then_named, fx_clean),
+        cmocka_unit_test(test_scan_when_the_cursor_never_ends_then_it_ends_with_an_error),
         cmocka_unit_test(test_scan_when_nobody_answers_then_unavailable),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
