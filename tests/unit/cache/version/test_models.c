@@ -45,7 +45,7 @@ static void test_pin_when_there_are_many_models_then_each_has_its_versions(void 
     enum { N_MODELS = 300 };
     static struct hps_version *versions[2 * N_MODELS];
     struct hps_models *models = hps_models_new();
-    char name[16];
+    char name[32];
     (void)state;
     for (int i = 0; i < 2 * N_MODELS; i++) { /* the versions of a model are not beside each other */
         snprintf(name, sizeof(name), "model-%d", i % N_MODELS);
