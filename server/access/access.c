@@ -392,8 +392,19 @@ struct hps_grpc_guard hps_access_guard(struct hps_access *access)
                                    .release = release};
 }
 
+static hps_status refuse_whole(const struct hps_access_grant *grant, enum hps_access_role role,
+                               struct hps_error *err)
+{
+    char words[64];
+    access_roles_print((uint32_t)role, words, sizeof(words));
+    return hps_error_set(err, HPS_PERMISSION,
+                         "%s has not the role: %s, for the server as a whole, only for some "
+                         "models; a rule of server.access without \"models\" can give it",
+                         grant->who, words);
+}
+
 hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn, bool admin,
-                          const char *method, const char *authorization, uint32_t roles,
+                          const char *method, const char *authorization, enum hps_access_role role,
                           const struct hps_access_grant **out_grant, struct hps_error *err)
 {
     struct hps_access_grant *grant = NULL;
@@ -401,7 +412,11 @@ hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn
     if (visitor == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
     }
-    hps_status status = judge(visitor, method, authorization, roles, &grant, err);
+    hps_status status = judge(visitor, method, authorization, (uint32_t)role, &grant, err);
+    if (status == HPS_OK && !access_grant_allows(grant, (uint32_t)role, NULL, 0)) {
+        status = refuse_whole(grant, role, err);
+        report(access, grant->who, visitor->peer, admin, method, "", err);
+    }
     if (status == HPS_OK) {
         *out_grant = access_grant_ref(grant);
     }
@@ -435,10 +450,7 @@ hps_status hps_access_check(struct hps_grpc_call *call, enum hps_access_role rol
                             "model: %s has not the role: %s, for '%s'; a rule of server.access can "
                             "give it",
                             grant->who, words, name)
-            : hps_error_set(err, HPS_PERMISSION,
-                            "%s has not the role: %s, for the server as a whole, only for some "
-                            "models; a rule of server.access without \"models\" can give it",
-                            grant->who, words);
+            : refuse_whole(grant, role, err);
     report(grant->access, grant->who, hps_grpc_call_peer(call), grant->admin,
            hps_grpc_call_path(call), name, err);
     return status;

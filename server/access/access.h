@@ -104,20 +104,22 @@ const struct hps_access_grant *hps_access_grant_of(const struct hps_grpc_call *c
 /* "token:NAME", else "cert:NAME" (the one that a rule knows, else the first), else "user:1000",
  * else "address:10.0.0.7"; "" for NULL. */
 const char *hps_access_grant_who(const struct hps_access_grant *grant);
-/* What all calls of that identity use, against its limits. Borrowed for as long as the grant. */
+/* What all calls of that identity (of an IPv6 address: of its network of 64 bits) use, against its
+ * limits. Borrowed for as long as the grant. */
 struct hps_account *hps_access_grant_account(const struct hps_access_grant *grant);
 /* Limits of look-ups: of the rules that let this one look up, the most generous; 0: no limit. */
 uint32_t hps_access_grant_requests_per_s(const struct hps_access_grant *grant);
 uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant);
 
 /* For what is not a gRPC call: may who is at the other end of `conn`, with that authorization
- * header (NULL: none), do any of `roles`? Its handshake is over. Thread of the connection.
+ * header (NULL: none), do `role` to all models, and the server as a whole? Its handshake is over.
+ * Thread of the connection.
  *
  * error   UNAUTHENTICATED, PERMISSION: the refusal has been reported; NO_MEMORY
  * owner   *out_grant: the caller, hps_access_grant_unref; set on success alone
  */
 hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn, bool admin,
-                          const char *method, const char *authorization, uint32_t roles,
+                          const char *method, const char *authorization, enum hps_access_role role,
                           const struct hps_access_grant **out_grant, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_access_grant_unref(const struct hps_access_grant *grant); /* any thread */

@@ -4,6 +4,8 @@
  */
 #include "server/access/rules.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -302,6 +304,25 @@ static void name_grant(struct hps_access_grant *grant, const struct access_ident
     }
 }
 
+/* Limits are those of `who`; of an IPv6 address those of its network of 64 bits, of which one host
+ * has as many addresses as it likes. NULL: no memory. owner: the caller */
+static struct hps_account *account_of(struct hps_accounts *accounts, const char *who)
+{
+    static const char prefix[] = "address:";
+    const char *text = who + sizeof(prefix) - 1;
+    struct in6_addr address;
+    char network[INET6_ADDRSTRLEN];
+    char name[ACCESS_WHO_BYTES];
+    if (strncmp(who, prefix, sizeof(prefix) - 1) != 0 || inet_pton(AF_INET6, text, &address) != 1 ||
+        IN6_IS_ADDR_V4MAPPED(&address)) {
+        return hps_account_get(accounts, who);
+    }
+    memset(address.s6_addr + 8, 0, 8);
+    (void)snprintf(name, sizeof(name), "%s%s/64", prefix,
+                   inet_ntop(AF_INET6, &address, network, sizeof(network)));
+    return hps_account_get(accounts, name);
+}
+
 hps_status access_grant_new(struct hps_access *access, struct hps_accounts *accounts,
                             struct hps_access_rules *rules, const struct access_identity *identity,
                             enum access_token kind, size_t token_index, const uint8_t *token_sha256,
@@ -335,7 +356,7 @@ hps_status access_grant_new(struct hps_access *access, struct hps_accounts *acco
         grant->reply_bytes = 0;
     }
     name_grant(grant, identity, kind, name, certificate);
-    grant->account = hps_account_get(accounts, grant->who);
+    grant->account = account_of(accounts, grant->who);
     if (grant->account == NULL) {
         hps_access_grant_unref(grant);
         return HPS_NO_MEMORY;
@@ -406,13 +427,16 @@ bool access_grant_allows(const struct hps_access_grant *grant, uint32_t role, co
     return false;
 }
 
-/* Whether `grant` has the pattern for the role. */
+/* Whether one pattern of `grant` for the role is for all that this one is for: a `*` is matched by
+ * a
+ * `*` alone, which then stands for whatever the other one may. */
 static bool has_pattern(const struct hps_access_grant *grant, uint32_t role, const char *pattern)
 {
+    size_t size = strlen(pattern);
     for (size_t i = 0; i < grant->n_rules; i++) {
         const struct hps_access_rule *rule = &grant->rules->file.rules[grant->matched[i]];
         for (size_t k = 0; (rule->may & role) != 0 && k < rule->models.n; k++) {
-            if (strcmp(rule->models.items[k], pattern) == 0) {
+            if (glob(rule->models.items[k], pattern, size)) {
                 return true;
             }
         }

@@ -90,8 +90,8 @@ struct hps_access_grant *access_grant_ref(struct hps_access_grant *grant);
 /* model NULL: all of them. */
 bool access_grant_allows(const struct hps_access_grant *grant, uint32_t role, const char *model,
                          size_t model_size);
-/* Whether all that `before` allows of `roles`, `after` allows too. May say no where only the words
- * of patterns differ. */
+/* Whether all that `before` allows of `roles`, `after` allows too. May say no where several
+ * patterns are together for what one was for. */
 bool access_grant_covers(const struct hps_access_grant *after,
                          const struct hps_access_grant *before, uint32_t roles);
 

@@ -224,7 +224,6 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/export.c": "test_redis_export.py",
     "server/observe/notify.c": "test_service.py, as systemd sees it",
     "server/observe/rpc_metrics.c": "test_rpc.py: every method is counted",
-    "server/access/access.c": "test_access.py, by stock clients: who is let in, and what a reload takes away",
     "server/access/token.c": "test_rpc.py: an admin listener on TCP with a token",
     "server/rpc/health.c": "test_readiness.py, by a stock client",
     "server/rpc/message.c": "fuzz_request.c and test_rpc.py",

@@ -145,6 +145,10 @@ static void test_covers_when_a_role_or_a_model_went_then_not(void **state)
         {"\"may\":[\"lookup\"],\"models\":[\"b*\",\"a\",\"c\"]", true, false},
         {"\"may\":[\"lookup\",\"load\"],\"models\":[\"a\"]", false, false},
         {"\"may\":[\"read\"]", false, false},
+        {"\"may\":[\"lookup\"],\"models\":[\"a*\",\"*b*\"]", true, false}, /* wider ones */
+        {"\"may\":[\"lookup\"],\"models\":[\"a\",\"b?*\"]", false, false},
+        {"\"may\":[\"lookup\"],\"models\":[\"a\",\"b*c\"]", false, false},
+        {"\"may\":[\"lookup\"],\"models\":[\"a\",\"b\"]", false, false},
     };
     struct hps_access_rules *before = rules_of("{\"rules\":[{\"who\":[\"any\"],\"may\":[\"lookup\","
                                                "\"load\"],\"models\":[\"a\",\"b*\"]}]}");
@@ -167,6 +171,39 @@ static void test_covers_when_a_role_or_a_model_went_then_not(void **state)
     hps_access_grant_unref(had);
     hps_accounts_free(accounts);
     hps_access_rules_unref(before);
+}
+
+static void test_account_when_addresses_are_of_one_ipv6_network_then_it_is_theirs(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {
+        {"2001:db8::1", "2001:db8::ffff:2:1", true},
+        {"2001:db8::1", "2001:db8:0:1::1", false},
+        {"10.0.0.1", "10.0.0.2", false},
+        {"::ffff:10.0.0.1", "::ffff:10.0.0.2", false},
+        {"10.0.0.1", "10.0.0.1", true},
+    };
+    struct hps_access_rules *rules = rules_of(NULL);
+    struct hps_accounts *accounts = hps_accounts_new();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct access_identity a = {0}, b = {0};
+        snprintf(a.address, sizeof(a.address), "%s", cases[i].a);
+        snprintf(b.address, sizeof(b.address), "%s", cases[i].b);
+        struct hps_access_grant *of_a = grant_of(accounts, rules, &a, ACCESS_TOKEN_NONE, 0);
+        struct hps_access_grant *of_b = grant_of(accounts, rules, &b, ACCESS_TOKEN_NONE, 0);
+        if ((hps_access_grant_account(of_a) == hps_access_grant_account(of_b)) != cases[i].same) {
+            fail_msg("case %zu", i);
+        }
+        assert_string_equal(of_a->who + strlen("address:"), cases[i].a);
+        hps_access_grant_unref(of_a);
+        hps_access_grant_unref(of_b);
+    }
+    hps_accounts_free(accounts);
+    hps_access_rules_unref(rules);
 }
 
 static void test_token_when_expired_or_unknown_then_said(void **state)
@@ -206,6 +243,7 @@ int main(void)
         cmocka_unit_test(test_grant_when_there_is_no_file_then_look_ups_for_all_and_admin_for_few),
         cmocka_unit_test(test_grant_when_several_rules_match_then_their_union),
         cmocka_unit_test(test_covers_when_a_role_or_a_model_went_then_not),
+        cmocka_unit_test(test_account_when_addresses_are_of_one_ipv6_network_then_it_is_theirs),
         cmocka_unit_test(test_token_when_expired_or_unknown_then_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
