@@ -173,6 +173,11 @@ static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options,
     } else if (options->ca_file) {
         int fail = options->peer_optional ? 0 : SSL_VERIFY_FAIL_IF_NO_PEER_CERT;
         SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | fail, NULL);
+        /* Who resumes a session shows no certificate again: one that has expired since, or whose
+         * CRL has, would stay good, as each resumption makes a session that is as good as new. */
+        SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+        SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET);
+        SSL_CTX_set_num_tickets(ctx, 0);
     }
     return HPS_OK;
 }

@@ -19,7 +19,8 @@ struct hps_tls_options {
     bool server;
     const char *cert_file; /* PEM chain, own certificate first; client: NULL for none */
     const char *key_file;  /* PEM; NULL: in cert_file */
-    /* Server: CAs of clients, which then must show a certificate (mTLS); NULL: none is asked for.
+    /* Server: CAs of clients, which then must show a certificate (mTLS), each time: no session is
+     * resumed; NULL: none is asked for.
      * Client: CAs of servers; NULL: the system's. */
     const char *ca_file; /* a client's may be a directory of them, named as OpenSSL does */
     /* Certificates that their CAs have revoked, PEM; NULL: nobody asks. With it each CA of a chain

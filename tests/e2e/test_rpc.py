@@ -438,6 +438,23 @@ def test_tools_when_tls_is_mixed_up_then_they_say_so_and_the_unix_socket_needs_n
         assert code == 0, text
 
 
+def resumes(address, pair, version):
+    """Whether a second connection may leave the certificate out, as it goes on with the session of the first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode, context.maximum_version = False, ssl.CERT_NONE, version
+    context.load_cert_chain(*pair)
+    context.set_alpn_protocols(["h2"])
+    host, port = address.rsplit(":", 1)
+    session = None
+    for _ in range(2):
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw, \
+                context.wrap_socket(raw, session=session) as peer:
+            peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            assert peer.recv(1)  # SETTINGS, behind the tickets of TLS 1.3
+            session, resumed = peer.session, peer.session_reused
+    return resumed
+
+
 def test_mtls_when_required_then_only_clients_of_the_authority_are_served(work):
     authority, stranger = Authority(work, "ca"), Authority(work, "stranger")
     certificate, key = authority.issue("server")
@@ -450,6 +467,8 @@ def test_mtls_when_required_then_only_clients_of_the_authority_are_served(work):
         for pair in (None, fraud):
             with refused(grpc.StatusCode.UNAVAILABLE):
                 ask(secure(daemon, authority, pair), "m", {"a": [1]})
+        for spoken in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
+            assert not resumes(daemon.grpc[0], client, spoken)
 
 
 def page(daemon, path, authority=None, pair=None, headers=(), alpn=("http/1.1",)):
