@@ -346,10 +346,8 @@ static hps_status take_lock(struct hps_rocksdb_dir *dir, struct hps_error *err)
 /* The parent must be there: a disk that is not mounted must not look like an empty one. */
 static hps_status open_at(struct hps_rocksdb_dir *dir, struct hps_error *err)
 {
-    if (!dir->read_only && mkdir(dir->dir, 0750) != 0 && errno != EEXIST) {
-        return hps_rocksdb_dir_fail(err, "cannot create", dir->dir);
-    }
-    hps_status status = hps_dir_open(dir->dir, &dir->at, err);
+    hps_status status = dir->read_only ? hps_dir_open(dir->dir, &dir->at, err)
+                                       : hps_dir_make_last(dir->dir, &dir->at, err);
     if (status == HPS_OK && !dir->read_only) {
         status = hps_dir_check_owner(&dir->at, "persistent_db.path", err);
     }

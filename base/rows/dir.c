@@ -43,9 +43,12 @@ static hps_status fail_in(const struct hps_dir *dir, const char *what, const cha
 
 /* ---- the way to it --------------------------------------------------------------------------- */
 
+/* What of a way is made if it is missing. */
+enum make { MAKE_NONE, MAKE_LAST, MAKE_ALL };
+
 struct way {
     const char *path; /* that was asked for, for messages */
-    bool make;
+    enum make make;
     int fd; /* of the directory that has been reached */
     unsigned n_links;
     char rest[2 * PATH_MAX]; /* of the way */
@@ -101,8 +104,10 @@ static hps_status way_follow(struct way *way, int fd, const struct stat *info, c
 static hps_status way_step(struct way *way, const char *name, const char *behind)
 {
     struct stat info;
+    bool is_last = behind[strspn(behind, "/")] == '\0';
+    bool make = way->make == MAKE_ALL || (way->make == MAKE_LAST && is_last);
     int fd = openat(way->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT && way->make) {
+    if (fd < 0 && errno == ENOENT && make) {
         if (mkdirat(way->fd, name, DIR_MODE) != 0 && errno != EEXIST) {
             return way_fail(way, "cannot make");
         }
@@ -149,7 +154,7 @@ static hps_status way_go(struct way *way)
     return status;
 }
 
-static hps_status open_path(const char *path, bool make, struct hps_dir *out_dir,
+static hps_status open_path(const char *path, enum make make, struct hps_dir *out_dir,
                             struct hps_error *err)
 {
     struct way way = {.path = path, .make = make, .fd = -1, .err = err};
@@ -181,12 +186,17 @@ static hps_status open_path(const char *path, bool make, struct hps_dir *out_dir
 
 hps_status hps_dir_open(const char *path, struct hps_dir *out_dir, struct hps_error *err)
 {
-    return open_path(path, false, out_dir, err);
+    return open_path(path, MAKE_NONE, out_dir, err);
 }
 
 hps_status hps_dir_make(const char *path, struct hps_dir *out_dir, struct hps_error *err)
 {
-    return open_path(path, true, out_dir, err);
+    return open_path(path, MAKE_ALL, out_dir, err);
+}
+
+hps_status hps_dir_make_last(const char *path, struct hps_dir *out_dir, struct hps_error *err)
+{
+    return open_path(path, MAKE_LAST, out_dir, err);
 }
 
 void hps_dir_close(struct hps_dir *dir)

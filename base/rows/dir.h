@@ -30,6 +30,9 @@ hps_status hps_dir_open(const char *path, struct hps_dir *out_dir, struct hps_er
 /* The same, and make what is missing of it, mode 0750. */
 hps_status hps_dir_make(const char *path, struct hps_dir *out_dir, struct hps_error *err)
     HPS_MUST_CHECK;
+/* The same, but make its last part alone. */
+hps_status hps_dir_make_last(const char *path, struct hps_dir *out_dir, struct hps_error *err)
+    HPS_MUST_CHECK;
 void hps_dir_close(struct hps_dir *dir); /* one that is not open (fd -1, or all zero with a NULL
                                             path) is legal */
 

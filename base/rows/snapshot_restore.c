@@ -412,10 +412,9 @@ static hps_status make_target(struct restore *restore, struct hps_error *err)
     if (restore->target.fd >= 0) {
         return HPS_OK;
     }
-    if (mkdir(restore->path, 0750) != 0) {
-        return hps_file_error(err, errno, "cannot make", restore->path);
-    }
-    return hps_dir_open(restore->path, &restore->target, err);
+    hps_status status = hps_dir_make_last(restore->path, &restore->target, err);
+    /* Root's, unless somebody has put one of theirs in its place. */
+    return status == HPS_OK ? hps_dir_actor_begin(&restore->target, &restore->actor, err) : status;
 }
 
 static hps_status lock_target(struct restore *restore, struct hps_error *err)

@@ -169,6 +169,25 @@ static void test_make_when_parts_are_missing_then_all_are_made(void **state)
     assert_int_equal(hps_dir_make("", &dir, &rig.err), HPS_NOT_FOUND);
 }
 
+static void test_make_last_when_more_is_missing_or_a_link_of_others_leads_there_then_nothing(
+    void **state)
+{
+    (void)state;
+    struct hps_dir dir = {.fd = -1};
+    struct stat info;
+    assert_int_equal(hps_dir_make_last(at("a/b"), &dir, &rig.err), HPS_NOT_FOUND);
+    assert_int_equal(stat(at("a"), &info), -1);
+    assert_int_equal(hps_dir_make_last(at("a/"), &dir, &rig.err), HPS_OK);
+    hps_dir_close(&dir);
+    assert_int_equal(stat(at("a"), &info), 0);
+    assert_int_equal(symlink("../victim", at("state/link")), 0);
+    if (geteuid() == 0) {
+        assert_int_equal(lchown(at("state/link"), OTHER, OTHER), 0);
+        assert_int_equal(hps_dir_make_last(at("state/link/x"), &dir, &rig.err), HPS_PERMISSION);
+        assert_int_equal(stat(at("victim/x"), &info), -1);
+    }
+}
+
 static void test_actor_when_root_then_it_is_the_owner_until_the_end(void **state)
 {
     (void)state;
@@ -235,6 +254,7 @@ int main(void)
         TEST(test_rename_when_the_new_name_is_a_link_then_the_link_is_replaced),
         TEST(test_open_when_there_are_links_on_the_way_then_those_of_others_are_refused_to_root),
         TEST(test_make_when_parts_are_missing_then_all_are_made),
+        TEST(test_make_last_when_more_is_missing_or_a_link_of_others_leads_there_then_nothing),
         TEST(test_actor_when_root_then_it_is_the_owner_until_the_end),
         TEST(test_all_when_memory_fails_then_survived),
 #undef TEST
