@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
+#include "base/text.h"
 #include "client/lookup.h"
 #include "net/loop.h"
 #include "tools/hps-bench.h"
@@ -145,9 +146,10 @@ static void count_end(struct bench_slot *slot, int code, const char *message)
     } else {
         atomic_fetch_add_explicit(&worker->live->errors, 1, memory_order_relaxed);
         if (counts->error_text[0] == '\0') {
-            (void)snprintf(counts->error_text, sizeof(counts->error_text), "%s: %s",
-                           hps_status_text(hps_client_status(code)),
+            char raw[sizeof(counts->error_text)]; /* the message is the server's, as it sent it */
+            (void)snprintf(raw, sizeof(raw), "%s: %s", hps_status_text(hps_client_status(code)),
                            message == NULL ? "" : message);
+            (void)hps_text_plain(raw, strlen(raw), counts->error_text, sizeof(counts->error_text));
         }
     }
     atomic_fetch_add_explicit(&worker->live->requests_done, 1, memory_order_relaxed);

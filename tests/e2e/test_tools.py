@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from concurrent import futures
 
 import grpc
 import numpy as np
@@ -188,6 +189,29 @@ def test_ctl_when_a_server_says_what_drives_terminals_then_it_is_shown_and_does_
             done = run("hpsctl", "--addr", hostile.address, "-o", "json", verb)
             assert done.stdout.strip("\n").isprintable(), repr(done.stdout)
             assert [m["model"] for m in json.loads(done.stdout)["models" if verb == "models" else "versions"]] == [EVIL]
+
+
+class HostileLookups(grpc.GenericRpcHandler):
+    """Refuses everything so."""
+
+    def service(self, handler_call_details):
+        def refuse(request, context):
+            context.abort(grpc.StatusCode.INTERNAL, EVIL)
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def test_bench_when_a_server_says_what_drives_terminals_then_it_is_shown_and_does_nothing():
+    server = grpc.server(futures.ThreadPoolExecutor(2), handlers=(HostileLookups(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        done = run("hps-bench", "--addr", f"127.0.0.1:{port}", "--tables", "t", "--rows", 9, "--model", "m", "-q", "-n", 1,
+                   code=1)
+    finally:
+        server.stop(None).wait()
+    text = done.stdout + done.stderr
+    assert not any(c in text.replace("\n", "") for c in EVIL if not c.isprintable()), repr(text)
+    assert SHOWN in text, text
 
 
 def test_completion_when_printed_then_bash_takes_it():
