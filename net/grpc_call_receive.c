@@ -259,8 +259,14 @@ static void take_in_stash(struct hps_grpc_call *call)
 
 void grpc_call_resume(struct hps_grpc_call *call)
 {
-    if (call->request.stash.size > 0 && !grpc_call_is_finished(call) && !must_wait(call)) {
+    if (call->request.stash.size == 0 || grpc_call_is_finished(call)) {
+        return;
+    }
+    if (!must_wait(call)) {
         take_in_stash(call);
+    } else if (grpc_turn_is_over(call->conn)) { /* else as soon as answers have gone */
+        call->conn->turn.stashed = true;
+        grpc_turn_resume(call->conn);
     }
 }
 

@@ -38,6 +38,8 @@ static void resume_stashed(struct grpc_conn *conn)
         grpc_call_resume(call);
         if (call->conn == conn) {
             next = call->next;
+        } else {
+            conn->turn.stashed = true; /* those behind it are found anew */
         }
         hps_grpc_call_unref(call);
         call = next;

@@ -271,6 +271,33 @@ static void test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn
     fixture_close(&f);
 }
 
+/* Of two streams whose messages wait, the first takes the whole of the turn and is done. */
+static void test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_goes_on(
+    void **state)
+{
+    uint8_t bytes[2 * PER_TURN * 6] = {0};
+    struct fixture f;
+    struct wire wire;
+
+    (void)state;
+    for (unsigned i = 0; i < 2 * PER_TURN; i++) {
+        bytes[6 * i + 4] = 1;
+    }
+    fixture_open(&f);
+    wire_ready(&wire, &f.rig);
+    assert_true(wire_request(&wire, 1, "/w.W/Stream", false, NULL));
+    assert_true(wire_request(&wire, 3, "/w.W/Stream", false, NULL));
+    assert_true(wire_frame(&wire, DATA, END_STREAM, 1, bytes, sizeof bytes));
+    assert_true(wire_frame(&wire, DATA, END_STREAM, 3, bytes, sizeof bytes / 2));
+    for (unsigned turn = 1; turn <= 3; turn++) {
+        rig_turn(&f.rig);
+        assert_int_equal(f.n, turn * PER_TURN);
+    }
+    WIRE_UNTIL(&wire, f.n_half_closes == 2);
+    wire_close(&wire);
+    fixture_close(&f);
+}
+
 static void test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn(void **state)
 {
     struct fixture f;
@@ -399,6 +426,8 @@ int main(void)
             test_calls_when_another_connection_takes_long_then_served_in_the_same_turn),
         cmocka_unit_test(test_connection_when_lost_while_calls_are_held_then_they_are_gone),
         cmocka_unit_test(test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn),
+        cmocka_unit_test(
+            test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_goes_on),
         cmocka_unit_test(test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn),
         cmocka_unit_test(test_frames_when_tiny_then_few_kilobytes_in_a_turn),
         cmocka_unit_test(test_records_when_of_one_byte_then_a_read_is_what_counts),
