@@ -107,7 +107,7 @@ static size_t call_bytes(const struct hps_grpc_call *call)
 
 static void see(struct grpc_conn *conn, uint64_t now_us)
 {
-    pace_see(&conn->pace, conn_waits(conn), hps_http2_written(conn->h2), now_us);
+    pace_see(&conn->pace, conn_waits(conn), hps_http2_written_bodies(conn->h2), now_us);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         pace_see(&call->pace, call_waits(call), hps_http2_stream_framed(call->stream), now_us);
     }
@@ -158,7 +158,7 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
         return true;
     }
     see(conn, now_us);
-    if (period_was_slow(&conn->pace, hps_http2_written(conn->h2), minimum, now_us)) {
+    if (period_was_slow(&conn->pace, hps_http2_written_bodies(conn->h2), minimum, now_us)) {
         cut_conn(conn, HPS_GRPC_SLOW_RATE);
         return false;
     }
@@ -195,7 +195,7 @@ static void note(struct hps_grpc_loop *grpc_loop)
             continue;
         }
         see(conn, now_us);
-        pace_note(&conn->pace, hps_http2_written(conn->h2));
+        pace_note(&conn->pace, hps_http2_written_bodies(conn->h2));
         for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
             pace_note(&call->pace, hps_http2_stream_framed(call->stream));
         }
@@ -275,7 +275,7 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
     see(conn, now_us);
     if (pace->since_us != 0 && pace->since_us <= noted_us) {
         uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us,
-                                hps_http2_written(conn->h2), minimum, conn_bytes(conn));
+                                hps_http2_written_bodies(conn->h2), minimum, conn_bytes(conn));
         if (left > slowest->left_us) {
             *slowest = (struct reader){.conn = conn, .left_us = left};
         }

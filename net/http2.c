@@ -432,6 +432,13 @@ uint64_t hps_http2_written(const struct hps_http2 *h2)
     return h2->out.written;
 }
 
+uint64_t hps_http2_written_bodies(const struct hps_http2 *h2)
+{
+    HPS_ASSERT(h2->out.written >= h2->out.heads);
+    uint64_t bytes = h2->out.written - h2->out.heads;
+    return bytes < h2->out.bodies ? bytes : h2->out.bodies;
+}
+
 bool hps_http2_blocked(const struct hps_http2 *h2)
 {
     return h2->out.blocked;
@@ -439,7 +446,8 @@ bool hps_http2_blocked(const struct hps_http2 *h2)
 
 bool hps_http2_limited(const struct hps_http2 *h2)
 {
-    return h2->out.blocked || nghttp2_session_get_remote_window_size(h2->session) <= 0;
+    return h2->out.blocked || h2->in.opened > h2->out.n_turns ||
+           nghttp2_session_get_remote_window_size(h2->session) <= 0;
 }
 
 uint64_t hps_http2_read_us(const struct hps_http2 *h2)

@@ -116,8 +116,12 @@ bool hps_http2_can_request(const struct hps_http2 *h2); /* client: no GOAWAY yet
 unsigned hps_http2_streams(const struct hps_http2 *h2);
 size_t hps_http2_queued(const struct hps_http2 *h2); /* bytes of messages not yet in the kernel */
 uint64_t hps_http2_written(const struct hps_http2 *h2); /* bytes ever written */
-bool hps_http2_blocked(const struct hps_http2 *h2);     /* the socket takes no more */
-/* It does not, or the peer takes no more bodies on the whole connection. */
+/* Of them, bytes of bodies, more or less what else is in the batch that is under way. Never less
+ * than before. */
+uint64_t hps_http2_written_bodies(const struct hps_http2 *h2);
+bool hps_http2_blocked(const struct hps_http2 *h2); /* the socket takes no more */
+/* It does not, or the peer takes no more bodies on the whole connection; or did not until it opened
+ * its window, of which no use has been made as yet. */
 bool hps_http2_limited(const struct hps_http2 *h2);
 uint64_t hps_http2_read_us(const struct hps_http2 *h2); /* when bytes last came */
 
@@ -146,7 +150,7 @@ void hps_http2_consume(struct hps_http2_stream *stream, size_t size);
 void *hps_http2_user(const struct hps_http2_stream *stream);
 void hps_http2_set_user(struct hps_http2_stream *stream, void *user);
 size_t hps_http2_stream_queued(const struct hps_http2_stream *stream);
-/* The peer takes no more of this stream's body. */
+/* The peer takes no more of this stream's body; or did not until a moment ago, as above. */
 bool hps_http2_stream_limited(const struct hps_http2_stream *stream);
 uint64_t hps_http2_stream_framed(
     const struct hps_http2_stream *stream); /* body bytes ever framed */

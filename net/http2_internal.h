@@ -62,6 +62,7 @@ struct hps_http2_stream {
     size_t queued;                     /* bytes of messages not yet in the kernel */
     size_t unconsumed;                 /* came, window not yet given back */
     uint64_t framed;                   /* body bytes ever */
+    uint64_t opened;                   /* as in.opened of the connection */
     size_t header_bytes;               /* of the block that is being read */
     unsigned n_fields;                 /* of the same */
     int32_t id;
@@ -107,7 +108,10 @@ struct hps_http2 {
         size_t queued;                                         /* bytes of messages */
         uint64_t position;                                     /* bytes ever put into batches */
         uint64_t written;                                      /* of them, in the kernel */
-        bool blocked;                                          /* the socket takes no more */
+        uint64_t bodies;                                       /* of position, bytes of bodies */
+        uint64_t heads;   /* bytes that are none, ever, before this batch */
+        uint64_t n_turns; /* of writing, begun */
+        bool blocked;     /* the socket takes no more */
     } out;
     struct {
         uint64_t at_us;          /* when bytes last came */
@@ -118,6 +122,8 @@ struct hps_http2 {
         bool in_data;            /* what was read last ended within that frame */
         struct hps_http2_filter filter;
         struct http2_rate tiny, pings, controls;
+        uint64_t opened;         /* out.n_turns, plus one, when the window was opened last */
+        uint64_t opened_streams; /* the same of all windows of streams, by SETTINGS */
     } in;
     struct hps_error why; /* of the end: the first cause */
 };

@@ -163,6 +163,18 @@ static void on_goaway(struct hps_http2 *h2)
     }
 }
 
+/* The peer takes more of bodies: nothing has been sent for that as yet. */
+static void on_window(struct hps_http2 *h2, int32_t id)
+{
+    struct hps_http2_stream *stream = http2_stream_of(h2, id);
+
+    if (id == 0) {
+        h2->in.opened = h2->out.n_turns + 1;
+    } else if (stream != NULL) {
+        stream->opened = h2->out.n_turns + 1;
+    }
+}
+
 static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
 {
     struct hps_http2 *h2 = ctx;
@@ -190,6 +202,10 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
         break;
     case NGHTTP2_SETTINGS:
         h2->peer_spoke = true;
+        h2->in.opened_streams = h2->out.n_turns + 1;
+        return 0;
+    case NGHTTP2_WINDOW_UPDATE:
+        on_window(h2, frame->hd.stream_id);
         return 0;
     default:
         return 0;

@@ -310,6 +310,7 @@ static void frame_pieces(struct hps_http2_stream *stream, size_t length)
         }
         piece->framed += size;
         stream->framed += size;
+        h2->out.bodies += size;
         h2->out.position += size;
         length -= size;
         if (piece->framed == piece->size) {
@@ -384,6 +385,7 @@ static bool fill_batch(struct hps_http2 *h2)
             return false;
         }
     }
+    h2->out.heads = h2->out.position - h2->out.bodies; /* all of that is written */
     while (!batch_full(h2->out.batch)) {
         const uint8_t *data;
         ssize_t size = nghttp2_session_mem_send(h2->session, &data);
@@ -454,6 +456,7 @@ void http2_write_out(struct hps_http2 *h2)
 
     HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
     h2->out.blocked = false;
+    h2->out.n_turns++;
     while (!http2_is_dead(h2)) {
         if ((h2->out.batch == NULL || h2->out.batch->size == 0) && !fill_batch(h2)) {
             break;

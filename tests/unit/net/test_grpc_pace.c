@@ -145,6 +145,86 @@ static void test_call_when_it_takes_a_byte_now_and_then_then_reset_alone(void **
     assert_false(reader->wire.closed);
 }
 
+/* The server looks at it when its window is open, and before it has sent anything for that. */
+static void test_call_when_its_window_opens_as_it_is_looked_at_then_reset_all_the_same(void **state)
+{
+    static const uint8_t one[4] = {0, 0, 0, 1};
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+
+    reader_open(f, reader, 0);
+    uint32_t id = reader_ask(f, reader, REPLY_BYTES);
+    for (unsigned second = 0; second < 12; second++) {
+        assert_true(wire_frame(&reader->wire, 8, 0, id, one, sizeof one));
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[1] == 1);
+}
+
+static void test_call_when_settings_open_its_window_a_little_then_reset_all_the_same(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+
+    reader_open(f, reader, 0);
+    (void)reader_ask(f, reader, REPLY_BYTES);
+    for (uint8_t second = 0; second < 12; second++) {
+        const uint8_t settings[6] = {0, 4, 0, 0, 0, (uint8_t)(second + 1)};
+        assert_true(wire_frame(&reader->wire, 4, 0, 0, settings, sizeof settings));
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+}
+
+/* A reader whose window for the whole connection is shut, after 64 KB. */
+static void shut_open(struct fixture *f, struct reader *reader)
+{
+    static const uint8_t wide[] = {0, 4, 0x7f, 0xff, 0xff, 0xff};
+
+    wire_open(&reader->wire, &f->rig);
+    assert_true(wire_frame(&reader->wire, 4, 0, 0, wide, sizeof wide));
+    (void)reader_ask(f, reader, REPLY_BYTES);
+    WIRE_UNTIL(&reader->wire, reader->wire.in.size > 65535);
+    hps_buf_clear(&reader->wire.in);
+}
+
+static void test_connection_when_its_window_opens_as_it_is_looked_at_then_closed(void **state)
+{
+    static const uint8_t one[4] = {0, 0, 0, 1};
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+
+    shut_open(f, reader);
+    for (unsigned second = 0; second < 12 && f->rig.n_gone == 0; second++) {
+        assert_true(wire_frame(&reader->wire, 8, 0, 0, one, sizeof one));
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+}
+
+/* What it is told of calls that fail is no reply that it takes. */
+static void test_connection_when_it_reads_what_has_no_body_then_closed(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+    struct hps_grpc_limits limits = rig_limits;
+
+    limits.stall_timeout_us = 0;
+    limits.reply_bytes_per_s_min = 100;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    shut_open(f, reader);
+    for (unsigned second = 0; second < 12 && f->rig.n_gone == 0; second++) {
+        for (unsigned i = 0; i < 10; i++) { /* some 40 bytes each */
+            assert_true(wire_request(&reader->wire, reader->id, "/none", true, NULL));
+            reader->id += 2;
+        }
+        wire_pump(&reader->wire);
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+}
+
 static void test_connection_when_its_socket_is_read_a_little_then_closed(void **state)
 {
     struct fixture *f = *state;
@@ -362,6 +442,10 @@ int main(void)
 #define PACE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         PACE_TEST(test_call_when_it_takes_a_byte_now_and_then_then_reset_alone),
+        PACE_TEST(test_call_when_its_window_opens_as_it_is_looked_at_then_reset_all_the_same),
+        PACE_TEST(test_call_when_settings_open_its_window_a_little_then_reset_all_the_same),
+        PACE_TEST(test_connection_when_its_window_opens_as_it_is_looked_at_then_closed),
+        PACE_TEST(test_connection_when_it_reads_what_has_no_body_then_closed),
         PACE_TEST(test_connection_when_its_socket_is_read_a_little_then_closed),
         PACE_TEST(test_connection_when_its_window_is_shut_then_closed),
         PACE_TEST(test_calls_when_together_they_take_the_minimum_then_the_slow_one_goes),
