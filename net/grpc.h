@@ -213,14 +213,18 @@ void hps_grpc_call_unref(struct hps_grpc_call *call); /* any thread */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
 
 /* Count `bytes`, the memory that the answer takes, against the connection until
- * hps_grpc_call_discharge, even if that ends before. True: they count. False: beside what counts
+ * hps_grpc_call_discharge, even if that ends before. OK: they count. AGAIN: beside what counts
  * already they are too many. Then the call stands in the connection's line, its later calls wait,
  * too, and on_room follows, unless the call is finished or over before. A lone answer may be of any
  * size.
  *
- * unit    bytes > 0, once per call, before it is finished
+ * unit    bytes > 0, once per call, before it is finished; held: bytes that the call keeps while it
+ *         stands in line
+ * error   EXHAUSTED: those in line would hold more than connection_reply_bytes_max, or than
+ *         request_bytes_all_max on all connections. Nothing counts, and nothing follows
  */
-bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes) HPS_MUST_CHECK;
+hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
+    HPS_MUST_CHECK;
 /* The memory is free again. A call that has charged nothing, or waited in vain: nothing. The caller
  * has a reference. Loop thread, whatever has become of the call. */
 void hps_grpc_call_discharge(struct hps_grpc_call *call);

@@ -13,6 +13,8 @@
 
 #define TO(phase) (1u << (phase))
 
+enum { SMALL_HELD_BYTES = 64 * 1024 }; /* stands in line however much others hold there */
+
 static const unsigned charge_follows[GRPC_CHARGE_PHASES] = {
     [GRPC_CHARGE_NONE] = TO(GRPC_CHARGE_WAITING) | TO(GRPC_CHARGE_COUNTED),
     [GRPC_CHARGE_WAITING] = TO(GRPC_CHARGE_COUNTED) | TO(GRPC_CHARGE_OVER),
@@ -53,10 +55,30 @@ bool grpc_charges_full(const struct grpc_conn *conn)
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-static void enqueue(struct grpc_conn *conn, struct hps_grpc_call *call)
+/* Requests that are whole stand here with what was made of them, which may be far more than what
+ * came: many may have been under way to workers before the first of them asked. */
+static bool may_stand(const struct grpc_conn *conn, size_t held)
+{
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
+    size_t all = atomic_load_explicit(&conn->grpc_loop->server->line_bytes, memory_order_relaxed);
+    size_t all_max = limits->request_bytes_all_max;
+    size_t mine = conn->charges.line_bytes;
+    size_t mine_max = limits->connection_reply_bytes_max;
+
+    if (mine > 0 && (mine > mine_max || held > mine_max - mine)) {
+        return false;
+    }
+    return all_max == 0 || held <= SMALL_HELD_BYTES || all == 0 ||
+           (all <= all_max && held <= all_max - all);
+}
+
+static void enqueue(struct grpc_conn *conn, struct hps_grpc_call *call, size_t held)
 {
     HPS_ASSERT(call->charge.next == NULL);
     phase_set(call, GRPC_CHARGE_WAITING);
+    call->charge.held = held;
+    conn->charges.line_bytes += held;
+    atomic_fetch_add_explicit(&conn->grpc_loop->server->line_bytes, held, memory_order_relaxed);
     if (conn->charges.last != NULL) {
         conn->charges.last->charge.next = call;
     } else {
@@ -80,6 +102,11 @@ static void dequeue(struct grpc_conn *conn, struct hps_grpc_call *call)
         conn->charges.last = before;
     }
     call->charge.next = NULL;
+    HPS_ASSERT(conn->charges.line_bytes >= call->charge.held);
+    conn->charges.line_bytes -= call->charge.held;
+    atomic_fetch_sub_explicit(&conn->grpc_loop->server->line_bytes, call->charge.held,
+                              memory_order_relaxed);
+    call->charge.held = 0;
 }
 
 void grpc_charges_release(struct grpc_conn *conn)
@@ -124,6 +151,7 @@ void grpc_charges_init(struct grpc_conn *conn)
 void grpc_charges_fini(struct grpc_conn *conn)
 {
     HPS_ASSERT(conn->charges.first == NULL); /* each call left the line when it ended */
+    HPS_ASSERT(conn->charges.line_bytes == 0);
     hps_loop_later_stop(&conn->charges.later);
 }
 
@@ -140,20 +168,24 @@ void grpc_charge_give_up(struct hps_grpc_call *call)
     }
 }
 
-bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes)
+hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
 {
     struct grpc_conn *conn = call->conn;
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(conn != NULL && !grpc_call_is_finished(call));
     HPS_ASSERT(call->entry->method->on_room != NULL && bytes > 0);
-    call->charge.bytes = bytes;
-    if (conn->charges.first != NULL || !fits(conn, bytes)) {
-        enqueue(conn, call);
-        return false;
+    if (conn->charges.first == NULL && fits(conn, bytes)) {
+        call->charge.bytes = bytes;
+        count(conn, call);
+        return HPS_OK;
     }
-    count(conn, call);
-    return true;
+    if (!may_stand(conn, held)) {
+        return HPS_EXHAUSTED;
+    }
+    call->charge.bytes = bytes;
+    enqueue(conn, call, held);
+    return HPS_AGAIN;
 }
 
 void hps_grpc_call_discharge(struct hps_grpc_call *call)
@@ -181,6 +213,7 @@ void grpc_charge_sane(const struct hps_grpc_call *call)
 
     HPS_ASSERT((call->charge.conn != NULL) == (call->charge.phase == GRPC_CHARGE_COUNTED));
     HPS_ASSERT(next == NULL || call->charge.phase == GRPC_CHARGE_WAITING);
+    HPS_ASSERT(call->charge.held == 0 || call->charge.phase == GRPC_CHARGE_WAITING);
     HPS_ASSERT(next == NULL || next->charge.phase == GRPC_CHARGE_WAITING);
     switch (call->charge.phase) {
     case GRPC_CHARGE_WAITING:

@@ -73,6 +73,7 @@ struct hps_grpc_server {
     struct grpc_entry *entries;
     unsigned n_entries;
     atomic_size_t request_bytes; /* of requests that are being put together, all connections */
+    atomic_size_t line_bytes;    /* that calls in the lines of their connections hold meanwhile */
     struct hps_grpc_loop *loops; /* changed while none of them runs */
     _Atomic uint64_t watched_us; /* when loops were last asked to note how far readers are */
     /* Goes from loop to loop to find the slowest reader. Whose turn it is, and who found the
@@ -149,6 +150,7 @@ struct grpc_conn {
     struct grpc_turn turn;
     struct {
         size_t bytes;                       /* that answers take in memory */
+        size_t line_bytes;                  /* that the calls in line hold meanwhile */
         struct hps_grpc_call *first, *last; /* calls for whose answers there is no room */
         struct hps_loop_later later;        /* there may be */
     } charges;
@@ -286,7 +288,8 @@ struct hps_grpc_call {
         enum grpc_charge_phase phase; /* changed in grpc_charge.c alone */
         struct grpc_conn *conn;       /* COUNTED: with a reference */
         size_t bytes;
-        struct hps_grpc_call *next; /* WAITING */
+        size_t held;                /* WAITING: bytes that it holds meanwhile */
+        struct hps_grpc_call *next; /* the same */
     } charge;
 
     struct {

@@ -107,6 +107,19 @@ static void ask_admission(struct request *request)
     }
 }
 
+/* Those of its connection that stand in line have as many keys in memory as they may. */
+static void refuse_to_stand(struct request *request)
+{
+    struct hps_error err;
+
+    hps_error_set(&err, HPS_EXHAUSTED,
+                  "look-up rejected: no room for a reply of %" PRIu64 " bytes beside the others of "
+                  "its connection (connection_reply_bytes), and no memory to have its keys wait "
+                  "for that; read replies faster, or ask for fewer at a time",
+                  room_bytes(&request->room));
+    request_reject(request, HPS_REJECT_CONNECTION, &err);
+}
+
 void request_ask_room(struct request *request)
 {
     struct request_room *room = &request->room;
@@ -116,8 +129,14 @@ void request_ask_room(struct request *request)
     if (!request_charge_quota(request, room_bytes(room))) {
         return;
     }
-    if (hps_grpc_call_charge(request->call.grpc, room_bytes(room))) {
+    hps_status status =
+        hps_grpc_call_charge(request->call.grpc, room_bytes(room), hps_arena_used(request->arena));
+    if (status == HPS_OK) {
         ask_admission(request);
+        return;
+    }
+    if (status != HPS_AGAIN) {
+        refuse_to_stand(request);
         return;
     }
     hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);

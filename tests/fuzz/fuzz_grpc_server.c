@@ -84,8 +84,11 @@ static void on_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *
         hps_grpc_call_fail(call, &err);
     } else {
         HPS_ASSERT(size <= PLAIN_BYTES_MAX && (packed->compressed || size == packed->size));
-        if (hps_grpc_call_charge(call, size * CHARGE_FACTOR + 1)) {
+        status = hps_grpc_call_charge(call, size * CHARGE_FACTOR + 1, size);
+        if (status == HPS_OK) {
             hps_grpc_call_set_user(call, charged_place);
+        } else if (status != HPS_AGAIN) {
+            hps_grpc_call_finish(call, hps_status_grpc_code(status), "too many wait");
         }
     }
     hps_buf_fini(&plain);

@@ -183,7 +183,7 @@ static void on_charged(struct hps_grpc_call *call)
 static void on_charge(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     (void)rig_of(call);
-    if (hps_grpc_call_charge(call, read_u32(data, size))) {
+    if (hps_grpc_call_charge(call, read_u32(data, size), 0) == HPS_OK) {
         on_charged(call);
     }
 }

@@ -12,13 +12,37 @@
 
 #include "tests/lib/grpc_rig.h"
 
-enum { MAX_BYTES = 65536 };
+enum { MAX_BYTES = 65536, ALL_MAX_BYTES = 3 * MAX_BYTES, N_CALLS = 4 };
 
 struct fixture {
     struct rig rig;
     struct wire wire;
     uint32_t id; /* of the next stream */
+    struct hps_grpc_service service;
+    struct hps_grpc_call *asking[N_CALLS]; /* calls to /c.C/Ask */
+    unsigned n_asking;
 };
+
+/* Asks for room later, as look-ups do that a worker unpacks. */
+static void on_ask(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    (void)data;
+    (void)size;
+    assert_true(f->n_asking < N_CALLS);
+    f->asking[f->n_asking++] = call;
+}
+
+static void on_room(struct hps_grpc_call *call)
+{
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+static const struct hps_grpc_method ask = {.path = "/c.C/Ask",
+                                           .on_message = on_ask,
+                                           .on_room = on_room,
+                                           .on_close = hps_grpc_call_discharge};
 
 static int setup(void **state)
 {
@@ -26,8 +50,12 @@ static int setup(void **state)
     struct hps_grpc_limits limits = rig_limits;
 
     limits.connection_reply_bytes_max = MAX_BYTES;
+    limits.request_bytes_all_max = ALL_MAX_BYTES;
     fixture.id = 1;
+    fixture.n_asking = 0;
     rig_open(&fixture.rig, &limits);
+    fixture.service = (struct hps_grpc_service){"c.C", &ask, 1, &fixture};
+    assert_int_equal(hps_grpc_server_add(fixture.rig.server, &fixture.service, 1), HPS_OK);
     wire_open(&fixture.wire, &fixture.rig);
     *state = &fixture;
     return 0;
@@ -165,6 +193,60 @@ static void test_charge_when_it_waits_at_its_deadline_then_leaves_the_line(void 
     assert_int_equal(f->rig.n_ended[4], 1);
 }
 
+/* N_CALLS calls that have not asked as yet. */
+static void begin_all(struct fixture *f)
+{
+    for (unsigned i = 0; i < N_CALLS; i++) {
+        assert_true(wire_request(&f->wire, f->id, "/c.C/Ask", false, NULL));
+        assert_true(wire_frame(&f->wire, 0, 1, f->id, "\0\0\0\0\0", 5));
+        f->id += 2;
+    }
+    RIG_UNTIL(&f->rig, f->n_asking == N_CALLS);
+}
+
+/* They were all under way before one of them asked: what they hold is bounded all the same. */
+static void test_charge_when_those_in_line_hold_much_then_the_next_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_call **asking = f->asking;
+
+    begin_all(f);
+    assert_int_equal(hps_grpc_call_charge(asking[0], MAX_BYTES, MAX_BYTES), HPS_OK);
+    assert_int_equal(hps_grpc_call_charge(asking[1], 1, MAX_BYTES - 1), HPS_AGAIN);
+    assert_int_equal(hps_grpc_call_charge(asking[2], 1, 2), HPS_EXHAUSTED);
+    assert_int_equal(hps_grpc_call_charge(asking[3], 1, 1), HPS_AGAIN);
+    hps_grpc_call_finish(asking[2], 8, NULL);
+    hps_grpc_call_finish(asking[0], 0, NULL);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[0] == 3); /* those in line had their turns */
+    f->n_asking = 0;
+    begin_all(f);
+    assert_int_equal(hps_grpc_call_charge(asking[0], MAX_BYTES, 0), HPS_OK);
+    assert_int_equal(hps_grpc_call_charge(asking[1], 1, MAX_BYTES),
+                     HPS_AGAIN); /* nothing is left */
+}
+
+static void test_charge_when_all_lines_hold_much_then_only_small_ones_stand(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_call **asking = f->asking;
+    struct wire first = f->wire;
+
+    begin_all(f);
+    assert_int_equal(hps_grpc_call_charge(asking[0], MAX_BYTES, 0), HPS_OK);
+    assert_int_equal(hps_grpc_call_charge(asking[1], 1, ALL_MAX_BYTES), HPS_AGAIN); /* alone */
+    wire_open(&f->wire, &f->rig);
+    f->id = 1;
+    f->n_asking = 0;
+    begin_all(f);
+    assert_int_equal(hps_grpc_call_charge(asking[0], MAX_BYTES, 0), HPS_OK);
+    assert_int_equal(hps_grpc_call_charge(asking[1], 1, MAX_BYTES + 1), HPS_EXHAUSTED);
+    assert_int_equal(hps_grpc_call_charge(asking[2], 1, MAX_BYTES), HPS_AGAIN);
+    wire_close(&first);
+    RIG_UNTIL(&f->rig, f->rig.n_gone == 1); /* and what its line held is free */
+    hps_grpc_call_finish(asking[2], 0, NULL);
+    assert_int_equal(hps_grpc_call_charge(asking[3], 1, ALL_MAX_BYTES), HPS_AGAIN);
+}
+
 int main(void)
 {
 #define CHARGE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -175,6 +257,8 @@ int main(void)
         CHARGE_TEST(test_charge_when_its_call_is_over_then_counts_until_it_is_given_back),
         CHARGE_TEST(test_charge_when_its_connection_is_gone_then_may_still_be_given_back),
         CHARGE_TEST(test_charge_when_it_waits_at_its_deadline_then_leaves_the_line),
+        CHARGE_TEST(test_charge_when_those_in_line_hold_much_then_the_next_is_refused),
+        CHARGE_TEST(test_charge_when_all_lines_hold_much_then_only_small_ones_stand),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

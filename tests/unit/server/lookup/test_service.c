@@ -36,7 +36,9 @@ struct hps_grpc_call {
     struct hps_version *updated; /* a batch comes while it is looked up; NULL: none does */
     bool unheld;                 /* the batch waits for nobody */
     bool crowded;                /* its connection has no room for another answer */
+    bool turned_away;            /* nor for another one that waits for that */
     size_t charged;
+    size_t held;        /* said to be, while it waits */
     unsigned n_watched; /* slow readers: watched, and cut off */
     unsigned n_cut;
     Hps__V1__LookupResponse *messages[MESSAGES_MAX];
@@ -164,11 +166,15 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)
     return atomic_load(&call->cancelled);
 }
 
-bool hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes)
+hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
 {
     assert_int_equal(call->charged, 0);
+    call->held = held;
+    if (call->turned_away) {
+        return HPS_EXHAUSTED;
+    }
     call->charged = bytes;
-    return !call->crowded;
+    return call->crowded ? HPS_AGAIN : HPS_OK;
 }
 
 void hps_grpc_call_discharge(struct hps_grpc_call *call)
@@ -843,6 +849,23 @@ static void test_service_when_its_connection_has_no_room_then_waits_and_is_not_a
     t->grpc->methods[LOOKUP].on_room(&t->calls[1]);
     check_row(&t->calls[1], t, 5);
     close_call(t, 1);
+}
+
+static void test_service_when_it_may_not_even_wait_then_refused_with_pushback(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    t->calls[0].turned_away = true;
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    assert_true(t->calls[0].held >= sizeof(hps_key)); /* its keys at least */
+    assert_int_equal(t->calls[0].code, 8);
+    assert_non_null(strstr(t->calls[0].text, "connection_reply_bytes"));
+    assert_string_equal(t->calls[0].pushback, "100");
+    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_CONNECTION]) == 1);
+    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    close_call(t, 0);
 }
 
 static void test_service_when_its_connection_gets_no_room_then_refused_with_pushback(void **state)
@@ -1668,6 +1691,7 @@ int main(void)
         SERVICE_TEST(test_service_when_too_many_wait_for_room_then_slow_readers_give_way),
         SERVICE_TEST(test_service_when_a_look_up_is_let_in_then_counts_against_its_connection),
         SERVICE_TEST(test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted),
+        SERVICE_TEST(test_service_when_it_may_not_even_wait_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_its_connection_gets_no_room_then_refused_with_pushback),
         SERVICE_TEST(test_times_when_a_store_is_slow_then_each_wait_has_its_name),
         SERVICE_TEST(test_times_when_the_loop_is_busy_then_that_is_named),
