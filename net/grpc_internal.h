@@ -530,7 +530,6 @@ void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
 void grpc_conn_unref(struct grpc_conn *conn);
 /* Replies have gone: let waiting requests on, oldest first, and give window back. */
 void grpc_conn_release_held(struct grpc_conn *conn);
-void grpc_loop_unref(struct hps_grpc_loop *grpc_loop);
 /* Announce the end of a connection that is ready; new calls are refused after a round trip. */
 void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
 /* The method of that path on those listeners; NULL: none. */

@@ -361,12 +361,17 @@ void hps_tls_session_free(struct hps_tls_session *session)
 
 /* ---- names of a certificate ------------------------------------------------------------------ */
 
+static bool is_one_of(char c, const char *chars)
+{
+    return c != '\0' && strchr(chars, c) != NULL;
+}
+
 /* RFC 3986: a letter, then letters, digits, '+', '-' and '.', then ':'; and no blanks or control
  * characters behind it. */
 static bool is_uri(const char *text, size_t size)
 {
     size_t n = 0;
-    while (n < size && (isalnum((unsigned char)text[n]) || memchr("+-.", text[n], 3))) {
+    while (n < size && (isalnum((unsigned char)text[n]) || is_one_of(text[n], "+-."))) {
         n++;
     }
     bool good = n > 0 && n < size && isalpha((unsigned char)text[0]) && text[n] == ':';
@@ -379,7 +384,7 @@ static bool is_uri(const char *text, size_t size)
 static bool is_dns(const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
-        if (!isalnum((unsigned char)text[i]) && !memchr("-._*", text[i], 4)) {
+        if (!isalnum((unsigned char)text[i]) && !is_one_of(text[i], "-._*")) {
             return false;
         }
     }
