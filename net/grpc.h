@@ -219,7 +219,7 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
  * size.
  *
  * unit    bytes > 0, once per call, before it is finished; held: bytes that the call keeps while it
- *         stands in line
+ *         stands in line, and if it gets no room until it is closed
  * error   EXHAUSTED: those in line would hold more than connection_reply_bytes_max, or than
  *         request_bytes_all_max on all connections. Nothing counts, and nothing follows
  */

@@ -102,10 +102,16 @@ static void dequeue(struct grpc_conn *conn, struct hps_grpc_call *call)
         conn->charges.last = before;
     }
     call->charge.next = NULL;
-    HPS_ASSERT(conn->charges.line_bytes >= call->charge.held);
-    conn->charges.line_bytes -= call->charge.held;
-    atomic_fetch_sub_explicit(&conn->grpc_loop->server->line_bytes, call->charge.held,
-                              memory_order_relaxed);
+}
+
+/* What it held while it stood there counts no more. */
+static void forget_held(struct grpc_conn *conn, struct hps_grpc_call *call)
+{
+    size_t held = call->charge.held;
+
+    HPS_ASSERT(conn->charges.line_bytes >= held);
+    conn->charges.line_bytes -= held;
+    atomic_fetch_sub_explicit(&conn->grpc_loop->server->line_bytes, held, memory_order_relaxed);
     call->charge.held = 0;
 }
 
@@ -116,6 +122,7 @@ void grpc_charges_release(struct grpc_conn *conn)
     while ((call = conn->charges.first) != NULL && fits(conn, call->charge.bytes) &&
            !grpc_turn_is_over(conn)) {
         dequeue(conn, call);
+        forget_held(conn, call);
         count(conn, call);
         hps_grpc_call_ref(call);
         call->entry->method->on_room(call);
@@ -166,6 +173,10 @@ void grpc_charge_give_up(struct hps_grpc_call *call)
         phase_set(call, GRPC_CHARGE_OVER);
         release_later(conn);
     }
+    /* Until it is closed its service does not know, and has what it held. */
+    if (call->charge.held > 0 && grpc_call_is_closed(call)) {
+        forget_held(conn, call);
+    }
 }
 
 hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
@@ -213,7 +224,8 @@ void grpc_charge_sane(const struct hps_grpc_call *call)
 
     HPS_ASSERT((call->charge.conn != NULL) == (call->charge.phase == GRPC_CHARGE_COUNTED));
     HPS_ASSERT(next == NULL || call->charge.phase == GRPC_CHARGE_WAITING);
-    HPS_ASSERT(call->charge.held == 0 || call->charge.phase == GRPC_CHARGE_WAITING);
+    HPS_ASSERT(call->charge.held == 0 || call->charge.phase == GRPC_CHARGE_WAITING ||
+               (call->charge.phase == GRPC_CHARGE_OVER && !grpc_call_is_closed(call)));
     HPS_ASSERT(next == NULL || next->charge.phase == GRPC_CHARGE_WAITING);
     switch (call->charge.phase) {
     case GRPC_CHARGE_WAITING:

@@ -149,8 +149,8 @@ struct grpc_conn {
         *held_tail; /* whole requests that wait for reply bytes to go, or for another turn */
     struct grpc_turn turn;
     struct {
-        size_t bytes;                       /* that answers take in memory */
-        size_t line_bytes;                  /* that the calls in line hold meanwhile */
+        size_t bytes;      /* that answers take in memory */
+        size_t line_bytes; /* that the calls in line hold, or those that left it unserved */
         struct hps_grpc_call *first, *last; /* calls for whose answers there is no room */
         struct hps_loop_later later;        /* there may be */
     } charges;
@@ -288,8 +288,8 @@ struct hps_grpc_call {
         enum grpc_charge_phase phase; /* changed in grpc_charge.c alone */
         struct grpc_conn *conn;       /* COUNTED: with a reference */
         size_t bytes;
-        size_t held;                /* WAITING: bytes that it holds meanwhile */
-        struct hps_grpc_call *next; /* the same */
+        size_t held;                /* WAITING, and OVER until it is closed: bytes that it holds */
+        struct hps_grpc_call *next; /* WAITING */
     } charge;
 
     struct {

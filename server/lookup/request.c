@@ -268,6 +268,15 @@ void request_arrive(struct request *request)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+/* Its look-up never began: nobody has what was made of its message. Its call may last for a while,
+ * until the client reads how it ended. */
+static void drop_message(struct request *request)
+{
+    request->lookup.parts = NULL;
+    request->lookup.n_parts = 0;
+    hps_arena_reset(request->arena);
+}
+
 void request_fail(struct request *request, const struct hps_error *err)
 {
     HPS_ASSERT(request->phase == PHASE_LOOP || request->phase == PHASE_REPLY);
@@ -275,6 +284,9 @@ void request_fail(struct request *request, const struct hps_error *err)
     HPS_ASSERT(!request->call.closed);
     HPS_ASSERT(request->call.code < 0);
     hps_stages_enter(&request->stages, HPS_STAGE_SEND);
+    if (request->course.step == HPS_STEP_NONE) {
+        drop_message(request);
+    }
     request->phase = PHASE_REPLY; /* before the call hears of it, and may be over at once */
     request->call.code = hps_status_grpc_code(err->status);
     hps_grpc_call_fail(request->call.grpc, err);

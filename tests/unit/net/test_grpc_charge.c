@@ -225,6 +225,22 @@ static void test_charge_when_those_in_line_hold_much_then_the_next_is_refused(vo
                      HPS_AGAIN); /* nothing is left */
 }
 
+/* Its service does not know as yet that it was for nothing: a client may be slow to read of that.
+ */
+static void test_charge_when_who_waits_is_finished_then_holds_until_it_is_closed(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_call **asking = f->asking;
+
+    begin_all(f);
+    assert_int_equal(hps_grpc_call_charge(asking[0], MAX_BYTES, 0), HPS_OK);
+    assert_int_equal(hps_grpc_call_charge(asking[1], 1, MAX_BYTES), HPS_AGAIN);
+    hps_grpc_call_finish(asking[1], 4, "late");
+    assert_int_equal(hps_grpc_call_charge(asking[2], 1, 1), HPS_EXHAUSTED);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[4] == 1);
+    assert_int_equal(hps_grpc_call_charge(asking[3], 1, MAX_BYTES), HPS_AGAIN);
+}
+
 static void test_charge_when_all_lines_hold_much_then_only_small_ones_stand(void **state)
 {
     struct fixture *f = *state;
@@ -244,6 +260,7 @@ static void test_charge_when_all_lines_hold_much_then_only_small_ones_stand(void
     wire_close(&first);
     RIG_UNTIL(&f->rig, f->rig.n_gone == 1); /* and what its line held is free */
     hps_grpc_call_finish(asking[2], 0, NULL);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[0] == 1);
     assert_int_equal(hps_grpc_call_charge(asking[3], 1, ALL_MAX_BYTES), HPS_AGAIN);
 }
 
@@ -258,6 +275,7 @@ int main(void)
         CHARGE_TEST(test_charge_when_its_connection_is_gone_then_may_still_be_given_back),
         CHARGE_TEST(test_charge_when_it_waits_at_its_deadline_then_leaves_the_line),
         CHARGE_TEST(test_charge_when_those_in_line_hold_much_then_the_next_is_refused),
+        CHARGE_TEST(test_charge_when_who_waits_is_finished_then_holds_until_it_is_closed),
         CHARGE_TEST(test_charge_when_all_lines_hold_much_then_only_small_ones_stand),
     };
 

@@ -17,7 +17,7 @@
 #include "cache/update/internal.h"
 #include "hps/v1/lookup.pb-c.h"
 #include "net/loop.h"
-#include "server/lookup/service.h"
+#include "server/lookup/internal.h"
 #include "tests/lib/gpu_fixture.h"
 
 /* ---- a call ---------------------------------------------------------------------------------- */
@@ -851,6 +851,12 @@ static void test_service_when_its_connection_has_no_room_then_waits_and_is_not_a
     close_call(t, 1);
 }
 
+/* Its client may take its time to read of it: as long, nothing of its message is kept. */
+static size_t kept_of(const struct hps_grpc_call *call)
+{
+    return hps_arena_used(((const struct request *)call->user)->arena);
+}
+
 static void test_service_when_it_may_not_even_wait_then_refused_with_pushback(void **state)
 {
     struct service_test *t = *state;
@@ -860,6 +866,7 @@ static void test_service_when_it_may_not_even_wait_then_refused_with_pushback(vo
     t->calls[0].turned_away = true;
     start(t, 0, LOOKUP, "m", "t0", 1);
     assert_true(t->calls[0].held >= sizeof(hps_key)); /* its keys at least */
+    assert_int_equal(kept_of(&t->calls[0]), 0);
     assert_int_equal(t->calls[0].code, 8);
     assert_non_null(strstr(t->calls[0].text, "connection_reply_bytes"));
     assert_string_equal(t->calls[0].pushback, "100");
@@ -881,9 +888,11 @@ static void test_service_when_its_connection_gets_no_room_then_refused_with_push
     hps_clock_advance(9999999);
     hps_loop_turn(t->loop, 0);
     assert_int_equal(t->calls[0].code, -1);
+    assert_true(kept_of(&t->calls[0]) > 0);
     hps_clock_advance(2);
     hps_loop_turn(t->loop, 0);
     assert_int_equal(t->calls[0].code, 8);
+    assert_int_equal(kept_of(&t->calls[0]), 0);
     assert_non_null(strstr(t->calls[0].text, "connection_reply_bytes"));
     assert_string_equal(t->calls[0].pushback, "100");
     assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_CONNECTION]) == 1);
