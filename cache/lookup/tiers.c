@@ -96,7 +96,7 @@ void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t 
 {
     HPS_ASSERT(hps_tier_on_device(kind));
     walk_settle_found(walk, kind, n);
-    HPS_ASSERT(walk_sane(walk));
+    HPS_DEBUG_ASSERT(walk_sane(walk));
 }
 
 /* ---- memory tiers ---------------------------------------------------------------------------- */
@@ -389,7 +389,7 @@ static hps_status ask_memory(const struct walk_step *step, struct hps_error *err
             recall_absent(walk);
             walk->recalled = true;
         }
-        HPS_ASSERT(walk_sane(walk));
+        HPS_DEBUG_ASSERT(walk_sane(walk));
     }
     return status;
 }
@@ -489,7 +489,7 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
     }
     for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
         walk_leave_others(&step, walk);
-        HPS_ASSERT(walk_sane(walk));
+        HPS_DEBUG_ASSERT(walk_sane(walk));
     }
     hps_flight_trip_end(&step.trip);
     return status;

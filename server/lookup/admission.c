@@ -431,7 +431,7 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
     HPS_ASSERT(ticket->on_granted != NULL);
     HPS_ASSERT(reply_bytes <= UINT64_MAX - work_bytes);
     hps_lock_acquire(&admission->lock);
-    admission_sane(admission);
+    HPS_DEBUG_SANE(admission_sane(admission));
     HPS_ASSERT(ticket->state == HPS_TICKET_IDLE);
     ticket->bytes = reply_bytes + work_bytes;
     ticket->work_bytes = work_bytes;
@@ -456,7 +456,7 @@ bool hps_admission_cancel(struct hps_admission *admission, struct hps_admission_
     bool waited;
 
     hps_lock_acquire(&admission->lock);
-    admission_sane(admission);
+    HPS_DEBUG_SANE(admission_sane(admission));
     waited = ticket->state == HPS_TICKET_WAITING;
     if (waited) {
         dequeue(admission, ticket);

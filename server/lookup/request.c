@@ -248,7 +248,7 @@ void request_turn_end(struct request *request)
     if (--request->n_turns > 0) {
         return;
     }
-    request_sane(request);
+    HPS_DEBUG_SANE(request_sane(request));
     if (request->phase == PHASE_ENDED && request->gpu.left_version == NULL) {
         end_request(request);
     }
