@@ -509,9 +509,10 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
 {
     static const char *extra[] = {"authorization", "sesame", NULL};
     struct fixture *f = *state;
-    struct guard guard = {.word = "sesame", .stays = true};
+    static struct guard guard; /* the parked call has its grant until the rig is closed */
     struct probe probe;
 
+    guard = (struct guard){.word = "sesame", .stays = true};
     set_guard(f, &guard);
     probe_open(&probe, &f->rig);
     probe_begin(&probe, "/t.T/Park", extra);
@@ -535,9 +536,10 @@ static void test_guard_when_connection_may_not_stay_then_it_is_closed(void **sta
 {
     static const char *extra[] = {"authorization", "sesame", NULL};
     struct fixture *f = *state;
-    struct guard guard = {.word = "sesame", .stays = false};
+    static struct guard guard; /* the parked call has its grant until the rig is closed */
     struct probe probe;
 
+    guard = (struct guard){.word = "sesame", .stays = false};
     set_guard(f, &guard);
     probe_open(&probe, &f->rig);
     probe_begin(&probe, "/t.T/Park", extra);
