@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import wire
-from target import ATTACKER, many
+from target import ATTACKER, SANITIZER, many
 from wire import Client, Gone, call
 
 MIB = 1 << 20
@@ -94,11 +94,12 @@ def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_other
     target.settles("reply_bytes_in_flight")
 
 
+@pytest.mark.skipif(bool(SANITIZER), reason="a refusal is a matter of speed: NOT CHECKED")
 @pytest.mark.parametrize("given", [0, 0x7fffffff], ids=["no window", "no recv"])
 def test_replies_when_a_reader_that_takes_nothing_has_more_than_all_the_room_then_none_is_refused_for_it(other, given):
     """A lone reply is larger than all the room; who waits meanwhile is served before its time is over."""
     target = other(server={**SERVER, "reply_bytes_in_flight": "64MiB", "connection_reply_bytes": "128MiB",
-                           "queue_ms_max": 1000})
+                           "queue_ms_max": 4000}, client={"deadline_s": 30})
     with target.beside(), Client(target.address, source=ATTACKER, hello=wire.settings(window=given)) as reader:
         reader.send(wire.window(0, 0x3fffffff))
         reader.upload(1, wire.LOOKUP, wide(70))

@@ -5,8 +5,9 @@ import json
 import signal
 import threading
 
+import pytest
 import wire
-from target import ATTACKER, many
+from target import ATTACKER, SANITIZER, many
 from wire import Client, Gone, call
 
 SMALL = wire.lookup("m", wire.query("a", [1]))
@@ -36,6 +37,7 @@ def reloads(target):
     return target.daemon.log().count("msg=reloaded") + target.daemon.log().count("configuration not reloaded")
 
 
+@pytest.mark.skipif(bool(SANITIZER), reason="as many reloads as a sanitizer's build can make leave little else: NOT CHECKED")
 def test_signals_when_sent_all_the_time_then_calls_go_on(target):
     with attacked(target):
         for _ in range(many(200, 2000)):
