@@ -5,23 +5,7 @@ import pathlib
 import struct
 import sys
 
-
-def varint(value):
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def num(field, value):
-    return varint(field << 3) + varint(value)
-
-
-def blob(field, data):
-    return varint(field << 3 | 2) + varint(len(data)) + data
+from make_corpus import blob, num, varint
 
 
 def fixed64(field, value):

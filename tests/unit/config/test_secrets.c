@@ -6,24 +6,8 @@
 
 #include <sys/stat.h>
 
-#include "tests/lib/tmpdir.h"
+#include "tests/lib/tmpdir_fixture.h"
 #include "tests/unit/config/config_test.h"
-
-static struct hps_tmpdir dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    hps_tmpdir_open(&dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    hps_tmpdir_close(&dir);
-    return 0;
-}
 
 /* A configuration with a token and a key; `more` follows in it. */
 static struct hps_config *config_with(const char *more)

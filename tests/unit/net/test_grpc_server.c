@@ -505,20 +505,27 @@ static void test_guard_when_set_then_asked_for_every_method_that_is_not_open(voi
     assert_int_equal(guard.n_grants, 0);
 }
 
-static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **state)
+/* A call with the guard's word runs, and goes on until it is ended. */
+static void park_guarded(struct fixture *f, struct guard *guard, struct probe *probe)
 {
     static const char *extra[] = {"authorization", "sesame", NULL};
-    struct fixture *f = *state;
+
+    set_guard(f, guard);
+    probe_open(probe, &f->rig);
+    probe_begin(probe, "/t.T/Park", extra);
+    probe_send(probe, "\0\0\0\0\0", 5);
+    hps_http2_finish(probe->stream);
+    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+}
+
+static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **state)
+{
     static struct guard guard; /* the parked call has its grant until the rig is closed */
+    struct fixture *f = *state;
     struct probe probe;
 
     guard = (struct guard){.word = "sesame", .stays = true};
-    set_guard(f, &guard);
-    probe_open(&probe, &f->rig);
-    probe_begin(&probe, "/t.T/Park", extra);
-    probe_send(&probe, "\0\0\0\0\0", 5);
-    hps_http2_finish(probe.stream);
-    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+    park_guarded(f, &guard, &probe);
     hps_grpc_loop_recheck(f->rig.grpc_loop); /* nothing has changed for it */
     rig_turn(&f->rig);
     assert_false(hps_grpc_call_cancelled(f->rig.parked));
@@ -534,18 +541,12 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
 
 static void test_guard_when_connection_may_not_stay_then_it_is_closed(void **state)
 {
-    static const char *extra[] = {"authorization", "sesame", NULL};
-    struct fixture *f = *state;
     static struct guard guard; /* the parked call has its grant until the rig is closed */
+    struct fixture *f = *state;
     struct probe probe;
 
     guard = (struct guard){.word = "sesame", .stays = false};
-    set_guard(f, &guard);
-    probe_open(&probe, &f->rig);
-    probe_begin(&probe, "/t.T/Park", extra);
-    probe_send(&probe, "\0\0\0\0\0", 5);
-    hps_http2_finish(probe.stream);
-    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+    park_guarded(f, &guard, &probe);
     hps_grpc_loop_recheck(f->rig.grpc_loop);
     RIG_UNTIL(&f->rig, guard.n_visitors == 0);
     assert_true(hps_grpc_call_cancelled(f->rig.parked));

@@ -16,24 +16,9 @@
 #include <cmocka.h>
 
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/tmpdir.h"
+#include "tests/lib/tmpdir_fixture.h"
 
-static struct hps_tmpdir dir;
 static struct hps_error err;
-
-static int setup(void **state)
-{
-    (void)state;
-    hps_tmpdir_open(&dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    hps_tmpdir_close(&dir);
-    return 0;
-}
 
 static hps_status open_state(struct hps_state_dir *out_state)
 {
