@@ -213,13 +213,13 @@ struct hps_course hps_course_next(const struct hps_course *course, enum hps_outc
 {
     struct hps_course next = *course;
 
-    hps_course_sane(course);
+    HPS_DEBUG_SANE(hps_course_sane(course));
     check_outcome(course, outcome, cancelled);
     if (cancelled) {
         end_unanswered(&next, outcome);
     } else {
         decide(&next, outcome);
     }
-    hps_course_sane(&next);
+    HPS_DEBUG_SANE(hps_course_sane(&next));
     return next;
 }

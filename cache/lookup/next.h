@@ -114,7 +114,7 @@ static inline bool hps_course_was_repeated(const struct hps_course *course)
     return course->n_tries + course->n_waits > 1;
 }
 
-/* Asserts what holds between any two steps. */
+/* Asserts what holds between any two steps; hps_course_next does in debug and sanitizer builds. */
 void hps_course_sane(const struct hps_course *course);
 
 #endif

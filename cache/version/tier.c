@@ -59,5 +59,6 @@ uint32_t hps_version_tiers(const struct hps_version *version, struct hps_tier *o
         HPS_ASSERT(n == 0 || tier->kind > out_tiers[n - 1].kind);
         n++;
     }
+    HPS_ASSERT(n == hps_version_n_tiers(version));
     return n;
 }

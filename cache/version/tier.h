@@ -30,6 +30,11 @@ struct hps_tier {
 
 /* Returns how many there are; their kinds ascend. out_tiers: [HPS_TIERS_MAX]. Any thread. */
 uint32_t hps_version_tiers(const struct hps_version *version, struct hps_tier *out_tiers);
+/* How many of them there are: run per answer, hence here. */
+static inline uint32_t hps_version_n_tiers(const struct hps_version *version)
+{
+    return version->n_tiers + (version->gpu != NULL ? 1 : 0);
+}
 
 /* Tiers of this kind are on a device, whether a version has one or not. */
 static inline bool hps_tier_on_device(enum hps_tier_kind kind)

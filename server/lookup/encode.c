@@ -322,19 +322,11 @@ static enum hps_dtype dtype_of(const struct hps_lookup *lookup)
     return lookup->output == 0 ? HPS_DTYPE_FP32 : lookup->output;
 }
 
-/* That may have answered. */
-static uint32_t n_tiers_of(const struct hps_lookup *lookup)
-{
-    struct hps_tier tiers[HPS_TIERS_MAX];
-
-    return hps_version_tiers(lookup->version, tiers);
-}
-
 uint64_t hps_encode_size_max(const struct hps_lookup *lookup)
 {
     struct head head = head_of(lookup);
     uint64_t bytes = head_bytes_max(&head) + MARGIN;
-    uint32_t n_tiers = n_tiers_of(lookup);
+    uint32_t n_tiers = hps_version_n_tiers(lookup->version);
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         const struct hps_lookup_part *part = &lookup->parts[i];
@@ -346,7 +338,7 @@ uint64_t hps_encode_size_max(const struct hps_lookup *lookup)
 static uint64_t heads_bytes(const struct hps_lookup *lookup, const struct head *head)
 {
     uint64_t bytes = head_bytes_max(head) + MARGIN;
-    uint32_t n_tiers = n_tiers_of(lookup);
+    uint32_t n_tiers = hps_version_n_tiers(lookup->version);
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         const struct hps_lookup_part *part = &lookup->parts[i];
@@ -476,7 +468,7 @@ static hps_status copy_names(struct hps_stream *stream, const struct hps_lookup 
             return HPS_EXHAUSTED;
         }
     }
-    stream->n_tiers = n_tiers_of(lookup);
+    stream->n_tiers = hps_version_n_tiers(lookup->version);
     return HPS_OK;
 }
 
