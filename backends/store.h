@@ -6,9 +6,9 @@
  *
  * The calls of `struct hps_store_ops` are those that every store has. What only some can do is in
  * sub-tables, each whole or NULL: store_bulk.h (loads), store_durable.h (records, atomic writes),
- * store_log.h (updates of a store that is shared), store_limits.h (rows that give way to others)
- * and store_servers.h (servers that it is made of). hps_store_check checks that the calls and the
- * capabilities of a store agree.
+ * store_log.h (updates of a store that is shared), store_limits.h (rows that give way to others),
+ * store_pool.h (pooled answers) and store_servers.h (servers that it is made of). hps_store_check
+ * checks that the calls and the capabilities of a store agree.
  */
 #ifndef HPS_BACKENDS_STORE_H
 #define HPS_BACKENDS_STORE_H
@@ -53,13 +53,24 @@ struct hps_call {
     bool *later; /* set to true if what was found, or was not, may be of them; NULL: nobody asks */
 };
 
+/* Rows as whoever asked wants them: row i at rows + i * stride, its `dim` values as `dtype`, which
+ * is FP32, FP16, BF16 or what the table has. A place of a row may be at any address. */
+struct hps_shape {
+    uint8_t *rows;
+    size_t stride; /* bytes, at least those of one row */
+    enum hps_dtype dtype;
+};
+
 /* Keys still to be found. A store swaps each key it answers behind `n`, so that afterwards
  * keys[n .. n_before) and slots[n .. n_before) are just what this store found. */
 struct hps_batch {
     hps_key *keys;   /* [n on entry] permuted: missing first, found behind */
     uint32_t *slots; /* [n on entry] row number in `rows` of keys[i] */
-    uint8_t *rows;   /* row i at rows + i * row_bytes */
+    uint8_t *rows;   /* row i, as it is stored, at rows + i * row_bytes */
     uint32_t n;      /* still missing */
+    /* shape.rows not NULL: of a store with HPS_STORE_SHAPES rows go there, converted, and not to
+     * `rows`, which may be NULL. Any other store knows nothing of it. */
+    struct hps_shape shape;
 };
 
 /* Move keys[i] behind the missing ones: it has been answered. The key now at i is a new one. */
@@ -130,6 +141,7 @@ enum {
     HPS_STORE_INSERTS = 32, /* insert takes rows; else it leaves out all of them */
     HPS_STORE_SCANS = 64,   /* scan goes over all rows; else it is refused */
     HPS_STORE_JOINS = 128,  /* get_many is one read, not one for each table */
+    HPS_STORE_SHAPES = 256, /* get writes rows to batch->shape, if that is asked for */
 };
 
 struct hps_store;
@@ -138,6 +150,7 @@ struct hps_store_bulk_ops;
 struct hps_store_durable_ops;
 struct hps_store_limits_ops;
 struct hps_store_log_ops;
+struct hps_store_pool_ops;
 struct hps_store_servers_ops;
 
 /* Called with rows of a scan, which are borrowed; a status other than OK ends the scan. */
@@ -153,6 +166,7 @@ struct hps_store_ops {
     const struct hps_store_durable_ops *durable;
     const struct hps_store_limits_ops *limits;
     const struct hps_store_log_ops *log;
+    const struct hps_store_pool_ops *pool;
     const struct hps_store_servers_ops *servers;
 
     /* Every space must have been closed. */

@@ -200,7 +200,7 @@ static hps_status read_batch(struct world *world, bool check, struct reading *re
     hps_key keys[READ_BATCH];
     uint32_t slots[READ_BATCH], before[READ_BATCH];
     const uint32_t *rows = world->drawn + world->read_at;
-    struct hps_batch batch = {keys, slots, world->out, READ_BATCH};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = world->out, .n = READ_BATCH};
 
     world->read_at = (world->read_at + READ_BATCH) % N_DRAWN;
     for (unsigned i = 0; i < READ_BATCH; i++) {

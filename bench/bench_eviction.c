@@ -57,7 +57,7 @@ static hps_status replay(struct hps_space *space, const uint32_t *requests, uint
     uint64_t n_hit = 0;
 
     for (uint32_t i = 0; i < N_REQUESTS; i += BATCH) {
-        struct hps_batch batch = {keys, slots, rows, BATCH};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = BATCH};
         struct hps_insert_report report;
         for (uint32_t j = 0; j < BATCH; j++) {
             keys[j] = key_of(requests[i + j]);

@@ -139,7 +139,8 @@ static void touch_index(struct work *work)
 static hps_status look_up(struct work *work)
 {
     struct hps_call call = {.scratch = work->arena};
-    struct hps_batch batch = {work->keys, work->slots, work->out, BATCH};
+    struct hps_batch batch = {
+        .keys = work->keys, .slots = work->slots, .rows = work->out, .n = BATCH};
 
     hps_arena_reset(work->arena);
     hps_status status = work->store->ops->get(work->space, &call, &work->table, &batch);

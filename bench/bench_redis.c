@@ -271,7 +271,8 @@ static hps_status by_store(struct world *world, const hps_key *keys, uint32_t n,
                            struct hps_error *err)
 {
     const struct hps_call call = {0};
-    struct hps_batch batch = {world->keys, world->slots, world->rows, n};
+    struct hps_batch batch = {
+        .keys = world->keys, .slots = world->slots, .rows = world->rows, .n = n};
 
     memcpy(world->keys, keys, n * sizeof(*keys));
     for (uint32_t i = 0; i < n; i++) {

@@ -339,7 +339,8 @@ static void read_ours(struct reads *reads, struct hps_space *space)
     for (uint32_t i = 0; i < reads->n; i++) {
         reads->slots[i] = i;
     }
-    struct hps_batch batch = {reads->keys_used, reads->slots, reads->rows, reads->n};
+    struct hps_batch batch = {
+        .keys = reads->keys_used, .slots = reads->slots, .rows = reads->rows, .n = reads->n};
     hps_status status = space->store->ops->get(space, &call, &wide, &batch);
     wrong_rows += status != HPS_OK || batch.n != 0;
 }

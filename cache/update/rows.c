@@ -40,7 +40,8 @@ struct sample {
  * has them for all we know. */
 static void ask(struct sample *sample, const struct hps_write *write)
 {
-    struct hps_batch batch = {sample->keys, sample->slots, sample->found, sample->n};
+    struct hps_batch batch = {
+        .keys = sample->keys, .slots = sample->slots, .rows = sample->found, .n = sample->n};
     uint32_t n_new = 0;
     for (uint32_t i = 0; i < sample->n; i++) {
         sample->slots[i] = i;

@@ -134,7 +134,8 @@ static hps_status save(struct hps_space *space, const struct hps_write *write, s
     for (uint32_t i = 0; i < write->n; i++) {
         saved->slots[i] = i;
     }
-    struct hps_batch batch = {saved->keys, saved->slots, saved->rows, write->n};
+    struct hps_batch batch = {
+        .keys = saved->keys, .slots = saved->slots, .rows = saved->rows, .n = write->n};
     hps_status status = update_read_tier(space, write->table, &batch);
     saved->n_new = batch.n;
     return status;

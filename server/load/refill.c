@@ -81,7 +81,8 @@ static hps_status again_try(struct refill *refill, struct again *again)
     const struct hps_walk_call call = {.purpose = HPS_WALK_WARM,
                                        .unasked = ~(hps_tier_bit(to) | hps_tier_bit(from)),
                                        .closed = ~hps_tier_bit(to)};
-    const struct hps_batch batch = {again->keys, again->slots, again->rows, again->n};
+    const struct hps_batch batch = {
+        .keys = again->keys, .slots = again->slots, .rows = again->rows, .n = again->n};
     struct hps_error err;
     struct hps_walk walk;
     memcpy(again->slots, refill->slots, again->n * sizeof(*again->slots));

@@ -137,7 +137,8 @@ static struct queue *hottest(struct run *run)
 static hps_status walk_batch(struct run *run, struct queue *queue, uint32_t n,
                              struct hps_walk *walk)
 {
-    const struct hps_batch batch = {run->keys, run->slots, run->rows, n};
+    const struct hps_batch batch = {
+        .keys = run->keys, .slots = run->slots, .rows = run->rows, .n = n};
     struct hps_walk_call call = {.purpose = HPS_WALK_WARM}; /* one that has begun is finished */
     struct hps_error err;
 

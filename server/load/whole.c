@@ -114,7 +114,8 @@ static hps_status read_again(struct whole *whole, uint32_t n)
     hps_status status = HPS_OK;
     for (unsigned try = 0; try < TRIES && n > 0 && status == HPS_OK; try++) {
         uint64_t since = hps_stamps_now(whole->version->stamps);
-        const struct hps_batch batch = {whole->keys, whole->slots, whole->rows, n};
+        const struct hps_batch batch = {
+            .keys = whole->keys, .slots = whole->slots, .rows = whole->rows, .n = n};
         struct hps_error err;
         struct hps_walk walk;
         for (uint32_t i = 0; i < n; i++) {

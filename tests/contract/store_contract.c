@@ -118,7 +118,7 @@ bool contract_has(struct hps_space *space, const struct hps_table *table, hps_ke
     uint8_t row[CONTRACT_ROW_BYTES_MAX];
     hps_key keys[1] = {key};
     uint32_t slots[1] = {0};
-    struct hps_batch batch = {keys, slots, row, 1};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = row, .n = 1};
     assert_int_equal(space->store->ops->get(space, &contract_no_limit, table, &batch), HPS_OK);
     assert_true(keys[0] == key);
     if (batch.n == 0) {

@@ -24,7 +24,7 @@ static void test_get_when_empty_then_all_are_missing(void **state)
     hps_key keys[3] = {5, 0, UINT64_MAX};
     uint32_t slots[3] = {0, 1, 2};
     uint8_t rows[3 * 64];
-    struct hps_batch batch = {keys, slots, rows, 3};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 3};
     assert_int_equal(store->ops->get(space, &contract_no_limit, &contract_tables[0], &batch),
                      HPS_OK);
     assert_int_equal(batch.n, 3);
@@ -90,7 +90,7 @@ static void test_calls_when_no_keys_then_nothing_happens(void **state)
     (void)state;
     struct hps_store *store = contract_open();
     struct hps_space *space = contract_space_open(store, 1);
-    struct hps_batch batch = {NULL, NULL, NULL, 0};
+    struct hps_batch batch = {.keys = NULL, .slots = NULL, .rows = NULL, .n = 0};
     assert_int_equal(store->ops->get(space, &contract_no_limit, &contract_tables[0], &batch),
                      HPS_OK);
     assert_int_equal(store->ops->put(space, &contract_no_limit, &contract_tables[0], NULL, NULL, 0),
@@ -151,7 +151,7 @@ static void test_get_when_mixed_then_batch_is_permuted_and_rows_lie_in_their_slo
             assert_int_equal(contract_put(space, table, keys[i], 1), HPS_OK);
         }
     }
-    struct hps_batch batch = {keys, slots, rows, N};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = N};
     assert_int_equal(store->ops->get(space, &contract_no_limit, table, &batch), HPS_OK);
     assert_int_equal(batch.n, N - n_there);
     uint8_t zeros[64] = {0};
@@ -217,7 +217,7 @@ static void test_get_when_deadline_passed_then_deadline_and_batch_whole(void **s
     hps_key keys[2] = {1, 2};
     uint32_t slots[2] = {0, 1};
     uint8_t rows[128];
-    struct hps_batch batch = {keys, slots, rows, 2};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 2};
     assert_int_equal(store->ops->get(space, &late, &contract_tables[0], &batch), HPS_DEADLINE);
     assert_int_equal(batch.n, 2);
     assert_int_equal(keys[slots[0] == 0 ? 0 : 1], 1);
@@ -241,7 +241,7 @@ static void test_get_when_scratch_is_too_small_then_still_answers(void **state)
     hps_key keys[2] = {1, 2};
     uint32_t slots[2] = {0, 1};
     uint8_t rows[128];
-    struct hps_batch batch = {keys, slots, rows, 2};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 2};
     assert_int_equal(store->ops->get(space, &call, &contract_tables[0], &batch), HPS_OK);
     assert_int_equal(batch.n, 1);
     hps_arena_free(arena);
@@ -426,7 +426,7 @@ static hps_status scan_row(void *ctx, const hps_key *keys, const uint8_t *rows, 
     hps_key key = keys[0];
     uint32_t slot = 0;
     uint8_t row[512];
-    struct hps_batch batch = {&key, &slot, row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
     const struct hps_call call = {0};
     const struct hps_store_ops *ops = scan->space->store->ops;
     assert_int_equal(ops->get(scan->space, &call, scan->table, &batch), HPS_OK);
@@ -500,7 +500,7 @@ static void *race_read(void *ctx)
             slots[i] = i;
             floor[i] = atomic_load(&race->ended[keys[i]]);
         }
-        struct hps_batch batch = {keys, slots, rows, RACE_BATCH};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = RACE_BATCH};
         hps_status status =
             race->space->store->ops->get(race->space, &contract_no_limit, race->table, &batch);
         bool good = status == HPS_OK;
@@ -635,7 +635,8 @@ static void many_ask(struct many *many, const struct hps_table *table, uint32_t 
         many->slots[i] = n - 1 - i;
     }
     many->rows = hps_calloc(n + 1, table->row_bytes);
-    *part = (struct hps_part_batch){table, {many->keys, many->slots, many->rows, n}};
+    *part = (struct hps_part_batch){
+        table, {.keys = many->keys, .slots = many->slots, .rows = many->rows, .n = n}};
 }
 
 static void many_check(const struct many *many, const struct hps_part_batch *part, uint32_t n)

@@ -70,7 +70,8 @@ static bool whole(struct scenario *s, int64_t number, float first)
             hps_key asked = key;
             uint32_t slot = 0;
             float row[DIM] = {0};
-            struct hps_batch batch = {&asked, &slot, (uint8_t *)row, 1};
+            struct hps_batch batch = {
+                .keys = &asked, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
             const struct hps_call call = {0};
             for (uint32_t i = 0; i < version->n_tiers && batch.n > 0; i++) {
                 struct hps_space *space = version->tiers[i];

@@ -29,7 +29,7 @@ static void check_rows(struct hps_space *space)
         hps_key key = i;
         uint32_t slot = 0;
         uint64_t value = 0;
-        struct hps_batch batch = {&key, &slot, (uint8_t *)&value, 1};
+        struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = (uint8_t *)&value, .n = 1};
         assert_int_equal(space->store->ops->get(space, &no_limit, &tables[0], &batch), HPS_OK);
         assert_true(batch.n == 1 || value == i);
     }

@@ -220,7 +220,7 @@ static void look_up(struct daemon *daemon, uint64_t *random)
     }
     int64_t at = atomic_load(&daemon->published);
     const struct hps_call call = {.exact_position = next_random(random) % 4 == 0};
-    struct hps_batch batch = {keys, slots, rows, n};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = n};
     hps_status status = daemon->space->store->ops->get(daemon->space, &call, &fx_tables[0], &batch);
     assert_true(status == HPS_OK || status == HPS_UNAVAILABLE);
     bool still = atomic_load(&daemon->begun) == at; /* else the rows may be of the next batch */
@@ -433,7 +433,7 @@ static void *sound_reader(void *ctx)
             slots[i] = i;
         }
         int64_t from = atomic_load(&sound_published) - 1;
-        struct hps_batch batch = {keys, slots, rows, N_SOUND};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = N_SOUND};
         hps_status status = sound->store->ops->get(sound, &fx_call, &fx_tables[0], &batch);
         int64_t end = atomic_load(&furthest);
         if (status != HPS_OK || batch.n > 0 || n_right(asked, rows, from, end) < N_SOUND) {
@@ -543,7 +543,7 @@ static void live_poorly(void *ctx)
     hps_status status = ops->log->apply(poor, &fx_call, &log, &report);
     assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
     poor_at += status == HPS_OK ? 1 : 0;
-    struct hps_batch batch = {keys, slots, rows, N};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = N};
     hps_ignore(ops->get(poor, &fx_call, &fx_tables[0], &batch));
     n_poor_found += N - batch.n;
     for (uint32_t i = batch.n; i < N; i++) {
@@ -695,7 +695,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     assert_int_equal(space->store->ops->log->apply(space, &soon, &log, &report), HPS_OK);
     assert_in_range(report.n_failed, 1, FX_SHARDS);
     soon.deadline_us = hps_clock_us() + SOON_US;
-    struct hps_batch batch = {keys, slots, rows[1], N};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows[1], .n = N};
     hps_ignore(space->store->ops->get(space, &soon, &fx_tables[0], &batch)); /* in time, or not */
     assert_in_range(batch.n, 1, N);
     for (uint32_t i = batch.n; i < N; i++) {

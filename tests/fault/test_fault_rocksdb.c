@@ -122,7 +122,7 @@ static void check_keys(struct hps_space *space, hps_key end)
             keys[i] = first + i;
             slots[i] = i;
         }
-        struct hps_batch batch = {keys, slots, rows, BATCH};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = BATCH};
         assert_int_equal(space->store->ops->get(space, &no_limit, &table, &batch), HPS_OK);
         assert_int_equal(batch.n, 0);
         for (uint32_t i = 0; i < BATCH; i++) {

@@ -23,7 +23,7 @@ static float value_in(struct hps_version *version, hps_key key)
     float value = 0;
     uint32_t slot = 0;
     struct hps_space *space = version->tiers[version->n_tiers - 1];
-    struct hps_batch batch = {&key, &slot, (uint8_t *)&value, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = (uint8_t *)&value, .n = 1};
     assert_int_equal(space->store->ops->get(space, &no_limit, &version->tables[0], &batch), HPS_OK);
     return value;
 }

@@ -183,7 +183,7 @@ static uint64_t number_in(struct tiers *tiers, uint32_t tier, uint32_t table, hp
     uint64_t expected[ROW_WORDS];
     hps_key asked = key;
     uint32_t slot = 0;
-    struct hps_batch batch = {&asked, &slot, (uint8_t *)row, 1};
+    struct hps_batch batch = {.keys = &asked, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
     struct hps_space *space = tiers->version->tiers[tier];
     need(space->store->ops->get(space, &no_limit, &tiers->version->tables[table], &batch) == HPS_OK,
          "get failed");

@@ -183,7 +183,8 @@ static void look_up(struct race *race, uint64_t *seed)
         slots[i] = i;
         floors[i] = floor_of(race, keys[i]);
     }
-    struct hps_batch batch = {keys, slots, (uint8_t *)rows, WALK_KEYS};
+    struct hps_batch batch = {
+        .keys = keys, .slots = slots, .rows = (uint8_t *)rows, .n = WALK_KEYS};
     struct hps_walk walk;
     walk_tiers(race, &batch, &walk);
     for (uint32_t i = 0; i < WALK_KEYS; i++) {
@@ -556,7 +557,8 @@ static void check_at_rest(struct race *race)
             hps_key asked = key;
             uint32_t slot = 0;
             uint64_t row[ROW_WORDS];
-            struct hps_batch batch = {&asked, &slot, (uint8_t *)row, 1};
+            struct hps_batch batch = {
+                .keys = &asked, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
             get(race, tier, &batch);
             if (batch.n == 0) {
                 check_found(race, key, row, state);

@@ -367,8 +367,8 @@ static void get(struct hps_space *space, struct script *script)
     some_rows(&rows, script);
     hps_key first = rows.keys[0];
     struct hps_part_batch parts[2] = {
-        {&tables[0], {rows.keys, rows.slots, rows.bytes, rows.n}},
-        {&tables[1], {rows.keys, rows.slots, rows.bytes, 0}},
+        {&tables[0], {.keys = rows.keys, .slots = rows.slots, .rows = rows.bytes, .n = rows.n}},
+        {&tables[1], {.keys = rows.keys, .slots = rows.slots, .rows = rows.bytes, .n = 0}},
     };
     hps_status status = (how & 2) != 0
                             ? space->store->ops->get_many(space, &call, parts, 2)

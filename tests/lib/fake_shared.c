@@ -83,7 +83,8 @@ static hps_status shared_get(struct hps_space *space, const struct hps_call *cal
     struct shared *shared = shared_of(space->store);
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < batch->n && status == HPS_OK;) {
-        struct hps_batch one = {&batch->keys[i], &batch->slots[i], batch->rows, 1};
+        struct hps_batch one = {
+            .keys = &batch->keys[i], .slots = &batch->slots[i], .rows = batch->rows, .n = 1};
         if (is_readable(shared, &shared->shards[batch->keys[i] % N])) {
             status = shared->rows->get(space, call, table, &one);
         }

@@ -211,7 +211,7 @@ static inline uint32_t fx_found_by(struct hps_space *space, const struct hps_cal
         keys[i] = i;
         slots[i] = i;
     }
-    struct hps_batch batch = {keys, slots, rows, n};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = n};
     assert_int_equal(space->store->ops->get(space, call, &fx_tables[0], &batch), HPS_OK);
     for (uint32_t i = batch.n; i < n; i++) {
         uint8_t row[FX_ROW];

@@ -106,7 +106,7 @@ static inline float fixture_tier_value(struct update_fixture *fx, uint32_t tier,
     uint8_t row[FIXTURE_DIM * 4];
     float values[FIXTURE_DIM];
     uint32_t slot = 0;
-    struct hps_batch batch = {&key, &slot, row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
     struct hps_space *space = fx->version->tiers[tier];
     const struct hps_table *of = &fx->version->tables[table];
     assert_int_equal(space->store->ops->get(space, &call, of, &batch), HPS_OK);

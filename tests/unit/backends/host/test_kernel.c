@@ -74,7 +74,8 @@ static void ask(const struct map *map, const struct hps_host_kernel *kernel, uin
         out_answer->slots[i] = n - 1 - i;
     }
     memset(out_answer->rows, 0xee, (size_t)N_MAX * map->rows.row_bytes);
-    struct hps_batch batch = {out_answer->keys, out_answer->slots, out_answer->rows, n};
+    struct hps_batch batch = {
+        .keys = out_answer->keys, .slots = out_answer->slots, .rows = out_answer->rows, .n = n};
     struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
     lookup.touch = true;
     lookup.stream = stream;
@@ -144,7 +145,7 @@ static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, boo
                 copies[c] = keys[i % n];
                 slots[c] = c;
             }
-            struct hps_batch batch = {copies, slots, rows, n_keys};
+            struct hps_batch batch = {.keys = copies, .slots = slots, .rows = rows, .n = n_keys};
             hps_host_look_up(&lookup, &kernels[k], &batch, 0, n_keys);
             assert_int_equal(batch.n, there ? 0 : n_keys);
         }
@@ -221,11 +222,11 @@ static void test_touch_when_found_then_heat_rises_to_three(void **state)
     for (unsigned i = 0; i < 6; i++) {
         lookup.touch = false;
         key = hps_mix64(7);
-        struct hps_batch batch = {&key, &slot, row, 1};
+        struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
         hps_host_look_up(&lookup, hps_host_kernel(), &batch, 0, 1);
         assert_int_equal(hps_host_heat(place), i < 3 ? i : 3);
         lookup.touch = true;
-        batch = (struct hps_batch){&key, &slot, row, 1};
+        batch = (struct hps_batch){.keys = &key, .slots = &slot, .rows = row, .n = 1};
         hps_host_look_up(&lookup, hps_host_kernel(), &batch, 0, 1);
     }
     map_close(&map);

@@ -86,7 +86,7 @@ static struct hps_insert_report insert(struct fixture *f, hps_key key, uint64_t 
 static bool get(struct fixture *f, hps_key key, uint64_t *out_value)
 {
     uint32_t slot = 0;
-    struct hps_batch batch = {&key, &slot, (uint8_t *)out_value, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = (uint8_t *)out_value, .n = 1};
     assert_int_equal(f->store->ops->get(f->space, &no_limit, &narrow, &batch), HPS_OK);
     return batch.n == 0;
 }

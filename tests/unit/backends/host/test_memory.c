@@ -318,7 +318,7 @@ static void *race_read(void *ctx)
             keys[i] = asked[i] = random % RACE_KEYS;
             slots[i] = i;
         }
-        struct hps_batch batch = {keys, slots, rows, RACE_BATCH};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = RACE_BATCH};
         hps_status status = race->store->ops->get(race->space, &no_limit, &race->table, &batch);
         unsigned n_bad = status == HPS_OK ? 0 : 1;
         for (uint32_t i = batch.n; i < RACE_BATCH; i++) {

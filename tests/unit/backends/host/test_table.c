@@ -111,7 +111,7 @@ static void *read_rows(void *ctx)
             slots[i] = i;
             before[i] = atomic_load(&d->ended[keys[i]]);
         }
-        struct hps_batch batch = {keys, slots, (uint8_t *)rows, n};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = (uint8_t *)rows, .n = n};
         if (d->store->ops->get(d->space, &no_limit, &table, &batch) != HPS_OK) {
             bad(d, "get", 0);
         }
@@ -240,7 +240,7 @@ static void run(struct dictionary *d)
         hps_key k = key;
         uint32_t slot = 0;
         uint64_t row[WORDS];
-        struct hps_batch batch = {&k, &slot, (uint8_t *)row, 1};
+        struct hps_batch batch = {.keys = &k, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
         assert_int_equal(d->store->ops->get(d->space, &no_limit, &table, &batch), HPS_OK);
         check(d, key, atomic_load(&d->ended[key]), batch.n == 0 ? row : NULL);
     }

@@ -112,7 +112,8 @@ static void *read_rows(void *ctx)
     struct world *w = ctx;
     while (!atomic_load(&w->done)) {
         turn_make(&turn);
-        struct hps_batch batch = {turn.keys, turn.slots, turn.rows, turn.n};
+        struct hps_batch batch = {
+            .keys = turn.keys, .slots = turn.slots, .rows = turn.rows, .n = turn.n};
         hps_status status = w->ops->get(w->spaces[turn.version], &no_limit, turn.table, &batch);
         unsigned n_bad = status != HPS_OK;
         for (uint32_t i = batch.n; i < turn.n; i++) {

@@ -122,7 +122,7 @@ static void test_get_when_the_only_copy_is_further_and_the_position_exact_then_a
     hps_key keys[2] = {1, 2};
     uint32_t slots[2] = {0, 1};
     uint8_t rows[2 * FX_ROW];
-    struct hps_batch batch = {keys, slots, rows, 2};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 2};
     struct hps_space *two = NULL;
     struct hps_space *one = NULL;
     two_at(&one, &two, 10, 300);
@@ -218,7 +218,8 @@ static void *late_get(void *ctx)
 {
     struct late_call *late = ctx;
     const struct hps_call call = {.exact_position = late->exact, .later = &late->later};
-    struct hps_batch batch = {late->keys, late->slots, late->rows, LATE};
+    struct hps_batch batch = {
+        .keys = late->keys, .slots = late->slots, .rows = late->rows, .n = LATE};
     late->status = late->space->store->ops->get(late->space, &call, &fx_tables[0], &batch);
     late->n_found = LATE - batch.n;
     return NULL;
@@ -458,9 +459,10 @@ static void test_get_many_when_tables_differ_then_each_its_own(void **state)
     assert_int_equal(fx_insert(space, N / 2, 5).n_inserted, N / 2);
     assert_int_equal(ops->put(space, &fx_call, &fx_tables[1], keys[1], narrow, N), HPS_OK);
     memset(narrow, 0, sizeof(narrow));
-    struct hps_part_batch parts[3] = {{&fx_tables[0], {keys[0], slots[0], wide, N}},
-                                      {&fx_tables[1], {keys[1], slots[1], narrow, N}},
-                                      {&fx_tables[1], {keys[1], slots[1], narrow, 0}}};
+    struct hps_part_batch parts[3] = {
+        {&fx_tables[0], {.keys = keys[0], .slots = slots[0], .rows = wide, .n = N}},
+        {&fx_tables[1], {.keys = keys[1], .slots = slots[1], .rows = narrow, .n = N}},
+        {&fx_tables[1], {.keys = keys[1], .slots = slots[1], .rows = narrow, .n = 0}}};
     assert_int_equal(ops->get_many(space, &fx_call, parts, 3), HPS_OK);
     assert_int_equal(parts[0].batch.n, N / 2);
     assert_int_equal(parts[1].batch.n, 0);
@@ -483,7 +485,7 @@ static void test_get_when_the_server_is_paused_and_there_is_time_then_it_is_give
     hps_key keys[1] = {1};
     uint32_t slots[1] = {0};
     uint8_t row[FX_ROW];
-    struct hps_batch batch = {keys, slots, row, 1};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = row, .n = 1};
     (void)fx_insert(space, 10, 3);
     hps_redis_rig_pause(fx_rig, 0);
     const struct hps_call call = {.deadline_us = hps_clock_us() + FX_WAIT_US};
@@ -547,13 +549,13 @@ static void test_get_when_a_server_stops_half_way_then_it_is_not_waited_for_twic
         keys[1] += 2;
     }
     for (uint64_t end_us = hps_clock_us() + FX_WAIT_US; atomic_load(&half.n_short) < 2;) {
-        struct hps_batch batch = {keys, slots, rows, 2};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 2};
         hps_ignore(space->store->ops->get(space, &fx_call, &fx_tables[0], &batch));
         assert_true(hps_clock_us() < end_us);
     }
     atomic_store(&half.changed, true);
     while (atomic_load(&half.n_answered) == 0) {
-        struct hps_batch batch = {keys, slots, rows, 2};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 2};
         assert_int_not_equal(space->store->ops->get(space, &fx_call, &fx_tables[0], &batch),
                              HPS_OK);
         assert_int_equal(batch.n, 2);
@@ -571,7 +573,7 @@ static void test_get_when_the_server_is_paused_then_unavailable_in_time(void **s
     hps_key keys[1] = {1};
     uint32_t slots[1] = {0};
     uint8_t row[FX_ROW];
-    struct hps_batch batch = {keys, slots, row, 1};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = row, .n = 1};
     assert_int_equal(fx_insert(space, 10, 3).n_inserted, 10);
     hps_redis_rig_pause(fx_rig, 0);
     const struct hps_call soon = {.deadline_us = hps_clock_us() + 30000};

@@ -124,7 +124,7 @@ static void test_calls_when_no_server_then_unavailable_and_no_harm(void **state)
     options.redis.addresses = address;
     assert_int_equal(hps_redis_open(&options, &store, &fx_error), HPS_OK);
     struct hps_space *space = fx_space(store);
-    struct hps_batch batch = {&key, &slot, row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
     fx_at(space, 3);
     assert_int_equal(store->ops->get(space, &fx_call, &fx_tables[0], &batch), HPS_UNAVAILABLE);
     assert_int_equal(batch.n, 1);
@@ -289,7 +289,7 @@ static void test_usage_when_a_lookup_meets_a_lost_shard_then_told_soon(void **st
     hps_key key = 1;
     uint32_t slot = 0;
     uint8_t row[FX_ROW];
-    struct hps_batch batch = {&key, &slot, row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
     assert_int_equal(load(space, &fx_error), HPS_OK);
     (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
     assert_int_equal(space->store->ops->get(space, &fx_call, &fx_tables[0], &batch),
@@ -385,7 +385,7 @@ static void test_hps_layout_when_read_then_rows_of_either_key_width(void **state
         hps_key keys[3] = {1, 2, 42};
         uint32_t slots[3] = {0, 1, 2};
         uint8_t rows[3 * FX_ROW] = {0};
-        struct hps_batch batch = {keys, slots, rows, 3};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 3};
         /* mix(1) is odd, those of 2 and 42 are even */
         (void)hps_redis_rig_ask(
             fx_rig, 0, "EVAL redis.call('HSET',KEYS[1],struct.pack('<I%u',1),('x'):rep(64)) 1 %s",

@@ -111,7 +111,7 @@ static void test_apply_when_one_partition_is_done_then_the_others_rows_alone(voi
     uint8_t found[4][FX_ROW];
     hps_key asked[4] = {1, 2, 3, 4};
     uint32_t slots[4] = {0, 1, 2, 3};
-    struct hps_batch get = {asked, slots, found[0], 4};
+    struct hps_batch get = {.keys = asked, .slots = slots, .rows = found[0], .n = 4};
     assert_int_equal(one->store->ops->get(one, &fx_call, &fx_tables[0], &get), HPS_OK);
     assert_int_equal(get.n, 0);
     for (uint32_t i = 0; i < 4; i++) {
@@ -376,7 +376,7 @@ static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(v
     options.authoritative = true;
     one = fx_space(fx_open_with(&options));
     const struct hps_store_ops *ops = one->store->ops;
-    struct hps_batch batch = {&key, &slot, row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
     assert_false(atomic_load(&one->incomplete));
     fx_at(one, 10);
     assert_int_equal(ops->get(one, &fx_call, &fx_tables[0], &batch), HPS_UNAVAILABLE);

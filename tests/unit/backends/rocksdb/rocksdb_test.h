@@ -140,7 +140,7 @@ static inline hps_status get(struct hps_space *space, const struct hps_table *of
     uint8_t expected[ROW_BYTES];
     uint32_t slot = 0;
     hps_key keys[1] = {key};
-    struct hps_batch batch = {keys, &slot, row, 1};
+    struct hps_batch batch = {.keys = keys, .slots = &slot, .rows = row, .n = 1};
     hps_status status = space->store->ops->get(space, &no_limit, of, &batch);
     if (batch.n == 0) {
         fill(expected, key);

@@ -78,7 +78,7 @@ static hps_status get_parallel(struct hps_space *space, hps_key n, uint32_t *out
         keys[i] = (hps_key)i * 4999 % n;
         slots[i] = i;
     }
-    struct hps_batch batch = {keys, slots, rows, (uint32_t)n};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = (uint32_t)n};
     hps_status status = space->store->ops->get(space, &no_limit, &table, &batch);
     for (uint32_t i = batch.n; i < n; i++) {
         fill(expected, keys[i]);

@@ -113,7 +113,7 @@ static void check_position(struct hps_space *space, uint64_t seq)
             keys[i] = (hps_key)i * 977;
             slots[i] = i;
         }
-        struct hps_batch batch = {keys, slots, rows, KILL_KEYS};
+        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = KILL_KEYS};
         assert_int_equal(space->store->ops->get(space, &no_limit, &kill_tables[t], &batch), HPS_OK);
         assert_int_equal(batch.n, t == 0 || seq % 2 != 0 ? 0 : KILL_KEYS);
         for (uint32_t i = batch.n; i < KILL_KEYS; i++) {

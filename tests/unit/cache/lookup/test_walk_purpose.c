@@ -72,7 +72,7 @@ static hps_status walk(struct purpose_test *t, enum hps_walk_purpose purpose, ui
         t->keys[i] = i;
         t->slots[i] = i;
     }
-    const struct hps_batch batch = {t->keys, t->slots, t->rows, n};
+    const struct hps_batch batch = {.keys = t->keys, .slots = t->slots, .rows = t->rows, .n = n};
     hps_walk_init(&t->walk, &t->fx.version, &t->fx.tables[0], &batch);
     t->call.purpose = purpose;
     return hps_walk_rest(&t->walk, &t->call, &t->err);

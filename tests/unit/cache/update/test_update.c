@@ -167,7 +167,7 @@ static float row_in(struct hps_version *version, uint32_t tier, hps_key key)
     float row[DIM] = {0};
     uint32_t slot = 0;
     struct hps_space *space = version->tiers[tier];
-    struct hps_batch batch = {&key, &slot, (uint8_t *)row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
     assert_int_equal(space->store->ops->get(space, &no_limit, &version->tables[0], &batch), HPS_OK);
     for (uint32_t d = 1; d < DIM; d++) {
         assert_true(row[d] == row[0]);
@@ -233,7 +233,7 @@ static void test_batch_when_of_two_tables_then_keys_are_not_mixed_up(void **stat
     uint16_t found[HALF_DIM];
     uint32_t slot = 0;
     hps_key asked = key;
-    struct hps_batch batch = {&asked, &slot, (uint8_t *)found, 1};
+    struct hps_batch batch = {.keys = &asked, .slots = &slot, .rows = (uint8_t *)found, .n = 1};
     struct hps_space *disk = t->version->tiers[1];
     assert_int_equal(disk->store->ops->get(disk, &no_limit, &t->version->tables[1], &batch),
                      HPS_OK);

@@ -192,7 +192,7 @@ static int served(struct rig *rig, int64_t number)
     hps_key key = 7;
     uint32_t slot = 0;
     float row[DIM] = {0};
-    struct hps_batch batch = {&key, &slot, (uint8_t *)row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
     const struct hps_call call = {0};
     for (uint32_t i = 0; i < version->n_tiers && batch.n > 0; i++) {
         struct hps_space *space = version->tiers[i];

@@ -193,7 +193,7 @@ static float host_value(hps_key key)
     float row[2] = {0, 0};
     uint32_t slot = 0;
     const struct hps_call call = {0};
-    struct hps_batch batch = {&key, &slot, (uint8_t *)row, 1};
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
     struct hps_space *host = updated.version->tiers[0];
     assert_int_equal(host->store->ops->get(host, &call, &updated.version->tables[0], &batch),
                      HPS_OK);

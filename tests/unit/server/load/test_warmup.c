@@ -96,7 +96,7 @@ static bool warm(struct hps_version *version, uint32_t table, hps_key key)
     uint32_t slot = 0;
     hps_key asked = key;
     const struct hps_call call = {0};
-    struct hps_batch batch = {&asked, &slot, (uint8_t *)row, 1};
+    struct hps_batch batch = {.keys = &asked, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
     struct hps_space *host = version->tiers[0];
     assert_int_equal(host->store->ops->get(host, &call, &version->tables[table], &batch), HPS_OK);
     row_of((uint32_t)version->tables[table].name[0], key, expected);
