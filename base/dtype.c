@@ -1,86 +1,259 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversion between types of values, by integer arithmetic alone: the same bits on every machine.
+ * Names, and which function of the kernel converts what.
  */
 #include "base/dtype.h"
 
-#include <stddef.h>
+#include <math.h>
 #include <string.h>
 
-static uint32_t fp32_of_fp16(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
-    uint32_t exponent = (half >> 10) & 0x1fu;
-    uint32_t fraction = half & 0x3ffu;
+#include "base/assert.h"
+#include "base/half.h"
+#include "base/row_kernel.h"
 
-    if (exponent == 0x1f) {
-        return sign | 0x7f800000u | fraction << 13;
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+enum { BLOCK_VALUES = 256 }; /* what is noted of a row on the stack */
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static const struct {
+    enum hps_dtype dtype;
+    const char *name;
+} names[] = {
+    {HPS_DTYPE_FP32, "fp32"},
+    {HPS_DTYPE_FP16, "fp16"},
+    {HPS_DTYPE_BF16, "bf16"},
+    {HPS_DTYPE_INT8_ROWWISE_F32, "int8_rowwise_f32"},
+    {HPS_DTYPE_INT8_ROWWISE_F16, "int8_rowwise_f16"},
+    {HPS_DTYPE_RAW, "raw"},
+};
+
+const char *hps_dtype_name(enum hps_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (names[i].dtype == dtype) {
+            return names[i].name;
+        }
     }
-    if (exponent != 0) {
-        return sign | (exponent + 112) << 23 | fraction << 13;
-    }
-    if (fraction == 0) {
-        return sign;
-    }
-    uint32_t shift = (uint32_t)__builtin_clz(fraction) - 21; /* to put the leading 1 at bit 10 */
-    return sign | (113 - shift) << 23 | ((fraction << shift) & 0x3ffu) << 13;
+    return "unknown";
 }
 
-static uint16_t fp16_of_fp32(uint32_t bits)
+bool hps_dtype_parse(const char *name, size_t size, enum hps_dtype *out)
 {
-    uint32_t sign = bits >> 16 & 0x8000u;
-    uint32_t magnitude = bits & 0x7fffffffu;
-
-    if (magnitude > 0x7f800000u) {
-        return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strlen(names[i].name) == size && memcmp(names[i].name, name, size) == 0) {
+            *out = names[i].dtype;
+            return true;
+        }
     }
-    if (magnitude >= 0x477ff000u) { /* half-way past 65504 */
-        return (uint16_t)(sign | 0x7c00u);
-    }
-    if (magnitude >= 0x38800000u) { /* 2^-14: normal; a carry of the rounding moves the exponent */
-        uint32_t rounded = magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u);
-        return (uint16_t)(sign | rounded >> 13);
-    }
-    if (magnitude <= 0x33000000u) { /* 2^-25, half of the least one: ties to zero */
-        return (uint16_t)sign;
-    }
-    uint32_t fraction = (magnitude & 0x7fffffu) | 0x800000u;
-    uint32_t shift = 126 - (magnitude >> 23); /* 14 to 24 */
-    uint32_t kept = fraction >> shift;
-    uint32_t rest = fraction & ((1u << shift) - 1);
-    uint32_t half = 1u << (shift - 1);
-    kept += rest > half || (rest == half && (kept & 1u) != 0) ? 1 : 0;
-    return (uint16_t)(sign | kept);
+    return false;
 }
 
-static uint16_t bf16_of_fp32(uint32_t bits)
+uint64_t hps_dtype_value_offset(enum hps_dtype dtype, uint64_t dim, uint64_t value)
 {
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (uint16_t)(bits >> 16 | 0x40u);
+    switch (dtype) {
+    case HPS_DTYPE_INT8_ROWWISE_F32:
+        return value <= dim ? value : dim + 4;
+    case HPS_DTYPE_INT8_ROWWISE_F16:
+        return value <= dim ? value : dim + 2;
+    default:
+        return hps_dtype_row_bytes(dtype, value);
     }
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-static uint32_t load_fp32(const uint8_t *from, enum hps_dtype type)
+/* ---- conversion ------------------------------------------------------------------------------ */
+
+#define COPY(type)                                                    \
+    static void copy_##type(void *to, const void *from, uint32_t dim) \
+    {                                                                 \
+        memcpy(to, from, hps_dtype_row_bytes(HPS_DTYPE_##type, dim)); \
+    }
+
+COPY(FP32)
+COPY(FP16) /* and BF16 */
+COPY(INT8_ROWWISE_F32)
+COPY(INT8_ROWWISE_F16)
+
+static const hps_row_convert_fn copies[HPS_DTYPE_STORED_END] = {
+    [HPS_DTYPE_FP32] = copy_FP32,
+    [HPS_DTYPE_FP16] = copy_FP16,
+    [HPS_DTYPE_BF16] = copy_FP16,
+    [HPS_DTYPE_INT8_ROWWISE_F32] = copy_INT8_ROWWISE_F32,
+    [HPS_DTYPE_INT8_ROWWISE_F16] = copy_INT8_ROWWISE_F16,
+};
+
+hps_row_convert_fn hps_row_converter(enum hps_dtype to_type, enum hps_dtype from_type, bool stream)
+{
+    HPS_ASSERT(hps_dtype_is_stored(to_type) && hps_dtype_is_stored(from_type));
+    const struct hps_row_kernel *kernel = hps_row_kernel();
+    hps_row_convert_fn convert = copies[to_type];
+    if (to_type != from_type) {
+        convert = stream && hps_dtype_is_output(to_type) ? kernel->stream[to_type][from_type]
+                                                         : kernel->convert[to_type][from_type];
+    }
+    HPS_ASSERT(convert != NULL); /* INT8 is not quantised again */
+    return convert;
+}
+
+void hps_row_convert(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
+                     uint32_t dim)
+{
+    hps_row_converter(to_type, from_type, false)(to, from, dim);
+}
+
+void hps_row_stream_end(void)
+{
+#ifdef __x86_64__
+    _mm_sfence();
+#endif
+}
+
+/* ---- what fits, what is lost ----------------------------------------------------------------- */
+
+/* Index of the first value of [0, n) whose magnitude, as bits, is in [least, least + extent); n:
+ * none is. In blocks without an early exit, so that it is vectorised. */
+static uint32_t first_within(const uint8_t *values, uint32_t n, uint32_t least, uint32_t extent)
+{
+    for (uint32_t lo = 0; lo < n; lo += BLOCK_VALUES) {
+        uint32_t hi = n - lo < BLOCK_VALUES ? n : lo + BLOCK_VALUES;
+        uint32_t found = 0;
+        for (uint32_t i = lo; i < hi; i++) {
+            uint32_t bits;
+            memcpy(&bits, values + (size_t)i * sizeof(bits), sizeof(bits));
+            found |= (bits & 0x7fffffffU) - least < extent ? 1U : 0U;
+        }
+        for (uint32_t i = lo; found != 0 && i < hi; i++) {
+            uint32_t bits;
+            memcpy(&bits, values + (size_t)i * sizeof(bits), sizeof(bits));
+            if ((bits & 0x7fffffffU) - least < extent) {
+                return i;
+            }
+        }
+    }
+    return n;
+}
+
+static uint32_t index_of(const uint8_t *values, uint32_t n, float wanted)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, values + (size_t)i * sizeof(value), sizeof(value));
+        if (value == wanted) {
+            return i;
+        }
+    }
+    return 0;
+}
+
+/* Of a row of finite values: scale, bias and what they make of 255 are finite, too. */
+static bool fits_int8(const uint8_t *row, enum hps_dtype to_type, uint32_t dim, uint32_t *out_at)
+{
+    float least, largest;
+
+    hps_row_kernel()->range(row, dim, &least, &largest);
+    float bias = least;
+    if (to_type == HPS_DTYPE_INT8_ROWWISE_F16) {
+        bias = hps_float_of_fp16(hps_fp16_of_float(least));
+    }
+    if (!isfinite(bias)) {
+        *out_at = index_of(row, dim, least);
+        return false;
+    }
+    float scale = (largest - bias) / 255.0F;
+    if (to_type == HPS_DTYPE_INT8_ROWWISE_F16) {
+        scale = hps_float_of_fp16(hps_fp16_of_float(scale));
+    }
+    if (!isfinite(scale * 255.0F + bias)) {
+        *out_at = index_of(row, dim, fabsf(least) > fabsf(largest) ? least : largest);
+        return false;
+    }
+    return true;
+}
+
+bool hps_row_fits(const void *row, enum hps_dtype to_type, uint32_t dim, uint32_t *out_at)
+{
+    static const struct {
+        uint32_t least;
+        uint32_t extent;
+    } faults[HPS_DTYPE_STORED_END] = {
+        [HPS_DTYPE_FP16] = {0x477ff000, 0x7f800000 - 0x477ff000}, /* from 65520 to infinity */
+        [HPS_DTYPE_BF16] = {0x7f7f8000, 0x7f800000 - 0x7f7f8000},
+        [HPS_DTYPE_INT8_ROWWISE_F32] = {0x7f800000, 0x800000}, /* infinity and NaNs */
+        [HPS_DTYPE_INT8_ROWWISE_F16] = {0x7f800000, 0x800000},
+    };
+    HPS_ASSERT(hps_dtype_is_stored(to_type) && dim > 0);
+    uint32_t at = first_within(row, dim, faults[to_type].least, faults[to_type].extent);
+    if (at < dim) {
+        *out_at = at;
+        return false;
+    }
+    return !hps_dtype_is_int8(to_type) || fits_int8(row, to_type, dim, out_at);
+}
+
+/* n values of a row from `column` on, as fp32. */
+static void widen_block(enum hps_dtype dtype, const uint8_t *row, uint32_t dim, uint32_t column,
+                        uint32_t n, float *to)
+{
+    uint8_t part[BLOCK_VALUES + 2 * sizeof(float)]; /* an INT8 row of n values */
+    const uint8_t *from = row + hps_dtype_value_offset(dtype, dim, column);
+
+    if (hps_dtype_is_int8(dtype)) {
+        memcpy(part, from, n);
+        memcpy(part + n, row + dim, hps_dtype_row_bytes(dtype, 0));
+        from = part;
+    }
+    hps_row_convert(to, HPS_DTYPE_FP32, from, dtype, n);
+}
+
+void hps_row_loss_add(struct hps_row_loss *loss, const void *given, enum hps_dtype given_type,
+                      const void *stored, enum hps_dtype stored_type, uint32_t dim)
+{
+    float was[BLOCK_VALUES], is[BLOCK_VALUES];
+    double sums[4] = {0}; /* that do not wait for each other */
+    double max = loss->max;
+
+    for (uint32_t column = 0; column < dim; column += BLOCK_VALUES) {
+        uint32_t n = dim - column < BLOCK_VALUES ? dim - column : BLOCK_VALUES;
+        widen_block(given_type, given, dim, column, n, was);
+        widen_block(stored_type, stored, dim, column, n, is);
+        for (uint32_t i = 0; i < n; i++) {
+            double lost = fabs((double)was[i] - (double)is[i]);
+            if (lost < (double)INFINITY) { /* nor a NaN */
+                sums[i % 4] += lost;
+                max = lost > max ? lost : max;
+                loss->n++;
+            }
+        }
+    }
+    loss->max = max;
+    loss->sum += sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+/* ---- values one after the other, while somebody still converts in place ---------------------- */
+
+static float load_value(const uint8_t *from, enum hps_dtype type)
 {
     uint16_t half;
-    uint32_t bits;
+    float value;
 
     if (type == HPS_DTYPE_FP32) {
-        memcpy(&bits, from, sizeof(bits));
-        return bits;
+        memcpy(&value, from, sizeof(value));
+        return value;
     }
     memcpy(&half, from, sizeof(half));
-    return type == HPS_DTYPE_FP16 ? fp32_of_fp16(half) : (uint32_t)half << 16;
+    return type == HPS_DTYPE_FP16 ? hps_float_of_fp16(half) : hps_float_of_bf16(half);
 }
 
-static void store_fp32(uint8_t *to, enum hps_dtype type, uint32_t bits)
+static void store_value(uint8_t *to, enum hps_dtype type, float value)
 {
     if (type == HPS_DTYPE_FP32) {
-        memcpy(to, &bits, sizeof(bits));
+        memcpy(to, &value, sizeof(value));
         return;
     }
-    uint16_t half = type == HPS_DTYPE_FP16 ? fp16_of_fp32(bits) : bf16_of_fp32(bits);
+    uint16_t half = type == HPS_DTYPE_FP16 ? hps_fp16_of_float(value) : hps_bf16_of_float(value);
     memcpy(to, &half, sizeof(half));
 }
 
@@ -98,11 +271,11 @@ void hps_dtype_convert(void *to, enum hps_dtype to_type, const void *from, enum 
     }
     if (to_bytes > from_bytes) { /* backwards, so that no value is overwritten before it is read */
         for (size_t i = n; i-- > 0;) {
-            store_fp32(out + i * to_bytes, to_type, load_fp32(in + i * from_bytes, from_type));
+            store_value(out + i * to_bytes, to_type, load_value(in + i * from_bytes, from_type));
         }
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        store_fp32(out + i * to_bytes, to_type, load_fp32(in + i * from_bytes, from_type));
+        store_value(out + i * to_bytes, to_type, load_value(in + i * from_bytes, from_type));
     }
 }

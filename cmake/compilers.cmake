@@ -20,6 +20,9 @@ endif()
 add_library(hps_flags INTERFACE)
 target_include_directories(hps_flags INTERFACE ${HPS_ROOT})
 target_compile_definitions(hps_flags INTERFACE _GNU_SOURCE)
+# A product is rounded before it is added to something, on every CPU and GPU: sums of rows have the same
+# bits wherever they are made.
+target_compile_options(hps_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>)
 target_compile_options(hps_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes
     -Wmissing-prototypes -Werror -fno-omit-frame-pointer -fstack-protector-strong>
@@ -83,8 +86,8 @@ if(HPS_CUDA_FOUND)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static) # so that programs start where there is no driver
     target_compile_definitions(hps_flags INTERFACE HPS_CUDA)
     target_compile_options(hps_flags INTERFACE
-        $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings
-        -Xcompiler=-Wall,-Wextra,-Wconversion,-Werror,-fno-omit-frame-pointer>)
+        $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Werror=all-warnings
+        -Xcompiler=-Wall,-Wextra,-Wconversion,-Werror,-fno-omit-frame-pointer,-ffp-contract=off>)
 else()
     message(STATUS "without CUDA: the simulated device only")
 endif()

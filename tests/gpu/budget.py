@@ -50,7 +50,7 @@ def run(command):
 
 def measure(nvcc, source, processor, folder):
     """{kernel: [registers, spill bytes]}, {kernel: [16-byte loads, stores]}"""
-    flags = ["-std=c++20", "-O2", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT]
+    flags = ["-std=c++20", "-O2", "-fmad=false", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT]
     out = run([nvcc, *flags, f"-gencode=arch=compute_{processor},code=sm_{processor}", "-Xptxas", "-v",
                "-c", source, "-o", os.path.join(folder, "kernels.o")])
     took, name = {}, None

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which kernel runs here: asked of the CPU once. Any thread.
+ */
+#include "base/row_kernel.h"
+
+#include <stdatomic.h>
+
+static const struct hps_row_kernel *const kernels[] = {
+#ifdef __x86_64__
+    &hps_row_kernel_avx512,
+    &hps_row_kernel_avx2,
+#endif
+    &hps_row_kernel_scalar,
+};
+
+const struct hps_row_kernel *const *hps_row_kernels(unsigned *out_n)
+{
+    *out_n = sizeof(kernels) / sizeof(kernels[0]);
+    return kernels;
+}
+
+const struct hps_row_kernel *hps_row_kernel(void)
+{
+    static _Atomic(const struct hps_row_kernel *) best;
+    const struct hps_row_kernel *kernel = atomic_load_explicit(&best, memory_order_relaxed);
+
+    if (kernel == NULL) { /* several threads find the same one */
+        const struct hps_row_kernel *const *at = kernels;
+        while (!(*at)->runs()) {
+            at++;
+        }
+        kernel = *at;
+        atomic_store_explicit(&best, kernel, memory_order_relaxed);
+    }
+    return kernel;
+}

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The functions of one struct hps_row_kernel over vectors of fp32. Included once by each of
+ * row_kernel_*.c, which gives, before that:
+ *
+ *     TARGET, INLINE            attributes of functions, of those that are part of their callers
+ *     WIDTH                     values of a vector
+ *     vec, struct tail          a vector; which values of one are there, for the columns at the end
+ *     tail_of(n)                the first n, 0 < n < WIDTH
+ *     v_all v_add v_sub v_mul v_div v_min v_max
+ *                               v_max, v_min: the second operand where the first is a NaN
+ *     v_load(type, from)        values as fp32, of an INT8 type its bytes; any alignment
+ *     v_load_tail(type, from, tail)          0 where none is
+ *     v_store(type, to, v), v_store_tail(type, to, v, tail)    to FP32, FP16, BF16
+ *     v_stream(type, to, v)     the same past the caches, aligned
+ *     v_store_u8(to, v)         each rounded to the nearest, ties to even; they are within 0 to 255
+ *     v_least(v), v_largest(v)  of all its values
+ *     float_of_fp16(half)
+ *
+ * Types are constants wherever they are passed on, so that nothing is left of the choices.
+ */
+#include <string.h>
+
+#include "base/half.h"
+#include "base/row_kernel.h"
+#include "base/row_sum.h"
+
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+enum { LINE_BYTES = 64, SUM_VECTORS = 8 /* of columns that stay in registers */ };
+
+_Static_assert(LINE_BYTES % WIDTH == 0, "a row of whole lines has no tail");
+
+/* ---- values of a stored row ------------------------------------------------------------------ */
+
+struct affine {
+    vec scale;
+    vec bias;
+};
+
+INLINE bool is_int8(enum hps_dtype type)
+{
+    return type == HPS_DTYPE_INT8_ROWWISE_F32 || type == HPS_DTYPE_INT8_ROWWISE_F16;
+}
+
+INLINE uint32_t value_bytes(enum hps_dtype type)
+{
+    return type == HPS_DTYPE_FP32 ? 4 : is_int8(type) ? 1 : 2;
+}
+
+/* Of an INT8 row; of another nothing that is used. */
+INLINE struct affine affine_of(enum hps_dtype type, const uint8_t *row, uint32_t dim)
+{
+    float scale = 0, bias = 0;
+
+    if (type == HPS_DTYPE_INT8_ROWWISE_F32) {
+        memcpy(&scale, row + dim, sizeof(scale));
+        memcpy(&bias, row + dim + sizeof(scale), sizeof(bias));
+    } else if (type == HPS_DTYPE_INT8_ROWWISE_F16) {
+        uint16_t halves[2];
+        memcpy(halves, row + dim, sizeof(halves));
+        scale = float_of_fp16(halves[0]);
+        bias = float_of_fp16(halves[1]);
+    }
+    return (struct affine){v_all(scale), v_all(bias)};
+}
+
+INLINE vec affine_values(enum hps_dtype type, vec values, const struct affine *affine)
+{
+    return is_int8(type) ? v_add(v_mul(values, affine->scale), affine->bias) : values;
+}
+
+INLINE vec row_values(enum hps_dtype type, const uint8_t *row, uint32_t column,
+                      const struct affine *affine)
+{
+    return affine_values(type, v_load(type, row + (size_t)column * value_bytes(type)), affine);
+}
+
+INLINE vec row_values_tail(enum hps_dtype type, const uint8_t *row, uint32_t column,
+                           const struct affine *affine, struct tail tail)
+{
+    return affine_values(type, v_load_tail(type, row + (size_t)column * value_bytes(type), tail),
+                         affine);
+}
+
+/* ---- conversion ------------------------------------------------------------------------------ */
+
+INLINE bool whole_lines(enum hps_dtype type, const void *to, uint32_t dim)
+{
+    return (uintptr_t)to % LINE_BYTES == 0 && (size_t)dim * value_bytes(type) % LINE_BYTES == 0;
+}
+
+INLINE void convert(enum hps_dtype to_type, void *to_row, enum hps_dtype from_type,
+                    const void *from_row, uint32_t dim)
+{
+    const uint8_t *from = from_row;
+    uint8_t *to = to_row;
+    struct affine affine = affine_of(from_type, from, dim);
+    uint32_t i = 0;
+
+    for (; dim - i >= WIDTH; i += WIDTH) {
+        v_store(to_type, to + (size_t)i * value_bytes(to_type),
+                row_values(from_type, from, i, &affine));
+    }
+    if (i < dim) {
+        struct tail tail = tail_of(dim - i);
+        v_store_tail(to_type, to + (size_t)i * value_bytes(to_type),
+                     row_values_tail(from_type, from, i, &affine, tail), tail);
+    }
+}
+
+INLINE void stream(enum hps_dtype to_type, void *to_row, enum hps_dtype from_type,
+                   const void *from_row, uint32_t dim)
+{
+    if (!whole_lines(to_type, to_row, dim)) {
+        convert(to_type, to_row, from_type, from_row, dim);
+        return;
+    }
+    const uint8_t *from = from_row;
+    uint8_t *to = to_row;
+    struct affine affine = affine_of(from_type, from, dim);
+    for (uint32_t i = 0; i < dim; i += WIDTH) {
+        v_stream(to_type, to + (size_t)i * value_bytes(to_type),
+                 row_values(from_type, from, i, &affine));
+    }
+}
+
+#define CONVERT(to_type, from_type)                                                                \
+    TARGET static void convert_##to_type##_of_##from_type(void *to, const void *from,              \
+                                                          uint32_t dim)                            \
+    {                                                                                              \
+        convert(HPS_DTYPE_##to_type, to, HPS_DTYPE_##from_type, from, dim);                        \
+    }                                                                                              \
+    TARGET static void stream_##to_type##_of_##from_type(void *to, const void *from, uint32_t dim) \
+    {                                                                                              \
+        stream(HPS_DTYPE_##to_type, to, HPS_DTYPE_##from_type, from, dim);                         \
+    }
+
+CONVERT(FP32, FP16)
+CONVERT(FP32, BF16)
+CONVERT(FP32, INT8_ROWWISE_F32)
+CONVERT(FP32, INT8_ROWWISE_F16)
+CONVERT(FP16, FP32)
+CONVERT(FP16, BF16)
+CONVERT(FP16, INT8_ROWWISE_F32)
+CONVERT(FP16, INT8_ROWWISE_F16)
+CONVERT(BF16, FP32)
+CONVERT(BF16, FP16)
+CONVERT(BF16, INT8_ROWWISE_F32)
+CONVERT(BF16, INT8_ROWWISE_F16)
+
+/* ---- quantisation ---------------------------------------------------------------------------- */
+
+/* One value of a row of FP32, FP16 or BF16. */
+INLINE float value_at(enum hps_dtype type, const uint8_t *row, uint32_t column)
+{
+    const uint8_t *at = row + (size_t)column * value_bytes(type);
+    uint16_t half;
+    float value;
+
+    if (type == HPS_DTYPE_FP32) {
+        memcpy(&value, at, sizeof(value));
+        return value;
+    }
+    memcpy(&half, at, sizeof(half));
+    return type == HPS_DTYPE_FP16 ? hps_float_of_fp16(half) : hps_float_of_bf16(half);
+}
+
+/* -0 becomes 0: which of the two a minimum is would depend on the vectors' width. */
+INLINE void range_of(enum hps_dtype type, const uint8_t *row, uint32_t dim, float *out_least,
+                     float *out_largest)
+{
+    float least = value_at(type, row, 0);
+    float largest = least;
+    uint32_t i = 0;
+
+    if (dim >= WIDTH) {
+        vec low = v_load(type, row);
+        vec high = low;
+        for (i = WIDTH; dim - i >= WIDTH; i += WIDTH) {
+            vec values = v_load(type, row + (size_t)i * value_bytes(type));
+            low = v_min(low, values);
+            high = v_max(high, values);
+        }
+        least = v_least(low);
+        largest = v_largest(high);
+    }
+    for (; i < dim; i++) {
+        float value = value_at(type, row, i);
+        least = value < least ? value : least;
+        largest = value > largest ? value : largest;
+    }
+    *out_least = least + 0.0F;
+    *out_largest = largest + 0.0F;
+}
+
+TARGET static void range(const void *row, uint32_t dim, float *out_least, float *out_largest)
+{
+    range_of(HPS_DTYPE_FP32, row, dim, out_least, out_largest);
+}
+
+struct rule {
+    float bias;
+    float factor;
+    bool divides; /* by the factor; else multiplies */
+};
+
+INLINE uint8_t quantised(const struct rule *rule, float value)
+{
+    float steps = value - rule->bias;
+
+    steps = rule->divides ? steps / rule->factor : steps * rule->factor;
+    steps = steps > 0 ? steps : 0;
+    steps = steps < 255 ? steps : 255;
+    return (uint8_t)(steps + 0x1.8p23F - 0x1.8p23F); /* the sum has no bits below 1 */
+}
+
+INLINE void quantise_values(enum hps_dtype type, uint8_t *to, const uint8_t *from, uint32_t dim,
+                            const struct rule *rule)
+{
+    vec bias = v_all(rule->bias);
+    vec factor = v_all(rule->factor);
+    uint32_t i = 0;
+
+    for (; dim - i >= WIDTH; i += WIDTH) {
+        vec steps = v_sub(v_load(type, from + (size_t)i * value_bytes(type)), bias);
+        steps = rule->divides ? v_div(steps, factor) : v_mul(steps, factor);
+        v_store_u8(to + i, v_min(v_max(steps, v_all(0)), v_all(255)));
+    }
+    for (; i < dim; i++) {
+        to[i] = quantised(rule, value_at(type, from, i));
+    }
+}
+
+INLINE void quantise_f32(enum hps_dtype type, uint8_t *to, const uint8_t *from, uint32_t dim)
+{
+    float least, largest;
+
+    range_of(type, from, dim, &least, &largest);
+    float extent = largest - least;
+    float scale = extent / 255.0F;
+    const struct rule rule = {.bias = least, .factor = 255.0F / (extent + 1e-8F)};
+    quantise_values(type, to, from, dim, &rule);
+    memcpy(to + dim, &scale, sizeof(scale));
+    memcpy(to + dim + sizeof(scale), &least, sizeof(least));
+}
+
+INLINE void quantise_f16(enum hps_dtype type, uint8_t *to, const uint8_t *from, uint32_t dim)
+{
+    float least, largest;
+
+    range_of(type, from, dim, &least, &largest);
+    uint16_t bias = hps_fp16_of_float(least);
+    uint16_t scale = hps_fp16_of_float((largest - hps_float_of_fp16(bias)) / 255.0F);
+    if ((scale & 0x7fffU) == 0) {
+        scale = hps_fp16_of_float(1);
+    }
+    const struct rule rule = {
+        .bias = hps_float_of_fp16(bias), .factor = hps_float_of_fp16(scale), .divides = true};
+    quantise_values(type, to, from, dim, &rule);
+    memcpy(to + dim, &scale, sizeof(scale));
+    memcpy(to + dim + sizeof(scale), &bias, sizeof(bias));
+}
+
+#define QUANTISE(from_type)                                                                  \
+    TARGET static void quantise_f32_of_##from_type(void *to, const void *from, uint32_t dim) \
+    {                                                                                        \
+        quantise_f32(HPS_DTYPE_##from_type, to, from, dim);                                  \
+    }                                                                                        \
+    TARGET static void quantise_f16_of_##from_type(void *to, const void *from, uint32_t dim) \
+    {                                                                                        \
+        quantise_f16(HPS_DTYPE_##from_type, to, from, dim);                                  \
+    }
+
+QUANTISE(FP32)
+QUANTISE(FP16)
+QUANTISE(BF16)
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
+{
+    uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
+
+    for (uint32_t at = 0; at < row_bytes; at += LINE_BYTES) {
+        __builtin_prefetch(row + at);
+    }
+    if (row_bytes % LINE_BYTES != 0) {
+        __builtin_prefetch(row + row_bytes - 1);
+    }
+}
+
+/* What is summed up; n_fetch: as many of the rows may be fetched, from the first one on. */
+struct sum {
+    float *sum;
+    const uint8_t *const *rows;
+    const uint8_t *weights_le;
+    uint32_t dim;
+    uint32_t n;
+    uint32_t n_fetch;
+};
+
+INLINE vec weight_at(const struct sum *sum, uint32_t i)
+{
+    float weight = 1;
+
+    if (sum->weights_le != NULL) {
+        memcpy(&weight, sum->weights_le + (size_t)i * sizeof(weight), sizeof(weight));
+    }
+    return v_all(weight);
+}
+
+/* n_vectors, a constant, of columns from `column` on, of all rows one after the other. */
+INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t column,
+                        uint32_t n_vectors)
+{
+    uint8_t *to = (uint8_t *)(void *)(sum->sum + column);
+    vec acc[SUM_VECTORS];
+
+    UNROLL for (uint32_t v = 0; v < n_vectors; v++)
+    {
+        acc[v] = v_load(HPS_DTYPE_FP32, to + v * WIDTH * sizeof(float));
+    }
+    for (uint32_t i = 0; i < sum->n; i++) {
+        const uint8_t *row = sum->rows[i];
+        if (column == 0 && i + HPS_ROW_SUM_AHEAD < sum->n_fetch) {
+            row_fetch(type, sum->rows[i + HPS_ROW_SUM_AHEAD], sum->dim);
+        }
+        struct affine affine = affine_of(type, row, sum->dim);
+        vec weight = weight_at(sum, i);
+        UNROLL for (uint32_t v = 0; v < n_vectors; v++)
+        {
+            vec values = row_values(type, row, column + v * WIDTH, &affine);
+            acc[v] = v_add(acc[v], v_mul(weight, values));
+        }
+    }
+    UNROLL for (uint32_t v = 0; v < n_vectors; v++)
+    {
+        v_store(HPS_DTYPE_FP32, to + v * WIDTH * sizeof(float), acc[v]);
+    }
+}
+
+/* The columns behind the last whole vector. */
+INLINE void sum_tail(enum hps_dtype type, const struct sum *sum, uint32_t column)
+{
+    struct tail tail = tail_of(sum->dim - column);
+    uint8_t *to = (uint8_t *)(void *)(sum->sum + column);
+    vec acc = v_load_tail(HPS_DTYPE_FP32, to, tail);
+
+    for (uint32_t i = 0; i < sum->n; i++) {
+        const uint8_t *row = sum->rows[i];
+        if (column == 0 && i + HPS_ROW_SUM_AHEAD < sum->n_fetch) {
+            row_fetch(type, sum->rows[i + HPS_ROW_SUM_AHEAD], sum->dim);
+        }
+        struct affine affine = affine_of(type, row, sum->dim);
+        vec values = row_values_tail(type, row, column, &affine, tail);
+        acc = v_add(acc, v_mul(weight_at(sum, i), values));
+    }
+    v_store_tail(HPS_DTYPE_FP32, to, acc, tail);
+}
+
+/* Passes over the rows, each for as many columns as fit the registers. */
+INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
+{
+    uint32_t column = 0;
+
+    for (; sum->dim - column >= 8 * WIDTH; column += 8 * WIDTH) {
+        sum_vectors(type, sum, column, 8);
+    }
+    if (sum->dim - column >= 4 * WIDTH) {
+        sum_vectors(type, sum, column, 4);
+        column += 4 * WIDTH;
+    }
+    if (sum->dim - column >= 2 * WIDTH) {
+        sum_vectors(type, sum, column, 2);
+        column += 2 * WIDTH;
+    }
+    if (sum->dim - column >= WIDTH) {
+        sum_vectors(type, sum, column, 1);
+        column += WIDTH;
+    }
+    if (column < sum->dim) {
+        sum_tail(type, sum, column);
+    }
+}
+
+#define SUM(type)                                                                          \
+    TARGET static void sum_##type(float *sum, uint32_t dim, const uint8_t *const *rows,    \
+                                  const uint8_t *weights_le, uint32_t n, uint32_t n_ahead) \
+    {                                                                                      \
+        const struct sum of = {sum, rows, weights_le, dim, n, n + n_ahead};                \
+        sum_rows(HPS_DTYPE_##type, &of);                                                   \
+    }
+
+SUM(FP32)
+SUM(FP16)
+SUM(BF16)
+SUM(INT8_ROWWISE_F32)
+SUM(INT8_ROWWISE_F16)
+
+INLINE void divide(enum hps_dtype type, uint8_t *to, const float *sum, float by, uint32_t dim)
+{
+    const uint8_t *from = (const uint8_t *)(const void *)sum;
+    vec divisor = v_all(by);
+    uint32_t i = 0;
+
+    for (; dim - i >= WIDTH; i += WIDTH) {
+        vec values = v_load(HPS_DTYPE_FP32, from + (size_t)i * sizeof(float));
+        v_store(type, to + (size_t)i * value_bytes(type), v_div(values, divisor));
+    }
+    if (i < dim) {
+        struct tail tail = tail_of(dim - i);
+        vec values = v_load_tail(HPS_DTYPE_FP32, from + (size_t)i * sizeof(float), tail);
+        v_store_tail(type, to + (size_t)i * value_bytes(type), v_div(values, divisor), tail);
+    }
+}
+
+#define DIVIDE(type)                                                                     \
+    TARGET static void divide_##type(void *to, const float *sum, float by, uint32_t dim) \
+    {                                                                                    \
+        divide(HPS_DTYPE_##type, to, sum, by, dim);                                      \
+    }
+
+DIVIDE(FP32)
+DIVIDE(FP16)
+DIVIDE(BF16)
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+#define OF(made, to_type, from_type) \
+    [HPS_DTYPE_##to_type][HPS_DTYPE_##from_type] = made##_##to_type##_of_##from_type
+#define OF_OUTPUTS(made)                                                                          \
+    OF(made, FP32, FP16), OF(made, FP32, BF16), OF(made, FP32, INT8_ROWWISE_F32),                 \
+        OF(made, FP32, INT8_ROWWISE_F16), OF(made, FP16, FP32), OF(made, FP16, BF16),             \
+        OF(made, FP16, INT8_ROWWISE_F32), OF(made, FP16, INT8_ROWWISE_F16), OF(made, BF16, FP32), \
+        OF(made, BF16, FP16), OF(made, BF16, INT8_ROWWISE_F32), OF(made, BF16, INT8_ROWWISE_F16)
+#define OF_INT8(type, made)                      \
+    [type] = {[HPS_DTYPE_FP32] = made##_of_FP32, \
+              [HPS_DTYPE_FP16] = made##_of_FP16, \
+              [HPS_DTYPE_BF16] = made##_of_BF16}
+
+#define ROW_KERNEL(kernel, kernel_name, kernel_runs)                                        \
+    const struct hps_row_kernel kernel = {                                                  \
+        .name = kernel_name,                                                                \
+        .runs = kernel_runs,                                                                \
+        .convert = {OF_OUTPUTS(convert), OF_INT8(HPS_DTYPE_INT8_ROWWISE_F32, quantise_f32), \
+                    OF_INT8(HPS_DTYPE_INT8_ROWWISE_F16, quantise_f16)},                     \
+        .stream = {OF_OUTPUTS(stream)},                                                     \
+        .sum = {[HPS_DTYPE_FP32] = sum_FP32,                                                \
+                [HPS_DTYPE_FP16] = sum_FP16,                                                \
+                [HPS_DTYPE_BF16] = sum_BF16,                                                \
+                [HPS_DTYPE_INT8_ROWWISE_F32] = sum_INT8_ROWWISE_F32,                        \
+                [HPS_DTYPE_INT8_ROWWISE_F16] = sum_INT8_ROWWISE_F16},                       \
+        .divide = {[HPS_DTYPE_FP32] = divide_FP32,                                          \
+                   [HPS_DTYPE_FP16] = divide_FP16,                                          \
+                   [HPS_DTYPE_BF16] = divide_BF16},                                         \
+        .range = range,                                                                     \
+    }
