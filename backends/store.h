@@ -25,7 +25,7 @@ struct hps_table {
     const char *name;
     uint32_t id;        /* index in the version, and its key prefix in stores */
     uint32_t dim;       /* values per row */
-    uint32_t row_bytes; /* dim * bytes of dtype */
+    uint32_t row_bytes; /* hps_dtype_row_bytes(dtype, dim) */
     enum hps_dtype dtype;
     uint64_t n_rows;         /* rows loaded from files */
     const void *default_row; /* [row_bytes] */

@@ -196,7 +196,7 @@ hps_status hps_client_lookup_reply_next(struct hps_client_lookup_reply *reply,
         return hps_error_set(err, HPS_DATA_LOSS, "a TableResult of %zu bytes is broken",
                              field.size);
     }
-    uint64_t row_bytes = (uint64_t)result.dim * hps_dtype_bytes(result.dtype);
+    uint64_t row_bytes = hps_dtype_row_bytes(result.dtype, result.dim);
     bool rows_fit = row_bytes == 0 ? result.rows_bytes == 0
                                    : result.rows_bytes % row_bytes == 0 &&
                                          result.rows_bytes / row_bytes == result.row_count;

@@ -462,8 +462,8 @@ static hps_status table_shape(struct table *table, uint32_t dim, enum hps_dtype 
     }
     if (table->dim != dim || table->dtype != dtype) {
         return hps_error_set(
-            err, HPS_INVALID, "table %s: a row of %u values of %u bytes, those before had %u of %u",
-            table->name, dim, hps_dtype_bytes(dtype), table->dim, hps_dtype_bytes(table->dtype));
+            err, HPS_INVALID, "table %s: a row of %u values as %s, those before had %u as %s",
+            table->name, dim, hps_dtype_name(dtype), table->dim, hps_dtype_name(table->dtype));
     }
     return HPS_OK;
 }
@@ -481,7 +481,7 @@ hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *
     }
     enum hps_update_form form = writer->options.form;
     size_t sent_bytes =
-        dim * (form == HPS_UPDATE_PACKED ? hps_dtype_bytes(dtype) : (uint32_t)sizeof(float));
+        hps_dtype_row_bytes(form == HPS_UPDATE_PACKED ? dtype : HPS_DTYPE_FP32, dim);
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         const void *sent = row_as_sent(writer, table, row);
         if (sent == NULL) {
@@ -496,7 +496,7 @@ hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *
         } else {
             status = lot_add(writer, table, keys[i], sent, sent_bytes, err);
         }
-        row += (size_t)dim * hps_dtype_bytes(dtype);
+        row += hps_dtype_row_bytes(dtype, dim);
     }
     return status;
 }

@@ -590,9 +590,8 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
     }
     if (said->dtype != 0 && said->dtype != desc->dtype) {
         return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': values of %" PRIu32 " bytes, expected %" PRIu32
-                             " as in its manifest",
-                             table, hps_dtype_bytes(desc->dtype), hps_dtype_bytes(said->dtype));
+                             "table '%s': rows of type %s, expected %s as in its manifest", table,
+                             hps_dtype_name(desc->dtype), hps_dtype_name(said->dtype));
     }
     return HPS_OK;
 }

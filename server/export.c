@@ -133,11 +133,12 @@ static hps_status write_model(struct export *export, struct hps_config_model *mo
     }
     for (size_t i = 0; i < model->n_tables; i++) {
         uint32_t dim = model->tables[i].dim;
-        tables[i] = (struct hps_table){.name = model->tables[i].name,
-                                       .id = (uint32_t)i,
-                                       .dim = dim,
-                                       .row_bytes = dim * hps_dtype_bytes(HPS_DTYPE_FP32),
-                                       .dtype = HPS_DTYPE_FP32};
+        tables[i] =
+            (struct hps_table){.name = model->tables[i].name,
+                               .id = (uint32_t)i,
+                               .dim = dim,
+                               .row_bytes = (uint32_t)hps_dtype_row_bytes(HPS_DTYPE_FP32, dim),
+                               .dtype = HPS_DTYPE_FP32};
     }
     const struct hps_space_id id = {.model = model->name,
                                     .version = 1,

@@ -51,7 +51,7 @@ uint64_t gen_table_rows(const struct gen *gen, uint64_t table)
 static size_t row_bytes(const struct gen *gen)
 {
     HPS_ASSERT(gen->dim > 0);
-    return (size_t)gen->dim * hps_dtype_bytes(gen->dtype);
+    return hps_dtype_row_bytes(gen->dtype, gen->dim);
 }
 
 char *gen_table_path(const struct gen *gen, const char *dir, uint64_t table)

@@ -148,7 +148,7 @@ hps_status publish_rows(struct publish *publish, const char *table, uint32_t dim
                         struct hps_error *err)
 {
     HPS_ASSERT(dim > 0);
-    size_t row_bytes = (size_t)dim * hps_dtype_bytes(dtype);
+    size_t row_bytes = hps_dtype_row_bytes(dtype, dim);
     const uint8_t *row = rows;
 
     hps_status table_status = publish_table(publish, table, dim, err);

@@ -169,7 +169,7 @@ static hps_status reader_open(const struct publish_input *input,
 
 static size_t row_bytes_of(const struct hps_row_desc *desc)
 {
-    return (size_t)desc->dim * hps_dtype_bytes(desc->dtype);
+    return hps_dtype_row_bytes(desc->dtype, desc->dim);
 }
 
 static hps_status publish_reader(struct publish *publish, const char *name,
@@ -344,12 +344,10 @@ static hps_status diff_table(struct publish *publish, const struct publish_input
         const struct hps_row_desc *was = hps_row_reader_desc(old.reader);
         const struct hps_row_desc *is = hps_row_reader_desc(new.reader);
         if (was->dim != is->dim || was->dtype != is->dtype) {
-            status = hps_error_set(err, HPS_INVALID,
-                                   "table %s: rows of %u values of %u bytes in %s, of %u of %u in "
-                                   "%s",
-                                   new_table->name, was->dim, hps_dtype_bytes(was->dtype),
-                                   old_table->path, is->dim, hps_dtype_bytes(is->dtype),
-                                   new_table->path);
+            status = hps_error_set(
+                err, HPS_INVALID, "table %s: rows of %u values as %s in %s, of %u as %s in %s",
+                new_table->name, was->dim, hps_dtype_name(was->dtype), old_table->path, is->dim,
+                hps_dtype_name(is->dtype), new_table->path);
         }
     }
     if (status == HPS_OK) {

@@ -264,7 +264,7 @@ static int print_explain(struct hpsctl *ctl, const void *reply)
         hpsctl_table_cell(&table, "%s", tier->found ? "yes" : "no");
         hpsctl_table_cell(&table, "%" PRIu64, tier->duration_us);
         text[0] = '\0';
-        if (tier->row.len > 0 && tier->row.len == (size_t)row.dim * hps_dtype_bytes(row.dtype)) {
+        if (tier->row.len > 0 && tier->row.len == hps_dtype_row_bytes(row.dtype, row.dim)) {
             row.rows = tier->row.data;
             row_text(&row, 0, text, sizeof(text));
         }

@@ -5,8 +5,12 @@
  */
 #include "base/rows/finite.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "base/assert.h"
 
 enum { BLOCK_VALUES = 1024, FP16_EXPONENT = 0x7c00, BF16_EXPONENT = 0x7f80 };
 
@@ -38,16 +42,20 @@ static bool bad_half(const uint8_t *data, size_t n, uint16_t exponent)
 
 static bool bad(enum hps_dtype dtype, const uint8_t *data, size_t n)
 {
-    if (dtype == HPS_DTYPE_FP32) {
+    switch (dtype) {
+    case HPS_DTYPE_FP32:
         return bad_fp32(data, n);
+    case HPS_DTYPE_FP16:
+        return bad_half(data, n, FP16_EXPONENT);
+    default:
+        HPS_ASSERT(dtype == HPS_DTYPE_BF16);
+        return bad_half(data, n, BF16_EXPONENT);
     }
-    return bad_half(data, n, dtype == HPS_DTYPE_FP16 ? FP16_EXPONENT : BF16_EXPONENT);
 }
 
-size_t hps_first_not_finite(enum hps_dtype dtype, const void *values, size_t n)
+/* Of n values of `bytes` each: the first bad one, or n. */
+static size_t first_bad(enum hps_dtype dtype, size_t bytes, const uint8_t *data, size_t n)
 {
-    const uint8_t *data = values;
-    size_t bytes = hps_dtype_bytes(dtype);
     size_t at = 0;
 
     while (at < n) {
@@ -61,4 +69,52 @@ size_t hps_first_not_finite(enum hps_dtype dtype, const void *values, size_t n)
         at++;
     }
     return at;
+}
+
+/* Bytes are always finite; scale and bias lie behind them. */
+static size_t first_bad_int8(enum hps_dtype dtype, const uint8_t *rows, uint32_t dim, size_t n,
+                             uint32_t *out_at)
+{
+    enum hps_dtype scale_type =
+        dtype == HPS_DTYPE_INT8_ROWWISE_F32 ? HPS_DTYPE_FP32 : HPS_DTYPE_FP16;
+    size_t row_bytes = hps_dtype_row_bytes(dtype, dim);
+    size_t scale_bytes = hps_dtype_row_bytes(scale_type, 1);
+
+    for (size_t i = 0; i < n; i++) {
+        size_t at = first_bad(scale_type, scale_bytes, rows + i * row_bytes + dim, 2);
+        if (at < 2) {
+            *out_at = dim + (uint32_t)at;
+            return i;
+        }
+    }
+    return n;
+}
+
+size_t hps_first_not_finite(enum hps_dtype dtype, const void *rows, uint32_t dim, size_t n,
+                            uint32_t *out_at)
+{
+    HPS_ASSERT(hps_dtype_is_stored(dtype) && dim > 0);
+    if (hps_dtype_is_int8(dtype)) {
+        return first_bad_int8(dtype, rows, dim, n, out_at);
+    }
+    size_t n_values = n * dim;
+    size_t at = first_bad(dtype, hps_dtype_row_bytes(dtype, 1), rows, n_values);
+    if (at == n_values) {
+        return n;
+    }
+    *out_at = (uint32_t)(at % dim);
+    return at / dim;
+}
+
+struct hps_value_name hps_value_name(uint32_t dim, uint32_t at)
+{
+    struct hps_value_name name;
+
+    HPS_ASSERT(at < dim + 2);
+    if (at < dim) {
+        (void)snprintf(name.text, sizeof(name.text), "value %" PRIu32, at);
+    } else {
+        (void)snprintf(name.text, sizeof(name.text), "%s", at == dim ? "scale" : "bias");
+    }
+    return name;
 }

@@ -11,7 +11,17 @@
 #include "base/dtype.h"
 #include "base/types.h"
 
-/* Index of the first of n values that is NaN or Inf, or n. `values`: any alignment. */
-size_t hps_first_not_finite(enum hps_dtype dtype, const void *values, size_t n);
+/* The first of n rows of dim values, back to back at any address, that has a NaN or Inf; n: none
+ * has. *out_at, set if there is one: the first such value; of an INT8 row dim stands for the scale
+ * and dim + 1 for the bias, which alone can be so. */
+size_t hps_first_not_finite(enum hps_dtype dtype, const void *rows, uint32_t dim, size_t n,
+                            uint32_t *out_at);
+
+/* Such a value for a message: "value 17", "scale", "bias". */
+struct hps_value_name {
+    char text[24];
+};
+
+struct hps_value_name hps_value_name(uint32_t dim, uint32_t at);
 
 #endif

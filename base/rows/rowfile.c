@@ -375,20 +375,20 @@ static hps_status check_nan(const struct hps_row_reader *reader, const uint8_t *
 {
     HPS_ASSERT(reader->desc.dim > 0 && reader->row + n <= reader->desc.n_rows);
     uint32_t dim = reader->desc.dim;
-    uint32_t value_bytes = hps_dtype_bytes(reader->desc.dtype);
-    size_t n_values = n * dim;
-    size_t i =
-        reader->nan_allowed ? n_values : hps_first_not_finite(reader->desc.dtype, rows, n_values);
+    enum hps_dtype dtype = reader->desc.dtype;
+    uint32_t at = 0;
+    size_t i = reader->nan_allowed ? n : hps_first_not_finite(dtype, rows, dim, n, &at);
 
-    if (i == n_values) {
+    if (i == n) {
         return HPS_OK;
     }
-    uint64_t row = reader->row + i / dim;
-    uint64_t offset = reader->rows_offset + (row * dim + i % dim) * value_bytes;
+    uint64_t row = reader->row + i;
+    uint64_t offset = reader->rows_offset + row * hps_dtype_row_bytes(dtype, dim) +
+                      hps_dtype_value_offset(dtype, dim, at);
     return hps_error_set(
         err, HPS_INVALID,
-        "%s: NaN or Inf at byte %" PRIu64 ": row %" PRIu64 " (key %" PRId64 "), value %" PRIu32,
-        reader->rows_path, offset, row, (int64_t)keys[i / dim], (uint32_t)(i % dim));
+        "%s: NaN or Inf at byte %" PRIu64 ": row %" PRIu64 " (key %" PRId64 "), %s",
+        reader->rows_path, offset, row, (int64_t)keys[i], hps_value_name(dim, at).text);
 }
 
 hps_status hps_row_reader_next(struct hps_row_reader *reader, size_t max_rows, hps_key *keys,
@@ -397,7 +397,7 @@ hps_status hps_row_reader_next(struct hps_row_reader *reader, size_t max_rows, h
     HPS_ASSERT(reader->row <= reader->desc.n_rows);
     uint64_t left = reader->desc.n_rows - reader->row;
     size_t n = left < max_rows ? (size_t)left : max_rows;
-    size_t row_bytes = (size_t)reader->desc.dim * hps_dtype_bytes(reader->desc.dtype);
+    size_t row_bytes = hps_dtype_row_bytes(reader->desc.dtype, reader->desc.dim);
 
     HPS_ASSERT(max_rows > 0);
     hps_status status = read_keys(reader, reader->row, n, keys, err);

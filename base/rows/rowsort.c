@@ -467,7 +467,7 @@ hps_status hps_rowsort_take(struct hps_rowsort *sort, struct hps_row_reader *rea
 
     HPS_ASSERT(sort->phase == PHASE_INPUT);
     HPS_ASSERT(sort->in->n == 0 && !sort->spilling && sort->n_runs == 0);
-    HPS_ASSERT((uint64_t)desc->dim * hps_dtype_bytes(desc->dtype) == sort->row_bytes);
+    HPS_ASSERT(hps_dtype_row_bytes(desc->dtype, desc->dim) == sort->row_bytes);
     hps_status status = hps_row_reader_scan_keys(reader, err);
     hps_row_reader_rewind(reader);
     if (status == HPS_OK && desc->sorted_unique) {

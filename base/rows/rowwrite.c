@@ -210,7 +210,7 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
         return hps_error_set(err, HPS_NO_MEMORY, "no memory to write %s", path);
     }
     writer->options = *options;
-    writer->row_bytes = (size_t)options->dim * hps_dtype_bytes(options->dtype);
+    writer->row_bytes = hps_dtype_row_bytes(options->dtype, options->dim);
     writer->keys.fd = -1;
     writer->rows.fd = -1;
     writer->path = hps_strndup(path, n);

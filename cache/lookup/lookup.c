@@ -53,8 +53,7 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
     choose_policies(lookup);
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        uint64_t out_bytes =
-            (uint64_t)part->table->dim * hps_dtype_bytes(lookup_output_type(lookup));
+        uint64_t out_bytes = hps_dtype_row_bytes(lookup_output_type(lookup), part->table->dim);
         uint64_t wider = out_bytes > part->table->row_bytes ? out_bytes : part->table->row_bytes;
         uint64_t room;
 

@@ -37,13 +37,14 @@ hps_status hps_update_check(const struct hps_version *version, const struct hps_
                              " (dim %" PRIu32 ")",
                              table->name, part->row_bytes, table->row_bytes, table->dim);
     }
-    size_t n_values = (size_t)part->n * table->dim;
-    size_t at = nan_allowed ? n_values : hps_first_not_finite(table->dtype, part->rows, n_values);
-    if (at < n_values) {
-        return hps_error_set(err, HPS_INVALID,
-                             "table '%s': NaN or Inf in the row of key %" PRId64 ", value %" PRIu32,
-                             table->name, (int64_t)part->keys[at / table->dim],
-                             (uint32_t)(at % table->dim));
+    uint32_t at = 0;
+    size_t bad = nan_allowed
+                     ? part->n
+                     : hps_first_not_finite(table->dtype, part->rows, table->dim, part->n, &at);
+    if (bad < part->n) {
+        return hps_error_set(
+            err, HPS_INVALID, "table '%s': NaN or Inf in the row of key %" PRId64 ", %s",
+            table->name, (int64_t)part->keys[bad], hps_value_name(table->dim, at).text);
     }
     return HPS_OK;
 }

@@ -29,7 +29,7 @@ static hps_status set_default_row(const struct hps_source_table *source, struct 
     for (uint32_t i = 0; n > 0 && i < table->dim; i++) {
         row[i] = source->default_values[n == 1 ? 0 : i];
     }
-    hps_dtype_convert(stored, table->dtype, row, HPS_DTYPE_FP32, table->dim);
+    hps_row_convert(stored, table->dtype, row, HPS_DTYPE_FP32, table->dim);
     hps_free(row);
     table->default_row = stored;
     return HPS_OK;
@@ -73,7 +73,7 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
     *table = (struct hps_table){.name = name,
                                 .id = i,
                                 .dim = desc.dim,
-                                .row_bytes = desc.dim * hps_dtype_bytes(desc.dtype),
+                                .row_bytes = (uint32_t)hps_dtype_row_bytes(desc.dtype, desc.dim),
                                 .dtype = desc.dtype,
                                 .n_rows = desc.n_rows};
     plan->n_rows += desc.n_rows;

@@ -156,8 +156,8 @@ hps_status hps_records_delete_model(struct hps_store *store, const char *model,
 static bool table_from(const Hps__V1__TableRecord *record, uint32_t id, struct hps_table *table)
 {
     enum hps_dtype dtype = (enum hps_dtype)record->data_type;
-    if (dtype < HPS_DTYPE_FP32 || dtype > HPS_DTYPE_BF16 || record->dim == 0 ||
-        record->default_row.len != (size_t)record->dim * hps_dtype_bytes(dtype)) {
+    if (!hps_dtype_is_stored(record->data_type) || record->dim == 0 ||
+        record->default_row.len != hps_dtype_row_bytes(dtype, record->dim)) {
         return false;
     }
     void *row = hps_alloc(record->default_row.len);

@@ -560,7 +560,7 @@ static struct result next_result(struct hps_stream *stream, uint32_t n_rows)
 {
     const struct hps_lookup_part *part = &stream->lookup->parts[stream->part];
     struct result result = {.table = stream->tables[stream->part],
-                            .dim = part->row_bytes / hps_dtype_bytes(dtype_of(stream->lookup)),
+                            .dim = part->table->dim,
                             .dtype = dtype_of(stream->lookup),
                             .n_rows = n_rows,
                             .rows_bytes = (uint64_t)n_rows * part->row_bytes};

@@ -168,14 +168,14 @@ static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bo
 static hps_status check_finite(struct hps_update_decoder *decoder, const struct hps_table *table,
                                const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
-    size_t n_values = (size_t)n * table->dim;
-    size_t at = atomic_load(decoder->options.nan_allowed)
-                    ? n_values
-                    : hps_first_not_finite(table->dtype, rows, n_values);
-    if (at < n_values) {
+    uint32_t at = 0;
+    size_t bad = atomic_load(decoder->options.nan_allowed)
+                     ? n
+                     : hps_first_not_finite(table->dtype, rows, table->dim, n, &at);
+    if (bad < n) {
         return BAD(decoder, HPS_UPDATE_BAD_NOT_FINITE,
-                   "table '%s': NaN or Inf in the row of key %" PRId64 ", value %" PRIu32,
-                   table->name, (int64_t)keys[at / table->dim], (uint32_t)(at % table->dim));
+                   "table '%s': NaN or Inf in the row of key %" PRId64 ", %s", table->name,
+                   (int64_t)keys[bad], hps_value_name(table->dim, at).text);
     }
     return HPS_OK;
 }
@@ -268,7 +268,7 @@ static hps_status check_packed(struct hps_update_decoder *decoder, const struct 
                    table->dim);
     }
     size_t n = update->keys.len / sizeof(hps_key);
-    size_t expected = n * table->dim * hps_dtype_bytes(dtype);
+    size_t expected = n * hps_dtype_row_bytes(dtype, table->dim);
     if (update->rows.len != expected) {
         return BAD(decoder, hps_update_reject_text(HPS_UPDATE_REJECT_WIDTH),
                    "table '%s': %zu bytes of rows for %zu keys, expected %zu", table->name,

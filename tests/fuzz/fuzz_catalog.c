@@ -92,7 +92,7 @@ static hps_status on_version(void *ctx, struct hps_version *version, struct hps_
     for (uint32_t i = 0; i < version->n_tables; i++) {
         const struct hps_table *table = &version->tables[i];
         HPS_ASSERT(table->id == i && table->name != NULL && table->dim > 0);
-        HPS_ASSERT(table->row_bytes == table->dim * hps_dtype_bytes(table->dtype));
+        HPS_ASSERT(table->row_bytes == hps_dtype_row_bytes(table->dtype, table->dim));
     }
     HPS_ASSERT(hps_version_table(version, "no such table", 13) == UINT32_MAX);
     if (reading->to != NULL) {

@@ -104,7 +104,7 @@ static void read_table(const struct hps_model_table *table, uint8_t mode)
         return;
     }
     const struct hps_row_desc *desc = hps_row_reader_desc(reader);
-    size_t row_bytes = (size_t)desc->dim * hps_dtype_bytes(desc->dtype);
+    size_t row_bytes = hps_dtype_row_bytes(desc->dtype, desc->dim);
     HPS_ASSERT(desc->dim > 0 && desc->dim <= HPS_ROW_DIM_MAX);
     if (row_bytes <= ROW_BYTES_MAX) {
         size_t n = read_rows(reader, (mode & 64) != 0 ? 1 : ROWS_MAX);

@@ -28,12 +28,12 @@ static struct hps_version *version_new(bool row_versions)
 
     HPS_ASSERT(version != NULL);
     for (uint32_t i = 0; i < N_TABLES; i++) {
-        version->tables[i] =
-            (struct hps_table){.name = hps_strdup(shapes[i].name),
-                               .id = i,
-                               .dim = shapes[i].dim,
-                               .dtype = shapes[i].dtype,
-                               .row_bytes = shapes[i].dim * hps_dtype_bytes(shapes[i].dtype)};
+        version->tables[i] = (struct hps_table){
+            .name = hps_strdup(shapes[i].name),
+            .id = i,
+            .dim = shapes[i].dim,
+            .dtype = shapes[i].dtype,
+            .row_bytes = (uint32_t)hps_dtype_row_bytes(shapes[i].dtype, shapes[i].dim)};
     }
     version->row_versions = row_versions;
     return version;

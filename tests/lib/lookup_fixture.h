@@ -41,7 +41,7 @@ static inline void fixture_row(const struct hps_table *table, hps_key key, void 
     for (uint32_t d = 0; d < table->dim; d++) {
         values[d] = fixture_value(table->id, key, d);
     }
-    hps_dtype_convert(row, table->dtype, values, HPS_DTYPE_FP32, table->dim);
+    hps_row_convert(row, table->dtype, values, HPS_DTYPE_FP32, table->dim);
 }
 
 static inline void fixture_put(struct fixture *fx, uint32_t tier, uint32_t table, hps_key key)
@@ -98,8 +98,8 @@ static inline void fixture_open(struct fixture *fx, uint64_t host_bytes_max)
         sevens[d] = 7.5f;
     }
     for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
-        hps_dtype_convert(fx->default_rows[t], fx->tables[t].dtype, sevens, HPS_DTYPE_FP32,
-                          fx->tables[t].dim);
+        hps_row_convert(fx->default_rows[t], fx->tables[t].dtype, sevens, HPS_DTYPE_FP32,
+                        fx->tables[t].dim);
         fx->tables[t].default_row = fx->default_rows[t];
     }
     fx->version.model = (char *)"m";

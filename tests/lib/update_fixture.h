@@ -45,11 +45,12 @@ static inline void fixture_version(struct update_fixture *fx, int64_t number, co
     version->loaded_unix_ms = 1000;
     for (uint32_t i = 0; i < FIXTURE_TABLES; i++) {
         enum hps_dtype dtype = i == FIXTURE_ITEMS ? HPS_DTYPE_FP32 : HPS_DTYPE_FP16;
-        version->tables[i] = (struct hps_table){.name = hps_strdup(names[i]),
-                                                .id = i,
-                                                .dim = FIXTURE_DIM,
-                                                .dtype = dtype,
-                                                .row_bytes = FIXTURE_DIM * hps_dtype_bytes(dtype)};
+        version->tables[i] =
+            (struct hps_table){.name = hps_strdup(names[i]),
+                               .id = i,
+                               .dim = FIXTURE_DIM,
+                               .dtype = dtype,
+                               .row_bytes = (uint32_t)hps_dtype_row_bytes(dtype, FIXTURE_DIM)};
     }
     const struct hps_space_id id = {"m", number, version->tables, FIXTURE_TABLES, 0};
     struct hps_store *stores[3] = {fx->host, fx->shared, fx->disk};
@@ -113,7 +114,7 @@ static inline float fixture_tier_value(struct update_fixture *fx, uint32_t tier,
     if (batch.n == 1) {
         return -1;
     }
-    hps_dtype_convert(values, HPS_DTYPE_FP32, row, of->dtype, FIXTURE_DIM);
+    hps_row_convert(values, HPS_DTYPE_FP32, row, of->dtype, FIXTURE_DIM);
     return values[0];
 }
 

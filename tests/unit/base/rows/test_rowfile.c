@@ -81,9 +81,10 @@ static void expect_table(const char *name, enum hps_row_form form, enum hps_dtyp
     assert_int_equal(desc->n_rows, n);
     assert_int_equal(desc->dim, dim);
     assert_int_equal(desc->dtype, dtype);
-    assert_true(desc->bytes >= n * dim * hps_dtype_bytes(dtype));
+    assert_true(desc->bytes >= n * hps_dtype_row_bytes(dtype, dim));
     assert_true(desc->sorted_unique == (form == HPS_ROW_FORM_NPY));
-    size_t row_bytes = dim * hps_dtype_bytes(dtype);
+    size_t row_bytes = hps_dtype_row_bytes(dtype, dim);
+    size_t value_bytes = row_bytes / dim;
     for (size_t r = 0;;) {
         hps_key got_keys[16];
         uint8_t rows[16 * 64 * 4 + 1];
@@ -101,8 +102,8 @@ static void expect_table(const char *name, enum hps_row_form form, enum hps_dtyp
                 uint16_t half = (uint16_t)(r * dim + i) & 0x3fff;
                 const void *expected =
                     dtype == HPS_DTYPE_FP32 ? (const void *)&value : (const void *)&half;
-                assert_memory_equal(rows + 1 + k * row_bytes + i * hps_dtype_bytes(dtype), expected,
-                                    hps_dtype_bytes(dtype));
+                assert_memory_equal(rows + 1 + k * row_bytes + i * value_bytes, expected,
+                                    value_bytes);
             }
         }
     }

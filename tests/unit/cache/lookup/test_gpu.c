@@ -265,7 +265,7 @@ static bool is_row_of(const struct gpu_test *t, const struct hps_lookup_part *pa
     uint8_t wanted[FIXTURE_DIM_MAX * 4];
 
     fixture_row(part->table, key, row);
-    hps_dtype_convert(wanted, type, row, part->table->dtype, part->table->dim);
+    hps_row_convert(wanted, type, row, part->table->dtype, part->table->dim);
     return memcmp(part->rows + (size_t)i * part->row_bytes, wanted, part->row_bytes) == 0;
 }
 
@@ -278,8 +278,8 @@ static enum source source_of(const struct gpu_test *t, const struct hps_lookup_p
     uint8_t wanted[FIXTURE_DIM_MAX * 4];
 
     if (status != HPS_KEY_FOUND) {
-        hps_dtype_convert(wanted, type, part->table->default_row, part->table->dtype,
-                          part->table->dim);
+        hps_row_convert(wanted, type, part->table->default_row, part->table->dtype,
+                        part->table->dim);
         assert_memory_equal(part->rows + (size_t)i * part->row_bytes, wanted, part->row_bytes);
         return status == HPS_KEY_UNKNOWN ? ABSENT : DEFAULTED;
     }

@@ -139,8 +139,8 @@ static void expected_row(const struct lookup_test *t, const struct hps_table *ta
     } else {
         memcpy(stored, table->default_row, table->row_bytes);
     }
-    hps_dtype_convert(row, t->lookup.output == 0 ? HPS_DTYPE_FP32 : t->lookup.output, stored,
-                      table->dtype, table->dim);
+    hps_row_convert(row, t->lookup.output == 0 ? HPS_DTYPE_FP32 : t->lookup.output, stored,
+                    table->dtype, table->dim);
 }
 
 static void check_part(const struct lookup_test *t, uint32_t p)

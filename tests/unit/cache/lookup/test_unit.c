@@ -193,7 +193,7 @@ static void check(const struct unit_test *t)
             } else {
                 stored_row(t, table->id, t->keys[i], stored);
             }
-            hps_dtype_convert(row, output, stored, table->dtype, table->dim);
+            hps_row_convert(row, output, stored, table->dtype, table->dim);
             assert_memory_equal(part->rows + (size_t)i * part->row_bytes, row, part->row_bytes);
             int status = part->key_status == NULL ? HPS_KEY_FOUND : part->key_status[i];
             assert_int_equal(status, absent ? HPS_KEY_UNKNOWN : HPS_KEY_FOUND);
