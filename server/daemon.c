@@ -375,12 +375,16 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .status = daemon_status,
                                           .drain = daemon_ask_drain,
                                           .print_config = print_config};
+    const struct hps_model_service_parts model = {
+        .models = daemon->models, .updater = daemon->updater, .workers = daemon->workers};
     daemon->lookup = hps_lookup_service_new(&lookup);
+    daemon->model = hps_model_service_new(&model);
     daemon->admin = hps_admin_service_new(&admin);
     daemon->reflection = hps_reflection_service_new(service_names, N_PUBLIC);
     daemon->admin_reflection = hps_reflection_service_new(service_names, N_NAMES);
-    if (daemon->lookup == NULL || daemon->admin == NULL || daemon->readiness == NULL ||
-        daemon->reflection == NULL || daemon->admin_reflection == NULL) {
+    if (daemon->lookup == NULL || daemon->model == NULL || daemon->admin == NULL ||
+        daemon->readiness == NULL || daemon->reflection == NULL ||
+        daemon->admin_reflection == NULL) {
         return no_memory(err);
     }
     return HPS_OK;
@@ -451,6 +455,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
         const struct hps_grpc_service *service;
         uint32_t mask;
     } services[] = {{hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_model_service_grpc(daemon->model), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_admin_service_grpc(daemon->admin), LISTENER_ADMIN},
                     {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_reflection_service_grpc(daemon->reflection, 0), LISTENER_PUBLIC},
@@ -641,6 +646,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_acceptor_free(daemon->admin_acceptor);
     hps_loop_free(daemon->loop);
     hps_lookup_service_free(daemon->lookup);
+    hps_model_service_free(daemon->model);
     hps_admin_service_free(daemon->admin);
     hps_readiness_free(daemon->readiness);
     hps_health_service_free(daemon->health);

@@ -21,6 +21,7 @@
 #include "server/daemon.h"
 #include "server/listeners.h"
 #include "server/lookup/service.h"
+#include "server/model/service.h"
 #include "server/observe/rpc_metrics.h"
 #include "server/rpc/health.h"
 #include "server/rpc/reflection.h"
@@ -79,6 +80,7 @@ struct hps_daemon {
     struct hps_pool *admin_pool;
     struct hps_insertion *insertion;
     struct hps_lookup_service *lookup;
+    struct hps_model_service *model;
     struct hps_admin_service *admin;
     struct hps_health_service *health;
     struct hps_readiness *readiness;

@@ -10,6 +10,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -250,6 +251,53 @@ hps_status hps_models_pin(struct hps_models *models, const char *model, size_t m
     }
     *out_version = found;
     return HPS_OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t left = (*(struct hps_version *const *)a)->number;
+    int64_t right = (*(struct hps_version *const *)b)->number;
+    return (left > right) - (left < right);
+}
+
+size_t hps_models_pin_all(struct hps_models *models, const char *model, size_t model_size,
+                          struct hps_version **out_versions, size_t n_max, int64_t *out_active)
+{
+    size_t n = 0;
+    struct hps_epoch_slot *slot = hps_epoch_enter(models->epoch);
+    const struct snapshot *now = atomic_load(&models->current);
+    uint32_t first = *snapshot_place(now, model, model_size);
+    *out_active = 0;
+    for (uint32_t at = first; at != 0; at = now->entries[at - 1].next) {
+        n++;
+    }
+    size_t n_pinned = 0;
+    for (uint32_t at = n <= n_max ? first : 0; at != 0; at = now->entries[at - 1].next) {
+        const struct model_entry *entry = &now->entries[at - 1];
+        hps_version_pin(entry->version);
+        out_versions[n_pinned++] = entry->version;
+        *out_active = entry->active ? entry->version->number : *out_active;
+    }
+    hps_epoch_leave(models->epoch, slot);
+    if (n_pinned > 1) {
+        qsort(out_versions, n_pinned, sizeof(struct hps_version *), by_number);
+    }
+    return n;
+}
+
+void hps_models_names(struct hps_models *models, bool (*fn)(void *ctx, const char *model),
+                      void *ctx)
+{
+    struct hps_epoch_slot *slot = hps_epoch_enter(models->epoch);
+    const struct snapshot *now = atomic_load(&models->current);
+    bool more = true;
+    for (uint32_t i = 0; i < now->n && more; i++) {
+        const char *model = now->entries[i].version->model;
+        if (*snapshot_place(now, model, strlen(model)) == i + 1) { /* one of each model */
+            more = fn(ctx, model);
+        }
+    }
+    hps_epoch_leave(models->epoch, slot);
 }
 
 /* The spare as a copy of the current snapshot, to be changed and published. */

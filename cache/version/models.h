@@ -20,6 +20,18 @@ void hps_models_free(struct hps_models *models); /* must be empty */
 hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
                           int64_t number, struct hps_version **out_version, struct hps_error *err)
     HPS_MUST_CHECK;
+/* Pin all resident versions of the model. Returns how many there are; if that is more than
+ * `n_max`, none is pinned. Any thread.
+ *
+ * shape   out_versions[n_max], by their numbers; out_active: the number of the active one, 0: none
+ */
+size_t hps_models_pin_all(struct hps_models *models, const char *model, size_t model_size,
+                          struct hps_version **out_versions, size_t n_max, int64_t *out_active);
+/* Calls `fn` with the name of each model that has a version, in no order, until it returns false.
+ * It must be quick, and call nothing of this: a change of what is resident waits for it. Any
+ * thread. */
+void hps_models_names(struct hps_models *models, bool (*fn)(void *ctx, const char *model),
+                      void *ctx);
 
 /* Catalog only, one caller at a time. EXISTS, NO_MEMORY */
 hps_status hps_models_add(struct hps_models *models, struct hps_version *version) HPS_MUST_CHECK;

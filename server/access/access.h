@@ -12,7 +12,8 @@
  *                         ─▶ has it for this model?  (hps_access_check, by the service)
  *
  * The rules are those of the role file (config/access.h), and these:
- *   - without a role file the public listeners answer look-ups of everybody;
+ *   - without a role file the public listeners answer look-ups of everybody, and tell what can be
+ *     looked up;
  *   - on a Unix admin socket root and the daemon's own user may do everything, and without a role
  *     file so may members of the socket's group;
  *   - who sends the token of `admin_token_file` may do everything.

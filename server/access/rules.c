@@ -241,7 +241,7 @@ static uint32_t own_roles(const struct hps_access_rules *rules,
         return 0;
     }
     if (!identity->admin) {
-        return HPS_ROLE_LOOKUP;
+        return HPS_ROLE_LOOKUP | HPS_ROLE_READ;
     }
     return identity->in_socket_group ? HPS_ROLES_ALL : 0;
 }

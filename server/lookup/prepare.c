@@ -14,6 +14,7 @@
 #include "server/access/access.h"
 #include "server/lookup/decode.h"
 #include "server/lookup/internal.h"
+#include "server/lookup/known.h"
 
 enum { TABLES_SCANNED_MAX = 16 }; /* more than this many tables are found by hash */
 
@@ -144,11 +145,12 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
         return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u tables", version->n_tables);
     }
     if (table == UINT32_MAX) {
-        return hps_error_set(
-            err, HPS_NOT_FOUND,
-            "queries[%u].table: model '%s' version %" PRId64 " has no table '%.*s'", i,
-            version->model, version->number,
-            (int)(query->table_size < 128 ? query->table_size : 128), query->table);
+        hps_error_set(err, HPS_NOT_FOUND,
+                      "queries[%u].table: model '%s' version %" PRId64 " has no table '%.*s'", i,
+                      version->model, version->number,
+                      (int)(query->table_size < 128 ? query->table_size : 128), query->table);
+        hps_known_tables(version, err);
+        return HPS_NOT_FOUND;
     }
     *out_table = table;
     return HPS_OK;
@@ -259,6 +261,9 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     }
     status = hps_models_pin(service->parts.models, message.model, message.model_size,
                             message.version, &lookup->version, err);
+    if (status == HPS_NOT_FOUND && message.version == 0) {
+        hps_known_models(service->parts.models, request->call.grpc, HPS_ROLE_LOOKUP, err);
+    }
     if (status != HPS_OK) {
         return status;
     }

@@ -115,6 +115,10 @@ def test_records_of_all_forms_when_written_then_in_every_tier(broker, daemon, wo
     for table, key, value in (("a", 1, 101), ("b", 3, 113), ("a", 2, None), ("b", 9, None), ("a", 6, None)):
         assert set(in_every_tier(one, "forms", table, key).values()) == {value}, (table, key)
     assert updates(one, "forms")["record_count"] == 5
+    version, = stub.GetModel(pb.GetModelRequest(model="forms"), timeout=PATIENCE_S).versions
+    positions = {(of.topic.removeprefix("hps_et."), of.partition): of.next_offset for of in version.positions}
+    assert positions == {("forms.a", 0): 1, ("forms.a", 1): 2, ("forms.b", 0): 1, ("forms", 0): 1}
+    assert version.as_of_unix_ms > 0 and version.rejected_record_count == 0
     metrics = one.metrics()
     assert metrics['hpsd_update_freshness_seconds_count{model="forms"}'] == 5
     assert metrics['hpsd_update_rows_total{model="forms",op="delete"}'] == 4

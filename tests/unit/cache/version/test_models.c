@@ -260,6 +260,86 @@ static void test_remove_when_readers_pin_then_never_freed_under_them(void **stat
     hps_models_free(race.models);
 }
 
+/* out_digits: the numbers of the versions in order, one digit each. */
+static size_t pin_all(struct hps_models *models, const char *model, size_t n_max,
+                      int64_t *out_active, int64_t *out_digits)
+{
+    struct hps_version *versions[4];
+    assert_true(n_max <= 4);
+    size_t n = hps_models_pin_all(models, model, strlen(model), versions, n_max, out_active);
+    *out_digits = 0;
+    for (size_t i = 0; i < n && n <= n_max; i++) {
+        *out_digits = *out_digits * 10 + versions[i]->number;
+        hps_version_unpin(versions[i]);
+    }
+    return n;
+}
+
+static void test_pin_all_when_there_are_several_versions_then_by_number_or_none(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *all[] = {make("dlrm", 7), make("ads", 9), make("dlrm", 2), make("dlrm", 5)};
+    int64_t active = -1, digits = -1;
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(hps_models_add(models, all[i]), HPS_OK);
+    }
+    assert_int_equal(pin_all(models, "dlrm", 4, &active, &digits), 3);
+    assert_int_equal(active, 0);
+    assert_int_equal(digits, 257);
+    assert_int_equal(hps_models_activate(models, "dlrm", 5), HPS_OK);
+    assert_int_equal(pin_all(models, "dlrm", 3, &active, &digits), 3);
+    assert_int_equal(active, 5);
+    assert_int_equal(digits, 257);
+    /* No room: none is pinned, as drop asserts. */
+    assert_int_equal(pin_all(models, "dlrm", 2, &active, &digits), 3);
+    assert_int_equal(pin_all(models, "dl", 4, &active, &digits), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        drop(models, all[i]);
+    }
+    hps_models_free(models);
+}
+
+struct seen {
+    unsigned n;
+    unsigned n_max;
+    unsigned n_of[3]; /* dlrm, ads, new */
+};
+
+static bool see(void *ctx, const char *model)
+{
+    static const char *const names[3] = {"dlrm", "ads", "new"};
+    struct seen *seen = ctx;
+    for (unsigned i = 0; i < 3; i++) {
+        seen->n_of[i] += strcmp(model, names[i]) == 0;
+    }
+    return ++seen->n < seen->n_max;
+}
+
+static void test_names_when_a_model_has_several_versions_then_once_and_no_more_than_wanted(
+    void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *all[] = {make("dlrm", 7), make("ads", 9), make("dlrm", 2), make("new", 1)};
+    struct seen seen = {.n_max = 9};
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(hps_models_add(models, all[i]), HPS_OK);
+    }
+    hps_models_names(models, see, &seen);
+    assert_int_equal(seen.n, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(seen.n_of[i], 1);
+    }
+    seen = (struct seen){.n_max = 2};
+    hps_models_names(models, see, &seen);
+    assert_int_equal(seen.n, 2);
+    for (unsigned i = 0; i < 4; i++) {
+        drop(models, all[i]);
+    }
+    hps_models_free(models);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +349,9 @@ int main(void)
         cmocka_unit_test(test_pin_when_what_is_expected_comes_then_there_is_no_gap),
         cmocka_unit_test(test_pin_when_unknown_then_error_names_it),
         cmocka_unit_test(test_names_when_a_nul_follows_a_known_one_then_unknown),
+        cmocka_unit_test(test_pin_all_when_there_are_several_versions_then_by_number_or_none),
+        cmocka_unit_test(
+            test_names_when_a_model_has_several_versions_then_once_and_no_more_than_wanted),
         cmocka_unit_test(test_remove_when_readers_pin_then_never_freed_under_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

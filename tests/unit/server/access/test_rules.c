@@ -67,8 +67,8 @@ static void test_grant_when_there_is_no_file_then_look_ups_for_all_and_admin_for
         struct access_identity identity;
         uint32_t roles;
     } cases[] = {
-        {{.address = "10.0.0.1"}, HPS_ROLE_LOOKUP},
-        {{.is_unix = true, .user = 1234}, HPS_ROLE_LOOKUP},
+        {{.address = "10.0.0.1"}, HPS_ROLE_LOOKUP | HPS_ROLE_READ},
+        {{.is_unix = true, .user = 1234}, HPS_ROLE_LOOKUP | HPS_ROLE_READ},
         {{.admin = true, .address = "10.0.0.1"}, 0},
         {{.admin = true, .address = "10.0.0.1", .names = (char[]){"CN=x\0"}}, 0},
         {{.admin = true, .is_unix = true, .user = 1234, .groups = groups, .n_groups = 2}, 0},
