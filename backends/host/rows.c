@@ -9,7 +9,9 @@
 #include "base/assert.h"
 
 enum {
-    ROW_ALIGN = 16,
+    NARROW_BYTES = 256, /* rows below are packed as close as the list of free rows allows ... */
+    NARROW_ALIGN = 4,
+    ROW_ALIGN = 16, /* ... and those from here on lose little */
     STEP_BYTES = 64 << 10,
     /* A table takes small pages up to here, and huge ones from then on: the last one is empty for
      * the most part, and charged step by step. With a thousand tables that would be gigabytes. */
@@ -27,7 +29,8 @@ enum { RESERVE_TIMES = 4 };
 
 static uint32_t stride_of(uint32_t row_bytes)
 {
-    return (row_bytes + ROW_ALIGN - 1) & ~(uint32_t)(ROW_ALIGN - 1);
+    uint32_t align = row_bytes < NARROW_BYTES ? NARROW_ALIGN : ROW_ALIGN;
+    return (row_bytes + align - 1) & ~(align - 1);
 }
 
 static uint32_t step_shift_of(uint32_t stride)

@@ -25,7 +25,7 @@ struct hps_host_rows {
     struct hps_host_account *account;
     struct hps_host_area area;
     uint32_t row_bytes;
-    uint32_t stride;      /* row_bytes rounded up to 16; 64 would cost narrow rows up to 4 x */
+    uint32_t stride;      /* row_bytes rounded up to 16, or to 4 if they are below 256 */
     uint32_t extra_bytes; /* charged per row beside it, for what else a row needs */
     uint32_t step_shift;  /* log2 of the rows that are charged at once */
     uint64_t n_max;       /* row ids that the area has room for */

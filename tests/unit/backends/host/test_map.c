@@ -115,8 +115,8 @@ static void test_put_when_many_keys_then_index_grows_and_keeps_all(void **state)
     }
     struct hps_store_usage usage = usage_of(&f);
     assert_int_equal(usage.n_rows, N);
-    assert_true(usage.used_bytes >= N * 16);
-    assert_true(usage.used_bytes <= (uint64_t)N * (16 + 26)); /* rows, and 64 / 5 / 0.5 of index */
+    assert_true(usage.used_bytes >= N * 8);
+    assert_true(usage.used_bytes <= (uint64_t)N * (8 + 26)); /* rows, and 64 / 5 / 0.5 of index */
     close_all(&f);
 }
 
@@ -232,7 +232,7 @@ static void test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than
     enum { N = 123041 }; /* of these the last thousand found no room */
     struct hps_table table = narrow;
     table.n_rows = N;
-    struct fixture f = open_with((uint64_t)N * (16 + 24), &table);
+    struct fixture f = open_with((uint64_t)N * (8 + 24), &table);
     assert_int_equal(put(&f, N, 7), HPS_OK); /* a row that was there before stays */
     assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_OK);
     uint64_t used_bytes = usage_of(&f).used_bytes;
@@ -240,7 +240,7 @@ static void test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than
         assert_int_equal(put(&f, key, key), HPS_OK);
     }
     assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_OK);
-    assert_true(usage_of(&f).used_bytes - used_bytes <= (uint64_t)N * 16 + (64 << 10));
+    assert_true(usage_of(&f).used_bytes - used_bytes <= (uint64_t)N * 8 + (64 << 10));
     uint64_t value = 0;
     assert_true(get(&f, N, &value));
     assert_int_equal(value, 7);
@@ -641,7 +641,7 @@ static void test_version_when_another_gives_way_soon_then_no_row_of_the_active_o
 static void test_load_when_an_active_version_needs_the_memory_then_the_load_fails(void **state)
 {
     (void)state;
-    enum { N_LOAD = 30000 };
+    enum { N_LOAD = 60000 };
     struct hps_table table = narrow;
     table.n_rows = 100000;
     struct fixture one = open_evicting(1 << 20, 0, 0, &table);

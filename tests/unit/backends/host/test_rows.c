@@ -74,6 +74,21 @@ static void test_take_when_rows_were_given_back_then_those_first(void **state)
     hps_host_rows_close(&rows);
 }
 
+/* A row of 128 values in a byte each takes 132 or 136 bytes, and no more. */
+static void test_stride_when_rows_are_narrow_then_little_more_than_their_bytes(void **state)
+{
+    (void)state;
+    static const uint32_t widths[][2] = {{1, 4},     {4, 4},     {9, 12},    {20, 20},
+                                         {24, 24},   {64, 64},   {132, 132}, {136, 136},
+                                         {255, 256}, {256, 256}, {260, 272}, {512, 512}};
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+        struct hps_host_rows rows;
+        open_with(&rows, 1 << 20, widths[i][0]);
+        assert_int_equal(rows.stride, widths[i][1]);
+        hps_host_rows_close(&rows);
+    }
+}
+
 static void test_bytes_when_beyond_64_bits_then_says_all(void **state)
 {
     (void)state;
@@ -136,6 +151,7 @@ int main(void)
         cmocka_unit_test(test_rows_when_many_tables_share_a_large_budget_then_all_have_addresses),
         cmocka_unit_test(
             test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than_they_take),
+        cmocka_unit_test(test_stride_when_rows_are_narrow_then_little_more_than_their_bytes),
         cmocka_unit_test(test_bytes_when_beyond_64_bits_then_says_all),
     };
     return cmocka_run_group_tests_name("host_rows", tests, NULL, NULL);
