@@ -8,6 +8,7 @@
 #include "backends/store_durable.h"
 #include "backends/store_limits.h"
 #include "backends/store_log.h"
+#include "backends/store_pool.h"
 #include "backends/store_servers.h"
 #include "base/assert.h"
 
@@ -66,6 +67,11 @@ static void check_log(const struct hps_store_log_ops *log)
     HPS_ASSERT(log->reset != NULL);
 }
 
+static void check_pool(const struct hps_store_pool_ops *pool)
+{
+    HPS_ASSERT(pool->bags != NULL);
+}
+
 static void check_servers(const struct hps_store_servers_ops *servers)
 {
     HPS_ASSERT(servers->list != NULL);
@@ -103,6 +109,9 @@ void hps_store_check(const struct hps_store_ops *ops)
     }
     if (ops->log != NULL) {
         check_log(ops->log);
+    }
+    if (ops->pool != NULL) {
+        check_pool(ops->pool);
     }
     if (ops->servers != NULL) {
         check_servers(ops->servers);

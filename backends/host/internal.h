@@ -3,6 +3,7 @@
  * What the files of the host map share:
  *
  *     map.c      the store and its options; look-ups, insertions, updates and scans of rows
+ *     pool.c     pooled answers: rows added where they lie
  *     space.c    spaces: a version's tables as one set; what they have
  *     load.c     loads, which replace the set of a space
  *     share.c    shares of the budget, and which table gives way
@@ -17,6 +18,7 @@
 #include "backends/host/table.h"
 #include "backends/store.h"
 #include "backends/store_bulk.h"
+#include "backends/store_pool.h"
 #include "base/assert.h"
 #include "base/lock.h"
 
@@ -75,6 +77,12 @@ static inline struct hps_host_table *host_table_of(struct hps_space *base,
     HPS_ASSERT(host->rows.row_bytes == table->row_bytes);
     return host;
 }
+
+/* ---- pool.c ---------------------------------------------------------------------------------- */
+
+hps_status host_bags(struct hps_space *space, const struct hps_call *call,
+                     const struct hps_table *table, const struct hps_bags *bags, uint32_t first,
+                     uint32_t n) HPS_MUST_CHECK;
 
 /* ---- space.c: the operations of struct hps_store_ops, and what loads need of it -------------- */
 

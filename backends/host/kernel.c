@@ -15,40 +15,24 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
+
 #if defined(__x86_64__) && !defined(HPS_TSAN)
 #define HOST_VECTORS 1
 #include <immintrin.h>
 #endif
 
 enum {
-    LINE_BYTES = 64,
+    LINE_BYTES = HPS_HOST_LINE_BYTES,
     NAIVE_KEYS = 12,
-    AHEAD = 48, /* keys between fetch and use: 24 to 64 measured the same */
+    AHEAD = HPS_HOST_AHEAD,
     L2_BYTES_USUAL = 2 << 20,
 };
 
 /* ---- passes, made for each kind of vectors --------------------------------------------------- */
 
 typedef uint32_t (*match_fn)(const struct hps_host_bucket *bucket, hps_key key);
-typedef void (*copy_fn)(uint8_t *to, const uint8_t *from, uint32_t bytes);
-
-/* To L2: there are more misses to be had at once there than in L1. */
-static inline void fetch(const void *at)
-{
-    __builtin_prefetch(at, 0, 2);
-}
-
-static inline __attribute__((always_inline)) void row_fetch(const struct hps_host_lookup *lookup,
-                                                            const uint8_t *row)
-{
-    fetch(row);
-    for (uint32_t at = LINE_BYTES; at < lookup->row_bytes; at += LINE_BYTES) {
-        fetch(row + at);
-    }
-    if (lookup->stride % LINE_BYTES != 0) {
-        fetch(row + lookup->row_bytes - 1);
-    }
-}
+typedef void (*copy_fn)(const struct hps_host_lookup *lookup, uint8_t *to, const uint8_t *from);
 
 static inline const uint8_t *row_at(const struct hps_host_lookup *lookup,
                                     struct hps_host_place place)
@@ -56,13 +40,28 @@ static inline const uint8_t *row_at(const struct hps_host_lookup *lookup,
     return lookup->rows + (size_t)hps_host_row_of(place) * lookup->stride;
 }
 
-static inline __attribute__((always_inline)) const uint8_t *block_hit(
-    const struct hps_host_lookup *lookup, struct hps_host_place place)
+static inline uint8_t *out_at(const struct hps_host_lookup *lookup, uint32_t slot)
 {
-    if (lookup->touch) {
+    return lookup->out.rows + slot * lookup->out.stride;
+}
+
+static inline __attribute__((always_inline)) void block_hit(const struct hps_host_lookup *lookup,
+                                                            struct hps_host_place place,
+                                                            struct hps_host_block *block,
+                                                            uint32_t i)
+{
+    if (lookup->note == HPS_HOST_NOTE_TOUCH) {
         hps_host_touch(place);
+    } else if (lookup->note == HPS_HOST_NOTE_PLACE) {
+        block->buckets[i] = place.bucket;
+        block->places[i] = (uint8_t)place.slot;
     }
-    return row_at(lookup, place);
+    block->rows[i] = row_at(lookup, place);
+}
+
+static inline void bucket_fetch(const struct hps_host_bucket *bucket)
+{
+    __builtin_prefetch(bucket, 0, 2); /* to L2, as rows */
 }
 
 /* What aiming needs, read once per block. */
@@ -91,7 +90,7 @@ static inline __attribute__((always_inline)) void key_aim(const struct aim *aim,
     if (aim->growing) {
         bucket = hps_host_aim(block->now, hash);
     }
-    fetch(bucket);
+    bucket_fetch(bucket);
     block->buckets[i] = bucket;
 }
 
@@ -103,7 +102,7 @@ static void block_probe_later(const struct hps_host_lookup *lookup, const hps_ke
         uint32_t i = later[l];
         struct hps_host_place place = hps_host_probe(block->buckets[i] + 1, keys[i]);
         if (place.bucket != NULL) {
-            block->rows[i] = block_hit(lookup, place);
+            block_hit(lookup, place, block, i);
             block->n_found++;
         }
     }
@@ -132,10 +131,10 @@ static inline __attribute__((always_inline)) void block_probe(const struct hps_h
         block->rows[i] = NULL;
         if (found != 0) {
             struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(found)};
-            block->rows[i] = block_hit(&lookup, place);
+            block_hit(&lookup, place, block, i);
             n_found++;
         } else if (hps_host_passed(state)) {
-            fetch(bucket + 1);
+            bucket_fetch(bucket + 1);
             later[n_later++] = (uint8_t)i;
         }
     }
@@ -148,18 +147,16 @@ static inline __attribute__((always_inline)) void block_copy_all(
     const struct hps_host_lookup *lookup, struct hps_batch *batch,
     const struct hps_host_block *block, copy_fn copy)
 {
-    uint32_t row_bytes = lookup->row_bytes;
     uint32_t n = block->n;
     const uint32_t *slots = batch->slots + block->lo;
-    uint8_t *to = batch->rows;
     for (uint32_t i = 0; i < n && i < AHEAD; i++) {
-        row_fetch(lookup, block->rows[i]);
+        hps_host_row_fetch(lookup, block->rows[i]);
     }
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n) {
-            row_fetch(lookup, block->rows[i + AHEAD]);
+            hps_host_row_fetch(lookup, block->rows[i + AHEAD]);
         }
-        copy(to + (size_t)slots[i] * row_bytes, block->rows[i], row_bytes);
+        copy(lookup, out_at(lookup, slots[i]), block->rows[i]);
     }
     batch->n = block->lo;
 }
@@ -172,12 +169,11 @@ static inline __attribute__((always_inline)) void block_copy_found(
     uint32_t n = block->n;
     for (uint32_t i = n + AHEAD; i-- > 0;) {
         if (i >= AHEAD && block->rows[i - AHEAD] != NULL) {
-            row_fetch(lookup, block->rows[i - AHEAD]);
+            hps_host_row_fetch(lookup, block->rows[i - AHEAD]);
         }
         if (i < n && block->rows[i] != NULL) {
             uint32_t at = block->lo + i;
-            copy(batch->rows + (size_t)batch->slots[at] * lookup->row_bytes, block->rows[i],
-                 lookup->row_bytes);
+            copy(lookup, out_at(lookup, batch->slots[at]), block->rows[i]);
             hps_batch_found(batch, at);
         }
     }
@@ -196,6 +192,13 @@ static inline __attribute__((always_inline)) void block_copy(const struct hps_ho
     }
 }
 
+/* Rows that change: by whatever vectors base/dtype.h has. */
+static inline void copy_converted(const struct hps_host_lookup *lookup, uint8_t *to,
+                                  const uint8_t *from)
+{
+    lookup->out.convert(to, from, lookup->out.dim);
+}
+
 /* ---- scalar ---------------------------------------------------------------------------------- */
 
 static bool runs_everywhere(void)
@@ -203,9 +206,10 @@ static bool runs_everywhere(void)
     return true;
 }
 
-static void copy_plain(uint8_t *to, const uint8_t *from, uint32_t bytes)
+static inline void copy_plain(const struct hps_host_lookup *lookup, uint8_t *to,
+                              const uint8_t *from)
 {
-    memcpy(to, from, bytes);
+    memcpy(to, from, lookup->row_bytes);
 }
 
 static void scalar_probe(const struct hps_host_lookup *lookup, const hps_key *keys,
@@ -217,10 +221,28 @@ static void scalar_probe(const struct hps_host_lookup *lookup, const hps_key *ke
 static void scalar_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                         const struct hps_host_block *block)
 {
-    block_copy(lookup, batch, block, copy_plain);
+    if (lookup->out.convert != NULL) {
+        block_copy(lookup, batch, block, copy_converted);
+    } else {
+        block_copy(lookup, batch, block, copy_plain);
+    }
 }
 
 #ifdef HOST_VECTORS
+
+/* Narrow rows: pieces that overlap within the row, instead of a loop for what is left. */
+static inline __attribute__((always_inline)) void copy_narrow(uint8_t *to, const uint8_t *from,
+                                                              uint32_t bytes)
+{
+    if (bytes >= 2 * sizeof(uint64_t)) {
+        __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+        __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + bytes - sizeof(a)));
+        _mm_storeu_si128((__m128i *)(void *)to, a);
+        _mm_storeu_si128((__m128i *)(void *)(to + bytes - sizeof(a)), b);
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
 
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
 
@@ -240,19 +262,46 @@ AVX2 static inline uint32_t match_avx2(const struct hps_host_bucket *bucket, hps
     return match | (uint32_t)(fifth == key) << 4;
 }
 
-AVX2 static inline void copy_avx2(uint8_t *to, const uint8_t *from, uint32_t bytes)
+AVX2 static inline void line_avx2(uint8_t *to, const uint8_t *from)
 {
-    for (uint32_t at = 0; at < bytes; at += 64) {
-        __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
-        __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
-        _mm256_storeu_si256((__m256i *)(void *)(to + at), a);
-        _mm256_storeu_si256((__m256i *)(void *)(to + at + 32), b);
+    __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
+    __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
+    _mm256_storeu_si256((__m256i *)(void *)to, a);
+    _mm256_storeu_si256((__m256i *)(void *)(to + 32), b);
+}
+
+AVX2 static inline void copy_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
+                                  const uint8_t *from)
+{
+    for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
+        line_avx2(to + at, from + at);
     }
 }
 
-AVX2 static inline void stream_avx2(uint8_t *to, const uint8_t *from, uint32_t bytes)
+/* At least 32 bytes; the last piece overlaps the one before it. */
+AVX2 static inline void copy_odd_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
+                                      const uint8_t *from)
 {
-    for (uint32_t at = 0; at < bytes; at += 64) {
+    uint32_t bytes = lookup->row_bytes;
+    for (uint32_t at = 0; at + 32 < bytes; at += 32) {
+        _mm256_storeu_si256((__m256i *)(void *)(to + at),
+                            _mm256_loadu_si256((const __m256i *)(const void *)(from + at)));
+    }
+    uint32_t last = bytes - 32;
+    _mm256_storeu_si256((__m256i *)(void *)(to + last),
+                        _mm256_loadu_si256((const __m256i *)(const void *)(from + last)));
+}
+
+AVX2 static inline void copy_narrow_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
+                                         const uint8_t *from)
+{
+    copy_narrow(to, from, lookup->row_bytes);
+}
+
+AVX2 static inline void stream_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
+                                    const uint8_t *from)
+{
+    for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
         __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
         __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
         _mm256_stream_si256((__m256i *)(void *)(to + at), a);
@@ -269,12 +318,16 @@ AVX2 static void avx2_probe(const struct hps_host_lookup *lookup, const hps_key 
 AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                            const struct hps_host_block *block)
 {
-    if (lookup->stream) {
+    if (lookup->out.convert != NULL) {
+        block_copy(lookup, batch, block, copy_converted);
+    } else if (lookup->out.stream) {
         block_copy(lookup, batch, block, stream_avx2);
     } else if (lookup->row_bytes % LINE_BYTES == 0) {
         block_copy(lookup, batch, block, copy_avx2);
+    } else if (lookup->row_bytes >= 32) {
+        block_copy(lookup, batch, block, copy_odd_avx2);
     } else {
-        block_copy(lookup, batch, block, copy_plain);
+        block_copy(lookup, batch, block, copy_narrow_avx2);
     }
 }
 
@@ -294,16 +347,29 @@ AVX512 static inline uint32_t match_avx512(const struct hps_host_bucket *bucket,
     return _mm512_mask_cmpeq_epi64_mask(HPS_HOST_LIVE_ALL, line, _mm512_set1_epi64((long long)key));
 }
 
-AVX512 static inline void copy_avx512(uint8_t *to, const uint8_t *from, uint32_t bytes)
+AVX512 static inline void copy_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
+                                      const uint8_t *from)
 {
-    for (uint32_t at = 0; at < bytes; at += 64) {
+    for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
         _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
     }
 }
 
-AVX512 static inline void stream_avx512(uint8_t *to, const uint8_t *from, uint32_t bytes)
+/* More than a line; the last piece overlaps the one before it. */
+AVX512 static inline void copy_odd_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
+                                          const uint8_t *from)
 {
-    for (uint32_t at = 0; at < bytes; at += 64) {
+    uint32_t last = lookup->row_bytes - LINE_BYTES;
+    for (uint32_t at = 0; at < last; at += LINE_BYTES) {
+        _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
+    }
+    _mm512_storeu_si512((void *)(to + last), _mm512_loadu_si512((const void *)(from + last)));
+}
+
+AVX512 static inline void stream_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
+                                        const uint8_t *from)
+{
+    for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
         _mm512_stream_si512((__m512i *)(void *)(to + at),
                             _mm512_loadu_si512((const void *)(from + at)));
     }
@@ -318,12 +384,14 @@ AVX512 static void avx512_probe(const struct hps_host_lookup *lookup, const hps_
 AVX512 static void avx512_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                                const struct hps_host_block *block)
 {
-    if (lookup->stream) {
+    if (lookup->out.convert == NULL && lookup->out.stream) {
         block_copy(lookup, batch, block, stream_avx512);
-    } else if (lookup->row_bytes % LINE_BYTES == 0) {
+    } else if (lookup->out.convert == NULL && lookup->row_bytes % LINE_BYTES == 0) {
         block_copy(lookup, batch, block, copy_avx512);
+    } else if (lookup->out.convert == NULL && lookup->row_bytes > LINE_BYTES) {
+        block_copy(lookup, batch, block, copy_odd_avx512);
     } else {
-        block_copy(lookup, batch, block, copy_plain);
+        avx2_copy(lookup, batch, block);
     }
 }
 
@@ -354,18 +422,40 @@ const struct hps_host_kernel *hps_host_kernel(void)
 
 /* ---- look-ups -------------------------------------------------------------------------------- */
 
+/* Bytes to go over in steps of a line so that, with the last byte, every line of a row is met
+ * wherever in a line it begins: that is at a multiple of the largest power of 2 in the stride. */
+static uint32_t fetch_bytes_of(const struct hps_host_rows *rows)
+{
+    uint32_t align = rows->stride & -rows->stride;
+    uint32_t begin_max = align < LINE_BYTES ? LINE_BYTES - align : 0;
+    return (begin_max + rows->row_bytes - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+struct hps_host_lookup hps_host_lookup(const struct hps_host_index *index,
+                                       const struct hps_host_rows *rows)
+{
+    return (struct hps_host_lookup){.index = index,
+                                    .rows = rows->area.start,
+                                    .row_bytes = rows->row_bytes,
+                                    .stride = rows->stride,
+                                    .fetch_bytes = fetch_bytes_of(rows)};
+}
+
 /* Few keys: there is nothing to be done while a fetch is under way. */
 static void look_up_naive(const struct hps_host_lookup *lookup, const struct hps_host_buckets *now,
                           struct hps_batch *batch, uint32_t lo, uint32_t hi)
 {
-    uint32_t row_bytes = lookup->row_bytes;
     for (uint32_t i = hi; i-- > lo;) {
         uint64_t hash = hps_host_hash(lookup->index->seed, batch->keys[i]);
         struct hps_host_place place = hps_host_probe(hps_host_aim(now, hash), batch->keys[i]);
         if (place.bucket != NULL) {
-            memcpy(batch->rows + (size_t)batch->slots[i] * row_bytes, row_at(lookup, place),
-                   row_bytes);
-            if (lookup->touch) {
+            uint8_t *to = out_at(lookup, batch->slots[i]);
+            if (lookup->out.convert != NULL) {
+                copy_converted(lookup, to, row_at(lookup, place));
+            } else {
+                copy_plain(lookup, to, row_at(lookup, place));
+            }
+            if (lookup->note == HPS_HOST_NOTE_TOUCH) {
                 hps_host_touch(place);
             }
             hps_batch_found(batch, i);
@@ -380,25 +470,25 @@ void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_hos
         atomic_load_explicit(&lookup->index->now, memory_order_acquire);
     if (hi - lo < NAIVE_KEYS) {
         look_up_naive(lookup, now, batch, lo, hi);
-        return;
+    } else {
+        struct hps_host_block block;
+        block.now = now;
+        while (hi > lo) {
+            block.n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
+            hi -= block.n;
+            block.lo = hi;
+            kernel->probe(lookup, batch->keys + hi, &block);
+            kernel->copy(lookup, batch, &block);
+        }
     }
-    struct hps_host_block block;
-    block.now = now;
-    while (hi > lo) {
-        block.n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
-        hi -= block.n;
-        block.lo = hi;
-        kernel->probe(lookup, batch->keys + hi, &block);
-        kernel->copy(lookup, batch, &block);
+    if (lookup->out.stream) {
+        hps_row_stream_end(); /* whoever is told of the rows must see them */
     }
-#ifdef HOST_VECTORS
-    if (lookup->stream) {
-        _mm_sfence(); /* whoever is told of the rows must see them */
-    }
-#endif
 }
 
-bool hps_host_streams(uint32_t row_bytes, const struct hps_batch *batch)
+/* ---- where rows go --------------------------------------------------------------------------- */
+
+static bool more_than_l2(uint64_t bytes)
 {
     static _Atomic(long) l2_bytes; /* asked of the system once */
     long l2 = atomic_load_explicit(&l2_bytes, memory_order_relaxed);
@@ -407,6 +497,26 @@ bool hps_host_streams(uint32_t row_bytes, const struct hps_batch *batch)
         l2 = l2 > 0 ? l2 : L2_BYTES_USUAL;
         atomic_store_explicit(&l2_bytes, l2, memory_order_relaxed);
     }
-    return row_bytes % LINE_BYTES == 0 && (uintptr_t)batch->rows % LINE_BYTES == 0 &&
-           (uint64_t)batch->n * row_bytes > (uint64_t)l2;
+    return bytes > (uint64_t)l2;
+}
+
+struct hps_host_out hps_host_out(const struct hps_table *table, const struct hps_batch *batch)
+{
+    const struct hps_shape *shape = &batch->shape;
+    struct hps_host_out out = {batch->rows, table->row_bytes, NULL, table->dim, false};
+    enum hps_dtype dtype = table->dtype;
+    uint64_t row_bytes = table->row_bytes;
+    if (shape->rows != NULL) {
+        out.rows = shape->rows;
+        out.stride = shape->stride;
+        dtype = shape->dtype;
+        row_bytes = hps_dtype_row_bytes(dtype, table->dim);
+        HPS_DEBUG_ASSERT(shape->stride >= row_bytes);
+    }
+    out.stream = (row_bytes | out.stride | (uintptr_t)out.rows) % LINE_BYTES == 0 &&
+                 more_than_l2(batch->n * row_bytes);
+    if (dtype != table->dtype) {
+        out.convert = hps_row_converter(dtype, table->dtype, out.stream);
+    }
+    return out;
 }

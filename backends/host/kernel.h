@@ -10,16 +10,38 @@
 #include "backends/host/rows.h"
 #include "backends/store.h"
 
-enum { HPS_HOST_BLOCK_KEYS = 256 }; /* what is noted of them between the passes stays in L1 */
+enum {
+    HPS_HOST_LINE_BYTES = 64,
+    HPS_HOST_BLOCK_KEYS = 256, /* what is noted of them between the passes stays in L1 */
+    HPS_HOST_AHEAD = 48,       /* keys between fetch and use: 24 to 64 measured the same */
+};
 
-/* Keys of a batch that are looked up together. */
+/* What is done with the place of a key that was found. */
+enum hps_host_note {
+    HPS_HOST_NOTE_NOTHING,
+    HPS_HOST_NOTE_TOUCH, /* in the index, for eviction */
+    HPS_HOST_NOTE_PLACE, /* in the block: it may be touched later */
+};
+
+/* Keys that are looked up together. */
 struct hps_host_block {
     const struct hps_host_buckets *now;
-    uint32_t lo; /* of the batch: keys[lo .. lo + n) */
+    uint32_t lo; /* of a batch: keys[lo .. lo + n) */
     uint32_t n;
     uint32_t n_found;
-    struct hps_host_bucket *buckets[HPS_HOST_BLOCK_KEYS]; /* where each one is to be probed */
-    const uint8_t *rows[HPS_HOST_BLOCK_KEYS];             /* NULL: not there */
+    /* Where each one is to be probed; with HPS_HOST_NOTE_PLACE, where it was found. */
+    struct hps_host_bucket *buckets[HPS_HOST_BLOCK_KEYS];
+    const uint8_t *rows[HPS_HOST_BLOCK_KEYS]; /* NULL: not there */
+    uint8_t places[HPS_HOST_BLOCK_KEYS];      /* with HPS_HOST_NOTE_PLACE: slot of the bucket */
+};
+
+/* Where rows go, and as what. */
+struct hps_host_out {
+    uint8_t *rows; /* that of slot s goes to rows + s * stride */
+    size_t stride;
+    hps_row_convert_fn convert; /* NULL: as they are stored */
+    uint32_t dim;
+    bool stream; /* past the caches */
 };
 
 struct hps_host_lookup {
@@ -27,8 +49,9 @@ struct hps_host_lookup {
     const uint8_t *rows; /* row n at rows + n * stride */
     uint32_t row_bytes;
     uint32_t stride;
-    bool touch;  /* note in the index what was found, for eviction */
-    bool stream; /* write rows past the caches */
+    uint32_t fetch_bytes; /* of a row in steps of a line, before its last byte: all of its lines */
+    enum hps_host_note note;
+    struct hps_host_out out;
 };
 
 struct hps_host_kernel {
@@ -42,14 +65,13 @@ struct hps_host_kernel {
                  const struct hps_host_block *block);
 };
 
-static inline struct hps_host_lookup hps_host_lookup(const struct hps_host_index *index,
-                                                     const struct hps_host_rows *rows)
-{
-    return (struct hps_host_lookup){.index = index,
-                                    .rows = rows->area.start,
-                                    .row_bytes = rows->row_bytes,
-                                    .stride = rows->stride};
-}
+/* What the batch wants of the table: its shape, or rows as they are stored. Those of a call that
+ * are more than L2 holds, and all aligned, are worth writing past the caches. */
+struct hps_host_out hps_host_out(const struct hps_table *table, const struct hps_batch *batch);
+
+/* For reading only: nothing is noted, and `out` is to be set for whoever copies. */
+struct hps_host_lookup hps_host_lookup(const struct hps_host_index *index,
+                                       const struct hps_host_rows *rows);
 
 /* All kernels that this build has, best first; the last one runs everywhere. */
 const struct hps_host_kernel *hps_host_kernels(unsigned *out_n);
@@ -60,8 +82,15 @@ const struct hps_host_kernel *hps_host_kernel(void);
 void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
                       struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
-/* Whether the rows of a call are worth writing past the caches: more of them than L2 holds, and
- * all aligned. */
-bool hps_host_streams(uint32_t row_bytes, const struct hps_batch *batch);
+/* Fetch a row that will be read soon. To L2: there are more misses to be had at once there than in
+ * L1. */
+static inline __attribute__((always_inline)) void hps_host_row_fetch(
+    const struct hps_host_lookup *lookup, const uint8_t *row)
+{
+    for (uint32_t at = 0; at < lookup->fetch_bytes; at += HPS_HOST_LINE_BYTES) {
+        __builtin_prefetch(row + at, 0, 2);
+    }
+    __builtin_prefetch(row + lookup->row_bytes - 1, 0, 2);
+}
 
 #endif

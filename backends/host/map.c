@@ -51,14 +51,14 @@ static hps_status host_get(struct hps_space *space, const struct hps_call *call,
     struct hps_epoch *epoch = host_of(space)->shared.epoch;
     uint32_t hi = batch->n;
     uint32_t n_epoch = keys_per_epoch(table->row_bytes);
-    bool stream = hps_host_streams(table->row_bytes, batch);
+    const struct hps_host_out out = hps_host_out(table, batch);
     while (hi > 0) {
         if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
             return HPS_DEADLINE;
         }
         uint32_t lo = hi > n_epoch ? hi - n_epoch : 0;
         struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
-        hps_host_table_get(host_table_of(space, table), batch, lo, hi, stream);
+        hps_host_table_get(host_table_of(space, table), &out, batch, lo, hi);
         hps_epoch_leave(epoch, slot);
         hi = lo;
     }
@@ -226,12 +226,17 @@ static const struct hps_store_limits_ops limits_ops = {
     .space_active = host_space_active,
 };
 
+static const struct hps_store_pool_ops pool_ops = {
+    .bags = host_bags,
+};
+
 static const struct hps_store_ops host_ops = {
     .name = "host",
     .tier = HPS_TIER_HOST,
-    .caps = HPS_STORE_INSERTS | HPS_STORE_SCANS,
+    .caps = HPS_STORE_INSERTS | HPS_STORE_SCANS | HPS_STORE_SHAPES,
     .bulk = &bulk_ops,
     .limits = &limits_ops,
+    .pool = &pool_ops,
     .close = host_close,
     .space_open = host_space_open,
     .space_close = host_space_close,

@@ -487,12 +487,13 @@ hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
     return status;
 }
 
-void hps_host_table_get(const struct hps_host_table *table, struct hps_batch *batch, uint32_t lo,
-                        uint32_t hi, bool stream)
+void hps_host_table_get(const struct hps_host_table *table, const struct hps_host_out *out,
+                        struct hps_batch *batch, uint32_t lo, uint32_t hi)
 {
     HPS_DEBUG_ASSERT(lo <= hi && hi <= batch->n);
+    bool touched = atomic_load_explicit(&table->touched, memory_order_relaxed);
     struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
-    lookup.touch = atomic_load_explicit(&table->touched, memory_order_relaxed);
-    lookup.stream = stream;
+    lookup.note = touched ? HPS_HOST_NOTE_TOUCH : HPS_HOST_NOTE_NOTHING;
+    lookup.out = *out;
     hps_host_look_up(&lookup, table->shared->kernel, batch, lo, hi);
 }

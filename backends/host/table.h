@@ -97,8 +97,8 @@ bool hps_host_table_clear_end(struct hps_host_table *table);
 hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows) HPS_MUST_CHECK;
 
 /* Look up keys [lo, hi) of the batch, where [hi, n) is known to be missing. In an epoch. */
-void hps_host_table_get(const struct hps_host_table *table, struct hps_batch *batch, uint32_t lo,
-                        uint32_t hi, bool stream);
+void hps_host_table_get(const struct hps_host_table *table, const struct hps_host_out *out,
+                        struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
 static inline uint64_t hps_host_table_rows(const struct hps_host_table *table)
 {

@@ -186,6 +186,7 @@ int store_contract_run(const struct store_contract *of)
     n_failed += ops.durable != NULL ? run("_durable", contract_durable_run) : 0;
     n_failed += ops.limits != NULL ? run("_limits", contract_limits_run) : 0;
     n_failed += ops.log != NULL ? run("_log", contract_log_run) : 0;
+    n_failed += ops.pool != NULL ? run("_pool", contract_pool_run) : 0;
     n_failed += ops.servers != NULL ? run("_servers", contract_servers_run) : 0;
     return n_failed;
 }

@@ -31,6 +31,7 @@ int contract_bulk_run(const char *name);
 int contract_durable_run(const char *name);
 int contract_limits_run(const char *name);
 int contract_log_run(const char *name);
+int contract_pool_run(const char *name);
 int contract_servers_run(const char *name);
 
 /* The store, open; a failure fails the test. bytes_max: of a store with a budget */

@@ -32,6 +32,45 @@ static void test_get_when_empty_then_all_are_missing(void **state)
     store->ops->close(store);
 }
 
+/* A shape is for stores that can; any other knows nothing of it. */
+static void test_get_when_a_shape_is_wanted_then_rows_go_there_or_where_they_always_do(void **state)
+{
+    (void)state;
+    enum { N = 40, STRIDE = 33 };
+    const struct hps_table *table = &contract_tables[0]; /* 16 values of FP32 */
+    struct hps_store *store = contract_open();
+    struct hps_space *space = contract_space_open(store, 1);
+    bool shapes = (store->ops->caps & HPS_STORE_SHAPES) != 0;
+    hps_key keys[N];
+    uint32_t slots[N];
+    uint8_t rows[N * 64], shaped[N * STRIDE], stored[64], wanted[32];
+    for (uint32_t i = 0; i < N; i++) {
+        keys[i] = i;
+        slots[i] = N - 1 - i;
+        assert_int_equal(contract_put(space, table, i, i), HPS_OK);
+    }
+    memset(rows, 0xee, sizeof(rows));
+    memset(shaped, 0xee, sizeof(shaped));
+    struct hps_batch batch = {.keys = keys,
+                              .slots = slots,
+                              .rows = rows,
+                              .n = N,
+                              .shape = {shaped, STRIDE, HPS_DTYPE_BF16}};
+    assert_int_equal(store->ops->get(space, &contract_no_limit, table, &batch), HPS_OK);
+    assert_int_equal(batch.n, 0);
+    for (uint32_t i = 0; i < N; i++) {
+        store_contract_fill(stored, 64, i, i);
+        hps_row_convert(wanted, HPS_DTYPE_BF16, stored, HPS_DTYPE_FP32, 16);
+        const uint8_t *row = rows + (size_t)(N - 1 - i) * 64;
+        const uint8_t *in_shape = shaped + (size_t)(N - 1 - i) * STRIDE;
+        assert_memory_equal(shapes ? in_shape : row, shapes ? wanted : stored, shapes ? 32 : 64);
+        assert_int_equal(in_shape[32], 0xee);
+        assert_true(shapes ? row[0] == 0xee : in_shape[0] == 0xee);
+    }
+    contract_drop(space);
+    store->ops->close(store);
+}
+
 static void test_put_when_repeated_then_the_last_row_is_read(void **state)
 {
     (void)state;
@@ -688,6 +727,9 @@ int contract_core_run(const char *name)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_get_when_empty_then_all_are_missing, contract_clean),
+        cmocka_unit_test_teardown(
+            test_get_when_a_shape_is_wanted_then_rows_go_there_or_where_they_always_do,
+            contract_clean),
         cmocka_unit_test_teardown(test_put_when_repeated_then_the_last_row_is_read, contract_clean),
         cmocka_unit_test_teardown(test_put_when_key_twice_in_batch_then_the_last_wins,
                                   contract_clean),

@@ -12,6 +12,7 @@
 #include "backends/host/map.h"
 #include "backends/store_bulk.h"
 #include "backends/store_limits.h"
+#include "backends/store_pool.h"
 #include "tests/lib/fault_heap.h"
 
 enum { N_KEYS = 200 };
@@ -33,6 +34,24 @@ static void check_rows(struct hps_space *space)
         assert_int_equal(space->store->ops->get(space, &no_limit, &tables[0], &batch), HPS_OK);
         assert_true(batch.n == 1 || value == i);
     }
+}
+
+/* Two bags, of which the second lacks a key. */
+static void check_bags(struct hps_space *space)
+{
+    const hps_key keys[4] = {1, 2, 3, UINT64_MAX};
+    const uint32_t offsets[3] = {0, 3, 4};
+    uint8_t rows[2 * 8];
+    uint32_t whole = UINT32_MAX;
+    const struct hps_bags bags = {.keys = (const uint8_t *)keys,
+                                  .offsets = offsets,
+                                  .pooling = HPS_POOLING_SUM,
+                                  .out = {rows, 8, HPS_DTYPE_FP32},
+                                  .whole = &whole};
+    hps_status status = space->store->ops->pool->bags(space, &no_limit, &tables[0], &bags, 0, 2);
+    assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
+    assert_int_equal(whole & ~UINT32_C(1), 0);
+    assert_true(status == HPS_OK || whole == 0);
 }
 
 static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
@@ -63,6 +82,7 @@ static void use_space(struct hps_space *space)
         assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
     }
     check_rows(space);
+    check_bags(space);
     uint32_t n_rows = 0;
     hps_status status = ops->scan(space, &tables[0], count_rows, &n_rows, &err);
     assert_true(status == HPS_OK || status == HPS_NO_MEMORY);

@@ -14,6 +14,7 @@
 #include "backends/store_durable.h"
 #include "backends/store_limits.h"
 #include "backends/store_log.h"
+#include "backends/store_pool.h"
 #include "backends/store_servers.h"
 #include "base/assert.h"
 #include "tests/lib/fake_store.h"
@@ -100,15 +101,19 @@ static void test_check_when_a_sub_table_has_a_hole_then_assert(void **state)
     check_each_hole(&tables.ops, &tables.log, sizeof(tables.log));
 }
 
-static void test_check_when_limits_or_servers_have_a_hole_then_assert(void **state)
+static void test_check_when_limits_pool_or_servers_have_a_hole_then_assert(void **state)
 {
     (void)state;
     static const struct hps_store_limits_ops no_limits;
+    static const struct hps_store_pool_ops no_pool;
     static const struct hps_store_servers_ops no_servers;
     struct tables tables = tables_of(0);
     tables.ops.limits = &no_limits;
     assert_true(is_refused(&tables.ops));
     tables.ops.limits = NULL;
+    tables.ops.pool = &no_pool;
+    assert_true(is_refused(&tables.ops));
+    tables.ops.pool = NULL;
     tables.ops.servers = &no_servers;
     assert_true(is_refused(&tables.ops));
 }
@@ -176,7 +181,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check_when_a_call_of_the_core_is_missing_then_assert),
         cmocka_unit_test(test_check_when_a_sub_table_has_a_hole_then_assert),
-        cmocka_unit_test(test_check_when_limits_or_servers_have_a_hole_then_assert),
+        cmocka_unit_test(test_check_when_limits_pool_or_servers_have_a_hole_then_assert),
         cmocka_unit_test(test_check_when_capabilities_and_calls_differ_then_assert),
         cmocka_unit_test(test_check_when_read_only_then_neither_loads_nor_takes_updates),
         cmocka_unit_test(test_calls_when_a_store_cannot_then_they_change_nothing_and_say_so),

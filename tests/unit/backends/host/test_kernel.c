@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every kernel that this CPU runs answers as the scalar one does, to the byte and to the order of
- * the keys.
+ * the keys; and rows that are converted on their way are those that conversion gives.
  */
 // clang-format off
 #include <stdarg.h>
@@ -64,21 +64,21 @@ struct answer {
     uint32_t n_missing;
 };
 
-/* One in `missing` keys is not there. */
+/* One in `missing` keys is not there. Rows lie `gap` bytes apart. */
 static void ask(const struct map *map, const struct hps_host_kernel *kernel, uint32_t n,
-                unsigned missing, bool stream, struct answer *out_answer)
+                unsigned missing, bool stream, uint32_t gap, struct answer *out_answer)
 {
     for (uint32_t i = 0; i < n; i++) {
         bool there = missing == 0 || hps_mix64(i + n) % missing != 0;
         out_answer->keys[i] = hps_mix64(hps_mix64(i * 3 + n) % map->n_rows + (there ? 0 : N_ROWS));
         out_answer->slots[i] = n - 1 - i;
     }
-    memset(out_answer->rows, 0xee, (size_t)N_MAX * map->rows.row_bytes);
-    struct hps_batch batch = {
-        .keys = out_answer->keys, .slots = out_answer->slots, .rows = out_answer->rows, .n = n};
+    memset(out_answer->rows, 0xee, (size_t)N_MAX * (map->rows.row_bytes + gap));
+    struct hps_batch batch = {.keys = out_answer->keys, .slots = out_answer->slots, .n = n};
     struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
-    lookup.touch = true;
-    lookup.stream = stream;
+    lookup.note = HPS_HOST_NOTE_TOUCH;
+    lookup.out = (struct hps_host_out){
+        .rows = out_answer->rows, .stride = map->rows.row_bytes + gap, .stream = stream};
     hps_host_look_up(&lookup, kernel, &batch, 0, n);
     out_answer->n_missing = batch.n;
 }
@@ -87,15 +87,17 @@ static void compare(const struct map *map, const struct hps_host_kernel *kernel,
                     const struct hps_host_kernel *scalar, struct answer *a, struct answer *b)
 {
     static const uint32_t counts[] = {0, 1, 11, 12, 13, 31, 32, 33, 255, 256, 257, 700};
+    static const uint32_t gaps[] = {0, 1, 64, 0};
     for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
         for (unsigned missing = 0; missing < 4; missing++) {
             bool stream = map->rows.row_bytes % 64 == 0 && missing % 2 == 1;
-            ask(map, scalar, counts[c], missing, false, a);
-            ask(map, kernel, counts[c], missing, stream, b);
+            uint32_t gap = stream ? 64 : gaps[missing];
+            ask(map, scalar, counts[c], missing, false, gap, a);
+            ask(map, kernel, counts[c], missing, stream, gap, b);
             assert_int_equal(a->n_missing, b->n_missing);
             assert_memory_equal(a->keys, b->keys, counts[c] * sizeof(a->keys[0]));
             assert_memory_equal(a->slots, b->slots, counts[c] * sizeof(a->slots[0]));
-            assert_memory_equal(a->rows, b->rows, (size_t)N_MAX * map->rows.row_bytes);
+            assert_memory_equal(a->rows, b->rows, (size_t)N_MAX * (map->rows.row_bytes + gap));
             assert_true(missing != 0 || a->n_missing == 0);
             assert_true(missing != 1 || a->n_missing == counts[c]);
         }
@@ -105,15 +107,16 @@ static void compare(const struct map *map, const struct hps_host_kernel *kernel,
 static void test_kernels_when_any_batch_then_answer_as_the_scalar_one(void **state)
 {
     (void)state;
-    static const uint32_t widths[] = {2, 4, 16, 36, 64, 100, 256, 512, 520, 32768};
+    static const uint32_t widths[] = {2,  4,  9,  15, 16,  17,  20,  24,  31,  32,  33,
+                                      36, 64, 68, 72, 100, 132, 136, 256, 512, 520, 32768};
     unsigned n = 0;
     const struct hps_host_kernel *kernels = hps_host_kernels(&n);
     struct answer *a = hps_calloc(2, sizeof(*a));
     for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
         struct map map;
         map_open(&map, widths[w]);
-        a[0].rows = hps_alloc_aligned(64, (size_t)N_MAX * widths[w]);
-        a[1].rows = hps_alloc_aligned(64, (size_t)N_MAX * widths[w]);
+        a[0].rows = hps_alloc_aligned(64, (size_t)N_MAX * (widths[w] + 64));
+        a[1].rows = hps_alloc_aligned(64, (size_t)N_MAX * (widths[w] + 64));
         for (unsigned k = 0; k < n; k++) {
             if (kernels[k].runs()) {
                 compare(&map, &kernels[k], &kernels[n - 1], &a[0], &a[1]);
@@ -134,8 +137,9 @@ static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, boo
     enum { BLOCK = 70 };
     unsigned n_kernels = 0;
     const struct hps_host_kernel *kernels = hps_host_kernels(&n_kernels);
-    const struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
+    struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
     uint8_t rows[BLOCK * 16];
+    lookup.out = (struct hps_host_out){.rows = rows, .stride = 16};
     for (unsigned k = 0; k < n_kernels; k++) {
         for (uint32_t i = 0; kernels[k].runs() && i < 2 * n; i++) {
             uint32_t n_keys = i < n ? 1 : BLOCK;
@@ -145,7 +149,7 @@ static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, boo
                 copies[c] = keys[i % n];
                 slots[c] = c;
             }
-            struct hps_batch batch = {.keys = copies, .slots = slots, .rows = rows, .n = n_keys};
+            struct hps_batch batch = {.keys = copies, .slots = slots, .n = n_keys};
             hps_host_look_up(&lookup, &kernels[k], &batch, 0, n_keys);
             assert_int_equal(batch.n, there ? 0 : n_keys);
         }
@@ -213,35 +217,172 @@ static void test_touch_when_found_then_heat_rises_to_three(void **state)
 {
     (void)state;
     struct map map;
-    hps_key key;
-    uint32_t slot = 0;
     uint8_t row[64];
     map_open(&map, 64);
     struct hps_host_lookup lookup = hps_host_lookup(&map.index, &map.rows);
     struct hps_host_place place = hps_host_index_find(&map.index, hps_mix64(7));
-    for (unsigned i = 0; i < 6; i++) {
-        lookup.touch = false;
-        key = hps_mix64(7);
-        struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
-        hps_host_look_up(&lookup, hps_host_kernel(), &batch, 0, 1);
-        assert_int_equal(hps_host_heat(place), i < 3 ? i : 3);
-        lookup.touch = true;
-        batch = (struct hps_batch){.keys = &key, .slots = &slot, .rows = row, .n = 1};
+    lookup.out = (struct hps_host_out){.rows = row, .stride = 64};
+    for (unsigned i = 0; i < 12; i++) {
+        hps_key key = hps_mix64(7);
+        uint32_t slot = 0;
+        struct hps_batch batch = {.keys = &key, .slots = &slot, .n = 1};
+        lookup.note = i % 2 == 0 ? HPS_HOST_NOTE_NOTHING : HPS_HOST_NOTE_TOUCH;
+        assert_int_equal(hps_host_heat(place), i / 2 < 3 ? i / 2 : 3);
         hps_host_look_up(&lookup, hps_host_kernel(), &batch, 0, 1);
     }
     map_close(&map);
 }
 
-static void test_streams_when_output_is_large_and_aligned_then_only(void **state)
+/* Also those that lie behind their home bucket. */
+static void test_probe_when_places_are_noted_then_those_of_the_keys(void **state)
 {
     (void)state;
+    unsigned n = 0;
+    const struct hps_host_kernel *kernels = hps_host_kernels(&n);
+    struct map map;
+    map_open(&map, 16);
+    struct hps_host_lookup lookup = hps_host_lookup(&map.index, &map.rows);
+    lookup.note = HPS_HOST_NOTE_PLACE;
+    for (uint32_t first = 0; first + HPS_HOST_BLOCK_KEYS <= N_ROWS; first += HPS_HOST_BLOCK_KEYS) {
+        for (unsigned k = 0; k < n; k++) {
+            hps_key keys[HPS_HOST_BLOCK_KEYS];
+            struct hps_host_block block = {.now = atomic_load(&map.index.now),
+                                           .n = HPS_HOST_BLOCK_KEYS};
+            for (uint32_t i = 0; i < block.n; i++) {
+                keys[i] = hps_mix64(first + i);
+            }
+            if (kernels[k].runs()) {
+                kernels[k].probe(&lookup, keys, &block);
+                assert_int_equal(block.n_found, block.n);
+            }
+            for (uint32_t i = 0; i < block.n_found; i++) {
+                struct hps_host_place place = hps_host_index_find(&map.index, keys[i]);
+                assert_ptr_equal(block.buckets[i], place.bucket);
+                assert_int_equal(block.places[i], place.slot);
+                assert_int_equal(hps_host_heat(place), 0);
+            }
+        }
+    }
+    map_close(&map);
+}
+
+/* ---- where rows go --------------------------------------------------------------------------- */
+
+static void test_out_when_rows_are_many_and_aligned_then_they_stream(void **state)
+{
+    (void)state;
+    const struct hps_table table = {.dim = 16, .row_bytes = 64, .dtype = HPS_DTYPE_FP32};
+    const struct hps_table odd = {.dim = 15, .row_bytes = 60, .dtype = HPS_DTYPE_FP32};
     struct hps_batch batch = {.rows = (uint8_t *)4096, .n = 1 << 24};
-    assert_true(hps_host_streams(64, &batch));
-    assert_false(hps_host_streams(60, &batch));
-    batch.rows++;
-    assert_false(hps_host_streams(64, &batch));
+    assert_true(hps_host_out(&table, &batch).stream);
+    assert_false(hps_host_out(&odd, &batch).stream);
+    batch.shape = (struct hps_shape){(uint8_t *)8192, 128, HPS_DTYPE_FP32};
+    assert_true(hps_host_out(&table, &batch).stream);
+    batch.shape.stride = 100;
+    assert_false(hps_host_out(&table, &batch).stream);
+    batch = (struct hps_batch){.rows = (uint8_t *)4097, .n = 1 << 24};
+    assert_false(hps_host_out(&table, &batch).stream);
     batch = (struct hps_batch){.rows = (uint8_t *)4096, .n = 16};
-    assert_false(hps_host_streams(64, &batch));
+    assert_false(hps_host_out(&table, &batch).stream);
+}
+
+/* A map whose rows are values of a type, and what is wanted of it. */
+struct typed {
+    struct map map;
+    struct hps_table table;
+    enum hps_dtype to;
+    uint32_t to_bytes;
+    uint32_t gap; /* between two rows of the answer */
+};
+
+static void typed_row(const struct hps_table *table, uint32_t row, uint8_t *out)
+{
+    float values[260];
+    for (uint32_t d = 0; d < table->dim; d++) {
+        values[d] = (float)(int32_t)(hps_mix64(row * 1000 + d) % 20001 - 10000) / 777.0f;
+    }
+    hps_row_convert(out, table->dtype, values, HPS_DTYPE_FP32, table->dim);
+}
+
+/* Slots in any order; one key in five is not there if `missing`. */
+static void typed_ask(const struct typed *t, const struct hps_host_kernel *kernel, uint32_t n,
+                      bool missing, uint8_t *rows)
+{
+    static hps_key keys[N_MAX];
+    static uint32_t slots[N_MAX];
+    size_t stride = t->to_bytes + t->gap;
+    struct hps_batch batch = {.keys = keys, .slots = slots, .n = n};
+    struct hps_host_lookup lookup = hps_host_lookup(&t->map.index, &t->map.rows);
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = hps_mix64(i * 7 % N_MAX + (missing && i % 5 == 3 ? N_ROWS : 0));
+        slots[i] = (i * 11 + 5) % n;
+    }
+    batch.shape = (struct hps_shape){rows, stride, t->to};
+    memset(rows, 0xee, n * stride + 1);
+    lookup.out = hps_host_out(&t->table, &batch);
+    hps_host_look_up(&lookup, kernel, &batch, 0, n);
+    assert_int_equal(batch.n, missing ? (n + 1) / 5 : 0);
+    for (uint32_t i = 0; i < n; i++) {
+        uint8_t stored[260 * 4], wanted[260 * 4 + 70];
+        bool there = !missing || i % 5 != 3;
+        typed_row(&t->table, i * 7 % N_MAX, stored);
+        memset(wanted, 0xee, sizeof(wanted));
+        if (there) {
+            hps_row_convert(wanted, t->to, stored, t->table.dtype, t->table.dim);
+        }
+        assert_memory_equal(rows + (i * 11 + 5) % n * stride, wanted, stride);
+    }
+    assert_int_equal(rows[n * stride], 0xee);
+}
+
+static void typed_check(const struct typed *t)
+{
+    enum { N_ASKED = 501 }; /* no multiple of 11: the slots are all different */
+    unsigned n = 0;
+    const struct hps_host_kernel *kernels = hps_host_kernels(&n);
+    size_t bytes = (size_t)N_ASKED * (t->to_bytes + t->gap) + 64;
+    uint8_t *rows = hps_alloc_aligned(64, bytes);
+    for (unsigned k = 0; k < n; k++) {
+        for (unsigned i = 0; kernels[k].runs() && i < 4; i++) {
+            uint32_t n_asked = i < 2 ? N_ASKED : 7;
+            typed_ask(t, &kernels[k], n_asked, i % 2 == 1, rows + t->gap % 8);
+        }
+    }
+    hps_free_aligned(rows);
+}
+
+static void typed_open(struct typed *t, enum hps_dtype dtype, uint32_t dim)
+{
+    uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(dtype, dim);
+    t->table = (struct hps_table){.dim = dim, .row_bytes = row_bytes, .dtype = dtype};
+    map_open(&t->map, row_bytes);
+    for (uint32_t i = 0; i < N_MAX; i++) {
+        struct hps_host_place place = hps_host_index_find(&t->map.index, hps_mix64(i));
+        typed_row(&t->table, i, hps_host_row_at(&t->map.rows, hps_host_row_of(place)));
+    }
+}
+
+static void test_rows_when_of_any_type_and_shape_then_as_conversion_gives_them(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {1, 2, 3, 15, 16, 64, 128, 131, 257};
+    static const uint32_t gaps[] = {0, 1, 4, 64};
+    for (unsigned dtype = HPS_DTYPE_FP32; dtype < HPS_DTYPE_STORED_END; dtype++) {
+        for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++) {
+            struct typed t;
+            typed_open(&t, (enum hps_dtype)dtype, dims[d]);
+            for (unsigned to = HPS_DTYPE_FP32; to < HPS_DTYPE_STORED_END; to++) {
+                t.to = (enum hps_dtype)to;
+                t.to_bytes = (uint32_t)hps_dtype_row_bytes(t.to, dims[d]);
+                bool legal = to <= HPS_DTYPE_BF16 || to == dtype;
+                for (size_t g = 0; legal && g < sizeof(gaps) / sizeof(gaps[0]); g++) {
+                    t.gap = gaps[g];
+                    typed_check(&t);
+                }
+            }
+            map_close(&t.map);
+        }
+    }
 }
 
 int main(void)
@@ -250,7 +391,9 @@ int main(void)
         cmocka_unit_test(test_kernels_when_any_batch_then_answer_as_the_scalar_one),
         cmocka_unit_test(test_kernels_when_key_is_like_what_is_no_key_then_not_found),
         cmocka_unit_test(test_touch_when_found_then_heat_rises_to_three),
-        cmocka_unit_test(test_streams_when_output_is_large_and_aligned_then_only),
+        cmocka_unit_test(test_probe_when_places_are_noted_then_those_of_the_keys),
+        cmocka_unit_test(test_out_when_rows_are_many_and_aligned_then_they_stream),
+        cmocka_unit_test(test_rows_when_of_any_type_and_shape_then_as_conversion_gives_them),
     };
     return cmocka_run_group_tests_name("host_kernel", tests, NULL, NULL);
 }

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pooled answers: bags whose rows are all here are added where the rows lie. Keys go through the
+ * first pass of a look-up (kernel.h) in blocks that may have many bags or a part of one; what a
+ * look-up would copy in the second pass is added, the rows behind it being fetched meanwhile. Any
+ * thread; in an epoch for each block, so that a bag of 100,000 keys holds up no writer.
+ */
+#include <string.h>
+
+#include "backends/host/internal.h"
+#include "base/clock.h"
+#include "base/heap.h"
+
+enum { BLOCKS_PER_LOOK = 4 }; /* at the deadline */
+
+/* Bags on their way: [bag, end) are to be answered, of `bag` the keys before `key` were added. */
+struct pool {
+    const struct hps_table *table;
+    const struct hps_bags *bags;
+    uint32_t bag;
+    uint32_t end;
+    uint32_t key;
+    struct hps_bag_weights weights; /* of the keys that were added */
+    float *sum;                     /* [dim] likewise */
+};
+
+/* A block of keys, and what has been found of it. */
+struct pool_block {
+    struct hps_host_lookup lookup;
+    struct hps_host_block found;
+    hps_key keys[HPS_HOST_BLOCK_KEYS];
+};
+
+/* In the place of a row that is not there: it is fetched with the others, and never read. */
+static const uint8_t absent[HPS_HOST_LINE_BYTES];
+
+static void block_find(const struct pool *pool, const struct hps_host_table *host,
+                       struct pool_block *block)
+{
+    uint32_t n = pool->bags->offsets[pool->end] - pool->key;
+    n = n < HPS_HOST_BLOCK_KEYS ? n : HPS_HOST_BLOCK_KEYS;
+    bool touched = atomic_load_explicit(&host->touched, memory_order_relaxed);
+    block->lookup = hps_host_lookup(&host->index, &host->rows);
+    block->lookup.note = touched ? HPS_HOST_NOTE_PLACE : HPS_HOST_NOTE_NOTHING;
+    block->found.now = atomic_load_explicit(&host->index.now, memory_order_acquire);
+    block->found.n = n;
+    memcpy(block->keys, pool->bags->keys + (size_t)pool->key * sizeof(hps_key),
+           n * sizeof(hps_key));
+    host->shared->kernel->probe(&block->lookup, block->keys, &block->found);
+    for (uint32_t i = 0; block->found.n_found < n && i < n; i++) {
+        block->found.rows[i] = block->found.rows[i] != NULL ? block->found.rows[i] : absent;
+    }
+    for (uint32_t i = 0; i < n && i < HPS_ROW_SUM_AHEAD; i++) {
+        hps_host_row_fetch(&block->lookup, block->found.rows[i]);
+    }
+}
+
+/* Whether keys [lo, hi) of the block are all there. */
+static bool block_has(const struct hps_host_block *found, uint32_t lo, uint32_t hi)
+{
+    bool all = true;
+    for (uint32_t i = lo; found->n_found < found->n && i < hi; i++) {
+        all = all && found->rows[i] != absent;
+    }
+    return all;
+}
+
+/* Add the rows of keys [lo, hi) of the block to the bag. */
+static void block_add(struct pool *pool, const struct pool_block *block, uint32_t lo, uint32_t hi)
+{
+    const struct hps_host_block *found = &block->found;
+    const uint8_t *weights = pool->bags->weights;
+    weights = weights != NULL ? weights + (size_t)pool->key * sizeof(float) : NULL;
+    for (uint32_t i = lo; block->lookup.note == HPS_HOST_NOTE_PLACE && i < hi; i++) {
+        hps_host_touch((struct hps_host_place){found->buckets[i], found->places[i]});
+    }
+    hps_row_sum_add_ahead(pool->sum, pool->table->dtype, pool->table->dim, found->rows + lo,
+                          weights, hi - lo, found->n - hi);
+    hps_bag_weights_add(&pool->weights, weights, hi - lo);
+}
+
+/* Go on to the next bag, which has no keys before `key`. */
+static void bag_begin(struct pool *pool, uint32_t bag)
+{
+    pool->bag = bag;
+    pool->key = pool->bags->offsets[bag];
+    pool->weights = (struct hps_bag_weights){0};
+    memset(pool->sum, 0, pool->table->dim * sizeof(*pool->sum));
+}
+
+static void bag_answer(struct pool *pool)
+{
+    const struct hps_bags *bags = pool->bags;
+    const struct hps_shape *out = &bags->out;
+    hps_row_sum_end(out->rows + pool->bag * out->stride, out->dtype, pool->sum, pool->table->dim,
+                    bags->pooling, &pool->weights);
+    bags->whole[pool->bag / 32] |= UINT32_C(1) << (pool->bag % 32);
+}
+
+/* Add a block of keys. A bag that lacks one is left out: what comes next begins behind it, be it in
+ * this block or not. */
+static void pool_block(struct pool *pool, const struct hps_host_table *host)
+{
+    struct pool_block block;
+    uint32_t lo = pool->key;
+    block_find(pool, host, &block);
+    uint32_t hi = lo + block.found.n;
+    while (pool->bag < pool->end && pool->key <= hi) {
+        uint32_t bag_end = pool->bags->offsets[pool->bag + 1];
+        uint32_t to = bag_end < hi ? bag_end : hi;
+        HPS_DEBUG_ASSERT(pool->key <= to);
+        if (!block_has(&block.found, pool->key - lo, to - lo)) {
+            bag_begin(pool, pool->bag + 1);
+            continue;
+        }
+        block_add(pool, &block, pool->key - lo, to - lo);
+        pool->key = to;
+        if (to < bag_end) {
+            return; /* it goes on in the next block */
+        }
+        bag_answer(pool);
+        bag_begin(pool, pool->bag + 1);
+    }
+}
+
+static void whole_clear(const struct hps_bags *bags, uint32_t first, uint32_t n)
+{
+    memset(bags->whole + first / 32, 0, ((size_t)n + 31) / 32 * sizeof(*bags->whole));
+}
+
+static hps_status pool_run(struct pool *pool, struct hps_space *space, const struct hps_call *call)
+{
+    struct hps_epoch *epoch = host_of(space)->shared.epoch;
+    for (uint32_t i = 0; pool->bag < pool->end; i++) {
+        if (i % BLOCKS_PER_LOOK == 0 && call->deadline_us != 0 &&
+            hps_clock_us() >= call->deadline_us) {
+            return HPS_DEADLINE;
+        }
+        struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
+        pool_block(pool, host_table_of(space, pool->table));
+        hps_epoch_leave(epoch, slot);
+    }
+    return HPS_OK;
+}
+
+hps_status host_bags(struct hps_space *space, const struct hps_call *call,
+                     const struct hps_table *table, const struct hps_bags *bags, uint32_t first,
+                     uint32_t n)
+{
+    HPS_ASSERT(first % 32 == 0);
+    HPS_ASSERT(bags->pooling != HPS_POOLING_NONE);
+    HPS_ASSERT(bags->out.dtype <= HPS_DTYPE_BF16);
+    struct pool pool = {.table = table, .bags = bags, .end = first + n};
+    pool.sum = hps_alloc_aligned(HPS_HOST_LINE_BYTES, table->dim * sizeof(*pool.sum));
+    whole_clear(bags, first, n);
+    if (pool.sum == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    bag_begin(&pool, first);
+    hps_status status = pool_run(&pool, space, call);
+    if (status != HPS_OK) {
+        whole_clear(bags, first, n);
+    }
+    hps_free_aligned(pool.sum);
+    return status;
+}
