@@ -155,6 +155,7 @@ hps_status host_load_add(struct hps_store_load *load, const struct hps_table *ta
     hps_lock_acquire(&host->lock); /* nobody else writes to it, but it may be let go */
     hps_status status = atomic_load(&load->gave_way) ? fail_gave_way(load, err) : HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        hps_host_table_fetch(host, keys, n, i);
         status = load_row(load, table, keys[i], rows + (size_t)i * table->row_bytes, err);
     }
     hps_lock_release(&host->lock);

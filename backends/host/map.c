@@ -73,6 +73,7 @@ static hps_status host_put(struct hps_space *space, const struct hps_call *call,
     struct hps_host_table *host = table_lock(space, table);
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n; i++) {
+        hps_host_table_fetch(host, keys, n, i);
         hps_status one = hps_host_table_put(host, keys[i], rows + (size_t)i * table->row_bytes);
         status = one != HPS_OK ? one : status;
     }
@@ -92,6 +93,7 @@ static hps_status host_insert(struct hps_space *space, const struct hps_call *ca
     struct hps_host_table *host = table_lock(space, table);
     struct hps_insert_report report = {0};
     for (uint32_t i = 0; i < n; i++) {
+        hps_host_table_fetch(host, keys, n, i);
         if (guard != NULL && !guard->fresh(guard->ctx, i)) {
             report.n_stale++;
         } else if (!hps_host_table_has(host, keys[i])) {
@@ -112,6 +114,7 @@ static hps_status host_erase(struct hps_space *space, const struct hps_call *cal
     (void)call;
     struct hps_host_table *host = table_lock(space, table);
     for (uint32_t i = 0; i < n; i++) {
+        hps_host_table_fetch(host, keys, n, i);
         hps_host_table_erase(host, keys[i]);
     }
     table_unlock(space, host);

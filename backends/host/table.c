@@ -27,6 +27,7 @@ enum {
     VICTIM_TRIES = 8,
     GIVE_WAY_EVERY = 256, /* failures to grow: it looks at all tables */
     DRAIN_ROWS = 2,       /* that go for each that comes, from rows_max to rows_target */
+    WRITE_AHEAD = 16,     /* keys between the fetch of a bucket and its use */
 };
 
 static uint64_t spare_for(const struct hps_host_shared *shared, uint64_t n_rows)
@@ -431,6 +432,18 @@ void hps_host_table_erase(struct hps_host_table *table, hps_key key)
     struct hps_host_place place = hps_host_index_find(&table->index, key);
     if (place.bucket != NULL) {
         key_remove(table, place);
+    }
+}
+
+void hps_host_table_fetch(const struct hps_host_table *table, const hps_key *keys, uint32_t n,
+                          uint32_t i)
+{
+    const struct hps_host_buckets *now =
+        atomic_load_explicit(&table->index.now, memory_order_relaxed);
+    uint32_t at = i == 0 ? 0 : i + WRITE_AHEAD;
+    for (; at <= i + WRITE_AHEAD && at < n; at++) {
+        uint64_t hash = hps_host_hash(table->index.seed, keys[at]);
+        __builtin_prefetch(hps_host_aim(now, hash), 1, 3);
     }
 }
 

@@ -88,6 +88,10 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
 void hps_host_table_erase(struct hps_host_table *table, hps_key key);
 bool hps_host_table_has(const struct hps_host_table *table, hps_key key);
 
+/* Fetch what the next writes will look at. Call it before that of keys[i], for each i. */
+void hps_host_table_fetch(const struct hps_host_table *table, const hps_key *keys, uint32_t n,
+                          uint32_t i);
+
 /* Let all rows go, readers undisturbed. _clear_end gives their memory back once the readers have
  * left; until it has returned true the table takes no rows. */
 void hps_host_table_clear(struct hps_host_table *table);
