@@ -103,8 +103,11 @@ static hps_status run_batch(struct rig *rig, uint32_t round, uint32_t n_keys)
     hps_embed_advance(rig->cache); /* which gives what was staged to the device */
     rig->stage_us[round] = since_us(&at);
     for (unsigned i = 0; i < N_TABLES; i++) {
-        parts[i] = (struct hps_embed_part){rig->ranges[i], (const uint8_t *)rig->keys, n_keys,
-                                           rig->region, (uint64_t)i * KEYS_MAX * ROW_BYTES};
+        parts[i] = (struct hps_embed_part){.range = rig->ranges[i],
+                                           .keys = (const uint8_t *)rig->keys,
+                                           .n = n_keys,
+                                           .region = rig->region,
+                                           .offset = (uint64_t)i * KEYS_MAX * ROW_BYTES};
     }
     status = status == HPS_OK ? hps_embed_submit(rig->cache, parts, N_TABLES, &ticket) : status;
     if (status != HPS_OK) {

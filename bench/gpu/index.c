@@ -75,10 +75,10 @@ static void make_tiles(struct bench_rig *rig, struct bench_batches *batches)
             .out = out,
             .n_sets = index->desc.n_sets,
             .row_stride = index->desc.row_stride,
-            .row_bytes = index->row_bytes,
+            .out_stride = index->row_bytes,
             .row_units = index->row_bytes / 16,
             .unit_bytes = 16,
-            .lanes = bench_lanes(index->row_bytes),
+            .lanes = (uint8_t)bench_lanes(index->row_bytes),
         };
         out += (uint64_t)batches->n_keys * index->row_bytes;
     }

@@ -128,9 +128,17 @@ HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
     struct hps_quad quad = {value.x, value.y, value.z, value.w};
     return quad;
 }
+HPS_DEVICE_CODE void hps_store_u16(void *to, uint16_t value)
+{
+    __stcs((unsigned short *)to, value);
+}
 HPS_DEVICE_CODE void hps_store_u32(void *to, uint32_t value)
 {
     __stcs((unsigned *)to, value);
+}
+HPS_DEVICE_CODE void hps_store_u64(void *to, uint64_t value)
+{
+    __stcs((unsigned long long *)to, value);
 }
 HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
 {
@@ -202,8 +210,51 @@ HPS_DEVICE_CODE uint32_t hps_first_bit(uint32_t bits)
     return (uint32_t)__ffs((int)bits) - 1;
 }
 
+/* fp32 as on the host: each result rounded by itself to nearest, ties to even, and no product and
+ * sum made one, whatever the compiler is told. Of a NaN only that it is one. */
+HPS_DEVICE_CODE float hps_float_of_bits(uint32_t bits)
+{
+    return __uint_as_float(bits);
+}
+HPS_DEVICE_CODE uint32_t hps_float_bits(float value)
+{
+    return __float_as_uint(value);
+}
+HPS_DEVICE_CODE float hps_float_add(float a, float b)
+{
+    return __fadd_rn(a, b);
+}
+HPS_DEVICE_CODE float hps_float_multiply(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+HPS_DEVICE_CODE float hps_float_divide(float a, float b)
+{
+    return __fdiv_rn(a, b);
+}
+HPS_DEVICE_CODE float hps_float_root(float value)
+{
+    return __fsqrt_rn(value);
+}
+HPS_DEVICE_CODE float hps_float_of_half(uint16_t half)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+}
+HPS_DEVICE_CODE uint16_t hps_half_of_float(float value)
+{
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
+}
+
 #else /* the simulated device */
 
+#include <math.h>
+#include <string.h>
+
+#include "base/dtype.h"
 #include "cache/device/device.h"
 #include "cache/device/simt_run.h"
 
@@ -261,6 +312,7 @@ HPS_DEVICE_CODE uint32_t hps_grid_blocks(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+typedef uint16_t __attribute__((may_alias)) hps_simt_u16;
 typedef uint32_t __attribute__((may_alias)) hps_simt_u32;
 typedef uint64_t __attribute__((may_alias)) hps_simt_u64;
 
@@ -276,9 +328,17 @@ HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
 {
     return *(const struct hps_quad *)hps_simt_aligned(from, 16);
 }
+HPS_DEVICE_CODE void hps_store_u16(void *to, uint16_t value)
+{
+    *(hps_simt_u16 *)hps_simt_aligned(to, 2) = value;
+}
 HPS_DEVICE_CODE void hps_store_u32(void *to, uint32_t value)
 {
     *(hps_simt_u32 *)hps_simt_aligned(to, 4) = value;
+}
+HPS_DEVICE_CODE void hps_store_u64(void *to, uint64_t value)
+{
+    *(hps_simt_u64 *)hps_simt_aligned(to, 8) = value;
 }
 HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
 {
@@ -344,6 +404,51 @@ HPS_DEVICE_CODE uint32_t hps_count_bits(uint32_t bits)
 HPS_DEVICE_CODE uint32_t hps_first_bit(uint32_t bits)
 {
     return (uint32_t)__builtin_ctz(bits);
+}
+
+HPS_DEVICE_CODE float hps_float_of_bits(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+HPS_DEVICE_CODE uint32_t hps_float_bits(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+HPS_DEVICE_CODE float hps_float_add(float a, float b)
+{
+    return a + b;
+}
+HPS_DEVICE_CODE float hps_float_multiply(float a, float b)
+{
+    return a * b;
+}
+HPS_DEVICE_CODE float hps_float_divide(float a, float b)
+{
+    return a / b;
+}
+HPS_DEVICE_CODE float hps_float_root(float value)
+{
+    return sqrtf(value);
+}
+HPS_DEVICE_CODE float hps_float_of_half(uint16_t half)
+{
+    float value;
+
+    hps_row_convert(&value, HPS_DTYPE_FP32, &half, HPS_DTYPE_FP16, 1);
+    return value;
+}
+HPS_DEVICE_CODE uint16_t hps_half_of_float(float value)
+{
+    uint16_t half;
+
+    hps_row_convert(&half, HPS_DTYPE_FP16, &value, HPS_DTYPE_FP32, 1);
+    return half;
 }
 
 #endif

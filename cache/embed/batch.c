@@ -4,11 +4,13 @@
  * tiles from and writes hit words to, and what the batch must not lose while it is under way. The
  * slot is free again when its caller has released it and its last event has completed.
  *
- *     results up to mapped_bytes_max, or to device memory
+ *     results up to mapped_bytes_max, to device memory, or of rows that lie apart
  *         work   kernel ─▶ rows in the region, hits, flag
  *     larger ones to host memory
  *         work   kernel ─▶ rows in the gather buffer
  *         out    └ copies of up to 1 MiB ─▶ rows in the region, event
+ *     with bags
+ *         work   kernel ─▶ addresses of rows ─▶ second kernel ─▶ sums in the place of rows
  *     watch      keys of every n-th tile ─▶ counts of the sketch, event
  *
  * See internal.h for threads.
@@ -18,80 +20,7 @@
 #include "base/assert.h"
 #include "cache/embed/internal.h"
 
-enum { ALIGN = 256, ROW_ALIGN = 16 };
-
-static uint64_t align_up(uint64_t bytes, uint64_t step)
-{
-    return (bytes + step - 1) / step * step;
-}
-
-/* ---- memory of a ticket ---------------------------------------------------------------------- */
-
-/* Offsets in the block that the host and the kernel share; the flag is at 0. */
-struct block {
-    size_t parts, tiles, hits, keys, end;
-};
-
-static struct block block_of(const struct hps_embed_cache_config *config)
-{
-    uint64_t n_parts = config->batch_parts_max, n_keys = config->batch_keys_max;
-    uint64_t n_tiles = n_keys / HPS_EMBED_TILE_KEYS + n_parts;
-    struct block block = {.parts = ALIGN};
-
-    block.tiles = block.parts + align_up(n_parts * sizeof(struct hps_embed_part_desc), ALIGN);
-    block.hits = block.tiles + align_up(n_tiles * sizeof(struct hps_embed_tile), ALIGN);
-    block.keys = block.hits + align_up((n_tiles + 1) * sizeof(uint32_t), ALIGN);
-    block.end = block.keys + align_up(n_keys * sizeof(hps_key), ALIGN);
-    return block;
-}
-
-size_t hps_embed_ticket_bytes(const struct hps_embed_cache_config *config)
-{
-    return block_of(config).end;
-}
-
-/* ---- what a batch comes to ------------------------------------------------------------------- */
-
-struct plan {
-    uint64_t n_keys;
-    uint64_t gather_bytes; /* 0: the kernel writes where the rows are wanted */
-};
-
-static uint64_t part_bytes(const struct hps_embed_part *part)
-{
-    return (uint64_t)part->n * part->range->config.row_bytes;
-}
-
-/* INVALID: more than a batch takes. */
-static hps_status make_plan(const struct hps_embed_cache *cache, const struct hps_embed_part *parts,
-                            uint32_t n_parts, struct plan *plan)
-{
-    uint64_t host_bytes = 0;
-
-    *plan = (struct plan){0};
-    if (n_parts > cache->config.batch_parts_max) {
-        return HPS_INVALID;
-    }
-    for (uint32_t i = 0; i < n_parts; i++) {
-        const struct hps_embed_part *part = &parts[i];
-        HPS_ASSERT(part->range->cache == cache && !part->range->freed);
-        HPS_ASSERT(part->offset % ROW_ALIGN == 0 && part->offset <= part->region->size);
-        HPS_ASSERT(part_bytes(part) <= part->region->size - part->offset);
-        plan->n_keys += part->n;
-        if (part->region->host != NULL) {
-            host_bytes += part_bytes(part);
-            plan->gather_bytes += align_up(part_bytes(part), ROW_ALIGN);
-        }
-    }
-    if (host_bytes <= cache->config.mapped_bytes_max) {
-        plan->gather_bytes = 0;
-    }
-    plan->gather_bytes = align_up(plan->gather_bytes, ALIGN);
-    return plan->n_keys > cache->config.batch_keys_max ||
-                   plan->gather_bytes > cache->config.gather_bytes
-               ? HPS_INVALID
-               : HPS_OK;
-}
+/* ---- tickets --------------------------------------------------------------------------------- */
 
 static bool gathers(const struct hps_embed_ticket *ticket)
 {
@@ -106,82 +35,6 @@ static struct hps_embed_ticket *free_ticket(struct hps_embed_cache *cache)
         }
     }
     return NULL;
-}
-
-/* ---- packing a batch into a ticket ----------------------------------------------------------- */
-
-static void describe(struct hps_embed_part_desc *desc, const struct hps_embed_part *part,
-                     uint64_t out)
-{
-    const struct hps_embed_range *range = part->range;
-    uint32_t row_bytes = range->config.row_bytes;
-    bool empty = range->retired || !range->live; /* what it has there is not, or not yet, its own */
-    const struct hps_embed_desc *from = empty ? &range->cache->empty : &range->desc;
-
-    desc->sets = from->sets;
-    desc->rows = from->rows;
-    desc->sketch = from->sketch;
-    desc->seed = from->seed;
-    desc->out = out;
-    desc->n_sets = from->n_sets;
-    desc->row_stride = from->row_stride;
-    desc->row_bytes = row_bytes;
-    desc->unit_bytes = row_bytes % 16 == 0 ? 16 : row_bytes % 4 == 0 ? 4 : 1;
-    desc->row_units = row_bytes / desc->unit_bytes;
-    desc->lanes = 1;
-    while (desc->lanes < desc->row_units && desc->lanes < 32) {
-        desc->lanes *= 2;
-    }
-}
-
-static void pack_part(struct hps_embed_ticket *ticket, const struct block *block,
-                      const struct hps_embed_part *part, uint32_t first_key)
-{
-    struct hps_embed_tile *tiles = (struct hps_embed_tile *)(ticket->host + block->tiles);
-    uint32_t index = ticket->n_parts;
-
-    ticket->uses[index].first_tile = ticket->n_tiles;
-    if (part->n == 0) {
-        return;
-    }
-    memcpy(ticket->host + block->keys + (size_t)first_key * sizeof(hps_key), part->keys,
-           (size_t)part->n * sizeof(hps_key));
-    for (uint32_t row = 0; row < part->n; row += HPS_EMBED_TILE_KEYS) {
-        uint32_t left = part->n - row;
-        tiles[ticket->n_tiles++] = (struct hps_embed_tile){
-            .part = index,
-            .first_key = first_key + row,
-            .first_row = row,
-            .n = left < HPS_EMBED_TILE_KEYS ? left : HPS_EMBED_TILE_KEYS,
-        };
-    }
-}
-
-static void pack(struct hps_embed_ticket *ticket, const struct hps_embed_part *parts,
-                 uint32_t n_parts, uint64_t gather_offset)
-{
-    struct block block = block_of(&ticket->cache->config);
-    struct hps_embed_part_desc *descs = (struct hps_embed_part_desc *)(ticket->host + block.parts);
-    bool gathered = gathers(ticket);
-    uint64_t gather = ticket->cache->gather + gather_offset;
-    uint32_t first_key = 0;
-
-    ticket->n_tiles = 0;
-    for (ticket->n_parts = 0; ticket->n_parts < n_parts; ticket->n_parts++) {
-        const struct hps_embed_part *part = &parts[ticket->n_parts];
-        struct hps_embed_use *use = &ticket->uses[ticket->n_parts];
-        *use = (struct hps_embed_use){.range = part->range, .region = part->region};
-        use->offset = part->offset;
-        use->bytes = part_bytes(part);
-        use->gather = gathered && part->region->host != NULL ? gather : 0;
-        describe(&descs[ticket->n_parts], part,
-                 use->gather != 0 ? gather : part->region->memory + part->offset);
-        gather += use->gather != 0 ? align_up(use->bytes, ROW_ALIGN) : 0;
-        pack_part(ticket, &block, part, first_key);
-        first_key += part->n;
-        hps_embed_range_use(part->range);
-        part->region->n_uses++;
-    }
 }
 
 /* ---- the end of a batch ---------------------------------------------------------------------- */
@@ -226,19 +79,50 @@ static uint32_t blocks_for(uint64_t n_warps)
 
 static hps_status launch_look_up(struct hps_embed_ticket *ticket)
 {
-    struct block block = block_of(&ticket->cache->config);
+    const struct hps_embed_block block = hps_embed_block_of(&ticket->cache->config);
     struct hps_embed_lookup_args args = {
         .parts = ticket->device + block.parts,
         .tiles = ticket->device + block.tiles,
         .keys = ticket->device + block.keys,
+        .weights = ticket->device + block.weights,
+        .found = ticket->cache->found,
         .hits = ticket->device + block.hits,
         .blocks_done = ticket->blocks_done,
-        .flag = ticket->device,
+        .flag = ticket->n_bags == 0 ? ticket->device : 0,
         .n_tiles = ticket->n_tiles,
         .sequence = ticket->sequence,
     };
-    hps_status status = hps_launch(ticket->cache->work, &hps_embed_kernel_lookup,
-                                   blocks_for(ticket->n_tiles), &args);
+
+    return hps_launch(ticket->cache->work, &hps_embed_kernel_lookup, blocks_for(ticket->n_tiles),
+                      &args);
+}
+
+/* Behind the look-up: what was found is of the next one after that. */
+static hps_status launch_pool(struct hps_embed_ticket *ticket)
+{
+    const struct hps_embed_block block = hps_embed_block_of(&ticket->cache->config);
+    struct hps_embed_pool_args args = {
+        .parts = ticket->device + block.parts,
+        .bags = ticket->device + block.bags,
+        .found = ticket->cache->found,
+        .blocks_done = ticket->blocks_done,
+        .flag = ticket->device,
+        .n_bags = ticket->n_bags,
+        .lanes = ticket->bag_lanes,
+        .sequence = ticket->sequence,
+    };
+    uint64_t n_warps = ((uint64_t)args.n_bags * args.lanes + 31) / 32;
+
+    return hps_launch(ticket->cache->work, &hps_embed_kernel_pool, blocks_for(n_warps), &args);
+}
+
+static hps_status launch(struct hps_embed_ticket *ticket)
+{
+    hps_status status = launch_look_up(ticket);
+
+    if (status == HPS_OK && ticket->n_bags > 0) {
+        status = launch_pool(ticket);
+    }
     return status == HPS_OK ? hps_event_record(ticket->worked, ticket->cache->work) : status;
 }
 
@@ -315,7 +199,7 @@ static hps_status halve(struct hps_embed_ticket *ticket)
 static hps_status watch(struct hps_embed_ticket *ticket)
 {
     struct hps_embed_cache *cache = ticket->cache;
-    struct block block = block_of(&cache->config);
+    const struct hps_embed_block block = hps_embed_block_of(&cache->config);
     const struct hps_embed_tile *tiles = (struct hps_embed_tile *)(ticket->host + block.tiles);
     const struct hps_embed_part_desc *parts =
         (const struct hps_embed_part_desc *)(ticket->host + block.parts);
@@ -359,7 +243,7 @@ static hps_status begin(struct hps_embed_ticket *ticket)
         end(ticket);
         return HPS_OK;
     }
-    status = launch_look_up(ticket);
+    status = launch(ticket);
     if (status == HPS_OK && gathers(ticket)) {
         status = copy_out(ticket);
     }
@@ -383,13 +267,13 @@ static void number(struct hps_embed_ticket *ticket)
 hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embed_part *parts,
                             uint32_t n_parts, struct hps_embed_ticket **out_ticket)
 {
-    struct plan plan;
+    struct hps_embed_plan plan;
     uint64_t gather_offset = 0;
 
     if (cache->lost) {
         return HPS_DATA_LOSS;
     }
-    hps_status status = make_plan(cache, parts, n_parts, &plan);
+    hps_status status = hps_embed_plan(cache, parts, n_parts, &plan);
     if (status != HPS_OK) {
         return status;
     }
@@ -408,7 +292,8 @@ hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embe
     if (status != HPS_OK) {
         return status;
     }
-    pack(ticket, parts, n_parts, gather_offset);
+    hps_embed_pack(ticket, parts, n_parts,
+                   plan.gather_bytes > 0 ? cache->gather + gather_offset : 0);
     ticket->result = HPS_AGAIN;
     if (begin(ticket) != HPS_OK) {
         return hps_embed_lose(cache);
@@ -468,8 +353,8 @@ const uint32_t *hps_embed_hits(const struct hps_embed_ticket *ticket, uint32_t p
 {
     HPS_ASSERT(ticket->held && ticket->result == HPS_OK);
     HPS_ASSERT(part < ticket->n_parts);
-    const uint32_t *hits = (const uint32_t *)(ticket->host + block_of(&ticket->cache->config).hits);
-    return hits + ticket->uses[part].first_tile;
+    size_t hits = hps_embed_block_of(&ticket->cache->config).hits;
+    return (const uint32_t *)(ticket->host + hits) + ticket->uses[part].first_tile;
 }
 
 void hps_embed_release(struct hps_embed_ticket *ticket)

@@ -94,10 +94,15 @@ static uint64_t small_bytes(const struct hps_embed_cache *cache)
     return empty_at(cache) + hps_embed_index_bytes(EMPTY_SETS);
 }
 
+static uint64_t found_bytes(const struct hps_embed_cache *cache)
+{
+    return cache->config.batch_keys_max * sizeof(struct hps_embed_found);
+}
+
 static uint64_t device_bytes(const struct hps_embed_cache *cache)
 {
     return cache->config.arena_bytes + cache->config.gather_bytes + cache->config.stage_bytes +
-           small_bytes(cache) + HPS_EMBED_SLICES * hps_embed_slice_bytes();
+           small_bytes(cache) + found_bytes(cache) + HPS_EMBED_SLICES * hps_embed_slice_bytes();
 }
 
 static hps_status alloc_heap(struct hps_embed_cache *cache, struct hps_error *err)
@@ -138,6 +143,9 @@ static hps_status alloc_device(struct hps_embed_cache *cache, struct hps_error *
     if (status == HPS_OK) {
         status = hps_device_alloc(device, small_bytes(cache), &cache->small, err);
     }
+    if (status == HPS_OK) {
+        status = hps_device_alloc(device, found_bytes(cache), &cache->found, err);
+    }
     for (uint32_t i = 0; i < HPS_EMBED_SLICES && status == HPS_OK; i++) {
         status = hps_device_alloc(device, hps_embed_slice_bytes(), &cache->slices[i].device, err);
     }
@@ -161,7 +169,7 @@ static hps_status alloc_host(struct hps_embed_cache *cache, struct hps_error *er
     cache->stage.host = status == HPS_OK ? host : NULL;
     for (uint32_t i = 0; i < cache->config.n_batches && status == HPS_OK; i++) {
         struct hps_embed_ticket *ticket = &cache->tickets[i];
-        status = hps_device_host_alloc(device, hps_embed_ticket_bytes(&cache->config), &host,
+        status = hps_device_host_alloc(device, hps_embed_block_of(&cache->config).end, &host,
                                        &ticket->device, err);
         ticket->host = status == HPS_OK ? host : NULL;
         ticket->blocks_done = cache->small + ticket_counter_at(i);
@@ -257,6 +265,7 @@ static void free_memory(struct hps_embed_cache *cache)
     hps_device_free(device, cache->gather);
     hps_device_free(device, cache->stage.device);
     hps_device_free(device, cache->small);
+    hps_device_free(device, cache->found);
     hps_free(cache->tickets);
     hps_free(cache->slices);
     hps_free(cache->intake.entries);

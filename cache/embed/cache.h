@@ -26,6 +26,7 @@
 #define HPS_CACHE_EMBED_CACHE_H
 
 #include "backends/store.h"
+#include "base/row_sum.h"
 #include "cache/device/device.h"
 
 struct hps_embed_cache;
@@ -50,7 +51,8 @@ struct hps_embed_cache_config {
     uint32_t batch_keys_max;   /* 65,536 */
     uint32_t batch_parts_max;  /* 4,096 */
     uint32_t mapped_bytes_max; /* results up to this size are stored by the kernel into host memory;
-                                  larger ones gathered and copied out; 65,536 */
+                                  larger ones gathered and copied out; 65,536. Rows that do not lie
+                                  close together are always stored */
     uint32_t sample_rate;      /* one key in so many is counted; 8. 1 in tests */
 };
 
@@ -66,8 +68,8 @@ void hps_embed_cache_close(struct hps_embed_cache *cache);
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 struct hps_embed_range_config {
-    uint32_t row_bytes; /* 1 to ROW_BYTES_MAX; a multiple of 16 is copied fastest, one that is no
-                           multiple of 4 slowly */
+    uint32_t row_bytes; /* 1 to ROW_BYTES_MAX, in memory whole quads of 16; a multiple of 16 is
+                           copied fastest, one that is no multiple of 4 slowly */
     uint64_t n_rows;    /* that the table has */
     uint64_t bytes_max; /* what the range may take of the arena; it takes no more than it needs for
                            all rows of the table */
@@ -134,18 +136,36 @@ hps_status hps_embed_region_free(struct hps_embed_region *region) HPS_MUST_CHECK
 
 /* ---- look-ups -------------------------------------------------------------------------------- */
 
-/* Keys of one table; the row of keys[i] goes to region + offset + i * row_bytes if it is cached,
- * else what is there afterwards is undefined: overwrite it before anybody else sees it. */
-struct hps_embed_part {
-    struct hps_embed_range *range;
-    const uint8_t
-        *keys; /* [n] int64 LE, any alignment, duplicates are legal; borrowed for the call */
-    uint32_t n;
-    struct hps_embed_region *region;
-    uint64_t offset; /* a multiple of 16 */
+/* Rows that are not wanted as they are stored. */
+struct hps_embed_shape {
+    enum hps_dtype stored; /* of the range's rows, */
+    uint32_t dim;          /* whose row_bytes are those of so many values */
+    enum hps_dtype wanted; /* FP32, FP16 or BF16 */
+    /* NONE: a row for each key. Else one for each bag: bag b has the next
+     * offsets[b + 1] - offsets[b] keys of the part, all of which they are. */
+    enum hps_pooling pooling;
+    uint32_t n_bags;
+    const uint32_t *offsets; /* [n_bags + 1] never falling */
+    const uint8_t *weights;  /* [n] float LE, any alignment; NULL: all are 1 */
 };
 
-/* Begin a look-up of all parts, in one launch. owner: the caller owns the ticket.
+/* Keys of one table; the row of keys[i] goes to region + offset + i * stride if it is cached, and
+ * what bag b comes to goes to region + offset + b * stride if it has keys that are all cached. What
+ * is in the other places afterwards is undefined: overwrite it before anybody else sees it. Bytes
+ * between rows are not touched. */
+struct hps_embed_part {
+    struct hps_embed_range *range;
+    const uint8_t *keys; /* [n] int64 LE, any alignment, duplicates are legal */
+    uint32_t n;
+    struct hps_embed_region *region;
+    uint64_t offset;
+    uint32_t stride;                     /* 0: rows lie close together */
+    const struct hps_embed_shape *shape; /* NULL: rows as they are stored, at any address; else at
+                                            multiples of the bytes of a value */
+};
+
+/* Begin a look-up of all parts, in one launch, and one more that adds rows if bags are among them.
+ * What the parts point to is borrowed for the call. owner: the caller owns the ticket.
  * error   AGAIN: too much is under way, poll and try again; INVALID: more keys, parts or bytes than
  *         a batch takes (the caller splits); DATA_LOSS: the device is gone */
 hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embed_part *parts,

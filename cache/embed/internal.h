@@ -6,6 +6,7 @@
  *     range.c    the arena, ranges, their size
  *     region.c   where rows go
  *     batch.c    look-ups
+ *     pack.c     what a look-up tells the device
  *     stage.c    changes: taking them in
  *     slice.c    changes: sorting and applying them
  *
@@ -68,7 +69,7 @@ struct hps_embed_use {
     struct hps_embed_range *range;
     struct hps_embed_region *region;
     uint64_t offset;   /* in the region */
-    uint64_t bytes;    /* of its rows */
+    uint64_t bytes;    /* of its rows, which lie close together if they are gathered */
     hps_devptr gather; /* where its rows lie before they are copied out; 0: they do not */
     uint32_t first_tile;
 };
@@ -76,13 +77,15 @@ struct hps_embed_use {
 /* One look-up at a time. Host memory of it that kernels see lies in one block. */
 struct hps_embed_ticket {
     struct hps_embed_cache *cache;
-    uint8_t *host; /* flag, parts, tiles, hits, keys */
+    uint8_t *host; /* struct hps_embed_block */
     hps_devptr device;
     hps_devptr blocks_done;
     struct hps_event *worked, *copied_out, *watched;
     struct hps_embed_use *uses; /* [batch_parts_max] */
     uint32_t n_parts;
     uint32_t n_tiles;
+    uint32_t n_bags;
+    uint32_t bag_lanes; /* that the widest of its bags wants */
     uint32_t sequence;
     uint64_t gather_begin; /* positions in the ring; the same: gathers nothing */
     uint64_t gather_end;
@@ -146,6 +149,7 @@ struct hps_embed_cache {
     uint32_t n_running; /* tickets */
     hps_devptr gather;
     struct hps_embed_ring gather_ring;
+    hps_devptr found; /* struct hps_embed_found [batch_keys_max] of the batch that `work` is at */
 
     struct hps_embed_slice *slices; /* [SLICES] number n is slices[n % SLICES] */
     uint64_t n_opened;              /* the number of the last one opened, from 1 */
@@ -196,10 +200,29 @@ hps_status hps_embed_clear(struct hps_stream_q *stream, const struct hps_embed_d
 void hps_embed_range_use(struct hps_embed_range *range);
 void hps_embed_range_unuse(struct hps_embed_range *range);
 
+/* ---- pack.c ---------------------------------------------------------------------------------- */
+
+/* Offsets in the memory of a ticket that host and kernels share; the flag is at 0. */
+struct hps_embed_block {
+    size_t parts, tiles, hits, bags, keys, weights, end;
+};
+struct hps_embed_block hps_embed_block_of(const struct hps_embed_cache_config *config);
+
+/* What a batch comes to. */
+struct hps_embed_plan {
+    uint64_t n_keys;
+    uint64_t gather_bytes; /* 0: the kernel writes where the rows are wanted */
+};
+/* INVALID: more than a batch takes. */
+hps_status hps_embed_plan(const struct hps_embed_cache *cache, const struct hps_embed_part *parts,
+                          uint32_t n_parts, struct hps_embed_plan *out_plan) HPS_MUST_CHECK;
+/* Write the parts into the ticket, with references to all that they name. gather: where rows that
+ * are gathered go; 0: none are. */
+void hps_embed_pack(struct hps_embed_ticket *ticket, const struct hps_embed_part *parts,
+                    uint32_t n_parts, hps_devptr gather);
+
 /* ---- batch.c --------------------------------------------------------------------------------- */
 
-/* Bytes of host memory that a ticket of this configuration needs. */
-size_t hps_embed_ticket_bytes(const struct hps_embed_cache_config *config);
 /* Take notice of look-ups that have ended. */
 void hps_embed_batches_advance(struct hps_embed_cache *cache);
 /* At the cache's end: those that nobody saw end use no range any more. */

@@ -3,3 +3,4 @@
  * The kernels of the embedding cache for CUDA.
  */
 #include "cache/embed/kernels.cuh"
+#include "cache/embed/pool.cuh"

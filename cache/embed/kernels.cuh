@@ -4,43 +4,13 @@
  * applications of changes share one stream, so that neither sees the other at work; observers run
  * beside both, and touch nothing but the counts of the sketch.
  */
-#include "cache/device/simt.h"
+#include "cache/embed/common.cuh"
 #include "cache/embed/kernels.h"
+#include "cache/embed/values.cuh"
 
 enum { UNROLL = 4 }; /* rows that a lane has under way; 8 spills registers */
 
 #define EMBED_NO_SLOT UINT64_MAX
-
-HPS_DEVICE_CODE void *embed_at(uint64_t address)
-{
-    return (void *)(uintptr_t)address;
-}
-
-HPS_DEVICE_CODE uint64_t embed_pair(uint32_t low, uint32_t high)
-{
-    return (uint64_t)high << 32 | low;
-}
-
-/* True in the first warp of the block that ends last: it sees what all blocks have written.
- * blocks_done is 0 again. */
-HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done)
-{
-    uint32_t *done = (uint32_t *)embed_at(blocks_done);
-    uint32_t n = 0;
-
-    hps_block_barrier();
-    if (hps_warp() != 0) {
-        return false;
-    }
-    if (hps_lane() == 0) {
-        n = hps_atomic_add_u32(done, 1, HPS_ACQ_REL) + 1;
-        if (n == hps_grid_blocks()) {
-            hps_atomic_store_u32(done, 0, HPS_RELAXED);
-        }
-    }
-    hps_warp_barrier();
-    return hps_shuffle_u32(n, 0) == hps_grid_blocks();
-}
 
 /* ---- look-up --------------------------------------------------------------------------------- */
 
@@ -106,7 +76,7 @@ struct embed_copy {
     uint64_t rows;
     uint64_t out; /* of the tile's first row */
     uint32_t row_stride;
-    uint32_t row_bytes;
+    uint32_t out_stride;
     uint32_t units; /* per row */
     uint32_t lanes; /* per row */
     uint32_t hits;
@@ -122,41 +92,135 @@ HPS_DEVICE_CODE void embed_store_byte(void *to, uint8_t value)
     *(uint8_t *)to = value;
 }
 
-/* Copy the rows that hit, `lanes` neighbouring lanes one row, in units of one width. Lane i knows
- * the slot of key i. */
-#define EMBED_COPY(name, unit, zero, load, store)                                             \
-    HPS_DEVICE_CODE void name(const struct embed_copy *copy, uint64_t slot)                   \
-    {                                                                                         \
-        uint32_t lanes = copy->lanes, rows_per_step = HPS_WARP / lanes;                       \
-        uint32_t in_row = hps_lane() & (lanes - 1), in_step = hps_lane() / lanes;             \
-        for (uint32_t base = 0; base < copy->n; base += UNROLL * rows_per_step) {             \
-            uint64_t from[UNROLL], to[UNROLL];                                                \
-            for (uint32_t k = 0; k < UNROLL; k++) {                                           \
-                uint32_t row = base + k * rows_per_step + in_step;                            \
-                uint64_t its_slot = hps_shuffle_u64(slot, row % HPS_WARP);                    \
-                bool hit = row < HPS_WARP && (copy->hits >> row % HPS_WARP & 1) != 0;         \
-                from[k] = hit ? hps_embed_row_at(copy->rows, its_slot, copy->row_stride) : 0; \
-                to[k] = copy->out + (uint64_t)row * copy->row_bytes;                          \
-            }                                                                                 \
-            for (uint32_t j = in_row; j < copy->units; j += lanes) {                          \
-                uint64_t at = (uint64_t)j * sizeof(unit);                                     \
-                unit moved[UNROLL];                                                           \
-                for (uint32_t k = 0; k < UNROLL; k++) {                                       \
-                    unit none = zero;                                                         \
-                    moved[k] = from[k] != 0 ? load(embed_at(from[k] + at)) : none;            \
-                }                                                                             \
-                for (uint32_t k = 0; k < UNROLL; k++) {                                       \
-                    if (from[k] != 0) {                                                       \
-                        store(embed_at(to[k] + at), moved[k]);                                \
-                    }                                                                         \
-                }                                                                             \
-            }                                                                                 \
-        }                                                                                     \
+/* Rows of a tile that one lane has under way, 0 in place of one that is not there; lane i knows the
+ * slot of key i. A whole warp at a time, and `lanes` neighbouring lanes one row. */
+HPS_DEVICE_CODE void embed_copy_rows(const struct embed_copy *copy, uint64_t slot, uint32_t base,
+                                     uint64_t *from, uint64_t *to)
+{
+    uint32_t rows_per_step = HPS_WARP / copy->lanes, in_step = hps_lane() / copy->lanes;
+
+    for (uint32_t k = 0; k < UNROLL; k++) {
+        uint32_t row = base + k * rows_per_step + in_step;
+        uint64_t its_slot = hps_shuffle_u64(slot, row % HPS_WARP);
+        bool hit = row < HPS_WARP && (copy->hits >> row % HPS_WARP & 1) != 0;
+        from[k] = hit ? hps_embed_row_at(copy->rows, its_slot, copy->row_stride) : 0;
+        to[k] = copy->out + (uint64_t)row * copy->out_stride;
+    }
+}
+
+/* Copy the rows that hit, in units of one width. */
+#define EMBED_COPY(name, unit, zero, load, store)                                  \
+    HPS_DEVICE_CODE void name(const struct embed_copy *copy, uint64_t slot)        \
+    {                                                                              \
+        uint32_t lanes = copy->lanes, step = UNROLL * (HPS_WARP / lanes);          \
+        for (uint32_t base = 0; base < copy->n; base += step) {                    \
+            uint64_t from[UNROLL], to[UNROLL];                                     \
+            embed_copy_rows(copy, slot, base, from, to);                           \
+            for (uint32_t j = hps_lane() % lanes; j < copy->units; j += lanes) {   \
+                uint64_t at = (uint64_t)j * sizeof(unit);                          \
+                unit moved[UNROLL];                                                \
+                for (uint32_t k = 0; k < UNROLL; k++) {                            \
+                    unit none = zero;                                              \
+                    moved[k] = from[k] != 0 ? load(embed_at(from[k] + at)) : none; \
+                }                                                                  \
+                for (uint32_t k = 0; k < UNROLL; k++) {                            \
+                    if (from[k] != 0) {                                            \
+                        store(embed_at(to[k] + at), moved[k]);                     \
+                    }                                                              \
+                }                                                                  \
+            }                                                                      \
+        }                                                                          \
     }
 
 EMBED_COPY(embed_copy_quads, struct hps_quad, {0}, hps_load_quad, hps_store_quad)
 EMBED_COPY(embed_copy_words, uint32_t, 0, hps_load_u32, hps_store_u32)
 EMBED_COPY(embed_copy_bytes, uint8_t, 0, embed_load_byte, embed_store_byte)
+
+/* The same with the values of each row made what is wanted. */
+HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot, uint32_t stored,
+                                   uint32_t wanted)
+{
+    uint32_t dim = copy->units, step = copy->lanes * EMBED_VALUES;
+    uint32_t value_bytes = wanted == HPS_DTYPE_FP32 ? 4 : 2;
+
+    for (uint32_t base = 0; base < copy->n; base += UNROLL * (HPS_WARP / copy->lanes)) {
+        uint64_t from[UNROLL], to[UNROLL];
+        embed_copy_rows(copy, slot, base, from, to);
+        for (uint32_t j = hps_lane() % copy->lanes * EMBED_VALUES; j < dim; j += step) {
+            for (uint32_t k = 0; k < UNROLL; k++) {
+                if (from[k] == 0) {
+                    continue;
+                }
+                struct hps_quad raw = embed_load_values(from[k], stored, dim, j);
+                float values[EMBED_VALUES];
+                for (uint32_t i = 0; i < EMBED_VALUES; i++) {
+                    values[i] = embed_value(&raw, stored, i);
+                }
+                embed_store_values(to[k] + (uint64_t)j * value_bytes, wanted, values,
+                                   dim - j < EMBED_VALUES ? dim - j : EMBED_VALUES);
+            }
+        }
+    }
+}
+
+/* Rows that are added by the kernel behind this one: where each lies. */
+HPS_DEVICE_CODE void embed_note_found(const struct hps_embed_lookup_args *args,
+                                      const struct embed_copy *copy, uint64_t slot, uint32_t key,
+                                      bool weighted)
+{
+    uint32_t lane = hps_lane();
+    struct hps_quad found = {0, 0, hps_float_bits(1.0f), 0};
+
+    if (lane >= copy->n) {
+        return;
+    }
+    if ((copy->hits >> lane & 1) != 0) {
+        uint64_t row = hps_embed_row_at(copy->rows, slot, copy->row_stride);
+        found.x = (uint32_t)row;
+        found.y = (uint32_t)(row >> 32);
+    }
+    if (weighted) {
+        found.z = hps_load_u32(embed_at(args->weights + (uint64_t)(key + lane) * 4));
+    }
+    hps_store_quad(embed_at(args->found + (uint64_t)(key + lane) * sizeof(struct hps_embed_found)),
+                   found);
+}
+
+/* Rows of a tile to where they are wanted. */
+HPS_DEVICE_CODE void embed_give_rows(const struct hps_embed_lookup_args *args,
+                                     const struct hps_embed_part_desc *part,
+                                     const struct hps_quad *tile, uint64_t slot, uint32_t hits)
+{
+    uint32_t how = hps_load_u32(&part->unit_bytes); /* and stored, wanted, pooling */
+    uint32_t lanes = hps_load_u32(&part->lanes);    /* and weighted */
+    uint32_t unit_bytes = how & 0xff, pooling = how >> 24;
+    struct embed_copy copy;
+
+    copy.rows = hps_load_u64(&part->rows);
+    copy.out_stride = hps_load_u32(&part->out_stride);
+    copy.out = hps_load_u64(&part->out) + (uint64_t)tile->z * copy.out_stride;
+    copy.row_stride = hps_load_u32(&part->row_stride);
+    copy.units = hps_load_u32(&part->row_units);
+    copy.lanes = lanes & 0xff;
+    copy.hits = hits;
+    copy.n = tile->w;
+    if (unit_bytes == 0 && pooling != HPS_POOLING_NONE) {
+        embed_note_found(args, &copy, slot, tile->y, (lanes >> 8 & 0xff) != 0);
+        return;
+    }
+    if (hits == 0) {
+        return;
+    }
+    if (unit_bytes == 16) {
+        embed_copy_quads(&copy, slot);
+    } else if (unit_bytes == 4) {
+        embed_copy_words(&copy, slot);
+    } else if (unit_bytes == 1) {
+        embed_copy_bytes(&copy, slot);
+    } else {
+        embed_convert(&copy, slot, how >> 8 & 0xff, how >> 16 & 0xff);
+    }
+}
 
 HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args, uint32_t index)
 {
@@ -167,7 +231,6 @@ HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args
     const struct hps_embed_part_desc *part = &parts[tile.x];
     uint32_t lane = hps_lane();
     uint64_t key = 0;
-    struct embed_copy copy;
 
     if (lane < tile.w) {
         key = hps_load_u64(embed_at(args->keys + (uint64_t)(tile.y + lane) * 8));
@@ -182,28 +245,11 @@ HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args
         uint64_t spilled = embed_find_spilled(sets, n_sets, key, set, missed);
         slot = missed ? spilled : slot;
     }
-    copy.hits = hps_ballot(lane < tile.w && slot != EMBED_NO_SLOT);
+    uint32_t hits = hps_ballot(lane < tile.w && slot != EMBED_NO_SLOT);
     if (lane == 0) {
-        hps_store_u32(embed_at(args->hits + (uint64_t)index * 4), copy.hits);
+        hps_store_u32(embed_at(args->hits + (uint64_t)index * 4), hits);
     }
-    copy.rows = hps_load_u64(&part->rows);
-    copy.row_bytes = hps_load_u32(&part->row_bytes);
-    copy.out = hps_load_u64(&part->out) + (uint64_t)tile.z * copy.row_bytes;
-    copy.row_stride = hps_load_u32(&part->row_stride);
-    copy.units = hps_load_u32(&part->row_units);
-    copy.lanes = hps_load_u32(&part->lanes);
-    copy.n = tile.w;
-    uint32_t unit_bytes = hps_load_u32(&part->unit_bytes);
-    if (copy.hits == 0) {
-        return;
-    }
-    if (unit_bytes == 16) {
-        embed_copy_quads(&copy, slot);
-    } else if (unit_bytes == 4) {
-        embed_copy_words(&copy, slot);
-    } else {
-        embed_copy_bytes(&copy, slot);
-    }
+    embed_give_rows(args, part, &tile, slot, hits);
 }
 
 HPS_KERNEL(hps_embed_kernel_lookup, struct hps_embed_lookup_args, args, HPS_EMBED_BLOCK_THREADS, 4)
@@ -211,7 +257,7 @@ HPS_KERNEL(hps_embed_kernel_lookup, struct hps_embed_lookup_args, args, HPS_EMBE
     if (hps_grid_warp() < args->n_tiles) {
         embed_look_up_tile(args, hps_grid_warp());
     }
-    if (embed_last_block(args->blocks_done) && hps_lane() == 0) {
+    if (args->flag != 0 && embed_last_block(args->blocks_done) && hps_lane() == 0) {
         hps_flag_raise((uint32_t *)embed_at(args->flag), args->sequence);
     }
 }
@@ -460,11 +506,10 @@ HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t f
     uint64_t slot = way < HPS_EMBED_KERNEL_WAYS
                         ? hps_embed_slot(change->set, way)
                         : hps_embed_slot(change->spill, way - HPS_EMBED_KERNEL_WAYS);
-    uint64_t to =
-        hps_embed_row_at(hps_load_u64(&desc->rows), slot, hps_load_u32(&desc->row_stride));
-    uint32_t quads = hps_load_u32(&desc->row_quads);
+    uint32_t row_stride = hps_load_u32(&desc->row_stride);
+    uint64_t to = hps_embed_row_at(hps_load_u64(&desc->rows), slot, row_stride);
 
-    for (uint32_t j = hps_lane(); j < quads; j += HPS_WARP) {
+    for (uint32_t j = hps_lane(); j < row_stride / 16; j += HPS_WARP) {
         hps_store_quad(embed_at(to + (uint64_t)j * 16),
                        hps_load_quad(embed_at(from + (uint64_t)j * 16)));
     }

@@ -9,7 +9,8 @@
  *     spill   [n_blocks][lines][8] keys   likewise; numbered as sets, from n_sets on
  *     marks   [n_blocks] bits             bit b of word i: set b of block i has rows in its spill
  *     rows    [(n_sets + n_blocks * lines) * 8]
- *                                         row_stride bytes each; way w of set s: row s * 8 + w
+ *                                         row_stride bytes each, whole quads of 16; way w of set s:
+ *                                         row s * 8 + w
  *     sketch  [4][n_cells] counts         a byte each
  *
  * A *block* is up to 32 neighbouring sets that share a spill: rows that find their set full lie
@@ -27,6 +28,7 @@
 #include <assert.h>
 
 #include "base/hash.h"
+#include "base/row_sum.h"
 #include "cache/device/device.h"
 
 enum {
@@ -136,11 +138,12 @@ struct hps_embed_desc {
     uint64_t marker_home; /* of the set that the marker belongs into, and its block's spill */
     uint32_t n_sets;
     uint32_t home_set;
-    uint32_t row_stride;
-    uint32_t row_quads; /* of 16 bytes, in a staged row */
+    uint32_t row_stride; /* whole quads of 16 bytes; of a staged row, too */
+    uint32_t zero;
 };
 
-/* A part of a batch: its range, and where its rows go. */
+/* A part of a batch: its range, and where its rows go. They are copied as they are stored, or
+ * converted, or, with a pooling, added by a second kernel. */
 struct hps_embed_part_desc {
     uint64_t sets;
     uint64_t rows;
@@ -149,10 +152,17 @@ struct hps_embed_part_desc {
     uint64_t out;
     uint32_t n_sets;
     uint32_t row_stride;
-    uint32_t row_bytes;
-    uint32_t row_units;  /* of unit_bytes */
-    uint32_t unit_bytes; /* 16, 4 or 1 */
-    uint32_t lanes;      /* that copy one row: a power of two, 32 at most */
+    uint32_t out_stride;
+    uint32_t row_units; /* of unit_bytes; of one value, where that is 0 */
+    /* one load: */
+    uint8_t unit_bytes; /* of what is copied: 16, 4 or 1; 0: the row is not, but */
+    uint8_t stored;     /* is of this type, enum hps_dtype, */
+    uint8_t wanted;     /* becomes one of this, */
+    uint8_t pooling;    /* and is added so; HPS_POOLING_NONE: it is not */
+    /* one load: */
+    uint8_t lanes; /* that copy or convert one row: a power of two, 32 at most */
+    uint8_t weighted;
+    uint16_t zero;
 };
 
 /* Up to 32 keys of one part: what a warp looks up. */
@@ -161,6 +171,21 @@ struct hps_embed_tile {
     uint32_t first_key; /* of the batch */
     uint32_t first_row; /* of the part */
     uint32_t n;
+};
+
+/* A key of a part with a pooling, as it was found. */
+struct hps_embed_found {
+    uint64_t row;    /* its address; 0: it is not cached */
+    uint32_t weight; /* fp32 */
+    uint32_t zero;
+};
+
+/* A bag that has keys. */
+struct hps_embed_bag {
+    uint32_t part;
+    uint32_t first_key; /* of the batch */
+    uint32_t n;
+    uint32_t row; /* of the part: where what it comes to goes */
 };
 
 enum {
@@ -194,7 +219,11 @@ struct hps_embed_counts {
 
 static_assert(sizeof(struct hps_embed_desc) == 64, "one line of memory");
 static_assert(sizeof(struct hps_embed_part_desc) == 64, "one line of memory");
+static_assert(offsetof(struct hps_embed_part_desc, unit_bytes) % 4 == 0, "one load");
+static_assert(offsetof(struct hps_embed_part_desc, lanes) % 4 == 0, "one load");
 static_assert(sizeof(struct hps_embed_tile) == 16, "one load");
+static_assert(sizeof(struct hps_embed_found) == 16, "one load");
+static_assert(sizeof(struct hps_embed_bag) == 16, "one load");
 static_assert(sizeof(struct hps_embed_entry) == 16, "one load");
 static_assert(sizeof(struct hps_embed_group) == 16, "one load");
 static_assert(sizeof(struct hps_embed_counts) == 16, "no holes");
@@ -207,13 +236,30 @@ struct hps_embed_lookup_args {
     uint64_t parts;       /* struct hps_embed_part_desc [] */
     uint64_t tiles;       /* struct hps_embed_tile [n_tiles] */
     uint64_t keys;        /* of the batch */
+    uint64_t weights;     /* fp32 of its keys; only those of parts that have some */
+    uint64_t found;       /* struct hps_embed_found of its keys, of parts with a pooling */
     uint64_t hits;        /* uint32_t [n_tiles] */
     uint64_t blocks_done; /* uint32_t, 0 before and after */
-    uint64_t flag;        /* uint32_t in host memory */
+    uint64_t flag;        /* uint32_t in host memory; 0: the kernel behind it has it */
     uint32_t n_tiles;
     uint32_t sequence;
 };
 extern const struct hps_kernel hps_embed_kernel_lookup;
+
+/* Add the rows of all bags whose keys were all found, behind their look-up, and store what each
+ * comes to; of the others nothing is stored. */
+struct hps_embed_pool_args {
+    uint64_t parts;
+    uint64_t bags; /* struct hps_embed_bag [n_bags] */
+    uint64_t found;
+    uint64_t blocks_done;
+    uint64_t flag;
+    uint32_t n_bags;
+    uint32_t lanes; /* that have one bag: a power of two, 32 at most */
+    uint32_t sequence;
+    uint32_t zero;
+};
+extern const struct hps_kernel hps_embed_kernel_pool;
 
 /* Count the keys of every step-th tile, from the first on. */
 struct hps_embed_observe_args {

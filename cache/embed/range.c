@@ -9,6 +9,7 @@
 
 enum {
     ALIGN = 256,
+    QUAD = 16,
     N_SETS_MIN = 2, /* else no key belongs elsewhere, and nothing can mark a way as empty */
     ROWS_PER_10_SLOTS = 6,
     BLOCK_SETS = 32, /* of a range of GROWN_SETS or more */
@@ -24,10 +25,11 @@ static uint64_t align_up(uint64_t bytes, uint64_t step)
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Whole 32-byte sectors of memory, but for the smallest rows. */
+/* Whole quads, as rows are staged. Where that is no whole number of sectors, of 32 bytes, what is
+ * left over is half of one: a row has as many sectors wherever it begins. */
 static uint32_t stride_of(uint32_t row_bytes)
 {
-    return (uint32_t)align_up(row_bytes, row_bytes <= 16 ? 16 : 32);
+    return (uint32_t)align_up(row_bytes, QUAD);
 }
 
 uint64_t hps_embed_index_bytes(uint32_t n_sets)
@@ -329,7 +331,6 @@ static void describe(struct hps_embed_range *range, const struct hps_embed_layou
     range->desc.rows = base + layout->rows;
     range->desc.sketch = base + layout->sketch;
     range->desc.row_stride = layout->row_stride;
-    range->desc.row_quads = (range->config.row_bytes + 15) / 16;
     range->usage.n_slots = layout->n_slots;
 }
 

@@ -187,7 +187,7 @@ hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range
         return HPS_OK;
     }
     if (op != HPS_EMBED_ERASE) {
-        staging.ring_bytes = (uint64_t)range->desc.row_quads * ROW_ALIGN;
+        staging.ring_bytes = range->desc.row_stride;
     }
     n = n < HPS_EMBED_SLICE_ROWS_MAX ? n : HPS_EMBED_SLICE_ROWS_MAX;
     hps_embed_slices_advance(cache);

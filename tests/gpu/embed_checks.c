@@ -10,6 +10,7 @@
 
 #include "base/heap.h"
 #include "tests/gpu/embed_rig.h"
+#include "tests/gpu/shape_checks.h"
 
 enum {
     MAPPED_ALL = 1 << 30,
@@ -80,8 +81,9 @@ static bool check_widths(struct hps_device *device, struct hps_error *err,
                          uint32_t mapped_bytes_max, unsigned n_device)
 {
     static const uint32_t widths[] = {4,   8,   12,  16,  20,  32,  36,   48,   64,
-                                      100, 128, 132, 256, 512, 768, 1028, 4096, /* fp32 */
-                                      2,   6,   10,  30,  66,  510, 2046, 1,    33};
+                                      100, 128, 132, 256, 512, 768, 1028, 4096,       /* fp32 */
+                                      2,   6,   10,  30,  66,  510, 2046, 1,    33,   /* halves */
+                                      5,   7,   9,   11,  24,  40,  68,   72,   136}; /* int8 */
     enum { N = sizeof(widths) / sizeof(widths[0]) };
     struct hps_embed_cache_config config = small_config();
     struct embed_table tables[N];
@@ -588,5 +590,10 @@ const struct embed_check embed_checks[] = {
     {"whole_table", whole_table},
     {"largest_range", largest_range},
     {"updates_race_look_ups", updates_race_look_ups},
+    {"shapes_when_mapped", shape_check_mapped},
+    {"shapes_when_gathered", shape_check_gathered},
+    {"shapes_on_the_device", shape_check_on_device},
+    {"bags_of_all_sizes", shape_check_sizes},
+    {"sums_beside_updates", shape_check_updates},
 };
 const size_t n_embed_checks = sizeof(embed_checks) / sizeof(embed_checks[0]);

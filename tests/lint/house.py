@@ -197,6 +197,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "cache/device/sim/kernels.c": "test_cache.c, which launches them all against a dictionary",
     "cache/device/sim/memory.c": "test_device.c, which copies past its ends",
     "cache/embed/kernels.c": "test_cache.c, and on a GPU run_checks.c",
+    "cache/embed/pack.c": "test_batch.c and test_cache.c: what was packed is looked up",
     "cache/embed/region.c": "test_batch.c, whose look-ups write to regions",
     "cache/embed/slice.c": "test_stage.c and test_cache.c: what was applied is looked up",
     "cache/gpu/change.c": "test_tier.c, through the tier that they are parts of",

@@ -6,11 +6,13 @@
 #include "cache/embed/kernels.cuh"
 #include "base/assert.h"
 #include "cache/device/sim/run.h"
+#include "cache/embed/pool.cuh"
 
 static const struct {
     const struct hps_kernel *kernel;
     hps_sim_body body;
 } bodies[] = {{&hps_embed_kernel_lookup, hps_embed_kernel_lookup_sim},
+              {&hps_embed_kernel_pool, hps_embed_kernel_pool_sim},
               {&hps_embed_kernel_observe, hps_embed_kernel_observe_sim},
               {&hps_embed_kernel_halve, hps_embed_kernel_halve_sim},
               {&hps_embed_kernel_apply, hps_embed_kernel_apply_sim}};

@@ -49,8 +49,11 @@ static hps_status submit(struct scene *scene, unsigned slot, uint32_t n)
     struct hps_embed_part parts[2];
 
     for (unsigned i = 0; i < 2; i++) {
-        parts[i] = (struct hps_embed_part){scene->ranges[i], (const uint8_t *)scene->keys, n,
-                                           scene->region, scene->offset};
+        parts[i] = (struct hps_embed_part){.range = scene->ranges[i],
+                                           .keys = (const uint8_t *)scene->keys,
+                                           .n = n,
+                                           .region = scene->region,
+                                           .offset = scene->offset};
         scene->offset += (uint64_t)n * ROW_BYTES;
     }
     return hps_embed_submit(scene->cache, parts, 2, &scene->tickets[slot]);

@@ -232,7 +232,10 @@ static void test_lru_when_full_then_the_least_recent_goes(void **state)
 /* Look keys up; the missing ones are left in front. The counts are in when it returns. */
 static uint32_t missing(struct embed_fixture *f, struct hps_embed_range *range, hps_key *keys)
 {
-    struct hps_embed_part part = {range, (const uint8_t *)keys, BATCH, f->rig.queries[0].region, 0};
+    struct hps_embed_part part = {.range = range,
+                                  .keys = (const uint8_t *)keys,
+                                  .n = BATCH,
+                                  .region = f->rig.queries[0].region};
     struct hps_embed_ticket *ticket;
     uint32_t n = 0;
 

@@ -75,6 +75,21 @@ static void test_range_when_sizes_are_impossible_then_says_what_is_needed(void *
     assert_non_null(strstr(f->err.text, "at least"));
 }
 
+/* A row may have any number of bytes; where it lies it has whole quads, and no more than that. */
+static void test_layout_when_rows_are_no_whole_quads_then_none_is_wasted(void **state)
+{
+    static const uint32_t strides[][2] = {{1, 16},    {7, 16},    {11, 16},   {16, 16},
+                                          {17, 32},   {36, 48},   {68, 80},   {128, 128},
+                                          {132, 144}, {136, 144}, {250, 256}, {65535, 65536}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(strides) / sizeof(strides[0]); i++) {
+        struct hps_embed_layout layout;
+        hps_embed_layout(strides[i][0], UINT64_C(64) << 20, 100, &layout);
+        assert_int_equal(layout.row_stride, strides[i][1]);
+    }
+}
+
 /* ---- the arena ------------------------------------------------------------------------------- */
 
 static void test_arena_when_full_then_says_needed_and_free_bytes(void **state)
@@ -284,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_bytes_when_half_or_more_is_cached_then_most_rows_have_a_place),
         TEST(test_range_when_given_more_than_its_table_needs_then_takes_what_it_needs),
         TEST(test_range_when_sizes_are_impossible_then_says_what_is_needed),
+        TEST(test_layout_when_rows_are_no_whole_quads_then_none_is_wasted),
         TEST(test_arena_when_full_then_says_needed_and_free_bytes),
         TEST(test_arena_when_a_range_between_two_is_freed_then_its_room_is_used_again),
         TEST(test_arena_when_a_retired_range_is_in_use_then_its_room_comes_later),

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel that adds the rows of bags, behind the look-up that has found them: a few neighbouring
+ * lanes one bag, four columns each, over all of its keys in their order. So a sum has the bits that
+ * hps_row_sum_add gives it, whoever else is in the batch.
+ */
+#include "base/row_sum.h"
+#include "cache/embed/kernels.h"
+#include "cache/embed/values.cuh"
+
+enum { POOL_ROWS = 4 }; /* that a lane has under way */
+
+/* Four columns of a bag, and what they are to be divided by. */
+struct embed_sum {
+    float values[EMBED_VALUES];
+    float weights;
+    float squares; /* of weights */
+};
+
+HPS_DEVICE_CODE void embed_add_row(struct embed_sum *sum, const struct hps_quad *raw,
+                                   uint32_t stored, float weight)
+{
+    for (uint32_t i = 0; i < EMBED_VALUES; i++) {
+        float product = hps_float_multiply(weight, embed_value(raw, stored, i));
+        sum->values[i] = hps_float_add(sum->values[i], product);
+    }
+    sum->weights = hps_float_add(sum->weights, weight);
+    sum->squares = hps_float_add(sum->squares, hps_float_multiply(weight, weight));
+}
+
+/* Columns first to first + 3 of all n rows; false: one is missing. */
+HPS_DEVICE_CODE bool embed_add_rows(struct embed_sum *sum, uint64_t found, uint32_t n,
+                                    uint32_t stored, uint32_t dim, uint32_t first)
+{
+    for (uint32_t i = 0; i < n; i += POOL_ROWS) {
+        struct hps_quad keys[POOL_ROWS], rows[POOL_ROWS];
+        bool missing = false;
+        for (uint32_t k = 0; k < POOL_ROWS; k++) {
+            uint32_t at = i + k < n ? i + k : n - 1; /* else it is looked at, and not added */
+            keys[k] = hps_load_quad(embed_at(found + (uint64_t)at * 16)); /* row, weight */
+            missing = missing || embed_pair(keys[k].x, keys[k].y) == 0;
+        }
+        if (missing) {
+            return false;
+        }
+        for (uint32_t k = 0; k < POOL_ROWS; k++) {
+            rows[k] = embed_load_values(embed_pair(keys[k].x, keys[k].y), stored, dim, first);
+        }
+        for (uint32_t k = 0; k < POOL_ROWS; k++) {
+            if (i + k < n) {
+                embed_add_row(sum, &rows[k], stored, hps_float_of_bits(keys[k].z));
+            }
+        }
+    }
+    return true;
+}
+
+/* The same with a type that is known where it is compiled: no row is asked for it. */
+HPS_DEVICE_CODE bool embed_add_rows_of(struct embed_sum *sum, uint64_t found, uint32_t n,
+                                       uint32_t stored, uint32_t dim, uint32_t first)
+{
+    switch (stored) {
+    case HPS_DTYPE_FP32:
+        return embed_add_rows(sum, found, n, HPS_DTYPE_FP32, dim, first);
+    case HPS_DTYPE_FP16:
+        return embed_add_rows(sum, found, n, HPS_DTYPE_FP16, dim, first);
+    case HPS_DTYPE_BF16:
+        return embed_add_rows(sum, found, n, HPS_DTYPE_BF16, dim, first);
+    case HPS_DTYPE_INT8_ROWWISE_F32:
+        return embed_add_rows(sum, found, n, HPS_DTYPE_INT8_ROWWISE_F32, dim, first);
+    default:
+        return embed_add_rows(sum, found, n, HPS_DTYPE_INT8_ROWWISE_F16, dim, first);
+    }
+}
+
+/* hps_row_sum_end: what is divided by 1 stays as it is. */
+HPS_DEVICE_CODE void embed_divide(struct embed_sum *sum, uint32_t pooling, uint32_t n)
+{
+    float by = pooling == HPS_POOLING_MEAN            ? sum->weights
+               : pooling == HPS_POOLING_SQRTN         ? hps_float_root(sum->squares)
+               : pooling == HPS_POOLING_MEAN_BY_COUNT ? (float)n
+                                                      : 1.0f;
+
+    for (uint32_t i = 0; i < EMBED_VALUES; i++) {
+        sum->values[i] = by == 0.0f ? 0.0f : hps_float_divide(sum->values[i], by);
+    }
+}
+
+/* lane: of those that have the bag. */
+HPS_DEVICE_CODE void embed_pool_bag(const struct hps_embed_pool_args *args, uint32_t index,
+                                    uint32_t lane)
+{
+    const struct hps_embed_bag *bags = (const struct hps_embed_bag *)embed_at(args->bags);
+    const struct hps_embed_part_desc *parts =
+        (const struct hps_embed_part_desc *)embed_at(args->parts);
+    struct hps_quad bag = hps_load_quad(&bags[index]); /* part, first key, n, row */
+    const struct hps_embed_part_desc *part = &parts[bag.x];
+    uint32_t how = hps_load_u32(&part->unit_bytes); /* nothing, stored, wanted, pooling */
+    uint32_t stored = how >> 8 & 0xff, wanted = how >> 16 & 0xff;
+    uint32_t dim = hps_load_u32(&part->row_units);
+    uint64_t found = args->found + (uint64_t)bag.y * sizeof(struct hps_embed_found);
+    uint64_t to = hps_load_u64(&part->out) + (uint64_t)bag.w * hps_load_u32(&part->out_stride);
+
+    for (uint32_t first = lane * EMBED_VALUES; first < dim; first += args->lanes * EMBED_VALUES) {
+        struct embed_sum sum = {{0, 0, 0, 0}, 0, 0};
+        uint32_t n = dim - first < EMBED_VALUES ? dim - first : EMBED_VALUES;
+        if (!embed_add_rows_of(&sum, found, bag.z, stored, dim, first)) {
+            return;
+        }
+        embed_divide(&sum, how >> 24, bag.z);
+        embed_store_values(to + (uint64_t)first * (wanted == HPS_DTYPE_FP32 ? 4 : 2), wanted,
+                           sum.values, n);
+    }
+}
+
+HPS_KERNEL(hps_embed_kernel_pool, struct hps_embed_pool_args, args, HPS_EMBED_BLOCK_THREADS, 4)
+{
+    uint32_t bag = hps_grid_thread() / args->lanes;
+
+    if (bag < args->n_bags) {
+        embed_pool_bag(args, bag, hps_grid_thread() % args->lanes);
+    }
+    if (embed_last_block(args->blocks_done) && hps_lane() == 0) {
+        hps_flag_raise((uint32_t *)embed_at(args->flag), args->sequence);
+    }
+}
