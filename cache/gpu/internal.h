@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the gpu tier share: tier.c (open, close, the thread), lookup.c (batches
- * of look-ups), change.c (the queue of insertions and updates), space.c (versions).
+ * What the files of the gpu tier share: tier.c (open, close, the thread), lookup.c (batches of
+ * look-ups), bags.c (bags of keys in them), change.c (the queue of insertions and updates), space.c
+ * (versions).
  */
 #ifndef HPS_CACHE_GPU_INTERNAL_H
 #define HPS_CACHE_GPU_INTERNAL_H
@@ -18,7 +19,7 @@ enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128, GPU_NAMES_BYTES = 200 };
 struct gpu_piece {
     struct hps_gpu_lookup *lookup;
     uint32_t part;
-    uint32_t begin; /* key; a multiple of 32 */
+    uint32_t begin; /* key */
     uint32_t n;
 };
 
@@ -104,8 +105,9 @@ struct hps_gpu_tier {
     struct hps_gpu_lookup *head; /* not submitted to their end, in order */
     struct hps_gpu_lookup *tail; /* undefined while head is NULL */
     struct gpu_batch batches[GPU_BATCHES_MAX];
-    struct hps_embed_part *parts; /* [batch_parts_max] scratch of a submission */
-    uint32_t first;               /* of the batches under way, in a ring */
+    struct hps_embed_part *parts; /* [batch_parts_max] of the batch that is packed, and how their */
+    struct hps_embed_shape *shapes; /* [batch_parts_max] rows are wanted */
+    uint32_t first;                 /* of the batches under way, in a ring */
     uint32_t n_batches;
     bool packed; /* the batch behind them is, and not known to be taken by the cache */
     bool wanted; /* an active space lacks caches, and there may be room now */
@@ -133,6 +135,8 @@ struct hps_gpu_space {
     struct gpu_table {
         char *name; /* for logs; NULL: no memory */
         uint32_t row_bytes;
+        uint32_t dim;
+        enum hps_dtype dtype;
         atomic_bool there; /* `range`, for all threads; written on the tier's, as the next */
         atomic_uint n_made;
         atomic_uint filling; /* n_made when somebody last began to fill it whole, */
@@ -151,6 +155,22 @@ static inline bool gpu_tier_is_mine(const struct hps_gpu_tier *tier)
 {
     return pthread_equal(atomic_load(&tier->owner), pthread_self()) != 0;
 }
+
+/* ---- bags.c ---------------------------------------------------------------------------------- */
+
+/* As many bags of a part as there is room for. */
+struct gpu_bags {
+    uint32_t first;
+    uint32_t n;
+    uint32_t n_keys;
+};
+/* Of bags from `first` on: so many that n_keys_max and n_rows_max do. None: n_keys is 0. */
+struct gpu_bags gpu_bags_fit(const struct hps_gpu_part *part, uint32_t first, uint64_t n_keys_max,
+                             uint64_t n_rows_max);
+/* Bits of keys [begin, begin + n), all of them 0, become those of `from`. */
+void gpu_bits_put(uint32_t *bits, uint32_t begin, uint32_t n, const uint32_t *from);
+
+/* ---- space.c, tier.c ------------------------------------------------------------------------- */
 
 /* hps_gpu_space_caches for one device. Any thread. */
 bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);

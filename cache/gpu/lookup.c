@@ -12,7 +12,7 @@
 #include "cache/gpu/internal.h"
 
 enum {
-    KEYS_ALIGN = 32,   /* of the first key of a piece: its bits begin a word, its rows 16 bytes */
+    KEYS_ALIGN = 32,   /* keys of a piece without bags, but of a part's last one: whole tiles */
     ROW_ALIGN = 16,    /* of the rows of a piece in device memory, */
     BATCH_ALIGN = 256, /* and of those of a batch */
     PARTS_MAX = 4096
@@ -33,6 +33,7 @@ hps_status gpu_lookups_init(struct hps_gpu_tier *tier)
         cache->batch_keys_max == 0 ? HPS_EMBED_BATCH_KEYS_MAX : cache->batch_keys_max;
     cache->batch_parts_max = cache->batch_parts_max == 0 ? PARTS_MAX : cache->batch_parts_max;
     tier->parts = hps_calloc(cache->batch_parts_max, sizeof(*tier->parts));
+    tier->shapes = hps_calloc(cache->batch_parts_max, sizeof(*tier->shapes));
     for (uint32_t i = 0; i < cache->n_batches; i++) {
         struct gpu_batch *batch = &tier->batches[i];
         batch->pieces = hps_calloc(cache->batch_parts_max, sizeof(*batch->pieces));
@@ -40,7 +41,7 @@ hps_status gpu_lookups_init(struct hps_gpu_tier *tier)
             return HPS_NO_MEMORY;
         }
     }
-    return tier->parts == NULL ? HPS_NO_MEMORY : HPS_OK;
+    return tier->parts == NULL || tier->shapes == NULL ? HPS_NO_MEMORY : HPS_OK;
 }
 
 void gpu_lookups_fini(struct hps_gpu_tier *tier)
@@ -50,6 +51,7 @@ void gpu_lookups_fini(struct hps_gpu_tier *tier)
         hps_free(tier->batches[i].pieces);
     }
     hps_free(tier->parts);
+    hps_free(tier->shapes);
 }
 
 /* ---- coming in ------------------------------------------------------------------------------- */
@@ -146,6 +148,7 @@ hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup)
     lookup->change = atomic_load(&tier->changes.last);
     lookup->part_next = 0;
     lookup->key_next = 0;
+    lookup->bag_next = 0;
     lookup->n_batches = 0;
     lookup->task.run = on_lookup;
     hps_status status = hps_mailbox_post(tier->mailbox, &lookup->task);
@@ -178,14 +181,81 @@ static void finish(struct hps_gpu_lookup *lookup)
     lookup->done(lookup);
 }
 
-static void advance(struct hps_gpu_lookup *lookup, uint32_t n)
+static bool is_pooled(const struct hps_gpu_part *part)
 {
+    return part->pooling > HPS_POOLING_NONE;
+}
+
+/* The next n keys, of n_bags bags, are submitted, or nothing is to be done for them. */
+static void advance(struct hps_gpu_lookup *lookup, uint32_t n, uint32_t n_bags)
+{
+    const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
+
     lookup->key_next += n;
-    HPS_ASSERT(lookup->key_next <= lookup->parts[lookup->part_next].n);
-    if (lookup->key_next == lookup->parts[lookup->part_next].n) {
+    lookup->bag_next += n_bags;
+    HPS_ASSERT(lookup->key_next <= part->n);
+    if (is_pooled(part) ? lookup->bag_next == part->n_bags : lookup->key_next == part->n) {
         lookup->part_next++;
         lookup->key_next = 0;
+        lookup->bag_next = 0;
     }
+}
+
+/* Bags that the device does not answer: without keys, or with more than any batch takes. */
+static void skip_bags(struct hps_gpu_lookup *lookup)
+{
+    const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
+    uint32_t n_keys_max = lookup->tier->options.cache.batch_keys_max;
+    uint32_t end = lookup->bag_next;
+
+    while (end < part->n_bags && (part->offsets[end] == part->offsets[end + 1] ||
+                                  part->offsets[end + 1] - part->offsets[end] > n_keys_max)) {
+        end++;
+    }
+    advance(lookup, part->offsets[end] - part->offsets[lookup->bag_next], end - lookup->bag_next);
+}
+
+static uint64_t row_bytes_of(const struct gpu_table *table, const struct hps_gpu_part *part)
+{
+    return part->dtype == 0 ? table->row_bytes : hps_dtype_row_bytes(part->dtype, table->dim);
+}
+
+/* The next keys of a part that there is room for, in whole bags if it has some. 0: none */
+static struct gpu_bags next_keys(const struct hps_gpu_lookup *lookup, const struct room *room,
+                                 uint64_t row_bytes)
+{
+    const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
+    uint32_t n = part->n - lookup->key_next;
+    uint64_t n_rows_max = room->n_bytes / row_bytes;
+
+    if (is_pooled(part)) {
+        return gpu_bags_fit(part, lookup->bag_next, room->n_keys, n_rows_max);
+    }
+    uint64_t n_max = n_rows_max < room->n_keys ? n_rows_max : room->n_keys;
+    return (struct gpu_bags){.n_keys = n <= n_max ? n : (uint32_t)n_max / KEYS_ALIGN * KEYS_ALIGN};
+}
+
+/* How the rows of a piece are wanted; NULL: as they are stored. */
+static const struct hps_embed_shape *shape_of(struct hps_embed_shape *shape,
+                                              const struct gpu_table *table,
+                                              const struct hps_gpu_part *part,
+                                              const struct gpu_bags *bags, uint32_t begin)
+{
+    if (!is_pooled(part) && (part->dtype == 0 || part->dtype == table->dtype)) {
+        return NULL;
+    }
+    *shape = (struct hps_embed_shape){.stored = table->dtype,
+                                      .dim = table->dim,
+                                      .wanted = part->dtype,
+                                      .pooling = HPS_POOLING_NONE};
+    if (is_pooled(part)) {
+        shape->pooling = part->pooling;
+        shape->n_bags = bags->n;
+        shape->offsets = part->offsets + bags->first;
+        shape->weights =
+            part->weights == NULL ? NULL : part->weights + (size_t)begin * sizeof(float);
+    }
+    return shape;
 }
 
 /* Pack the next keys of a look-up. Returns whether there was room for some, or need for none. */
@@ -194,37 +264,54 @@ static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struc
 {
     const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
     const struct gpu_table *table = &lookup->asked->tables[part->table_id];
-    uint32_t begin = lookup->key_next;
-    uint32_t n = part->n - begin;
-    uint64_t n_max = room->n_bytes / table->row_bytes;
+    uint64_t row_bytes = row_bytes_of(table, part);
+    uint64_t stride = part->stride != 0 ? part->stride : row_bytes;
+    uint32_t begin = lookup->key_next, n_piece = batch->n_pieces;
+    const struct gpu_bags bags = next_keys(lookup, room, row_bytes);
+    uint64_t n_rows = is_pooled(part) ? bags.n : bags.n_keys;
+    uint64_t row = is_pooled(part) ? bags.first : begin;
 
-    if (table->range == NULL || n == 0) { /* all are misses */
-        advance(lookup, n);
-        return true;
-    }
-    n_max = n_max < room->n_keys ? n_max : room->n_keys;
-    if (n > n_max) {
-        n = (uint32_t)n_max / KEYS_ALIGN * KEYS_ALIGN;
-    }
-    if (n == 0 || room->n_parts == 0) {
+    if (bags.n_keys == 0 || room->n_parts == 0) {
         return false;
     }
-    tier->parts[batch->n_pieces] =
-        (struct hps_embed_part){.range = table->range,
-                                .keys = part->keys + (size_t)begin * sizeof(hps_key),
-                                .n = n,
-                                .region = tier->region,
-                                .offset = (uint64_t)(lookup->block->data - tier->slab) +
-                                          part->offset + (uint64_t)begin * table->row_bytes};
-    batch->pieces[batch->n_pieces++] =
-        (struct gpu_piece){.lookup = lookup, .part = lookup->part_next, .begin = begin, .n = n};
-    room->n_keys -= n;
+    tier->parts[n_piece] = (struct hps_embed_part){
+        .range = table->range,
+        .keys = part->keys + (size_t)begin * sizeof(hps_key),
+        .n = bags.n_keys,
+        .region = tier->region,
+        .offset = (uint64_t)(lookup->block->data - tier->slab) + part->offset + row * stride,
+        .stride = part->stride,
+        .shape = shape_of(&tier->shapes[n_piece], table, part, &bags, begin)};
+    batch->pieces[batch->n_pieces++] = (struct gpu_piece){
+        .lookup = lookup, .part = lookup->part_next, .begin = begin, .n = bags.n_keys};
+    room->n_keys -= bags.n_keys;
     room->n_parts--;
-    uint64_t n_bytes = ((uint64_t)n * table->row_bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    uint64_t n_bytes = (n_rows * row_bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
     room->n_bytes -= n_bytes < room->n_bytes ? n_bytes : room->n_bytes;
     lookup->n_batches++; /* one count per piece */
-    advance(lookup, n);
+    advance(lookup, bags.n_keys, bags.n);
     return true;
+}
+
+/* Go past keys that are all misses, whatever is asked of the device. Returns whether some are left.
+ */
+static bool skip_misses(struct hps_gpu_lookup *lookup)
+{
+    while (!all_submitted(lookup)) {
+        const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
+        uint32_t before = lookup->part_next;
+        if (part->n == 0 || lookup->asked->tables[part->table_id].range == NULL) {
+            lookup->part_next++;
+            lookup->key_next = 0;
+            lookup->bag_next = 0;
+        } else if (is_pooled(part)) {
+            skip_bags(lookup);
+        }
+        if (lookup->part_next == before) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Take the first look-up out of those that wait, and end it if the device has nothing to do. */
@@ -251,7 +338,7 @@ static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
     batch->n_pieces = 0;
     while (tier->head != NULL && tier->head->change <= changes_done) {
         struct hps_gpu_lookup *lookup = tier->head;
-        while (!all_submitted(lookup)) {
+        while (skip_misses(lookup)) {
             if (!pack_piece(tier, batch, &room, lookup)) {
                 return;
             }
@@ -316,7 +403,7 @@ static void finish_piece(const struct gpu_piece *piece, hps_status status, const
     struct hps_gpu_part *part = &lookup->parts[piece->part];
 
     if (status == HPS_OK) {
-        memcpy(part->hits + piece->begin / 32, hits, (piece->n + 31) / 32 * sizeof(*hits));
+        gpu_bits_put(part->hits, piece->begin, piece->n, hits);
     } else {
         lookup->status = status;
     }

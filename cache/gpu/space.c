@@ -363,6 +363,8 @@ static hps_status open_on(struct hps_gpu_tier *tier, const struct hps_gpu_space_
         HPS_ASSERT(table->id == i);
         space->tables[i] = (struct gpu_table){.name = hps_strdup(table->name),
                                               .row_bytes = table->row_bytes,
+                                              .dim = table->dim,
+                                              .dtype = table->dtype,
                                               .share = options->shares[i]};
         if (table->row_bytes > HPS_EMBED_ROW_BYTES_MAX) {
             space->tables[i].share.n_rows_cached = 0;

@@ -149,13 +149,23 @@ uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gp
 
 /* ---- look-ups -------------------------------------------------------------------------------- */
 
+/* Keys of one table, and how their rows are wanted: a row for each key, or, with a pooling, one for
+ * each bag of them, where that has keys and all are cached. What is in the places of others is
+ * undefined, and so are bytes between rows if those lie close together. */
 struct hps_gpu_part {
     /* in */
     uint32_t table_id;
     uint32_t n;
-    const uint8_t *keys; /* [n] int64 LE, any alignment; stay until done */
-    uint64_t offset; /* the row of keys[i] goes to block->data + offset + i * row_bytes; a multiple
-                        of 16 */
+    const uint8_t *keys;  /* [n] int64 LE, any alignment; stay until done, as the next pointers */
+    uint64_t offset;      /* row i goes to block->data + offset + i * stride */
+    uint32_t stride;      /* 0: they lie close together */
+    enum hps_dtype dtype; /* of those rows: FP32, FP16, BF16; 0, without a pooling: as they are
+                             stored. Offset and stride are multiples of the bytes of its values */
+    enum hps_pooling pooling; /* 0 or NONE: the next fields are not used */
+    uint32_t n_bags;
+    const uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]): from 0,
+                                never falling, to n */
+    const uint8_t *weights;  /* [n] float LE, any alignment; NULL: all are 1 */
     /* out */
     uint32_t
         *hits; /* [(n + 31) / 32] by the caller; bit i % 32 of word i / 32: keys[i] was cached */
@@ -185,7 +195,8 @@ struct hps_gpu_lookup {
     uint64_t asked_us;
     uint64_t change;    /* the last change that was queued before it */
     uint32_t part_next; /* what is not submitted yet begins in this part, */
-    uint32_t key_next;  /* with this key: a multiple of 32 */
+    uint32_t key_next;  /* with this key: a multiple of 32 unless it is the first of a bag, */
+    uint32_t bag_next;  /* of this one */
     uint32_t n_batches; /* submitted and not ended */
 };
 
@@ -193,6 +204,11 @@ struct hps_gpu_lookup {
  * (the block is not in the slab): then nothing happens, ask another tier. Any thread, never blocks.
  */
 hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
+
+/* Of a part with a pooling, after done with OK: which bags were answered, as bits like those of
+ * hits in whole, [(n_bags + 31) / 32]. Not answered are also those without keys, and those with
+ * more than a batch takes, of which nothing is known. Any thread. */
+void hps_gpu_bags_whole(const struct hps_gpu_part *part, uint32_t *whole);
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
