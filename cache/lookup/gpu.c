@@ -36,12 +36,13 @@ static bool has_host_map(const struct hps_version *version)
     return (ops->caps & HPS_STORE_BLOCKING) == 0;
 }
 
-/* The gpu's caches may come and go meanwhile: then one question more or less is asked. */
+/* Rows, not bags. The gpu's caches may come and go meanwhile: then one question more or less is
+ * asked. */
 static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     uint64_t bytes = (uint64_t)part->n_keys * part->table->row_bytes;
 
-    if (part->n_keys == 0 || !lookup_gpu_caches(lookup, part)) {
+    if (part->n_keys == 0 || part->form == HPS_PART_POOLED || !lookup_gpu_caches(lookup, part)) {
         return false;
     }
     switch (lookup->path) {
@@ -57,45 +58,58 @@ static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lo
 
 /* ---- memory that the device writes to -------------------------------------------------------- */
 
-static size_t align_rows(size_t bytes)
+/* The gpu can be asked for it first: there is a place for the rows as the device has them. */
+static bool can_ask_first(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
-    return (bytes + HPS_ROWS_ALIGN - 1) & ~(size_t)(HPS_ROWS_ALIGN - 1);
+    bool has_place = part->form == HPS_PART_STORED || part->tail_offset > 0;
+
+    return has_place && wants_gpu_first(lookup, part);
 }
 
 static bool any_first(const struct hps_lookup *lookup)
 {
     uint32_t i = 0;
 
-    while (i < lookup->n_parts && !wants_gpu_first(lookup, &lookup->parts[i])) {
+    while (i < lookup->n_parts && !can_ask_first(lookup, &lookup->parts[i])) {
         i++;
     }
     return i < lookup->n_parts;
 }
 
+/* Room behind the rows. */
+static void plan_tails(struct hps_lookup *lookup)
+{
+    uint64_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : lookup->rows_bytes;
+
+    for (uint32_t i = 0; i < lookup->n_parts && lookup->n_shaped > 0; i++) {
+        struct hps_lookup_part *part = &lookup->parts[i];
+        if (part->form == HPS_PART_SHAPED && wants_gpu_first(lookup, part)) {
+            part->tail_offset = size;
+            size += lookup_gathered_bytes(part);
+        }
+    }
+    lookup->block_bytes = (size_t)size;
+}
+
 /* The slab is for those that need it: whoever finds no room there is not asked of the gpu. */
 hps_status hps_lookup_take_block(struct hps_lookup *lookup)
 {
-    size_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : (size_t)lookup->rows_bytes;
-
-    lookup->block = any_first(lookup) ? hps_block_new_slab(lookup->blocks, size) : NULL;
+    plan_tails(lookup);
+    lookup->block =
+        any_first(lookup) ? hps_block_new_slab(lookup->blocks, lookup->block_bytes) : NULL;
     if (lookup->block == NULL) {
-        lookup->block = hps_block_new(lookup->blocks, size);
+        lookup->block = hps_block_new(lookup->blocks, lookup->block_bytes);
     }
     lookup->rows = lookup->block == NULL ? NULL : lookup->block->data;
     return lookup->block == NULL ? HPS_NO_MEMORY : HPS_OK;
 }
 
-uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup)
+uint64_t lookup_gpu_scratch_bytes(const struct hps_lookup *lookup,
+                                  const struct hps_lookup_part *part)
 {
-    uint64_t bytes = 0;
+    bool asked = lookup_gpu_caches(lookup, part) && !wants_gpu_first(lookup, part);
 
-    for (uint32_t i = 0; i < lookup->n_parts; i++) {
-        const struct hps_lookup_part *part = &lookup->parts[i];
-        if (lookup_gpu_caches(lookup, part) && !wants_gpu_first(lookup, part)) {
-            bytes += align_rows((size_t)part->n_keys * part->table->row_bytes);
-        }
-    }
-    return bytes;
+    return asked ? lookup_gathered_bytes(part) : 0;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -124,8 +138,9 @@ static hps_status add_whole_parts(struct hps_lookup *lookup)
 
     for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        if (wants_gpu_first(lookup, part)) {
-            status = add_part(lookup, part, part->keys, part->n_keys, part->rows_offset);
+        if (can_ask_first(lookup, part)) {
+            uint64_t offset = part->form == HPS_PART_STORED ? part->rows_offset : part->tail_offset;
+            status = add_part(lookup, part, part->keys, part->n_keys, offset);
         }
     }
     lookup->gpu.ask.block = lookup->block;
@@ -146,7 +161,8 @@ static const uint8_t *copy_keys(struct hps_lookup *lookup, const struct hps_batc
 static hps_status add_misses(struct hps_lookup *lookup)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
-    hps_status status = HPS_OK;
+    struct hps_error err;
+    hps_status status = lookup_gather(lookup, true, &err); /* that is where they go afterwards */
     size_t size = 0;
 
     for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
@@ -155,7 +171,7 @@ static hps_status add_misses(struct hps_lookup *lookup)
         if (part->waits_for_gpu) {
             const uint8_t *keys = copy_keys(lookup, batch);
             status = keys == NULL ? HPS_EXHAUSTED : add_part(lookup, part, keys, batch->n, size);
-            size += align_rows((size_t)batch->n * part->table->row_bytes);
+            size += (size_t)lookup_align_rows((uint64_t)batch->n * part->table->row_bytes);
         }
     }
     if (status == HPS_OK && size > 0) {
@@ -255,7 +271,7 @@ hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err)
     if (!gpu->asked || gpu->scratch != NULL || (!gpu->left && gpu->ask.status != HPS_DATA_LOSS)) {
         return HPS_OK;
     }
-    size_t size = lookup->rows_bytes;
+    size_t size = lookup->block_bytes;
     hps_block_unref(lookup->block); /* the tier keeps it until it has answered, or for ever */
     lookup->block = hps_block_new(lookup->blocks, size);
     if (lookup->block == NULL) {
@@ -280,6 +296,7 @@ void lookup_gpu_hits(struct hps_lookup *lookup)
     }
     for (uint32_t i = 0; i < gpu->ask.n_parts; i++) {
         gpu->parts[i]->hits = gpu->ask.parts[i].hits;
+        gpu->parts[i]->hits_tier = HPS_TIER_GPU;
     }
 }
 

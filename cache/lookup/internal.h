@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of a look-up share: lookup.c (its course), unique.c (which keys are walked),
- * threshold.c (which parts wait for the stores), rows.c (the rows of a part that is answered),
- * count.c (what is counted), unit.c (updates that come meanwhile) and gpu.c. On the thread that
- * holds the look-up.
+ * What the files of a look-up share: plan.c (what it will do, and where rows go), lookup.c (its
+ * course), unique.c (which keys are walked), threshold.c (which parts wait for the stores), rows.c
+ * (the rows of a part that is answered), bags.c (bags of keys), count.c (what is counted), unit.c
+ * (updates that come meanwhile) and gpu.c. On the thread that holds the look-up.
  */
 #ifndef HPS_CACHE_LOOKUP_INTERNAL_H
 #define HPS_CACHE_LOOKUP_INTERNAL_H
@@ -25,20 +25,36 @@ static inline hps_key lookup_key_at(const struct hps_lookup_part *part, uint32_t
     return key;
 }
 
-/* The type of the answer's rows. */
-static inline enum hps_dtype lookup_output_type(const struct hps_lookup *lookup)
+static inline uint64_t lookup_align_rows(uint64_t bytes)
 {
-    return lookup->output == 0 ? HPS_DTYPE_FP32 : lookup->output;
+    return (bytes + HPS_ROWS_ALIGN - 1) & ~(uint64_t)(HPS_ROWS_ALIGN - 1);
 }
+
+/* ---- plan.c ---------------------------------------------------------------------------------- */
+
+/* As before its walk: nothing has come of it. */
+void lookup_reset_part(struct hps_lookup_part *part);
+/* Where the walk of the part, whose part->rows is set, puts rows that no memory need be had for. */
+void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *part,
+                       struct hps_batch *batch);
+/* What the rows of all of its keys take, as they are stored. */
+uint64_t lookup_gathered_bytes(const struct hps_lookup_part *part);
+/* Before tiers are asked for the parts that are not answered yet: memory for rows that those tiers
+ * do not put into their places. below: tiers below those in memory; at most once for each, until
+ * hps_lookup_release. NO_MEMORY */
+hps_status lookup_gather(struct hps_lookup *lookup, bool below, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* ---- lookup.c -------------------------------------------------------------------------------- */
 
 /* Before any tier is asked; again: nothing happens. */
 void lookup_begin(struct hps_lookup *lookup);
+/* A call of the walk, or of what is done in pieces beside it. */
+struct hps_walk_call lookup_walk_call(const struct hps_lookup *lookup, uint64_t deadline_us);
 
 /* ---- unique.c -------------------------------------------------------------------------------- */
 
-/* Find the unique keys of a part, but for those that the gpu had: its walk and its duplicates.
+/* Find the unique keys of a part, but for its hits: its walk and its duplicates.
  * EXHAUSTED: arena */
 hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
     HPS_MUST_CHECK;
@@ -53,11 +69,23 @@ bool lookup_waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_
 
 /* ---- rows.c ---------------------------------------------------------------------------------- */
 
-/* The part waits for nothing more: all of its rows, and their status. What still misses is queued
- * to be fetched behind the answer, if that is wanted. NOT_FOUND (HPS_UNKNOWN_ERROR: names table and
- * key), EXHAUSTED (arena) */
+/* The part waits for nothing more: the status of its keys, and all of its rows if it has no bags.
+ * What still misses is queued to be fetched behind the answer, if that is wanted. NOT_FOUND
+ * (HPS_UNKNOWN_ERROR: names table and key), EXHAUSTED (arena) */
 hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
                               struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- bags.c ---------------------------------------------------------------------------------- */
+
+/* Before the parts are started: a tier in memory that can adds bags of which it has every key.
+ * EXHAUSTED: arena */
+hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+/* The parts are started: what that tier did is reported in their walks. */
+void lookup_report_pooled(struct hps_lookup *lookup);
+/* All parts are finished: add the bags that are left. helpers: may take pieces; NULL: nobody.
+ * EXHAUSTED (arena), DEADLINE, CANCELLED */
+hps_status lookup_add_bags(struct hps_lookup *lookup, struct hps_pool *helpers,
+                           struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- count.c --------------------------------------------------------------------------------- */
 
@@ -84,6 +112,9 @@ hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struc
 bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
 /* The same, and the device has answered for it. */
 bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
+/* What asking it for misses of the part takes at most; 0: it is not asked so. */
+uint64_t lookup_gpu_scratch_bytes(const struct hps_lookup *lookup,
+                                  const struct hps_lookup_part *part);
 /* When the look-up has begun: lookup->gpu_deadline_us. */
 uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup);
 /* Before the rows block is written: another one, if a gpu that was lost or left may still write to

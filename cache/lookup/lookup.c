@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The course of one look-up: see lookup.h. Its steps in their order; unique.c finds the keys that
- * are walked, threshold.c says which parts wait for the stores, rows.c finishes the rows of a part,
- * and count.c counts what was done. On the thread that holds the look-up.
+ * The course of one look-up: see lookup.h. Its steps in their order; plan.c says where rows go,
+ * unique.c finds the keys that are walked, threshold.c says which parts wait for the stores, rows.c
+ * finishes the rows of a part, bags.c adds those of bags, and count.c counts what was done. On the
+ * thread that holds the look-up.
  */
 #include "cache/lookup/lookup.h"
 
@@ -11,79 +12,15 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/dtype.h"
 #include "cache/lookup/internal.h"
 #include "cache/update/update.h"
-
-/* ---- plan ------------------------------------------------------------------------------------ */
-
-static uint64_t align_rows(uint64_t bytes)
-{
-    return (bytes + HPS_ROWS_ALIGN - 1) & ~(uint64_t)(HPS_ROWS_ALIGN - 1);
-}
-
-/* Once, so that a change meanwhile does not split the look-up. */
-static void choose_policies(struct hps_lookup *lookup)
-{
-    if (lookup->miss_policy == HPS_MISS_MODEL) {
-        lookup->miss_policy = atomic_load(&lookup->version->miss_policy);
-    }
-    if (lookup->unknown_policy == HPS_UNKNOWN_MODEL) {
-        lookup->unknown_policy = atomic_load(&lookup->version->unknown_policy);
-    }
-}
-
-static void reset_part(struct hps_lookup_part *part)
-{
-    part->rows = NULL;
-    part->n_unique = 0;
-    part->n_defaulted = 0;
-    part->n_unknown = 0;
-    part->key_status = NULL;
-    part->finished = false;
-    part->waits_for_gpu = false;
-    part->hits = NULL;
-}
-
-hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
-{
-    uint64_t total = 0;
-    uint64_t n_keys = 0;
-
-    choose_policies(lookup);
-    for (uint32_t i = 0; i < lookup->n_parts; i++) {
-        struct hps_lookup_part *part = &lookup->parts[i];
-        uint64_t out_bytes = hps_dtype_row_bytes(lookup_output_type(lookup), part->table->dim);
-        uint64_t wider = out_bytes > part->table->row_bytes ? out_bytes : part->table->row_bytes;
-        uint64_t room;
-
-        if (out_bytes > UINT32_MAX || __builtin_mul_overflow(wider, part->n_keys, &room) ||
-            room > UINT64_MAX / 4 || total > UINT64_MAX / 4) {
-            return hps_error_set(err, HPS_RANGE, "table '%s': %u rows of %" PRIu64 " bytes",
-                                 part->table->name, part->n_keys, wider);
-        }
-        part->row_bytes = (uint32_t)out_bytes;
-        part->rows_bytes = out_bytes * part->n_keys;
-        part->rows_offset = total;
-        reset_part(part);
-        total += align_rows(room);
-        n_keys += part->n_keys;
-    }
-    lookup->rows_bytes = total;
-    lookup->n_keys = n_keys;
-    lookup->n_reread = 0;
-    lookup->begun = false;
-    lookup->torn = false;
-    lookup->gpu.asked = false;
-    lookup->gpu.left = false;
-    return HPS_OK;
-}
 
 void hps_lookup_again(struct hps_lookup *lookup)
 {
     HPS_ASSERT(!lookup->gpu.asked);
+    hps_lookup_release(lookup);
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
-        reset_part(&lookup->parts[i]);
+        lookup_reset_part(&lookup->parts[i]);
     }
     memset(lookup->tier_us, 0, sizeof(lookup->tier_us));
     lookup->others_us = 0;
@@ -94,7 +31,7 @@ void hps_lookup_again(struct hps_lookup *lookup)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t deadline_us)
+struct hps_walk_call lookup_walk_call(const struct hps_lookup *lookup, uint64_t deadline_us)
 {
     return (struct hps_walk_call){.purpose = HPS_WALK_ANSWER,
                                   .scratch = lookup->scratch,
@@ -105,12 +42,19 @@ static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t 
                                   .exact = lookup->unit};
 }
 
-/* Once per look-up (or try of one), however it ended. */
-static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
+/* Once per look-up (or try of one), however it ended. helpers: see lookup_add_bags */
+static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct hps_pool *helpers,
+                           struct hps_error *err)
 {
     bool tier_asked[HPS_TIER_COUNT] = {false};
 
     status = lookup_check_unit(lookup, status, err);
+    if (status == HPS_OK && lookup->n_pooled > 0) {
+        status = lookup_add_bags(lookup, helpers, err);
+    }
+    if (!lookup->torn) { /* else its rows may be read again before they are added */
+        hps_lookup_release(lookup);
+    }
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was begun */
             lookup_count_part(lookup, &lookup->parts[i], tier_asked);
@@ -145,7 +89,7 @@ static hps_status start_parts(struct hps_lookup *lookup, struct hps_error *err)
 {
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        if (part->n_keys == 0) {
+        if (part->n_rows == 0) {
             part->finished = true;
             continue;
         }
@@ -191,9 +135,9 @@ static hps_status finish_ready(struct hps_lookup *lookup, bool *out_done, struct
     return HPS_OK;
 }
 
-/* The step has ended: it may have been the last one. */
-static hps_status end_step(struct hps_lookup *lookup, hps_status status, bool *out_done,
-                           struct hps_error *err)
+/* The step has ended: it may have been the last one. helpers: see lookup_add_bags */
+static hps_status end_step(struct hps_lookup *lookup, hps_status status, struct hps_pool *helpers,
+                           bool *out_done, struct hps_error *err)
 {
     bool done = false;
 
@@ -201,7 +145,7 @@ static hps_status end_step(struct hps_lookup *lookup, hps_status status, bool *o
         status = finish_ready(lookup, &done, err);
     }
     if (status != HPS_OK || done) {
-        status = conclude(lookup, status, err);
+        status = conclude(lookup, status, helpers, err);
     }
     if (status == HPS_OK) {
         *out_done = done;
@@ -211,7 +155,7 @@ static hps_status end_step(struct hps_lookup *lookup, hps_status status, bool *o
 
 hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
 {
-    struct hps_walk_call call = walk_call(lookup, lookup->deadline_us);
+    struct hps_walk_call call = lookup_walk_call(lookup, lookup->deadline_us);
     struct hps_walk *first = NULL;
 
     HPS_ASSERT(lookup->rows != NULL || lookup->rows_bytes == 0);
@@ -220,25 +164,30 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
     hps_status status = lookup_gpu_block(lookup, err);
     if (status == HPS_OK) {
         lookup_gpu_hits(lookup);
+        status = lookup->n_pooled > 0 ? lookup_pool_bags(lookup, err) : HPS_OK;
+    }
+    if (status == HPS_OK) {
         status = start_parts(lookup, err);
     }
     if (status == HPS_OK) {
         lookup_gpu_take(lookup);
+        lookup_report_pooled(lookup);
         first = link_walks(lookup);
+        status = lookup_gather(lookup, false, err);
     }
-    if (first != NULL) {
+    if (status == HPS_OK && first != NULL) {
         status = hps_walk_memory(first, &call, err);
     }
     if (status == HPS_OK) {
         lookup_gpu_offer(lookup);
     }
-    return end_step(lookup, status, out_done, err);
+    return end_step(lookup, status, lookup->helpers, out_done, err);
 }
 
 hps_status hps_lookup_run_gpu(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
 {
     lookup_gpu_take(lookup);
-    return end_step(lookup, HPS_OK, out_done, err);
+    return end_step(lookup, HPS_OK, NULL, out_done, err);
 }
 
 hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *err)
@@ -250,12 +199,12 @@ hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *
             status = lookup_finish_part(lookup, &lookup->parts[i], err);
         }
     }
-    return conclude(lookup, status, err);
+    return conclude(lookup, status, NULL, err);
 }
 
 void hps_lookup_abandon(struct hps_lookup *lookup)
 {
-    hps_ignore(conclude(lookup, HPS_CANCELLED, NULL));
+    hps_ignore(conclude(lookup, HPS_CANCELLED, NULL, NULL));
     lookup_gpu_forget(lookup);
 }
 
@@ -264,20 +213,21 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
     struct hps_walk *first = link_walks(lookup);
     uint64_t deadline_us = lookup->deadline_us;
     bool wait = lookup->miss_policy == HPS_MISS_WAIT;
-    hps_status status = HPS_OK;
+    hps_status status = lookup_gather(lookup, true, err);
 
     if (wait && (deadline_us == 0 || lookup->wait_deadline_us < deadline_us)) {
         deadline_us = lookup->wait_deadline_us;
     } else {
         wait = false; /* the request's own deadline comes first, and fails it */
     }
-    if (first != NULL) {
-        struct hps_walk_call call = walk_call(lookup, deadline_us);
+    if (status == HPS_OK && first != NULL) {
+        struct hps_walk_call call = lookup_walk_call(lookup, deadline_us);
         status = hps_walk_rest(first, &call, err);
         lookup->ahead = status == HPS_ABORTED;
     }
     if (status == HPS_DEADLINE && wait) {
         status = HPS_OK;
     }
-    return status == HPS_OK ? hps_lookup_run_defaults(lookup, err) : conclude(lookup, status, err);
+    return status == HPS_OK ? hps_lookup_run_defaults(lookup, err)
+                            : conclude(lookup, status, NULL, err);
 }

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The life of one look-up, free of any transport: unique keys of each part, the walk down the
- * tiers, default rows for what is missing, conversion to the asked type, and duplicates filled in.
- * Rows are written once, where they will be sent from. A look-up belongs to one thread at a time: a
- * loop runs the memory tiers, a worker what may block.
+ * tiers, default rows for what is missing, duplicates filled in, and bags added. A look-up belongs
+ * to one thread at a time: a loop runs the memory tiers, a worker what may block.
+ *
+ * How the rows of a part come to where they are sent from (enum hps_part_form):
+ *
+ *     stored   the answer wants them as they are stored, table by table: each tier writes there
+ *     shaped   it wants another type, or one matrix: a tier that can (HPS_STORE_SHAPES) writes
+ *              there; what others have is *gathered* as stored, and converted when all is there
+ *     pooled   it wants one row for each bag of keys: a tier in memory adds the rows of bags that
+ *              it has whole (backends/store_pool.h); those of others are gathered and added then
  *
  *     plan ─▶ take_block, or the caller's rows ─▶ (gpu) ─▶ run_memory ─┬─▶ done
  *         ┌────────────────────────────────────────────────────────┘
@@ -24,6 +31,7 @@
 #define HPS_CACHE_LOOKUP_LOOKUP_H
 
 #include "base/arena.h"
+#include "base/row_sum.h"
 #include "cache/gpu/tier.h"
 #include "cache/lookup/insertion.h"
 #include "cache/lookup/tiers.h"
@@ -33,6 +41,7 @@ enum {
     HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024, /* HPS_LOOKUP_PATH_AUTO: rows of a part, as stored */
     HPS_LOOKUP_GPU_WAIT_US = 1000 * 1000,    /* of WAIT and MEMORY_ONLY without wait_us_max */
     HPS_LOOKUP_REREADS_MAX = 4,              /* beside updates, before they are held back */
+    HPS_LOOKUP_GATHERED_MAX = 2              /* blocks; of memory tiers, and of those below */
 };
 
 /* Reasons of tier_errors_total and insertion_dropped_total. */
@@ -66,6 +75,15 @@ enum hps_lookup_path {
     HPS_LOOKUP_PATH_HOST
 };
 
+/* How the rows of an answer lie. */
+enum hps_row_layout {                           /* numbers of hps.v1.RowLayout */
+                      HPS_LAYOUT_PER_TABLE = 1, /* those of each part by themselves; also 0 */
+                      HPS_LAYOUT_CONCAT = 2 /* one matrix: row i has those of all parts, in order */
+};
+
+/* How the rows of a part come to their places: see above. */
+enum hps_part_form { HPS_PART_STORED, HPS_PART_SHAPED, HPS_PART_POOLED };
+
 /* A key sent before: its row is that of keys[first]. */
 struct hps_duplicate {
     uint32_t index;
@@ -78,28 +96,48 @@ struct hps_lookup_part {
     const struct hps_table *table;
     const uint8_t *keys; /* [n_keys] int64 LE, any alignment, borrowed */
     uint32_t n_keys;
+    enum hps_pooling pooling; /* 0 or NONE: a row for each key, and the next fields are not used */
+    uint32_t n_bags;
+    const uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]): from 0,
+                                never falling, to n_keys; borrowed */
+    const uint8_t *weights;  /* [n_keys] float LE, any alignment, borrowed; NULL: all are 1 */
 
     /* by plan */
-    uint32_t row_bytes;   /* of a row of the answer */
-    uint64_t rows_bytes;  /* n_keys * row_bytes */
-    uint64_t rows_offset; /* from lookup->rows, a multiple of HPS_ROWS_ALIGN */
+    enum hps_part_form form;
+    uint32_t n_rows;          /* of the answer: bags, or keys */
+    enum hps_dtype out_dtype; /* of its rows; with RAW that of the table */
+    uint32_t row_bytes;       /* of one of them: dim values */
+    uint64_t stride;          /* bytes from one to the next */
+    uint64_t column;          /* CONCAT: values before it in a row of the matrix; else 0 */
+    uint64_t rows_bytes;      /* n_rows * row_bytes */
+    uint64_t rows_offset;     /* from lookup->rows; PER_TABLE: a multiple of HPS_ROWS_ALIGN */
 
     /* out */
-    uint8_t *rows;       /* [n_keys][row_bytes] */
+    uint8_t *rows;       /* row i of the answer at rows + i * stride; NULL: there is none */
     uint8_t *key_status; /* [n_keys] enum hps_key_status, NULL: all found */
-    /* Of keys as sent that the gpu was asked for first and had: bit i % 32 of word i / 32. Nobody
-     * looks for duplicates among them, and their rows are where they belong. NULL: none */
+    /* Of keys as sent that one tier had before the walk: the gpu, which was asked for all of them
+     * first, or the host map, of bags that it had whole. Bit i % 32 of word i / 32. Nobody looks
+     * for duplicates among them. NULL: none */
     const uint32_t *hits;
+    enum hps_tier_kind hits_tier;
     uint32_t n_unique;    /* keys that are walked, and those of `hits` */
     uint32_t n_defaulted; /* of keys as sent */
     uint32_t n_unknown;
+    uint32_t
+        n_whole_bags; /* POOLED: that a tier added, all of whose keys it had, or no key at all */
     struct hps_duplicate *duplicates; /* [n_keys - n_unique], index ascending; of walked keys */
     struct hps_walk walk;             /* what each tier did, and which keys it answered */
     bool finished;
     bool waits_for_gpu; /* its misses in memory are to be asked of the gpu */
+
+    /* the look-up's own */
+    uint32_t *whole;   /* POOLED: bags that are in their places, as struct hps_bags; NULL: none */
+    uint8_t *gathered; /* the row of key i, as stored, at gathered + i * table->row_bytes; NULL */
+    uint64_t tail_offset; /* SHAPED: from lookup->rows, where they are gathered if the gpu is asked
+                             first; 0: it is not */
 };
 
-/* The gpu had key i, as sent. */
+/* part->hits_tier had key i, as sent, before the walk. */
 static inline bool hps_lookup_part_hit(const struct hps_lookup_part *part, uint32_t i)
 {
     return part->hits != NULL && (part->hits[i / 32] >> i % 32 & 1) != 0;
@@ -126,8 +164,9 @@ struct hps_lookup {
     uint32_t n_parts;
     enum hps_miss_policy miss_policy; /* plan puts the version's own in place of 0, here and next */
     enum hps_unknown_policy unknown_policy;
-    enum hps_dtype output; /* 0: FP32 */
-    bool unit;             /* of a batch of updates all rows or none */
+    enum hps_dtype output;      /* FP32 (also 0), FP16, BF16; RAW: as stored, PER_TABLE, no bags */
+    enum hps_row_layout layout; /* CONCAT: all parts have the same number of rows */
+    bool unit;                  /* of a batch of updates all rows or none */
     bool rereads; /* it reads rows again for another one, which looks after its unit itself */
     uint32_t wait_us_max;               /* HPS_MISS_WAIT; for the gpu also HPS_MISS_MEMORY_ONLY */
     uint64_t deadline_us;               /* 0 = none */
@@ -144,13 +183,20 @@ struct hps_lookup {
      * device that was lost, or left, may still write to it. */
     struct hps_block_pool *blocks;
     struct hps_block *block;
+    size_t block_bytes; /* of it, that are used */
     /* The gpu has answered, and the look-up is the caller's again. On the tier's thread; must be
      * quick: hand over. */
     void (*gpu_done)(struct hps_lookup *lookup);
 
     /* by plan */
     uint64_t n_keys;
+    uint32_t n_shaped;   /* parts of that form, */
+    uint32_t n_pooled;   /* and of that one */
+    bool memory_shapes;  /* there are some SHAPED, and every tier in memory puts rows into shape */
     uint64_t rows_bytes; /* that the caller must provide at `rows`, aligned to HPS_ROWS_ALIGN */
+    uint64_t matrix_bytes; /* CONCAT: of the matrix at `rows`, [n_rows][matrix_dim]; else 0, */
+    uint64_t matrix_dim;   /* as this, the sum of all dims, */
+    uint32_t n_rows;       /* and this, of any part */
 
     uint8_t *rows; /* in, after plan */
 
@@ -159,6 +205,7 @@ struct hps_lookup {
     int64_t event_time_ms;    /* newest event time of the batches up to it; 0: none */
     uint64_t tier_us[HPS_TIER_COUNT];
     uint64_t others_us; /* waiting for rows that other look-ups were fetching already */
+    uint64_t pooled_us; /* adding bags where their rows lie, of all parts; reported of the first */
     uint32_t *set;      /* [set_size] of the dedupe, shared by all parts */
     uint32_t set_size;
     uint64_t wait_deadline_us;
@@ -169,19 +216,24 @@ struct hps_lookup {
     bool torn;  /* ABORTED with all its rows, of which updates have changed some meanwhile */
     bool ahead; /* ABORTED for rows of updates that this version does not have yet, and no others */
     struct hps_lookup_gpu gpu;
+    struct hps_block *gathered[HPS_LOOKUP_GATHERED_MAX]; /* rows of parts; until they are used */
 };
 
-/* Sizes and places of the rows. Rows that change type need room for the wider of both types, so
- * rows_bytes may be more than what is sent.
- * error   RANGE: the sizes do not fit 64 bits
+/* Sizes and places of the rows.
+ * error   RANGE: the sizes do not fit
  */
 hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
 /* A block of lookup->blocks for the rows: where a device can write to it, if the gpu is to be asked
- * first and there is room. NO_MEMORY */
+ * first and there is room; behind them is room for what it has of parts that are SHAPED. NO_MEMORY
+ */
 hps_status hps_lookup_take_block(struct hps_lookup *lookup) HPS_MUST_CHECK;
-/* What asking the gpu for the misses of parts takes at most, beside the rows. After plan. */
+/* Memory that the look-up takes at most beside the rows: where rows are gathered, and where those
+ * go that the gpu is asked for after the memory tiers. After plan. */
 uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup);
+/* Nobody does anything with the look-up any more but send its rows: give back what it has gathered,
+ * which a look-up that was torn, and not read again, still holds. Again: nothing happens. */
+void hps_lookup_release(struct hps_lookup *lookup);
 
 /* Ask the gpu, if that comes next: before the memory tiers for parts that want it first, after them
  * for the misses of the others. True: from now on the look-up is the gpu's, until gpu_done.

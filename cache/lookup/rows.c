@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The rows of a part, once its tiers have answered or are not waited for any longer: default rows
- * and the status of keys that were not found, the type that was asked for, and the duplicates. On
- * the thread that holds the look-up.
+ * and the status of keys that were not found, rows that were gathered, and the duplicates. Bags are
+ * added later (bags.c). On the thread that holds the look-up.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -23,24 +23,43 @@ static void count_status(struct hps_lookup_part *part, uint8_t status)
     part->n_defaulted += status == HPS_KEY_DEFAULTED ? 1 : 0;
 }
 
-/* Default rows and status of keys [begin, end) of the batch, none of which was found. */
-static void put_default_range(struct hps_lookup_part *part, uint32_t begin, uint32_t end,
-                              uint8_t status, bool zero)
+/* The row of the answer that stands for keys that were not found. NULL: no memory */
+static const uint8_t *row_for_missing(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                                      bool zero)
 {
-    const struct hps_batch *batch = &part->walk.batch;
     const struct hps_table *table = part->table;
 
-    for (uint32_t i = begin; i < end; i++) {
-        uint8_t *row = batch->rows + (size_t)batch->slots[i] * table->row_bytes;
+    if (!zero && part->out_dtype == table->dtype) {
+        return table->default_row;
+    }
+    uint8_t *row = hps_arena_calloc(lookup->arena, 1, part->row_bytes);
+    if (row != NULL && !zero) {
+        hps_row_convert(row, part->out_dtype, table->default_row, table->dtype, table->dim);
+    }
+    return row;
+}
 
-        if (zero) {
-            memset(row, 0, table->row_bytes);
-        } else {
-            memcpy(row, table->default_row, table->row_bytes);
+/* Rows and status of keys [begin, end) of the batch, none of which was found. EXHAUSTED */
+static hps_status put_missing(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                              uint32_t begin, uint32_t end, uint8_t status, bool zero)
+{
+    const uint32_t *slots = part->walk.batch.slots;
+    const uint8_t *row = NULL;
+
+    if (begin < end && part->form != HPS_PART_POOLED) {
+        row = row_for_missing(lookup, part, zero);
+        if (row == NULL) {
+            return HPS_EXHAUSTED;
         }
-        part->key_status[batch->slots[i]] = status;
+    }
+    for (uint32_t i = begin; i < end; i++) {
+        if (row != NULL) {
+            memcpy(part->rows + slots[i] * part->stride, row, part->row_bytes);
+        }
+        part->key_status[slots[i]] = status;
         count_status(part, status);
     }
+    return HPS_OK;
 }
 
 /* The same for all keys that were not found. */
@@ -57,15 +76,20 @@ static hps_status put_defaults(struct hps_lookup *lookup, struct hps_lookup_part
         return hps_error_set(err, HPS_NOT_FOUND, "table '%s': unknown key %" PRId64,
                              part->table->name, (int64_t)part->walk.batch.keys[n_missing]);
     }
+    hps_status status = HPS_EXHAUSTED;
     part->key_status = hps_arena_alloc(lookup->arena, part->n_keys);
-    if (part->key_status == NULL) {
-        return hps_error_set(err, HPS_EXHAUSTED, "table '%s': no memory for the status of %u keys",
+    if (part->key_status != NULL) {
+        memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
+        status = put_missing(lookup, part, 0, n_missing, HPS_KEY_DEFAULTED, false);
+    }
+    if (status == HPS_OK) {
+        status = put_missing(lookup, part, n_missing, n_missing + n_absent, HPS_KEY_UNKNOWN,
+                             lookup->unknown_policy == HPS_UNKNOWN_ZERO);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "table '%s': no memory for the status of %u keys",
                              part->table->name, part->n_keys);
     }
-    memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
-    put_default_range(part, 0, n_missing, HPS_KEY_DEFAULTED, false);
-    put_default_range(part, n_missing, n_missing + n_absent, HPS_KEY_UNKNOWN,
-                      lookup->unknown_policy == HPS_UNKNOWN_ZERO);
     for (uint32_t d = 0; d < n_duplicates(part); d++) {
         const struct hps_duplicate *duplicate = &part->duplicates[d];
         part->key_status[duplicate->index] = part->key_status[duplicate->first];
@@ -74,35 +98,59 @@ static hps_status put_defaults(struct hps_lookup *lookup, struct hps_lookup_part
     return HPS_OK;
 }
 
-static void convert_row(const struct hps_lookup *lookup, struct hps_lookup_part *part, size_t i)
+/* Rows of keys [begin, begin + n) of the batch, as they are stored, to their places. */
+static void shape_rows(struct hps_lookup_part *part, uint32_t begin, uint32_t n)
 {
     const struct hps_table *table = part->table;
+    const uint32_t *slots = part->walk.batch.slots + begin;
+    hps_row_convert_fn convert = hps_row_converter(part->out_dtype, table->dtype, false);
 
-    hps_dtype_convert(part->rows + i * part->row_bytes, lookup_output_type(lookup),
-                      part->rows + i * table->row_bytes, table->dtype, table->dim);
+    HPS_ASSERT(n == 0 || part->gathered != NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        convert(part->rows + slots[i] * part->stride,
+                part->gathered + (size_t)slots[i] * table->row_bytes, table->dim);
+    }
 }
 
-/* Change the type of all rows but duplicates, in place: from the last one when rows grow. */
-static void convert_rows(const struct hps_lookup *lookup, struct hps_lookup_part *part)
+/* Those of keys that the gpu had as they were sent. */
+static void shape_hits(struct hps_lookup_part *part)
 {
-    uint32_t n_dup = n_duplicates(part);
+    const struct hps_table *table = part->table;
+    hps_row_convert_fn convert = hps_row_converter(part->out_dtype, table->dtype, false);
 
-    if (part->row_bytes > part->table->row_bytes) {
-        for (uint32_t i = part->n_keys, d = n_dup; i-- > 0;) {
-            if (d > 0 && part->duplicates[d - 1].index == i) {
-                d--;
-            } else {
-                convert_row(lookup, part, i);
-            }
+    for (uint32_t i = 0; i < part->n_keys && part->hits != NULL; i++) {
+        if (hps_lookup_part_hit(part, i)) {
+            convert(part->rows + i * part->stride, part->gathered + (size_t)i * table->row_bytes,
+                    table->dim);
         }
-        return;
     }
-    for (uint32_t i = 0, d = 0; i < part->n_keys; i++) {
-        if (d < n_dup && part->duplicates[d].index == i) {
-            d++;
-        } else {
-            convert_row(lookup, part, i);
+}
+
+/* Rows that were gathered, which are all but those of tiers that put them into shape. */
+static void shape_gathered(const struct hps_lookup *lookup, struct hps_lookup_part *part)
+{
+    const struct hps_walk *walk = &part->walk;
+    bool shaped = walk->batch.shape.rows != NULL;
+    struct hps_tier tiers[HPS_TIERS_MAX];
+    uint32_t n = hps_version_tiers(lookup->version, tiers);
+
+    shape_hits(part);
+    for (uint32_t i = 0; i < n; i++) {
+        bool memory = (tiers[i].caps & (HPS_CAP_ON_DEVICE | HPS_CAP_BLOCKS)) == 0;
+        if (!shaped || !memory) {
+            shape_rows(part, hps_walk_found_begin(walk, tiers[i].kind),
+                       hps_walk_found_n(walk, tiers[i].kind));
         }
+    }
+}
+
+static void copy_duplicates(struct hps_lookup_part *part)
+{
+    for (uint32_t d = 0; d < n_duplicates(part); d++) {
+        const struct hps_duplicate *duplicate = &part->duplicates[d];
+        HPS_DEBUG_ASSERT(duplicate->first < duplicate->index);
+        memcpy(part->rows + duplicate->index * part->stride,
+               part->rows + duplicate->first * part->stride, part->row_bytes);
     }
 }
 
@@ -143,14 +191,11 @@ hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
         return status;
     }
     insert_behind(lookup, part);
-    if (lookup_output_type(lookup) != part->table->dtype) {
-        convert_rows(lookup, part);
+    if (part->form == HPS_PART_SHAPED) {
+        shape_gathered(lookup, part);
     }
-    for (uint32_t d = 0; d < n_duplicates(part); d++) {
-        const struct hps_duplicate *duplicate = &part->duplicates[d];
-        HPS_DEBUG_ASSERT(duplicate->first < duplicate->index);
-        memcpy(part->rows + (size_t)duplicate->index * part->row_bytes,
-               part->rows + (size_t)duplicate->first * part->row_bytes, part->row_bytes);
+    if (part->form != HPS_PART_POOLED) {
+        copy_duplicates(part);
     }
     part->finished = true;
     return HPS_OK;

@@ -32,14 +32,24 @@ bool hps_walk_done(const struct hps_walk *walk)
     return walk->batch.n == 0;
 }
 
-uint32_t hps_walk_found_begin(const struct hps_walk *walk, enum hps_tier_kind kind)
+uint32_t hps_walk_found_n(const struct hps_walk *walk, enum hps_tier_kind kind)
 {
-    uint32_t begin = walk->n_keys + walk->n_found_before;
+    uint32_t n_before = kind == walk->kind_before ? walk->n_found_before : 0;
 
     HPS_ASSERT((unsigned)kind < HPS_TIER_COUNT);
-    for (uint32_t i = 0; i <= kind; i++) {
-        HPS_ASSERT(begin >= walk->reports[i].n_found);
-        begin -= walk->reports[i].n_found;
+    HPS_ASSERT(walk->reports[kind].n_found >= n_before);
+    return walk->reports[kind].n_found - n_before;
+}
+
+uint32_t hps_walk_found_begin(const struct hps_walk *walk, enum hps_tier_kind kind)
+{
+    uint32_t begin = walk->n_keys;
+
+    HPS_ASSERT((unsigned)kind < HPS_TIER_COUNT);
+    for (unsigned i = 0; i <= kind; i++) {
+        uint32_t n = hps_walk_found_n(walk, (enum hps_tier_kind)i);
+        HPS_ASSERT(begin >= n);
+        begin -= n;
     }
     return begin;
 }
@@ -73,7 +83,7 @@ bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_
     return true;
 }
 
-hps_status walk_check_interrupted(const struct hps_walk_call *call)
+hps_status hps_walk_check_interrupted(const struct hps_walk_call *call)
 {
     if (call->cancelled != NULL && call->cancelled(call->cancelled_ctx)) {
         return HPS_CANCELLED;
@@ -84,12 +94,13 @@ hps_status walk_check_interrupted(const struct hps_walk_call *call)
     return HPS_OK;
 }
 
-void hps_walk_found_before(struct hps_walk *walk, uint32_t n)
+void hps_walk_found_before(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n)
 {
     HPS_ASSERT(walk->n_found_before == 0);
     HPS_ASSERT(walk->kind_next == 0);
     walk->n_found_before = n;
-    walk->reports[HPS_TIER_GPU].n_found += n;
+    walk->kind_before = kind;
+    walk->reports[kind].n_found += n;
 }
 
 void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n)
@@ -138,8 +149,9 @@ static void ask_piece(void *ctx, uint32_t i)
         struct hps_batch batch = {.keys = all->keys + piece->lo + lo,
                                   .slots = all->slots + piece->lo + lo,
                                   .rows = all->rows,
-                                  .n = n};
-        piece->status = walk_check_interrupted(pieces->call);
+                                  .n = n,
+                                  .shape = all->shape};
+        piece->status = hps_walk_check_interrupted(pieces->call);
         if (piece->status != HPS_OK) {
             break;
         }

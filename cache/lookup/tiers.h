@@ -62,19 +62,24 @@ struct hps_walk_fetch {
  *
  *     [ missing | in no tier | found by rocksdb | by redis | by host | by the gpu ]
  *     0         batch.n      batch.n + n_absent                                   n_keys
+ *
+ * The row of key i is at batch.rows + slots[i] * row_bytes, as it is stored, but where batch.shape
+ * says if that is wanted and a memory tier that can has found it. batch.rows may be NULL as long as
+ * only such tiers are asked.
  */
 struct hps_walk {
     struct hps_version *version;
     const struct hps_table *table;
     struct hps_batch batch;
-    uint32_t n_keys;          /* of the batch before the walk */
-    uint32_t n_found_before;  /* by the device, of keys as sent, which never were in the batch */
-    uint32_t n_absent;        /* proven to be in no tier */
+    uint32_t n_keys;         /* of the batch before the walk */
+    uint32_t n_found_before; /* by one tier, of keys as sent, which never were in the batch */
+    enum hps_tier_kind kind_before; /* of that tier */
+    uint32_t n_absent;              /* proven to be in no tier */
     uint32_t n_remembered;    /* of them, from an earlier look-up: no blocking tier was asked */
     uint32_t n_shared_absent; /* of them, by a look-up that this one waited for */
     uint32_t kind_next;       /* tiers of the kinds before it have been asked */
     bool recalled;            /* keys known to be absent were sorted out */
-    struct hps_tier_report reports[HPS_TIER_COUNT]; /* by kind; of the device n_found is with
+    struct hps_tier_report reports[HPS_TIER_COUNT]; /* by kind; of kind_before n_found is with
                                                        n_found_before */
     const struct hps_gpu_space *gpu_missed;         /* the device that was asked; NULL: none */
     struct hps_walk *next;                          /* of those given to a step together */
@@ -119,9 +124,9 @@ void hps_walk_init(struct hps_walk *walk, struct hps_version *version,
 /* Nothing is left to ask: all keys are found, or known to be absent. */
 bool hps_walk_done(const struct hps_walk *walk);
 
-/* The device was asked before the walk began, and had n keys, as sent, that are not in the batch.
- */
-void hps_walk_found_before(struct hps_walk *walk, uint32_t n);
+/* The tier of this kind was asked before the walk began, and had n keys, as sent, that are not in
+ * the batch. */
+void hps_walk_found_before(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
 /* The last n missing keys were found by a tier that was asked beside the walk, and their rows are
  * in their places. Between the walk's steps. */
 void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
@@ -158,9 +163,12 @@ bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
                         enum hps_walk_purpose purpose);
 
-/* First index in the batch of the keys found by the tier of this kind; there are reports[kind]
- * .n_found of them (of the device n_found_before less). */
+/* The keys of the batch that were found by the tier of this kind: where they begin, and how many
+ * there are (those found before the walk are not in the batch). */
 uint32_t hps_walk_found_begin(const struct hps_walk *walk, enum hps_tier_kind kind);
+uint32_t hps_walk_found_n(const struct hps_walk *walk, enum hps_tier_kind kind);
+/* Between two calls of a store. error: DEADLINE, CANCELLED. Any thread. */
+hps_status hps_walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
 
 /* Offer the device of the version what the memory tiers have found, but for rows that an update has
  * changed since `since` (hps_stamps_now, before they were asked). Only copies; never waits. A

@@ -174,7 +174,7 @@ hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
             break;
         }
         *out_failed = group.walks[0];
-        status = walk_check_interrupted(step->call);
+        status = hps_walk_check_interrupted(step->call);
         if (status == HPS_OK) {
             status = ask_group(&group, asked, step->call, out_refused);
         } else {

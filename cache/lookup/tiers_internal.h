@@ -30,9 +30,6 @@ static inline bool walk_asks(const struct walk_step *step, const struct hps_tier
            (step->call->unasked & hps_tier_bit(tier->kind)) == 0;
 }
 
-/* Between two calls of a store. error: DEADLINE, CANCELLED. thread: the helpers' as well */
-hps_status walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
-
 /* ---- ranges of the batch: see struct hps_walk ------------------------------------------------ */
 
 /* Run per key, hence here: exchange keys a and b, indices in the batch. */
@@ -82,8 +79,9 @@ static inline uint32_t walk_settle_found(struct hps_walk *walk, enum hps_tier_ki
     walk->batch.n = at;
     at += walk->n_absent;
     for (uint32_t lower = HPS_TIER_COUNT - 1; lower > kind; lower--) {
-        walk_swap_ranges(&walk->batch, at, n, walk->reports[lower].n_found);
-        at += walk->reports[lower].n_found;
+        uint32_t n_lower = hps_walk_found_n(walk, (enum hps_tier_kind)lower);
+        walk_swap_ranges(&walk->batch, at, n, n_lower);
+        at += n_lower;
     }
     walk->reports[kind].n_found += n;
     return at;

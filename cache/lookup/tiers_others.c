@@ -122,7 +122,7 @@ hps_status walk_await_others(struct walk_step *step, struct hps_error *err)
     hps_status status = HPS_OK;
 
     while (status == HPS_OK && !hps_flight_wait(&step->trip, wait_us(step->call))) {
-        status = walk_check_interrupted(step->call);
+        status = hps_walk_check_interrupted(step->call);
     }
     step->first->wait_us += hps_clock_us() - start_us;
     if (status != HPS_OK) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The unique keys of a part: each is walked once, however often it was sent, and the others are its
- * duplicates. What a gpu that was asked first had is not looked at. On the thread that holds the
+ * duplicates. What a tier had before the walk is not looked at. On the thread that holds the
  * look-up.
  */
 #include "base/assert.h"
@@ -11,7 +11,7 @@
 /* Up to this many keys are compared with each other; beyond it a set is faster. */
 enum { QUADRATIC_KEYS_MAX = 8 };
 
-/* The first key from i on that the gpu did not have. */
+/* The first key from i on that is no hit. */
 static uint32_t next_walked(const struct hps_lookup_part *part, uint32_t i)
 {
     if (part->hits == NULL || i >= part->n_keys) {
@@ -40,7 +40,7 @@ struct dedupe {
     struct hps_lookup *lookup;
     struct hps_lookup_part *part;
     struct hps_batch *batch;
-    uint32_t n; /* that the gpu did not have, as sent */
+    uint32_t n; /* that are no hits, as sent */
     uint32_t n_duplicates;
 };
 
@@ -146,10 +146,9 @@ static hps_status dedupe_many(struct dedupe *dedupe)
     return HPS_OK;
 }
 
-/* Row i of the answer is also where row i of the table's type is fetched to. */
 hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
 {
-    struct hps_batch batch = {.rows = lookup->rows + part->rows_offset};
+    struct hps_batch batch = {0};
     uint32_t n_hits = count_hits(part);
 
     HPS_ASSERT(n_hits <= part->n_keys);
@@ -158,7 +157,8 @@ hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *
     hps_status status = HPS_OK;
 
     part->duplicates = NULL;
-    part->rows = batch.rows;
+    part->rows = lookup->rows + part->rows_offset;
+    lookup_set_places(lookup, part, &batch);
     if (dedupe.n > 0) {
         batch.keys = hps_arena_alloc(lookup->arena, dedupe.n * sizeof(*batch.keys));
         batch.slots = hps_arena_alloc(lookup->arena, dedupe.n * sizeof(*batch.slots));
@@ -171,6 +171,6 @@ hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *
     }
     part->n_unique = n_hits + batch.n;
     hps_walk_init(&part->walk, lookup->version, part->table, &batch);
-    hps_walk_found_before(&part->walk, n_hits);
+    hps_walk_found_before(&part->walk, part->hits_tier, n_hits);
     return status;
 }

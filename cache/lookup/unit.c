@@ -109,12 +109,8 @@ struct again {
     uint32_t part, key; /* of `whole`: where to look next */
 };
 
-static uint64_t wider_row(const struct hps_lookup_part *part)
-{
-    return part->row_bytes > part->table->row_bytes ? part->row_bytes : part->table->row_bytes;
-}
-
-/* An empty look-up with the tables of the whole one. EXHAUSTED: memory */
+/* An empty look-up with the tables of the whole one, for rows as they are stored. EXHAUSTED: memory
+ */
 static hps_status again_clear(struct again *again)
 {
     const struct hps_lookup *whole = again->whole;
@@ -132,7 +128,7 @@ static hps_status again_clear(struct again *again)
         .n_parts = whole->n_parts,
         .miss_policy = whole->miss_policy,
         .unknown_policy = whole->unknown_policy,
-        .output = whole->output,
+        .output = HPS_DTYPE_RAW,
         .unit = true,
         .rereads = true,
         .wait_us_max = (uint32_t)(left_us < UINT32_MAX ? left_us : UINT32_MAX),
@@ -169,7 +165,7 @@ static hps_status collect(struct again *again, uint32_t *out_n)
             if (!has_changed(whole, part, again->key)) {
                 continue;
             }
-            bytes += wider_row(part);
+            bytes += part->table->row_bytes;
             if (n == AGAIN_KEYS || (n > 0 && bytes > AGAIN_BYTES)) {
                 *out_n = n;
                 return HPS_OK;
@@ -193,9 +189,18 @@ static void set_status(struct hps_lookup_part *part, uint32_t i, uint8_t status)
     part->key_status[i] = status;
 }
 
+/* Rows of bags are added when all have been read. */
 static hps_status put_part(struct hps_lookup *whole, struct hps_lookup_part *part,
                            const struct hps_lookup_part *some, const uint32_t *places)
 {
+    bool pooled = part->form == HPS_PART_POOLED;
+    enum hps_dtype stored = part->table->dtype;
+    enum hps_dtype dtype = pooled ? stored : part->out_dtype;
+    uint64_t stride = pooled ? part->table->row_bytes : part->stride;
+    uint8_t *rows = pooled ? part->gathered : part->rows;
+    hps_row_convert_fn convert = hps_row_converter(dtype, stored, false);
+
+    HPS_ASSERT(rows != NULL);
     if (some->key_status != NULL && part->key_status == NULL) {
         part->key_status = hps_arena_alloc(whole->arena, part->n_keys);
         if (part->key_status == NULL) {
@@ -204,8 +209,7 @@ static hps_status put_part(struct hps_lookup *whole, struct hps_lookup_part *par
         memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
     }
     for (uint32_t i = 0; i < some->n_keys; i++) {
-        memcpy(part->rows + (size_t)places[i] * part->row_bytes,
-               some->rows + (size_t)i * part->row_bytes, part->row_bytes);
+        convert(rows + places[i] * stride, some->rows + i * some->stride, part->table->dim);
         if (part->key_status != NULL) {
             set_status(part, places[i], (uint8_t)key_status(some, i));
         }
@@ -306,6 +310,12 @@ hps_status hps_lookup_reread(struct hps_lookup *lookup, unsigned n_times, struct
     }
     hps_arena_free(again.arena);
     lookup->torn = status == HPS_ABORTED && !lookup->ahead;
+    if (status == HPS_OK && lookup->n_pooled > 0) {
+        status = lookup_add_bags(lookup, NULL, err);
+    }
+    if (!lookup->torn) {
+        hps_lookup_release(lookup);
+    }
     if (status == HPS_OK) {
         lookup_count_end(lookup, true);
     }

@@ -76,6 +76,7 @@ struct reader {
     struct hps_lookup_part parts[N_TABLES];
     uint32_t groups[N_GROUPS], n_groups; /* that it asks for, and their keys */
     hps_key keys[N_KEYS];
+    uint32_t offsets[N_GROUPS + 1]; /* a bag for each group */
     struct hps_update_hold hold;
     atomic_bool answered, ran;
     bool held; /* it was read while updates were held back, with this result */
@@ -200,15 +201,39 @@ static hps_status run_tries(struct reader *reader, struct hps_error *err)
     return status;
 }
 
+static bool is_found(const struct hps_lookup_part *part, uint32_t i)
+{
+    return part->key_status == NULL || part->key_status[i] == HPS_KEY_FOUND;
+}
+
+/* The same of its bag. The words of a row are floats so small that their bits are added when they
+ * are: a number in the low half of each, 0 in the high one. */
+static uint64_t number_of_bag(const struct hps_lookup_part *part, uint32_t group)
+{
+    uint64_t row[ROW_WORDS];
+    uint32_t n_found = 0;
+    memcpy(row, part->rows + group * part->stride, sizeof(row));
+    for (uint32_t i = group * GROUP_KEYS; i < (group + 1) * GROUP_KEYS; i++) {
+        n_found += is_found(part, i) ? 1 : 0;
+    }
+    bool same = (n_found == 0 && row[0] == 0) || (n_found == GROUP_KEYS && row[0] % n_found == 0);
+    for (unsigned w = 1; w < ROW_WORDS; w++) {
+        same = same && row[w] == row[0];
+    }
+    return same ? row[0] / GROUP_KEYS : UINT64_MAX;
+}
+
 /* The number in the rows of a group; 0: the keys are not there, UINT64_MAX: not all the same. */
 static uint64_t number_of(const struct hps_lookup_part *part, uint32_t group)
 {
     uint64_t number = 0;
+    if (part->form == HPS_PART_POOLED) {
+        return number_of_bag(part, group);
+    }
     for (uint32_t i = group * GROUP_KEYS; i < (group + 1) * GROUP_KEYS; i++) {
         uint64_t row[ROW_WORDS] = {0};
-        bool found = part->key_status == NULL || part->key_status[i] == HPS_KEY_FOUND;
-        if (found) {
-            memcpy(row, part->rows + i * sizeof(row), sizeof(row));
+        if (is_found(part, i)) {
+            memcpy(row, part->rows + i * part->stride, sizeof(row));
         }
         bool same = i == group * GROUP_KEYS || row[0] == number;
         for (unsigned w = 1; w < ROW_WORDS; w++) {
@@ -305,7 +330,22 @@ static void draw_groups(struct reader *reader)
         for (uint32_t i = 0; i < GROUP_KEYS; i++) {
             reader->keys[g * GROUP_KEYS + i] = reader->groups[g] * GROUP_KEYS + i;
         }
+        reader->offsets[g + 1] = (g + 1) * GROUP_KEYS;
     }
+}
+
+/* Row by row, as they are stored or in one matrix; or a bag for each group, of some tables or all.
+ */
+static void draw_form(struct reader *reader)
+{
+    unsigned form = (unsigned)(draw(&reader->seed) % 4);
+    for (uint32_t t = 0; t < N_TABLES && form >= 2; t++) {
+        bool pooled = form == 3 || draw(&reader->seed) % 2 == 0;
+        reader->parts[t].pooling = pooled ? HPS_POOLING_SUM : HPS_POOLING_NONE;
+        reader->parts[t].n_bags = reader->n_groups;
+        reader->parts[t].offsets = reader->offsets;
+    }
+    reader->lookup.layout = form % 2 == 1 ? HPS_LAYOUT_CONCAT : HPS_LAYOUT_PER_TABLE;
 }
 
 static void look_up(struct reader *reader)
@@ -330,6 +370,7 @@ static void look_up(struct reader *reader)
                                   .path = (enum hps_lookup_path)(draw(&reader->seed) % 3),
                                   .blocks = race->blocks,
                                   .gpu_done = on_answered};
+    draw_form(reader);
     reader->outlasted = false;
     uint64_t floor = hps_update_sequence(race->version);
     hps_status status = hps_lookup_plan(lookup, &err);
@@ -348,6 +389,7 @@ static void look_up(struct reader *reader)
         check(reader, floor);
         atomic_fetch_add(&race->n_answers, 1);
     }
+    hps_lookup_release(lookup);
     hps_block_unref(lookup->block);
 }
 

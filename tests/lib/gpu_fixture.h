@@ -11,6 +11,7 @@
 
 enum {
     GPU_FIXTURE_ROWS = 2000,
+    GPU_FIXTURE_TABLES_MAX = 8,
     GPU_FIXTURE_SLAB = 8 << 20,
     GPU_FIXTURE_STALL_US = 600 * 1000 * 1000
 };
@@ -21,12 +22,12 @@ struct gpu_fixture {
     struct hps_gpu_space *space;
 };
 
-/* cached[i]: of table i are any rows cached. The device is slow under sanitizers, but never lost
- * for that. */
+/* cached[i]: of table i are any rows cached; NULL: of all of them. The device is slow under
+ * sanitizers, but never lost for that. */
 static inline void gpu_fixture_open(struct gpu_fixture *gpu, struct hps_version *version,
                                     const bool *cached)
 {
-    struct hps_gpu_share shares[FIXTURE_TABLES];
+    struct hps_gpu_share shares[GPU_FIXTURE_TABLES_MAX];
     struct hps_error err;
 
     gpu->blocks = hps_block_pool_new(0);
@@ -44,9 +45,11 @@ static inline void gpu_fixture_open(struct gpu_fixture *gpu, struct hps_version 
                                                  .stall_us_max = GPU_FIXTURE_STALL_US};
     status = hps_gpu_tier_open(&options, &gpu->tier, &err);
     HPS_ASSERT(status == HPS_OK);
-    for (uint32_t i = 0; i < FIXTURE_TABLES; i++) {
+    HPS_ASSERT(version->n_tables <= GPU_FIXTURE_TABLES_MAX);
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        bool any = cached == NULL || cached[i];
         shares[i] = (struct hps_gpu_share){.n_rows = GPU_FIXTURE_ROWS,
-                                           .n_rows_cached = cached[i] ? GPU_FIXTURE_ROWS : 0};
+                                           .n_rows_cached = any ? GPU_FIXTURE_ROWS : 0};
     }
     const struct hps_gpu_space_options space = {.model = version->model,
                                                 .number = version->number,

@@ -204,7 +204,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "cache/gpu/lookup.c": "test_tier.c",
     "cache/gpu/space.c": "test_tier.c",
     "cache/lookup/unique.c": "test_lookup.c, against a dictionary, and test_gpu.c",
-    "cache/lookup/rows.c": "test_lookup.c: policies, types, unknown keys",
+    "cache/lookup/rows.c": "test_lookup.c: policies, types, unknown keys; test_bags.c: every form of answer",
     "cache/lookup/count.c": "test_lookup.c, test_insertion.c, test_gpu.c, and test_warmup.c: hot keys",
     "cache/lookup/tiers_blocking.c": "test_tiers.c and test_walk_together.c",
     "cache/lookup/tiers_upward.c": "test_tiers.c, test_walk_together.c and test_backfill.c",
