@@ -76,7 +76,7 @@ static hps_status load_rows(struct world *world, struct hps_error *err)
     for (uint32_t at = 0; at < N_ROWS && status == HPS_OK; at += LOAD_ROWS) {
         for (uint32_t i = 0; i < LOAD_ROWS; i++) {
             keys[i] = at + i;
-            hps_rowgen_row(1, 0, keys[i], DIM, HPS_DTYPE_FP32, world->rows + i * ROW_BYTES);
+            hps_rowgen_row(1, 0, keys[i], DIM, world->rows + i * ROW_BYTES);
         }
         status =
             ops->bulk->add(load, &world->version->tables[0], keys, world->rows, LOAD_ROWS, err);

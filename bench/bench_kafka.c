@@ -495,7 +495,7 @@ static hps_status open_world(struct world *world, bool with_host_map, uint32_t d
     char line[256];
 
     for (uint32_t i = 0; i < POOL_ROWS; i++) {
-        hps_rowgen_row(9, 0, i, dim, HPS_DTYPE_FP32, world->pool + (size_t)i * dim * 4);
+        hps_rowgen_row(9, 0, i, dim, world->pool + (size_t)i * dim * 4);
     }
     hps_buf_init(&world->request, REPLY_BYTES_MAX);
     hps_buf_init(&world->reply, REPLY_BYTES_MAX);

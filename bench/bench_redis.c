@@ -316,7 +316,7 @@ static hps_status verify(struct world *world, enum way way, uint32_t n, struct h
     memset(world->rows, 0, (size_t)n * ROW_BYTES);
     hps_status status = look_up(world, way, keys, n, err);
     for (uint32_t i = 0; status == HPS_OK && i < n; i++) {
-        hps_rowgen_row(SEED, 0, keys[i], DIM, HPS_DTYPE_FP32, row);
+        hps_rowgen_row(SEED, 0, keys[i], DIM, row);
         if (memcmp(row, world->rows + (size_t)i * ROW_BYTES, ROW_BYTES) != 0) {
             status = hps_error_set(err, HPS_DATA_LOSS, "%s: a wrong row", way_names[way]);
         }
@@ -486,8 +486,7 @@ static hps_status fill(struct world *world, struct hps_error *err)
     for (hps_key first = 0; status == HPS_OK && first < N_ROWS; first += PIECE) {
         for (uint32_t i = 0; i < PIECE; i++) {
             world->keys[i] = first + i;
-            hps_rowgen_row(SEED, 0, first + i, DIM, HPS_DTYPE_FP32,
-                           world->rows + (size_t)i * ROW_BYTES);
+            hps_rowgen_row(SEED, 0, first + i, DIM, world->rows + (size_t)i * ROW_BYTES);
         }
         status = ops->bulk->add(load, &table, world->keys, world->rows, PIECE, err);
         for (int k = 0; status == HPS_OK && k < 2; k++) {

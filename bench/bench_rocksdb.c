@@ -68,7 +68,7 @@ static bool rows_make(void)
     }
     for (uint64_t i = 0; i < N_ROWS; i++) {
         keys_sorted[i] = i;
-        hps_rowgen_row(1, 0, i, DIM, HPS_DTYPE_FP32, rows_sorted + i * ROW_BYTES);
+        hps_rowgen_row(1, 0, i, DIM, rows_sorted + i * ROW_BYTES);
     }
     for (uint64_t i = 0; i < N_ROWS; i++) {
         keys_shuffled[i] = i * 1000003 % N_ROWS;
@@ -326,7 +326,7 @@ static void check_rows(const struct reads *reads)
     uint8_t expected[WIDE_BYTES];
 
     for (uint32_t i = 0; i < reads->n; i += 97) {
-        hps_rowgen_row(1, 0, reads->keys[i], WIDE_DIM, HPS_DTYPE_FP32, expected);
+        hps_rowgen_row(1, 0, reads->keys[i], WIDE_DIM, expected);
         wrong_rows += memcmp(reads->rows + (size_t)i * WIDE_BYTES, expected, WIDE_BYTES) != 0;
     }
 }
@@ -428,7 +428,7 @@ static hps_status load_wide(struct hps_space *space, const char *flat, struct hp
     for (hps_key key = 0; status == HPS_OK && key < N_WIDE; key += PIECE) {
         for (uint32_t i = 0; i < PIECE; i++) {
             keys[i] = key + i;
-            hps_rowgen_row(1, 0, keys[i], WIDE_DIM, HPS_DTYPE_FP32, rows + (size_t)i * WIDE_BYTES);
+            hps_rowgen_row(1, 0, keys[i], WIDE_DIM, rows + (size_t)i * WIDE_BYTES);
         }
         status = ops->bulk->add(load, &wide, keys, rows, PIECE, err);
         if (status == HPS_OK && write(fd, rows, sizeof(rows)) != (ssize_t)sizeof(rows)) {

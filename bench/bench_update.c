@@ -148,8 +148,7 @@ static void make_batch(struct world *world)
 {
     for (uint32_t i = 0; i < BATCH; i++) {
         world->keys[i] = world->next++ * 1000003 % N_ROWS;
-        hps_rowgen_row(world->next, 0, world->keys[i], DIM, HPS_DTYPE_FP32,
-                       world->rows + (size_t)i * ROW_BYTES);
+        hps_rowgen_row(world->next, 0, world->keys[i], DIM, world->rows + (size_t)i * ROW_BYTES);
     }
 }
 

@@ -160,12 +160,11 @@ static hps_status read_dtype(const struct source *source, const json_t *json, co
     if (status != HPS_OK || dtype == NULL) {
         return status;
     }
-    if (strcmp(dtype, "fp32") == 0) {
-        table->dtype = HPS_DTYPE_FP32;
-    } else if (strcmp(dtype, "fp16") == 0) {
-        table->dtype = HPS_DTYPE_FP16;
-    } else {
-        status = wrong(source, where, "dtype", "\"fp32\" or \"fp16\"");
+    if (!hps_dtype_parse(dtype, strlen(dtype), &table->dtype) ||
+        !hps_dtype_is_stored(table->dtype)) {
+        status = wrong(source, where, "dtype",
+                       "\"fp32\", \"fp16\", \"bf16\", \"int8_rowwise_f32\" or "
+                       "\"int8_rowwise_f16\"");
     }
     hps_free(dtype);
     return status;
@@ -588,10 +587,10 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
                              " as in its manifest",
                              table, desc->n_rows, said->n_rows);
     }
-    if (said->dtype != 0 && said->dtype != desc->dtype) {
+    if (said->dtype != 0 && said->dtype != desc->file_dtype) {
         return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': rows of type %s, expected %s as in its manifest", table,
-                             hps_dtype_name(desc->dtype), hps_dtype_name(said->dtype));
+                             "table '%s': rows of %s, expected %s as in its manifest", table,
+                             hps_dtype_name(desc->file_dtype), hps_dtype_name(said->dtype));
     }
     return HPS_OK;
 }
@@ -669,8 +668,7 @@ static json_t *table_json(const struct hps_manifest_table *table)
         failed |= json_object_set_new(json, "rows", json_integer((json_int_t)table->n_rows));
     }
     if (table->dtype != 0) {
-        const char *dtype = table->dtype == HPS_DTYPE_FP32 ? "fp32" : "fp16";
-        failed |= json_object_set_new(json, "dtype", json_string(dtype));
+        failed |= json_object_set_new(json, "dtype", json_string(hps_dtype_name(table->dtype)));
     }
     for (size_t i = 0; i < table->n_files; i++) {
         failed |= json_array_append_new(files, file_json(&table->files[i]));

@@ -9,7 +9,9 @@
  *    "start_positions": [{"cluster": "x", "topic": "hps_et.m.items", "partition": 0,
  *                          "offset": 17}]}
  *
- * Everything but "tables" and their names may be missing. Unknown keys are ignored.
+ * Everything but "tables" and their names may be missing. Unknown keys are ignored. "dtype" is that
+ * of the rows in the files, by the names of hps_dtype_name; it is what tells rows of bf16 from
+ * other arrays of uint16.
  */
 #ifndef HPS_CONFIG_MANIFEST_H
 #define HPS_CONFIG_MANIFEST_H
@@ -79,7 +81,8 @@ const struct hps_manifest_table *hps_manifest_find(const struct hps_manifest *ma
 hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
                                   const struct hps_model_dir *dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Width, dtype and row count of an opened table are those of the manifest. PRECONDITION. */
+/* Width, row count and the dtype of the files of an opened table are those of the manifest.
+ * PRECONDITION. */
 hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,
                                     const struct hps_row_desc *desc, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -51,7 +51,7 @@ uint64_t gen_table_rows(const struct gen *gen, uint64_t table)
 static size_t row_bytes(const struct gen *gen)
 {
     HPS_ASSERT(gen->dim > 0);
-    return hps_dtype_row_bytes(gen->dtype, gen->dim);
+    return (size_t)hps_dtype_row_bytes(gen->dtype, gen->dim);
 }
 
 char *gen_table_path(const struct gen *gen, const char *dir, uint64_t table)
@@ -110,26 +110,36 @@ static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_
     return hps_rowgen_key(row, gen->hashed);
 }
 
+/* Room for the rows that are written at once. */
+struct gen_piece {
+    size_t n_rows;
+    hps_key *keys;
+    uint8_t *rows;
+    float *values; /* of one row */
+};
+
 static hps_status write_rows(struct gen *gen, uint64_t table, struct hps_row_writer *writer,
-                             hps_key *keys, uint8_t *rows, size_t piece_rows, struct hps_error *err)
+                             const struct gen_piece *piece, struct hps_error *err)
 {
-    HPS_ASSERT(piece_rows > 0);
+    HPS_ASSERT(piece->n_rows > 0);
+    hps_key *keys = piece->keys;
     uint64_t n = gen_table_rows(gen, table);
     uint64_t step = shuffle_step(n);
     size_t stride = row_bytes(gen);
 
     for (uint64_t place = 0; place < n;) {
-        size_t m = n - place < piece_rows ? (size_t)(n - place) : piece_rows;
+        size_t m = n - place < piece->n_rows ? (size_t)(n - place) : piece->n_rows;
 
         if (tool_interrupted()) {
             return hps_error_set(err, HPS_CANCELLED, "interrupted; nothing was written");
         }
         for (size_t i = 0; i < m; i++) {
             keys[i] = key_at(gen, place + i, n, step);
-            hps_rowgen_row(gen->seed, (uint32_t)table, keys[i], (uint32_t)gen->dim, gen->dtype,
-                           rows + i * stride);
+            hps_rowgen_row(gen->seed, (uint32_t)table, keys[i], (uint32_t)gen->dim, piece->values);
+            hps_row_convert(piece->rows + i * stride, gen->dtype, piece->values, HPS_DTYPE_FP32,
+                            (uint32_t)gen->dim);
         }
-        hps_status status = hps_row_writer_append(writer, keys, rows, m, err);
+        hps_status status = hps_row_writer_append(writer, keys, piece->rows, m, err);
         if (status != HPS_OK) {
             return status;
         }
@@ -146,27 +156,30 @@ static hps_status write_table(struct gen *gen, uint64_t table, struct hps_error 
     struct hps_row_writer_options writer_options = {
         .form = gen->form, .dim = (uint32_t)gen->dim, .dtype = gen->dtype};
     struct hps_row_writer *writer = NULL;
-    size_t piece_rows = PIECE_BYTES / row_bytes(gen) + 1;
-    hps_key *keys = hps_alloc(piece_rows * sizeof(*keys));
-    uint8_t *rows = hps_alloc_aligned(64, piece_rows * row_bytes(gen));
+    size_t n_rows = PIECE_BYTES / row_bytes(gen) + 1;
+    const struct gen_piece piece = {.n_rows = n_rows,
+                                    .keys = hps_alloc(n_rows * sizeof(hps_key)),
+                                    .rows = hps_alloc(n_rows * row_bytes(gen)),
+                                    .values = hps_alloc(gen->dim * sizeof(float))};
     char *path = gen_table_path(gen, gen->stage_path, table);
     hps_status status;
 
-    if (keys == NULL || rows == NULL || path == NULL) {
+    if (piece.keys == NULL || piece.rows == NULL || piece.values == NULL || path == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
     } else {
         status = hps_row_writer_open(path, &writer_options, &writer, err);
     }
     if (status == HPS_OK) {
-        status = write_rows(gen, table, writer, keys, rows, piece_rows, err);
+        status = write_rows(gen, table, writer, &piece, err);
         if (status == HPS_OK) {
             status = hps_row_writer_close(writer, err);
         } else {
             hps_row_writer_abort(writer);
         }
     }
-    hps_free(keys);
-    hps_free_aligned(rows);
+    hps_free(piece.keys);
+    hps_free(piece.rows);
+    hps_free(piece.values);
     hps_free(path);
     return status;
 }
@@ -196,23 +209,24 @@ static hps_status describe_table(const struct gen *gen, uint64_t table,
     said->dtype = gen->dtype;
     said->n_rows = gen_table_rows(gen, table);
     said->n_rows_known = true;
-    said->files = hps_calloc(2, sizeof(*said->files));
+    said->files = hps_calloc(3, sizeof(*said->files));
     if (said->name == NULL || said->files == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
     }
-    if (gen->form == HPS_ROW_FORM_NPY) {
-        said->n_files = 1;
-        return describe_file(gen, hps_file_path("%s.npy", said->name), &said->files[0], err);
+    const char *const tails[HPS_ROW_FORM_NPY_PAIR + 1][2] = {
+        [HPS_ROW_FORM_HUGECTR] = {"/key", "/emb_vector"},
+        [HPS_ROW_FORM_NPY] = {NULL, ".npy"},
+        [HPS_ROW_FORM_NPY_PAIR] = {".keys.npy", ".rows.npy"}};
+    const char *const names[] = {tails[gen->form][0], tails[gen->form][1],
+                                 hps_dtype_is_int8(gen->dtype) ? ".scale_bias.npy" : NULL};
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == HPS_OK; i++) {
+        if (names[i] != NULL) {
+            status = describe_file(gen, hps_file_path("%s%s", said->name, names[i]),
+                                   &said->files[said->n_files++], err);
+        }
     }
-    bool is_pair = gen->form == HPS_ROW_FORM_NPY_PAIR;
-    said->n_files = 2;
-    hps_status status = describe_file(
-        gen, hps_file_path(is_pair ? "%s.keys.npy" : "%s/key", said->name), &said->files[0], err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    return describe_file(gen, hps_file_path(is_pair ? "%s.rows.npy" : "%s/emb_vector", said->name),
-                         &said->files[1], err);
+    return status;
 }
 
 static hps_status write_manifest(const struct gen *gen, struct hps_manifest *manifest,

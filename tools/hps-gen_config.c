@@ -109,6 +109,10 @@ hps_status gen_put_ps_json(const struct gen *gen, struct hps_buf *text)
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && status == HPS_OK; i++) {
         status = put_list(gen, text, lists[i].name, lists[i].put);
     }
+    if (status == HPS_OK &&
+        gen->dtype != HPS_DTYPE_FP32) { /* HPS passes over it, and has no such rows */
+        status = hps_buf_printf(text, ",\n      \"row_dtype\": \"%s\"", hps_dtype_name(gen->dtype));
+    }
     return status == HPS_OK ? hps_buf_printf(text, "\n    }\n  ]\n}\n") : status;
 }
 

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/rows/modeldir.h"
 #include "tools/hps-gen.h"
 #include "tools/tool.h"
@@ -40,8 +41,9 @@ static const struct hps_arg args[] = {
     {"rows", 0, HPS_ARG_U64, "N", &flags.rows, "rows of each table"},
     {"dim", 0, HPS_ARG_U64, "N", &flags.dim,
      "values of each row, 1 to 65536 (default with --preset 128)"},
-    {"dtype", 0, HPS_ARG_CHOICE, "fp32|fp16", &flags.dtype,
-     "type of the values (default fp32; the only type of --format hugectr)"},
+    {"dtype", 0, HPS_ARG_CHOICE, "fp32|fp16|bf16|int8_rowwise_f32|int8_rowwise_f16", &flags.dtype,
+     "type of the rows (default fp32; the only type of --format hugectr): bf16 as uint16, "
+     "int8_rowwise as uint8 with T.scale_bias.npy"},
     {"seed", 0, HPS_ARG_U64, "N", &flags.seed, "other rows for another seed (default 1)"},
     {"format", 0, HPS_ARG_CHOICE, "hugectr|npy|dle", &flags.form,
      "hugectr (default): T/key and T/emb_vector, keys in no order; npy: T.npy, or T.keys.npy and "
@@ -115,7 +117,7 @@ static const char *wrong_together(void)
                ? "no size: expected --preset, or --tables, --rows and --dim"
            : flags.out == NULL || flags.out[0] == '\0' ? "no directory: expected --out DIR"
            : flags.form[0] == 'h' && strcmp(flags.dtype, "fp32") != 0
-               ? "--dtype fp16: expected --format npy or dle, hugectr has fp32 only"
+               ? "--dtype: expected --format npy or dle beside it, hugectr has fp32 only"
            : flags.form[0] == 'd' && flags.keys[0] == 'h'
                ? "--keys hashed: expected --format hugectr or npy, dle has no keys"
                : NULL;
@@ -147,7 +149,8 @@ bool gen_options(int argc, char **argv, struct gen *out_gen, int *out_code)
     gen.n_tables = gen.preset ? GEN_DCNV2_TABLES : flags.n_tables;
     gen.rows = value_or(flags.rows, 0);
     gen.dim = value_or(flags.dim, GEN_DCNV2_DIM);
-    gen.dtype = strcmp(flags.dtype, "fp16") == 0 ? HPS_DTYPE_FP16 : HPS_DTYPE_FP32;
+    bool known = hps_dtype_parse(flags.dtype, strlen(flags.dtype), &gen.dtype);
+    HPS_ASSERT(known); /* one of the choices */
     gen.form = flags.form[0] == 'h' ? HPS_ROW_FORM_HUGECTR
                : gen.hashed         ? HPS_ROW_FORM_NPY_PAIR
                                     : HPS_ROW_FORM_NPY;

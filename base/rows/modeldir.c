@@ -239,6 +239,30 @@ static hps_status add_half(struct hps_model_dir *dir, const char *name, size_t s
                      hps_file_path("%s/%s", dir->path, name), err);
 }
 
+/* Does one of the files exist that `stem`.scale_bias.npy could belong to? */
+static hps_status check_scales(const struct hps_model_dir *dir, const char *name, size_t stem,
+                               struct hps_error *err)
+{
+    static const char *const tails[] = {".npy", ".rows.npy"};
+    hps_status status = HPS_OK;
+    bool has_rows = false;
+
+    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]) && status == HPS_OK && !has_rows; i++) {
+        char *rows = hps_file_path("%.*s%s", (int)stem, name, tails[i]);
+        if (rows == NULL) {
+            return no_memory(err, dir->path);
+        }
+        status = exists_in(dir->roots, dir->path, rows, &has_rows, err);
+        hps_free(rows);
+    }
+    if (status == HPS_OK && !has_rows) {
+        status =
+            hps_error_set(err, HPS_INVALID, "%s: has '%s' but no '%.*s.npy' or '%.*s.rows.npy'",
+                          dir->path, name, (int)stem, name, (int)stem, name);
+    }
+    return status;
+}
+
 static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct hps_error *err)
 {
     struct stat st;
@@ -261,6 +285,9 @@ static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct 
     }
     if ((stem = stem_size(name, ".keys.npy")) > 0) {
         return add_half(dir, name, stem, false, err);
+    }
+    if ((stem = stem_size(name, ".scale_bias.npy")) > 0) {
+        return check_scales(dir, name, stem, err);
     }
     if ((stem = stem_size(name, ".npy")) > 0) {
         return add_table(dir, name, stem, HPS_ROW_FORM_NPY, hps_file_path("%s/%s", dir->path, name),
@@ -483,6 +510,24 @@ static hps_status add_file(struct hps_fingerprint *print, const struct hps_model
     return HPS_OK;
 }
 
+/* Scales and biases of rows that may be INT8, if they are there. */
+static hps_status add_scales(struct hps_fingerprint *print, const struct hps_model_table *table,
+                             const char *rows, struct hps_error *err)
+{
+    char *scales = hps_row_scale_bias_path(rows);
+    bool has_scales = false;
+
+    if (scales == NULL) {
+        return no_memory(err, table->path);
+    }
+    hps_status status = exists(table->roots, scales, &has_scales, err);
+    if (status == HPS_OK && has_scales) {
+        status = add_file(print, table, scales, err);
+    }
+    hps_free(scales);
+    return status;
+}
+
 /* Keys, then rows; a .npy has rows only. */
 static hps_status add_files(struct hps_fingerprint *print, const struct hps_model_table *table,
                             struct hps_error *err)
@@ -514,6 +559,9 @@ static hps_status add_files(struct hps_fingerprint *print, const struct hps_mode
     }
     if (status == HPS_OK) {
         status = add_file(print, table, rows, err);
+    }
+    if (status == HPS_OK && table->form != HPS_ROW_FORM_HUGECTR) {
+        status = add_scales(print, table, rows, err);
     }
     hps_free(keys);
     hps_free(rows);

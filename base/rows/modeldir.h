@@ -6,6 +6,7 @@
  *   T/ with key and emb_vector     one HugeCTR table T
  *   T.npy                          table T, the row number is the key
  *   T.keys.npy + T.rows.npy        table T
+ *   T.scale_bias.npy               beside either: scales and biases, where the rows are uint8
  *   config.json + feature_<i>.npy  a checkpoint of NVIDIA DeepLearningExamples' DLRM and DCNv2
  */
 #ifndef HPS_BASE_ROWS_MODELDIR_H
@@ -44,8 +45,8 @@ struct hps_model_dir {
  * of `roots` (borrowed by the result; NULL: anything may be read): it could have been a table.
  *
  * error   NOT_FOUND, PERMISSION (also: out of the roots), IO, NO_MEMORY; INVALID: no table, one
- * table in two forms, half of a pair or of a HugeCTR directory, a hole in feature_<i>, a bad name,
- * too many tables
+ * table in two forms, half of a pair or of a HugeCTR directory, scales without rows, a hole in
+ * feature_<i>, a bad name, too many tables
  */
 hps_status hps_model_dir_open(const char *path, const struct hps_roots *roots,
                               struct hps_model_dir *out_dir, struct hps_error *err) HPS_MUST_CHECK;

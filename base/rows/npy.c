@@ -22,18 +22,20 @@ struct cursor {
     struct hps_error *err;
 };
 
+/* Of every type, by its number. */
+static const struct {
+    const char *descr; /* as it is written */
+    uint32_t bytes;
+} types[] = {{"<f4", 4}, {"<f2", 2}, {"<i8", 8}, {"<u8", 8}, {"<u2", 2}, {"|u1", 1}};
+
+enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
+
 enum { SEEN_DESCR = 1, SEEN_ORDER = 2, SEEN_SHAPE = 4, SEEN_ALL = 7 };
 
 uint32_t hps_npy_type_bytes(enum hps_npy_type type)
 {
-    switch (type) {
-    case HPS_NPY_F4:
-        return 4;
-    case HPS_NPY_F2:
-        return 2;
-    default:
-        return 8;
-    }
+    HPS_ASSERT((unsigned)type < N_TYPES);
+    return types[type].bytes;
 }
 
 static hps_status expected(struct cursor *c, const char *what)
@@ -161,22 +163,18 @@ static hps_status take_descr(struct cursor *c, struct hps_npy *npy)
                              "npy header, byte %zu: dtype '%s' is big-endian, expected '<'", begin,
                              text);
     }
-    const char *type = text[0] == '<' || text[0] == '=' ? text + 1 : "";
-    if (strcmp(type, "f4") == 0) {
-        npy->type = HPS_NPY_F4;
-    } else if (strcmp(type, "f2") == 0) {
-        npy->type = HPS_NPY_F2;
-    } else if (strcmp(type, "i8") == 0) {
-        npy->type = HPS_NPY_I8;
-    } else if (strcmp(type, "u8") == 0) {
-        npy->type = HPS_NPY_U8;
-    } else {
-        return hps_error_set(c->err, HPS_INVALID,
-                             "npy header, byte %zu: dtype '%s', expected '<f4' or '<f2' for rows, "
-                             "'<i8' or '<u8' for keys",
-                             begin, text);
+    /* A byte has no order: NumPy writes '|', and takes any other. */
+    bool has_order = text[0] == '<' || text[0] == '=' || text[0] == '|';
+    for (unsigned i = 0; has_order && i < N_TYPES; i++) {
+        if (strcmp(text + 1, types[i].descr + 1) == 0 && (text[0] != '|' || types[i].bytes == 1)) {
+            npy->type = (enum hps_npy_type)i;
+            return HPS_OK;
+        }
     }
-    return HPS_OK;
+    return hps_error_set(c->err, HPS_INVALID,
+                         "npy header, byte %zu: dtype '%s', expected '<f4', '<f2', '|u1' or '<u2' "
+                         "(bf16) for rows, '<i8' or '<u8' for keys",
+                         begin, text);
 }
 
 static hps_status take_order(struct cursor *c)
@@ -320,20 +318,20 @@ hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_n
 
 void hps_npy_format(const struct hps_npy *npy, uint8_t out_header[HPS_NPY_HEADER_BYTES])
 {
-    static const char *const descr[] = {"<f4", "<f2", "<i8", "<u8"};
     char text[HPS_NPY_HEADER_BYTES];
     int n;
 
+    HPS_ASSERT((unsigned)npy->type < N_TYPES);
     HPS_ASSERT(npy->n_dims == 1 || npy->n_dims == 2);
     if (npy->n_dims == 1) {
         n = snprintf(text, sizeof(text),
                      "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRIu64 ",), }",
-                     descr[npy->type], npy->shape[0]);
+                     types[npy->type].descr, npy->shape[0]);
     } else {
         n = snprintf(text, sizeof(text),
                      "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRIu64 ", %" PRIu64
                      "), }",
-                     descr[npy->type], npy->shape[0], npy->shape[1]);
+                     types[npy->type].descr, npy->shape[0], npy->shape[1]);
     }
     HPS_ASSERT(n > 0 && n < HPS_NPY_HEADER_BYTES - PREFIX_BYTES_V1);
     memset(out_header, ' ', HPS_NPY_HEADER_BYTES);

@@ -15,7 +15,8 @@ enum {
     HPS_NPY_DIMS_MAX = 2
 };
 
-enum hps_npy_type { HPS_NPY_F4, HPS_NPY_F2, HPS_NPY_I8, HPS_NPY_U8 };
+/* Named as NumPy does, by bytes: U8 is uint64, U1 is uint8. */
+enum hps_npy_type { HPS_NPY_F4, HPS_NPY_F2, HPS_NPY_I8, HPS_NPY_U8, HPS_NPY_U2, HPS_NPY_U1 };
 
 struct hps_npy {
     enum hps_npy_type type;

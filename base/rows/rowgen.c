@@ -42,22 +42,13 @@ uint16_t hps_rowgen_half(float value)
     return (uint16_t)(sign | half);
 }
 
-void hps_rowgen_row(uint64_t seed, uint32_t table, hps_key key, uint32_t dim, enum hps_dtype dtype,
-                    void *row)
+void hps_rowgen_row(uint64_t seed, uint32_t table, hps_key key, uint32_t dim, void *row)
 {
     uint64_t base = hps_rowgen_base(seed, table, key);
+    float *values = (float *)row;
 
-    if (dtype == HPS_DTYPE_FP32) {
-        float *values = (float *)row;
-
-        for (uint32_t i = 0; i < dim; i++) {
-            values[i] = hps_rowgen_value(base, i);
-        }
-        return;
-    }
-    HPS_ASSERT(dtype == HPS_DTYPE_FP16);
-    uint16_t *halves = (uint16_t *)row;
+    HPS_DEBUG_ASSERT((uintptr_t)row % sizeof(*values) == 0);
     for (uint32_t i = 0; i < dim; i++) {
-        halves[i] = hps_rowgen_half(hps_rowgen_value(base, i));
+        values[i] = hps_rowgen_value(base, i);
     }
 }

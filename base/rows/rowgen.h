@@ -11,7 +11,8 @@
  *     u = mix64(c + i * G) >> 40                          24 bits
  *     value = (u - 2^23) / 2^23                           exact in float32, in [-1, 1)
  *
- * A float16 row holds these rounded to nearest, ties to even (so 1.0 can occur). In NumPy:
+ * A row of another type is what hps_row_convert makes of these: a float16 row holds them rounded to
+ * nearest, ties to even (so 1.0 can occur), an INT8 row is quantised. In NumPy:
  *
  *     i = np.arange(dim, dtype=np.uint64)
  *     u = mix64(c + i * G) >> np.uint64(40)
@@ -22,7 +23,6 @@
 
 #include <stdint.h>
 
-#include "base/dtype.h"
 #include "base/hash.h"
 #include "base/types.h"
 
@@ -48,8 +48,7 @@ static inline hps_key hps_rowgen_key(uint64_t r, int hashed)
 /* float32 to float16 bits, to nearest, ties to even; NaN stays NaN, overflow is Inf. */
 uint16_t hps_rowgen_half(float value);
 
-/* Fill `row` with dim values of dtype FP32 or FP16. shape row[dim], aligned for its type. */
-void hps_rowgen_row(uint64_t seed, uint32_t table, hps_key key, uint32_t dim, enum hps_dtype dtype,
-                    void *row);
+/* Fill `row` with values of FP32. shape row[dim], aligned for a float */
+void hps_rowgen_row(uint64_t seed, uint32_t table, hps_key key, uint32_t dim, void *row);
 
 #endif

@@ -37,7 +37,13 @@ struct hps_row_writer {
     char *dir_temp;   /* HUGECTR only */
     struct sink keys; /* not for NPY */
     struct sink rows;
+    struct sink scales; /* of INT8 rows */
 };
+
+static bool is_split(const struct hps_row_writer *writer)
+{
+    return hps_dtype_is_int8(writer->options.dtype);
+}
 
 static hps_status sink_open(struct sink *sink, char *path, char *path_final, struct hps_error *err)
 {
@@ -147,6 +153,17 @@ static hps_status sink_open_npy(struct sink *sink, char *path_final, struct hps_
     return status == HPS_OK ? sink_append(sink, blank, sizeof(blank), err) : status;
 }
 
+/* The files of rows: one, or of INT8 rows two. */
+static hps_status open_rows(struct hps_row_writer *writer, struct hps_error *err)
+{
+    hps_status status = sink_open_npy(&writer->rows, hps_strdup(writer->path), err);
+
+    if (status == HPS_OK && is_split(writer)) {
+        status = sink_open_npy(&writer->scales, hps_row_scale_bias_path(writer->path), err);
+    }
+    return status;
+}
+
 static hps_status open_hugectr(struct hps_row_writer *writer, struct hps_error *err)
 {
     struct stat st;
@@ -182,10 +199,7 @@ static hps_status open_pair(struct hps_row_writer *writer, struct hps_error *err
     }
     char *keys = hps_file_path("%.*s.keys.npy", (int)(n - (sizeof(tail) - 1)), writer->path);
     hps_status status = sink_open_npy(&writer->keys, keys, err);
-    if (status == HPS_OK) {
-        status = sink_open_npy(&writer->rows, hps_strdup(writer->path), err);
-    }
-    return status;
+    return status == HPS_OK ? open_rows(writer, err) : status;
 }
 
 hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_options *options,
@@ -196,10 +210,10 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
         return hps_error_set(err, HPS_INVALID, "%s: %" PRIu32 " values per row, expected 1 to %d",
                              path, options->dim, HPS_ROW_DIM_MAX);
     }
-    if (options->dtype != HPS_DTYPE_FP32 &&
-        (options->dtype != HPS_DTYPE_FP16 || options->form == HPS_ROW_FORM_HUGECTR)) {
-        return hps_error_set(err, HPS_INVALID, "%s: dtype number %d cannot be written as %s", path,
-                             (int)options->dtype, hps_row_form_text(options->form));
+    if (!hps_dtype_is_stored(options->dtype) ||
+        (options->dtype != HPS_DTYPE_FP32 && options->form == HPS_ROW_FORM_HUGECTR)) {
+        return hps_error_set(err, HPS_INVALID, "%s: rows of %s cannot be written as %s", path,
+                             hps_dtype_name(options->dtype), hps_row_form_text(options->form));
     }
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') {
@@ -210,9 +224,10 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
         return hps_error_set(err, HPS_NO_MEMORY, "no memory to write %s", path);
     }
     writer->options = *options;
-    writer->row_bytes = hps_dtype_row_bytes(options->dtype, options->dim);
+    writer->row_bytes = (size_t)hps_dtype_row_bytes(options->dtype, options->dim);
     writer->keys.fd = -1;
     writer->rows.fd = -1;
+    writer->scales.fd = -1;
     writer->path = hps_strndup(path, n);
     hps_status status;
     if (writer->path == NULL) {
@@ -220,7 +235,7 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
     } else if (options->form == HPS_ROW_FORM_HUGECTR) {
         status = open_hugectr(writer, err);
     } else if (options->form == HPS_ROW_FORM_NPY) {
-        status = sink_open_npy(&writer->rows, hps_strdup(writer->path), err);
+        status = open_rows(writer, err);
     } else {
         status = open_pair(writer, err);
     }
@@ -230,6 +245,26 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
     }
     *out_writer = writer;
     return HPS_OK;
+}
+
+static hps_status append_rows(struct hps_row_writer *writer, const uint8_t *rows, size_t n,
+                              struct hps_error *err)
+{
+    size_t dim = writer->options.dim;
+    hps_status status = HPS_OK;
+
+    if (!is_split(writer)) {
+        return sink_append(&writer->rows, rows, n * writer->row_bytes, err);
+    }
+    for (size_t i = 0; status == HPS_OK && i < n; i++) {
+        const uint8_t *row = rows + i * writer->row_bytes;
+
+        status = sink_append(&writer->rows, row, dim, err);
+        if (status == HPS_OK) {
+            status = sink_append(&writer->scales, row + dim, writer->row_bytes - dim, err);
+        }
+    }
+    return status;
 }
 
 hps_status hps_row_writer_append(struct hps_row_writer *writer, const hps_key *keys,
@@ -250,7 +285,7 @@ hps_status hps_row_writer_append(struct hps_row_writer *writer, const hps_key *k
         status = sink_append(&writer->keys, keys, n * KEY_BYTES, err);
     }
     if (status == HPS_OK) {
-        status = sink_append(&writer->rows, rows, n * writer->row_bytes, err);
+        status = append_rows(writer, rows, n, err);
     }
     if (status == HPS_OK) {
         writer->n_rows += n;
@@ -258,30 +293,58 @@ hps_status hps_row_writer_append(struct hps_row_writer *writer, const hps_key *k
     return status;
 }
 
+static enum hps_npy_type npy_type(enum hps_dtype dtype)
+{
+    switch (dtype) {
+    case HPS_DTYPE_FP32:
+        return HPS_NPY_F4;
+    case HPS_DTYPE_FP16:
+        return HPS_NPY_F2;
+    case HPS_DTYPE_BF16:
+        return HPS_NPY_U2;
+    default:
+        HPS_ASSERT(hps_dtype_is_int8(dtype));
+        return HPS_NPY_U1;
+    }
+}
+
 static hps_status finish_files(struct hps_row_writer *writer, struct hps_error *err)
 {
     const struct hps_row_writer_options *options = &writer->options;
-    struct hps_npy rows = {.type = options->dtype == HPS_DTYPE_FP32 ? HPS_NPY_F4 : HPS_NPY_F2,
-                           .n_dims = 2,
-                           .shape = {writer->n_rows, options->dim}};
+    bool is_f32 = options->dtype == HPS_DTYPE_INT8_ROWWISE_F32;
+    struct hps_npy rows = {
+        .type = npy_type(options->dtype), .n_dims = 2, .shape = {writer->n_rows, options->dim}};
+    struct hps_npy scales = {
+        .type = is_f32 ? HPS_NPY_F4 : HPS_NPY_F2, .n_dims = 2, .shape = {writer->n_rows, 2}};
     struct hps_npy keys = {.type = HPS_NPY_I8, .n_dims = 1, .shape = {writer->n_rows, 0}};
     bool is_npy = options->form != HPS_ROW_FORM_HUGECTR;
 
     hps_status status = sink_finish(&writer->rows, is_npy ? &rows : NULL, err);
+    if (status == HPS_OK && is_split(writer)) {
+        status = sink_finish(&writer->scales, &scales, err);
+    }
     if (status == HPS_OK && options->form != HPS_ROW_FORM_NPY) {
         status = sink_finish(&writer->keys, is_npy ? &keys : NULL, err);
     }
     return status;
 }
 
-/* The keys of a pair go first: they alone are an error to a reader, while new rows beside old keys
- * of the same number would be silently wrong; so the old rows file must go before either. */
-static hps_status rename_pair(struct hps_row_writer *writer, struct hps_error *err)
+/* Keys and scales go first: they alone are an error to a reader, while new rows beside old ones of
+ * the same number would be silently wrong; so the old rows file must go before either. */
+static hps_status rename_files(struct hps_row_writer *writer, struct hps_error *err)
 {
-    if (unlink(writer->rows.path_final) != 0 && errno != ENOENT) {
-        return hps_file_error(err, errno, "cannot replace", writer->rows.path_final);
+    struct sink *beside[] = {&writer->keys, &writer->scales};
+    hps_status status = HPS_OK;
+
+    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]) && status == HPS_OK; i++) {
+        if (beside[i]->path == NULL) {
+            continue;
+        }
+        if (unlink(writer->rows.path_final) != 0 && errno != ENOENT) {
+            return hps_file_error(err, errno, "cannot replace", writer->rows.path_final);
+        }
+        status = sink_rename(beside[i], err);
     }
-    hps_status status = sink_rename(&writer->keys, err);
     return status == HPS_OK ? sink_rename(&writer->rows, err) : status;
 }
 
@@ -309,17 +372,8 @@ hps_status hps_row_writer_close(struct hps_row_writer *writer, struct hps_error 
     hps_status status = finish_files(writer, err);
 
     if (status == HPS_OK) {
-        switch (writer->options.form) {
-        case HPS_ROW_FORM_HUGECTR:
-            status = rename_dir(writer, err);
-            break;
-        case HPS_ROW_FORM_NPY:
-            status = sink_rename(&writer->rows, err);
-            break;
-        default:
-            status = rename_pair(writer, err);
-            break;
-        }
+        bool is_dir = writer->options.form == HPS_ROW_FORM_HUGECTR;
+        status = is_dir ? rename_dir(writer, err) : rename_files(writer, err);
     }
     if (status == HPS_OK) {
         status = hps_file_sync_parent(writer->path, err);
@@ -335,6 +389,7 @@ void hps_row_writer_abort(struct hps_row_writer *writer)
     }
     sink_fini(&writer->keys);
     sink_fini(&writer->rows);
+    sink_fini(&writer->scales);
     if (writer->dir_temp != NULL) {
         (void)rmdir(writer->dir_temp);
         hps_free(writer->dir_temp);

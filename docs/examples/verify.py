@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks random keys of every table of a model up with stock grpcio and compares each row with what hps-gen wrote.
+"""Looks random keys of every table of a model up with stock grpcio and compares each row with what hps-gen wrote, of
+whichever type.
 
 usage: verify.py ADDRESS MODEL DIR [SEED], where DIR is the directory that hps-gen wrote (its manifest.json is read)
 with --seed SEED (1).
@@ -33,7 +34,7 @@ def main():
         answer = lookup(pb.LookupRequest(model=model, queries=queries), timeout=30)
     for number, (table, wanted, result) in enumerate(zip(tables, keys, answer.results)):
         rows = np.frombuffer(result.rows, "<f4").reshape(result.row_count, result.dim)
-        if not np.array_equal(rows, hpsgen.rows(seed, number, wanted, table["dim"])):
+        if not np.array_equal(rows, hpsgen.served(hpsgen.rows(seed, number, wanted, table["dim"]), table["dtype"])):
             sys.exit(f"{table['name']}: a row is wrong")
     print(f"{len(answer.results)} tables x {KEYS} random keys: every row is bit-exact")
 

@@ -78,7 +78,13 @@ static void check_names(const struct hps_manifest *manifest)
 /* Against what is there. */
 static void check_dir(const struct hps_manifest *manifest)
 {
-    const struct hps_row_desc desc = {HPS_ROW_FORM_NPY, N_ROWS, DIM, HPS_DTYPE_FP32, 152, true};
+    const struct hps_row_desc desc = {.form = HPS_ROW_FORM_NPY,
+                                      .n_rows = N_ROWS,
+                                      .dim = DIM,
+                                      .dtype = HPS_DTYPE_FP32,
+                                      .file_dtype = HPS_DTYPE_FP32,
+                                      .bytes = 152,
+                                      .sorted_unique = true};
     const char *path = hps_tmpdir_join(&place_dir, "dir");
     struct hps_model_dir dir = {0};
     struct hps_error err = {0};

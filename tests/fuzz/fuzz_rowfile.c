@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Any bytes as the files of a table, in each of the forms, found by the listing of their directory:
- * headers that lie, sizes that do not fit, keys in any order. The first byte chooses the form, what
- * the reader is told and how much it is asked for. What is read, is read again and sorted as it is
- * loaded: as many rows, each key once, in order.
+ * headers that lie, sizes that do not fit, keys in any order, scales of INT8 rows. The first byte
+ * chooses the form, what the reader is told and how much it is asked for, a second one what the
+ * rows are said to be and are to become. What is read, is read again and sorted as it is loaded: as
+ * many rows, each key once, in order.
  */
 #include "base/heap.h"
 #include "base/rows/modeldir.h"
@@ -17,8 +18,19 @@ enum { ROWS_MAX = 64, ROW_BYTES_MAX = 4096 };
 static hps_key keys[ROWS_MAX];
 static uint8_t rows[ROWS_MAX * ROW_BYTES_MAX];
 
+enum { MODE_TYPED = 4, TYPES_SCALES = 64 }; /* bits of the first byte, and of the second */
+
+/* As many bytes of the script as its next two say. */
+static void write_part(const char *name, struct script *script)
+{
+    size_t size = script_u8(script);
+    const uint8_t *data = script_take(script, size | (size_t)(script_u8(script) & 3) << 8, &size);
+
+    hps_tmpdir_write(&place_dir, name, data, size);
+}
+
 /* The files of one table, "t". */
-static void write_files(uint8_t mode, struct script *script)
+static void write_files(uint8_t mode, uint8_t types, struct script *script)
 {
     static const char *const names[4][2] = {{"dir/t.npy", NULL},
                                             {"dir/t.keys.npy", "dir/t.rows.npy"},
@@ -29,11 +41,11 @@ static void write_files(uint8_t mode, struct script *script)
     if ((mode & 3) == 2) {
         hps_tmpdir_mkdir(&place_dir, "dir/t");
     }
+    if ((types & TYPES_SCALES) != 0 && (mode & 3) != 2) {
+        write_part("dir/t.scale_bias.npy", script);
+    }
     if (name[1] != NULL) {
-        size_t size = script_u8(script);
-        const uint8_t *data =
-            script_take(script, size | (size_t)(script_u8(script) & 3) << 8, &size);
-        hps_tmpdir_write(&place_dir, name[1], data, size);
+        write_part(name[1], script);
     }
     hps_tmpdir_write(&place_dir, name[0], script->at, script->left);
 }
@@ -89,12 +101,14 @@ static void check_sorted(struct hps_row_reader *reader, uint32_t row_bytes, size
     hps_rowsort_free(sort);
 }
 
-static void read_table(const struct hps_model_table *table, uint8_t mode)
+static void read_table(const struct hps_model_table *table, uint8_t mode, uint8_t types)
 {
     const struct hps_row_options options = {.form = table->form,
                                             .dim = (mode & 8) != 0 ? 2 : 0,
                                             .key_bytes = (mode & 16) != 0 ? 4 : 8,
-                                            .nan_allowed = (mode & 32) != 0};
+                                            .nan_allowed = (mode & 32) != 0,
+                                            .dtype = (types >> 3 & 7) % HPS_DTYPE_STORED_END,
+                                            .row_dtype = (types & 7) % HPS_DTYPE_STORED_END};
     struct hps_row_reader *reader;
     struct hps_error err = {0};
 
@@ -104,7 +118,9 @@ static void read_table(const struct hps_model_table *table, uint8_t mode)
         return;
     }
     const struct hps_row_desc *desc = hps_row_reader_desc(reader);
-    size_t row_bytes = hps_dtype_row_bytes(desc->dtype, desc->dim);
+    size_t row_bytes = (size_t)hps_dtype_row_bytes(desc->dtype, desc->dim);
+    HPS_ASSERT(options.row_dtype == 0 || desc->dtype == options.row_dtype);
+    HPS_ASSERT(desc->dtype == desc->file_dtype || !hps_dtype_is_int8(desc->file_dtype));
     HPS_ASSERT(desc->dim > 0 && desc->dim <= HPS_ROW_DIM_MAX);
     if (row_bytes <= ROW_BYTES_MAX) {
         size_t n = read_rows(reader, (mode & 64) != 0 ? 1 : ROWS_MAX);
@@ -130,12 +146,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)place_open();
     hps_tmpdir_mkdir(&place_dir, "dir");
     uint8_t mode = script_u8(&script);
-    write_files(mode, &script);
+    uint8_t types = (mode & MODE_TYPED) != 0 ? script_u8(&script) : 0;
+    write_files(mode, types, &script);
     hps_status status = hps_model_dir_open(hps_tmpdir_join(&place_dir, "dir"), NULL, &dir, &err);
     HPS_ASSERT(status == HPS_OK && dir.n_tables >= 1 && dir.n_tables <= 2);
     HPS_ASSERT(hps_model_fingerprint(dir.tables, dir.n_tables, &print, &err) == HPS_OK);
     for (size_t i = 0; i < dir.n_tables; i++) {
-        read_table(&dir.tables[i], mode);
+        read_table(&dir.tables[i], mode, types);
     }
     hps_model_dir_close(&dir);
     hps_tmpdir_remove(&place_dir, "dir");

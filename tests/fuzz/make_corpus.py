@@ -133,6 +133,9 @@ def catalog():
     yield "row_cut", record(0, version[:-2])
     yield "row_short", record(0, blob(1, "m") + blob(10, num(2, 4) + num(3, 1) + blob(5, bytes(8))))
     yield "dtype", record(0, blob(1, "m") + blob(10, num(2, 4) + num(3, 9) + blob(5, bytes(16))))
+    yield "int8", record(0, blob(1, "m") + blob(10, num(2, 3) + num(3, 5) + blob(5, bytes(7))))
+    yield "int8_short", record(0, blob(1, "m") + blob(10, num(2, 3) + num(3, 4) + blob(5, bytes(7))))
+    yield "raw", record(0, blob(1, "m") + blob(10, num(2, 4) + num(3, 15)))
     yield "name_long", record(0, blob(1, "m" * 200))
     yield "dim_huge", record(0, blob(1, "m") + blob(10, num(2, 0x80000000) + num(3, 1)))
 
@@ -290,6 +293,9 @@ def manifest():
     yield "twice", b'\0{"format": "hpsd-manifest", "version": 1, "tables": [{"name": "a"}, {"name": "a"}]}'
     yield "numbers", (b'\0{"format": "hpsd-manifest", "version": 1, "tables": [{"name": "a", "dim": -1, '
                       b'"rows": 18446744073709551616}]}')
+    for dtype in ("bf16", "int8_rowwise_f32", "int8_rowwise_f16", "raw"):
+        yield dtype, (b'\0{"tables": [{"name": "feature_0", "dtype": "' + dtype.encode() + b'"}, '
+                      b'{"name": "feature_1", "dtype": "fp16"}]}')
     yield "newer", b'\0{"format": "hpsd-manifest", "version": 2}'
     yield "deep", b"\0" + b"[" * 3000
     yield "dle", b'\1{"categorical_cardinalities": [3, 3], "embedding_dim": 2}'
@@ -334,6 +340,32 @@ def rowfile():
     yield "npy", b"\0" + rows
     yield "npy_dim", b"\x08" + rows
     yield "fp16", b"\0" + npy("<f2", "(3, 2)", bytes(12))
+    codes = npy("|u1", "(3, 2)", b"\0\x7f\xff\1\2\3")
+    scales = npy("<f4", "(3, 2)", struct.pack("<6f", *(0.5, -1) * 3))
+    half_scales = npy("<f2", "(3, 2)", bytes(12))
+
+    def typed(mode, row_dtype, dtype, first, second=b"", beside=b""):
+        data = bytes([mode | 4, row_dtype | dtype << 3 | (64 if beside else 0)])
+        for part in (beside, second):
+            data += struct.pack("<H", len(part)) + part if part else b""
+        return data + first
+    yield "int8", typed(0, 0, 0, codes, beside=scales)
+    yield "int8_said", typed(0, 4, 4, codes, beside=scales)
+    yield "int8_f16", typed(0, 0, 0, codes, beside=half_scales)
+    yield "int8_pair", typed(1, 0, 0, keys, codes, scales)
+    yield "int8_alone", b"\0" + codes
+    yield "int8_scales_lie", typed(0, 0, 0, codes, beside=npy("<f4", "(2, 2)", bytes(16)))
+    yield "int8_scales_wide", typed(0, 0, 0, codes, beside=npy("<f4", "(3, 3)", bytes(36)))
+    yield "int8_nan", typed(0, 0, 0, codes, beside=npy("<f4", "(3, 2)", struct.pack("<6f", *(float("nan"), 1) * 3)))
+    yield "int8_again", typed(0, 2, 0, codes, beside=scales)
+    yield "bf16", typed(0, 0, 3, npy("<u2", "(3, 2)", bytes(12)))
+    yield "bf16_unsaid", b"\0" + npy("<u2", "(3, 2)", bytes(12))
+    yield "to_fp16", typed(0, 2, 0, rows)
+    yield "to_fp16_large", typed(0, 2, 0, npy("<f4", "(1, 2)", struct.pack("<2f", 1e6, 1)))
+    yield "to_int8", typed(0, 4, 0, rows)
+    yield "half_to_int8", typed(0x20, 5, 0, npy("<f2", "(3, 2)", struct.pack("<6e", *range(5), float("inf"))))
+    yield "pair_to_bf16", typed(1, 3, 0, keys, rows)
+    yield "hugectr_to_int8", typed(2, 4, 0, struct.pack("<3q", 7, -1, 7), struct.pack("<6f", *range(6)))
     yield "nan", b"\0" + npy("<f4", "(1, 2)", struct.pack("<2f", float("nan"), 1))
     yield "nan_allowed", b"\x20" + npy("<f4", "(1, 2)", struct.pack("<2f", float("nan"), 1))
     yield "pair", two(1, keys, rows)
@@ -368,6 +400,8 @@ def rpc():
     yield "load", b"\x04" + run(m + blob(2, "/nowhere"))
     yield "load_dry", b"\x04" + run(m + blob(2, "/nowhere") + num(3, 2) + num(7, 1))
     yield "load_tables", b"\x04" + run(m + blob(9, blob(1, "items") + blob(2, "/nowhere/items.npy")) * 2)
+    yield "load_row_dtype", b"\x04" + run(m + blob(2, "/nowhere") + blob(12, "int8_rowwise_f32"))
+    yield "load_row_dtype_bad", b"\x04" + run(m + blob(9, blob(1, "t") + blob(2, "/nowhere/t.npy") + blob(3, "int4")))
     yield "log_level", b"\x0f" + run(blob(1, "debug"))
     yield "health", b"\x11" + run(blob(1, "hps.v1.Admin"))
     yield "reflect_list", b"\x13" + run(blob(7, ""))

@@ -43,6 +43,51 @@ def rows(seed, table, keys, dim, dtype=np.float32):
     return out.astype(dtype, copy=False)
 
 
+DTYPES = ("fp32", "fp16", "bf16", "int8_rowwise_f32", "int8_rowwise_f16")
+
+
+def quantised(values, dtype):
+    """INT8 rows of values (float32): (uint8 [n, dim], scales and biases [n, 2]). FBGEMM's rule for scales of float32,
+    that of NVE's exporters for those of float16; all in float32."""
+    low = values.min(axis=1, keepdims=True) + np.float32(0)  # -0 becomes 0
+    high = values.max(axis=1, keepdims=True)
+    if dtype == "int8_rowwise_f32":
+        scale = (high - low) / np.float32(255)
+        codes = np.rint((values - low) * (np.float32(255) / (high - low + np.float32(1e-8))))
+        return codes.astype(np.uint8), np.hstack((scale, low))
+    bias = low.astype(np.float16).astype(np.float32)
+    scale = ((high - bias) / np.float32(255)).astype(np.float16)
+    scale[scale == 0] = 1
+    codes = np.clip(np.rint((values - bias) / scale.astype(np.float32)), 0, 255)
+    return codes.astype(np.uint8), np.hstack((scale, bias.astype(np.float16)))
+
+
+def bf16_bits(values):
+    """Values (float32, finite) rounded to nearest even, as uint16."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def stored(values, dtype):
+    """Rows of values (float32) as the files have them: (T.npy, T.scale_bias.npy or None)."""
+    if dtype.startswith("int8"):
+        return quantised(values, dtype)
+    if dtype == "bf16":
+        return bf16_bits(values), None
+    return values.astype({"fp32": np.float32, "fp16": np.float16}[dtype]), None
+
+
+def served(values, dtype):
+    """What a look-up answers in float32 of rows of values (float32) that are stored as `dtype`."""
+    codes, scale_bias = stored(values, dtype)
+    if dtype == "bf16":
+        return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if scale_bias is None:
+        return codes.astype(np.float32)
+    scale, bias = scale_bias.astype(np.float32).T
+    return codes.astype(np.float32) * scale[:, None] + bias[:, None]
+
+
 def hashed_keys(n):
     """Keys of rows 0 ... n-1 with --keys hashed, as int64."""
     with np.errstate(over="ignore"):
@@ -50,16 +95,17 @@ def hashed_keys(n):
 
 
 def read_table(path, name, dim):
-    """(keys, rows) of one table, whichever form it has."""
+    """(keys, rows, scales and biases or None) of one table, whichever form it has."""
     base = os.path.join(path, name)
+    scale_bias = np.load(base + ".scale_bias.npy") if os.path.exists(base + ".scale_bias.npy") else None
     if os.path.isdir(base):
         keys = np.fromfile(os.path.join(base, "key"), dtype="<i8")
         values = np.fromfile(os.path.join(base, "emb_vector"), dtype="<f4").reshape(-1, dim)
-        return keys, values
+        return keys, values, None
     if os.path.exists(base + ".rows.npy"):
-        return np.load(base + ".keys.npy"), np.load(base + ".rows.npy")
+        return np.load(base + ".keys.npy"), np.load(base + ".rows.npy"), scale_bias
     values = np.load(base + ".npy")
-    return np.arange(len(values), dtype=np.int64), values
+    return np.arange(len(values), dtype=np.int64), values, scale_bias
 
 
 def main():
@@ -70,15 +116,18 @@ def main():
     with open(os.path.join(args.dir, "manifest.json"), encoding="utf-8") as f:
         manifest = json.load(f)
     for index, table in enumerate(manifest["tables"]):
-        keys, values = read_table(args.dir, table["name"], table["dim"])
+        keys, values, scale_bias = read_table(args.dir, table["name"], table["dim"])
         if len(keys) != table["rows"] or len(np.unique(keys)) != len(keys):
             sys.exit(f"{table['name']}: wrong number of keys")
         for at in range(0, len(keys), 65536):
             piece = slice(at, at + 65536)
-            expected = rows(args.seed, index, keys[piece], table["dim"], values.dtype)
-            if not np.array_equal(values[piece], expected):
+            expected = stored(rows(args.seed, index, keys[piece], table["dim"]), table["dtype"])
+            if values.dtype != expected[0].dtype or not np.array_equal(values[piece], expected[0]):
                 sys.exit(f"{table['name']}: wrong values in rows {at} to {at + 65535}")
-        print(f"{table['name']}: {len(keys)} rows of {table['dim']} {values.dtype}: right")
+            if expected[1] is not None and not (scale_bias.dtype == expected[1].dtype and
+                                                np.array_equal(scale_bias[piece], expected[1])):
+                sys.exit(f"{table['name']}: wrong scales in rows {at} to {at + 65535}")
+        print(f"{table['name']}: {len(keys)} rows of {table['dim']} {table['dtype']}: right")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,20 @@ static void test_manifest_when_written_then_read_back(void **state)
     hps_manifest_close(&read);
 }
 
+static void test_manifest_when_rows_are_of_any_type_then_read_back(void **state)
+{
+    (void)state;
+    for (unsigned dtype = HPS_DTYPE_FP32; dtype < HPS_DTYPE_STORED_END; dtype++) {
+        struct hps_manifest_table table = {.name = TEXT("a"), .dtype = (enum hps_dtype)dtype};
+        const struct hps_manifest written = {.tables = &table, .n_tables = 1};
+        struct hps_manifest read = {0};
+        assert_int_equal(hps_manifest_write(&written, path_of(), NULL), HPS_OK);
+        assert_int_equal(hps_manifest_read(path_of(), &read, NULL), HPS_OK);
+        assert_int_equal(read.tables[0].dtype, dtype);
+        hps_manifest_close(&read);
+    }
+}
+
 static void test_read_when_field_is_wrong_then_refused_by_name(void **state)
 {
     (void)state;
@@ -103,6 +117,7 @@ static void test_read_when_field_is_wrong_then_refused_by_name(void **state)
         {"{\"tables\": [{\"name\": \"a\", \"dim\": 1.5}]}", "tables[0].dim"},
         {"{\"tables\": [{\"name\": \"a\", \"rows\": -1}]}", "tables[0].rows"},
         {"{\"tables\": [{\"name\": \"a\", \"dtype\": \"int8\"}]}", "tables[0].dtype"},
+        {"{\"tables\": [{\"name\": \"a\", \"dtype\": \"raw\"}]}", "tables[0].dtype"},
         {"{\"tables\": [{\"name\": \"a\", \"files\": {}}]}", "tables[0].files"},
         {"{\"tables\": [{\"name\": \"a\", \"files\": [{}]}]}", "tables[0].files[0].name"},
         {"{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"/etc/passwd\"}]}]}", "relative"},
@@ -247,7 +262,11 @@ static void test_check_table_when_facts_differ_then_precondition(void **state)
     struct hps_manifest_table table = {
         .name = TEXT("a"), .dim = 4, .dtype = HPS_DTYPE_FP32, .n_rows = 9, .n_rows_known = true};
     struct hps_manifest manifest = {.tables = &table, .n_tables = 1};
-    const struct hps_row_desc good = {.n_rows = 9, .dim = 4, .dtype = HPS_DTYPE_FP32};
+    const struct hps_row_desc good = {/* read as another type: the files are what is compared */
+                                      .n_rows = 9,
+                                      .dim = 4,
+                                      .dtype = HPS_DTYPE_BF16,
+                                      .file_dtype = HPS_DTYPE_FP32};
     struct hps_row_desc desc = good;
     struct hps_error err = {0};
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_OK);
@@ -259,8 +278,9 @@ static void test_check_table_when_facts_differ_then_precondition(void **state)
     desc.dim = 5;
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);
     desc = good;
-    desc.dtype = HPS_DTYPE_FP16;
+    desc.file_dtype = HPS_DTYPE_INT8_ROWWISE_F16;
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);
+    assert_non_null(strstr(err.text, "rows of int8_rowwise_f16, expected fp32"));
 }
 
 static void test_check_files_when_one_bit_flips_then_data_loss(void **state)
@@ -333,6 +353,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_manifest_when_written_then_read_back),
+        T(test_manifest_when_rows_are_of_any_type_then_read_back),
         T(test_read_when_field_is_wrong_then_refused_by_name),
         T(test_read_when_absent_or_newer_then_told),
         T(test_dle_when_read_then_tables_by_number),

@@ -148,12 +148,31 @@ static void test_open_when_ambiguous_or_half_then_invalid(void **state)
     touch("u/emb_vector");
     expect_refused(HPS_INVALID, "u: has 'emb_vector' but no 'key'");
     touch("u/key");
+    touch("s.scale_bias.npy");
+    expect_refused(HPS_INVALID, "has 's.scale_bias.npy' but no 's.npy' or 's.rows.npy'");
+    assert_int_equal(unlink(hps_tmpdir_join(&dir, "s.scale_bias.npy")), 0);
     touch("b.ad.npy");
     expect_refused(HPS_INVALID, "table name 'b.ad'");
     struct hps_model_dir model = {0};
     assert_int_equal(hps_model_dir_open("/no/such/dir", NULL, &model, NULL), HPS_NOT_FOUND);
     assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "u/key"), NULL, &model, NULL),
                      HPS_NOT_FOUND);
+}
+
+static void test_open_when_rows_have_scales_then_of_their_table(void **state)
+{
+    (void)state;
+    touch("a.npy");
+    touch("a.scale_bias.npy");
+    touch("b.keys.npy");
+    touch("b.rows.npy");
+    touch("b.scale_bias.npy");
+    struct hps_model_dir model = {0};
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
+    assert_int_equal(model.n_tables, 2);
+    assert_string_equal(model.tables[0].name, "a");
+    assert_string_equal(model.tables[1].name, "b");
+    hps_model_dir_close(&model);
 }
 
 static void test_table_when_given_by_path_then_its_form(void **state)
@@ -237,9 +256,13 @@ static void test_fingerprint_when_any_file_changes_then_another(void **state)
     touch("p.keys.npy");
     touch("p.rows.npy");
     touch("t.npy");
-    static const char *const files[] = {"d/key", "d/emb_vector", "p.keys.npy", "p.rows.npy",
-                                        "t.npy"};
-    for (size_t i = 0; i < 5; i++) {
+    touch("p.scale_bias.npy");
+    touch("t.scale_bias.npy");
+    static const char *const files[] = {"d/key",           "d/emb_vector", "p.keys.npy",
+                                        "p.rows.npy",      "t.npy",        "p.scale_bias.npy",
+                                        "t.scale_bias.npy"};
+    enum { N_FILES = sizeof(files) / sizeof(files[0]) };
+    for (size_t i = 0; i < N_FILES; i++) {
         set_mtime(files[i], 1700000000 + (time_t)i, 5);
     }
     struct hps_fingerprint first;
@@ -247,11 +270,11 @@ static void test_fingerprint_when_any_file_changes_then_another(void **state)
     print_of(&first);
     print_of(&print);
     assert_true(first.hash == print.hash);
-    assert_int_equal(first.n_files, 5);
-    assert_int_equal(first.bytes, 5);
+    assert_int_equal(first.n_files, N_FILES);
+    assert_int_equal(first.bytes, N_FILES);
     assert_int_equal(first.mtime_ms_oldest, UINT64_C(1700000000000));
     assert_int_equal(strlen(first.text), 16);
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < N_FILES; i++) {
         set_mtime(files[i], 1700000000 + (time_t)i, 6); /* one nanosecond */
         print_of(&print);
         assert_true(first.hash != print.hash);
@@ -296,6 +319,7 @@ static void test_all_when_memory_fails_then_survived(void **state)
     touch("d/emb_vector");
     touch("p.keys.npy");
     touch("p.rows.npy");
+    touch("p.scale_bias.npy");
     touch("feature_0.npy");
     touch("manifest.json");
     assert_true(hps_fault_heap_run(open_and_print, NULL) > 20);
@@ -310,6 +334,7 @@ int main(void)
         T(test_open_when_names_mix_then_one_total_order),
         T(test_open_when_no_tables_then_invalid),
         T(test_open_when_ambiguous_or_half_then_invalid),
+        T(test_open_when_rows_have_scales_then_of_their_table),
         T(test_table_when_given_by_path_then_its_form),
         T(test_name_when_at_the_limits_then_hps_rule),
         T(test_fingerprint_when_any_file_changes_then_another),

@@ -71,6 +71,14 @@ static void test_parse_when_other_spellings_of_python_then_read(void **state)
     assert_int_equal(
         parse(1, "{'descr': '=f2', 'fortran_order': False, 'shape': (2, 3)}", &npy, NULL), HPS_OK);
     assert_int_equal(npy.data_bytes, 12);
+    assert_int_equal(
+        parse(1, "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 3)}", &npy, NULL), HPS_OK);
+    assert_int_equal(npy.type, HPS_NPY_U2);
+    assert_int_equal(npy.data_bytes, 12);
+    assert_int_equal(
+        parse(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3)}", &npy, NULL), HPS_OK);
+    assert_int_equal(npy.type, HPS_NPY_U1);
+    assert_int_equal(npy.data_bytes, 6);
 }
 
 static void test_parse_when_dict_is_wrong_then_invalid_and_names_why(void **state)
@@ -83,6 +91,7 @@ static void test_parse_when_dict_is_wrong_then_invalid_and_names_why(void **stat
         {"{'descr': '>f4', 'fortran_order': False, 'shape': (1, 2), }", "big-endian"},
         {"{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2), }", "fortran_order is True"},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 2), }", "dtype '<f8'"},
+        {"{'descr': '|u2', 'fortran_order': False, 'shape': (1, 2), }", "dtype '|u2'"},
         {"{'descr': '|O', 'fortran_order': False, 'shape': (1, 2), }", "dtype '|O'"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1, 2), }", "quoted string"},
         {"{'descr': '<f4', 'fortran_order': Maybe, 'shape': (1, 2), }", "True or False"},
