@@ -334,3 +334,10 @@ hps_status hps_config_for_tables(const char *const *args, size_t n_args,
     *out_config = config;
     return HPS_OK;
 }
+
+bool hps_config_rows_of_hps(const struct hps_config *config)
+{
+    const struct hps_config_volatile_db *db = &config->volatile_db;
+    return db->type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER &&
+           db->redis_layout == HPS_CONFIG_REDIS_LAYOUT_HPS;
+}

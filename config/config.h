@@ -143,6 +143,7 @@ struct hps_config_table {
     uint32_t n_default_values;    /* 1: the value of the whole row; else dim */
     uint32_t keys_per_sample_max; /* maxnum_catfeature_query_per_table_per_sample; 0: not given */
     uint64_t keys_max;            /* that × max_batch_size, HPS's workspace; 0: no such limit */
+    uint32_t row_dtype;           /* of enum hps_dtype; 0: that of the files */
 };
 
 struct hps_config_model {
@@ -320,6 +321,8 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
 
 /* Budget of the host map; 0: there is none. After finish. */
 uint64_t hps_config_host_bytes(const struct hps_config *config);
+/* Whether the rows are those that HPS has written to Redis: `redis_layout` hps. */
+bool hps_config_rows_of_hps(const struct hps_config *config);
 /* Whether the model's tables are to be cached whole: `gpucacheper` 1 or more, or a static table. */
 bool hps_config_caches_whole(const struct hps_config_model *model);
 

@@ -92,7 +92,7 @@ static const char *type_name(const struct hps_option *option)
     case HPS_OPTION_TYPE_OBJECT:
         return option == &hps_options[HPS_OPTION_top_models] ? "list" : "object";
     case HPS_OPTION_TYPE_TABLES:
-        return "list";
+        return option->values != NULL ? "word or list" : "list";
     case HPS_OPTION_TYPE_LISTEN:
         return "address";
     case HPS_OPTION_TYPE_LISTENS:
@@ -136,6 +136,9 @@ static hps_status print_range(const struct hps_option *option, struct hps_buf *b
     case HPS_OPTION_TYPE_ENUM:
         return print_words(option, buf);
     case HPS_OPTION_TYPE_TABLES:
+        if (option->values != NULL) {
+            return print_words(option, buf);
+        }
         bare.type = HPS_OPTION_TYPE_U32;
         return ranged ? hps_option_expected(&bare, buf) : HPS_OK;
     case HPS_OPTION_TYPE_F64:

@@ -95,7 +95,7 @@ static hps_status print_f64(double value, struct hps_buf *buf)
 
 static const char *word_of(const struct hps_option *option, uint32_t number)
 {
-    HPS_ASSERT(option->type == HPS_OPTION_TYPE_ENUM);
+    HPS_ASSERT(option->values != NULL);
     for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
         if (v->number == number) {
             return v->word;
@@ -132,6 +132,8 @@ static hps_status print_of_table(enum hps_option_id id, const struct hps_config_
         return hps_buf_printf(buf, "%" PRIu32, table->dim);
     case HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample:
         return hps_buf_printf(buf, "%" PRIu32, table->keys_per_sample_max);
+    case HPS_OPTION_model_row_dtype:
+        return hps_json_print_string(word_of(&hps_options[id], table->row_dtype), buf);
     default:
         HPS_ASSERT(id == HPS_OPTION_model_default_value_for_each_table);
         return print_default_values(table, buf);

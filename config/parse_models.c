@@ -232,6 +232,40 @@ static hps_status read_default_values(const struct model_reader *m)
     return status;
 }
 
+/* One word for all tables, or a list of one for each. */
+static hps_status read_row_dtypes(const struct model_reader *m)
+{
+    struct hps_option word = hps_options[HPS_OPTION_model_row_dtype];
+    const json_t *value = json_object_get(m->object, word.name);
+    struct hps_text_path all = {.parent = m->path, .key = word.name};
+    bool is_list = json_is_array(value);
+    word.type = HPS_OPTION_TYPE_ENUM;
+    word.offset = 0;
+    if (value == NULL) {
+        return HPS_OK;
+    }
+    if (is_list && json_array_size(value) != m->model->n_tables) {
+        return parse_fail(
+            m->reader, &all, HPS_INVALID,
+            "got %zu entries, expected %zu, one for each table in sparse_files, or one "
+            "word for all of them",
+            json_array_size(value), m->model->n_tables);
+    }
+    for (size_t i = 0; i < m->model->n_tables; i++) {
+        struct hps_text_path item = {.parent = &all, .index = i};
+        const struct hps_text_path *path = is_list ? &item : &all;
+        const json_t *json = is_list ? json_array_get(value, i) : value;
+        const char *text = json_string_value(json);
+        hps_status status = text == NULL
+                                ? HPS_INVALID
+                                : hps_option_set_text(&word, &m->model->tables[i].row_dtype, text);
+        if (status != HPS_OK) {
+            return parse_fail_value(m->reader, path, &word, text, status);
+        }
+    }
+    return HPS_OK;
+}
+
 static hps_status read_devices(const struct model_reader *m)
 {
     const json_t *devices = NULL;
@@ -293,6 +327,9 @@ static hps_status read_model(const struct parse_reader *reader, const struct hps
     }
     if (status == HPS_OK) {
         status = read_default_values(&m);
+    }
+    if (status == HPS_OK) {
+        status = read_row_dtypes(&m);
     }
     return status == HPS_OK ? read_devices(&m) : status;
 }

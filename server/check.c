@@ -68,7 +68,7 @@ static char *parent_of(const char *path)
 /* A load from models[] does not read it, `load --from` does: files that are not those that it was
  * written for are an error all the same, one that cannot be read is not. */
 static void check_manifest(struct checking *checking, const struct hps_model_table *files,
-                           const struct hps_table *table)
+                           const struct hps_row_desc *desc)
 {
     char name[HPS_MODEL_NAME_BYTES_MAX + 16];
     struct hps_manifest manifest = {0};
@@ -79,15 +79,13 @@ static void check_manifest(struct checking *checking, const struct hps_model_tab
                             ? hps_error_set(&err, HPS_NO_MEMORY, "no memory for its manifest")
                             : hps_manifest_read(path, &manifest, &err);
     if (status == HPS_OK) {
-        const struct hps_row_desc desc = {
-            .dim = table->dim, .dtype = table->dtype, .n_rows = table->n_rows};
         entry_name(files, name, sizeof(name));
-        status = hps_manifest_check_table(&manifest, name, &desc, &err);
+        status = hps_manifest_check_table(&manifest, name, desc, &err);
         if (status == HPS_OK) {
             status = hps_manifest_check_sizes(&manifest, name, dir, &err);
         }
         if (status != HPS_OK) {
-            hps_ignore(hps_error_prefix(&err, status, "table \"%s\"", table->name));
+            hps_ignore(hps_error_prefix(&err, status, "table \"%s\"", files->name));
             report(checking, true, &err, "the files are not those that their manifest.json names");
         }
     } else if (status != HPS_NOT_FOUND) {
@@ -106,11 +104,13 @@ static void check_table(struct checking *checking, struct hps_config_table *tabl
     const struct hps_config *config = checking->check->config;
     const struct hps_load_env env = {.key_bytes = config->key_bytes,
                                      .nan_allowed =
-                                         config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT};
+                                         config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
+                                     .fp32_only = hps_config_rows_of_hps(config)};
     struct hps_config_model one = *checking->model;
     struct hps_source source = {0};
     struct hps_version *version = NULL;
     struct hps_load_plan plan;
+    struct hps_row_desc desc;
     struct hps_error err = {0};
     one.tables = table;
     one.n_tables = 1;
@@ -121,7 +121,10 @@ static void check_table(struct checking *checking, struct hps_config_table *tabl
                                  : hps_load_plan(&env, &source, 0, version, &plan, &err);
     }
     if (status == HPS_OK) {
-        check_manifest(checking, &source.tables[0].files, &version->tables[0]);
+        status = hps_load_describe(&env, &source.tables[0], &desc, &err);
+    }
+    if (status == HPS_OK) {
+        check_manifest(checking, &source.tables[0].files, &desc);
     } else {
         report_unloadable(checking, &err);
     }

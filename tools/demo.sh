@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # ./dev demo: a model of DLRM-DCNv2's shape from nothing to verified look-ups, a restart without its
-# files, the tiers side by side, cold and warm, and rows that stream in through Kafka. Everything lives in build/demo and on free ports of
-# 127.0.0.1, and is gone at the end. `--keep` leaves the daemon running until Ctrl-C.
+# files, the tiers side by side, cold and warm, one table as each type of rows, and rows that stream in through Kafka. Everything lives
+# in build/demo and on free ports of 127.0.0.1, and is gone at the end. `--keep` leaves the daemon running until Ctrl-C.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
@@ -262,13 +262,69 @@ print("A row is 512 bytes. Cold: just started, with nothing of the database in t
       "what the start reads (all: after the restart above, while memory is filled behind it).")
 PYTHON
 stop
+
+dtypes=(fp32 fp16 bf16 int8_rowwise_f32 int8_rowwise_f16)
+# A version of each type from the same files, each asked for its rows as float32.
+narrow() {
+    local dtype
+    "$bin/hps-gen" --tables 1 --rows 200000 --dim 128 --format npy --out "$demo/narrow" >"$demo/gen.log" 2>&1
+    "$python" - "$demo" <<'PYTHON'
+import json
+import os
+import sys
+
+demo = sys.argv[1]
+with open(f"{demo}/all.json", encoding="utf-8") as f:
+    config = json.load(f)
+os.mkdir(f"{demo}/narrow-state")
+config["models"] = []
+config["persistent_db"]["path"] = f"{demo}/narrow-state"
+config["server"].update(state_dir=f"{demo}/narrow-state", admin_listen=f"unix:{demo}/narrow-state/admin.sock",
+                        model_roots=[demo])
+with open(f"{demo}/narrow.json", "w", encoding="utf-8") as f:
+    json.dump(config, f, indent=2)
+PYTHON
+    start narrow
+    for dtype in "${dtypes[@]}"; do
+        "$bin/hpsctl" -o json load narrow --from "$demo/narrow" --row-dtype "$dtype" --activate >"$demo/$dtype.load"
+        "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model narrow --keys 4096 --duration 1 --quiet -o json \
+            >"$demo/$dtype.bench"
+        scrape >"$demo/$dtype.metrics"
+    done
+    stop
+    "$python" - "$demo" "${dtypes[@]}" <<'PYTHON'
+import json
+import re
+import sys
+
+demo, dtypes = sys.argv[1], sys.argv[2:]
+print(f"{'rows':<18}{'bytes/row: host':>16}{'rocksdb':>9}{'keys/s':>12}{'largest error':>15}{'mean':>10}")
+for version, dtype in enumerate(dtypes, 1):
+    with open(f"{demo}/{dtype}.load", encoding="utf-8") as f:
+        made = json.loads(f.read().splitlines()[-1]).get("conversions", [{}])[0]
+    with open(f"{demo}/{dtype}.bench", encoding="utf-8") as f:
+        keys_per_s = json.load(f)["keys_per_s"]
+    with open(f"{demo}/{dtype}.metrics", encoding="utf-8") as f:
+        metrics = f.read()
+
+    def of(name, tier):
+        labels = f'model="narrow",version="{version}",tier="{tier}"'
+        return float(re.search(rf"^hpsd_{name}{{{labels}}} (\S+)$", metrics, re.MULTILINE)[1])
+    sizes = [of("tier_used_bytes", tier) / of("tier_rows", tier) for tier in ("host", "rocksdb")]
+    print(f"{dtype:<18}{sizes[0]:>16.0f}{sizes[1]:>9.0f}{keys_per_s:>12,.0f}{made.get('error_max', 0):>15.2g}"
+          f"{made.get('error_mean', 0):>10.2g}")
+print("200,000 rows of 128 values between -1 and 1. All are answered as float32; versions of each type stand side by side.")
+PYTHON
+}
+step "6. One table, its rows as each type: the same files of float32, loaded with --row-dtype"
+narrow
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
     device="this machine's GPU"
 else
     device="a simulated GPU"
     program=hpsd-sim
 fi
-step "6. An embedding cache in GPU memory ($device): below a hit rate of 0.7 answers wait for true rows"
+step "7. An embedding cache in GPU memory ($device): below a hit rate of 0.7 answers wait for true rows"
 start gpu
 PYTHONPATH="$demo" "$python" docs/examples/threshold.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
 echo "   First exact and slow; from the threshold on, rows that are missing come as the table's default at once and"
@@ -336,7 +392,7 @@ PYTHON
     stop
     broker_stop
 }
-step "7. Rows stream in through Kafka while look-ups run: broker, trainer, clients and hpsd on this machine"
+step "8. Rows stream in through Kafka while look-ups run: broker, trainer, clients and hpsd on this machine"
 if why=$("$python" tests/lib/kafka.py missing 2>&1); then
     stream
 else

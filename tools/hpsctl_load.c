@@ -27,6 +27,7 @@ static struct {
     bool no_wait;
     bool force;
     bool replace;
+    const char *row_dtype;
 } load_flags;
 
 const struct hps_arg hpsctl_load_args[] = {
@@ -44,6 +45,10 @@ const struct hps_arg hpsctl_load_args[] = {
     {"lineage", 0, HPS_ARG_TEXT, "NAME", &load_flags.lineage,
      "the training run that it belongs to; one stream of updates fits all versions of a lineage "
      "(default: that of the newest version)"},
+    {"row-dtype", 0, HPS_ARG_CHOICE, "fp32|fp16|bf16|int8_rowwise_f32|int8_rowwise_f16|file",
+     &load_flags.row_dtype,
+     "store all rows as this type; file: as the files have them (default: models[].row_dtype of "
+     "the server's configuration, else file)"},
     {"activate", 0, HPS_ARG_FLAG, NULL, &load_flags.activate, "make it the active one when loaded"},
     {"force", 0, HPS_ARG_FLAG, NULL, &load_flags.force,
      "--activate: even if it differs much from the active version (tables, widths, rows)"},
@@ -118,6 +123,26 @@ static void draw_line(struct load_view *view, const Hps__V1__LoadProgress *progr
     (void)fprintf(stderr, "%s\n", text);
 }
 
+static void print_conversions(const Hps__V1__LoadProgress *progress)
+{
+    static const char *const columns[] = {"TABLE", "TYPE", ">LARGEST ERROR", ">MEAN ERROR", NULL};
+    struct hpsctl_table table;
+
+    if (progress->n_conversions == 0) {
+        return;
+    }
+    printf("\nconverted (errors against the values of the files):\n");
+    hpsctl_table_init(&table, columns);
+    for (size_t i = 0; i < progress->n_conversions; i++) {
+        const Hps__V1__TableConversion *conversion = progress->conversions[i];
+        hpsctl_table_cell(&table, "%s", conversion->table);
+        hpsctl_table_cell(&table, "%s -> %s", conversion->data_type_from, conversion->data_type_to);
+        hpsctl_table_cell(&table, "%.3g", conversion->error_max);
+        hpsctl_table_cell(&table, "%.3g", conversion->error_mean);
+    }
+    (void)hpsctl_table_print(&table);
+}
+
 static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
     HPS_ASSERT(progress->done);
@@ -141,6 +166,7 @@ static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progr
     }
     hpsctl_print_versions(stdout, progress->model, "unloaded", progress->unload_versions,
                           progress->n_unload_versions);
+    print_conversions(progress);
     hpsctl_print_diffs(progress->version, progress->active_version, progress->diffs,
                        progress->n_diffs);
 }
@@ -237,6 +263,9 @@ static void load_request(struct hpsctl *ctl, const struct hpsctl_load_files *fil
     request.version = load_flags.version != 0 ? load_flags.version : files->version;
     request.label = label != NULL ? (char *)(uintptr_t)label : request.label;
     request.lineage = lineage != NULL ? (char *)(uintptr_t)lineage : request.lineage;
+    if (load_flags.row_dtype != NULL) {
+        request.row_dtype = (char *)(uintptr_t)load_flags.row_dtype;
+    }
     request.activate = load_flags.activate;
     request.dry_run = load_flags.dry_run;
     request.no_wait = load_flags.no_wait;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/dtype.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "config/config.h"
@@ -80,6 +81,13 @@ static int take_tables(struct hpsctl *ctl, const struct hps_arg_list *list,
     return TOOL_OK;
 }
 
+/* In the words of the request, which does not own it. */
+static char *row_dtype_word(uint32_t row_dtype)
+{
+    static char file[] = "file";
+    return row_dtype == 0 ? file : (char *)(uintptr_t)hps_dtype_name((enum hps_dtype)row_dtype);
+}
+
 /* The entry as the daemon has it that is started with this file: names, order and files of its
  * tables, and of the version what it says. */
 static int take_config(struct hpsctl *ctl, const char *file, const char *name,
@@ -104,6 +112,7 @@ static int take_config(struct hpsctl *ctl, const char *file, const char *name,
         if (!add(files, table, strlen(table), model->tables[i].path)) {
             return hpsctl_no_memory();
         }
+        files->tables[i].row_dtype = row_dtype_word(model->tables[i].row_dtype);
     }
     files->version = (int64_t)model->version;
     files->label = model->label;

@@ -14,8 +14,7 @@
 
 char *admin_dtype_text(enum hps_dtype dtype)
 {
-    static char fp32[] = "fp32", fp16[] = "fp16", bf16[] = "bf16";
-    return dtype == HPS_DTYPE_FP32 ? fp32 : dtype == HPS_DTYPE_FP16 ? fp16 : bf16;
+    return (char *)(uintptr_t)hps_dtype_name(dtype); /* protobuf-c's strings are not const */
 }
 
 Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps_version_diff *diff)
@@ -334,7 +333,25 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
     hps_version_free(version);
 }
 
-/* Of the request's tables; NULL: no memory. */
+/* A row_dtype of the request; false: it is none, and op->error says so. */
+static bool read_row_dtype(struct admin_op *op, const char *word, struct hps_row_wish *out_wish)
+{
+    struct hps_row_wish wish = {.given = word[0] != '\0'};
+    bool good =
+        !wish.given || strcmp(word, "file") == 0 ||
+        (hps_dtype_parse(word, strlen(word), &wish.dtype) && hps_dtype_is_stored(wish.dtype));
+    if (!good) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                                 "row_dtype: got \"%.60s\", expected fp32, fp16, bf16, "
+                                 "int8_rowwise_f32, int8_rowwise_f16 or file",
+                                 word));
+        return false;
+    }
+    *out_wish = wish;
+    return true;
+}
+
+/* Of the request's tables; NULL: no memory, or what op->error says. */
 static struct hps_source_named *load_tables(struct admin_op *op,
                                             const Hps__V1__LoadModelRequest *message)
 {
@@ -342,6 +359,9 @@ static struct hps_source_named *load_tables(struct admin_op *op,
     for (size_t i = 0; tables != NULL && i < message->n_tables; i++) {
         tables[i].name = message->tables[i]->table;
         tables[i].path = message->tables[i]->path;
+        if (!read_row_dtype(op, message->tables[i]->row_dtype, &tables[i].row_dtype)) {
+            return NULL;
+        }
     }
     return tables;
 }
@@ -349,6 +369,10 @@ static struct hps_source_named *load_tables(struct admin_op *op,
 static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *message)
 {
     HPS_ASSERT(op->load == NULL);
+    struct hps_row_wish row_dtype;
+    if (!read_row_dtype(op, message->row_dtype, &row_dtype)) {
+        return;
+    }
     const struct hps_load_request request = {.model = message->model,
                                              .directory = message->directory,
                                              .tables = load_tables(op, message),
@@ -356,6 +380,7 @@ static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *mes
                                              .version = message->version,
                                              .label = message->label,
                                              .lineage = message->lineage,
+                                             .row_dtype = row_dtype,
                                              .activate = message->activate,
                                              .force = message->force,
                                              .replace = message->replace};

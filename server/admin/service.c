@@ -125,6 +125,34 @@ static void stream_free(struct progress_stream *stream)
     hps_free(stream);
 }
 
+/* Of the tables that were converted. */
+static void put_conversions(struct hps_arena *arena, const struct hps_load *load,
+                            Hps__V1__LoadProgress *progress)
+{
+    uint32_t n = 0;
+    const struct hps_load_conversion *all = hps_load_conversions(load, &n);
+    Hps__V1__TableConversion *messages = hps_arena_calloc(arena, n + 1, sizeof(*messages));
+    Hps__V1__TableConversion **pointers =
+        hps_arena_calloc(arena, n + 1, sizeof(Hps__V1__TableConversion *));
+    if (messages == NULL || pointers == NULL) {
+        return;
+    }
+    progress->conversions = pointers;
+    for (uint32_t i = 0; i < n; i++) {
+        if (all[i].from == all[i].to) {
+            continue;
+        }
+        Hps__V1__TableConversion *message = &messages[progress->n_conversions];
+        hps__v1__table_conversion__init(message);
+        message->table = (char *)(uintptr_t)hps_load_table_name(load, i);
+        message->data_type_from = admin_dtype_text(all[i].from);
+        message->data_type_to = admin_dtype_text(all[i].to);
+        message->error_max = all[i].loss.max;
+        message->error_mean = all[i].loss.n > 0 ? all[i].loss.sum / (double)all[i].loss.n : 0;
+        pointers[progress->n_conversions++] = message;
+    }
+}
+
 static void send_progress(struct progress_stream *stream, struct hps_load_state *state)
 {
     HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(stream->call)));
@@ -153,6 +181,9 @@ static void send_progress(struct progress_stream *stream, struct hps_load_state 
         arena = hps_arena_new(ADMIN_ARENA_BYTES, ADMIN_ARENA_BYTES_MAX);
         progress.diffs = arena != NULL ? admin_table_diffs(arena, diff) : NULL;
         progress.n_diffs = progress.diffs != NULL ? diff->n_tables : 0;
+        if (arena != NULL) {
+            put_conversions(arena, stream->load, &progress);
+        }
     }
     hps_message_send(stream->call, &progress.base);
     hps_arena_free(arena);

@@ -25,7 +25,7 @@ struct hps_catalog_options {
     struct hps_insertion *insertion; /* NULL: there is none */
     struct hps_devices *devices;     /* NULL: there is none */
     struct hps_updater *updater;     /* NULL: versions take no updates; stopped by the stop */
-    struct hps_load_env env; /* memory_bytes and nan_allowed are those of the configuration */
+    struct hps_load_env env; /* memory_bytes, nan_allowed and fp32_only are the configuration's */
 };
 
 /* Bring back the versions of the persistent store and remove what no record names. May block.
@@ -64,9 +64,10 @@ struct hps_load_request {
     const char *directory;                 /* of all tables; "" or NULL: `tables` names them */
     const struct hps_source_named *tables; /* [n_tables] in the order that the model has them */
     size_t n_tables;
-    int64_t version;     /* 0: the highest + 1 */
-    const char *label;   /* "" or NULL: none */
-    const char *lineage; /* "" or NULL: that of the newest version */
+    int64_t version;               /* 0: the highest + 1 */
+    const char *label;             /* "" or NULL: none */
+    const char *lineage;           /* "" or NULL: that of the newest version */
+    struct hps_row_wish row_dtype; /* of all tables; not given: as `tables` say, or models[] */
     bool activate;
     bool awaited;    /* its model, a configured one, is not ready before it has ended */
     bool only_first; /* EXISTS if the model has a version, or one is loading */
@@ -124,6 +125,11 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
 void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state);
 /* Once it is done: what it did, as long as the caller has the load. */
 const struct hps_switched *hps_load_outcome(const struct hps_load *load);
+/* Once it is done: what it has made of the rows of its tables, as long as the caller has the load.
+ * shape: [*out_n]; names by hps_load_table_name. */
+const struct hps_load_conversion *hps_load_conversions(const struct hps_load *load,
+                                                       uint32_t *out_n);
+const char *hps_load_table_name(const struct hps_load *load, uint32_t table);
 void hps_load_unref(struct hps_load *load);
 
 /* ---- versions -------------------------------------------------------------------------------- */

@@ -131,6 +131,7 @@ void hps_load_unref(struct hps_load *load)
     }
     hps_source_close(&load->source);
     hps_version_diff_free(&load->outcome.diff);
+    hps_free(load->progress.conversions);
     hps_free(load);
 }
 
@@ -523,10 +524,14 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
                         struct hps_error *err)
 {
     struct hps_load *load = hps_calloc(1, sizeof(*load));
-    if (load == NULL) {
+    struct hps_load_conversion *conversions = hps_calloc(source->n_tables, sizeof(*conversions));
+    if (load == NULL || conversions == NULL) {
+        hps_free(load);
+        hps_free(conversions);
         hps_source_close(source);
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a load");
     }
+    load->progress.conversions = conversions;
     load->task.run = run_load;
     load->catalog = catalog;
     load->activate = request->activate;
@@ -688,6 +693,19 @@ const struct hps_switched *hps_load_outcome(const struct hps_load *load)
 {
     HPS_ASSERT(load->done);
     return &load->outcome;
+}
+
+const struct hps_load_conversion *hps_load_conversions(const struct hps_load *load, uint32_t *out_n)
+{
+    HPS_ASSERT(load->done && load->progress.conversions != NULL);
+    *out_n = load->source.n_tables;
+    return load->progress.conversions;
+}
+
+const char *hps_load_table_name(const struct hps_load *load, uint32_t table)
+{
+    HPS_ASSERT(table < load->source.n_tables);
+    return load->source.tables[table].files.name;
 }
 
 /* ---- models[] -------------------------------------------------------------------------------- */

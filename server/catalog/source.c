@@ -85,7 +85,8 @@ static hps_status open_tables(const struct hps_strings *names, struct hps_roots 
                 hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", request->n_tables);
         }
         for (size_t i = 0; status == HPS_OK && i < request->n_tables; i++) {
-            tables[i] = (struct hps_source_named){request->tables[i].name, paths[i]};
+            tables[i] = request->tables[i];
+            tables[i].path = paths[i];
             status = check_table(names, roots, &request->tables[i], paths[i], err);
         }
     }
@@ -130,6 +131,9 @@ hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_loa
         status = request->n_tables > 0
                      ? open_tables(&names, roots, request, model, out_source, err)
                      : open_dir(&names, roots, request->directory, model, out_source, err);
+        if (status == HPS_OK && request->row_dtype.given) {
+            hps_source_set_row_dtype(out_source, request->row_dtype.dtype);
+        }
     }
     hps_strings_fini(&names);
     return status;
@@ -150,21 +154,59 @@ hps_status catalog_source_open_config(struct hps_catalog *catalog,
 
 /* ---- what is configured, and what is served -------------------------------------------------- */
 
-static void log_drift(const struct hps_config *config, const struct catalog_model *model)
+/* Has a table rows of another type than models[] wants of the same files? Files that cannot be read
+ * tell nothing. */
+static bool rows_differ(const struct hps_catalog *catalog, const struct hps_source *source,
+                        const struct hps_version *version)
+{
+    struct hps_row_desc desc;
+    struct hps_error err;
+    for (uint32_t i = 0; i < source->n_tables; i++) {
+        const struct hps_source_table *table = &source->tables[i];
+        for (uint32_t k = 0; k < version->n_tables; k++) {
+            if (strcmp(version->tables[k].name, table->files.name) == 0 &&
+                hps_load_describe(&catalog->options.env, table, &desc, &err) == HPS_OK &&
+                desc.dtype != version->tables[k].dtype) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The command that loads what is configured. */
+static void load_command(const struct hps_config *config, const struct catalog_model *model,
+                         char out_command[2 * PATH_MAX])
 {
     char file[PATH_MAX];
-    char command[2 * PATH_MAX];
     bool found = realpath(config->file, file) != NULL;
     if (config->from_tables) {
-        snprintf(command, sizeof(command), "hpsctl load %s --table NAME=PATH --activate",
+        snprintf(out_command, 2 * PATH_MAX, "hpsctl load %s --table NAME=PATH --activate",
                  model->name);
     } else {
-        snprintf(command, sizeof(command), "hpsctl load %s --config %s --activate", model->name,
+        snprintf(out_command, 2 * PATH_MAX, "hpsctl load %s --config %s --activate", model->name,
                  found ? file : config->file);
     }
+}
+
+static void log_drift(const struct hps_config *config, const struct catalog_model *model)
+{
+    char command[2 * PATH_MAX];
+    load_command(config, model, command);
     HPS_LOG(WARN, "catalog",
             "configured files changed since they were loaded: the earlier rows are served; to load "
             "the files run command",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("command", command));
+}
+
+static void log_row_dtype(const struct hps_config *config, const struct catalog_model *model)
+{
+    char command[2 * PATH_MAX];
+    load_command(config, model, command);
+    HPS_LOG(WARN, "catalog",
+            "configured row_dtype not served: rows of another type were loaded from the same "
+            "files; to load them anew run command",
             HPS_STR("model", model->name), HPS_I64("version", model->active),
             HPS_STR("command", command));
 }
@@ -217,6 +259,8 @@ void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model
         return;
     }
     model->drift = !hps_source_has_print(&source, entry->version->fingerprint);
+    bool other_rows =
+        !model->drift && !config->from_tables && rows_differ(catalog, &source, entry->version);
     hps_source_close(&source);
     if (model->drift && config->from_tables && !has_updates(entry->version)) {
         model->awaits = true;
@@ -226,6 +270,9 @@ void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model
             HPS_STR("model", model->name), HPS_I64("version", model->active));
     } else if (model->drift) {
         log_drift(config, model);
+    } else if (other_rows) {
+        model->drift = true;
+        log_row_dtype(config, model);
     }
 }
 

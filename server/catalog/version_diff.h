@@ -26,7 +26,8 @@ hps_status hps_version_diff(const struct hps_version *before, const struct hps_v
                             struct hps_version_diff *out_diff) HPS_MUST_CHECK;
 void hps_version_diff_free(struct hps_version_diff *diff); /* a zeroed one is legal; empty then */
 /* May `after` take over unasked? PRECONDITION names what speaks against it: a table that is gone or
- * new, another width, or a table with fewer than 1 - rows_loss_max of its rows. */
+ * new, another width, or a table with fewer than 1 - rows_loss_max of its rows. Another type does
+ * not: answers have the same values, but for the error that the load has told. */
 hps_status hps_version_diff_check(const struct hps_version_diff *diff, double rows_loss_max,
                                   struct hps_error *err) HPS_MUST_CHECK;
 

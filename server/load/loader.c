@@ -185,6 +185,25 @@ static hps_status write_batch(struct loader_run *run, const struct hps_table *ta
     return HPS_OK;
 }
 
+/* Bytes of another type, or of another width, are other rows. Tables of FP32 keep the ids that they
+ * have always had. */
+static void hash_form(struct loader_run *run, const struct hps_table *table)
+{
+    const uint32_t form[2] = {(uint32_t)table->dtype, table->dim};
+    if (table->dtype != HPS_DTYPE_FP32) {
+        run->load_hash = hps_hash_bytes(form, sizeof(form), run->load_hash);
+    }
+}
+
+static void note_conversion(struct loader_run *run, uint32_t i, const struct hps_row_reader *reader)
+{
+    const struct hps_row_desc *desc = hps_row_reader_desc(reader);
+    if (run->progress->conversions != NULL) {
+        run->progress->conversions[i] = (struct hps_load_conversion){
+            .from = desc->file_dtype, .to = desc->dtype, .loss = *hps_row_reader_loss(reader)};
+    }
+}
+
 static hps_status write_sorted(struct loader_run *run, struct hps_rowsort *sort,
                                struct hps_table *table, struct hps_error *err)
 {
@@ -257,6 +276,7 @@ static hps_status load_table(struct loader_run *run, uint32_t i, struct hps_erro
                                                     run->env->disk_free_min_bytes,
                                                 .cancel = &run->progress->cancel};
     atomic_store(&run->progress->stage, "sort");
+    hash_form(run, table);
     status = hps_rowsort_new(&options, &sort, err);
     if (status == HPS_OK) {
         status = hps_rowsort_take(sort, reader, err);
@@ -267,6 +287,7 @@ static hps_status load_table(struct loader_run *run, uint32_t i, struct hps_erro
     if (status == HPS_OK) {
         atomic_store(&run->progress->stage, "write");
         status = write_sorted(run, sort, table, err);
+        note_conversion(run, i, reader);
     }
     if (status == HPS_OK) { /* rows of two trainings are worse than no rows */
         status = hps_source_check_unchanged(from, err);

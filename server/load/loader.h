@@ -20,6 +20,7 @@ struct hps_load_env {
     uint64_t host_rows_max; /* of a table whose only copy is in the host map; 0: no limit */
     uint32_t key_bytes;     /* 8 or 4, as supportlonglong says */
     bool nan_allowed;
+    bool fp32_only; /* rows are those that another program has written, of FP32: no other is read */
     uint64_t disk_free_min_bytes;
     double shared_seed_ratio; /* share of the rows of a load that the shared store gets, above
                                  durable */
@@ -54,6 +55,12 @@ struct hps_load_plan {
         start_hash; /* set by whoever loads: of where updates begin (server/update/updates.h) */
 };
 
+/* What a load has made of the rows of a table. */
+struct hps_load_conversion {
+    enum hps_dtype from, to; /* the same: nothing was converted */
+    struct hps_row_loss loss;
+};
+
 /* Written by the loader, read by any thread. */
 struct hps_load_progress {
     _Atomic(const char *) stage; /* "plan", "sort", "write", "ingest", "fill", "warm", "catch-up",
@@ -64,8 +71,16 @@ struct hps_load_progress {
     _Atomic uint64_t bytes_done;
     _Atomic uint64_t bytes_total;
     _Atomic uint64_t started_us;
+    struct hps_load_conversion
+        *conversions;   /* [n_tables of the version], the caller's, zeroed; read
+                           once the load has ended. NULL: nobody wants them */
     atomic_bool cancel; /* set by anybody: the load ends with CANCELLED */
 };
+
+/* What the files of a table are, and what its rows will be. May block. error: as
+ * hps_row_reader_open, with the table's name */
+hps_status hps_load_describe(const struct hps_load_env *env, const struct hps_source_table *table,
+                             struct hps_row_desc *out_desc, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Open every file once, set version->tables (names, widths, default rows) and say what a load
  * needs. host_used_bytes: by all resident versions. version has as many tables as the source. */

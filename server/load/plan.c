@@ -19,6 +19,7 @@ static hps_status set_default_row(const struct hps_source_table *source, struct 
                              "table \"%s\": default row has %u values, the table has width %u",
                              table->name, n, table->dim);
     }
+    uint32_t at = 0;
     float *row = hps_calloc(table->dim, sizeof(*row));
     void *stored = hps_calloc(1, table->row_bytes);
     if (row == NULL || stored == NULL) {
@@ -29,10 +30,17 @@ static hps_status set_default_row(const struct hps_source_table *source, struct 
     for (uint32_t i = 0; n > 0 && i < table->dim; i++) {
         row[i] = source->default_values[n == 1 ? 0 : i];
     }
-    hps_row_convert(stored, table->dtype, row, HPS_DTYPE_FP32, table->dim);
+    hps_status status = HPS_OK;
+    if (hps_row_fits(row, table->dtype, table->dim, &at)) {
+        hps_row_convert(stored, table->dtype, row, HPS_DTYPE_FP32, table->dim);
+    } else {
+        status = hps_error_set(err, HPS_INVALID,
+                               "table \"%s\": value %u of its default row, %g, does not fit %s",
+                               table->name, at, (double)row[at], hps_dtype_name(table->dtype));
+    }
     hps_free(row);
     table->default_row = stored;
-    return HPS_OK;
+    return status;
 }
 
 hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_source_table *table,
@@ -42,6 +50,8 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
                                             .dim = table->dim,
                                             .key_bytes = env->key_bytes,
                                             .nan_allowed = env->nan_allowed,
+                                            .dtype = table->file_dtype,
+                                            .row_dtype = table->row_dtype,
                                             .roots = table->files.roots};
     hps_status status = hps_row_reader_open(table->files.path, &options, out_reader, err);
     if (status != HPS_OK) {
@@ -50,19 +60,43 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
     return HPS_OK;
 }
 
+hps_status hps_load_describe(const struct hps_load_env *env, const struct hps_source_table *table,
+                             struct hps_row_desc *out_desc, struct hps_error *err)
+{
+    struct hps_row_reader *reader = NULL;
+    hps_status status = loader_open_reader(env, table, &reader, err);
+    if (status == HPS_OK) {
+        *out_desc = *hps_row_reader_desc(reader);
+        hps_row_reader_close(reader);
+    }
+    return status;
+}
+
+static hps_status check_dtype(const struct hps_load_env *env, const struct hps_source_table *table,
+                              const struct hps_row_desc *desc, struct hps_error *err)
+{
+    if (!env->fp32_only || desc->dtype == HPS_DTYPE_FP32) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "table \"%s\": rows of %s, expected fp32: the layout of volatile_db is "
+                         "\"hps\", and HPS has written rows of fp32; take row_dtype out",
+                         table->files.name, hps_dtype_name(desc->dtype));
+}
+
 static hps_status plan_table(const struct hps_load_env *env, const struct hps_source *source,
                              uint32_t i, struct hps_table *table, struct hps_load_plan *plan,
                              struct hps_error *err)
 {
     const struct hps_source_table *from = &source->tables[i];
-    struct hps_row_reader *reader = NULL;
-    hps_status status = loader_open_reader(env, from, &reader, err);
-    if (status != HPS_OK) {
-        return status;
+    struct hps_row_desc desc;
+    hps_status status = hps_load_describe(env, from, &desc, err);
+    if (status == HPS_OK) {
+        status = hps_manifest_check_table(&source->manifest, from->files.name, &desc, err);
     }
-    const struct hps_row_desc desc = *hps_row_reader_desc(reader);
-    hps_row_reader_close(reader);
-    status = hps_manifest_check_table(&source->manifest, from->files.name, &desc, err);
+    if (status == HPS_OK) {
+        status = check_dtype(env, from, &desc, err);
+    }
     if (status != HPS_OK) {
         return status;
     }

@@ -12,6 +12,13 @@
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 
+_Static_assert((int)HPS_CONFIG_ROW_DTYPE_FP32 == (int)HPS_DTYPE_FP32 &&
+                   (int)HPS_CONFIG_ROW_DTYPE_FP16 == (int)HPS_DTYPE_FP16 &&
+                   (int)HPS_CONFIG_ROW_DTYPE_BF16 == (int)HPS_DTYPE_BF16 &&
+                   (int)HPS_CONFIG_ROW_DTYPE_INT8_F32 == (int)HPS_DTYPE_INT8_ROWWISE_F32 &&
+                   (int)HPS_CONFIG_ROW_DTYPE_INT8_F16 == (int)HPS_DTYPE_INT8_ROWWISE_F16,
+               "types of rows");
+
 void hps_source_close(struct hps_source *source)
 {
     for (uint32_t i = 0; i < source->n_tables; i++) {
@@ -34,6 +41,25 @@ static const struct hps_config_table *config_table(const struct hps_config_model
         }
     }
     return NULL;
+}
+
+/* What models[] says of a table; NULL: nothing. */
+static void take_config(struct hps_source_table *table, const struct hps_config_table *known)
+{
+    if (known != NULL) {
+        table->dim = known->dim;
+        table->default_values = known->default_values;
+        table->n_default_values = known->n_default_values;
+        table->row_dtype = (enum hps_dtype)known->row_dtype;
+    }
+}
+
+void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype)
+{
+    HPS_ASSERT(dtype == 0 || hps_dtype_is_stored(dtype));
+    for (uint32_t i = 0; i < source->n_tables; i++) {
+        source->tables[i].row_dtype = dtype;
+    }
 }
 
 static hps_status source_print(struct hps_source *source, struct hps_error *err)
@@ -100,12 +126,10 @@ static hps_status source_from_dir(struct hps_source *source, struct hps_model_di
         struct hps_source_table *table = &source->tables[source->n_tables++];
         table->files = dir->tables[i];
         memset(&dir->tables[i], 0, sizeof(dir->tables[i]));
-        const struct hps_config_table *known = config_table(model, table->files.name);
-        if (known != NULL) {
-            table->dim = known->dim;
-            table->default_values = known->default_values;
-            table->n_default_values = known->n_default_values;
-        }
+        const struct hps_manifest_table *said =
+            hps_manifest_find(&source->manifest, table->files.name);
+        take_config(table, config_table(model, table->files.name));
+        table->file_dtype = said != NULL ? said->dtype : 0;
     }
     hps_status status = order_by_manifest(source, err);
     return status == HPS_OK ? source_print(source, err) : status;
@@ -148,11 +172,7 @@ static hps_status source_add(struct hps_source *source, const char *name, const 
         return hps_error_prefix(err, status, "table \"%s\"", name);
     }
     source->n_tables++;
-    if (known != NULL) {
-        to->dim = known->dim;
-        to->default_values = known->default_values;
-        to->n_default_values = known->n_default_values;
-    }
+    take_config(to, known);
     return HPS_OK;
 }
 
@@ -254,6 +274,9 @@ hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_sour
     for (size_t i = 0; status == HPS_OK && i < n_tables; i++) {
         status = source_add(&source, tables[i].name, tables[i].path,
                             config_table(model, tables[i].name), err);
+        if (status == HPS_OK && tables[i].row_dtype.given) {
+            source.tables[i].row_dtype = tables[i].row_dtype.dtype;
+        }
     }
     return source_finish(&source, status, out_source, err);
 }

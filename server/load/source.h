@@ -19,6 +19,8 @@ struct hps_source_table {
     uint32_t dim;                /* that the configuration demands; 0: what the files say */
     const float *default_values; /* borrowed from the configuration; NULL: zeros */
     uint32_t n_default_values;   /* 1: the value of a whole row; else dim */
+    enum hps_dtype file_dtype;   /* as its manifest says; 0: it does not */
+    enum hps_dtype row_dtype;    /* that its rows are to be stored as; 0: that of the files */
     struct hps_fingerprint print;
     uint64_t place; /* of the last sort */
 };
@@ -34,21 +36,29 @@ struct hps_source {
 };
 
 /* The tables of a directory, in the manifest's order where there is one, else by name. Default rows
- * come from `model` (may be NULL) where it has a table of that name. Nothing is read that is not
- * below one of `roots`, whatever links are in the directory; takes `roots`, on an error too (NULL:
- * any file may be read). out_source is owned by the caller: hps_source_close. */
+ * and row_dtype come from `model` (may be NULL) where it has a table of that name. Nothing is read
+ * that is not below one of `roots`, whatever links are in the directory; takes `roots`, on an error
+ * too (NULL: any file may be read). out_source is owned by the caller: hps_source_close. */
 hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
                                const struct hps_config_model *model, struct hps_source *out_source,
                                struct hps_error *err) HPS_MUST_CHECK;
+/* How rows are to be stored, by whoever asks for a load. */
+struct hps_row_wish {
+    bool given;           /* false: as models[] says, else as the files have them */
+    enum hps_dtype dtype; /* 0: that of the files */
+};
+
 /* A table and where its files are, as hps_model_table_open takes them. */
 struct hps_source_named {
     const char *name;
     const char *path;
+    struct hps_row_wish row_dtype;
 };
 
-/* Tables that lie anywhere, under the names that they are to have, in this order. Widths and
- * default rows come from `model` (may be NULL). A manifest beside them is not read, as for
- * models[]. takes `roots`, as above. error   also INVALID: no table, too many, a name twice */
+/* Tables that lie anywhere, under the names that they are to have, in this order. Widths, default
+ * rows and, where none is given, row_dtype come from `model` (may be NULL). A manifest beside them
+ * is not read, as for models[]. takes `roots`, as above. error   also INVALID: no table, too many,
+ * a name twice */
 hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_source_named *tables,
                                   size_t n_tables, const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
@@ -60,6 +70,8 @@ hps_status hps_source_open_config(const struct hps_strings *model_roots,
                                   const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
+/* Store the rows of all its tables so, whatever it has found. */
+void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype);
 /* Absolute, without links in the directories above the last name: the same for whoever names a
  * file. False: no such directory; out_path is `path` then. `path` need not exist. */
 bool hps_source_canonical(const char *path, char out_path[PATH_MAX]);

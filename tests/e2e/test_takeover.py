@@ -183,6 +183,7 @@ def test_keep_versions_when_versions_were_never_active_then_they_stay(served, wo
 # ---- a store of an earlier build -----------------------------------------------------------------------
 
 STORES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "stores")
+TYPES = {"1.tar.gz": "fp32", "2.tar.gz": "fp16"}  # of the rows of "n": by the last one versions had no row_dtype
 
 
 @pytest.mark.parametrize("archive", sorted(os.listdir(STORES)))
@@ -196,6 +197,8 @@ def test_store_when_an_earlier_build_has_written_it_then_opened_completed_and_se
     assert by_place(one, 3, version=2) == [("users", 22000), ("items", 21000), ("extra", 20000)]
     assert by_place(one, 2, version=3) == [("users", 31000), ("items", 30000)]
     assert by_place(one, 1, "n") == [("only", 200)]
+    kinds = {(table["model"], table["data_type"]) for table in one.ctl("tables", "-o", "json")[0]["tables"]}
+    assert kinds == {("m", "fp32"), ("n", TYPES[archive])}
     reply = ask(one.stub(), "m", {"users": [6, 7, 8, 900]})
     assert floats(reply.results[0])[:, 0].tolist() == [1006, 7777, -1, 9000]
     assert reply.update_sequence > 0

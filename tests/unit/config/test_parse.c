@@ -494,6 +494,32 @@ static void test_tables_when_lists_disagree_then_refused(void **state)
     parse_bad(two_tables("[4,\"x\"]", "[1,1]", "[0,0]", ""), HPS_INVALID, "got \"x\"", NULL);
 }
 
+static void test_row_dtype_when_one_word_or_one_a_table_then_read(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(two_tables("[2,3]", "[1,1]", "[0,0]", ""), NULL);
+    assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_FILE);
+    hps_config_free(config);
+    config = parse_good(
+        two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":\"INT8-rowwise F32\""), NULL);
+    assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_INT8_F32);
+    assert_int_equal(config->models[0].tables[1].row_dtype, HPS_CONFIG_ROW_DTYPE_INT8_F32);
+    hps_config_free(config);
+    config = parse_good(
+        two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":[\"file\",\"float16\"]"), NULL);
+    assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_FILE);
+    assert_int_equal(config->models[0].tables[1].row_dtype, HPS_CONFIG_ROW_DTYPE_FP16);
+    hps_config_free(config);
+    parse_bad(two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":[\"fp16\"]"), HPS_INVALID,
+              "models[0].row_dtype: got 1 entries, expected 2, one for each table", NULL);
+    parse_bad(two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":[\"fp16\",\"bf61\"]"),
+              HPS_INVALID,
+              "models[0].row_dtype[1]: got \"bf61\", expected one of \"file\", \"fp32\"",
+              "did you mean \"bf16\"?", NULL);
+    parse_bad(two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":8"), HPS_INVALID,
+              "models[0].row_dtype: got 8, expected one of", NULL);
+}
+
 static void test_defaults_when_row_or_short_then_read(void **state)
 {
     (void)state;
@@ -647,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_file_when_absent_or_a_directory_then_says_so),
         cmocka_unit_test(test_models_when_required_key_is_missing_then_named),
         cmocka_unit_test(test_tables_when_lists_disagree_then_refused),
+        cmocka_unit_test(test_row_dtype_when_one_word_or_one_a_table_then_read),
         cmocka_unit_test(test_defaults_when_row_or_short_then_read),
         cmocka_unit_test(test_models_when_names_are_bad_or_twice_then_refused),
         cmocka_unit_test(test_models_when_static_table_then_cache_type_is_static),

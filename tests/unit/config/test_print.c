@@ -36,6 +36,7 @@ static void test_effective_when_printed_then_values_and_where_they_come_from(voi
     assert_non_null(strstr(text, "[{\"address\": \"1.2.3.4:5\", \"plaintext\": true}]"));
     assert_non_null(
         strstr(text, "\"default_value_for_each_table\": {\"value\": [0.5], \"default\": false}"));
+    assert_non_null(strstr(text, "\"row_dtype\": {\"value\": [\"file\"], \"default\": true}"));
     assert_non_null(strstr(text, "\"password\": {\"value\": \"***\", \"default\": false}"));
     assert_null(strstr(text, "hunter2"));
     assert_non_null(strstr(text, "\"sasl.password=***\""));

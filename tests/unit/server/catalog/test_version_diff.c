@@ -70,6 +70,24 @@ static void test_diff_when_tables_differ_then_each_is_told(void **state)
     hps_version_free(after);
 }
 
+static void test_check_when_a_type_changes_then_told_and_fine(void **state)
+{
+    (void)state;
+    struct hps_version *before = version_of(usual, 2), *after = version_of(usual, 2);
+    struct hps_version_diff diff = {0};
+    struct hps_error err = {0};
+    after->tables[1].dtype = HPS_DTYPE_INT8_ROWWISE_F16;
+    assert_int_equal(hps_version_diff(before, after, &diff), HPS_OK);
+    assert_int_equal(diff.n_tables, 1);
+    assert_string_equal(diff.tables[0].table, "items");
+    assert_int_equal(diff.tables[0].dtype_before, HPS_DTYPE_FP32);
+    assert_int_equal(diff.tables[0].dtype_after, HPS_DTYPE_INT8_ROWWISE_F16);
+    assert_int_equal(hps_version_diff_check(&diff, 0, &err), HPS_OK);
+    hps_version_diff_free(&diff);
+    hps_version_free(before);
+    hps_version_free(after);
+}
+
 static void test_check_when_nothing_much_changes_then_fine(void **state)
 {
     (void)state;
@@ -104,6 +122,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_diff_when_tables_differ_then_each_is_told),
+        cmocka_unit_test(test_check_when_a_type_changes_then_told_and_fine),
         cmocka_unit_test(test_check_when_nothing_much_changes_then_fine),
         cmocka_unit_test(test_check_when_too_much_changes_then_refused_and_named),
     };

@@ -75,9 +75,12 @@ static void test_tables_when_named_then_they_have_names_order_and_a_print_of_any
         (void)snprintf(ways[i], PATH_MAX, "%s", hps_tmpdir_join(&dir, name));
         assert_true(hps_source_canonical(ways[i], resolved[i]));
     }
-    const struct hps_source_named by_link[] = {{"users", ways[0]}, {"items", ways[1]}};
-    const struct hps_source_named by_path[] = {{"users", resolved[0]}, {"items", resolved[1]}};
-    const struct hps_source_named swapped[] = {{"items", ways[0]}, {"users", ways[1]}};
+    const struct hps_source_named by_link[] = {{.name = "users", .path = ways[0]},
+                                               {.name = "items", .path = ways[1]}};
+    const struct hps_source_named by_path[] = {{.name = "users", .path = resolved[0]},
+                                               {.name = "items", .path = resolved[1]}};
+    const struct hps_source_named swapped[] = {{.name = "items", .path = ways[0]},
+                                               {.name = "users", .path = ways[1]}};
     assert_int_equal(hps_source_open_tables(NULL, by_link, 2, NULL, &source, &err), HPS_OK);
     assert_int_equal(source.n_tables, 2);
     assert_string_equal(source.tables[0].files.name, "users");
@@ -97,7 +100,8 @@ static void test_tables_when_named_then_they_have_names_order_and_a_print_of_any
 static void test_tables_when_none_or_a_name_twice_then_refused(void **state)
 {
     (void)state;
-    const struct hps_source_named twice[] = {{"a", "/x"}, {"b", "/y"}, {"a", "/z"}};
+    const struct hps_source_named twice[] = {
+        {.name = "a", .path = "/x"}, {.name = "b", .path = "/y"}, {.name = "a", .path = "/z"}};
     struct hps_source source;
     struct hps_error err;
     assert_int_equal(hps_source_open_tables(NULL, twice, 0, NULL, &source, &err), HPS_INVALID);
