@@ -6,6 +6,10 @@
 
 #include <stdatomic.h>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 static const struct hps_row_kernel *const kernels[] = {
 #ifdef __x86_64__
     &hps_row_kernel_avx512,
@@ -13,6 +17,15 @@ static const struct hps_row_kernel *const kernels[] = {
 #endif
     &hps_row_kernel_scalar,
 };
+
+#ifdef __x86_64__
+bool hps_row_cpu_f16c(void)
+{
+    unsigned eax, ebx, ecx, edx;
+
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
 
 const struct hps_row_kernel *const *hps_row_kernels(unsigned *out_n)
 {

@@ -34,6 +34,8 @@ extern const struct hps_row_kernel hps_row_kernel_scalar;
 #ifdef __x86_64__
 extern const struct hps_row_kernel hps_row_kernel_avx2;
 extern const struct hps_row_kernel hps_row_kernel_avx512;
+/* This CPU converts fp16: clang's __builtin_cpu_supports knows no "f16c". */
+bool hps_row_cpu_f16c(void);
 #endif
 
 /* All kernels that this build has, best first; the last one runs everywhere. */

@@ -189,8 +189,7 @@ INLINE float v_largest(vec v)
 
 static bool runs_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
-           __builtin_cpu_supports("bmi");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && hps_row_cpu_f16c();
 }
 
 ROW_KERNEL(hps_row_kernel_avx2, "avx2", runs_avx2);

@@ -171,7 +171,7 @@ static bool runs_avx512(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
-           __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi");
+           __builtin_cpu_supports("bmi") && hps_row_cpu_f16c();
 }
 
 ROW_KERNEL(hps_row_kernel_avx512, "avx512", runs_avx512);

@@ -30,8 +30,9 @@ bool hps_pooling_parse(const char *name, size_t size, enum hps_pooling *out);
 void hps_row_sum_add(float *sum, enum hps_dtype dtype, uint32_t dim, const uint8_t *const *rows,
                      const uint8_t *weights_le, uint32_t n);
 
-/* The same, while rows[n] to rows[n + n_ahead - 1] are fetched for the next calls: for who adds
- * bags one after the other whose rows lie far apart. At most HPS_ROW_SUM_AHEAD of them count. */
+/* The same for who adds bags one after the other whose rows lie far apart: rows[n] to
+ * rows[n + n_ahead - 1] are those of the next calls, and while row i is added, row
+ * i + HPS_ROW_SUM_AHEAD is fetched, if it is one of them all. */
 enum { HPS_ROW_SUM_AHEAD = 32 };
 void hps_row_sum_add_ahead(float *sum, enum hps_dtype dtype, uint32_t dim,
                            const uint8_t *const *rows, const uint8_t *weights_le, uint32_t n,

@@ -6,6 +6,7 @@
 #include "base/rows/finite.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,19 +72,20 @@ static size_t first_bad(enum hps_dtype dtype, size_t bytes, const uint8_t *data,
     return at;
 }
 
-/* Bytes are always finite; scale and bias lie behind them. */
+/* Bytes are finite, and what scale and bias make of them if they are and the largest byte is. */
 static size_t first_bad_int8(enum hps_dtype dtype, const uint8_t *rows, uint32_t dim, size_t n,
                              uint32_t *out_at)
 {
     enum hps_dtype scale_type =
         dtype == HPS_DTYPE_INT8_ROWWISE_F32 ? HPS_DTYPE_FP32 : HPS_DTYPE_FP16;
     size_t row_bytes = hps_dtype_row_bytes(dtype, dim);
-    size_t scale_bytes = hps_dtype_row_bytes(scale_type, 1);
+    float affine[2]; /* scale, bias */
 
     for (size_t i = 0; i < n; i++) {
-        size_t at = first_bad(scale_type, scale_bytes, rows + i * row_bytes + dim, 2);
-        if (at < 2) {
-            *out_at = dim + (uint32_t)at;
+        hps_row_convert(affine, HPS_DTYPE_FP32, rows + i * row_bytes + dim, scale_type, 2);
+        if (!isfinite(affine[0]) || !isfinite(affine[1]) ||
+            !isfinite(255 * affine[0] + affine[1])) {
+            *out_at = isfinite(affine[0]) && !isfinite(affine[1]) ? dim + 1 : dim;
             return i;
         }
     }

@@ -12,8 +12,9 @@
 #include "base/types.h"
 
 /* The first of n rows of dim values, back to back at any address, that has a NaN or Inf; n: none
- * has. *out_at, set if there is one: the first such value; of an INT8 row dim stands for the scale
- * and dim + 1 for the bias, which alone can be so. */
+ * has. *out_at, set if there is one: the first such value. Of an INT8 row dim stands for the scale
+ * and dim + 1 for the bias: one of them is not finite, or the scale so large that 255 of it are
+ * not. */
 size_t hps_first_not_finite(enum hps_dtype dtype, const void *rows, uint32_t dim, size_t n,
                             uint32_t *out_at);
 

@@ -134,7 +134,7 @@ CXX_IN = {
 CXX_LINES_MAX = 120  # of the product
 
 SYSTEM = re.compile(
-    r"^(sys|net|netinet|arpa|linux)/\w+\.h$|^(assert|complex|ctype|dirent|dlfcn|endian|errno|execinfo|"
+    r"^(sys|net|netinet|arpa|linux)/\w+\.h$|^(assert|complex|cpuid|ctype|dirent|dlfcn|endian|errno|execinfo|"
     r"fcntl|fenv|float|fnmatch|ftw|glob|grp|immintrin|inttypes|limits|locale|malloc|math|netdb|nmmintrin|"
     r"poll|pthread|pwd|regex|sched|semaphore|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|"
     r"stddef|stdint|stdio|stdlib|stdnoreturn|string|strings|syscall|termios|time|uchar|ucontext|unistd|threads|"

@@ -77,6 +77,7 @@ static void test_int8_rows_when_scale_or_bias_is_nan_or_inf_then_it_is_found(voi
             check_found_int8(HPS_DTYPE_INT8_ROWWISE_F16, 0xfe01, row, which);
         }
     }
+    check_found_int8(HPS_DTYPE_INT8_ROWWISE_F32, 0x7f000000, 5, 0); /* 255 * 2^127 */
     assert_string_equal(hps_value_name(DIM, 0).text, "value 0");
     assert_string_equal(hps_value_name(DIM, DIM - 1).text, "value 29");
     assert_string_equal(hps_value_name(DIM, DIM).text, "scale");
