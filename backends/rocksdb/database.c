@@ -140,7 +140,7 @@ static hps_status database_find(struct hps_rocksdb *store, const char *dir, stru
     }
     status = database_check(store, err);
     if (status == HPS_OK && !store->dir.read_only) {
-        status = hps_rocksdb_dir_remove_loads(&store->dir, err);
+        status = hps_rocksdb_dir_remove_leftovers(&store->dir, err);
     }
     return status;
 }

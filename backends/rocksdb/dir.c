@@ -138,9 +138,21 @@ bool hps_rocksdb_dir_has_database(const char *dir)
     return known && state == HPS_ROCKSDB_DIR_DATABASE;
 }
 
-static hps_status remove_load(void *ctx, int dir_fd, const char *name, struct hps_error *err)
+/* RocksDB removes other files that it was writing when it was killed, but never this one. */
+static bool is_options_tmp(const char *name)
 {
-    (void)dir_fd;
+    const char *end = strrchr(name, '.');
+
+    return strncmp(name, "OPTIONS-", 8) == 0 && end != NULL && strcmp(end, ".dbtmp") == 0;
+}
+
+static hps_status remove_leftover(void *ctx, int dir_fd, const char *name, struct hps_error *err)
+{
+    if (is_options_tmp(name)) {
+        return unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT
+                   ? HPS_OK
+                   : hps_rocksdb_dir_fail(err, "cannot remove", name);
+    }
     if (strncmp(name, "load-", 5) != 0) {
         return HPS_OK;
     }
@@ -150,9 +162,10 @@ static hps_status remove_load(void *ctx, int dir_fd, const char *name, struct hp
     return status;
 }
 
-hps_status hps_rocksdb_dir_remove_loads(const struct hps_rocksdb_dir *dir, struct hps_error *err)
+hps_status hps_rocksdb_dir_remove_leftovers(const struct hps_rocksdb_dir *dir,
+                                            struct hps_error *err)
 {
-    return each_entry(dir->path, remove_load, dir->path, err);
+    return each_entry(dir->path, remove_leftover, dir->path, err);
 }
 
 struct sum {

@@ -52,9 +52,10 @@ hps_status hps_rocksdb_dir_look(const struct hps_rocksdb_dir *dir,
     HPS_MUST_CHECK;
 /* Is there a database below `dir`, as far as names of files tell? Opens and locks nothing. */
 bool hps_rocksdb_dir_has_database(const char *dir);
-/* Remove what loads left in the database that a crash cut short. */
-hps_status hps_rocksdb_dir_remove_loads(const struct hps_rocksdb_dir *dir, struct hps_error *err)
-    HPS_MUST_CHECK;
+/* Remove what a crash left in the database: files of loads that it cut short, and of options that
+ * RocksDB was about to rename. Before the database is opened. */
+hps_status hps_rocksdb_dir_remove_leftovers(const struct hps_rocksdb_dir *dir,
+                                            struct hps_error *err) HPS_MUST_CHECK;
 /* Of the files in the database whose names end in `suffix`. */
 struct hps_rocksdb_dir_files {
     uint64_t n;

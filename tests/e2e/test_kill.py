@@ -289,7 +289,7 @@ class Story:
             else:
                 others += n_bytes
         assert len(names) < 50, names
-        assert not [name for name in names if name.startswith("load-")]
+        assert not [name for name in names if name.startswith("load-") or name.endswith(".dbtmp")]
         assert rows < len(self.state.seeds) * VERSION_BYTES * 1.1 + MIB
         assert others < 8 * MIB
 

@@ -96,16 +96,20 @@ static void test_look_when_files_come_then_says_what_it_is(void **state)
     hps_rocksdb_dir_close(&dir);
 }
 
-static void test_remove_loads_when_some_are_left_then_nothing_else_goes(void **state)
+static void test_remove_leftovers_when_some_are_left_then_nothing_else_goes(void **state)
 {
     (void)state;
     struct hps_rocksdb_dir dir = dir_open(FREE_MIN);
     assert_int_equal(mkdir(below("hpsd"), 0700), 0);
     assert_int_equal(mkdir(below("hpsd/load-m@1"), 0700), 0);
     file_make("hpsd/load-m@1/000001.sst", 10);
+    file_make("hpsd/OPTIONS-000012.dbtmp", 10);
+    file_make("hpsd/OPTIONS-000009", 10);
     file_make("hpsd/CURRENT", 0);
-    assert_int_equal(hps_rocksdb_dir_remove_loads(&dir, &error), HPS_OK);
+    assert_int_equal(hps_rocksdb_dir_remove_leftovers(&dir, &error), HPS_OK);
     assert_int_equal(access(below("hpsd/load-m@1"), F_OK), -1);
+    assert_int_equal(access(below("hpsd/OPTIONS-000012.dbtmp"), F_OK), -1);
+    assert_int_equal(access(below("hpsd/OPTIONS-000009"), F_OK), 0);
     assert_int_equal(access(below("hpsd/CURRENT"), F_OK), 0);
     hps_rocksdb_dir_close(&dir);
 }
@@ -216,7 +220,7 @@ int main(void)
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_look_when_files_come_then_says_what_it_is),
-        T(test_remove_loads_when_some_are_left_then_nothing_else_goes),
+        T(test_remove_leftovers_when_some_are_left_then_nothing_else_goes),
         T(test_open_when_taken_or_too_long_then_refused),
         T(test_guard_when_automatic_then_two_gib_or_a_twentieth),
         T(test_guards_when_others_fill_the_disk_then_only_vital_writes_go_on),
