@@ -22,7 +22,7 @@ enum { CONTRACT_TABLES = 3, CONTRACT_ROW_BYTES_MAX = 4096 * 4 };
 extern const struct store_contract *contract_store; /* of the suite that runs */
 extern struct hps_error contract_error;             /* of the last call that failed */
 extern const struct hps_call contract_no_limit;
-/* Rows of 64, 6 and 512 bytes. */
+/* Rows of 64, 7 and 512 bytes. */
 extern const struct hps_table contract_tables[CONTRACT_TABLES];
 
 /* Suites: of what every store has, and of each sub-table; they return the number of failures. */

@@ -215,29 +215,38 @@ static void test_get_when_mixed_then_batch_is_permuted_and_rows_lie_in_their_slo
     store->ops->close(store);
 }
 
+/* Rows of every type, next to others that lie at any address. */
 static void test_rows_when_of_any_width_then_come_back_whole(void **state)
 {
     (void)state;
     static const uint32_t dims[] = {1, 2, 3, 5, 16, 17, 100, 128, 1000, 4095, 4096};
-    enum { N = sizeof(dims) / sizeof(dims[0]) };
+    enum { N_DIMS = sizeof(dims) / sizeof(dims[0]), N_KEYS = 20 };
+    enum { N = N_DIMS * (HPS_DTYPE_STORED_END - 1) };
+    static uint8_t rows[N_KEYS * CONTRACT_ROW_BYTES_MAX];
     struct hps_table wide[N];
     for (uint32_t i = 0; i < N; i++) {
-        wide[i] = (struct hps_table){.name = "w",
-                                     .id = i,
-                                     .dim = dims[i],
-                                     .row_bytes = dims[i] * 4,
-                                     .dtype = HPS_DTYPE_FP32,
-                                     .default_row = contract_tables[0].default_row};
+        enum hps_dtype dtype = (enum hps_dtype)(i / N_DIMS + 1);
+        wide[i] =
+            (struct hps_table){.name = "w",
+                               .id = i,
+                               .dim = dims[i % N_DIMS],
+                               .row_bytes = (uint32_t)hps_dtype_row_bytes(dtype, dims[i % N_DIMS]),
+                               .dtype = dtype,
+                               .default_row = contract_tables[0].default_row};
     }
     struct hps_store *store = contract_open();
     struct hps_space *space = contract_space_open_tables(store, 1, wide, N);
     for (uint32_t i = 0; i < N; i++) {
-        for (hps_key key = 0; key < 50; key++) {
-            assert_int_equal(contract_put(space, &wide[i], key, i), HPS_OK);
+        hps_key keys[N_KEYS];
+        for (uint32_t k = 0; k < N_KEYS; k++) {
+            keys[k] = k;
+            store_contract_fill(rows + (size_t)k * wide[i].row_bytes, wide[i].row_bytes, k, i);
         }
+        assert_int_equal(store->ops->put(space, &contract_no_limit, &wide[i], keys, rows, N_KEYS),
+                         HPS_OK);
     }
     for (uint32_t i = 0; i < N; i++) {
-        for (hps_key key = 0; key < 50; key++) {
+        for (hps_key key = 0; key < N_KEYS; key++) {
             assert_true(contract_has(space, &wide[i], key, i));
         }
     }

@@ -19,8 +19,8 @@ enum { N_KEYS = 200 };
 
 static const struct hps_call no_limit = {0};
 static const struct hps_table tables[2] = {
-    {.name = "a", .id = 0, .dim = 2, .row_bytes = 8, .dtype = HPS_DTYPE_FP32},
-    {.name = "b", .id = 1, .dim = 4, .row_bytes = 16, .dtype = HPS_DTYPE_FP32},
+    {.name = "a", .id = 0, .dim = 3, .row_bytes = 7, .dtype = HPS_DTYPE_INT8_ROWWISE_F16},
+    {.name = "b", .id = 1, .dim = 3, .row_bytes = 11, .dtype = HPS_DTYPE_INT8_ROWWISE_F32},
 };
 
 /* Whatever failed before, a row that is found must be its key's. */

@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define FX_ODD_ROWS
+
 #include "backends/redis/internal.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/redis_calls.h"

@@ -27,13 +27,13 @@
 #include "tests/lib/failing_disk.h"
 #include "tests/lib/tmpdir.h"
 
-enum { ROW_BYTES = 512, FREE_MIN = 8 << 20, BATCH = 200 };
+enum { DIM = 503, ROW_BYTES = DIM + 8, FREE_MIN = 8 << 20, BATCH = 200 };
 
 static struct hps_tmpdir tmp;
 static struct hps_error error;
 static const struct hps_call no_limit = {0};
 static const struct hps_table table = {
-    .name = "t", .id = 0, .dim = 128, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32};
+    .name = "t", .id = 0, .dim = DIM, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_INT8_ROWWISE_F32};
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 

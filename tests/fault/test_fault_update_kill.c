@@ -33,7 +33,8 @@ enum {
     N_TABLES = 2,
     N_KEYS = 400,
     KEYS_MAX = 60,
-    ROW_WORDS = 8,
+    DIM = 59, /* INT8, so that the next row lies at any address */
+    ROW_BYTES = DIM + 8,
     N_KILLS = HPS_TEST_WORK(60),
     BATCHES_MAX = 40
 };
@@ -53,16 +54,18 @@ static uint64_t draw(uint64_t *seed)
 /* Batch `number`: some rows and some deletes of one table, rows of the other. */
 struct batch {
     hps_key keys[3][KEYS_MAX];
-    uint64_t rows[3][KEYS_MAX][ROW_WORDS];
+    uint8_t rows[3][KEYS_MAX][ROW_BYTES];
     struct hps_update_part parts[3];
     char position[24];
     struct hps_record records[2];
 };
 
-static void fill_row(uint64_t *row, hps_key key, uint64_t number)
+/* It begins with the number; every byte depends on both. */
+static void fill_row(uint8_t *row, hps_key key, uint64_t number)
 {
-    for (unsigned i = 0; i < ROW_WORDS; i++) {
-        row[i] = i % 2 == 0 ? key : number;
+    const uint64_t words[2] = {number, key};
+    for (unsigned i = 0; i < ROW_BYTES; i++) {
+        row[i] = ((const uint8_t *)words)[i % sizeof(words)];
     }
 }
 
@@ -151,9 +154,9 @@ static void open_tiers(struct tiers *tiers, const char *dir)
     for (uint32_t i = 0; i < N_TABLES; i++) {
         tiers->version->tables[i] = (struct hps_table){.name = hps_strdup(names[i]),
                                                        .id = i,
-                                                       .dim = 2 * ROW_WORDS,
-                                                       .row_bytes = 8 * ROW_WORDS,
-                                                       .dtype = HPS_DTYPE_FP32};
+                                                       .dim = DIM,
+                                                       .row_bytes = ROW_BYTES,
+                                                       .dtype = HPS_DTYPE_INT8_ROWWISE_F32};
     }
     const struct hps_space_id id = {"m", 1, tiers->version->tables, N_TABLES, 0};
     for (uint32_t i = 0; i < 2; i++) {
@@ -179,20 +182,22 @@ static void close_tiers(struct tiers *tiers)
 /* Number of the batch that a tier has the row of; 0: no row. */
 static uint64_t number_in(struct tiers *tiers, uint32_t tier, uint32_t table, hps_key key)
 {
-    uint64_t row[ROW_WORDS];
-    uint64_t expected[ROW_WORDS];
+    uint8_t row[ROW_BYTES];
+    uint8_t expected[ROW_BYTES];
+    uint64_t number;
     hps_key asked = key;
     uint32_t slot = 0;
-    struct hps_batch batch = {.keys = &asked, .slots = &slot, .rows = (uint8_t *)row, .n = 1};
+    struct hps_batch batch = {.keys = &asked, .slots = &slot, .rows = row, .n = 1};
     struct hps_space *space = tiers->version->tiers[tier];
     need(space->store->ops->get(space, &no_limit, &tiers->version->tables[table], &batch) == HPS_OK,
          "get failed");
     if (batch.n == 1) {
         return 0;
     }
-    fill_row(expected, key, row[1]);
+    memcpy(&number, row, sizeof(number));
+    fill_row(expected, key, number);
     need(memcmp(row, expected, sizeof(row)) == 0, "a row is torn");
-    return row[1];
+    return number;
 }
 
 /* Apply batches for ever, and say after each that it is published. */

@@ -25,9 +25,16 @@
 #include "tests/lib/redis_rig.h"
 
 enum {
+#ifdef FX_ODD_ROWS /* of table a, too: INT8, so that the next row lies at any address */
+    FX_DIM = 59,
+    FX_ROW = FX_DIM + 8,
+    FX_DTYPE = HPS_DTYPE_INT8_ROWWISE_F32,
+#else
     FX_DIM = 16,
     FX_ROW = FX_DIM * 4,
-    FX_NARROW_ROW = 6,
+    FX_DTYPE = HPS_DTYPE_FP32,
+#endif
+    FX_NARROW_ROW = 3 + 4,
     FX_SHARDS = 8,
     FX_PARTITION = 77, /* an id of one */
     FX_WAIT_US = 20 * 1000 * 1000
@@ -39,13 +46,13 @@ static const struct hps_table fx_tables[2] = {
      .id = 0,
      .dim = FX_DIM,
      .row_bytes = FX_ROW,
-     .dtype = HPS_DTYPE_FP32,
+     .dtype = (enum hps_dtype)FX_DTYPE,
      .default_row = fx_default_row},
     {.name = "b",
      .id = 1,
      .dim = 3,
      .row_bytes = FX_NARROW_ROW,
-     .dtype = HPS_DTYPE_FP16,
+     .dtype = HPS_DTYPE_INT8_ROWWISE_F16,
      .default_row = fx_default_row},
 };
 static const struct hps_call fx_call = {0};

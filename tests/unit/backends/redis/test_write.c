@@ -2,6 +2,8 @@
  *
  * What the log says is applied once, by whoever is first, and what was lost is noticed.
  */
+#define FX_ODD_ROWS
+
 #include "backends/store_bulk.h"
 #include "tests/lib/redis_fixture.h"
 

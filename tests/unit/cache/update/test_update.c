@@ -20,7 +20,7 @@
 #include "cache/version/absent.h"
 #include "tests/lib/fake_store.h"
 
-enum { DIM = 4, ROW_BYTES = 4 * DIM, HALF_DIM = 2, N_KEYS = 8 };
+enum { DIM = 4, ROW_BYTES = 4 * DIM, ODD_DIM = 3, ODD_BYTES = ODD_DIM + 4, N_KEYS = 8 };
 
 struct update_test {
     struct hps_store *stores[2]; /* top to bottom */
@@ -40,7 +40,11 @@ static void fill_tables(struct hps_version *version)
 {
     static const struct hps_table tables[2] = {
         {.name = "a", .id = 0, .dim = DIM, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32},
-        {.name = "b", .id = 1, .dim = HALF_DIM, .row_bytes = 4, .dtype = HPS_DTYPE_FP16},
+        {.name = "b",
+         .id = 1,
+         .dim = ODD_DIM,
+         .row_bytes = ODD_BYTES,
+         .dtype = HPS_DTYPE_INT8_ROWWISE_F16},
     };
     memcpy(version->tables, tables, sizeof(tables));
     version->tables[0].name = hps_strdup("a");
@@ -220,25 +224,45 @@ static void test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_k
     assert_int_equal(hps_fake_calls(t->stores[1], HPS_FAKE_APPLY), 2); /* one write each */
 }
 
+/* A part of table b, whose rows lie at any address. */
+static void add_odd(struct update_test *t, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    t->parts[t->batch.n_parts++] = (struct hps_update_part){
+        .table_id = 1, .n = n, .row_bytes = ODD_BYTES, .keys = keys, .rows = rows};
+}
+
+static void check_odd(struct update_test *t, hps_key key, const uint8_t *row)
+{
+    for (uint32_t tier = 0; tier < t->n_stores; tier++) {
+        uint8_t found[ODD_BYTES];
+        uint32_t slot = 0;
+        hps_key asked = key;
+        struct hps_batch batch = {.keys = &asked, .slots = &slot, .rows = found, .n = 1};
+        struct hps_space *space = t->version->tiers[tier];
+        assert_int_equal(space->store->ops->get(space, &no_limit, &t->version->tables[1], &batch),
+                         HPS_OK);
+        assert_int_equal(batch.n, 0);
+        assert_memory_equal(found, row, ODD_BYTES);
+    }
+}
+
+/* u8, scale and bias of four rows, and of four others. */
+static const uint8_t ODD_ROWS[4][ODD_BYTES] = {{1, 2, 3, 0, 0x3c, 0, 0},
+                                               {4, 5, 6, 7, 0x38, 8, 0xb9},
+                                               {10, 20, 30, 40, 0x35, 50, 0x36},
+                                               {255, 0, 255, 1, 0, 2, 0x80}};
+static const hps_key ODD_KEYS[4] = {1, 2, 1, 3};
+
 static void test_batch_when_of_two_tables_then_keys_are_not_mixed_up(void **state)
 {
     struct update_test *t = *state;
-    const hps_key key = 1;
-    const uint16_t row[HALF_DIM] = {0x3c00, 0x4000};
     add_part(t, 1, 1, 9);
-    t->parts[t->batch.n_parts++] = (struct hps_update_part){
-        .table_id = 1, .n = 1, .row_bytes = 4, .keys = &key, .rows = (const uint8_t *)row};
+    add_odd(t, ODD_KEYS, ODD_ROWS[0], 4); /* of key 1 the later row counts */
     assert_int_equal(apply(t), HPS_OK);
     check(t, 1, 9);
-    uint16_t found[HALF_DIM];
-    uint32_t slot = 0;
-    hps_key asked = key;
-    struct hps_batch batch = {.keys = &asked, .slots = &slot, .rows = (uint8_t *)found, .n = 1};
-    struct hps_space *disk = t->version->tiers[1];
-    assert_int_equal(disk->store->ops->get(disk, &no_limit, &t->version->tables[1], &batch),
-                     HPS_OK);
-    assert_int_equal(batch.n, 0);
-    assert_memory_equal(found, row, sizeof(row));
+    check_odd(t, 1, ODD_ROWS[2]);
+    check_odd(t, 2, ODD_ROWS[1]);
+    check_odd(t, 3, ODD_ROWS[3]);
 }
 
 static void test_batch_when_keys_come_again_then_the_last_write_counts(void **state)
@@ -326,6 +350,10 @@ static void test_batch_when_one_part_is_bad_then_nothing_of_it_is_applied(void *
     t->parts[1].table_id = 0;
     part_rows[1][1][3] = 1.0f / 0.0f;
     check_refused(t, HPS_INVALID, "table 'a': NaN or Inf in the row of key 6, value 3");
+    part_rows[1][1][3] = 1;
+    uint8_t odd[ODD_BYTES] = {0, 0, 0, 0, 0x3c, 0, 0xfc};
+    add_odd(t, ODD_KEYS, odd, 1);
+    check_refused(t, HPS_INVALID, "table 'b': NaN or Inf in the row of key 1, bias");
     t->batch.nan_allowed = true;
     assert_int_equal(apply(t), HPS_OK);
 }
@@ -506,6 +534,20 @@ static void test_memory_when_a_put_fails_midway_then_every_key_has_its_old_row(v
     check(t, 2, 2);
     check(t, 3, 0);
     check(t, 4, 2);
+}
+
+static void test_memory_when_a_put_of_odd_rows_fails_then_every_key_has_its_old_row(void **state)
+{
+    struct update_test *t = *state;
+    add_odd(t, ODD_KEYS + 1, ODD_ROWS[0], 3);
+    assert_int_equal(apply(t), HPS_OK);
+    t->batch.n_parts = 0;
+    hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_EXHAUSTED, 0, 1, 1);
+    add_odd(t, ODD_KEYS + 1, ODD_ROWS[1], 3);
+    assert_int_equal(apply(t), HPS_EXHAUSTED);
+    check_odd(t, 2, ODD_ROWS[0]);
+    check_odd(t, 1, ODD_ROWS[1]);
+    check_odd(t, 3, ODD_ROWS[2]);
 }
 
 static void test_memory_when_it_cannot_be_put_back_then_data_loss(void **state)
@@ -928,6 +970,7 @@ int main(void)
         MEMORY(test_memory_when_batch_fits_then_is_applied),
         MEMORY(test_memory_when_there_is_no_room_then_every_key_has_its_old_row),
         MEMORY(test_memory_when_a_put_fails_midway_then_every_key_has_its_old_row),
+        MEMORY(test_memory_when_a_put_of_odd_rows_fails_then_every_key_has_its_old_row),
         MEMORY(test_memory_when_it_cannot_be_put_back_then_data_loss),
         cmocka_unit_test_setup_teardown(
             test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one,
