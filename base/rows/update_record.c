@@ -91,26 +91,43 @@ static hps_status reject(struct hps_update_record *record, enum hps_update_rejec
     return HPS_INVALID;
 }
 
-/* Are these bytes float32[dim]? */
-static bool width_fits(size_t row_bytes, const struct hps_update_shape *shape)
+/* What rows of so many bytes are, if they may be there at all: float32, or (keyed ones) as the
+ * table stores them. */
+static bool width_fits(struct hps_update_record *record, size_t row_bytes,
+                       const struct hps_update_shape *shape)
 {
-    if (shape->dim != 0) {
-        return row_bytes == (size_t)shape->dim * sizeof(float);
+    bool keyed = record->form == HPS_UPDATE_KEYED;
+    record->dtype = keyed && shape->dim == 0 ? 0 : HPS_DTYPE_FP32;
+    if (shape->dim == 0) {
+        return row_bytes != 0 &&
+               row_bytes <= hps_dtype_row_bytes(HPS_DTYPE_FP32, HPS_ROW_DIM_MAX) &&
+               (keyed || row_bytes % sizeof(float) == 0);
     }
-    return row_bytes != 0 && row_bytes % sizeof(float) == 0 &&
-           row_bytes / sizeof(float) <= HPS_ROW_DIM_MAX;
+    if (row_bytes == hps_dtype_row_bytes(HPS_DTYPE_FP32, shape->dim)) {
+        return true;
+    }
+    record->dtype = shape->dtype;
+    return keyed && shape->dtype != 0 && row_bytes == hps_dtype_row_bytes(shape->dtype, shape->dim);
 }
 
 static hps_status reject_width(struct hps_update_record *record, size_t row_bytes,
                                const struct hps_update_shape *shape, struct hps_error *err)
 {
-    if (shape->dim != 0) {
+    const char *form = hps_update_form_text(record->form);
+    size_t wide = (size_t)hps_dtype_row_bytes(HPS_DTYPE_FP32, shape->dim);
+    if (shape->dim == 0) {
+        hps_error_set(err, HPS_INVALID, "%s row of %zu bytes, expected 1 to %d values%s", form,
+                      row_bytes, HPS_ROW_DIM_MAX,
+                      record->form == HPS_UPDATE_HCTR ? " of float32" : "");
+    } else if (record->form == HPS_UPDATE_HCTR || shape->dtype == 0 ||
+               shape->dtype == HPS_DTYPE_FP32) {
         hps_error_set(err, HPS_INVALID, "%s row of %zu bytes, expected %zu: %u values of float32",
-                      hps_update_form_text(record->form), row_bytes,
-                      (size_t)shape->dim * sizeof(float), shape->dim);
+                      form, row_bytes, wide, shape->dim);
     } else {
-        hps_error_set(err, HPS_INVALID, "%s row of %zu bytes, expected 1 to %d values of float32",
-                      hps_update_form_text(record->form), row_bytes, HPS_ROW_DIM_MAX);
+        hps_error_set(err, HPS_INVALID,
+                      "%s row of %zu bytes, expected %zu or %zu: %u values as fp32 or %s", form,
+                      row_bytes, wide, (size_t)hps_dtype_row_bytes(shape->dtype, shape->dim),
+                      shape->dim, hps_dtype_name(shape->dtype));
     }
     return reject(record, HPS_UPDATE_REJECT_WIDTH);
 }
@@ -120,7 +137,7 @@ static hps_status decode_keyed(struct hps_update_record *record, const uint8_t *
                                const struct hps_update_shape *shape, struct hps_error *err)
 {
     record->form = HPS_UPDATE_KEYED;
-    if (value != NULL && !width_fits(value_size, shape)) {
+    if (value != NULL && !width_fits(record, value_size, shape)) {
         return reject_width(record, value_size, shape, err);
     }
     record->n = 1;
@@ -140,7 +157,7 @@ static hps_status decode_hctr(struct hps_update_record *record, const uint8_t *v
     size_t body_size = value_size - HPS_UPDATE_HEAD_BYTES;
 
     record->form = HPS_UPDATE_HCTR;
-    if (body_size > 0 && !width_fits(row_bytes, shape)) {
+    if (body_size > 0 && !width_fits(record, row_bytes, shape)) {
         return reject_width(record, row_bytes, shape, err);
     }
     size_t pair_bytes = (size_t)shape->key_bytes + row_bytes;
@@ -182,6 +199,7 @@ hps_status hps_update_record_decode(const void *key, size_t key_size, const void
     const uint8_t *bytes = value;
 
     HPS_ASSERT(shape->key_bytes == 4 || shape->key_bytes == 8);
+    HPS_ASSERT(shape->dtype == 0 || hps_dtype_is_stored((unsigned)shape->dtype));
     HPS_ASSERT(key != NULL || key_size == 0);
     HPS_ASSERT(value != NULL || value_size == 0);
     *record = (struct hps_update_record){0};

@@ -7,7 +7,9 @@
  *     HCTR    key: none or empty    value: "HCTR", u32 value_size, then n times: key, value
  *             HPS's own record; keys are 8 bytes (`supportlonglong`) or 4; values are float32.
  *             8 bytes and no pairs are a beacon.
- *     KEYED   key: int64 LE         value: float32[dim], or null: the key is deleted
+ *     KEYED   key: int64 LE         value: a row, or null: the key is deleted. The row is float32,
+ *             or as the table stores its rows: its width says which, as no other stored type of
+ *             any dim is as wide as float32 of that dim.
  *   topic hps_et.<model>, or that of a table
  *     PACKED  key: none or empty    value: "HPS1", u32 format version, hps.v1.UpdateBatch
  *
@@ -20,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "base/types.h"
 
@@ -45,7 +48,7 @@ enum hps_update_form { HPS_UPDATE_HCTR = 1, HPS_UPDATE_KEYED, HPS_UPDATE_PACKED 
     X(KEY, "key")             /* neither empty nor 8 bytes; or a null value without key */ \
     X(MAGIC, "magic")         /* begins with neither HCTR nor HPS1 */                      \
     X(TRUNCATED, "truncated") /* ends within its head or a pair */                         \
-    X(WIDTH, "width")         /* not float32[dim] */                                       \
+    X(WIDTH, "width")         /* neither float32[dim] nor a row as it is stored */         \
     X(TOO_LARGE, "too_large") /* HPS_UPDATE_RECORD_BYTES_MAX */                            \
     X(NEWER_FORMAT, "newer_format")
 
@@ -64,8 +67,9 @@ const char *hps_update_form_text(enum hps_update_form form);       /* "hctr", "k
 
 /* What the table says that the topic names. */
 struct hps_update_shape {
-    uint32_t key_bytes; /* of HCTR pairs: 8 or 4 */
-    uint32_t dim;       /* values per row; 0: not checked, as on a topic without a table */
+    uint32_t key_bytes;   /* of HCTR pairs: 8 or 4 */
+    uint32_t dim;         /* values per row; 0: not checked, as on a topic without a table */
+    enum hps_dtype dtype; /* as the table stores rows; 0: float32 */
 };
 
 /* Points into the record. */
@@ -74,7 +78,8 @@ struct hps_update_record {
     enum hps_update_reject reject; /* NONE when decoded */
     uint32_t n;                    /* HCTR: pairs; KEYED: 1; PACKED: 0, the batch tells */
     uint32_t key_bytes;            /* of the pairs */
-    uint32_t row_bytes;            /* of float32 rows; a delete: 0 */
+    uint32_t row_bytes;            /* of a row; a delete: 0 */
+    enum hps_dtype dtype;          /* of the rows: FP32 or the table's; 0: not known without dim */
     /* HCTR: the pairs; KEYED: the row, NULL: a delete; PACKED: the UpdateBatch. */
     const uint8_t *body;
     size_t body_size;

@@ -7,6 +7,7 @@
 #include "server/update/decode.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -165,19 +166,51 @@ static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bo
     return HPS_OK;
 }
 
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* The row of a key has something that the version does not take. */
+static hps_status bad_value(struct hps_update_decoder *decoder, const struct hps_table *table,
+                            hps_key key, uint32_t at, const char *what)
+{
+    return BAD(decoder, HPS_UPDATE_BAD_NOT_FINITE,
+               "table '%s': %s in the row of key %" PRId64 ", %s", table->name, what, (int64_t)key,
+               hps_value_name(table->dim, at).text);
+}
+
 static hps_status check_finite(struct hps_update_decoder *decoder, const struct hps_table *table,
-                               const hps_key *keys, const uint8_t *rows, uint32_t n)
+                               enum hps_dtype dtype, const hps_key *keys, const uint8_t *rows,
+                               uint32_t n)
 {
     uint32_t at = 0;
     size_t bad = atomic_load(decoder->options.nan_allowed)
                      ? n
-                     : hps_first_not_finite(table->dtype, rows, table->dim, n, &at);
-    if (bad < n) {
-        return BAD(decoder, HPS_UPDATE_BAD_NOT_FINITE,
-                   "table '%s': NaN or Inf in the row of key %" PRId64 ", %s", table->name,
-                   (int64_t)keys[bad], hps_value_name(table->dim, at).text);
+                     : hps_first_not_finite(dtype, rows, table->dim, n, &at);
+    return bad == n ? HPS_OK : bad_value(decoder, table, keys[bad], at, "NaN or Inf");
+}
+
+/* Rows in FP32 become rows as the table stores them, in another type. What is no number a half can
+ * keep, if it may be there; an INT8 row cannot, as one such value would spoil the others. */
+static hps_status convert_rows(struct hps_update_decoder *decoder, const struct hps_table *table,
+                               const hps_key *keys, const uint8_t *from, uint32_t n, uint8_t *to)
+{
+    HPS_ASSERT(table->dtype != HPS_DTYPE_FP32);
+    hps_row_convert_fn convert = hps_row_converter(table->dtype, HPS_DTYPE_FP32, false);
+    size_t from_bytes = (size_t)hps_dtype_row_bytes(HPS_DTYPE_FP32, table->dim);
+    bool any = atomic_load(decoder->options.nan_allowed) && !hps_dtype_is_int8(table->dtype);
+    hps_status status = check_finite(decoder, table, HPS_DTYPE_FP32, keys, from, n);
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        uint32_t at;
+        if (!any && !hps_row_fits(from, table->dtype, table->dim, &at)) {
+            char what[64];
+            (void)snprintf(what, sizeof(what), "a value that %s cannot hold",
+                           hps_dtype_name(table->dtype));
+            return bad_value(decoder, table, keys[i], at, what);
+        }
+        convert(to, from, table->dim);
+        from += from_bytes;
+        to += table->row_bytes;
     }
-    return HPS_OK;
+    return status;
 }
 
 static hps_status add_deletes(struct hps_update_decoder *decoder, uint32_t table_id,
@@ -197,7 +230,7 @@ static hps_status add_deletes(struct hps_update_decoder *decoder, uint32_t table
 
 /* ---- the forms ------------------------------------------------------------------------------- */
 
-/* HCTR and KEYED: float32 rows of the table that the topic names. */
+/* HCTR and KEYED: rows of the table that the topic names. */
 static hps_status add_plain(struct hps_update_decoder *decoder, uint32_t table_id,
                             const struct hps_update_record *record)
 {
@@ -214,19 +247,17 @@ static hps_status add_plain(struct hps_update_decoder *decoder, uint32_t table_i
     if (status != HPS_OK) {
         return status;
     }
-    if (table->dtype == HPS_DTYPE_FP32) {
+    if (record->dtype == table->dtype) {
         hps_update_record_copy(record, keys, rows);
-        return check_finite(decoder, table, keys, rows, record->n);
+        return check_finite(decoder, table, table->dtype, keys, rows, record->n);
     }
-    size_t wide_bytes = (size_t)record->n * record->row_bytes;
+    HPS_ASSERT(record->dtype == HPS_DTYPE_FP32);
     hps_buf_clear(&decoder->wide);
-    if (hps_buf_reserve(&decoder->wide, wide_bytes) != HPS_OK) {
+    if (hps_buf_reserve(&decoder->wide, (size_t)record->n * record->row_bytes) != HPS_OK) {
         return no_memory(decoder);
     }
     hps_update_record_copy(record, keys, decoder->wide.data);
-    hps_dtype_convert(rows, table->dtype, decoder->wide.data, HPS_DTYPE_FP32,
-                      record->n * table->dim); /* of one message: fewer than 2^32 */
-    return check_finite(decoder, table, keys, rows, record->n);
+    return convert_rows(decoder, table, keys, decoder->wide.data, record->n, rows);
 }
 
 /* The table that an entry of a packed record is for. */
@@ -253,9 +284,11 @@ static hps_status packed_table(struct hps_update_decoder *decoder,
 static hps_status check_packed(struct hps_update_decoder *decoder, const struct hps_table *table,
                                const Hps__V1__TableUpdate *update, enum hps_dtype dtype)
 {
-    if (dtype < HPS_DTYPE_FP32 || dtype > HPS_DTYPE_BF16) {
-        return BAD(decoder, HPS_UPDATE_BAD_PAYLOAD, "table '%s': data_type %d is not known",
-                   table->name, (int)dtype);
+    if (dtype != HPS_DTYPE_FP32 && dtype != table->dtype) {
+        return BAD(decoder, HPS_UPDATE_BAD_DTYPE,
+                   "table '%s': rows of data_type %d (%s), expected fp32%s%s", table->name,
+                   (int)dtype, hps_dtype_name(dtype), table->dtype == HPS_DTYPE_FP32 ? "" : " or ",
+                   table->dtype == HPS_DTYPE_FP32 ? "" : hps_dtype_name(table->dtype));
     }
     if (update->keys.len % sizeof(hps_key) != 0 || update->deletes.len % sizeof(hps_key) != 0) {
         return BAD(decoder, HPS_UPDATE_BAD_PAYLOAD,
@@ -268,13 +301,36 @@ static hps_status check_packed(struct hps_update_decoder *decoder, const struct 
                    table->dim);
     }
     size_t n = update->keys.len / sizeof(hps_key);
-    size_t expected = n * hps_dtype_row_bytes(dtype, table->dim);
+    size_t expected = n * (size_t)hps_dtype_row_bytes(dtype, table->dim);
     if (update->rows.len != expected) {
         return BAD(decoder, hps_update_reject_text(HPS_UPDATE_REJECT_WIDTH),
-                   "table '%s': %zu bytes of rows for %zu keys, expected %zu", table->name,
-                   update->rows.len, n, expected);
+                   "table '%s': %zu bytes of rows for %zu keys, expected %zu: %" PRIu32
+                   " values as %s",
+                   table->name, update->rows.len, n, expected, table->dim, hps_dtype_name(dtype));
     }
     return HPS_OK;
+}
+
+static hps_status add_packed_rows(struct hps_update_decoder *decoder, uint32_t table_id,
+                                  const Hps__V1__TableUpdate *update, enum hps_dtype dtype)
+{
+    const struct hps_table *table = &decoder->options.version->tables[table_id];
+    uint32_t n = (uint32_t)(update->keys.len / sizeof(hps_key));
+    hps_key *keys;
+    uint8_t *rows;
+    if (n == 0) {
+        return HPS_OK;
+    }
+    hps_status status = room(decoder, table_id, false, n, &keys, &rows);
+    if (status != HPS_OK) {
+        return status;
+    }
+    memcpy(keys, update->keys.data, update->keys.len);
+    if (dtype != table->dtype) {
+        return convert_rows(decoder, table, keys, update->rows.data, n, rows);
+    }
+    memcpy(rows, update->rows.data, update->rows.len);
+    return check_finite(decoder, table, dtype, keys, rows, n);
 }
 
 static hps_status add_table(struct hps_update_decoder *decoder,
@@ -285,21 +341,12 @@ static hps_status add_table(struct hps_update_decoder *decoder,
     enum hps_dtype dtype =
         update->data_type == 0 ? HPS_DTYPE_FP32 : (enum hps_dtype)update->data_type;
     hps_status status = packed_table(decoder, route, update->table, &table_id);
-    if (status != HPS_OK) {
-        return status;
+    if (status == HPS_OK) {
+        const struct hps_table *table = &decoder->options.version->tables[table_id];
+        status = check_packed(decoder, table, update, dtype);
     }
-    const struct hps_table *table = &decoder->options.version->tables[table_id];
-    status = check_packed(decoder, table, update, dtype);
-    uint32_t n = (uint32_t)(update->keys.len / sizeof(hps_key));
-    if (status == HPS_OK && n > 0) {
-        hps_key *keys;
-        uint8_t *rows;
-        status = room(decoder, table_id, false, n, &keys, &rows);
-        if (status == HPS_OK) {
-            memcpy(keys, update->keys.data, update->keys.len);
-            hps_dtype_convert(rows, table->dtype, update->rows.data, dtype, n * table->dim);
-            status = check_finite(decoder, table, keys, rows, n);
-        }
+    if (status == HPS_OK) {
+        status = add_packed_rows(decoder, table_id, update, dtype);
     }
     return status == HPS_OK ? add_deletes(decoder, table_id, update->deletes.data,
                                           (uint32_t)(update->deletes.len / sizeof(hps_key)))
@@ -387,8 +434,10 @@ static hps_status add(struct hps_update_decoder *decoder, const struct hps_updat
 {
     const struct hps_version *version = decoder->options.version;
     bool known = route->table_id != HPS_UPDATE_TABLE_NONE;
+    const struct hps_table *table = known ? &version->tables[route->table_id] : NULL;
     const struct hps_update_shape shape = {.key_bytes = decoder->options.key_bytes,
-                                           .dim = known ? version->tables[route->table_id].dim : 0};
+                                           .dim = known ? table->dim : 0,
+                                           .dtype = known ? table->dtype : 0};
     struct hps_update_record record = {0};
     hps_status status = read_header(decoder, from);
     if (status != HPS_OK) {

@@ -14,10 +14,12 @@
 
 /* Why a record was left out, behind those of HPS_UPDATE_REJECT_LIST; also labels of
  * update_records_rejected_total. */
-#define HPS_UPDATE_BAD_TABLE      "table"      /* the model has none of that name */
-#define HPS_UPDATE_BAD_NOT_FINITE "not_finite" /* NaN or Inf, also of an fp16 that is too large */
-#define HPS_UPDATE_BAD_PAYLOAD    "payload"    /* no UpdateBatch, or one that contradicts itself */
-#define HPS_UPDATE_BAD_HEADER     "header"     /* hps-version is no version; no hps-row-version */
+#define HPS_UPDATE_BAD_TABLE "table" /* the model has none of that name */
+#define HPS_UPDATE_BAD_DTYPE "dtype" /* rows neither in FP32 nor as the table has them */
+#define HPS_UPDATE_BAD_NOT_FINITE \
+    "not_finite"                         /* NaN or Inf, or what the table's type cannot hold */
+#define HPS_UPDATE_BAD_PAYLOAD "payload" /* no UpdateBatch, or one that contradicts itself */
+#define HPS_UPDATE_BAD_HEADER  "header"  /* hps-version is no version; no hps-row-version */
 
 enum { HPS_UPDATE_TABLE_NONE = UINT32_MAX };
 

@@ -13,14 +13,17 @@
 #include "server/update/decode.h"
 #include "tests/fuzz/script.h"
 
-enum { RECORDS_MAX = 16, N_TABLES = 3 };
+enum { RECORDS_MAX = 16, N_TABLES = 5 };
 
 static const struct {
     const char *name;
     uint32_t dim;
     enum hps_dtype dtype;
-} shapes[N_TABLES] = {
-    {"items", 2, HPS_DTYPE_FP32}, {"users", 4, HPS_DTYPE_FP16}, {"tags", 1, HPS_DTYPE_BF16}};
+} shapes[N_TABLES] = {{"items", 2, HPS_DTYPE_FP32},
+                      {"users", 4, HPS_DTYPE_FP16},
+                      {"tags", 1, HPS_DTYPE_BF16},
+                      {"shops", 3, HPS_DTYPE_INT8_ROWWISE_F32},
+                      {"cities", 1, HPS_DTYPE_INT8_ROWWISE_F16}};
 
 static struct hps_version *version_new(bool row_versions)
 {
@@ -39,8 +42,9 @@ static struct hps_version *version_new(bool row_versions)
     return version;
 }
 
-/* What is in the batch; every byte of it is read. */
-static uint64_t check_parts(struct hps_update_decoder *decoder, const struct hps_version *version)
+/* What is in the batch; every byte of it is read, and no row is one that the version refuses. */
+static uint64_t check_parts(struct hps_update_decoder *decoder, const struct hps_version *version,
+                            bool nan_allowed)
 {
     const struct hps_update_part *parts;
     uint32_t n;
@@ -51,6 +55,7 @@ static uint64_t check_parts(struct hps_update_decoder *decoder, const struct hps
     for (uint32_t i = 0; i < n; i++) {
         const struct hps_update_part *part = &parts[i];
         HPS_ASSERT(part->table_id < version->n_tables && part->n > 0);
+        HPS_ASSERT(hps_update_check(version, part, nan_allowed, NULL) == HPS_OK);
         const struct hps_table *table = &version->tables[part->table_id];
         for (uint32_t k = 0; k < part->n; k++) {
             digest = hps_mix64(digest ^ part->keys[k]);
@@ -75,10 +80,11 @@ static const uint8_t *some_bytes(struct script *script, bool there, size_t *out_
 static const char *some_topic(struct script *script, char out[256])
 {
     static const char *const usual[] = {"hps_et.m.items", "hps_et.m.users", "hps_et.m.tags",
-                                        "hps_et.m",       "hps_et.m.none",  "hps_et.other.items"};
+                                        "hps_et.m",       "hps_et.m.none",  "hps_et.other.items",
+                                        "hps_et.m.shops", "hps_et.m.cities"};
     uint8_t choice = script_u8(script);
 
-    return choice < 240 ? usual[choice % 6] : script_text(script, out);
+    return choice < 240 ? usual[choice % 8] : script_text(script, out);
 }
 
 static void add_record(struct hps_update_decoder *decoder, const struct hps_version *version,
@@ -119,12 +125,12 @@ static void add_record(struct hps_update_decoder *decoder, const struct hps_vers
 }
 
 static uint64_t decode(struct hps_update_decoder *decoder, const struct hps_version *version,
-                       struct script script)
+                       bool nan_allowed, struct script script)
 {
     for (unsigned i = 0; i < RECORDS_MAX && script.left > 0; i++) {
         add_record(decoder, version, &script);
     }
-    return check_parts(decoder, version);
+    return check_parts(decoder, version, nan_allowed);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -138,10 +144,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct hps_update_decoder *decoder = hps_update_decoder_new(&options);
 
     HPS_ASSERT(decoder != NULL);
-    uint64_t digest = decode(decoder, version, script);
+    uint64_t digest = decode(decoder, version, nan_allowed, script);
     hps_update_decoder_clear(decoder);
     HPS_ASSERT(hps_update_decoder_keys(decoder) == 0);
-    HPS_ASSERT(decode(decoder, version, script) == digest);
+    HPS_ASSERT(decode(decoder, version, nan_allowed, script) == digest);
     hps_update_decoder_free(decoder);
     hps_version_free(version);
     return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Any bytes as a record of Kafka: what is accepted lies within the record and is written back the
- * same, what is rejected says why. The first byte of the input chooses key width, dim and the key
- * of the record. Corpus: tests/fuzz/make_update_corpus.py.
+ * same, what is rejected says why. The first byte of the input chooses key width, dim, the key of
+ * the record and how the table stores rows. Corpus: tests/fuzz/make_update_corpus.py.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -46,8 +46,20 @@ static void check_keyed(const struct hps_update_record *record, const uint8_t *k
     HPS_ASSERT(memcmp(again, key, sizeof(again)) == 0);
 }
 
+/* Rows are float32, or those of the table. */
+static void check_rows(const struct hps_update_record *record, const struct hps_update_shape *shape)
+{
+    bool known = record->n > 0 && shape->dim != 0 && !hps_update_record_deletes(record);
+
+    HPS_ASSERT(!known || record->dtype == HPS_DTYPE_FP32 ||
+               (record->form == HPS_UPDATE_KEYED && record->dtype == shape->dtype));
+    HPS_ASSERT(!known || record->row_bytes == hps_dtype_row_bytes(record->dtype, shape->dim));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    static const enum hps_dtype stored[] = {0, HPS_DTYPE_BF16, HPS_DTYPE_INT8_ROWWISE_F32,
+                                            HPS_DTYPE_INT8_ROWWISE_F16};
     struct hps_update_record record;
     struct hps_error err = {0};
 
@@ -56,8 +68,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     uint8_t mode = *data++;
     size--;
-    const struct hps_update_shape shape = {.key_bytes = (mode & 1) != 0 ? 4 : 8,
-                                           .dim = (mode >> 4) & 3};
+    const struct hps_update_shape shape = {
+        .key_bytes = (mode & 1) != 0 ? 4 : 8, .dim = (mode >> 4) & 3, .dtype = stored[mode >> 6]};
     size_t key_size = (mode & 2) != 0 ? 8 : (mode & 4) != 0 ? 5 : 0;
     if (key_size > size) {
         key_size = size;
@@ -76,6 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     HPS_ASSERT(record.reject == HPS_UPDATE_REJECT_NONE);
+    check_rows(&record, &shape);
     if (record.form == HPS_UPDATE_HCTR) {
         check_hctr(&record, value, size);
     } else if (record.form == HPS_UPDATE_KEYED) {

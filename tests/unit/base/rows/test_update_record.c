@@ -218,6 +218,54 @@ static void test_keyed_when_value_is_null_then_a_delete_but_not_when_empty(void 
     expect_reject("12345678", 8, rows, 12, &WIDE, HPS_UPDATE_REJECT_WIDTH, "expected 8");
 }
 
+static void test_keyed_when_as_wide_as_stored_then_of_the_tables_type(void **state)
+{
+    (void)state;
+    static const uint8_t value[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    struct hps_update_shape shape = {.key_bytes = 8, .dim = 3};
+    struct hps_update_record record;
+    hps_key key;
+    uint8_t row[12];
+
+    for (unsigned dtype = HPS_DTYPE_FP16; dtype < HPS_DTYPE_STORED_END; dtype++) {
+        size_t stored = (size_t)hps_dtype_row_bytes((enum hps_dtype)dtype, 3);
+        shape.dtype = (enum hps_dtype)dtype;
+        assert_int_equal(
+            hps_update_record_decode("12345678", 8, value, stored, &shape, &record, NULL), HPS_OK);
+        assert_int_equal(record.dtype, dtype);
+        assert_int_equal(record.row_bytes, stored);
+        hps_update_record_copy(&record, &key, row);
+        assert_memory_equal(row, value, stored);
+        assert_int_equal(hps_update_record_decode("12345678", 8, value, 12, &shape, &record, NULL),
+                         HPS_OK);
+        assert_int_equal(record.dtype, HPS_DTYPE_FP32);
+    }
+    expect_reject("12345678", 8, value, 11, &shape, HPS_UPDATE_REJECT_WIDTH,
+                  "row of 11 bytes, expected 12 or 7: 3 values as fp32 or int8_rowwise_f16");
+    shape.dtype = HPS_DTYPE_FP32;
+    expect_reject("12345678", 8, value, 7, &shape, HPS_UPDATE_REJECT_WIDTH, "expected 12: 3");
+}
+
+/* So the width of a keyed record says what its row is. */
+static void test_widths_when_of_one_dim_then_float32_is_like_no_other(void **state)
+{
+    (void)state;
+    for (uint64_t dim = 1; dim <= 4096; dim++) {
+        for (unsigned dtype = HPS_DTYPE_FP16; dtype < HPS_DTYPE_STORED_END; dtype++) {
+            assert_true(hps_dtype_row_bytes((enum hps_dtype)dtype, dim) !=
+                        hps_dtype_row_bytes(HPS_DTYPE_FP32, dim));
+        }
+    }
+}
+
+static void test_hctr_when_rows_are_as_stored_then_rejected_as_they_are_float32(void **state)
+{
+    (void)state;
+    const struct hps_update_shape half = {.key_bytes = 8, .dim = 4, .dtype = HPS_DTYPE_FP16};
+    expect_reject(NULL, 0, hctr_wide, sizeof(hctr_wide), &half, HPS_UPDATE_REJECT_WIDTH,
+                  "row of 8 bytes, expected 16: 4 values of float32");
+}
+
 static void test_packed_when_known_format_then_the_batch(void **state)
 {
     (void)state;
@@ -336,6 +384,9 @@ int main(void)
         cmocka_unit_test(test_record_when_too_large_then_rejected_before_it_is_read),
         cmocka_unit_test(test_keyed_when_value_is_a_row_then_key_and_row),
         cmocka_unit_test(test_keyed_when_value_is_null_then_a_delete_but_not_when_empty),
+        cmocka_unit_test(test_keyed_when_as_wide_as_stored_then_of_the_tables_type),
+        cmocka_unit_test(test_widths_when_of_one_dim_then_float32_is_like_no_other),
+        cmocka_unit_test(test_hctr_when_rows_are_as_stored_then_rejected_as_they_are_float32),
         cmocka_unit_test(test_packed_when_known_format_then_the_batch),
         cmocka_unit_test(test_header_when_8_bytes_then_its_value),
         cmocka_unit_test(test_partition_when_any_key_then_that_of_kafkas_java_client),
