@@ -11,7 +11,6 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/modeldir.h"
-#include "client/lookup.h"
 #include "client/wire.h"
 
 enum {
@@ -25,8 +24,9 @@ enum {
 
 struct table {
     char name[HPS_UPDATE_NAME_BYTES];
-    uint32_t dim; /* 0: no rows yet */
-    enum hps_dtype dtype;
+    uint32_t dim;         /* 0: no rows yet */
+    enum hps_dtype given; /* of rows as they come */
+    enum hps_dtype sent;  /* of rows as they go into records */
     uint32_t topic;
     uint32_t n_partitions;
     struct lot *lots; /* [n_partitions]; KEYED: NULL, with units: the writer's one */
@@ -61,7 +61,8 @@ struct hps_update_writer {
     size_t n_tables;
     struct lot unit;
     struct hps_buf record;
-    struct hps_buf floats; /* one row as float32 */
+    struct hps_buf wide; /* one row as FP32 */
+    struct hps_buf row;  /* ... and as it is sent */
     struct hps_update_written written;
 };
 
@@ -73,6 +74,7 @@ hps_status hps_update_writer_new(const struct hps_update_writer_options *options
 {
     HPS_ASSERT(hps_model_name_valid(options->model));
     HPS_ASSERT(!options->units || options->form == HPS_UPDATE_PACKED);
+    HPS_ASSERT(options->row_dtype == 0 || hps_dtype_is_stored((unsigned)options->row_dtype));
     HPS_ASSERT(options->form != HPS_UPDATE_HCTR || options->key_bytes == 4 ||
                options->key_bytes == 8);
     struct hps_update_writer *writer = hps_calloc(1, sizeof(*writer));
@@ -88,7 +90,8 @@ hps_status hps_update_writer_new(const struct hps_update_writer_options *options
         writer->options.batch_bytes = BATCH_BYTES_MIN;
     }
     hps_buf_init(&writer->record, (size_t)HPS_UPDATE_RECORD_BYTES_MAX + PACKED_BYTES);
-    hps_buf_init(&writer->floats, HPS_ROW_DIM_MAX * sizeof(float));
+    hps_buf_init(&writer->wide, HPS_ROW_DIM_MAX * sizeof(float));
+    hps_buf_init(&writer->row, HPS_ROW_DIM_MAX * sizeof(float));
     *out_writer = writer;
     return HPS_OK;
 }
@@ -119,7 +122,8 @@ void hps_update_writer_free(struct hps_update_writer *writer)
     }
     lot_free(&writer->unit);
     hps_buf_fini(&writer->record);
-    hps_buf_fini(&writer->floats);
+    hps_buf_fini(&writer->wide);
+    hps_buf_fini(&writer->row);
     hps_free(writer);
 }
 
@@ -248,7 +252,7 @@ static hps_status send_keyed(struct hps_update_writer *writer, const struct tabl
 static hps_status encode_hctr(struct hps_update_writer *writer, const struct lot *lot)
 {
     const struct entry *entry = &lot->entries[0];
-    uint32_t row_bytes = entry->table->dim * (uint32_t)sizeof(float);
+    uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(entry->table->sent, entry->table->dim);
     size_t n = entry->keys.size / sizeof(hps_key);
     size_t bytes = hps_update_hctr_bytes(n, writer->options.key_bytes, row_bytes);
 
@@ -271,7 +275,7 @@ static hps_status encode_entry(struct hps_buf *buf, const struct entry *entry)
     size_t size = hps_wire_field_size(strlen(table->name));
 
     size += rows ? hps_wire_field_size(entry->keys.size) : 0;
-    size += rows ? 1 + hps_wire_varint_size((uint64_t)table->dtype) : 0;
+    size += rows ? 1 + hps_wire_varint_size((uint64_t)table->sent) : 0;
     size += rows ? 1 + hps_wire_varint_size(table->dim) : 0;
     size += entry->deletes.size > 0 ? hps_wire_field_size(entry->deletes.size) : 0;
     size += rows ? hps_wire_field_size(entry->rows.size) : 0;
@@ -285,7 +289,7 @@ static hps_status encode_entry(struct hps_buf *buf, const struct entry *entry)
         status = hps_wire_put_bytes(buf, 2, entry->keys.data, entry->keys.size);
     }
     if (status == HPS_OK && rows) {
-        status = hps_wire_put_uint(buf, 3, (uint64_t)table->dtype);
+        status = hps_wire_put_uint(buf, 3, (uint64_t)table->sent);
     }
     if (status == HPS_OK && rows) {
         status = hps_wire_put_uint(buf, 4, table->dim);
@@ -429,41 +433,80 @@ static hps_status lot_add(struct hps_update_writer *writer, struct table *table,
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The row as it is sent; NULL: no memory. */
-static const void *row_as_sent(struct hps_update_writer *writer, const struct table *table,
-                               const uint8_t *row)
+hps_status hps_update_writer_sends(const struct hps_update_writer_options *options,
+                                   enum hps_dtype given, enum hps_dtype *out_sent,
+                                   struct hps_error *err)
 {
-    HPS_ASSERT(table->dim > 0);
-    if (table->dtype == HPS_DTYPE_FP32 || writer->options.form == HPS_UPDATE_PACKED) {
-        return row;
+    HPS_ASSERT(hps_dtype_is_stored((unsigned)given));
+    enum hps_dtype sent = options->row_dtype != 0    ? options->row_dtype
+                          : hps_dtype_is_int8(given) ? given
+                                                     : HPS_DTYPE_FP32;
+    if (options->form == HPS_UPDATE_HCTR && sent != HPS_DTYPE_FP32) {
+        return hps_error_set(err, HPS_INVALID,
+                             "rows as %s: hctr records have float32 alone, keyed and packed ones "
+                             "take them",
+                             hps_dtype_name(sent));
     }
-    hps_buf_clear(&writer->floats);
-    if (hps_buf_reserve(&writer->floats, table->dim * sizeof(float)) != HPS_OK) {
-        return NULL;
+    if (hps_dtype_is_int8(given) && hps_dtype_is_int8(sent) && given != sent) {
+        return hps_error_set(err, HPS_INVALID, "rows of %s are not quantised again, to %s",
+                             hps_dtype_name(given), hps_dtype_name(sent));
     }
-    for (uint32_t i = 0; i < table->dim; i++) {
-        uint16_t half;
-        memcpy(&half, row + i * sizeof(half), sizeof(half));
-        float value = hps_client_lookup_half(half);
-        memcpy(writer->floats.data + i * sizeof(value), &value, sizeof(value));
-    }
-    return writer->floats.data;
+    *out_sent = sent;
+    return HPS_OK;
 }
 
-static hps_status table_shape(struct table *table, uint32_t dim, enum hps_dtype dtype,
+/* The row as it is sent; it lies in `row` or in the writer. */
+static hps_status row_as_sent(struct hps_update_writer *writer, const struct table *table,
+                              hps_key key, const void *row, const void **out_sent,
                               struct hps_error *err)
 {
-    HPS_ASSERT(dtype == HPS_DTYPE_FP32 || dtype == HPS_DTYPE_FP16);
+    HPS_ASSERT(table->dim > 0);
+    uint32_t at;
+
+    *out_sent = row;
+    if (table->given == table->sent) {
+        return HPS_OK;
+    }
+    hps_buf_clear(&writer->wide);
+    hps_buf_clear(&writer->row);
+    if (hps_buf_reserve(&writer->wide, table->dim * sizeof(float)) != HPS_OK ||
+        hps_buf_reserve(&writer->row, (size_t)hps_dtype_row_bytes(table->sent, table->dim)) !=
+            HPS_OK) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    hps_row_convert(writer->wide.data, HPS_DTYPE_FP32, row, table->given, table->dim);
+    *out_sent = writer->wide.data;
+    if (table->sent == HPS_DTYPE_FP32) {
+        return HPS_OK;
+    }
+    if (!(writer->options.nan_allowed && !hps_dtype_is_int8(table->sent)) &&
+        !hps_row_fits(writer->wide.data, table->sent, table->dim, &at)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table %s, key %" PRId64 ": %s cannot hold value %u of the row",
+                             table->name, (int64_t)key, hps_dtype_name(table->sent), at);
+    }
+    hps_row_convert(writer->row.data, table->sent, writer->wide.data, HPS_DTYPE_FP32, table->dim);
+    *out_sent = writer->row.data;
+    return HPS_OK;
+}
+
+static hps_status table_shape(struct hps_update_writer *writer, struct table *table, uint32_t dim,
+                              enum hps_dtype dtype, struct hps_error *err)
+{
     HPS_ASSERT(dim > 0);
     HPS_ASSERT(dim <= HPS_ROW_DIM_MAX);
     if (table->dim == 0) {
+        hps_status status = hps_update_writer_sends(&writer->options, dtype, &table->sent, err);
+        if (status != HPS_OK) {
+            return hps_error_prefix(err, status, "table %s", table->name);
+        }
         table->dim = dim;
-        table->dtype = dtype;
+        table->given = dtype;
     }
-    if (table->dim != dim || table->dtype != dtype) {
+    if (table->dim != dim || table->given != dtype) {
         return hps_error_set(
             err, HPS_INVALID, "table %s: a row of %u values as %s, those before had %u as %s",
-            table->name, dim, hps_dtype_name(dtype), table->dim, hps_dtype_name(table->dtype));
+            table->name, dim, hps_dtype_name(dtype), table->dim, hps_dtype_name(table->given));
     }
     return HPS_OK;
 }
@@ -477,17 +520,20 @@ hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *
 
     hps_status status = table_find(writer, name, &table, err);
     if (status == HPS_OK) {
-        status = table_shape(table, dim, dtype, err);
+        status = table_shape(writer, table, dim, dtype, err);
+    }
+    if (status != HPS_OK) {
+        return status;
     }
     enum hps_update_form form = writer->options.form;
-    size_t sent_bytes =
-        hps_dtype_row_bytes(form == HPS_UPDATE_PACKED ? dtype : HPS_DTYPE_FP32, dim);
+    size_t sent_bytes = (size_t)hps_dtype_row_bytes(table->sent, dim);
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        const void *sent = row_as_sent(writer, table, row);
-        if (sent == NULL) {
-            status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
-        } else if (form == HPS_UPDATE_HCTR && writer->options.key_bytes == 4 &&
-                   keys[i] > UINT32_MAX) {
+        const void *sent;
+        status = row_as_sent(writer, table, keys[i], row, &sent, err);
+        if (status != HPS_OK) {
+            break;
+        }
+        if (form == HPS_UPDATE_HCTR && writer->options.key_bytes == 4 && keys[i] > UINT32_MAX) {
             status =
                 hps_error_set(err, HPS_INVALID, "table %s: key %" PRId64 " has more than 4 bytes",
                               name, (int64_t)keys[i]);

@@ -29,7 +29,17 @@ struct hps_update_writer_options {
     bool row_version_given; /* KEYED, HCTR: row_version goes into a header */
     uint64_t row_version;
     bool units; /* PACKED: all between two flushes is one record; needs a topic of one partition */
+    /* How rows are sent; 0: as FP32, which every table takes, but INT8 rows as they are given. The
+     * table must have the same type, unless it is FP32. */
+    enum hps_dtype row_dtype;
+    bool nan_allowed; /* halves get what is NaN, Inf or too large for them */
 };
+
+/* How rows of a type are sent.
+ * error   INVALID: HCTR records have float32 alone; INT8 rows are not quantised again */
+hps_status hps_update_writer_sends(const struct hps_update_writer_options *options,
+                                   enum hps_dtype given, enum hps_dtype *out_sent,
+                                   struct hps_error *err) HPS_MUST_CHECK;
 
 /* What was handed to the sink. */
 struct hps_update_written {
@@ -49,10 +59,11 @@ void hps_update_writer_free(struct hps_update_writer *writer); /* drops what was
 
 /* Rows of one table, which keeps the dim and dtype of its first ones.
  *
- * shape   keys[n]; rows[n][dim] of dtype, FP32 or FP16 (sent as float32, except PACKED), unaligned
- * error   INVALID: a key of more than key_bytes, another dim; EXHAUSTED: a unit above
- *         HPS_UPDATE_RECORD_BYTES_MAX; PRECONDITION: units, and several partitions; NO_MEMORY; the
- *         sink's
+ * shape   keys[n]; rows[n] of any stored type, unaligned; see row_dtype for how they are sent
+ * error   INVALID: a key of more than key_bytes, another dim or type than before, a type that is
+ *         not sent so, a row that does not fit the type as which it is sent; EXHAUSTED: a unit
+ *         above HPS_UPDATE_RECORD_BYTES_MAX; PRECONDITION: units, and several partitions;
+ *         NO_MEMORY; the sink's
  */
 hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *table, uint32_t dim,
                                   enum hps_dtype dtype, const hps_key *keys, const void *rows,

@@ -122,21 +122,44 @@ static hps_status keep_pace(struct publish *publish, size_t n, size_t *out_n, st
     }
 }
 
-hps_status publish_table(struct publish *publish, const char *table, uint32_t dim,
-                         struct hps_error *err)
+static struct hps_update_writer_options writer_options(void)
 {
+    return (struct hps_update_writer_options){
+        .model = flags.model,
+        .form = flags.form,
+        .key_bytes = flags.key_bytes,
+        .batch_bytes = (size_t)flags.batch_bytes,
+        .version = flags.for_version,
+        .row_version_given = flags.row_version_given,
+        .row_version = flags.row_version,
+        .units = flags.units,
+        .row_dtype = flags.row_dtype,
+        .nan_allowed = flags.allow_nan,
+    };
+}
+
+hps_status publish_table(struct publish *publish, const char *table, uint32_t dim,
+                         enum hps_dtype dtype, struct hps_error *err)
+{
+    const struct hps_update_writer_options options = writer_options();
+    struct publish_rows_form form = {.table = table, .dim = dim};
     char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
     uint32_t ignored;
 
-    if (publish->servers == NULL || publish_servers_take(publish->servers, table, dim) ||
+    hps_status status =
+        dim == 0 ? HPS_OK : hps_update_writer_sends(&options, dtype, &form.dtype, err);
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "table %s", table);
+    }
+    if (publish->servers == NULL || publish_servers_take(publish->servers, &form) ||
         !hps_model_name_valid(table)) { /* which the writer judges */
         return HPS_OK;
     }
     hps_update_topic_format(flags.model, flags.form == HPS_UPDATE_PACKED ? NULL : table, topic);
-    hps_status status = hps_producer_topic(publish->producer, topic, &ignored, &ignored, err);
+    status = hps_producer_topic(publish->producer, topic, &ignored, &ignored, err);
     publish->broker_failed = publish->broker_failed || status != HPS_OK;
     if (status == HPS_OK) {
-        status = publish_servers_check(publish->servers, table, dim, topic, err);
+        status = publish_servers_check(publish->servers, &form, topic, err);
         publish->refused = status == HPS_INVALID;
         publish->broker_failed = status != HPS_OK && status != HPS_INVALID;
     }
@@ -148,10 +171,10 @@ hps_status publish_rows(struct publish *publish, const char *table, uint32_t dim
                         struct hps_error *err)
 {
     HPS_ASSERT(dim > 0);
-    size_t row_bytes = hps_dtype_row_bytes(dtype, dim);
+    size_t row_bytes = (size_t)hps_dtype_row_bytes(dtype, dim);
     const uint8_t *row = rows;
 
-    hps_status table_status = publish_table(publish, table, dim, err);
+    hps_status table_status = publish_table(publish, table, dim, dtype, err);
     if (table_status != HPS_OK) {
         return table_status;
     }
@@ -175,7 +198,7 @@ hps_status publish_rows(struct publish *publish, const char *table, uint32_t dim
 hps_status publish_deletes(struct publish *publish, const char *table, const hps_key *keys,
                            size_t n, struct hps_error *err)
 {
-    hps_status table_status = publish_table(publish, table, 0, err);
+    hps_status table_status = publish_table(publish, table, 0, 0, err);
     if (table_status != HPS_OK) {
         return table_status;
     }
@@ -500,16 +523,7 @@ static int conclude(const struct publish *publish, hps_status status, const stru
 
 static int run(void)
 {
-    const struct hps_update_writer_options options = {
-        .model = flags.model,
-        .form = flags.form,
-        .key_bytes = flags.key_bytes,
-        .batch_bytes = (size_t)flags.batch_bytes,
-        .version = flags.for_version,
-        .row_version_given = flags.row_version_given,
-        .row_version = flags.row_version,
-        .units = flags.units,
-    };
+    const struct hps_update_writer_options options = writer_options();
     struct publish publish = {.begin_us = hps_clock_us(),
                               .progress = {.out = flags.show ? stderr : NULL}};
     const struct hps_update_sink sink = {&publish, sink_topic, sink_send};

@@ -32,7 +32,8 @@ struct publish_options {
     uint32_t key_bytes;    /* HCTR: 8 or 4 */
     uint64_t batch_bytes;
     bool units;
-    int64_t for_version; /* 0: any */
+    enum hps_dtype row_dtype; /* 0: the writer's own choice */
+    int64_t for_version;      /* 0: any */
     bool row_version_given;
     uint64_t row_version;
     uint64_t rate; /* rows and deletes a second; 0: no limit */
@@ -62,11 +63,12 @@ hps_status publish_deletes(struct publish *publish, const char *table, const hps
 hps_status publish_flush(struct publish *publish, struct hps_error *err) HPS_MUST_CHECK;
 /* Called while input is waited for: let go what is gathered (but no part of a unit). */
 hps_status publish_idle(struct publish *publish, struct hps_error *err) HPS_MUST_CHECK;
-/* Before rows of dim values (0: deletes) of a table are handed over: do the servers that are waited
- * for take them? To be asked for all tables before the first row; done again with the rows.
- * INVALID: not, and nothing more is to be sent. */
+/* Before rows of dim values as dtype (0 and 0: deletes) of a table are handed over: can they be
+ * sent as the user wants, and do the servers that are waited for take them? To be asked for all
+ * tables before the first row; done again with the rows. INVALID: not, and nothing more is to be
+ * sent. */
 hps_status publish_table(struct publish *publish, const char *table, uint32_t dim,
-                         struct hps_error *err) HPS_MUST_CHECK;
+                         enum hps_dtype dtype, struct hps_error *err) HPS_MUST_CHECK;
 /* How many rows are to come, for progress. */
 void publish_expect(struct publish *publish, uint64_t n_rows);
 
@@ -116,13 +118,21 @@ void publish_servers_close(struct publish_servers *servers); /* NULL is legal */
  * error   INVALID: one does not; else what a server answers */
 hps_status publish_servers_begin(struct publish_servers *servers, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Before rows of dim values (0: deletes) of the table are sent to the topic, which is there: will
- * all servers read and take them?
+/* Rows of one table as they are sent; dim 0: deletes alone. */
+struct publish_rows_form {
+    const char *table;
+    uint32_t dim;
+    enum hps_dtype dtype;
+};
+
+/* Before rows or deletes of the table are sent to the topic, which is there: will all servers read
+ * and take them?
  * error   INVALID: one does not; else what a server answers */
-hps_status publish_servers_check(struct publish_servers *servers, const char *table, uint32_t dim,
-                                 const char *topic, struct hps_error *err) HPS_MUST_CHECK;
+hps_status publish_servers_check(struct publish_servers *servers,
+                                 const struct publish_rows_form *form, const char *topic,
+                                 struct hps_error *err) HPS_MUST_CHECK;
 /* Have they been asked, and do? */
-bool publish_servers_take(struct publish_servers *servers, const char *table, uint32_t dim);
+bool publish_servers_take(struct publish_servers *servers, const struct publish_rows_form *form);
 /* Wait until all records [n] are visible to look-ups on every server.
  * error   DEADLINE; PRECONDITION: they do not become so; CANCELLED; what a server answers */
 hps_status publish_wait(struct publish_servers *servers, const struct hps_update_records *records,

@@ -169,7 +169,7 @@ static hps_status reader_open(const struct publish_input *input,
 
 static size_t row_bytes_of(const struct hps_row_desc *desc)
 {
-    return hps_dtype_row_bytes(desc->dtype, desc->dim);
+    return (size_t)hps_dtype_row_bytes(desc->dtype, desc->dim);
 }
 
 static hps_status publish_reader(struct publish *publish, const char *name,
@@ -215,7 +215,7 @@ hps_status publish_from(struct publish *publish, const struct publish_input *inp
         if (status == HPS_OK) {
             const struct hps_row_desc *desc = hps_row_reader_desc(readers[i]);
             publish_expect(publish, desc->n_rows);
-            status = publish_table(publish, source.tables[i].name, desc->dim, err);
+            status = publish_table(publish, source.tables[i].name, desc->dim, desc->dtype, err);
         }
     }
     for (size_t i = 0; i < source.n && status == HPS_OK; i++) {
@@ -345,7 +345,9 @@ static hps_status diff_table(struct publish *publish, const struct publish_input
         const struct hps_row_desc *is = hps_row_reader_desc(new.reader);
         if (was->dim != is->dim || was->dtype != is->dtype) {
             status = hps_error_set(
-                err, HPS_INVALID, "table %s: rows of %u values as %s in %s, of %u as %s in %s",
+                err, HPS_INVALID,
+                "table %s: rows of %u values as %s in %s, of %u as %s in %s: a table changes its "
+                "width or type with a version, so load a new one instead",
                 new_table->name, was->dim, hps_dtype_name(was->dtype), old_table->path, is->dim,
                 hps_dtype_name(is->dtype), new_table->path);
         }
@@ -394,7 +396,8 @@ static hps_status announce(struct publish *publish, const struct publish_input *
 
     hps_status status = reader_open(input, table, &reader, err);
     if (status == HPS_OK) {
-        status = publish_table(publish, table->name, hps_row_reader_desc(reader)->dim, err);
+        const struct hps_row_desc *desc = hps_row_reader_desc(reader);
+        status = publish_table(publish, table->name, desc->dim, desc->dtype, err);
     }
     hps_row_reader_close(reader);
     return status;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/rows/modeldir.h"
 #include "tools/hps-publish.h"
 #include "tools/tool.h"
@@ -27,6 +28,7 @@ static struct {
     struct hps_arg_list properties;
     const char *form;
     const char *key_bytes;
+    const char *row_dtype;
     const char *row_version;
     const char *output;
     bool progress, quiet;
@@ -52,6 +54,10 @@ static const struct hps_arg args[] = {
      "size of an hctr or packed record (default 256KiB, at most 64MiB)"},
     {"key-bytes", 0, HPS_ARG_CHOICE, "8|4", &words.key_bytes,
      "width of hctr keys: 4 where the server has supportlonglong false (default 8)"},
+    {"row-dtype", 0, HPS_ARG_CHOICE, "fp32|fp16|bf16|int8_rowwise_f32|int8_rowwise_f16",
+     &words.row_dtype,
+     "how rows are sent: fp32, which every table takes (default; int8 rows of files go as they "
+     "are), or as the table stores them, which is less; hctr: fp32 alone"},
     {"units", 0, HPS_ARG_FLAG, NULL, &given.units,
      "packed lines: all up to a line `commit` is one record, which look-ups see whole or not at "
      "all"},
@@ -155,6 +161,8 @@ static const char *wrong_together(void)
            : given.units && !(given.lines && packed) ? "--units: expected lines and --format packed"
            : packed && words.row_version != NULL
                ? "--row-version: expected --format keyed or hctr, packed records have none"
+           : hctr && given.row_dtype != 0 && given.row_dtype != HPS_DTYPE_FP32
+               ? "--row-dtype: expected --format keyed or packed, hctr records have fp32 alone"
            : !given.wait && given.servers.n > 0 ? "--addr: expected --wait beside it"
                                                 : NULL;
 }
@@ -172,6 +180,10 @@ bool publish_options_read(int argc, char **argv, struct publish_options *out_opt
         *out_code = hps_args_wrong(&program, NULL, "%s: expected options, or - to read lines",
                                    read.words[0]);
         return false;
+    }
+    if (words.row_dtype != NULL) {
+        bool known = hps_dtype_parse(words.row_dtype, strlen(words.row_dtype), &given.row_dtype);
+        HPS_ASSERT(known); /* one of the choices */
     }
     const char *wrong = check_each(&err) != HPS_OK ? err.text : wrong_together();
     if (wrong != NULL) {

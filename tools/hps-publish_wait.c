@@ -32,6 +32,7 @@ struct server {
 struct checked {
     char *table;
     uint32_t dim; /* 0: deletes alone so far */
+    enum hps_dtype dtype;
 };
 
 struct publish_servers {
@@ -178,25 +179,35 @@ hps_status publish_servers_begin(struct publish_servers *servers, struct hps_err
     return status;
 }
 
-static hps_status check_width(const struct publish_target *target, const struct server *server,
-                              const char *table, uint32_t dim, struct hps_error *err)
+/* Servers take rows in FP32, or as they have them. */
+static hps_status check_rows(const struct publish_target *target, const struct server *server,
+                             const struct publish_rows_form *form, struct hps_error *err)
 {
     HPS_ASSERT(server->tables != NULL);
     for (size_t i = 0; i < server->tables->n_tables; i++) {
         const Hps__V1__TableInfo *info = server->tables->tables[i];
-        if (strcmp(info->table, table) != 0) {
+        if (strcmp(info->table, form->table) != 0) {
             continue;
         }
-        return dim == 0 || dim == info->dim
-                   ? HPS_OK
-                   : hps_error_set(err, HPS_INVALID,
-                                   "table %s of model %s has rows of %" PRIu32 " values on %s, and "
-                                   "these have %" PRIu32,
-                                   table, target->model, info->dim, server->address, dim);
+        if (form->dim != 0 && form->dim != info->dim) {
+            return hps_error_set(err, HPS_INVALID,
+                                 "table %s of model %s has rows of %" PRIu32
+                                 " values on %s, and these have %" PRIu32,
+                                 form->table, target->model, info->dim, server->address, form->dim);
+        }
+        if (form->dim != 0 && form->dtype != HPS_DTYPE_FP32 &&
+            strcmp(info->data_type, hps_dtype_name(form->dtype)) != 0) {
+            return hps_error_set(err, HPS_INVALID,
+                                 "table %s of model %s has rows of %s on %s, and these would be "
+                                 "sent as %s: use --row-dtype fp32",
+                                 form->table, target->model, info->data_type, server->address,
+                                 hps_dtype_name(form->dtype));
+        }
+        return HPS_OK;
     }
     return hps_error_set(err, HPS_INVALID,
                          "model %s has no table %s on %s; hpsctl tables %s lists those that it has",
-                         target->model, table, server->address, target->model);
+                         target->model, form->table, server->address, target->model);
 }
 
 static void pause_us(struct hps_client *client, uint64_t us)
@@ -239,20 +250,20 @@ static hps_status check_topic(const struct publish_target *target, struct server
     return HPS_OK;
 }
 
-static hps_status keep_checked(struct publish_servers *servers, const char *table, uint32_t dim,
-                               struct hps_error *err)
+static hps_status keep_checked(struct publish_servers *servers,
+                               const struct publish_rows_form *form, struct hps_error *err)
 {
     HPS_ASSERT(servers->last <= servers->n_checked);
     struct checked *grown =
         hps_realloc(servers->checked, (servers->n_checked + 1) * sizeof(*grown));
     servers->checked = grown != NULL ? grown : servers->checked;
-    char *name = hps_strdup(table);
+    char *name = hps_strdup(form->table);
     if (grown == NULL || name == NULL) {
         hps_free(name);
         return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
     }
     servers->last = servers->n_checked;
-    grown[servers->n_checked++] = (struct checked){name, dim};
+    grown[servers->n_checked++] = (struct checked){name, form->dim, form->dtype};
     return HPS_OK;
 }
 
@@ -268,30 +279,33 @@ static struct checked *find_checked(struct publish_servers *servers, const char 
     return NULL;
 }
 
-bool publish_servers_take(struct publish_servers *servers, const char *table, uint32_t dim)
+bool publish_servers_take(struct publish_servers *servers, const struct publish_rows_form *form)
 {
-    const struct checked *known = find_checked(servers, table);
+    const struct checked *known = find_checked(servers, form->table);
 
-    return known != NULL && (dim == 0 || known->dim == dim);
+    return known != NULL &&
+           (form->dim == 0 || (known->dim == form->dim && known->dtype == form->dtype));
 }
 
-hps_status publish_servers_check(struct publish_servers *servers, const char *table, uint32_t dim,
-                                 const char *topic, struct hps_error *err)
+hps_status publish_servers_check(struct publish_servers *servers,
+                                 const struct publish_rows_form *form, const char *topic,
+                                 struct hps_error *err)
 {
     HPS_ASSERT(servers->n > 0 && topic != NULL);
-    struct checked *known = find_checked(servers, table);
+    struct checked *known = find_checked(servers, form->table);
     hps_status status = HPS_OK;
 
     for (size_t i = 0; i < servers->n && status == HPS_OK; i++) {
-        status = check_width(&servers->target, &servers->servers[i], table, dim, err);
+        status = check_rows(&servers->target, &servers->servers[i], form, err);
         if (status == HPS_OK && known == NULL) {
             status = check_topic(&servers->target, &servers->servers[i], topic, err);
         }
     }
     if (status == HPS_OK && known == NULL) {
-        status = keep_checked(servers, table, dim, err);
+        status = keep_checked(servers, form, err);
     } else if (status == HPS_OK) {
-        known->dim = dim;
+        known->dim = form->dim;
+        known->dtype = form->dtype;
     }
     return status;
 }

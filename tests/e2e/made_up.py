@@ -63,8 +63,8 @@ class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer):
 
     def ListTables(self, request, context):
         return admin_pb.ListTablesResponse(key_bytes=self.key_bytes, tables=[
-            admin_pb.TableInfo(model=model, version=1, table=table, dim=dim, data_type="fp32")
-            for model, table, dim in self.tables])
+            admin_pb.TableInfo(model=model, version=1, table=table, dim=dim, data_type=(*dtype, "fp32")[0])
+            for model, table, dim, *dtype in self.tables])
 
     def ControlUpdates(self, request, context):
         self.changes.append(request)

@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
+import dtypes
 import ports
 from made_up import Admin, partition, refusal, version
 from rig import BIN, PATIENCE_S, ROOT, Table, default_config, generate, kafka, key_bytes, model_config, pb, records
@@ -137,7 +138,7 @@ def test_packed_when_float16_pairs_then_rows_as_they_are_in_the_files(broker, wo
     topic = broker.create("hps_et.packed16", 2)
     table = Table.random("half", 500, 6, np.float16)
     publish(broker, "--model", "packed16", "--from", table.save(work), "--format", "packed", "--for-version", 9,
-            "--batch-bytes", "2KiB")
+            "--batch-bytes", "2KiB", "--row-dtype", "fp16")
     found = broker.read(topic)
     assert len(found) > 2
     for message in found:
@@ -195,7 +196,10 @@ def test_diff_when_tables_differ_then_refused_before_anything_is_sent(broker, wo
     Table.random("a", 10, 8).save(os.path.join(work, "wide"))
     broker.create("hps_et.m.a", 1)
     _, error = publish(broker, "--diff", os.path.join(work, "old"), os.path.join(work, "wide"), code=2)
-    assert "4 values" in error and "8" in error
+    assert "4 values as fp32" in error and "8 as fp32" in error
+    Table.random("a", 10, 4, np.float16).save(os.path.join(work, "half"))
+    _, error = publish(broker, "--diff", os.path.join(work, "old"), os.path.join(work, "half"), code=2)
+    assert "4 values as fp32" in error and "4 as fp16" in error and "load a new one" in error
     assert broker.read("hps_et.m.a") == []
 
 
@@ -210,6 +214,23 @@ def test_lines_when_piped_then_rows_and_deletes_in_order(broker):
     assert found[1] == [(key_of(-1), struct.pack("<f", 0.25)), (key_of(-2**63), struct.pack("<f", 7))]
     assert broker.read(topics[0])[0].headers() == [("hps-version", struct.pack("<q", 3)),
                                                    ("hps-row-version", struct.pack("<Q", 2**64 - 1))]
+
+
+@pytest.mark.parametrize("form", ("keyed", "packed"))
+def test_lines_when_sent_as_a_type_then_as_numpy_converts_them(broker, form):
+    rows = np.random.default_rng(3).normal(size=(40, 3)).astype("<f4") * 100
+    lines = "".join(f"{key} {' '.join(map(repr, row.tolist()))}\n" for key, row in enumerate(rows))
+    for dtype, name in dtypes.NAMES.items():
+        model = f"as-{form}-{name}"
+        topic = broker.create(f"hps_et.{model}.t" if form == "keyed" else f"hps_et.{model}", 1)
+        publish(broker, "--model", model, "-t", "t", "--format", form, "--row-dtype", name, "-", lines=lines)
+        found = broker.read(topic)
+        assert replay(found) == {key: row.tobytes() for key, row in enumerate(dtypes.stored(rows, dtype))}, name
+        if form == "packed":
+            assert [t.data_type for m in found for t in records.unpacked(m.value()).tables] == [dtype]
+    _, error = publish(None, "--dry-run", "-t", "t", "--format", form, "--row-dtype", "fp16", "-", code=2,
+                       lines="1 1 2 3\n2 1 70000 3\n")
+    assert "line 2" in error and "fp16 cannot hold value 1" in error
 
 
 def test_lines_when_the_pipe_stays_open_then_what_came_is_published(broker):
@@ -305,6 +326,7 @@ def test_wait_when_servers_come_to_have_it_then_done(broker):
     ("table", dict(table="other"), ("has no table", "hpsctl tables m")),
     ("width", dict(dim=2), ("rows of 2 values", "these have 1")),
     ("keys", dict(key_bytes=4), ("--key-bytes 4",)),
+    ("type", dict(dtype="fp16"), ("rows of fp16", "sent as bf16", "--row-dtype fp32")),
 ))
 def test_wait_when_a_server_would_not_take_it_then_exit_1_before_anything_is_sent(broker, what, says, words):
     table = f"refused-{what}"
@@ -312,10 +334,11 @@ def test_wait_when_a_server_would_not_take_it_then_exit_1_before_anything_is_sen
     part = partition(says.get("topic", topic), offset=0, state=says.get("state", "running"),
                      reason=says.get("reason", ""))
     one = version([part], frozen=says.get("frozen", False), active=says.get("active", True))
-    with Admin([one], tables=[("m", says.get("table", table), says.get("dim", 1))],
+    with Admin([one], tables=[("m", says.get("table", table), says.get("dim", 1), says.get("dtype", "fp32"))],
                key_bytes=says.get("key_bytes", 8)) as server:
-        _, error = publish(broker, "-t", table, "-", "-f", "hctr" if what == "keys" else "keyed", "--wait", "--addr",
-                           server.address, code=1, lines="1 1\n")
+        _, error = publish(broker, "-t", table, "-", "-f", "hctr" if what == "keys" else "keyed", "--row-dtype",
+                           "bf16" if what == "type" else "fp32", "--wait", "--addr", server.address, code=1,
+                           lines="1 1\n")
     assert server.address in error and all(word in error for word in words), error
     assert broker.read(topic) == []
 
@@ -567,6 +590,8 @@ def test_lines_when_bad_then_named(lines, words):
     (("-", "--bogus"), "--bogus"),
     (("-", "--table", "a b"), "--table"),
     (("-", "--row-version", "x"), "--row-version"),
+    (("-", "--row-dtype", "int4"), "int8_rowwise_f16"),
+    (("-", "--format", "hctr", "--row-dtype", "fp16"), "hctr records have fp32 alone"),
     (("-", "extra"), "extra"),
 ))
 def test_options_when_wrong_then_exit_2_and_said(args, word):

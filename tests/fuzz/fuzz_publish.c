@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Any bytes as the standard input of hps-publish, or as its file of keys to delete: through its
- * reader of lines into the writer of records, of all forms. Every record that comes out is one that
- * hpsd takes.
+ * reader of lines into the writer of records, of all forms, with rows sent as any type. Every
+ * record that comes out is one that hpsd takes.
  */
 #include <stdio.h>
 #include <sys/mman.h>
@@ -49,11 +49,12 @@ hps_status publish_idle(struct publish *publish, struct hps_error *err)
 }
 
 hps_status publish_table(struct publish *publish, const char *table, uint32_t dim,
-                         struct hps_error *err)
+                         enum hps_dtype dtype, struct hps_error *err)
 {
     (void)publish;
     (void)table;
     (void)dim;
+    (void)dtype;
     (void)err;
     return HPS_OK;
 }
@@ -120,6 +121,19 @@ static hps_status run(struct publish *publish, struct publish_input *input, uint
     return publish_deletes_file(publish, input, hps_tmpdir_join(&place_dir, name), err);
 }
 
+/* How rows of lines are sent: bits that mean something else for keys and for HCTR. */
+static enum hps_dtype row_dtype(enum hps_update_form form, uint8_t mode)
+{
+    bool narrow = (mode & NARROW) != 0;
+
+    if ((mode & KEYS_ONLY) != 0 || (form == HPS_UPDATE_HCTR && (mode & NPY) == 0)) {
+        return 0;
+    }
+    return (mode & NPY) != 0 ? (narrow ? HPS_DTYPE_INT8_ROWWISE_F16 : HPS_DTYPE_FP16)
+           : narrow          ? HPS_DTYPE_INT8_ROWWISE_F32
+                             : 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const enum hps_update_form forms[] = {HPS_UPDATE_KEYED, HPS_UPDATE_HCTR,
@@ -137,7 +151,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                                       .form = publish.form,
                                                       .key_bytes = publish.key_bytes,
                                                       .batch_bytes = 512,
-                                                      .units = input.units};
+                                                      .units = input.units,
+                                                      .row_dtype = row_dtype(publish.form, mode),
+                                                      .nan_allowed = input.nan_allowed};
     const struct hps_update_sink sink = {&publish, on_topic, on_send};
     HPS_ASSERT(hps_update_writer_new(&options, &sink, &publish.writer, &err) == HPS_OK);
     hps_status status = run(&publish, &input, mode, &script, &err);

@@ -256,6 +256,21 @@ def update_decode():
     yield "version_other", b"\0" + record(0, row, key, struct.pack("<q", 8))
     yield "version_bad", b"\0" + record(0, row, key, b"123")
     yield "row_version", b"\2" + record(0, row, key, None, struct.pack("<Q", 9))
+    for topic, table, type_, stored, bad in (
+            (6, "shops", 4, b"\0\7\xff" + struct.pack("<2f", 0.5, -1), b"\0\7\xff" + struct.pack("<2f", float("nan"), 0)),
+            (7, "cities", 5, b"\7" + struct.pack("<2e", 0.5, -1), b"\7" + struct.pack("<2e", 1, float("inf")))):
+        wide = struct.pack(f"<{3 if type_ == 4 else 1}f", *(1, -2, 3)[:3 if type_ == 4 else 1])
+        batch = lambda number, rows: packed + blob(3, blob(1, table) + blob(2, key) + num(3, number) + blob(15, rows))
+        yield table + "_wide", b"\0" + record(topic, wide, key)
+        yield table + "_stored", b"\0" + record(topic, stored, key)
+        yield table + "_not_finite", b"\0" + record(topic, bad, key)
+        yield table + "_nan_allowed", b"\1" + record(topic, bad, key)
+        yield table + "_width", b"\0" + record(topic, stored + b"\0", key)
+        yield table + "_inf", b"\1" + record(topic, wide[:-4] + struct.pack("<f", float("inf")), key)
+        yield table + "_hctr", b"\0" + record(topic, b"HCTR" + struct.pack("<I", len(wide)) + key + wide)
+        yield table + "_packed", b"\0" + record(3, batch(type_, stored))
+        yield table + "_packed_wide", b"\0" + record(3, batch(1, wide))
+        yield table + "_packed_other", b"\0" + record(3, batch(9 - type_, stored))
     yield "none", b"\0" + record(4, row, key)
     yield "many", b"\0" + record(0, row, key) * 3 + record(2, row[:4], key) + record(0, row[:3], key) + record(0, row, key)
 
@@ -266,6 +281,9 @@ def publish():
         yield form, bytes([bits]) + lines.encode()
         yield form + "_table", bytes([bits | 4]) + b"1 0.5 1.5\n2 1 1\n"
     yield "hctr_narrow", b"\x50items 4294967296 1\n"
+    for form, bits in {"keyed": 0x00, "hctr": 0x40, "packed": 0x80}.items():
+        for sent, more in {"int8_f32": 0x10, "fp16": 0x20, "int8_f16": 0x30}.items():
+            yield f"{form}_as_{sent}", bytes([bits | more]) + b"items 1 0.5 1.5 -2\nitems 2 7 7 7\nitems 3 1e30 0 0\n"
     yield "units", b"\x82items 1 2\ncommit\nitems 2 3\n"
     yield "nan", b"\0items 1 nan\n"
     yield "nan_allowed", b"\1items 1 nan inf\n"

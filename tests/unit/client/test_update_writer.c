@@ -172,6 +172,84 @@ static void test_keyed_when_rows_are_float16_then_sent_as_float32(void **state)
     hps_update_writer_free(writer);
 }
 
+/* Dims are odd, so that scales lie unaligned. */
+static const uint8_t INT8_ROW[] = {0, 100, 255, 0, 0, 0x80, 0x3f, 0, 0, 0, 0};
+static const float INT8_VALUES[] = {0, 100, 255};
+
+static void test_keyed_when_rows_are_int8_then_sent_as_they_are(void **state)
+{
+    (void)state;
+    struct hps_update_writer *writer =
+        writer_new((struct hps_update_writer_options){.form = HPS_UPDATE_KEYED});
+
+    assert_int_equal(
+        hps_update_writer_rows(writer, "t", 3, HPS_DTYPE_INT8_ROWWISE_F32, KEYS, INT8_ROW, 1, NULL),
+        HPS_OK);
+    assert_int_equal(sink.records[0].value_size, sizeof(INT8_ROW));
+    assert_memory_equal(sink.records[0].value, INT8_ROW, sizeof(INT8_ROW));
+    hps_update_writer_free(writer);
+}
+
+static void test_rows_when_sent_as_another_type_then_converted(void **state)
+{
+    (void)state;
+    static const uint16_t halves[] = {0, 0x5640, 0x5bf8};
+    static const float large[] = {0, 70000, 1};
+    struct hps_error err = {0};
+    struct hps_update_writer *writer = writer_new((struct hps_update_writer_options){
+        .form = HPS_UPDATE_KEYED, .row_dtype = HPS_DTYPE_INT8_ROWWISE_F32});
+    assert_int_equal(
+        hps_update_writer_rows(writer, "wide", 3, HPS_DTYPE_FP32, KEYS, INT8_VALUES, 1, NULL),
+        HPS_OK);
+    assert_int_equal(
+        hps_update_writer_rows(writer, "half", 3, HPS_DTYPE_FP16, KEYS, halves, 1, NULL), HPS_OK);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(sink.records[i].value_size, sizeof(INT8_ROW));
+        assert_memory_equal(sink.records[i].value, INT8_ROW, sizeof(INT8_ROW));
+    }
+    assert_int_equal(hps_update_writer_rows(writer, "int8", 3, HPS_DTYPE_INT8_ROWWISE_F16, KEYS,
+                                            INT8_ROW, 1, &err),
+                     HPS_INVALID);
+    assert_non_null(strstr(err.text, "not quantised again"));
+    hps_update_writer_free(writer);
+
+    writer = writer_new(
+        (struct hps_update_writer_options){.form = HPS_UPDATE_KEYED, .row_dtype = HPS_DTYPE_FP16});
+    assert_int_equal(
+        hps_update_writer_rows(writer, "t", 3, HPS_DTYPE_INT8_ROWWISE_F32, KEYS, INT8_ROW, 1, NULL),
+        HPS_OK);
+    assert_int_equal(sink.records[2].value_size, sizeof(halves));
+    assert_memory_equal(sink.records[2].value, halves, sizeof(halves));
+    assert_int_equal(
+        hps_update_writer_rows(writer, "u", 3, HPS_DTYPE_FP32, KEYS + 1, large, 1, &err),
+        HPS_INVALID);
+    assert_non_null(strstr(err.text, "table u, key -1: fp16 cannot hold value 1"));
+    assert_int_equal(sink.n, 3);
+    hps_update_writer_free(writer);
+}
+
+static void test_hctr_when_rows_are_int8_then_only_as_float32(void **state)
+{
+    (void)state;
+    struct hps_error err = {0};
+    struct hps_update_writer *writer =
+        writer_new((struct hps_update_writer_options){.form = HPS_UPDATE_HCTR});
+    assert_int_equal(
+        hps_update_writer_rows(writer, "t", 3, HPS_DTYPE_INT8_ROWWISE_F32, KEYS, INT8_ROW, 1, &err),
+        HPS_INVALID);
+    assert_non_null(strstr(err.text, "hctr records have float32 alone"));
+    hps_update_writer_free(writer);
+    writer = writer_new(
+        (struct hps_update_writer_options){.form = HPS_UPDATE_HCTR, .row_dtype = HPS_DTYPE_FP32});
+    assert_int_equal(
+        hps_update_writer_rows(writer, "t", 3, HPS_DTYPE_INT8_ROWWISE_F32, KEYS, INT8_ROW, 1, NULL),
+        HPS_OK);
+    assert_int_equal(hps_update_writer_flush(writer, NULL), HPS_OK);
+    assert_int_equal(sink.records[0].value_size, 8 + 8 + 12);
+    assert_memory_equal(sink.records[0].value + 16, INT8_VALUES, 12);
+    hps_update_writer_free(writer);
+}
+
 static void test_hctr_when_flushed_then_one_record_per_partition_byte_for_byte(void **state)
 {
     (void)state;
@@ -279,8 +357,11 @@ static void test_packed_when_flushed_then_a_batch_that_protobuf_reads(void **sta
 {
     (void)state;
     static const uint16_t halves[] = {0x3c00, 0xc000};
-    struct hps_update_writer *writer = writer_new((struct hps_update_writer_options){
-        .form = HPS_UPDATE_PACKED, .version = 3, .row_version_given = true});
+    struct hps_update_writer *writer =
+        writer_new((struct hps_update_writer_options){.form = HPS_UPDATE_PACKED,
+                                                      .version = 3,
+                                                      .row_version_given = true,
+                                                      .row_dtype = HPS_DTYPE_FP16});
 
     assert_int_equal(hps_update_writer_rows(writer, "t", 2, HPS_DTYPE_FP16, KEYS, halves, 1, NULL),
                      HPS_OK);
@@ -415,11 +496,13 @@ static void write_all(void *ctx)
 
     (void)ctx;
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
-        const struct hps_update_writer_options options = {.model = "m",
-                                                          .form = forms[i],
-                                                          .key_bytes = 8,
-                                                          .batch_bytes = 1 << 16,
-                                                          .units = i == 3};
+        const struct hps_update_writer_options options = {
+            .model = "m",
+            .form = forms[i],
+            .key_bytes = 8,
+            .batch_bytes = 1 << 16,
+            .units = i == 3,
+            .row_dtype = i % 2 == 0 ? HPS_DTYPE_INT8_ROWWISE_F16 : 0};
         struct hps_update_writer *writer = NULL;
         hps_status status = hps_update_writer_new(&options, &to, &writer, NULL);
         if (status == HPS_OK) {
@@ -448,6 +531,9 @@ int main(void)
         cmocka_unit_test_setup(test_keyed_when_rows_and_deletes_then_a_record_each_at_once,
                                sink_clear),
         cmocka_unit_test_setup(test_keyed_when_rows_are_float16_then_sent_as_float32, sink_clear),
+        cmocka_unit_test_setup(test_keyed_when_rows_are_int8_then_sent_as_they_are, sink_clear),
+        cmocka_unit_test_setup(test_rows_when_sent_as_another_type_then_converted, sink_clear),
+        cmocka_unit_test_setup(test_hctr_when_rows_are_int8_then_only_as_float32, sink_clear),
         cmocka_unit_test_setup(test_hctr_when_flushed_then_one_record_per_partition_byte_for_byte,
                                sink_clear),
         cmocka_unit_test_setup(test_hctr_when_many_rows_then_batches_of_each_partition_in_order,
