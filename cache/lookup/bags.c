@@ -148,23 +148,21 @@ static void set_bits(uint32_t *words, uint32_t begin, uint32_t end)
     }
 }
 
-/* The keys of whole bags are hits of that tier. EXHAUSTED: arena */
-static hps_status take_whole(struct hps_lookup *lookup, const struct question *question,
-                             enum hps_tier_kind kind)
+hps_status lookup_take_whole(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                             uint32_t *whole, enum hps_tier_kind kind)
 {
-    struct hps_lookup_part *part = question->part;
     uint32_t *hits = hps_arena_calloc(lookup->arena, n_words(part->n_keys), sizeof(*hits));
 
     if (hits == NULL) {
         return HPS_EXHAUSTED;
     }
     for (uint32_t b = 0; b < part->n_bags; b++) {
-        if (hps_bags_whole(&question->bags, b)) {
+        if ((whole[b / WORD_BAGS] >> b % WORD_BAGS & 1) != 0) {
             set_bits(hits, part->offsets[b], part->offsets[b + 1]);
             part->n_whole_bags++;
         }
     }
-    part->whole = question->bags.whole;
+    part->whole = whole;
     part->hits = hits;
     part->hits_tier = kind;
     return HPS_OK;
@@ -224,7 +222,7 @@ hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err)
         status = ask(lookup, tier.space, questions, n, n_keys);
     }
     for (uint32_t q = 0; q < n && status == HPS_OK; q++) {
-        status = take_whole(lookup, &questions[q], tier.kind);
+        status = lookup_take_whole(lookup, questions[q].part, questions[q].bags.whole, tier.kind);
     }
     lookup->pooled_us = hps_clock_us() - start_us;
     if (status != HPS_OK) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Where a look-up meets the gpu tier. A part whose result is large is asked of the gpu first, all
- * keys as they were sent, and the device writes the rows to their final places: the cores are
- * spared the gather, and for what it had the search for duplicates. Of any other part the keys that
- * memory misses are asked, into a scratch block, and copied from there. On the thread that holds
- * the look-up.
+ * keys as they were sent, and the device writes the rows to their final places, as what they are
+ * sent as, or adds those of whole bags: the cores are spared the gather, and for what it had the
+ * search for duplicates. Of any other part, and of bags that are not whole, the keys that memory
+ * misses are asked, into a scratch block, and copied from there. On the thread that holds the
+ * look-up.
  */
 #include <string.h>
 
@@ -36,13 +37,22 @@ static bool has_host_map(const struct hps_version *version)
     return (ops->caps & HPS_STORE_BLOCKING) == 0;
 }
 
-/* Rows, not bags. The gpu's caches may come and go meanwhile: then one question more or less is
- * asked. */
+/* A bag is whole on the device if all of its keys are: with a host map beside it, whose bags nearly
+ * always are, that is to be expected of a table that is cached whole. */
+static bool bags_are_whole(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    return hps_gpu_space_rows_max(lookup->version->gpu, part->table->id) >= part->table->n_rows;
+}
+
+/* Of a unit each row must be there, to be read again: bags are not asked for. The gpu's caches may
+ * come and go meanwhile: then one question more or less is asked. */
 static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
+    bool pooled = part->form == HPS_PART_POOLED;
     uint64_t bytes = (uint64_t)part->n_keys * part->table->row_bytes;
 
-    if (part->n_keys == 0 || part->form == HPS_PART_POOLED || !lookup_gpu_caches(lookup, part)) {
+    if (part->n_keys == 0 || part->stride > UINT32_MAX || (pooled && lookup->unit) ||
+        !lookup_gpu_caches(lookup, part)) {
         return false;
     }
     switch (lookup->path) {
@@ -53,52 +63,30 @@ static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lo
     case HPS_LOOKUP_PATH_AUTO:
         break;
     }
-    return bytes >= HPS_LOOKUP_GPU_FIRST_BYTES || !has_host_map(lookup->version);
+    return !has_host_map(lookup->version) ||
+           (bytes >= HPS_LOOKUP_GPU_FIRST_BYTES && (!pooled || bags_are_whole(lookup, part)));
 }
 
 /* ---- memory that the device writes to -------------------------------------------------------- */
-
-/* The gpu can be asked for it first: there is a place for the rows as the device has them. */
-static bool can_ask_first(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
-{
-    bool has_place = part->form == HPS_PART_STORED || part->tail_offset > 0;
-
-    return has_place && wants_gpu_first(lookup, part);
-}
 
 static bool any_first(const struct hps_lookup *lookup)
 {
     uint32_t i = 0;
 
-    while (i < lookup->n_parts && !can_ask_first(lookup, &lookup->parts[i])) {
+    while (i < lookup->n_parts && !wants_gpu_first(lookup, &lookup->parts[i])) {
         i++;
     }
     return i < lookup->n_parts;
 }
 
-/* Room behind the rows. */
-static void plan_tails(struct hps_lookup *lookup)
-{
-    uint64_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : lookup->rows_bytes;
-
-    for (uint32_t i = 0; i < lookup->n_parts && lookup->n_shaped > 0; i++) {
-        struct hps_lookup_part *part = &lookup->parts[i];
-        if (part->form == HPS_PART_SHAPED && wants_gpu_first(lookup, part)) {
-            part->tail_offset = size;
-            size += lookup_gathered_bytes(part);
-        }
-    }
-    lookup->block_bytes = (size_t)size;
-}
-
 /* The slab is for those that need it: whoever finds no room there is not asked of the gpu. */
 hps_status hps_lookup_take_block(struct hps_lookup *lookup)
 {
-    plan_tails(lookup);
-    lookup->block =
-        any_first(lookup) ? hps_block_new_slab(lookup->blocks, lookup->block_bytes) : NULL;
+    size_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : (size_t)lookup->rows_bytes;
+
+    lookup->block = any_first(lookup) ? hps_block_new_slab(lookup->blocks, size) : NULL;
     if (lookup->block == NULL) {
-        lookup->block = hps_block_new(lookup->blocks, lookup->block_bytes);
+        lookup->block = hps_block_new(lookup->blocks, size);
     }
     lookup->rows = lookup->block == NULL ? NULL : lookup->block->data;
     return lookup->block == NULL ? HPS_NO_MEMORY : HPS_OK;
@@ -107,28 +95,31 @@ hps_status hps_lookup_take_block(struct hps_lookup *lookup)
 uint64_t lookup_gpu_scratch_bytes(const struct hps_lookup *lookup,
                                   const struct hps_lookup_part *part)
 {
-    bool asked = lookup_gpu_caches(lookup, part) && !wants_gpu_first(lookup, part);
+    bool asked = lookup_gpu_caches(lookup, part) &&
+                 (part->form == HPS_PART_POOLED || !wants_gpu_first(lookup, part));
 
     return asked ? lookup_gathered_bytes(part) : 0;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-/* Add keys of a part; their rows are to come to `offset` of the block. EXHAUSTED: arena */
+/* Add a question of a part. EXHAUSTED: arena */
 static hps_status add_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
-                           const uint8_t *keys, uint32_t n, uint64_t offset)
+                           const struct hps_gpu_part *asked)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
-    uint32_t *hits = hps_arena_alloc(lookup->arena, (n + BITS - 1) / BITS * sizeof(*hits));
+    struct hps_gpu_part *added = &gpu->ask.parts[gpu->ask.n_parts];
 
-    if (hits == NULL) {
+    HPS_ASSERT(gpu->ask.n_parts < lookup->n_parts);
+    HPS_ASSERT(asked->n > 0);
+    *added = *asked;
+    added->table_id = part->table->id;
+    added->hits =
+        hps_arena_alloc(lookup->arena, (asked->n + BITS - 1) / BITS * sizeof(*added->hits));
+    if (added->hits == NULL) {
         return HPS_EXHAUSTED;
     }
-    HPS_ASSERT(gpu->ask.n_parts < lookup->n_parts);
-    HPS_ASSERT(n > 0);
-    gpu->parts[gpu->ask.n_parts] = part;
-    gpu->ask.parts[gpu->ask.n_parts++] = (struct hps_gpu_part){
-        .table_id = part->table->id, .n = n, .keys = keys, .offset = offset, .hits = hits};
+    gpu->parts[gpu->ask.n_parts++] = part;
     return HPS_OK;
 }
 
@@ -138,9 +129,17 @@ static hps_status add_whole_parts(struct hps_lookup *lookup)
 
     for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        if (can_ask_first(lookup, part)) {
-            uint64_t offset = part->form == HPS_PART_STORED ? part->rows_offset : part->tail_offset;
-            status = add_part(lookup, part, part->keys, part->n_keys, offset);
+        if (wants_gpu_first(lookup, part)) {
+            const struct hps_gpu_part asked = {.n = part->n_keys,
+                                               .keys = part->keys,
+                                               .offset = part->rows_offset,
+                                               .stride = (uint32_t)part->stride,
+                                               .dtype = part->out_dtype,
+                                               .pooling = part->pooling,
+                                               .n_bags = part->n_bags,
+                                               .offsets = part->offsets,
+                                               .weights = part->weights};
+            status = add_part(lookup, part, &asked);
         }
     }
     lookup->gpu.ask.block = lookup->block;
@@ -169,8 +168,9 @@ static hps_status add_misses(struct hps_lookup *lookup)
         struct hps_lookup_part *part = &lookup->parts[i];
         const struct hps_batch *batch = &part->walk.batch;
         if (part->waits_for_gpu) {
-            const uint8_t *keys = copy_keys(lookup, batch);
-            status = keys == NULL ? HPS_EXHAUSTED : add_part(lookup, part, keys, batch->n, size);
+            const struct hps_gpu_part asked = {
+                .n = batch->n, .keys = copy_keys(lookup, batch), .offset = size};
+            status = asked.keys == NULL ? HPS_EXHAUSTED : add_part(lookup, part, &asked);
             size += (size_t)lookup_align_rows((uint64_t)batch->n * part->table->row_bytes);
         }
     }
@@ -271,7 +271,7 @@ hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err)
     if (!gpu->asked || gpu->scratch != NULL || (!gpu->left && gpu->ask.status != HPS_DATA_LOSS)) {
         return HPS_OK;
     }
-    size_t size = lookup->block_bytes;
+    size_t size = lookup->rows_bytes;
     hps_block_unref(lookup->block); /* the tier keeps it until it has answered, or for ever */
     lookup->block = hps_block_new(lookup->blocks, size);
     if (lookup->block == NULL) {
@@ -287,17 +287,39 @@ static bool is_hit(const struct hps_gpu_part *asked, uint32_t i)
     return (asked->hits[i / BITS] >> i % BITS & 1) != 0;
 }
 
-void lookup_gpu_hits(struct hps_lookup *lookup)
+/* EXHAUSTED: arena */
+static hps_status take_bags(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                            const struct hps_gpu_part *asked)
+{
+    uint32_t *whole =
+        hps_arena_alloc(lookup->arena, (part->n_bags + BITS - 1) / BITS * sizeof(*whole));
+
+    if (whole == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    hps_gpu_bags_whole(asked, whole);
+    part->cached = asked->hits;
+    return lookup_take_whole(lookup, part, whole, HPS_TIER_GPU);
+}
+
+hps_status lookup_gpu_hits(struct hps_lookup *lookup, struct hps_error *err)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
+    bool answered = gpu->asked && !gpu->left && gpu->ask.status == HPS_OK;
+    hps_status status = HPS_OK;
 
-    if (!gpu->asked || gpu->left || gpu->ask.status != HPS_OK) {
-        return;
+    for (uint32_t i = 0; answered && i < gpu->ask.n_parts && status == HPS_OK; i++) {
+        struct hps_lookup_part *part = gpu->parts[i];
+        if (part->form == HPS_PART_POOLED) {
+            status = take_bags(lookup, part, &gpu->ask.parts[i]);
+        } else {
+            part->hits = gpu->ask.parts[i].hits;
+            part->hits_tier = HPS_TIER_GPU;
+        }
     }
-    for (uint32_t i = 0; i < gpu->ask.n_parts; i++) {
-        gpu->parts[i]->hits = gpu->ask.parts[i].hits;
-        gpu->parts[i]->hits_tier = HPS_TIER_GPU;
-    }
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(err, status, "no memory for the bags of %u tables",
+                                            lookup->n_pooled);
 }
 
 /* Sort the walk's missing keys, which were asked in this order, by the bits of their hits, and copy
@@ -337,10 +359,12 @@ void lookup_gpu_take(struct hps_lookup *lookup)
         struct hps_tier_report *report = &part->walk.reports[HPS_TIER_GPU];
         part->walk.gpu_missed = gpu->ask.asked;
         report->status = status;
-        report->n_asked = begun ? part->walk.batch.n + report->n_found : 0; /* hits as sent */
-        report->n_unanswered = status == HPS_OK ? 0 : report->n_asked;
+        if (begun && report->n_asked == 0) { /* else they are some of those that were asked first */
+            report->n_asked = part->walk.batch.n + report->n_found; /* hits as sent */
+        }
+        report->n_unanswered = status == HPS_OK || !begun ? 0 : part->walk.batch.n;
         report->n_faults = failed && i == 0 ? 1 : 0;
-        report->duration_us = i == 0 ? duration_us : 0;
+        report->duration_us += i == 0 ? duration_us : 0;
         if (status == HPS_OK && gpu->scratch != NULL) {
             take_hits(part, &gpu->ask.parts[i], gpu->scratch->data);
         }
@@ -358,10 +382,12 @@ void lookup_gpu_offer(struct hps_lookup *lookup)
         if (part->finished || report->status != HPS_OK || !lookup_gpu_caches(lookup, part)) {
             continue;
         }
-        if (report->n_asked > 0) {
-            hps_walk_offer_memory(&part->walk, lookup->since);
-        } else {
-            part->waits_for_gpu = !hps_walk_done(&part->walk);
+        bool first = report->n_asked > 0;
+        if (first) {
+            hps_walk_offer_memory(&part->walk, lookup->since, part->cached);
         }
+        /* rows of bags that were not whole may be there all the same */
+        part->waits_for_gpu =
+            (!first || part->form == HPS_PART_POOLED) && !hps_walk_done(&part->walk);
     }
 }

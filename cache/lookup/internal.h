@@ -80,6 +80,10 @@ hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
 /* Before the parts are started: a tier in memory that can adds bags of which it has every key.
  * EXHAUSTED: arena */
 hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+/* The part's bags that are `whole` (as struct hps_bags; it stays) are in their places, put there by
+ * that tier, whose hits their keys are. EXHAUSTED: arena */
+hps_status lookup_take_whole(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                             uint32_t *whole, enum hps_tier_kind kind) HPS_MUST_CHECK;
 /* The parts are started: what that tier did is reported in their walks. */
 void lookup_report_pooled(struct hps_lookup *lookup);
 /* All parts are finished: add the bags that are left. helpers: may take pieces; NULL: nobody.
@@ -121,7 +125,7 @@ uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup);
  * it. NO_MEMORY: then there is none. */
 hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Before the parts are started: what a gpu that was asked first had of them. */
-void lookup_gpu_hits(struct hps_lookup *lookup);
+hps_status lookup_gpu_hits(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* What the gpu found leaves the walks, whose rows are in their places then; and is counted. */
 void lookup_gpu_take(struct hps_lookup *lookup);
 /* The memory tiers have answered: what they found below the gpu is offered to it, and parts with

@@ -163,8 +163,10 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
     lookup_begin(lookup);
     hps_status status = lookup_gpu_block(lookup, err);
     if (status == HPS_OK) {
-        lookup_gpu_hits(lookup);
-        status = lookup->n_pooled > 0 ? lookup_pool_bags(lookup, err) : HPS_OK;
+        status = lookup_gpu_hits(lookup, err);
+    }
+    if (status == HPS_OK && lookup->n_pooled > 0) {
+        status = lookup_pool_bags(lookup, err);
     }
     if (status == HPS_OK) {
         status = start_parts(lookup, err);

@@ -7,10 +7,12 @@
  * How the rows of a part come to where they are sent from (enum hps_part_form):
  *
  *     stored   the answer wants them as they are stored, table by table: each tier writes there
- *     shaped   it wants another type, or one matrix: a tier that can (HPS_STORE_SHAPES) writes
- *              there; what others have is *gathered* as stored, and converted when all is there
- *     pooled   it wants one row for each bag of keys: a tier in memory adds the rows of bags that
- *              it has whole (backends/store_pool.h); those of others are gathered and added then
+ *     shaped   it wants another type, or one matrix: a tier that can (HPS_STORE_SHAPES, and a gpu
+ *              that is asked first) writes there; what others have is *gathered* as stored, and
+ *              converted when all is there
+ *     pooled   it wants one row for each bag of keys: a tier in memory (backends/store_pool.h), or
+ *              a gpu that is asked first, adds the rows of bags that it has whole; those of others
+ *              are gathered and added then
  *
  *     plan ─▶ take_block, or the caller's rows ─▶ (gpu) ─▶ run_memory ─┬─▶ done
  *         ┌────────────────────────────────────────────────────────┘
@@ -131,10 +133,10 @@ struct hps_lookup_part {
     bool waits_for_gpu; /* its misses in memory are to be asked of the gpu */
 
     /* the look-up's own */
-    uint32_t *whole;   /* POOLED: bags that are in their places, as struct hps_bags; NULL: none */
+    uint32_t *whole; /* POOLED: bags that are in their places, as struct hps_bags; NULL: none */
+    const uint32_t *cached; /* POOLED: keys that the gpu, which was asked first, had, also those of
+                               bags that it had not whole; as hits */
     uint8_t *gathered; /* the row of key i, as stored, at gathered + i * table->row_bytes; NULL */
-    uint64_t tail_offset; /* SHAPED: from lookup->rows, where they are gathered if the gpu is asked
-                             first; 0: it is not */
 };
 
 /* part->hits_tier had key i, as sent, before the walk. */
@@ -183,7 +185,6 @@ struct hps_lookup {
      * device that was lost, or left, may still write to it. */
     struct hps_block_pool *blocks;
     struct hps_block *block;
-    size_t block_bytes; /* of it, that are used */
     /* The gpu has answered, and the look-up is the caller's again. On the tier's thread; must be
      * quick: hand over. */
     void (*gpu_done)(struct hps_lookup *lookup);

@@ -130,6 +130,7 @@ void lookup_reset_part(struct hps_lookup_part *part)
     part->finished = false;
     part->waits_for_gpu = false;
     part->whole = NULL;
+    part->cached = NULL;
     part->gathered = NULL;
 }
 
@@ -147,7 +148,6 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
             return status;
         }
         lookup_reset_part(part);
-        part->tail_offset = 0;
         lookup->n_keys += part->n_keys;
         lookup->n_shaped += part->form == HPS_PART_SHAPED ? 1 : 0;
         lookup->n_pooled += part->form == HPS_PART_POOLED ? 1 : 0;
@@ -172,10 +172,8 @@ void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *
 {
     if (part->form == HPS_PART_STORED) {
         batch->rows = part->rows;
-    } else if (part->tail_offset > 0) { /* all of them, as the gpu is offered what memory has */
-        part->gathered = lookup->rows + part->tail_offset;
-        batch->rows = part->gathered;
-    } else if (part->form == HPS_PART_SHAPED && lookup->memory_shapes) {
+    } else if (part->form == HPS_PART_SHAPED && lookup->memory_shapes && part->hits == NULL) {
+        /* else the gpu, which was asked first, is offered what memory has as it is stored */
         batch->shape = (struct hps_shape){
             .rows = part->rows, .stride = (size_t)part->stride, .dtype = part->out_dtype};
     }

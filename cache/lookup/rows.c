@@ -112,20 +112,6 @@ static void shape_rows(struct hps_lookup_part *part, uint32_t begin, uint32_t n)
     }
 }
 
-/* Those of keys that the gpu had as they were sent. */
-static void shape_hits(struct hps_lookup_part *part)
-{
-    const struct hps_table *table = part->table;
-    hps_row_convert_fn convert = hps_row_converter(part->out_dtype, table->dtype, false);
-
-    for (uint32_t i = 0; i < part->n_keys && part->hits != NULL; i++) {
-        if (hps_lookup_part_hit(part, i)) {
-            convert(part->rows + i * part->stride, part->gathered + (size_t)i * table->row_bytes,
-                    table->dim);
-        }
-    }
-}
-
 /* Rows that were gathered, which are all but those of tiers that put them into shape. */
 static void shape_gathered(const struct hps_lookup *lookup, struct hps_lookup_part *part)
 {
@@ -134,7 +120,6 @@ static void shape_gathered(const struct hps_lookup *lookup, struct hps_lookup_pa
     struct hps_tier tiers[HPS_TIERS_MAX];
     uint32_t n = hps_version_tiers(lookup->version, tiers);
 
-    shape_hits(part);
     for (uint32_t i = 0; i < n; i++) {
         bool memory = (tiers[i].caps & (HPS_CAP_ON_DEVICE | HPS_CAP_BLOCKS)) == 0;
         if (!shaped || !memory) {

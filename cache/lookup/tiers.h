@@ -171,8 +171,9 @@ uint32_t hps_walk_found_n(const struct hps_walk *walk, enum hps_tier_kind kind);
 hps_status hps_walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
 
 /* Offer the device of the version what the memory tiers have found, but for rows that an update has
- * changed since `since` (hps_stamps_now, before they were asked). Only copies; never waits. A
- * device that refused the walk's question is spared. Between the walk's steps. */
-void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since);
+ * changed since `since` (hps_stamps_now, before they were asked), or that it has: bit slot % 32 of
+ * word slot / 32 of `cached`; NULL: none. Only copies; never waits. A device that refused the
+ * walk's question is spared. Between the walk's steps. */
+void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since, const uint32_t *cached);
 
 #endif

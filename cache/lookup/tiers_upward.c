@@ -52,13 +52,33 @@ static void offer_device(struct hps_walk *walk, enum hps_tier_kind kind, uint32_
     add_report(&walk->reports[kind], &inserted);
 }
 
-void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since)
+/* Keys [begin, end) of the batch, of one tier: those that are not cached to the front. Returns
+ * where the others begin. */
+static uint32_t sort_out_cached(struct hps_batch *batch, uint32_t begin, uint32_t end,
+                                const uint32_t *cached)
+{
+    for (uint32_t i = begin; i < end; i++) {
+        uint32_t slot = batch->slots[i];
+        if ((cached[slot / 32] >> slot % 32 & 1) == 0) {
+            hps_key key = batch->keys[i];
+            batch->keys[i] = batch->keys[begin];
+            batch->slots[i] = batch->slots[begin];
+            batch->keys[begin] = key;
+            batch->slots[begin++] = slot;
+        }
+    }
+    return begin;
+}
+
+void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since, const uint32_t *cached)
 {
     uint32_t begin = walk->batch.n + walk->n_absent;
     uint32_t end = hps_walk_found_begin(walk, HPS_TIER_GPU);
 
     HPS_ASSERT(walk->version->gpu != NULL);
     HPS_ASSERT(begin <= end);
+    HPS_ASSERT(end - begin == hps_walk_found_n(walk, HPS_TIER_HOST)); /* the one tier in memory */
+    end = cached == NULL ? end : sort_out_cached(&walk->batch, begin, end, cached);
     if (walk->reports[HPS_TIER_GPU].status == HPS_OK && begin < end) {
         offer_device(walk, HPS_TIER_GPU, begin, end - begin, since, false, false);
     }
