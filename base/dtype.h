@@ -115,17 +115,4 @@ struct hps_row_loss {
 void hps_row_loss_add(struct hps_row_loss *loss, const void *given, enum hps_dtype given_type,
                       const void *stored, enum hps_dtype stored_type, uint32_t dim);
 
-/* ---- values one after the other, while somebody still converts in place ---------------------- */
-
-/* Of one value of FP32, FP16, BF16. */
-static inline uint32_t hps_dtype_bytes(enum hps_dtype dtype)
-{
-    return dtype == HPS_DTYPE_FP32 ? 4 : 2;
-}
-
-/* Convert n values of FP32, FP16, BF16. `to` and `from` may overlap as rows that change their width
- * in place do: `to` at or behind `from` when widening, at or before it otherwise. */
-void hps_dtype_convert(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
-                       uint32_t n);
-
 #endif
