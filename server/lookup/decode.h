@@ -9,12 +9,13 @@
 
 #include "base/arena.h"
 #include "base/dtype.h"
+#include "base/row_sum.h"
 #include "base/types.h"
 #include "cache/version/version.h"
 
 struct hps_decode_limits {
     uint32_t tables_max;
-    uint32_t keys_max;       /* of all queries together */
+    uint32_t keys_max;       /* of all queries together; so many bags, too */
     uint32_t request_id_max; /* bytes */
 };
 
@@ -23,9 +24,14 @@ struct hps_lookup_query {
     size_t table_size;
     const uint8_t *keys; /* [n_keys] int64 LE, any alignment; NULL if none */
     uint32_t n_keys;
+    enum hps_pooling pooling; /* 0 was UNSPECIFIED and reads as NONE; of which the next are unset */
+    uint32_t n_bags;
+    /* [n_bags + 1] uint32 LE, any alignment: begin with 0, never fall, end with n_keys. */
+    const uint8_t *offsets;
+    const uint8_t *weights; /* [n_keys] float32 LE, any alignment; NULL: all 1 */
 };
 
-/* Strings and keys point into the message (lists of several pieces: into the arena). */
+/* Strings, keys and bags point into the message (lists of several pieces: into the arena). */
 struct hps_lookup_request {
     const char *model;
     size_t model_size;
@@ -33,12 +39,15 @@ struct hps_lookup_request {
     struct hps_lookup_query *queries;
     uint32_t n_queries;
     uint64_t n_keys;
+    uint64_t n_bags;
     enum hps_miss_policy miss_policy;
     uint32_t max_wait_us;
     uint32_t max_staleness_ms; /* 0: any */
     bool unit;                 /* CONSISTENCY_UNIT */
     enum hps_unknown_policy unknown_policy;
-    enum hps_dtype output; /* 0 was UNSPECIFIED and reads as FP32 */
+    /* 0 was UNSPECIFIED and reads as FP32. RAW: nothing is pooled, and not `concat`. */
+    enum hps_dtype output;
+    bool concat; /* ROW_LAYOUT_CONCAT: queries have as many rows (bags, or keys) each */
     bool explain;
     const char *request_id; /* NULL: none */
     size_t request_id_size;

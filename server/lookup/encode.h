@@ -45,8 +45,9 @@ hps_status hps_encode_lookup(const struct hps_lookup *lookup,
                              struct hps_encoded *out_encoded) HPS_MUST_CHECK;
 void hps_encoded_release(struct hps_encoded *encoded);
 
-/* The same answer as messages of at most HPS_STREAM_MESSAGE_BYTES_MAX (one row, if it is larger),
- * in query order; an answer without queries is one empty message. `lookup`, `rows`, `pool` and what
+/* The same answer as messages of at most HPS_STREAM_MESSAGE_BYTES_MAX (one row, if with the status
+ * of its keys it is larger): consecutive rows of one part, in query order, or whole rows of the
+ * matrix; an answer without queries is one empty message. `lookup`, `rows`, `pool` and what
  * `explain` points to are borrowed for the stream's life, the version only for hps_stream_new. */
 struct hps_stream;
 

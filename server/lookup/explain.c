@@ -54,6 +54,11 @@ static void explain_part(struct request *request, const struct hps_lookup_part *
         add_note(explain, notes, tier_note(request, part, tier, report));
         n_shared += report->n_shared;
     }
+    if (part->form == HPS_PART_POOLED) {
+        add_note(explain, notes,
+                 printed_note(request->arena, table, "bags added where their rows lie",
+                              part->n_whole_bags, part->n_bags));
+    }
     if (n_shared > 0) {
         add_note(explain, notes,
                  printed_note(request->arena, table, "fetched by another look-up", n_shared,

@@ -60,8 +60,8 @@ struct hps_account; /* server/access/account.h */
 /* The room for the reply among all replies. */
 struct request_room {
     struct hps_admission_ticket ticket;
-    uint64_t reply_bytes; /* of the reply, and of the work that it takes */
-    uint64_t work_bytes;
+    uint64_t reply_bytes; /* of the reply, and of the rows that are gathered for it */
+    uint64_t work_bytes;  /* of what else it takes */
     uint64_t wait_us_max;
     uint64_t late_us;            /* when the wait among all is over */
     struct hps_account *account; /* of the call's grant; NULL: it has no quota of bytes */

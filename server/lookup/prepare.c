@@ -156,23 +156,44 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
     return HPS_OK;
 }
 
-/* The message is only valid in its callback, and the look-up may run later and elsewhere: 8 bytes a
- * key are copied, against a row each that is gathered. */
+/* The message is only valid in its callback, and the look-up may run later and elsewhere. False: no
+ * memory. */
+static bool copy_bytes(struct request *request, const uint8_t *from, size_t size,
+                       const void **out_copy)
+{
+    void *copy = size == 0 ? NULL : hps_arena_alloc(request->arena, size);
+
+    if (copy != NULL) {
+        memcpy(copy, from, size);
+    }
+    *out_copy = copy;
+    return copy != NULL || size == 0;
+}
+
+/* 8 bytes a key are copied, against a row each that is gathered; and what makes them bags, whose
+ * offsets are aligned then. */
 static hps_status make_part(struct request *request, const struct hps_lookup_query *query,
                             uint32_t table, struct hps_lookup_part *part)
 {
-    part->table = &request->lookup.version->tables[table];
-    part->n_keys = query->n_keys;
-    if (query->n_keys == 0) {
-        return HPS_OK;
-    }
-    size_t size = (size_t)query->n_keys * sizeof(hps_key);
-    uint8_t *keys = hps_arena_alloc(request->arena, size);
-    if (keys == NULL) {
+    const void *keys = NULL;
+    const void *offsets = NULL;
+    const void *weights = NULL;
+    size_t n_keys = query->n_keys;
+    size_t n_offsets = query->offsets == NULL ? 0 : query->n_bags + (size_t)1;
+    size_t n_weights = query->weights == NULL ? 0 : n_keys;
+
+    if (!copy_bytes(request, query->keys, n_keys * sizeof(hps_key), &keys) ||
+        !copy_bytes(request, query->offsets, n_offsets * sizeof(uint32_t), &offsets) ||
+        !copy_bytes(request, query->weights, n_weights * sizeof(float), &weights)) {
         return HPS_EXHAUSTED;
     }
-    memcpy(keys, query->keys, size);
+    part->table = &request->lookup.version->tables[table];
+    part->n_keys = query->n_keys;
     part->keys = keys;
+    part->pooling = query->pooling;
+    part->n_bags = query->n_bags;
+    part->offsets = offsets;
+    part->weights = weights;
     return HPS_OK;
 }
 
@@ -278,6 +299,7 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     lookup->miss_policy = message.miss_policy;
     lookup->unknown_policy = message.unknown_policy;
     lookup->output = message.output;
+    lookup->layout = message.concat ? HPS_LAYOUT_CONCAT : HPS_LAYOUT_PER_TABLE;
     lookup->unit = message.unit;
     lookup->wait_us_max = message.max_wait_us;
     lookup->cancelled = call_cancelled;

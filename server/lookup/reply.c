@@ -81,6 +81,7 @@ void request_reply(struct request *request)
     hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
     request_name_work(request);
     count_answer(request);
+    hps_lookup_release(&request->lookup);
     const struct hps_encode_explain *explain = request_explain(request);
     if (request->call.streaming) {
         status =

@@ -81,6 +81,7 @@ static void end_request(struct request *request)
 
     account(request);
     request_unpin(request);
+    hps_lookup_release(&request->lookup);
     hps_block_unref(request->lookup.block);
     hps_admission_release(service->parts.admission, &request->room.ticket);
     request_discharge_quota(request);

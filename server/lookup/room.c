@@ -12,6 +12,8 @@ enum {
     /* Of a look-up's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
      * narrow rows this is most of what a look-up holds. */
     WORK_BYTES_PER_KEY = 50,
+    WORK_BYTES_PER_WEIGHT = 4,
+    WORK_BYTES_PER_BAG = 5, /* where it begins, and whether it is whole */
     /* One that waits has its version pinned, and nobody but its own client is in its way. */
     CONN_WAIT_US_MAX = 10 * 1000 * 1000,
     /* So often who waits among all has it noted how far readers are. */
@@ -51,17 +53,28 @@ static uint64_t room_bytes(const struct request_room *room)
     return room->reply_bytes + room->work_bytes;
 }
 
+/* Of the look-up's arena. */
+static uint64_t arena_bytes(const struct hps_lookup *lookup)
+{
+    uint64_t bytes = lookup->n_keys * WORK_BYTES_PER_KEY;
+
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        const struct hps_lookup_part *part = &lookup->parts[i];
+        bytes += part->weights == NULL ? 0 : (uint64_t)part->n_keys * WORK_BYTES_PER_WEIGHT;
+        bytes += part->offsets == NULL ? 0 : (uint64_t)part->n_bags * WORK_BYTES_PER_BAG;
+    }
+    return bytes;
+}
+
+/* Rows that are gathered to be added or converted may be far more than the answer that they come
+ * to: what a reply may have at most holds for both together. */
 static void measure(const struct hps_lookup *lookup, struct request_room *room)
 {
-    uint64_t bytes = hps_encode_size_max(lookup);
-    uint64_t work_bytes = lookup->n_keys * WORK_BYTES_PER_KEY + hps_lookup_scratch_bytes(lookup);
+    uint64_t gathered = hps_lookup_scratch_bytes(lookup);
     uint64_t n_tries = lookup->unit ? HPS_LOOKUP_TRIES_MAX : 1;
 
-    if (bytes < lookup->rows_bytes) { /* rows that shrink when they change type */
-        bytes = lookup->rows_bytes;
-    }
-    room->reply_bytes = bytes;
-    room->work_bytes = n_tries * work_bytes;
+    room->reply_bytes = hps_encode_size_max(lookup) + gathered;
+    room->work_bytes = n_tries * arena_bytes(lookup) + (n_tries - 1) * gathered;
 }
 
 /* Wait on, in PHASE_ROOM, until it is time to look at readers again, or late. */
@@ -113,8 +126,9 @@ static void refuse_to_stand(struct request *request)
     struct hps_error err;
 
     hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: no room for a reply of %" PRIu64 " bytes beside the others of "
-                  "its connection (connection_reply_bytes), and no memory to have its keys wait "
+                  "look-up rejected: no room for a reply that takes %" PRIu64
+                  " bytes beside the others "
+                  "of its connection (connection_reply_bytes), and no memory to have its keys wait "
                   "for that; read replies faster, or ask for fewer at a time",
                   room_bytes(&request->room));
     request_reject(request, HPS_REJECT_CONNECTION, &err);
@@ -158,8 +172,9 @@ void request_conn_late(struct request *request)
     HPS_ASSERT(request->phase == PHASE_CONN);
     request_arrive(request);
     hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: no room for a reply of %" PRIu64 " bytes beside the others of "
-                  "its connection within %d s (connection_reply_bytes); read replies faster, or "
+                  "look-up rejected: no room for a reply that takes %" PRIu64
+                  " bytes beside the others "
+                  "of its connection within %d s (connection_reply_bytes); read replies faster, or "
                   "ask for fewer at a time",
                   room_bytes(&request->room), CONN_WAIT_US_MAX / 1000000);
     request_reject(request, HPS_REJECT_CONNECTION, &err);
@@ -176,8 +191,9 @@ static void refuse_late(struct request *request)
     }
     request_arrive(request);
     hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: no room for a reply of %" PRIu64 " bytes within %" PRIu64
-                  " us, beside %" PRIu64 " bytes in flight (reply_bytes_in_flight); retry later",
+                  "look-up rejected: no room for a reply that takes %" PRIu64
+                  " bytes within %" PRIu64 " us, beside %" PRIu64
+                  " bytes in flight (reply_bytes_in_flight); retry later",
                   request->room.ticket.bytes, request->room.wait_us_max,
                   hps_admission_bytes(service->parts.admission));
     request_reject(request, HPS_REJECT_QUEUE, &err);

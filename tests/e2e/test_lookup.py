@@ -311,15 +311,9 @@ def test_name_when_a_nul_is_in_it_then_it_is_unknown(served, model, table):
     assert served.daemon.alive()
 
 
-@pytest.mark.parametrize("fields, name", [
-    (dict(offsets=bytes(8)), "offsets"),
-    (dict(pooling=pb.POOLING_SUM), "pooling"),
-    (dict(weights=bytes(4)), "weights"),
-])
-def test_field_of_a_query_when_not_built_yet_then_unimplemented_names_it(served, fields, name):
-    good = pb.TableQuery(table="fp32_7", keys=key_bytes([1]))
-    with refused(grpc.StatusCode.UNIMPLEMENTED, f"queries[1].{name}"):
-        ask(served.stub, "fp32", [good, pb.TableQuery(table="fp32_7", keys=key_bytes([1]), **fields)])
+def test_label_when_not_built_yet_then_unimplemented_names_it(served):
+    with refused(grpc.StatusCode.UNIMPLEMENTED, "label"):
+        ask(served.stub, "fp32", {"fp32_7": [1]}, label="nightly")
 
 
 def test_staleness_when_no_updates_are_taken_then_unavailable_says_so(served):
@@ -335,7 +329,7 @@ def test_field_when_no_updates_are_taken_then_the_answer_is_right(served, fields
           table.keys[:2])
 
 
-@pytest.mark.parametrize("field", ["miss_policy", "unknown_key_policy", "output_type", "consistency"])
+@pytest.mark.parametrize("field", ["miss_policy", "unknown_key_policy", "output_type", "consistency", "row_layout"])
 def test_enum_when_of_no_known_value_then_the_field_is_named(served, field):
     with refused(grpc.StatusCode.INVALID_ARGUMENT, field, "99"):
         ask(served.stub, "fp32", {"fp32_7": [1]}, **{field: 99})

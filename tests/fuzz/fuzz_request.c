@@ -28,14 +28,39 @@ static void check_text(const char *ours, size_t size, const char *theirs)
     HPS_ASSERT(n == 0 || memcmp(ours, theirs, n) == 0);
 }
 
+/* Bags are all of the keys, each in one; without pooling there are none. */
+static void check_bags(const struct hps_lookup_query *ours, const Hps__V1__TableQuery *theirs)
+{
+    uint32_t pooling = (uint32_t)theirs->pooling;
+    uint32_t before = 0;
+
+    HPS_ASSERT((uint32_t)ours->pooling == (pooling == 0 ? 1 : pooling));
+    HPS_ASSERT(pooling <= HPS_POOLING_MEAN_BY_COUNT);
+    if (ours->pooling == HPS_POOLING_NONE) {
+        HPS_ASSERT(theirs->offsets.len == 0 && ours->offsets == NULL && ours->n_bags == 0);
+        HPS_ASSERT(theirs->weights.len == 0 && ours->weights == NULL);
+        return;
+    }
+    HPS_ASSERT(theirs->offsets.len == ((size_t)ours->n_bags + 1) * sizeof(uint32_t));
+    HPS_ASSERT(memcmp(theirs->offsets.data, ours->offsets, theirs->offsets.len) == 0);
+    for (size_t i = 0; i <= ours->n_bags; i++) {
+        uint32_t offset;
+        memcpy(&offset, ours->offsets + i * sizeof(offset), sizeof(offset));
+        HPS_ASSERT(offset >= before && (i > 0 || offset == 0));
+        before = offset;
+    }
+    HPS_ASSERT(before == ours->n_keys);
+    HPS_ASSERT(theirs->weights.len == (ours->weights == NULL ? 0 : ours->n_keys * sizeof(float)));
+    HPS_ASSERT(ours->weights == NULL ||
+               memcmp(theirs->weights.data, ours->weights, theirs->weights.len) == 0);
+}
+
 static void check_query(const struct hps_lookup_query *ours, const Hps__V1__TableQuery *theirs)
 {
     size_t size = (size_t)ours->n_keys * sizeof(hps_key);
 
     check_text(ours->table, ours->table_size, theirs->table);
-    HPS_ASSERT((uint32_t)theirs->pooling <= 1);
-    HPS_ASSERT(theirs->offsets.len == 0);
-    HPS_ASSERT(theirs->weights.len == 0);
+    check_bags(ours, theirs);
     if (theirs->n_key_list > 0) {
         HPS_ASSERT(theirs->keys.len == 0);
         HPS_ASSERT(theirs->n_key_list == ours->n_keys);
@@ -46,10 +71,16 @@ static void check_query(const struct hps_lookup_query *ours, const Hps__V1__Tabl
     }
 }
 
+static uint32_t n_rows_of(const struct hps_lookup_query *query)
+{
+    return query->pooling == HPS_POOLING_NONE ? query->n_keys : query->n_bags;
+}
+
 static void check_request(const struct hps_lookup_request *ours,
                           const Hps__V1__LookupRequest *theirs)
 {
     uint64_t n_keys = 0;
+    uint64_t n_bags = 0;
 
     check_text(ours->model, ours->model_size, theirs->model);
     check_text(ours->request_id, ours->request_id_size, theirs->request_id);
@@ -64,11 +95,20 @@ static void check_request(const struct hps_lookup_request *ours,
     HPS_ASSERT(ours->max_staleness_ms == theirs->max_staleness_ms);
     HPS_ASSERT(ours->unit == (theirs->consistency == HPS__V1__CONSISTENCY__CONSISTENCY_UNIT));
     HPS_ASSERT((uint32_t)theirs->consistency <= 2);
+    HPS_ASSERT(ours->concat == (theirs->row_layout == HPS__V1__ROW_LAYOUT__ROW_LAYOUT_CONCAT));
+    HPS_ASSERT((uint32_t)theirs->row_layout <= 2);
+    HPS_ASSERT(theirs->label[0] == '\0'); /* not built; one that begins with NUL is not empty */
+    HPS_ASSERT(!ours->concat || ours->output != HPS_DTYPE_RAW);
     for (uint32_t i = 0; i < ours->n_queries; i++) {
-        check_query(&ours->queries[i], theirs->queries[i]);
-        n_keys += ours->queries[i].n_keys;
+        const struct hps_lookup_query *query = &ours->queries[i];
+        check_query(query, theirs->queries[i]);
+        HPS_ASSERT(ours->output != HPS_DTYPE_RAW || query->pooling == HPS_POOLING_NONE);
+        HPS_ASSERT(!ours->concat || n_rows_of(query) == n_rows_of(&ours->queries[0]));
+        n_keys += query->n_keys;
+        n_bags += query->n_bags;
     }
-    HPS_ASSERT(ours->n_keys == n_keys);
+    HPS_ASSERT(ours->n_keys == n_keys && ours->n_bags == n_bags);
+    HPS_ASSERT(n_bags <= LIMITS.keys_max);
 }
 
 /* protobuf-c keeps unknown fields, those whose numbers are not legal too, and writes them again. */

@@ -245,6 +245,8 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/update/unlisted.c": "test_proof.c: topics that only other versions see",
     "server/lookup/prepare.c": "test_service.c, test_fault_lookup.c and test_lookup.py",
     "server/lookup/dispatch.c": "test_service.c, test_fault_lookup.c and test_lookup.py; what comes next: test_next.c",
+    "server/lookup/decode_field.c": "test_decode.c: malformed bytes, and limits",
+    "server/lookup/encode_head.c": "test_encode.c and test_encode_stream.c, as protobuf-c reads it",
     "server/lookup/explain.c": "test_service.c and test_lookup.py: notes of tiers and of keys",
     "server/lookup/handover.c": "test_service.c, test_fault_lookup.c and test_fault_unit_race.c",
     "server/lookup/reply.c": "test_service.c, test_fault_lookup.c and test_lookup.py",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of LookupRequest: what protobuf-c writes is read; limits, fields that are not built
- * and malformed bytes are refused by name. One thread.
+ * The decoder of LookupRequest: what protobuf-c writes is read; limits, fields that are not built,
+ * that exclude each other, and malformed bytes are refused by name. Bags: test_decode_query.c. One
+ * thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,6 +92,7 @@ static void test_decode_when_all_fields_are_set_then_all_are_read(void **state)
     request.explain = 1;
     request.request_id = (char *)"abc";
     request.consistency = HPS__V1__CONSISTENCY__CONSISTENCY_UNIT;
+    request.row_layout = HPS__V1__ROW_LAYOUT__ROW_LAYOUT_PER_TABLE;
     assert_int_equal(decode_packed(&request), HPS_OK);
     assert_memory_equal(got.model, "m", got.model_size);
     assert_int_equal(got.version, 3);
@@ -108,6 +110,9 @@ static void test_decode_when_all_fields_are_set_then_all_are_read(void **state)
     assert_int_equal(got.output, HPS_DTYPE_BF16);
     assert_true(got.explain);
     assert_true(got.unit);
+    assert_false(got.concat);
+    assert_int_equal(got.queries[1].pooling, HPS_POOLING_NONE);
+    assert_null(got.queries[1].offsets);
     assert_int_equal(got.request_id_size, 3);
 }
 
@@ -119,6 +124,7 @@ static void test_decode_when_empty_then_defaults(void **state)
     assert_int_equal(got.n_queries, 0);
     assert_int_equal(got.output, HPS_DTYPE_FP32);
     assert_false(got.unit);
+    assert_false(got.concat);
     assert_null(got.request_id);
 }
 
@@ -216,9 +222,43 @@ static void test_decode_when_fields_say_nothing_then_not_any_number_of_them(void
 static void test_decode_when_fields_are_not_built_then_they_are_named(void **state)
 {
     (void)state;
-    EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[0].pooling", 0x1a, 2, 0x28, 3);
-    EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[0].offsets", 0x1a, 3, 0x22, 1, 0);
-    EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[1].weights", 0x1a, 0, 0x1a, 3, 0x32, 1, 0);
+    EXPECT_REFUSED(HPS_UNIMPLEMENTED, "label: not supported", 0x6a, 1, 'x');
+    static const uint8_t empty[] = {0x6a, 1, 'x', 0x6a, 0}; /* unset again */
+    assert_int_equal(decode(empty, sizeof(empty)), HPS_OK);
+}
+
+static void test_decode_when_output_is_raw_then_nothing_is_added_or_put_side_by_side(void **state)
+{
+    (void)state;
+    static const uint8_t raw[] = {0x38, 15, 0x1a, 0};
+
+    assert_int_equal(decode(raw, sizeof(raw)), HPS_OK);
+    assert_int_equal(got.output, HPS_DTYPE_RAW);
+    EXPECT_REFUSED(HPS_INVALID, "queries[1].pooling: it and output_type RAW exclude each other",
+                   0x38, 15, 0x1a, 0, 0x1a, 8, 0x28, 2, 0x22, 4, 0, 0, 0, 0);
+    EXPECT_REFUSED(HPS_INVALID, "row_layout: CONCAT and output_type RAW exclude each other", 0x38,
+                   15, 0x60, 2);
+}
+
+/* Of query 0 two keys in one bag, of query 1 one key. */
+static void test_decode_when_one_matrix_is_asked_then_all_queries_have_as_many_rows(void **state)
+{
+    (void)state;
+    static const uint8_t same[] = {
+        0x60, 2,                                                            /* row_layout */
+        0x1a, 30, 0x28, 2, 0x12, 16, 0, 0, 0,    0, 0, 0, 0, 0,             /* keys */
+        0,    0,  0,    0, 0,    0,  0, 0, 0x22, 8, 0, 0, 0, 0, 2, 0, 0, 0, /* offsets */
+        0x1a, 10, 0x12, 8, 1,    0,  0, 0, 0,    0, 0, 0,
+    };
+
+    assert_int_equal(decode(same, sizeof(same)), HPS_OK);
+    assert_true(got.concat);
+    assert_int_equal(got.queries[0].n_bags, 1);
+    EXPECT_REFUSED(HPS_INVALID,
+                   "queries[1]: 0 keys, but queries[0] has 1 keys: with row_layout CONCAT", 0x60, 2,
+                   0x1a, 10, 0x12, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0x1a, 0);
+    EXPECT_REFUSED(HPS_INVALID, "queries[1]: 1 bags, but queries[0] has 0 keys", 0x60, 2, 0x1a, 0,
+                   0x1a, 12, 0x28, 3, 0x22, 8, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
 static void test_decode_when_values_are_bad_then_they_are_named(void **state)
@@ -226,7 +266,9 @@ static void test_decode_when_values_are_bad_then_they_are_named(void **state)
     (void)state;
     EXPECT_REFUSED(HPS_INVALID, "miss_policy: 5", 0x20, 5);
     EXPECT_REFUSED(HPS_INVALID, "unknown_key_policy: 4", 0x30, 4);
-    EXPECT_REFUSED(HPS_INVALID, "output_type: 4", 0x38, 4);
+    EXPECT_REFUSED(HPS_INVALID, "output_type: 4 (int8_rowwise_f32)", 0x38, 4);
+    EXPECT_REFUSED(HPS_INVALID, "output_type: 6", 0x38, 6);
+    EXPECT_REFUSED(HPS_INVALID, "row_layout: 3", 0x60, 3);
     EXPECT_REFUSED(HPS_INVALID, "consistency: 3", 0x58, 3);
     EXPECT_REFUSED(HPS_INVALID, "consistency: -1", 0x58, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
                    0xff, 0xff, 1);
@@ -294,6 +336,8 @@ int main(void)
         DECODE_TEST(test_decode_when_scalars_repeat_then_the_last_wins),
         DECODE_TEST(test_decode_when_fields_say_nothing_then_not_any_number_of_them),
         DECODE_TEST(test_decode_when_fields_are_not_built_then_they_are_named),
+        DECODE_TEST(test_decode_when_output_is_raw_then_nothing_is_added_or_put_side_by_side),
+        DECODE_TEST(test_decode_when_one_matrix_is_asked_then_all_queries_have_as_many_rows),
         DECODE_TEST(test_decode_when_values_are_bad_then_they_are_named),
         DECODE_TEST(test_decode_when_limits_are_passed_then_they_are_named),
         DECODE_TEST(test_decode_when_bytes_are_malformed_then_refused),

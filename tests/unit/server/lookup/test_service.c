@@ -262,6 +262,7 @@ struct service_test {
     struct hps_grpc_call calls[CALLS];
     uint32_t max_wait_us;   /* of requests to come; 0: exact */
     bool unit;              /* likewise */
+    bool pooled;            /* likewise: all keys are one bag */
     struct gpu_fixture gpu; /* zeroed: none */
     enum hps_lookup_path path;
     hps_key keys[MANY_KEYS];
@@ -386,10 +387,15 @@ static void start(struct service_test *t, unsigned i, unsigned method, const cha
     Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT;
     Hps__V1__TableQuery *queries[] = {&query};
     Hps__V1__LookupRequest request = HPS__V1__LOOKUP_REQUEST__INIT;
+    uint32_t offsets[2] = {0, n};
 
     query.table = (char *)table;
     query.keys.data = (uint8_t *)t->keys;
     query.keys.len = (size_t)n * sizeof(hps_key);
+    if (t->pooled) {
+        query.pooling = HPS__V1__POOLING__POOLING_SUM;
+        query.offsets = (ProtobufCBinaryData){sizeof(offsets), (uint8_t *)offsets};
+    }
     request.model = (char *)model;
     request.queries = queries;
     request.n_queries = 1;
@@ -509,6 +515,37 @@ static void test_service_when_requests_are_wrong_then_status_and_text_say_so(voi
     for (unsigned i = 0; i < CALLS; i++) {
         close_call(t, i);
     }
+}
+
+/* The answer is one row of 16 bytes, and what it is made of 1,000. */
+static void test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_does(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 15000);
+    t->pooled = true;
+    use_key(t, FIXTURE_DISK, 5);
+    for (uint32_t i = 0; i < 1000; i++) {
+        t->keys[i] = 5;
+    }
+    start(t, 0, LOOKUP, "m", "t0", 1000);
+    assert_int_equal(t->calls[0].code, 8);
+    assert_non_null(strstr(t->calls[0].text, "rows that are gathered"));
+    assert_non_null(strstr(t->calls[0].text, "limit is 15000 (reply_bytes_max)"));
+    start(t, 1, LOOKUP, "m", "t0", 500);
+    assert_in_range(t->calls[1].charged, 500 * (16 + 50 + 1), 500 * 70 + 3000);
+    run_until_finished(t, 1);
+    assert_int_equal(t->calls[1].code, 0);
+    const Hps__V1__TableResult *result = t->calls[1].messages[0]->results[0];
+    assert_int_equal(result->row_count, 1);
+    assert_int_equal(result->rows.len, 16);
+    float sum = 0;
+    for (uint32_t i = 0; i < 500; i++) {
+        sum += fixture_value(0, 5, 0);
+    }
+    assert_memory_equal(result->rows.data, &sum, sizeof(sum));
+    close_call(t, 0);
+    close_call(t, 1);
 }
 
 static void test_limits_when_set_then_requests_that_come_have_them(void **state)
@@ -1687,6 +1724,7 @@ int main(void)
         SERVICE_TEST(test_slowlog_when_the_reply_is_not_taken_then_says_cancelled),
         SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
         SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
+        SERVICE_TEST(test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_does),
         SERVICE_TEST(test_limits_when_set_then_requests_that_come_have_them),
         SERVICE_TEST(test_service_when_a_name_is_not_text_then_the_slow_log_has_text),
         SERVICE_TEST(test_service_when_the_client_goes_then_work_is_dropped),

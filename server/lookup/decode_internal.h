@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the decoder share: decode_field.c (one field after the other, in its bounds),
+ * decode_query.c (TableQuery), decode.c (LookupRequest). Any thread.
+ */
+#ifndef HPS_SERVER_LOOKUP_DECODE_INTERNAL_H
+#define HPS_SERVER_LOOKUP_DECODE_INTERNAL_H
+
+#include "base/assert.h"
+#include "server/lookup/decode.h"
+
+enum wire { WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_I32 = 5 };
+
+/* What a message may have beside its queries, or pieces of its keys: each scalar once or twice, and
+ * what newer clients add. */
+enum { FIELDS_MAX = 64 };
+
+/* Bytes that are not read yet. */
+struct cursor {
+    const uint8_t *at;
+    const uint8_t *end;
+};
+
+struct field {
+    uint32_t number;
+    uint32_t wire;
+    uint64_t value;      /* WIRE_VARINT */
+    const uint8_t *data; /* the others */
+    size_t size;
+};
+
+struct decoder {
+    const struct hps_decode_limits *limits;
+    struct hps_arena *arena;
+    struct hps_error *err;
+};
+
+static inline size_t cursor_size(const struct cursor *in)
+{
+    return (size_t)(in->end - in->at);
+}
+
+static inline struct cursor field_bytes(const struct field *field)
+{
+    HPS_ASSERT(field->data != NULL || field->size == 0);
+    return (struct cursor){.at = field->data, .end = field->data + field->size};
+}
+
+/* ---- decode_field.c -------------------------------------------------------------------------- */
+
+/* Read the field at the cursor. False: malformed. */
+bool decode_field(struct cursor *in, struct field *out) HPS_MUST_CHECK;
+
+/* INVALID: what is wrong with a message of that name. */
+hps_status decode_malformed(const struct decoder *decoder, const char *message) HPS_MUST_CHECK;
+hps_status decode_too_many_fields(const struct decoder *decoder, const char *message)
+    HPS_MUST_CHECK;
+/* The value of an enum, as protobuf reads it: its low 32 bits. error INVALID: above the last one */
+hps_status decode_check_enum(const struct decoder *decoder, const char *field, uint64_t value,
+                             uint32_t last) HPS_MUST_CHECK;
+
+/* ---- decode_query.c -------------------------------------------------------------------------- */
+
+/* The next query of the request, whose number is request->n_queries, and which has room for it; its
+ * keys and bags are added to those of the request.
+ * error   INVALID, EXHAUSTED: they name it */
+hps_status decode_query(const struct decoder *decoder, struct cursor in,
+                        struct hps_lookup_request *request) HPS_MUST_CHECK;
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the encoder share: encode_head.c (what is written), encode.c (the whole answer
+ * as one message), encode_stream.c (as several). Used by one thread at a time.
+ *
+ * A head is written behind a gap that then takes its length, right up to the head; the rows of the
+ * table follow as a slice of their own:
+ *
+ *     heads block   [ response head ][ gap | tag, length | result head ][ gap | ... ]
+ *
+ * A matrix (ROW_LAYOUT_CONCAT) is such a slice, too, behind the heads of all results.
+ */
+#ifndef HPS_SERVER_LOOKUP_ENCODE_INTERNAL_H
+#define HPS_SERVER_LOOKUP_ENCODE_INTERNAL_H
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "server/lookup/encode.h"
+
+/* Bytes to spare of a block of heads: tag and length of a matrix are in them. */
+enum { ENCODE_MARGIN = 64 };
+
+/* What one TableResult says. */
+struct result {
+    const char *table;
+    uint32_t dim;
+    enum hps_dtype dtype;
+    uint32_t n_rows; /* bags, or keys */
+    uint32_t n_keys;
+    uint32_t n_unique;
+    uint32_t n_defaulted;
+    uint32_t n_unknown;
+    const uint8_t *key_status;           /* [n_keys], NULL: all found */
+    uint32_t tier_found[HPS_TIER_COUNT]; /* by kind */
+    uint64_t column;                     /* of the matrix; 0: of none, or its first */
+    const uint8_t *rows;
+    uint64_t rows_bytes; /* 0: they are in the matrix */
+};
+
+/* What is the same in every message. */
+struct head {
+    const char *model;
+    int64_t version;
+    const char *label; /* may be NULL */
+    uint64_t update_sequence;
+    int64_t event_time_ms;
+};
+
+/* Where heads are written. */
+struct out {
+    uint8_t *at;
+    uint8_t *end;
+};
+
+static inline size_t text_size(const char *text)
+{
+    return text == NULL ? 0 : strlen(text);
+}
+
+/* ---- encode_head.c --------------------------------------------------------------------------- */
+
+/* Points to the version. */
+struct head encode_head(const struct hps_lookup *lookup);
+
+uint64_t encode_head_bytes_max(const struct head *head);
+/* Of a result without its rows and its key status. */
+uint64_t encode_result_bytes_max(const char *table, uint32_t n_tiers);
+uint64_t encode_explain_bytes_max(const struct hps_encode_explain *explain); /* NULL: none */
+
+/* Each adds what it writes to `out` as a slice of `heads`, and rows as one of `rows`; `encoded` has
+ * room for both. */
+void encode_add_head(struct hps_encoded *encoded, struct out *out, const struct head *head,
+                     struct hps_block *heads);
+void encode_add_result(struct hps_encoded *encoded, struct out *out, const struct result *result,
+                       struct hps_block *heads, struct hps_block *rows);
+void encode_add_explain(struct hps_encoded *encoded, struct out *out,
+                        const struct hps_encode_explain *explain, struct hps_block *heads);
+/* `size` bytes of whole rows of the matrix; nothing, if there are none. */
+void encode_add_matrix(struct hps_encoded *encoded, struct out *out, const uint8_t *matrix,
+                       uint64_t size, struct hps_block *heads, struct hps_block *rows);
+
+#endif
