@@ -196,7 +196,7 @@ static void *run_stream(void *ctx)
 static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
                        struct hps_error *err)
 {
-    struct hps_client_lookup_query query = {NULL, world->keys, n_keys};
+    struct hps_client_lookup_query query = {.keys = world->keys, .n_keys = n_keys};
     const struct hps_client_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
     struct hps_client_lookup_reply reply;
     struct hps_client_lookup_result result;
@@ -576,7 +576,7 @@ static void *run_asker(void *ctx)
     struct asker *asker = ctx;
     struct hps_client_options options = {.address = asker->world->hpsd.address};
     hps_key *keys = hps_alloc(UNIT_KEYS * sizeof(*keys));
-    struct hps_client_lookup_query query = {NULL, keys, UNIT_KEYS};
+    struct hps_client_lookup_query query = {.keys = keys, .n_keys = UNIT_KEYS};
     const struct hps_client_lookup lookup = {.model = "m",
                                              .queries = &query,
                                              .n_queries = 1,

@@ -4,32 +4,48 @@
  */
 #include "client/lookup.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows travel as they are");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys, bags and rows travel as they are");
 
 static size_t text_size(const char *text)
 {
     return text == NULL ? 0 : strlen(text);
 }
 
+/* A field of bytes of a query. */
+struct query_bytes {
+    uint32_t number;
+    const void *data;
+    size_t size;
+};
+
 static hps_status encode_query(const struct hps_client_lookup_query *query, struct hps_buf *buf)
 {
     HPS_ASSERT(query->keys != NULL || query->n_keys == 0);
-    size_t table_size = text_size(query->table);
-    size_t keys_size = query->n_keys * sizeof(hps_key);
-    size_t size = (table_size == 0 ? 0 : hps_wire_field_size(table_size)) +
-                  (keys_size == 0 ? 0 : hps_wire_field_size(keys_size));
-    hps_status status = hps_wire_put_head(buf, 3, size);
+    bool pooled = query->pooling > HPS_POOLING_NONE;
+    HPS_ASSERT(pooled == (query->offsets != NULL));
+    HPS_ASSERT(pooled || query->weights == NULL);
+    const struct query_bytes fields[] = {
+        {1, query->table, text_size(query->table)},
+        {2, query->keys, query->n_keys * sizeof(hps_key)},
+        {4, query->offsets, pooled ? (query->n_bags + 1) * sizeof(uint32_t) : 0},
+        {6, query->weights, query->weights == NULL ? 0 : query->n_keys * sizeof(float)},
+    };
+    const size_t n_fields = sizeof(fields) / sizeof(fields[0]);
+    size_t size = pooled ? 1 + hps_wire_varint_size(query->pooling) : 0;
 
-    if (status == HPS_OK) {
-        status = hps_wire_put_text(buf, 1, query->table);
+    for (size_t i = 0; i < n_fields; i++) {
+        size += fields[i].size == 0 ? 0 : hps_wire_field_size(fields[i].size);
     }
-    if (status == HPS_OK) {
-        status = hps_wire_put_bytes(buf, 2, query->keys, keys_size);
+    hps_status status = hps_wire_put_head(buf, 3, size);
+    if (status == HPS_OK && pooled) {
+        status = hps_wire_put_uint(buf, 5, query->pooling);
+    }
+    for (size_t i = 0; i < n_fields && status == HPS_OK; i++) {
+        status = hps_wire_put_bytes(buf, fields[i].number, fields[i].data, fields[i].size);
     }
     return status;
 }
@@ -54,6 +70,9 @@ hps_status hps_client_lookup_encode(const struct hps_client_lookup *lookup, stru
     }
     if (status == HPS_OK) {
         status = hps_wire_put_uint(buf, 11, lookup->consistency);
+    }
+    if (status == HPS_OK) {
+        status = hps_wire_put_uint(buf, 12, lookup->row_layout);
     }
     for (size_t i = 0; i < lookup->n_queries && status == HPS_OK; i++) {
         status = encode_query(&lookup->queries[i], buf);
@@ -90,6 +109,9 @@ hps_status hps_client_lookup_reply_open(const uint8_t *data, size_t size,
             reply.n_results++;
         } else if (field.number == 5) {
             reply.update_sequence = field.value;
+        } else if (field.number == 15 && bytes && field.size > 0) {
+            reply.matrix = field.data;
+            reply.matrix_bytes = field.size;
         }
     }
     if (hps_wire_broken(&reader)) {
@@ -146,13 +168,16 @@ static void read_count(const struct hps_wire_field *field, struct hps_client_loo
     case 7:
         result->unknown_key_count = value;
         break;
+    case 10:
+        result->column = value;
+        break;
     default:
         break; /* of a later version */
     }
 }
 
 static bool read_result(const struct hps_wire_field *message,
-                        struct hps_client_lookup_result *result, size_t *out_n_status)
+                        struct hps_client_lookup_result *result)
 {
     struct hps_wire_reader reader = {message->data, message->size, 0};
     struct hps_wire_field field;
@@ -166,7 +191,7 @@ static bool read_result(const struct hps_wire_field *message,
             result->table = text_of(&field);
         } else if (field.number == 8 && field.size > 0) {
             result->key_status = field.data;
-            *out_n_status = field.size;
+            result->n_key_status = field.size;
         } else if (field.number == 9) {
             if (!read_tier(&field, result)) {
                 return false;
@@ -179,68 +204,131 @@ static bool read_result(const struct hps_wire_field *message,
     return !hps_wire_broken(&reader);
 }
 
+static hps_status broken_result(const struct hps_client_lookup_result *result, const char *what,
+                                struct hps_error *err)
+{
+    return hps_error_set(err, HPS_DATA_LOSS, "table \"%.*s\", %u rows of %u values of type %d: %s",
+                         (int)(result->table.size > 120 ? 120 : result->table.size),
+                         result->table.data, result->row_count, result->dim, (int)result->dtype,
+                         what);
+}
+
+/* Rows that came with their result. */
+static hps_status place_rows(struct hps_client_lookup_result *result, struct hps_error *err)
+{
+    uint64_t row_bytes = hps_dtype_row_bytes(result->dtype, result->dim);
+    bool fit = row_bytes == 0 || result->row_count == 0
+                   ? result->rows_bytes == 0
+                   : result->rows_bytes % row_bytes == 0 &&
+                         result->rows_bytes / row_bytes == result->row_count;
+
+    if (!fit) {
+        return broken_result(result, "its bytes of rows are more or less than that", err);
+    }
+    result->stride = (size_t)row_bytes;
+    return HPS_OK;
+}
+
+/* Rows that are columns of the matrix: those of all results, side by side, are all of it. */
+static hps_status place_columns(struct hps_client_lookup_reply *reply,
+                                struct hps_client_lookup_result *result, struct hps_error *err)
+{
+    if (reply->n_given == 0) {
+        reply->matrix_rows = result->row_count;
+        reply->matrix_dtype = result->dtype;
+    }
+    if (result->rows_bytes > 0 || result->row_count != reply->matrix_rows ||
+        result->dtype != reply->matrix_dtype || hps_dtype_is_int8(result->dtype) ||
+        result->column != reply->matrix_columns) {
+        return broken_result(result, "not the next columns of the matrix", err);
+    }
+    uint64_t stride = result->row_count == 0 ? 0 : reply->matrix_bytes / result->row_count;
+    uint64_t begin = hps_dtype_row_bytes(result->dtype, result->column);
+    uint64_t end = begin + hps_dtype_row_bytes(result->dtype, result->dim);
+    bool last = reply->n_given + 1 == reply->n_results;
+    if (stride * result->row_count != reply->matrix_bytes || end > stride ||
+        (last && end != stride)) {
+        return broken_result(result, "its columns do not fit the bytes of the matrix", err);
+    }
+    reply->matrix_columns += result->dim;
+    result->rows = reply->matrix + begin;
+    result->stride = (size_t)stride;
+    result->rows_bytes = (size_t)((end - begin) * result->row_count);
+    return HPS_OK;
+}
+
 hps_status hps_client_lookup_reply_next(struct hps_client_lookup_reply *reply,
                                         struct hps_client_lookup_result *out_result,
                                         struct hps_error *err)
 {
     struct hps_client_lookup_result result = {.table = {"", 0}, .dtype = HPS_DTYPE_FP32};
     struct hps_wire_field field;
-    size_t n_status = 0;
 
     do {
         if (!hps_wire_next(&reply->cursor, &field)) {
             return hps_error_set(err, HPS_NOT_FOUND, "the reply has no further table");
         }
     } while (field.number != 4 || field.type != HPS_WIRE_BYTES);
-    if (!read_result(&field, &result, &n_status)) {
+    if (!read_result(&field, &result)) {
         return hps_error_set(err, HPS_DATA_LOSS, "a TableResult of %zu bytes is broken",
                              field.size);
     }
-    uint64_t row_bytes = hps_dtype_row_bytes(result.dtype, result.dim);
-    bool rows_fit = row_bytes == 0 ? result.rows_bytes == 0
-                                   : result.rows_bytes % row_bytes == 0 &&
-                                         result.rows_bytes / row_bytes == result.row_count;
-    if (!rows_fit || (result.key_status != NULL && n_status != result.row_count)) {
-        return hps_error_set(
-            err, HPS_DATA_LOSS,
-            "table \"%.*s\": %u rows of %u values do not fit %zu bytes of rows and "
-            "%zu key states",
-            (int)(result.table.size > 120 ? 120 : result.table.size), result.table.data,
-            result.row_count, result.dim, result.rows_bytes, n_status);
+    if (!hps_dtype_is_stored((unsigned)result.dtype)) {
+        return broken_result(&result, "no type of rows", err);
     }
-    *out_result = result;
-    return HPS_OK;
+    hps_status status =
+        reply->matrix == NULL ? place_rows(&result, err) : place_columns(reply, &result, err);
+    if (status == HPS_OK) {
+        reply->n_given++;
+        *out_result = result;
+    }
+    return status;
 }
 
-float hps_client_lookup_half(uint16_t half)
+hps_status hps_client_lookup_check(const struct hps_client_lookup_query *query, size_t row,
+                                   const struct hps_client_lookup_result *result,
+                                   struct hps_error *err)
 {
-    int exponent = half >> 10 & 0x1f;
-    float fraction = (float)(half & 0x3ff);
-    float value = exponent == 0x1f ? (fraction == 0.0F ? INFINITY : NAN)
-                  : exponent == 0  ? ldexpf(fraction, -24)
-                                   : ldexpf(1024.0F + fraction, exponent - 25);
+    size_t n_rows = hps_client_lookup_rows(query);
 
-    return (half & 0x8000) != 0 ? -value : value;
+    HPS_ASSERT(row <= n_rows);
+    if (result->row_count > n_rows - row) {
+        return broken_result(result, "more rows than were asked for", err);
+    }
+    size_t n_keys = hps_client_lookup_first_key(query, row + result->row_count) -
+                    hps_client_lookup_first_key(query, row);
+    if (result->key_status != NULL && result->n_key_status != n_keys) {
+        return broken_result(result, "its key states are more or fewer than its keys", err);
+    }
+    if (query->offsets != NULL && hps_dtype_is_int8(result->dtype)) {
+        return broken_result(result, "bags have no such rows", err);
+    }
+    return HPS_OK;
 }
 
 float hps_client_lookup_value(const struct hps_client_lookup_result *result, uint32_t row,
                               uint32_t i)
 {
     HPS_DEBUG_ASSERT(row < result->row_count && i < result->dim);
-    size_t at = (size_t)row * result->dim + i;
-    uint32_t bits = 0;
-    uint16_t half;
+    const uint8_t *from = result->rows + (size_t)row * result->stride;
+    size_t value_bytes = (size_t)hps_dtype_row_bytes(result->dtype, 1);
+    uint8_t one[16]; /* a row of one value: of INT8 that, its scale and its bias */
     float value;
 
-    if (result->dtype == HPS_DTYPE_FP32) {
-        memcpy(&value, result->rows + at * 4, 4);
-        return value;
+    HPS_ASSERT(value_bytes <= sizeof(one));
+    if (hps_dtype_is_int8(result->dtype)) {
+        one[0] = from[i];
+        memcpy(one + 1, from + result->dim, value_bytes - 1);
+    } else {
+        memcpy(one, from + (size_t)i * value_bytes, value_bytes);
     }
-    memcpy(&half, result->rows + at * 2, 2);
-    if (result->dtype == HPS_DTYPE_FP16) {
-        return hps_client_lookup_half(half);
-    }
-    bits = (uint32_t)half << 16;
-    memcpy(&value, &bits, 4);
+    hps_row_convert(&value, HPS_DTYPE_FP32, one, result->dtype, 1);
     return value;
+}
+
+void hps_client_lookup_row(const struct hps_client_lookup_result *result, uint32_t row, float *out)
+{
+    HPS_DEBUG_ASSERT(row < result->row_count);
+    hps_row_convert(out, HPS_DTYPE_FP32, result->rows + (size_t)row * result->stride, result->dtype,
+                    result->dim);
 }
