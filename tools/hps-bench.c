@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * hps-bench: load on an hpsd, with latency as a client sees it and, if asked, every row checked.
- * This file waits and prints (main thread); hps-bench_options.c reads the command line, and
- * hps-bench_run.c makes the load (worker threads).
+ * This file waits and prints (main thread); hps-bench_options.c reads the command line,
+ * hps-bench_run.c makes the load and hps-bench_verify.c looks at the rows (worker threads).
  */
 #include "tools/hps-bench.h"
 
@@ -333,5 +333,6 @@ int main(int argc, char **argv)
     }
     code = run(&plan);
     hps_free(plan.tables);
+    hps_free(plan.offsets);
     return code;
 }

@@ -10,9 +10,11 @@
 #include <stdatomic.h>
 
 #include "base/dtype.h"
+#include "base/row_sum.h"
 #include "base/types.h"
 #include "client/client.h"
 #include "client/hist.h"
+#include "client/lookup.h"
 #include "client/zipf.h"
 
 enum { BENCH_CODES = 17, BENCH_TIERS_MAX = 8, BENCH_NAME_BYTES = 121, BENCH_TIER_NAME_BYTES = 24 };
@@ -44,6 +46,12 @@ struct bench_plan {
     uint32_t miss_policy;
     uint32_t max_wait_us;
     uint32_t output_type;
+    bool concat;              /* one matrix for all tables */
+    enum hps_pooling pooling; /* of every table; NONE: the next are not there */
+    uint64_t n_bag_keys;      /* keys of a bag; the last one of a table has what is left */
+    uint32_t *offsets;        /* [n_rows + 1] of the bags of every table, hps_free */
+    bool weighted;            /* every key has a weight */
+    uint64_t n_rows;          /* that each table answers: keys, or bags */
     uint64_t seed;
     uint64_t data_seed;
     struct bench_table *tables; /* [n_tables], hps_free */
@@ -87,6 +95,16 @@ struct bench_live {
     atomic_bool stop;
 };
 
+/* Room to work out what a row should be; see hps-bench_verify.c. */
+struct bench_check {
+    uint32_t dim; /* that there is room for */
+    float *row;   /* [dim] as the next three, hps_free with `row` */
+    float *expected;
+    float *tolerance;
+    float *got;
+    uint8_t *bytes; /* of one row of any type */
+};
+
 struct bench_worker {
     const struct bench_plan *plan;
     struct bench_live *live;
@@ -106,6 +124,7 @@ struct bench_worker {
     uint64_t n_due_taken; /* of an open loop: intended starts handed out so far */
     uint64_t end_us;      /* 0: none */
     struct hps_random random;
+    struct bench_check check;
 };
 
 /* Read the command line and find the tables. False: exit with *out_code; what is wrong was said. */
@@ -113,10 +132,12 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     HPS_MUST_CHECK;
 /* Body of a worker thread; `ctx` is its struct bench_worker. */
 void *bench_worker_run(void *ctx);
-/* Check the rows of one result against base/rows/rowgen.h and count. keys[result->row_count]. */
-struct hps_client_lookup_result;
+/* Check rows [row, row + result->row_count) of a query against base/rows/rowgen.h, and count. The
+ * result has passed hps_client_lookup_check. */
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
-                  const struct hps_client_lookup_result *result, const hps_key *keys);
+                  const struct hps_client_lookup_query *query, size_t row,
+                  const struct hps_client_lookup_result *result);
+void bench_check_free(struct bench_check *check);
 /* Fill plan->tables, from Admin/ListTables at `admin`, or from names and a row count. */
 hps_status bench_tables_ask(struct bench_plan *plan, const struct hps_client_options *admin,
                             const char *names, struct hps_error *err) HPS_MUST_CHECK;

@@ -12,8 +12,6 @@
 
 enum { THREADS_MAX = 64, CONNECTIONS_MAX = 16384, CALLS_MAX = 1 << 16, KEYS_MAX = 2 << 20 };
 
-#define OUTPUT_TYPES "fp32|fp16|bf16" /* numbers on the wire, from 1 */
-
 #define DURATION_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
 #define TIMEOUT_US_MAX      (UINT64_C(86400) * 1000 * 1000)
 
@@ -36,6 +34,8 @@ static struct {
     const char *zipf;
     const char *miss_policy;
     const char *output_type;
+    const char *pooling;
+    const char *row_layout;
     const char *output;
     uint64_t n_rows, max_wait_us;
 } flags = {
@@ -44,6 +44,8 @@ static struct {
     .zipf = "0",
     .miss_policy = "table",
     .output_type = "fp32",
+    .pooling = "none",
+    .row_layout = "per-table",
     .output = "table",
 };
 
@@ -76,8 +78,16 @@ static const struct hps_arg args[] = {
      "what the server does about misses (default table: as the model is configured)"},
     {"max-wait", 0, HPS_ARG_US, "SECONDS", &flags.max_wait_us,
      "how long --miss-policy wait waits (default 0)"},
-    {"output-type", 0, HPS_ARG_CHOICE, OUTPUT_TYPES, &flags.output_type,
-     "type of the rows that are sent (default fp32)"},
+    {"output-type", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_OUTPUT_TYPES, &flags.output_type,
+     "type of the rows that are sent (default fp32); raw: as they are stored"},
+    {"pooling", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_POOLINGS, &flags.pooling,
+     "have the rows of each bag of keys added by the server (default none: a row for each key)"},
+    {"bag-keys", 0, HPS_ARG_U64, "N", &plan.n_bag_keys,
+     "keys of a bag, with --pooling (default: the --keys of a table are one bag)"},
+    {"weighted", 0, HPS_ARG_FLAG, NULL, &plan.weighted,
+     "with --pooling: a weight for each key, 0 to 2 at random"},
+    {"row-layout", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_LAYOUTS, &flags.row_layout,
+     "how the rows of several tables come (default per-table); concat: as one matrix"},
     {"stream", 0, HPS_ARG_FLAG, NULL, &plan.stream, "call LookupStream instead of Lookup"},
     {"verify", 0, HPS_ARG_FLAG, NULL, &plan.verify,
      "check every row of a model made by hps-gen; exit 5 if one is wrong"},
@@ -124,6 +134,41 @@ static hps_status parse_zipf(double *out_alpha, double *out_heavy, struct hps_er
     return HPS_OK;
 }
 
+static hps_status check_pooling(struct hps_error *err)
+{
+    bool pooled = plan.pooling != HPS_POOLING_NONE;
+    const struct hps_arg_range ranges[] = {{"bag-keys", plan.n_bag_keys, 1, plan.n_keys}};
+
+    if (!pooled && (plan.n_bag_keys > 0 || plan.weighted)) {
+        return hps_error_set(err, HPS_INVALID, "--%s needs --pooling",
+                             plan.weighted ? "weighted" : "bag-keys");
+    }
+    if (plan.output_type == HPS_DTYPE_RAW && (pooled || plan.concat)) {
+        return hps_error_set(err, HPS_INVALID, "--output-type raw excludes --%s",
+                             pooled ? "pooling" : "row-layout concat");
+    }
+    return plan.n_bag_keys == 0 ? HPS_OK : hps_args_ranges(ranges, 1, err);
+}
+
+/* Every table has the same bags. */
+static hps_status make_bags(struct hps_error *err)
+{
+    plan.n_rows = plan.n_keys;
+    if (plan.pooling == HPS_POOLING_NONE) {
+        return HPS_OK;
+    }
+    uint64_t n_bag_keys = plan.n_bag_keys == 0 ? plan.n_keys : plan.n_bag_keys;
+    plan.n_rows = (plan.n_keys + n_bag_keys - 1) / n_bag_keys;
+    plan.offsets = hps_calloc(plan.n_rows + 1, sizeof(*plan.offsets));
+    if (plan.offsets == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for bags");
+    }
+    for (uint64_t i = 1; i <= plan.n_rows; i++) {
+        plan.offsets[i] = (uint32_t)(i < plan.n_rows ? i * n_bag_keys : plan.n_keys);
+    }
+    return HPS_OK;
+}
+
 static hps_status check_flags(struct hps_error *err)
 {
     const struct hps_arg_range ranges[] = {
@@ -141,7 +186,22 @@ static hps_status check_flags(struct hps_error *err)
         return hps_error_set(err, HPS_INVALID, "--rate \"%s\": expected a number above 0, or max",
                              flags.rate);
     }
-    return hps_args_ranges(ranges, sizeof(ranges) / sizeof(ranges[0]), err);
+    hps_status status = hps_args_ranges(ranges, sizeof(ranges) / sizeof(ranges[0]), err);
+    return status == HPS_OK ? check_pooling(err) : status;
+}
+
+/* Words that are one of a list: each is one of it, or it was refused. */
+static void take_choices(void)
+{
+    enum hps_dtype output = HPS_DTYPE_FP32;
+
+    plan.pooling = HPS_POOLING_NONE;
+    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, flags.miss_policy, &plan.miss_policy);
+    (void)hps_dtype_parse(flags.output_type, strlen(flags.output_type), &output);
+    (void)hps_pooling_parse(flags.pooling, strlen(flags.pooling), &plan.pooling);
+    plan.output_type = output;
+    plan.concat = strcmp(flags.row_layout, "concat") == 0;
+    plan.json = flags.output[0] == 'j';
 }
 
 /* Which tables there are and how many rows they have: as given, or as the server says. */
@@ -171,6 +231,7 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     if (!hps_args_start(&program, argc, argv, &read, out_code)) {
         return false;
     }
+    take_choices();
     if (check_flags(&err) != HPS_OK || parse_zipf(&alpha, &heavy, &err) != HPS_OK) {
         *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
         return false;
@@ -182,10 +243,10 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     plan.n_threads = plan.n_threads < plan.n_connections ? plan.n_threads : plan.n_connections;
     plan.method = plan.stream ? HPS_CLIENT_LOOKUP_STREAM_PATH : HPS_CLIENT_LOOKUP_PATH;
     plan.max_wait_us = (uint32_t)flags.max_wait_us;
-    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, flags.miss_policy, &plan.miss_policy);
-    (void)hps_args_choice("|" OUTPUT_TYPES, flags.output_type, &plan.output_type);
-    plan.json = flags.output[0] == 'j';
     hps_status status = find_tables(&err);
+    if (status == HPS_OK) {
+        status = make_bags(&err);
+    }
     if (status != HPS_OK) {
         (void)fprintf(stderr, "hps-bench: %s\n", err.text);
         hps_free(plan.tables);

@@ -27,10 +27,11 @@ struct bench_slot {
     struct hps_grpc_channel *channel;
     struct bench_slot *next; /* idle */
     struct hps_buf request;
-    hps_key *keys; /* [n_tables][n_keys] */
+    hps_key *keys;  /* [n_tables][n_keys] */
+    float *weights; /* [n_tables][n_keys]; NULL: all 1 */
     struct hps_client_lookup_query *queries;
     uint64_t start_us; /* the call's, or when it was due */
-    /* The answer so far. */
+    /* The answer so far: rows of the table that it has come to, or of the matrix. */
     uint64_t table_at;
     uint64_t row_at;
     bool broken;
@@ -65,19 +66,23 @@ static void break_slot(struct bench_slot *slot, const char *text)
     }
 }
 
-/* One result: the next rows of the table that the answer has come to. */
-static void take_result(struct bench_slot *slot, const struct hps_client_lookup_result *result)
+/* One result: the next rows of a table. */
+static void take_result(struct bench_slot *slot, uint64_t table,
+                        const struct hps_client_lookup_result *result)
 {
-    HPS_ASSERT(slot->row_at < slot->worker->plan->n_keys);
+    HPS_ASSERT(table < slot->worker->plan->n_tables);
     struct bench_worker *worker = slot->worker;
     const struct bench_plan *plan = worker->plan;
+    const struct hps_client_lookup_query *query = &slot->queries[table];
     struct bench_counts *counts = &worker->counts;
+    struct hps_error err = {0};
 
-    if (slot->table_at >= plan->n_tables || result->row_count > plan->n_keys - slot->row_at) {
-        break_slot(slot, "the answer has more rows than keys were asked for");
+    if (hps_client_lookup_check(query, slot->row_at, result, &err) != HPS_OK) {
+        break_slot(slot, err.text);
         return;
     }
-    counts->n_keys += result->row_count;
+    counts->n_keys += hps_client_lookup_first_key(query, slot->row_at + result->row_count) -
+                      hps_client_lookup_first_key(query, slot->row_at);
     counts->n_unique += result->unique_key_count;
     counts->n_defaulted += result->defaulted_key_count;
     counts->n_unknown += result->unknown_key_count;
@@ -85,13 +90,50 @@ static void take_result(struct bench_slot *slot, const struct hps_client_lookup_
         count_tier(counts, &result->tiers[i]);
     }
     if (plan->verify) {
-        bench_verify(worker, &plan->tables[slot->table_at], result,
-                     slot->keys + slot->table_at * plan->n_keys + slot->row_at);
+        bench_verify(worker, &plan->tables[table], query, slot->row_at, result);
     }
-    slot->row_at += result->row_count;
-    if (slot->row_at == plan->n_keys) {
+}
+
+/* The answer has come so far: on to the next table, or to the end of all. */
+static void pass_rows(struct bench_slot *slot, uint32_t n_rows)
+{
+    const struct bench_plan *plan = slot->worker->plan;
+
+    slot->row_at += n_rows;
+    if (slot->row_at == plan->n_rows) {
         slot->row_at = 0;
-        slot->table_at++;
+        slot->table_at = plan->concat ? plan->n_tables : slot->table_at + 1;
+    }
+}
+
+/* Results of a matrix are of the same rows of all tables; others of one table after the other. */
+static void take_results(struct bench_slot *slot, struct hps_client_lookup_reply *reply)
+{
+    const struct bench_plan *plan = slot->worker->plan;
+    struct hps_client_lookup_result result = {0};
+    struct hps_error err = {0};
+
+    if (plan->concat && (reply->n_results != plan->n_tables || slot->table_at > 0)) {
+        break_slot(slot, "the answer has not one result for each table");
+        return;
+    }
+    for (uint32_t i = 0; i < reply->n_results && !slot->broken; i++) {
+        if (hps_client_lookup_reply_next(reply, &result, &err) != HPS_OK) {
+            break_slot(slot, err.text);
+            return;
+        }
+        uint64_t table = plan->concat ? i : slot->table_at;
+        if (table == plan->n_tables) {
+            break_slot(slot, "the answer has more rows than were asked for");
+            return;
+        }
+        take_result(slot, table, &result);
+        if (!plan->concat && !slot->broken) {
+            pass_rows(slot, result.row_count);
+        }
+    }
+    if (plan->concat && !slot->broken) {
+        pass_rows(slot, result.row_count);
     }
 }
 
@@ -99,7 +141,6 @@ static void on_message(void *ctx, const uint8_t *data, size_t size)
 {
     struct bench_slot *slot = ctx;
     struct hps_client_lookup_reply reply;
-    struct hps_client_lookup_result result;
     struct hps_error err = {0};
 
     slot->worker->counts.reply_bytes += size;
@@ -108,13 +149,7 @@ static void on_message(void *ctx, const uint8_t *data, size_t size)
         break_slot(slot, err.text);
         return;
     }
-    for (uint32_t i = 0; i < reply.n_results && !slot->broken; i++) {
-        if (hps_client_lookup_reply_next(&reply, &result, &err) != HPS_OK) {
-            break_slot(slot, err.text);
-            return;
-        }
-        take_result(slot, &result);
-    }
+    take_results(slot, &reply);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -161,7 +196,7 @@ static void on_done(void *ctx, int grpc_code, const char *message)
     struct bench_slot *slot = ctx;
 
     if (grpc_code == 0 && !slot->broken && slot->table_at != slot->worker->plan->n_tables) {
-        break_slot(slot, "the answer has fewer rows than keys were asked for");
+        break_slot(slot, "the answer has fewer rows than were asked for");
     }
     count_end(slot, grpc_code == 0 && slot->broken ? data_loss : grpc_code, message);
     make_idle(slot);
@@ -171,22 +206,45 @@ static void on_done(void *ctx, int grpc_code, const char *message)
     }
 }
 
+/* Between 0 and 2, in steps that are exact. */
+static float draw_weight(struct hps_random *random)
+{
+    return (float)(hps_random_next(random) >> 40) * 0x1p-23F;
+}
+
+static void draw_keys(struct bench_slot *slot, uint64_t table)
+{
+    struct bench_worker *worker = slot->worker;
+    const struct bench_plan *plan = worker->plan;
+    const struct hps_zipf *zipf = &plan->tables[table].zipf;
+    hps_key *keys = slot->keys + table * plan->n_keys;
+    float *weights = slot->weights == NULL ? NULL : slot->weights + table * plan->n_keys;
+
+    for (uint64_t i = 0; i < plan->n_keys; i++) {
+        uint64_t row = hps_zipf_row(zipf, hps_zipf_rank(zipf, &worker->random));
+        keys[i] = hps_rowgen_key(row, plan->hashed);
+    }
+    for (uint64_t i = 0; weights != NULL && i < plan->n_keys; i++) {
+        weights[i] = draw_weight(&worker->random);
+    }
+    slot->queries[table] = (struct hps_client_lookup_query){
+        .table = plan->tables[table].name,
+        .keys = keys,
+        .n_keys = plan->n_keys,
+        .pooling = plan->pooling,
+        .n_bags = plan->offsets == NULL ? 0 : plan->n_rows,
+        .offsets = plan->offsets,
+        .weights = weights,
+    };
+}
+
 static hps_status draw_request(struct bench_slot *slot)
 {
     HPS_ASSERT(slot->keys != NULL && slot->queries != NULL);
-    struct bench_worker *worker = slot->worker;
-    const struct bench_plan *plan = worker->plan;
-    hps_key *keys = slot->keys;
+    const struct bench_plan *plan = slot->worker->plan;
 
     for (uint64_t t = 0; t < plan->n_tables; t++) {
-        const struct hps_zipf *zipf = &plan->tables[t].zipf;
-        for (uint64_t i = 0; i < plan->n_keys; i++) {
-            uint64_t row = hps_zipf_row(zipf, hps_zipf_rank(zipf, &worker->random));
-            keys[i] = hps_rowgen_key(row, plan->hashed);
-        }
-        slot->queries[t] =
-            (struct hps_client_lookup_query){plan->tables[t].name, keys, plan->n_keys};
-        keys += plan->n_keys;
+        draw_keys(slot, t);
     }
     struct hps_client_lookup lookup = {
         .model = plan->model,
@@ -195,6 +253,7 @@ static hps_status draw_request(struct bench_slot *slot)
         .miss_policy = plan->miss_policy,
         .max_wait_us = plan->max_wait_us,
         .output_type = plan->output_type,
+        .row_layout = plan->concat ? HPS_CLIENT_LOOKUP_CONCAT : 0,
     };
     hps_buf_clear(&slot->request);
     return hps_client_lookup_encode(&lookup, &slot->request);
@@ -324,7 +383,12 @@ static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot
     slot->keys = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->keys));
     slot->queries = hps_calloc(plan->n_tables, sizeof(*slot->queries));
     make_idle(slot);
-    return slot->keys == NULL || slot->queries == NULL ? HPS_NO_MEMORY : HPS_OK;
+    if (plan->weighted) {
+        slot->weights = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->weights));
+    }
+    return slot->keys == NULL || slot->queries == NULL || (plan->weighted && slot->weights == NULL)
+               ? HPS_NO_MEMORY
+               : HPS_OK;
 }
 
 static hps_status worker_open(struct bench_worker *worker)
@@ -372,8 +436,10 @@ static void worker_close(struct bench_worker *worker)
     for (uint64_t i = 0; worker->slots != NULL && i < worker->n_slots; i++) {
         hps_buf_fini(&worker->slots[i].request);
         hps_free(worker->slots[i].keys);
+        hps_free(worker->slots[i].weights);
         hps_free(worker->slots[i].queries);
     }
+    bench_check_free(&worker->check);
     hps_free(worker->slots);
     hps_free(worker->clients);
     hps_loop_free(worker->loop);

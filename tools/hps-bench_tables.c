@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: which tables to ask, and checks of the rows that come back. Tables: main thread; rows:
- * worker threads.
+ * hps-bench: which tables to ask. Main thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,15 +9,11 @@
 #include "base/args.h"
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/rows/rowgen.h"
-#include "client/lookup.h"
 #include "client/message.h"
 #include "hps/v1/admin.pb-c.h"
 #include "tools/hps-bench.h"
 
-enum { TABLES_MAX = 4096, ROW_PIECE = 64, TIMEOUT_US = 10 * 1000 * 1000 };
-
-/* ---- tables ---------------------------------------------------------------------------------- */
+enum { TABLES_MAX = 4096, TIMEOUT_US = 10 * 1000 * 1000 };
 
 /* hps-gen calls table t "feature_<t>"; of others the number is their place in the model. */
 static uint32_t table_number(const char *name, uint32_t place)
@@ -99,10 +94,11 @@ static hps_status take_list(struct bench_plan *plan, const Hps__V1__ListTablesRe
     }
     for (size_t i = 0; i < list->n_tables && status == HPS_OK; i++) {
         const Hps__V1__TableInfo *info = list->tables[i];
+        enum hps_dtype dtype = HPS_DTYPE_FP32;
+        (void)hps_dtype_parse(info->data_type, strlen(info->data_type), &dtype);
         if (names_have(names, info->table)) {
-            status = add_table(
-                plan, info->table, strlen(info->table), (uint32_t)i, info->row_count,
-                strcmp(info->data_type, "fp16") == 0 ? HPS_DTYPE_FP16 : HPS_DTYPE_FP32, err);
+            status = add_table(plan, info->table, strlen(info->table), (uint32_t)i, info->row_count,
+                               dtype, err);
         }
     }
     if (status == HPS_OK && strcmp(names, "all") != 0 && plan->n_tables != names_count(names)) {
@@ -161,77 +157,4 @@ hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64
         names += size + (names[size] == ',');
     }
     return status;
-}
-
-/* ---- rows ------------------------------------------------------------------------------------ */
-
-/* Value i of the row of `key`, as the table's files hold it. */
-static float expected_value(const struct bench_table *table, uint64_t base, uint32_t i)
-{
-    float value = hps_rowgen_value(base, i);
-
-    if (table->dtype != HPS_DTYPE_FP16) {
-        return value;
-    }
-    uint16_t half = hps_rowgen_half(value);
-    struct hps_client_lookup_result one = {.dim = 1, .dtype = HPS_DTYPE_FP16};
-    one.rows = (const uint8_t *)&half;
-    return hps_client_lookup_value(&one, 0, 0);
-}
-
-/* Is the value what the wire's type makes of the expected one? */
-static bool same_value(enum hps_dtype dtype, float expected, float got)
-{
-    if (dtype == HPS_DTYPE_FP32) {
-        return expected == got;
-    }
-    if (dtype == HPS_DTYPE_FP16) {
-        struct hps_client_lookup_result one = {.dim = 1, .dtype = HPS_DTYPE_FP16};
-        uint16_t half = hps_rowgen_half(expected);
-        one.rows = (const uint8_t *)&half;
-        return hps_client_lookup_value(&one, 0, 0) == got;
-    }
-    float difference = expected > got ? expected - got : got - expected;
-    float size = expected < 0 ? -expected : expected;
-    return difference <= size * 0x1p-8F; /* bfloat16 has 8 bits */
-}
-
-static bool row_is_right(const struct bench_plan *plan, const struct bench_table *table,
-                         const struct hps_client_lookup_result *result, uint32_t row, hps_key key)
-{
-    HPS_DEBUG_ASSERT(row < result->row_count);
-    uint64_t base = hps_rowgen_base(plan->data_seed, table->number, key);
-
-    for (uint32_t i = 0; i < result->dim; i++) {
-        if (!same_value(result->dtype, expected_value(table, base, i),
-                        hps_client_lookup_value(result, row, i))) {
-            return false;
-        }
-    }
-    return true;
-}
-
-void bench_verify(struct bench_worker *worker, const struct bench_table *table,
-                  const struct hps_client_lookup_result *result, const hps_key *keys)
-{
-    HPS_ASSERT(result->row_count == 0 || keys != NULL);
-    struct bench_counts *counts = &worker->counts;
-
-    for (uint32_t row = 0; row < result->row_count; row++) {
-        enum hps_key_status status = hps_client_lookup_key_status(result, row);
-        if (status == HPS_KEY_DEFAULTED) {
-            continue; /* promised to be the default row, which is not known here */
-        }
-        counts->n_rows_checked++;
-        if (status == HPS_KEY_FOUND && row_is_right(worker->plan, table, result, row, keys[row])) {
-            continue;
-        }
-        if (counts->n_rows_wrong++ == 0) {
-            (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
-                           "table %s, key %" PRId64 ": %s", table->name, (int64_t)keys[row],
-                           status == HPS_KEY_FOUND
-                               ? "the row is not what hps-gen writes (other --data-seed?)"
-                               : "the key is unknown to the server");
-        }
-    }
 }

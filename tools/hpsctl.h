@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/status.h"
 #include "client/client.h"
+#include "client/lookup.h"
 #include "client/message.h"
 #include "hps/v1/admin.pb-c.h"
 #include "tools/tool.h"
@@ -136,6 +137,36 @@ struct hpsctl_load_files {
 int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
                            struct hpsctl_load_files *out_files);
 void hpsctl_load_files_free(struct hpsctl_load_files *files);
+
+/* ---- keys and rows --------------------------------------------------------------------------- */
+
+struct hpsctl_keys {
+    hps_key *keys;     /* [n_keys] */
+    float *weights;    /* [n_keys] 1, unless one was given */
+    uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]) */
+    size_t n_keys;
+    size_t n_bags; /* 0 for keys alone */
+    bool weighted; /* a weight was given */
+};
+
+/* Read the words from `first` on: each a key, or each a bag, "KEY[:WEIGHT],KEY[:WEIGHT],...".
+ * Returns TOOL_OK, or what to exit with after saying why. */
+int hpsctl_keys_read(const struct hpsctl *ctl, int first, bool bags, struct hpsctl_keys *out_keys);
+void hpsctl_keys_free(struct hpsctl_keys *keys);
+
+struct hpsctl_rows_options {
+    uint64_t n_values; /* of each row to show; 0: all, without a table */
+    bool as_stored;    /* say of which type the rows are */
+};
+
+/* Print the answer to a query that asked for no other table. Returns the exit code. */
+int hpsctl_rows_print(const struct hpsctl *ctl, const struct hps_client_lookup_query *query,
+                      const struct hps_client_lookup_reply *reply,
+                      const struct hps_client_lookup_result *result,
+                      const struct hpsctl_rows_options *options);
+/* The first values of a row, as many as there is room for. */
+void hpsctl_row_text(const struct hps_client_lookup_result *result, uint32_t row, uint64_t n_values,
+                     char *out, size_t size);
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
 

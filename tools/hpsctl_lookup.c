@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/heap.h"
-#include "base/text.h"
 #include "client/lookup.h"
 #include "tools/hpsctl.h"
 
@@ -17,137 +15,40 @@ enum { VALUES_DEFAULT = 6, REQUEST_BYTES_MAX = 32 << 20 };
 static struct {
     int64_t version;
     const char *miss_policy;
+    const char *pooling;
+    const char *output_type;
     uint64_t n_values;
-} lookup_flags = {0, "table", VALUES_DEFAULT};
+} lookup_flags = {
+    .miss_policy = "table",
+    .pooling = "none",
+    .output_type = "fp32",
+    .n_values = VALUES_DEFAULT,
+};
 
 const struct hps_arg hpsctl_lookup_args[] = {
     {"version", 0, HPS_ARG_I64, "N", &lookup_flags.version,
      "ask this version (default: the active one)"},
     {"miss-policy", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_MISS_POLICIES, &lookup_flags.miss_policy,
      "what the server does about misses (default table: as the model is configured)"},
+    {"pooling", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_POOLINGS, &lookup_flags.pooling,
+     "each word is a bag, KEY[:WEIGHT],KEY[:WEIGHT],..., whose rows come as one (default none: "
+     "each "
+     "word is a key); '' is a bag without keys"},
+    {"output-type", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_OUTPUT_TYPES, &lookup_flags.output_type,
+     "type of the values that are sent (default fp32); raw: as they are stored, and of which type "
+     "that is"},
     {"values", 0, HPS_ARG_U64, "N", &lookup_flags.n_values,
      "how many values of each row to show (default 6; 0: all)"},
     HPS_ARGS_END,
 };
 
-static const char *key_status_text(enum hps_key_status status)
+static int show_reply(struct hpsctl *ctl, const struct hps_client_lookup_query *query,
+                      const struct hps_buf *bytes)
 {
-    switch (status) {
-    case HPS_KEY_FOUND:
-        return "found";
-    case HPS_KEY_DEFAULTED:
-        return "defaulted";
-    case HPS_KEY_UNKNOWN:
-        return "unknown";
-    }
-    return "?";
-}
-
-static hps_status row_json(const struct hps_client_lookup_result *result, uint32_t row, int64_t key,
-                           struct hps_buf *buf)
-{
-    hps_status status = hps_buf_printf(buf, "%s{\"key\":%" PRId64 ",\"status\":\"%s\",\"row\":[",
-                                       row == 0 ? "" : ",", key,
-                                       key_status_text(hps_client_lookup_key_status(result, row)));
-
-    for (uint32_t i = 0; i < result->dim && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : hps_buf_append(buf, ",", 1);
-        if (status == HPS_OK) {
-            status = hps_json_float(buf, hps_client_lookup_value(result, row, i));
-        }
-    }
-    return status != HPS_OK ? status : hps_buf_append(buf, "]}", 2);
-}
-
-static int print_json(const struct hps_client_lookup_reply *reply,
-                      const struct hps_client_lookup_result *result, const hps_key *keys)
-{
-    struct hps_buf buf;
-
-    hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
-    hps_status status = hps_buf_append(&buf, "{\"model\":", 9);
-    if (status == HPS_OK) {
-        status = hps_json_text(&buf, reply->model.data, reply->model.size);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(&buf, ",\"version\":%" PRId64 ",\"table\":", reply->version);
-    }
-    if (status == HPS_OK) {
-        status = hps_json_text(&buf, result->table.data, result->table.size);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(&buf, ",\"dim\":%" PRIu32 ",\"rows\":[", result->dim);
-    }
-    for (uint32_t i = 0; i < result->row_count && status == HPS_OK; i++) {
-        status = row_json(result, i, (int64_t)keys[i], &buf);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(&buf, "]}", 2);
-    }
-    return hpsctl_print_buf(&buf, status);
-}
-
-static void row_text(const struct hps_client_lookup_result *result, uint32_t row, char *out,
-                     size_t size)
-{
-    HPS_ASSERT(size > 0);
-    uint64_t n = lookup_flags.n_values == 0 || lookup_flags.n_values > result->dim
-                     ? result->dim
-                     : lookup_flags.n_values;
-    size_t used = 0;
-
-    out[0] = '\0';
-    for (uint32_t i = 0; i < n && used + 1 < size; i++) {
-        int written = snprintf(out + used, size - used, "%s%.6g", i == 0 ? "" : " ",
-                               (double)hps_client_lookup_value(result, row, i));
-        used += written > 0 ? (size_t)written : 0;
-    }
-    if (n < result->dim && used + 4 < size) {
-        (void)snprintf(out + used, size - used, " ...");
-    }
-}
-
-static int print_rows(const struct hps_client_lookup_reply *reply,
-                      const struct hps_client_lookup_result *result, const hps_key *keys)
-{
-    HPS_ASSERT(result->row_count == 0 || keys != NULL);
-    static const char *const columns[] = {">KEY", "STATUS", "ROW", NULL};
-    struct hpsctl_table table;
-    char text[384];
-
-    if (lookup_flags.n_values == 0) { /* rows of any width: no table */
-        for (uint32_t i = 0; i < result->row_count; i++) {
-            printf("%" PRId64 " %s", (int64_t)keys[i],
-                   key_status_text(hps_client_lookup_key_status(result, i)));
-            for (uint32_t v = 0; v < result->dim; v++) {
-                printf(" %.9g", (double)hps_client_lookup_value(result, i, v));
-            }
-            printf("\n");
-        }
-        return TOOL_OK;
-    }
-    hpsctl_table_init(&table, columns);
-    for (uint32_t i = 0; i < result->row_count; i++) {
-        hpsctl_table_cell(&table, "%" PRId64, (int64_t)keys[i]);
-        hpsctl_table_cell(&table, "%s", key_status_text(hps_client_lookup_key_status(result, i)));
-        row_text(result, i, text, sizeof(text));
-        hpsctl_table_cell(&table, "%s", text);
-    }
-    int code = hpsctl_table_print(&table);
-    printf("version %" PRId64 ", dim %" PRIu32 ", %" PRIu32 " unknown, %" PRIu32 " defaulted",
-           reply->version, result->dim, result->unknown_key_count, result->defaulted_key_count);
-    for (uint32_t i = 0; i < result->n_tiers; i++) {
-        const struct hps_client_lookup_text *name = &result->tiers[i].name;
-        (void)hps_text_plain(name->data, name->size, text, sizeof(text));
-        printf(", %" PRIu32 " from %s", result->tiers[i].found_keys, text);
-    }
-    printf("\n");
-    return code;
-}
-
-static int show_reply(struct hpsctl *ctl, const struct hps_buf *bytes, const hps_key *keys,
-                      size_t n_keys)
-{
+    const struct hpsctl_rows_options options = {
+        .n_values = lookup_flags.n_values,
+        .as_stored = strcmp(lookup_flags.output_type, "raw") == 0,
+    };
     struct hps_error err = {0};
     struct hps_client_lookup_reply reply;
     struct hps_client_lookup_result result;
@@ -156,59 +57,80 @@ static int show_reply(struct hpsctl *ctl, const struct hps_buf *bytes, const hps
     if (status == HPS_OK) {
         status = hps_client_lookup_reply_next(&reply, &result, &err);
     }
-    if (status == HPS_OK && result.row_count != n_keys) {
-        status = hps_error_set(&err, HPS_DATA_LOSS, "the server answered %" PRIu32 " of %zu keys",
-                               result.row_count, n_keys);
+    if (status == HPS_OK) {
+        status = hps_client_lookup_check(query, 0, &result, &err);
+    }
+    if (status == HPS_OK && result.row_count != hps_client_lookup_rows(query)) {
+        status = hps_error_set(&err, HPS_DATA_LOSS, "the server answered %" PRIu32 " of %zu rows",
+                               result.row_count, hps_client_lookup_rows(query));
     }
     if (status != HPS_OK) {
         return hpsctl_fail(ctl, &err);
     }
-    int code =
-        hpsctl_json(ctl) ? print_json(&reply, &result, keys) : print_rows(&reply, &result, keys);
-    return code == TOOL_OK && result.unknown_key_count == n_keys ? TOOL_NEGATIVE : code;
+    int code = hpsctl_rows_print(ctl, query, &reply, &result, &options);
+    bool none = query->n_keys > 0 && result.unknown_key_count == query->n_keys;
+    return code == TOOL_OK && none ? TOOL_NEGATIVE : code;
+}
+
+/* Ask for the rows of one query, and show them. */
+static int call(struct hpsctl *ctl, const struct hps_client_lookup_query *query)
+{
+    struct hps_client_lookup lookup = {
+        .model = ctl->words[0],
+        .version = lookup_flags.version,
+        .queries = query,
+        .n_queries = 1,
+    };
+    struct hps_error err = {0};
+    struct hps_buf request, reply;
+    enum hps_dtype output = HPS_DTYPE_FP32;
+
+    /* Each is one of the words, or it was refused. */
+    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, lookup_flags.miss_policy,
+                          &lookup.miss_policy);
+    (void)hps_dtype_parse(lookup_flags.output_type, strlen(lookup_flags.output_type), &output);
+    lookup.output_type = output;
+    hps_buf_init(&request, REQUEST_BYTES_MAX);
+    hps_buf_init(&reply, HPS_CLIENT_REPLY_BYTES_MAX);
+    hps_status status = hps_client_lookup_encode(&lookup, &request);
+    if (status != HPS_OK) {
+        (void)hps_error_set(&err, status, "%zu keys: %s", query->n_keys, hps_status_text(status));
+    } else {
+        status = hps_client_call(ctl->client, HPS_CLIENT_LOOKUP_PATH, request.data, request.size,
+                                 ctl->timeout_us, &reply, &err);
+    }
+    int code = status == HPS_OK ? show_reply(ctl, query, &reply) : hpsctl_fail(ctl, &err);
+    hps_buf_fini(&reply);
+    hps_buf_fini(&request);
+    return code;
 }
 
 int hpsctl_lookup(struct hpsctl *ctl)
 {
     HPS_ASSERT(ctl->n_words >= 3);
-    struct hps_error err = {0};
-    struct hps_buf request, reply;
-    size_t n_keys = (size_t)ctl->n_words - 2;
-    int code = TOOL_USAGE;
-    hps_key *keys = hps_calloc(n_keys, sizeof(*keys));
+    enum hps_pooling pooling = HPS_POOLING_NONE;
+    struct hpsctl_keys keys;
 
-    hps_buf_init(&request, REQUEST_BYTES_MAX);
-    hps_buf_init(&reply, HPS_CLIENT_REPLY_BYTES_MAX);
-    for (size_t i = 0; keys != NULL && i < n_keys; i++) {
-        if (!hpsctl_key_arg(ctl, ctl->words[2 + i], &keys[i])) {
-            goto out;
-        }
-    }
-    code = hpsctl_open(ctl);
+    (void)hps_pooling_parse(lookup_flags.pooling, strlen(lookup_flags.pooling), &pooling);
+    bool pooled = pooling != HPS_POOLING_NONE;
+    int code = hpsctl_keys_read(ctl, 2, pooled, &keys);
     if (code != TOOL_OK) {
-        goto out;
+        return code;
     }
-    struct hps_client_lookup_query query = {ctl->words[1], keys, n_keys};
-    struct hps_client_lookup lookup = {
-        .model = ctl->words[0],
-        .version = lookup_flags.version,
-        .queries = &query,
-        .n_queries = 1,
+    const struct hps_client_lookup_query query = {
+        .table = ctl->words[1],
+        .keys = keys.keys,
+        .n_keys = keys.n_keys,
+        .pooling = pooling,
+        .n_bags = keys.n_bags,
+        .offsets = pooled ? keys.offsets : NULL,
+        .weights = keys.weighted ? keys.weights : NULL,
     };
-    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, lookup_flags.miss_policy,
-                          &lookup.miss_policy); /* one of them, or it was refused */
-    hps_status status = keys == NULL ? HPS_NO_MEMORY : hps_client_lookup_encode(&lookup, &request);
-    if (status != HPS_OK) {
-        (void)hps_error_set(&err, status, "%zu keys: %s", n_keys, hps_status_text(status));
-    } else {
-        status = hps_client_call(ctl->client, HPS_CLIENT_LOOKUP_PATH, request.data, request.size,
-                                 ctl->timeout_us, &reply, &err);
+    code = hpsctl_open(ctl);
+    if (code == TOOL_OK) {
+        code = call(ctl, &query);
     }
-    code = status == HPS_OK ? show_reply(ctl, &reply, keys, n_keys) : hpsctl_fail(ctl, &err);
-out:
-    hps_buf_fini(&reply);
-    hps_buf_fini(&request);
-    hps_free(keys);
+    hpsctl_keys_free(&keys);
     return code;
 }
 
@@ -222,7 +144,7 @@ const struct hps_arg hpsctl_explain_args[] = {
     HPS_ARGS_END,
 };
 
-/* "fp32" and "fp16" as the server names them. */
+/* Dim and type of the table; 0: not known. */
 static uint32_t table_type(struct hpsctl *ctl, int64_t version, enum hps_dtype *out_dtype)
 {
     Hps__V1__ListTablesRequest request = HPS__V1__LIST_TABLES_REQUEST__INIT;
@@ -239,9 +161,7 @@ static uint32_t table_type(struct hpsctl *ctl, int64_t version, enum hps_dtype *
         const Hps__V1__TableInfo *info = list->tables[i];
         if (strcmp(info->table, ctl->words[1]) == 0) {
             dim = info->dim;
-            *out_dtype = strcmp(info->data_type, "fp16") == 0   ? HPS_DTYPE_FP16
-                         : strcmp(info->data_type, "bf16") == 0 ? HPS_DTYPE_BF16
-                                                                : HPS_DTYPE_FP32;
+            (void)hps_dtype_parse(info->data_type, strlen(info->data_type), out_dtype);
         }
     }
     hps_message_free(&list->base);
@@ -266,7 +186,7 @@ static int print_explain(struct hpsctl *ctl, const void *reply)
         text[0] = '\0';
         if (tier->row.len > 0 && tier->row.len == hps_dtype_row_bytes(row.dtype, row.dim)) {
             row.rows = tier->row.data;
-            row_text(&row, 0, text, sizeof(text));
+            hpsctl_row_text(&row, 0, VALUES_DEFAULT, text, sizeof(text));
         }
         hpsctl_table_cell(&table, "%s", text);
         hpsctl_table_cell(&table, "%s", tier->error);

@@ -70,6 +70,49 @@ def test_bench_when_rows_are_right_then_0_and_when_one_is_not_then_5(daemon, wor
     run("hps-bench", *args, "--model", "none", code=1)
 
 
+def test_bench_when_bags_and_matrices_are_right_then_0_and_when_one_is_not_then_5(daemon, work):
+    generate(f"{work}/g", "--tables", 3, "--rows", 1000, "--dim", 8)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", f"{work}/g")
+    args = ["--addr", one.grpc[0], "--admin", one.admin, "-q", "-n", 50, "-k", 100, "--verify", "--model", "m"]
+    for pooling in ("sum", "mean", "sqrtn", "mean_by_count"):
+        result = json.loads(run("hps-bench", *args, "--pooling", pooling, "--bag-keys", 7, "--weighted",
+                                "-o", "json").stdout.splitlines()[-1])
+        assert (result["keys"], result["rows_checked"]) == (50 * 3 * 100, 50 * 3 * 15)
+    run("hps-bench", *args, "--pooling", "sum", "--row-layout", "concat", "--output-type", "fp16", "--stream")
+    run("hps-bench", *args, "--row-layout", "concat", "--stream")
+    run("hps-bench", *args, "--output-type", "raw")
+    for row_dtype in ("fp16", "bf16", "int8_rowwise_f32", "int8_rowwise_f16"):
+        one.load(row_dtype, f"{work}/g", row_dtype=row_dtype)
+        for words in ([], ["--output-type", "raw"], ["--pooling", "sum", "--bag-keys", 7, "--weighted"]):
+            run("hps-bench", *args[:-1], row_dtype, *words)
+    told = run("hps-bench", *args, "--pooling", "mean", "--bag-keys", 9, "--data-seed", 2, code=5).stdout
+    assert "of 9 keys: not what rows that hps-gen writes come to" in told, told
+    for words in (["--bag-keys", 3], ["--weighted"], ["--output-type", "raw", "--pooling", "sum"],
+                  ["--output-type", "raw", "--row-layout", "concat"], ["--pooling", "sum", "--bag-keys", 101]):
+        run("hps-bench", *args, *words, code=2)
+
+
+def test_lookup_when_bags_or_stored_rows_are_asked_then_they_are_shown(daemon, work):
+    generate(f"{work}/g", "--tables", 1, "--rows", 100, "--dim", 4, "--format", "npy", "--dtype", "fp16")
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", f"{work}/g")
+    rows = hpsgen.rows(1, 0, range(100), 4, np.float16).astype(np.float32)
+    asked = ["lookup", "m", "feature_0", "1,2", "7:0.5,-3", "", "--pooling", "sum"]
+    [told] = one.ctl("-o", "json", *asked)
+    assert (told["pooling"], told["data_type"], told["dim"]) == ("sum", "fp32", 4)
+    expected = [rows[1] + rows[2], np.float32(0.5) * rows[7], np.zeros(4)]
+    np.testing.assert_array_equal(np.array([row["row"] for row in told["rows"]], np.float32), np.array(expected))
+    assert told["rows"][1]["keys"] == [{"key": 7, "status": "found", "weight": 0.5},
+                                       {"key": -3, "status": "unknown", "weight": 1}]
+    lines = one.ctl(*asked).splitlines()
+    assert lines[0].split() == ["BAG", "KEYS", "STATUS", "ROW"]
+    assert lines[2].split()[:4] == ["1", "2", "1", "unknown"] and "1 unknown" in lines[-1], lines
+    assert "stored as fp16" in one.ctl("lookup", "m", "feature_0", 1, "--output-type", "raw")
+    assert "weight" in one.ctl("lookup", "m", "feature_0", "1:x", "--pooling", "sum", code=2)
+    assert "1,2" in one.ctl("lookup", "m", "feature_0", "1,2", code=2)
+
+
 def test_bench_when_some_calls_fail_then_1_and_how_many(daemon, work):
     """Room for one reply at a time, and nobody waits for it."""
     generate(f"{work}/g", "--tables", 1, "--rows", 1000, "--dim", 128)

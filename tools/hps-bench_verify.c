@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hps-bench: whether the rows that came back are those of hps-gen, or what bags of them come to.
+ * What is expected is worked out here from base/rows/rowgen.h, in the order and the roundings that
+ * proto/hps/v1/lookup.proto promises. Of tables of FP32 and FP16 every bit is known. Of the others
+ * it is not known by which rule their rows were made so narrow: their values may be off by one step
+ * of the type. Worker threads.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/rows/rowgen.h"
+#include "tools/hps-bench.h"
+
+/* Of values that were rounded to nearest: the largest error of one, as a share of it. */
+#define FP16_ERROR  0x1p-11F
+#define BF16_ERROR  0x1p-8F
+#define FLOAT_ERROR 0x1p-23F
+
+void bench_check_free(struct bench_check *check)
+{
+    hps_free(check->row);
+    hps_free(check->bytes);
+    *check = (struct bench_check){0};
+}
+
+/* Room for rows of `dim`. */
+static bool make_room(struct bench_check *check, uint32_t dim)
+{
+    if (check->dim >= dim && check->row != NULL) {
+        return true;
+    }
+    bench_check_free(check);
+    check->row = hps_calloc((size_t)dim + 1, 4 * sizeof(float));
+    check->bytes = hps_calloc((size_t)dim + 8, sizeof(float));
+    if (check->row == NULL || check->bytes == NULL) {
+        bench_check_free(check);
+        return false;
+    }
+    check->dim = dim;
+    check->expected = check->row + dim;
+    check->tolerance = check->expected + dim;
+    check->got = check->tolerance + dim;
+    return true;
+}
+
+/* What a table whose rows are so holds of a row that hps-gen makes: check->row. Returns how much a
+ * value may differ from that, beside a share of it. */
+static float stored_row(struct bench_check *check, const struct bench_plan *plan,
+                        const struct bench_table *table, enum hps_dtype stored, uint32_t dim,
+                        hps_key key)
+{
+    float lowest = INFINITY;
+    float highest = -INFINITY;
+
+    hps_rowgen_row(plan->data_seed, table->number, key, dim, check->row);
+    if (!hps_dtype_is_int8(stored)) {
+        hps_row_convert(check->bytes, stored, check->row, HPS_DTYPE_FP32, dim);
+        hps_row_convert(check->row, HPS_DTYPE_FP32, check->bytes, stored, dim);
+        return 0;
+    }
+    for (uint32_t i = 0; i < dim; i++) {
+        lowest = fminf(lowest, check->row[i]);
+        highest = fmaxf(highest, check->row[i]);
+    }
+    return (highest - lowest) / 255 + 2 * FP16_ERROR * fmaxf(-lowest, highest);
+}
+
+/* What rounding a value so costs. */
+static float share_of_error(enum hps_dtype dtype)
+{
+    return dtype == HPS_DTYPE_BF16 ? BF16_ERROR : dtype == HPS_DTYPE_FP16 ? FP16_ERROR : 0;
+}
+
+/* What the sum of a bag is divided by. */
+static float divisor(enum hps_pooling pooling, const float *weights, size_t n)
+{
+    float sum = 0;
+    float squares = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        float weight = weights == NULL ? 1 : weights[i];
+        float square = weight * weight;
+        sum += weight;
+        squares += square;
+    }
+    switch (pooling) {
+    case HPS_POOLING_MEAN:
+        return sum;
+    case HPS_POOLING_SQRTN:
+        return sqrtf(squares);
+    case HPS_POOLING_MEAN_BY_COUNT:
+        return (float)n;
+    case HPS_POOLING_NONE:
+    case HPS_POOLING_SUM:
+        break;
+    }
+    return 1;
+}
+
+/* Row `row` of a query: check->expected, and how much each value may differ from it. A key alone is
+ * a bag of one. */
+static void expect(struct bench_check *check, const struct bench_plan *plan,
+                   const struct bench_table *table, enum hps_dtype stored, uint32_t dim,
+                   const struct hps_client_lookup_query *query, size_t row)
+{
+    size_t begin = hps_client_lookup_first_key(query, row);
+    size_t n = hps_client_lookup_first_key(query, row + 1) - begin;
+    const float *weights = query->weights == NULL ? NULL : query->weights + begin;
+    bool exact = stored == HPS_DTYPE_FP32 || stored == HPS_DTYPE_FP16;
+
+    for (uint32_t i = 0; i < dim; i++) {
+        check->expected[i] = 0;
+        check->tolerance[i] = 0;
+    }
+    for (size_t k = 0; k < n; k++) {
+        float weight = weights == NULL ? 1 : weights[k];
+        float step = stored_row(check, plan, table, stored, dim, query->keys[begin + k]);
+        for (uint32_t i = 0; i < dim; i++) {
+            float product = weight * check->row[i];
+            float size = fabsf(product);
+            check->expected[i] += product;
+            if (!exact) { /* and what all of them before it round to */
+                check->tolerance[i] +=
+                    fabsf(weight) * step + size * (share_of_error(stored) + (float)n * FLOAT_ERROR);
+            }
+        }
+    }
+    float by = divisor(query->pooling, weights, n);
+    for (uint32_t i = 0; i < dim; i++) {
+        check->expected[i] = n == 0 || by == 0 ? 0 : check->expected[i] / by;
+        check->tolerance[i] = n == 0 || by == 0 ? 0 : check->tolerance[i] / fabsf(by);
+    }
+}
+
+/* Are the values what their type makes of those that are expected? */
+static bool is_expected(struct bench_check *check, enum hps_dtype answered, uint32_t dim)
+{
+    float share = share_of_error(answered);
+
+    if (!hps_dtype_is_int8(answered)) { /* else the step is in the tolerance */
+        hps_row_convert(check->bytes, answered, check->expected, HPS_DTYPE_FP32, dim);
+        hps_row_convert(check->expected, HPS_DTYPE_FP32, check->bytes, answered, dim);
+    }
+    for (uint32_t i = 0; i < dim; i++) {
+        float off = fabsf(check->got[i] - check->expected[i]);
+        float tolerance = check->tolerance[i];
+        tolerance += tolerance > 0 ? 2 * share * (fabsf(check->expected[i]) + tolerance) : 0;
+        if (!(off <= tolerance)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The worst that is said of the keys of a row. A row with a key that was not waited for has its
+ * default row in it, which is not known here. */
+static enum hps_key_status row_status(const struct hps_client_lookup_query *query, size_t first_row,
+                                      uint32_t i, const struct hps_client_lookup_result *result,
+                                      size_t *out_key)
+{
+    size_t first = hps_client_lookup_first_key(query, first_row);
+    size_t begin = hps_client_lookup_first_key(query, first_row + i);
+    size_t end = hps_client_lookup_first_key(query, first_row + i + 1);
+    enum hps_key_status status = HPS_KEY_FOUND;
+
+    *out_key = begin;
+    for (size_t k = begin; k < end; k++) {
+        enum hps_key_status state = hps_client_lookup_key_status(result, (uint32_t)(k - first));
+        if (state == HPS_KEY_DEFAULTED) {
+            return state;
+        }
+        if (state != HPS_KEY_FOUND && status == HPS_KEY_FOUND) {
+            status = state;
+            *out_key = k;
+        }
+    }
+    return status;
+}
+
+static bool row_is_right(struct bench_worker *worker, const struct bench_table *table,
+                         const struct hps_client_lookup_query *query, size_t row, uint32_t i,
+                         const struct hps_client_lookup_result *result)
+{
+    const struct bench_plan *plan = worker->plan;
+    enum hps_dtype stored = plan->output_type == HPS_DTYPE_RAW ? result->dtype : table->dtype;
+
+    expect(&worker->check, plan, table, stored, result->dim, query, row + i);
+    hps_client_lookup_row(result, i, worker->check.got);
+    return is_expected(&worker->check, result->dtype, result->dim);
+}
+
+/* key: that is unknown, or whose row is wrong; of a bag nothing. */
+static void note_wrong(struct bench_counts *counts, const struct bench_table *table,
+                       const struct hps_client_lookup_query *query, size_t row, size_t key,
+                       bool unknown)
+{
+    size_t n =
+        hps_client_lookup_first_key(query, row + 1) - hps_client_lookup_first_key(query, row);
+
+    if (counts->n_rows_wrong++ > 0) {
+        return;
+    }
+    if (unknown || query->offsets == NULL) {
+        (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
+                       "table %s, key %" PRId64 ": %s", table->name, (int64_t)query->keys[key],
+                       unknown ? "the key is unknown to the server"
+                               : "the row is not what hps-gen writes (other --data-seed?)");
+    } else {
+        (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
+                       "table %s, bag %zu, of %zu keys: not what rows that hps-gen writes come to "
+                       "(other --data-seed?)",
+                       table->name, row, n);
+    }
+}
+
+void bench_verify(struct bench_worker *worker, const struct bench_table *table,
+                  const struct hps_client_lookup_query *query, size_t row,
+                  const struct hps_client_lookup_result *result)
+{
+    struct bench_counts *counts = &worker->counts;
+
+    if (!make_room(&worker->check, result->dim)) {
+        counts->n_rows_wrong += result->row_count;
+        (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
+                       "table %s: no memory to check rows of %" PRIu32 " values", table->name,
+                       result->dim);
+        return;
+    }
+    for (uint32_t i = 0; i < result->row_count; i++) {
+        size_t key;
+        enum hps_key_status status = row_status(query, row, i, result, &key);
+        if (status == HPS_KEY_DEFAULTED) {
+            continue;
+        }
+        counts->n_rows_checked++;
+        if (status != HPS_KEY_FOUND || !row_is_right(worker, table, query, row, i, result)) {
+            note_wrong(counts, table, query, row + i, key, status != HPS_KEY_FOUND);
+        }
+    }
+}

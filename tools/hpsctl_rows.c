@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of an answer as hpsctl shows them: of keys or of bags, as a table, as lines of all values,
+ * or as JSON. One thread.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "tools/hpsctl.h"
+
+enum { ROW_TEXT_BYTES = 384, STATUS_TEXT_BYTES = 64 };
+
+static const char *key_status_text(enum hps_key_status status)
+{
+    switch (status) {
+    case HPS_KEY_FOUND:
+        return "found";
+    case HPS_KEY_DEFAULTED:
+        return "defaulted";
+    case HPS_KEY_UNKNOWN:
+        return "unknown";
+    }
+    return "?";
+}
+
+static bool is_pooled(const struct hps_client_lookup_query *query)
+{
+    return query->offsets != NULL;
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static hps_status key_json(const struct hps_client_lookup_query *query,
+                           const struct hps_client_lookup_result *result, size_t i,
+                           struct hps_buf *buf)
+{
+    enum hps_key_status state = hps_client_lookup_key_status(result, (uint32_t)i);
+
+    return hps_buf_printf(buf, "\"key\":%" PRId64 ",\"status\":\"%s\"", (int64_t)query->keys[i],
+                          key_status_text(state));
+}
+
+/* What stands before the values of a row: a key, or a bag of them. */
+static hps_status subject_json(const struct hps_client_lookup_query *query,
+                               const struct hps_client_lookup_result *result, uint32_t row,
+                               struct hps_buf *buf)
+{
+    size_t begin = hps_client_lookup_first_key(query, row);
+    size_t end = hps_client_lookup_first_key(query, row + (size_t)1);
+
+    if (!is_pooled(query)) {
+        return key_json(query, result, row, buf);
+    }
+    hps_status status = hps_buf_printf(buf, "\"bag\":%" PRIu32 ",\"keys\":[", row);
+    for (size_t i = begin; i < end && status == HPS_OK; i++) {
+        status = hps_buf_printf(buf, "%s{", i == begin ? "" : ",");
+        if (status == HPS_OK) {
+            status = key_json(query, result, i, buf);
+        }
+        if (status == HPS_OK && query->weights != NULL) {
+            status = hps_buf_printf(buf, ",\"weight\":");
+        }
+        if (status == HPS_OK && query->weights != NULL) {
+            status = hps_json_float(buf, query->weights[i]);
+        }
+        if (status == HPS_OK) {
+            status = hps_buf_printf(buf, "}");
+        }
+    }
+    return status != HPS_OK ? status : hps_buf_printf(buf, "]");
+}
+
+static hps_status row_json(const struct hps_client_lookup_query *query,
+                           const struct hps_client_lookup_result *result, uint32_t row,
+                           struct hps_buf *buf)
+{
+    hps_status status = hps_buf_printf(buf, "%s{", row == 0 ? "" : ",");
+
+    if (status == HPS_OK) {
+        status = subject_json(query, result, row, buf);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_printf(buf, ",\"row\":[");
+    }
+    for (uint32_t i = 0; i < result->dim && status == HPS_OK; i++) {
+        status = i == 0 ? HPS_OK : hps_buf_append(buf, ",", 1);
+        if (status == HPS_OK) {
+            status = hps_json_float(buf, hps_client_lookup_value(result, row, i));
+        }
+    }
+    return status != HPS_OK ? status : hps_buf_append(buf, "]}", 2);
+}
+
+static int print_json(const struct hps_client_lookup_query *query,
+                      const struct hps_client_lookup_reply *reply,
+                      const struct hps_client_lookup_result *result)
+{
+    struct hps_buf buf;
+
+    hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
+    hps_status status = hps_buf_append(&buf, "{\"model\":", 9);
+    if (status == HPS_OK) {
+        status = hps_json_text(&buf, reply->model.data, reply->model.size);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_printf(&buf, ",\"version\":%" PRId64 ",\"table\":", reply->version);
+    }
+    if (status == HPS_OK) {
+        status = hps_json_text(&buf, result->table.data, result->table.size);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_printf(
+            &buf, ",\"dim\":%" PRIu32 ",\"data_type\":\"%s\",\"pooling\":\"%s\",\"rows\":[",
+            result->dim, hps_dtype_name(result->dtype),
+            hps_pooling_name(is_pooled(query) ? query->pooling : HPS_POOLING_NONE));
+    }
+    for (uint32_t i = 0; i < result->row_count && status == HPS_OK; i++) {
+        status = row_json(query, result, i, &buf);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_append(&buf, "]}", 2);
+    }
+    return hpsctl_print_buf(&buf, status);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* Of a key its state; of a bag how many of its keys are what, unless all are found. */
+static void status_text(const struct hps_client_lookup_query *query,
+                        const struct hps_client_lookup_result *result, uint32_t row,
+                        char out[STATUS_TEXT_BYTES])
+{
+    size_t begin = hps_client_lookup_first_key(query, row);
+    size_t end = hps_client_lookup_first_key(query, row + (size_t)1);
+    uint32_t n_unknown = 0;
+    uint32_t n_defaulted = 0;
+
+    if (!is_pooled(query)) {
+        (void)snprintf(out, STATUS_TEXT_BYTES, "%s",
+                       key_status_text(hps_client_lookup_key_status(result, row)));
+        return;
+    }
+    for (size_t i = begin; i < end; i++) {
+        enum hps_key_status state = hps_client_lookup_key_status(result, (uint32_t)i);
+        n_unknown += state == HPS_KEY_UNKNOWN ? 1 : 0;
+        n_defaulted += state == HPS_KEY_DEFAULTED ? 1 : 0;
+    }
+    if (n_defaulted > 0) {
+        (void)snprintf(out, STATUS_TEXT_BYTES, "%" PRIu32 " unknown, %" PRIu32 " defaulted",
+                       n_unknown, n_defaulted);
+    } else if (n_unknown > 0) {
+        (void)snprintf(out, STATUS_TEXT_BYTES, "%" PRIu32 " unknown", n_unknown);
+    } else {
+        (void)snprintf(out, STATUS_TEXT_BYTES, "found");
+    }
+}
+
+void hpsctl_row_text(const struct hps_client_lookup_result *result, uint32_t row, uint64_t n_values,
+                     char *out, size_t size)
+{
+    HPS_ASSERT(size > 0);
+    uint64_t n = n_values == 0 || n_values > result->dim ? result->dim : n_values;
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (uint32_t i = 0; i < n && used + 1 < size; i++) {
+        int written = snprintf(out + used, size - used, "%s%.6g", i == 0 ? "" : " ",
+                               (double)hps_client_lookup_value(result, row, i));
+        used += written > 0 ? (size_t)written : 0;
+    }
+    if (n < result->dim && used + 4 < size) {
+        (void)snprintf(out + used, size - used, " ...");
+    }
+}
+
+/* Rows of any width: a line each, no table. */
+static int print_lines(const struct hps_client_lookup_query *query,
+                       const struct hps_client_lookup_result *result)
+{
+    char status[STATUS_TEXT_BYTES];
+
+    for (uint32_t row = 0; row < result->row_count; row++) {
+        status_text(query, result, row, status);
+        if (is_pooled(query)) {
+            printf("bag %" PRIu32 " (%s)", row, status);
+        } else {
+            printf("%" PRId64 " %s", (int64_t)query->keys[row], status);
+        }
+        for (uint32_t i = 0; i < result->dim; i++) {
+            printf(" %.9g", (double)hps_client_lookup_value(result, row, i));
+        }
+        printf("\n");
+    }
+    return TOOL_OK;
+}
+
+static void print_counts(const struct hps_client_lookup_reply *reply,
+                         const struct hps_client_lookup_result *result, bool as_stored)
+{
+    char name[HPS_TEXT_GROWTH * 32 + 1];
+
+    printf("version %" PRId64 ", dim %" PRIu32 ", %" PRIu32 " unknown, %" PRIu32 " defaulted",
+           reply->version, result->dim, result->unknown_key_count, result->defaulted_key_count);
+    for (uint32_t i = 0; i < result->n_tiers; i++) {
+        const struct hps_client_lookup_text *tier = &result->tiers[i].name;
+        (void)hps_text_plain(tier->data, tier->size < 32 ? tier->size : 32, name, sizeof(name));
+        printf(", %" PRIu32 " from %s", result->tiers[i].found_keys, name);
+    }
+    if (as_stored) {
+        printf(", stored as %s%s", hps_dtype_name(result->dtype),
+               hps_dtype_is_int8(result->dtype) ? " (shown: u8 * scale + bias)" : "");
+    }
+    printf("\n");
+}
+
+static int print_table(const struct hps_client_lookup_query *query,
+                       const struct hps_client_lookup_result *result, uint64_t n_values)
+{
+    static const char *const key_columns[] = {">KEY", "STATUS", "ROW", NULL};
+    static const char *const bag_columns[] = {">BAG", ">KEYS", "STATUS", "ROW", NULL};
+    bool pooled = is_pooled(query);
+    struct hpsctl_table table;
+    char text[ROW_TEXT_BYTES];
+    char status[STATUS_TEXT_BYTES];
+
+    hpsctl_table_init(&table, pooled ? bag_columns : key_columns);
+    for (uint32_t row = 0; row < result->row_count; row++) {
+        if (pooled) {
+            hpsctl_table_cell(&table, "%" PRIu32, row);
+            hpsctl_table_cell(&table, "%" PRIu32, query->offsets[row + 1] - query->offsets[row]);
+        } else {
+            hpsctl_table_cell(&table, "%" PRId64, (int64_t)query->keys[row]);
+        }
+        status_text(query, result, row, status);
+        hpsctl_table_cell(&table, "%s", status);
+        hpsctl_row_text(result, row, n_values, text, sizeof(text));
+        hpsctl_table_cell(&table, "%s", text);
+    }
+    return hpsctl_table_print(&table);
+}
+
+int hpsctl_rows_print(const struct hpsctl *ctl, const struct hps_client_lookup_query *query,
+                      const struct hps_client_lookup_reply *reply,
+                      const struct hps_client_lookup_result *result,
+                      const struct hpsctl_rows_options *options)
+{
+    if (hpsctl_json(ctl)) {
+        return print_json(query, reply, result);
+    }
+    if (options->n_values == 0) {
+        return print_lines(query, result);
+    }
+    int code = print_table(query, result, options->n_values);
+    print_counts(reply, result, options->as_stored);
+    return code;
+}
