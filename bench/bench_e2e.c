@@ -4,7 +4,7 @@
  * socket, 1 to 100,000 keys a call. Two daemons take turns, one that answers from the host map and
  * one that has RocksDB alone; each with one call under way for latencies, with four for throughput.
  * And the cold ones: RocksDB with nothing of it in memory, and a host map that was just restarted.
- * Keys are uniform: every row counts the same. Main thread.
+ * Keys are uniform: every row counts the same. Bags are in bench_e2e_pooled.c. Main thread.
  */
 #include "bench/bench_e2e.h"
 
@@ -124,7 +124,7 @@ static void start_call(struct call *call)
 {
     static const struct hps_grpc_client_events events = {on_message, on_done};
     struct load *load = call->load;
-    struct hps_client_lookup_query query = {NULL, load->keys, load->n_keys};
+    struct hps_client_lookup_query query = {.keys = load->keys, .n_keys = load->n_keys};
     struct hps_client_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
 
     for (uint32_t i = 0; i < load->n_keys; i++) {
@@ -344,5 +344,5 @@ hps_status bench_e2e(struct hps_error *err)
     for (unsigned t = 0; t < N_TIERS; t++) {
         e2e_hpsd_remove(&hpsds[t]);
     }
-    return status;
+    return status == HPS_OK ? bench_e2e_pooled(err) : status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What bench_e2e.c, bench_kafka.c and bench_failover.c measure: an hpsd of this build with one
+ * What bench_e2e*.c, bench_kafka.c and bench_failover.c measure: an hpsd of this build with one
  * generated table, in a directory and a process of its own, reached by a Unix socket. Main thread.
  */
 #ifndef HPS_BENCH_BENCH_E2E_H
@@ -38,5 +38,8 @@ void e2e_hpsd_warm(const struct e2e_hpsd *hpsd);
 /* Bytes that it has read from disk; 0 where the kernel does not say. */
 double e2e_hpsd_disk_bytes(const struct e2e_hpsd *hpsd);
 void e2e_hpsd_remove(struct e2e_hpsd *hpsd); /* stops it, if it runs */
+
+/* The cases of bench_e2e that ask for bags (bench_e2e_pooled.c). */
+hps_status bench_e2e_pooled(struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

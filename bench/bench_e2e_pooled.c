@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bags over gRPC: what the rows of a batch cost both ends when each comes by itself, and when the
+ * server adds those of each bag. An hpsd answers from its host map, over a Unix socket; calls of
+ * the two kinds take turns and ask for the same keys. Main thread.
+ */
+#include <stdio.h>
+#include <time.h>
+
+#include "base/heap.h"
+#include "bench/bench.h"
+#include "bench/bench_e2e.h"
+#include "client/lookup.h"
+#include "client/zipf.h"
+
+enum {
+    ROUNDS = 5,
+    CALLS = 4, /* of each kind in a round */
+    N_TABLES = 26,
+    N_BAGS = 128, /* of each table */
+    BAG_KEYS = 32,
+    N_KEYS = N_BAGS * BAG_KEYS,
+    N_ROWS = 1 << 20, /* 512 MiB */
+    DIM = 128,
+    REQUEST_BYTES_MAX = 4 << 20
+};
+
+/* What one call of a kind took, of CPU, in us. */
+struct cost {
+    double client_us[ROUNDS];
+    double server_us[ROUNDS];
+};
+
+struct load {
+    struct e2e_hpsd *hpsd;
+    struct hps_random random;
+    struct hps_zipf zipf;
+    hps_key *keys;                  /* [N_TABLES][N_KEYS] */
+    uint32_t offsets[N_BAGS + 1];   /* of every table */
+    struct hps_buf requests[CALLS]; /* of the kind that is called */
+    struct hps_client_lookup_query queries[N_TABLES];
+    bool pooled;
+};
+
+/* The one table is asked 26 times, as so many tables would be. */
+static hps_status draw_request(struct load *load, struct hps_buf *request)
+{
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        hps_key *keys = load->keys + (size_t)t * N_KEYS;
+        for (uint32_t i = 0; i < N_KEYS; i++) {
+            keys[i] = hps_zipf_row(&load->zipf, hps_zipf_rank(&load->zipf, &load->random));
+        }
+        load->queries[t] =
+            (struct hps_client_lookup_query){.table = "feature_0", .keys = keys, .n_keys = N_KEYS};
+        if (load->pooled) {
+            load->queries[t].pooling = HPS_POOLING_SUM;
+            load->queries[t].n_bags = N_BAGS;
+            load->queries[t].offsets = load->offsets;
+        }
+    }
+    const struct hps_client_lookup lookup = {
+        .model = "m", .queries = load->queries, .n_queries = N_TABLES};
+    hps_buf_clear(request);
+    return hps_client_lookup_encode(&lookup, request);
+}
+
+/* Every row that was asked for is there. */
+static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct hps_error *err)
+{
+    const struct load *load = ctx;
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
+    hps_status status = hps_client_lookup_reply_open(data, size, &reply, err);
+
+    for (uint32_t t = 0; t < N_TABLES && status == HPS_OK; t++) {
+        status = hps_client_lookup_reply_next(&reply, &result, err);
+        if (status == HPS_OK) {
+            status = hps_client_lookup_check(&load->queries[t], 0, &result, err);
+        }
+        if (status == HPS_OK && (result.row_count != hps_client_lookup_rows(&load->queries[t]) ||
+                                 result.unknown_key_count > 0)) {
+            status = hps_error_set(err, HPS_DATA_LOSS, "an answer without the rows of all keys");
+        }
+    }
+    return status;
+}
+
+/* CPU time of the server's process. */
+static hps_status server_us(const struct load *load, double *out_us, struct hps_error *err)
+{
+    clockid_t clock;
+
+    if (clock_getcpuclockid(load->hpsd->child.pid, &clock) != 0) {
+        return hps_error_set(err, HPS_INTERNAL, "hpsd has no clock");
+    }
+    *out_us = (double)bench_clock_ns(clock) / 1e3;
+    return HPS_OK;
+}
+
+/* The calls of one kind of a round. */
+static hps_status run_round(struct load *load, bool pooled, uint64_t seed, double *out_client_us,
+                            double *out_server_us, struct hps_error *err)
+{
+    double before_us = 0, after_us = 0;
+    hps_status status = HPS_OK;
+
+    load->pooled = pooled;
+    load->random.state = seed; /* both kinds ask for the same keys */
+    for (unsigned i = 0; i < CALLS && status == HPS_OK; i++) {
+        status = draw_request(load, &load->requests[i]);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "a request: %s", hps_status_text(status));
+    }
+    status = server_us(load, &before_us, err);
+    uint64_t begin_ns = bench_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    for (unsigned i = 0; i < CALLS && status == HPS_OK; i++) {
+        status =
+            hps_client_stream(load->hpsd->client, HPS_CLIENT_LOOKUP_PATH, load->requests[i].data,
+                              load->requests[i].size, 0, on_reply, load, NULL, err);
+    }
+    uint64_t end_ns = bench_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    if (status == HPS_OK) {
+        status = server_us(load, &after_us, err);
+    }
+    *out_client_us = (double)(end_ns - begin_ns) / 1e3 / CALLS;
+    *out_server_us = (after_us - before_us) / CALLS;
+    return status;
+}
+
+static void report(const char *keys_are, struct cost *plain, struct cost *pooled, double target)
+{
+    double ratios[ROUNDS];
+    char name[64];
+
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        ratios[i] = (plain->client_us[i] + plain->server_us[i]) /
+                    (pooled->client_us[i] + pooled->server_us[i]);
+    }
+    (void)snprintf(name, sizeof(name), "%d x %d bags of %d, %s", N_TABLES, N_BAGS, BAG_KEYS,
+                   keys_are);
+    bench_report(name, "unpooled/pooled, CPU", bench_median(ratios, ROUNDS), "ratio",
+                 BENCH_AT_LEAST, target);
+    bench_report(name, "unpooled, server", bench_median(plain->server_us, ROUNDS), "us",
+                 BENCH_NO_TARGET, 0);
+    bench_report(name, "unpooled, client", bench_median(plain->client_us, ROUNDS), "us",
+                 BENCH_NO_TARGET, 0);
+    bench_report(name, "pooled, server", bench_median(pooled->server_us, ROUNDS), "us",
+                 BENCH_NO_TARGET, 0);
+    bench_report(name, "pooled, client", bench_median(pooled->client_us, ROUNDS), "us",
+                 BENCH_NO_TARGET, 0);
+}
+
+static hps_status run_keys(struct load *load, const char *keys_are, double alpha, double target,
+                           struct hps_error *err)
+{
+    struct cost plain, pooled;
+    double ignored;
+    hps_status status = HPS_OK;
+
+    hps_zipf_init(&load->zipf, N_ROWS, alpha, 0);
+    for (int warm = 0; warm < 2 && status == HPS_OK; warm++) {
+        status = run_round(load, warm == 1, 1, &ignored, &ignored, err);
+    }
+    for (unsigned i = 0; i < ROUNDS && status == HPS_OK; i++) {
+        status = run_round(load, false, i, &plain.client_us[i], &plain.server_us[i], err);
+        if (status == HPS_OK) {
+            status = run_round(load, true, i, &pooled.client_us[i], &pooled.server_us[i], err);
+        }
+    }
+    if (status == HPS_OK) {
+        report(keys_are, &plain, &pooled, target);
+    }
+    return status;
+}
+
+hps_status bench_e2e_pooled(struct hps_error *err)
+{
+    struct e2e_hpsd hpsd = {.with_host_map = true, .n_rows = N_ROWS, .dim = DIM};
+    struct load *load = hps_calloc(1, sizeof(*load));
+    hps_status status =
+        load == NULL ? hps_error_set(err, HPS_NO_MEMORY, "no memory") : e2e_hpsd_make(&hpsd, err);
+
+    if (status == HPS_OK) {
+        status = e2e_hpsd_start(&hpsd, err);
+    }
+    if (status == HPS_OK) {
+        load->hpsd = &hpsd;
+        load->keys = hps_calloc((size_t)N_TABLES * N_KEYS, sizeof(*load->keys));
+        for (unsigned i = 0; i < CALLS; i++) {
+            hps_buf_init(&load->requests[i], REQUEST_BYTES_MAX);
+        }
+        for (uint32_t i = 0; i <= N_BAGS; i++) {
+            load->offsets[i] = i * BAG_KEYS;
+        }
+        status = load->keys == NULL ? hps_error_set(err, HPS_NO_MEMORY, "no memory for keys")
+                                    : run_keys(load, "uniform", 0, 3, err);
+    }
+    if (status == HPS_OK) {
+        status = run_keys(load, "Zipf 0.99", 0.99, 4, err);
+    }
+    if (load != NULL) {
+        for (unsigned i = 0; i < CALLS; i++) {
+            hps_buf_fini(&load->requests[i]);
+        }
+        hps_free(load->keys);
+    }
+    hps_free(load);
+    e2e_hpsd_remove(&hpsd);
+    return status;
+}
