@@ -52,7 +52,8 @@ build() {
 sanitize() {
     local said status found
     said=$(compute-sanitizer --tool "$1" --error-exitcode 9 "$gpu_build/gpu_checks" \
-        widths_when_gathered widths_when_mapped crowded_sets changes_in_order 2>&1)
+        widths_when_gathered widths_when_mapped crowded_sets changes_in_order bags_of_all_sizes \
+        2>&1)
     status=$?
     tail -n 40 <<<"$said"
     found=$(sed -nE 's/.*ERROR SUMMARY: ([0-9]+) error.*/\1/p' <<<"$said")
