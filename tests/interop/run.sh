@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# gRPC's interoperability cases (Java) and smoke tests of Python and Node against our gRPC server.
+# gRPC's interoperability cases (Java) and smoke tests of Python and Node against our gRPC server; pooled look-ups of
+# hpsd against PyTorch's.
 # usage: run.sh BUILD-DIR   (built libraries in it; clients are fetched into BUILD-DIR/interop)
 set -euo pipefail
 
@@ -29,6 +30,7 @@ for program in java mvn node npm protoc protoc-c gcc; do
 done
 [[ -f $protos/grpc/testing/test.proto ]] || die "$protos is missing (package grpc-proto)"
 "$python" -c 'import grpc' || die "$python has no grpc (package python3-grpcio)"
+"$python" -c 'import torch' || die "$python has no torch (package python3-torch)"
 
 server_build() {
     mkdir -p "$out/proto"
@@ -108,5 +110,7 @@ NODE_PATH=$out/node/node_modules timeout 120 node "$here/smoke.js" "$address" "$
 tally node "$out/node.log"
 
 server_stop
+HPS_BIN_DIR=$build/bin PYTHONPATH=$root/tests/e2e timeout 300 "$python" "$here/bags.py" >"$out/bags.log" 2>&1 || true
+tally bags "$out/bags.log"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))
