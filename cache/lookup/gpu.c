@@ -71,7 +71,7 @@ static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lo
 
 static bool any_first(const struct hps_lookup *lookup)
 {
-    uint32_t i = 0;
+    uint32_t i = lookup->version->gpu == NULL ? lookup->n_parts : 0;
 
     while (i < lookup->n_parts && !wants_gpu_first(lookup, &lookup->parts[i])) {
         i++;
@@ -376,7 +376,7 @@ void lookup_gpu_take(struct hps_lookup *lookup)
 
 void lookup_gpu_offer(struct hps_lookup *lookup)
 {
-    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+    for (uint32_t i = 0; lookup->version->gpu != NULL && i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
         const struct hps_tier_report *report = &part->walk.reports[HPS_TIER_GPU];
         if (part->finished || report->status != HPS_OK || !lookup_gpu_caches(lookup, part)) {

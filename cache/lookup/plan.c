@@ -53,14 +53,12 @@ static hps_status size_part(struct hps_lookup_part *part, struct hps_error *err)
 {
     const struct hps_table *table = part->table;
     uint64_t row_bytes = hps_dtype_row_bytes(part->out_dtype, table->dim);
+    uint64_t wider = row_bytes > table->row_bytes ? row_bytes : table->row_bytes; /* gathered */
+    uint32_t n = part->n_rows > part->n_keys ? part->n_rows : part->n_keys;
 
-    if (row_bytes > UINT32_MAX || row_bytes * part->n_rows > UINT64_MAX / 4) {
+    if (wider > UINT32_MAX || wider * n > UINT64_MAX / 4) {
         return hps_error_set(err, HPS_RANGE, "table '%s': %u rows of %" PRIu64 " bytes",
-                             table->name, part->n_rows, row_bytes);
-    }
-    if ((uint64_t)table->row_bytes * part->n_keys > UINT64_MAX / 4) { /* if they are gathered */
-        return hps_error_set(err, HPS_RANGE, "table '%s': %u rows of %u bytes", table->name,
-                             part->n_keys, table->row_bytes);
+                             table->name, n, wider);
     }
     part->row_bytes = (uint32_t)row_bytes;
     part->rows_bytes = row_bytes * part->n_rows;
@@ -248,9 +246,10 @@ void hps_lookup_release(struct hps_lookup *lookup)
 uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup)
 {
     bool gathers = lookup->n_shaped > 0 && has_unshaping_tier(lookup, false);
+    bool any = gathers || lookup->n_pooled > 0 || lookup->version->gpu != NULL;
     uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+    for (uint32_t i = 0; any && i < lookup->n_parts; i++) {
         const struct hps_lookup_part *part = &lookup->parts[i];
         bool gathered = part->form == HPS_PART_POOLED || (part->form == HPS_PART_SHAPED && gathers);
         bytes += gathered ? lookup_gathered_bytes(part) : 0;

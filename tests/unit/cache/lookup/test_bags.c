@@ -15,8 +15,9 @@
 #include "base/clock.h"
 #include "tests/lib/forms_fixture.h"
 #include "tests/lib/gpu_fixture.h"
+#include "tests/lib/work.h"
 
-enum { N_DRAWS = 60, GIVE_UP_US = 60 * 1000 * 1000, ODD = 0xA5 };
+enum { N_DRAWS = HPS_TEST_WORK(60), GIVE_UP_US = 60 * 1000 * 1000, ODD = 0xA5 };
 
 struct bags_test {
     struct forms_fixture fx;
@@ -408,6 +409,35 @@ static hps_key key_in(struct bags_test *t, enum place place, uint32_t i)
     }
 }
 
+static void test_counts_when_a_bag_is_whole_in_memory_then_its_keys_as_sent_are_hits(void **state)
+{
+    static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
+    struct bags_test *t = open_test(tiers, 2);
+    hps_key a = key_in(t, IN_MEMORY, 0);
+    hps_key b = key_in(t, IN_MEMORY, 1);
+    hps_key below = key_in(t, BELOW, 0);
+    const hps_key keys[] = {a, b, a, /**/ a, a, a, /**/ b, below, b, /**/ a, below, b};
+    (void)state;
+    set_bags(t, keys, 12, 3);
+    begin(t);
+    assert_int_equal(run(t), HPS_OK);
+    const struct hps_lookup_part *part = &t->lookup.parts[0];
+    check_rows(t, part);
+    check_counts(t, part);
+    assert_int_equal(part->n_whole_bags, 2);
+    assert_int_equal(part->hits_tier, HPS_TIER_HOST);
+    assert_int_equal(part->hits[0], 0x3f);
+    assert_int_equal(part->n_unique, 6 + 3); /* a, b and the one below, of the last two bags */
+    assert_int_equal(part->walk.reports[HPS_TIER_HOST].n_asked, 6 + 3);
+    assert_int_equal(part->walk.reports[HPS_TIER_HOST].n_found, 6 + 2);
+    assert_int_equal(part->walk.reports[HPS_TIER_ROCKSDB].n_found, 1);
+    assert_int_equal(hps_walk_found_begin(&part->walk, HPS_TIER_HOST), 1);
+    assert_int_equal(hps_walk_found_n(&part->walk, HPS_TIER_HOST), 2);
+    assert_null(part->key_status);
+    end(t);
+    close_test(t);
+}
+
 static void test_counts_when_all_bags_are_empty_then_zeros(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_FAKE_HOST, FORMS_DISK};
@@ -661,6 +691,7 @@ int main(void)
         cmocka_unit_test(test_forms_when_a_gpu_above_host_map_above_a_store_then_right),
         cmocka_unit_test(test_large_bags_when_helpers_take_pieces_then_the_same_bits),
         cmocka_unit_test(test_large_bags_when_a_plain_memory_tier_then_helpers_add_them),
+        cmocka_unit_test(test_counts_when_a_bag_is_whole_in_memory_then_its_keys_as_sent_are_hits),
         cmocka_unit_test(test_counts_when_all_bags_are_empty_then_zeros),
         cmocka_unit_test(test_unknown_key_when_it_is_an_error_then_its_bag_is_one),
         cmocka_unit_test(test_memory_only_when_a_key_is_below_then_its_default_row_is_added),

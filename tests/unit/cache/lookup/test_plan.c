@@ -123,6 +123,9 @@ static void test_scratch_when_a_store_lies_below_then_rows_that_change_are_charg
     struct hps_lookup lookup = lookup_of(fx, 2, 64, HPS_POOLING_NONE);
     plan(&lookup);
     assert_int_equal(hps_lookup_scratch_bytes(&lookup), 64 * 7 * 2); /* not those of the fp32 */
+    fx->version.n_tiers = 1;
+    assert_int_equal(hps_lookup_scratch_bytes(&lookup), 0);
+    fx->version.n_tiers = 2;
 }
 
 static void test_plan_when_there_is_nothing_then_nothing_is_taken(void **state)
