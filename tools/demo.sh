@@ -301,7 +301,7 @@ demo, dtypes = sys.argv[1], sys.argv[2:]
 print(f"{'rows':<18}{'bytes/row: host':>16}{'rocksdb':>9}{'keys/s':>12}{'largest error':>15}{'mean':>10}")
 for version, dtype in enumerate(dtypes, 1):
     with open(f"{demo}/{dtype}.load", encoding="utf-8") as f:
-        made = json.loads(f.read().splitlines()[-1]).get("conversions", [{}])[0]
+        made = (json.loads(f.read().splitlines()[-1]).get("conversions") or [{}])[0]
     with open(f"{demo}/{dtype}.bench", encoding="utf-8") as f:
         keys_per_s = json.load(f)["keys_per_s"]
     with open(f"{demo}/{dtype}.metrics", encoding="utf-8") as f:

@@ -100,6 +100,12 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
  * there, and mark it complete. Used after a restart, while the version already serves. */
 hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_version *version,
                                 const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
+/* Bytes that a row takes in the host map, about: where it lies, and 24 of the index. */
+static inline uint64_t hps_load_host_row_bytes(uint32_t row_bytes)
+{
+    uint64_t step = row_bytes < 256 ? 4 : 16;
+    return (row_bytes + step - 1) / step * step + 24;
+}
 /* What the host map needs for all rows of these tables, or as many as it takes of each. */
 uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_table *tables,
                              uint32_t n_tables);

@@ -138,8 +138,8 @@ uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_ta
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_tables; i++) {
-        uint64_t row = ((uint64_t)tables[i].row_bytes + 15) / 16 * 16;
-        bytes += (tables[i].n_rows - rows_dropped(env, &tables[i])) * (row + 24) + 4096;
+        uint64_t row = hps_load_host_row_bytes(tables[i].row_bytes);
+        bytes += (tables[i].n_rows - rows_dropped(env, &tables[i])) * row + 4096;
     }
     return bytes;
 }

@@ -15,6 +15,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "cache/version/tier.h"
+#include "server/load/loader.h"
 #include "server/load/warmup_internal.h"
 
 enum { RECORD_KEY_BYTES_MAX = 192 };
@@ -124,7 +125,7 @@ static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_ver
     double share = n_rows_all > 0 ? (double)table->n_rows / (double)n_rows_all : 0;
     uint64_t n_places = warmup->options.hot_bytes_max / HPS_HOT_KEY_BYTES;
     uint64_t n = (uint64_t)((double)n_places * share);
-    uint64_t useful = warmup->options.host_bytes_max / warmup_host_row_bytes(table);
+    uint64_t useful = warmup->options.host_bytes_max / hps_load_host_row_bytes(table->row_bytes);
     useful = useful < table->n_rows && version->gpu == NULL ? useful : table->n_rows;
     useful += useful / 2;
     n = n < useful ? n : useful;

@@ -53,10 +53,4 @@ struct warm_model *warmup_model(struct hps_warmup *warmup, const char *name, boo
 /* The table of this name, which has `size` bytes. Lock held. NULL: not there. */
 struct warm_table *warmup_table(const struct warm_model *model, const char *name, size_t size);
 
-/* Bytes that a row takes in the host map, about. */
-static inline uint64_t warmup_host_row_bytes(const struct hps_table *table)
-{
-    return ((uint64_t)table->row_bytes + 15) / 16 * 16 + 24;
-}
-
 #endif

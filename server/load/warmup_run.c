@@ -11,6 +11,7 @@
 #include "base/heap.h"
 #include "cache/gpu/tier.h"
 #include "cache/lookup/tiers.h"
+#include "server/load/loader.h"
 #include "server/load/warmup_internal.h"
 
 enum { PAUSE_US_MAX = 50 * 1000 };
@@ -195,7 +196,7 @@ static bool settle_gpu(const struct run *run, struct queue *queue)
 static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t room_bytes)
 {
     HPS_ASSERT(queue->at <= queue_end(queue)); /* there already, if settle_gpu has cut it short */
-    uint64_t n_room = room_bytes / warmup_host_row_bytes(queue->table);
+    uint64_t n_room = room_bytes / hps_load_host_row_bytes(queue->table->row_bytes);
     uint32_t n = warmup_batch_keys(queue->table);
     if (queue->at < queue->n_host && n_room == 0) {
         end_host(run, queue);
