@@ -264,9 +264,9 @@ PYTHON
 stop
 
 dtypes=(fp32 fp16 bf16 int8_rowwise_f32 int8_rowwise_f16)
-# A version of each type from the same files, each asked for its rows as float32.
+# A version of each type from the same files, each asked for its rows as float32, and as they are stored.
 narrow() {
-    local dtype
+    local dtype output
     "$bin/hps-gen" --tables 1 --rows 200000 --dim 128 --format npy --out "$demo/narrow" >"$demo/gen.log" 2>&1
     "$python" - "$demo" <<'PYTHON'
 import json
@@ -287,8 +287,10 @@ PYTHON
     start narrow
     for dtype in "${dtypes[@]}"; do
         "$bin/hpsctl" -o json load narrow --from "$demo/narrow" --row-dtype "$dtype" --activate >"$demo/$dtype.load"
-        "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model narrow --keys 4096 --duration 1 --quiet -o json \
-            >"$demo/$dtype.bench"
+        for output in fp32 raw; do
+            "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model narrow --keys 4096 --duration 1 --quiet -o json \
+                --output-type "$output" >"$demo/$dtype.$output"
+        done
         scrape >"$demo/$dtype.metrics"
     done
     stop
@@ -298,12 +300,14 @@ import re
 import sys
 
 demo, dtypes = sys.argv[1], sys.argv[2:]
-print(f"{'rows':<18}{'bytes/row: host':>16}{'rocksdb':>9}{'keys/s':>12}{'largest error':>15}{'mean':>10}")
+print(f"{'rows':<18}{'bytes/row: host':>16}{'rocksdb':>9}{'keys/s: float32':>17}{'stored':>12}{'largest error':>15}{'mean':>10}")
 for version, dtype in enumerate(dtypes, 1):
     with open(f"{demo}/{dtype}.load", encoding="utf-8") as f:
         made = (json.loads(f.read().splitlines()[-1]).get("conversions") or [{}])[0]
-    with open(f"{demo}/{dtype}.bench", encoding="utf-8") as f:
-        keys_per_s = json.load(f)["keys_per_s"]
+    speeds = []
+    for output in ("fp32", "raw"):
+        with open(f"{demo}/{dtype}.{output}", encoding="utf-8") as f:
+            speeds.append(json.load(f)["keys_per_s"])
     with open(f"{demo}/{dtype}.metrics", encoding="utf-8") as f:
         metrics = f.read()
 
@@ -311,9 +315,9 @@ for version, dtype in enumerate(dtypes, 1):
         labels = f'model="narrow",version="{version}",tier="{tier}"'
         return float(re.search(rf"^hpsd_{name}{{{labels}}} (\S+)$", metrics, re.MULTILINE)[1])
     sizes = [of("tier_used_bytes", tier) / of("tier_rows", tier) for tier in ("host", "rocksdb")]
-    print(f"{dtype:<18}{sizes[0]:>16.0f}{sizes[1]:>9.0f}{keys_per_s:>12,.0f}{made.get('error_max', 0):>15.2g}"
+    print(f"{dtype:<18}{sizes[0]:>16.0f}{sizes[1]:>9.0f}{speeds[0]:>17,.0f}{speeds[1]:>12,.0f}{made.get('error_max', 0):>15.2g}"
           f"{made.get('error_mean', 0):>10.2g}")
-print("200,000 rows of 128 values between -1 and 1. All are answered as float32; versions of each type stand side by side.")
+print("200,000 rows of 128 values between -1 and 1, each type a version beside the others. Answered as float32, or as they are stored.")
 PYTHON
 }
 step "6. One table, its rows as each type: the same files of float32, loaded with --row-dtype"
