@@ -437,7 +437,7 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
     ticket->work_bytes = work_bytes;
     if (reply_bytes > admission->options.reply_bytes_max) {
         status = hps_error_set(err, HPS_RANGE,
-                               "the reply and the rows that are gathered for it would have %" PRIu64
+                               "the reply and the rows that are added for it would have %" PRIu64
                                " bytes, limit is %" PRIu64 " (reply_bytes_max); ask for fewer keys",
                                reply_bytes, admission->options.reply_bytes_max);
     } else if (may_enter(admission, ticket, &passes)) {

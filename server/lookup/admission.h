@@ -52,7 +52,7 @@ struct hps_admission *hps_admission_new(const struct hps_admission_options *opti
 /* No ticket may be held or waiting. NULL is legal. */
 void hps_admission_free(struct hps_admission *admission);
 
-/* Ask for room for a reply of `reply_bytes`, rows that are gathered for it included, and
+/* Ask for room for a reply of `reply_bytes`, rows that are added for it included, and
  * `work_bytes` more to make it, of which what came with the request. out_held: there was;
  * otherwise on_granted follows, maybe before this returns, unless the wait is cancelled. A lone
  * reply is let in whatever bytes_max is. While several clients wait, those that hold a share

@@ -50,20 +50,6 @@ static void fail(struct request *request)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Rows that are read to be added, and are more than what they come to. */
-static uint64_t pooled_bytes(const struct hps_lookup *lookup)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < lookup->n_parts; i++) {
-        const struct hps_lookup_part *part = &lookup->parts[i];
-        if (part->pooling != HPS_POOLING_NONE) {
-            bytes += (uint64_t)part->n_keys * part->table->row_bytes;
-        }
-    }
-    return bytes;
-}
-
 /* The memory tiers of a small look-up take no longer than handing it over does. */
 static bool is_small(const struct request *request)
 {
@@ -72,7 +58,7 @@ static bool is_small(const struct request *request)
 
     return lookup->n_keys <= limits->inline_keys_max &&
            lookup->rows_bytes <= limits->inline_bytes_max &&
-           pooled_bytes(lookup) <= limits->inline_bytes_max;
+           request_pooled_bytes(lookup) <= limits->inline_bytes_max;
 }
 
 static enum hps_outcome do_here(struct request *request)

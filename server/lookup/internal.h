@@ -60,7 +60,7 @@ struct hps_account; /* server/access/account.h */
 /* The room for the reply among all replies. */
 struct request_room {
     struct hps_admission_ticket ticket;
-    uint64_t reply_bytes; /* of the reply, and of the rows that are gathered for it */
+    uint64_t reply_bytes; /* of the reply, and of the rows that are added for it */
     uint64_t work_bytes;  /* of what else it takes */
     uint64_t wait_us_max;
     uint64_t late_us;            /* when the wait among all is over */
@@ -194,6 +194,8 @@ void request_discharge_quota(struct request *request); /* if anything is charged
 /* Ask for room for the reply of a look-up that is prepared, first beside those of its connection,
  * then beside all. It is started then, at once or later; or rejected. */
 void request_ask_room(struct request *request);
+/* Bytes of the rows that the look-up adds. */
+uint64_t request_pooled_bytes(const struct hps_lookup *lookup);
 /* PHASE_CONN, and its connection has room: it counts against it now. */
 void request_room_charged(struct request *request);
 /* PHASE_CONN, and its timer is over. */

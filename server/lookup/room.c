@@ -66,15 +66,29 @@ static uint64_t arena_bytes(const struct hps_lookup *lookup)
     return bytes;
 }
 
-/* Rows that are gathered to be added or converted may be far more than the answer that they come
- * to: what a reply may have at most holds for both together. */
+uint64_t request_pooled_bytes(const struct hps_lookup *lookup)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        const struct hps_lookup_part *part = &lookup->parts[i];
+        if (part->pooling != HPS_POOLING_NONE) {
+            bytes += (uint64_t)part->n_keys * part->table->row_bytes;
+        }
+    }
+    return bytes;
+}
+
+/* Rows that are added may be far more than what they come to: what a reply may have at most holds
+ * for both together. */
 static void measure(const struct hps_lookup *lookup, struct request_room *room)
 {
-    uint64_t gathered = hps_lookup_scratch_bytes(lookup);
+    uint64_t pooled = request_pooled_bytes(lookup);
     uint64_t n_tries = lookup->unit ? HPS_LOOKUP_TRIES_MAX : 1;
+    uint64_t work = n_tries * (arena_bytes(lookup) + hps_lookup_scratch_bytes(lookup));
 
-    room->reply_bytes = hps_encode_size_max(lookup) + gathered;
-    room->work_bytes = n_tries * arena_bytes(lookup) + (n_tries - 1) * gathered;
+    room->reply_bytes = hps_encode_size_max(lookup) + pooled;
+    room->work_bytes = work > pooled ? work - pooled : 0;
 }
 
 /* Wait on, in PHASE_ROOM, until it is time to look at readers again, or late. */

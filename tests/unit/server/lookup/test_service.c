@@ -530,7 +530,7 @@ static void test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_do
     }
     start(t, 0, LOOKUP, "m", "t0", 1000);
     assert_int_equal(t->calls[0].code, 8);
-    assert_non_null(strstr(t->calls[0].text, "rows that are gathered"));
+    assert_non_null(strstr(t->calls[0].text, "rows that are added"));
     assert_non_null(strstr(t->calls[0].text, "limit is 15000 (reply_bytes_max)"));
     start(t, 1, LOOKUP, "m", "t0", 500);
     assert_in_range(t->calls[1].charged, 500 * (16 + 50 + 1), 500 * 70 + 3000);
