@@ -45,16 +45,24 @@ static inline uint8_t *out_at(const struct hps_host_lookup *lookup, uint32_t slo
     return lookup->out.rows + slot * lookup->out.stride;
 }
 
+static inline void hit_note(enum hps_host_note note, struct hps_host_place place,
+                            struct hps_host_block *block, uint32_t i)
+{
+    if (note == HPS_HOST_NOTE_TOUCH) {
+        hps_host_touch(place);
+        return;
+    }
+    block->buckets[i] = place.bucket;
+    block->places[i] = (uint8_t)place.slot;
+}
+
 static inline __attribute__((always_inline)) void block_hit(const struct hps_host_lookup *lookup,
                                                             struct hps_host_place place,
                                                             struct hps_host_block *block,
                                                             uint32_t i)
 {
-    if (lookup->note == HPS_HOST_NOTE_TOUCH) {
-        hps_host_touch(place);
-    } else if (lookup->note == HPS_HOST_NOTE_PLACE) {
-        block->buckets[i] = place.bucket;
-        block->places[i] = (uint8_t)place.slot;
+    if (lookup->note != HPS_HOST_NOTE_NOTHING) {
+        hit_note(lookup->note, place, block, i);
     }
     block->rows[i] = row_at(lookup, place);
 }
@@ -69,77 +77,99 @@ struct aim {
     uint64_t seed;
     struct hps_host_bucket *array;
     uint64_t n_homes;
-    bool growing;
 };
 
-static inline struct aim block_aim(const struct hps_host_lookup *lookup,
-                                   const struct hps_host_block *block)
-{
-    return (struct aim){.seed = lookup->index->seed,
-                        .array = block->now->array,
-                        .n_homes = block->now->n_homes,
-                        .growing =
-                            atomic_load_explicit(&block->now->from, memory_order_acquire) != NULL};
-}
-
 static inline __attribute__((always_inline)) void key_aim(const struct aim *aim, hps_key key,
-                                                          struct hps_host_block *block, uint32_t i)
+                                                          struct hps_host_block *block, uint32_t i,
+                                                          bool growing)
 {
     uint64_t hash = hps_host_hash(aim->seed, key);
-    struct hps_host_bucket *bucket = &aim->array[hps_host_home(hash, aim->n_homes)];
-    if (aim->growing) {
-        bucket = hps_host_aim(block->now, hash);
-    }
+    struct hps_host_bucket *bucket =
+        growing ? hps_host_aim(block->now, hash) : &aim->array[hps_host_home(hash, aim->n_homes)];
     bucket_fetch(bucket);
     block->buckets[i] = bucket;
 }
 
-/* Keys that may lie behind their home buckets: by now the next buckets have arrived, too. */
-static void block_probe_later(const struct hps_host_lookup *lookup, const hps_key *keys,
-                              struct hps_host_block *block, const uint8_t *later, uint32_t n)
+/* Keys that are not in the buckets they were aimed at. */
+struct missed {
+    uint32_t n;
+    uint32_t n_later; /* of those: that may lie behind them */
+    uint8_t later[HPS_HOST_BLOCK_KEYS];
+};
+
+static inline __attribute__((always_inline)) void key_probe(const struct hps_host_lookup *lookup,
+                                                            hps_key key,
+                                                            struct hps_host_block *block,
+                                                            uint32_t i, struct missed *missed,
+                                                            match_fn match)
 {
-    for (uint32_t l = 0; l < n; l++) {
-        uint32_t i = later[l];
+    struct hps_host_bucket *bucket = block->buckets[i];
+    uint32_t state = hps_host_state(bucket);
+    uint32_t found = match(bucket, key) & state & HPS_HOST_LIVE_ALL;
+    if (found != 0) {
+        struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(found)};
+        block_hit(lookup, place, block, i);
+        return;
+    }
+    block->rows[i] = NULL;
+    missed->n++;
+    if (hps_host_passed(state)) {
+        bucket_fetch(bucket + 1);
+        missed->later[missed->n_later++] = (uint8_t)i;
+    }
+}
+
+/* By now the next buckets have arrived, too. */
+static void block_probe_later(const struct hps_host_lookup *lookup, const hps_key *keys,
+                              struct hps_host_block *block, struct missed *missed)
+{
+    for (uint32_t l = 0; l < missed->n_later; l++) {
+        uint32_t i = missed->later[l];
         struct hps_host_place place = hps_host_probe(block->buckets[i] + 1, keys[i]);
         if (place.bucket != NULL) {
             block_hit(lookup, place, block, i);
-            block->n_found++;
+            missed->n--;
         }
     }
 }
 
-static inline __attribute__((always_inline)) void block_probe(const struct hps_host_lookup *given,
+static inline __attribute__((always_inline)) void keys_probe(const struct hps_host_lookup *given,
+                                                             const hps_key *keys,
+                                                             struct hps_host_block *block,
+                                                             struct missed *missed, match_fn match,
+                                                             bool growing)
+{
+    const struct hps_host_lookup lookup = *given; /* in registers, whatever is written below */
+    const struct aim aim = {given->index->seed, block->now->array, block->now->n_homes};
+    uint32_t n = block->n;
+    uint32_t i = 0;
+    for (; i < n && i < AHEAD; i++) {
+        key_aim(&aim, keys[i], block, i, growing);
+    }
+    for (i = 0; i + AHEAD < n; i++) {
+        key_aim(&aim, keys[i + AHEAD], block, i + AHEAD, growing);
+        key_probe(&lookup, keys[i], block, i, missed, match);
+    }
+    for (; i < n; i++) {
+        key_probe(&lookup, keys[i], block, i, missed, match);
+    }
+}
+
+static inline __attribute__((always_inline)) void block_probe(const struct hps_host_lookup *lookup,
                                                               const hps_key *keys,
                                                               struct hps_host_block *block,
                                                               match_fn match)
 {
-    const struct hps_host_lookup lookup = *given; /* in registers, whatever is written below */
-    const struct aim aim = block_aim(given, block);
-    uint8_t later[HPS_HOST_BLOCK_KEYS];
-    uint32_t n_later = 0, n_found = 0;
-    uint32_t n = block->n;
-    for (uint32_t i = 0; i < n && i < AHEAD; i++) {
-        key_aim(&aim, keys[i], block, i);
+    struct missed missed;
+    missed.n = 0;
+    missed.n_later = 0;
+    if (atomic_load_explicit(&block->now->from, memory_order_acquire) == NULL) {
+        keys_probe(lookup, keys, block, &missed, match, false);
+    } else {
+        keys_probe(lookup, keys, block, &missed, match, true);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) {
-            key_aim(&aim, keys[i + AHEAD], block, i + AHEAD);
-        }
-        struct hps_host_bucket *bucket = block->buckets[i];
-        uint32_t state = hps_host_state(bucket);
-        uint32_t found = match(bucket, keys[i]) & state & HPS_HOST_LIVE_ALL;
-        block->rows[i] = NULL;
-        if (found != 0) {
-            struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(found)};
-            block_hit(&lookup, place, block, i);
-            n_found++;
-        } else if (hps_host_passed(state)) {
-            bucket_fetch(bucket + 1);
-            later[n_later++] = (uint8_t)i;
-        }
-    }
-    block->n_found = n_found;
-    block_probe_later(given, keys, block, later, n_later);
+    block_probe_later(lookup, keys, block, &missed);
+    block->n_found = block->n - missed.n;
 }
 
 /* The usual case: all keys were found, and none behind them is missing. */
@@ -189,6 +219,30 @@ static inline __attribute__((always_inline)) void block_copy(const struct hps_ho
         block_copy_all(&lookup, batch, block, copy);
     } else {
         block_copy_found(&lookup, batch, block, copy);
+    }
+}
+
+/* Rows of whole lines, which begin where one does. Of the usual widths nothing is left of the loops
+ * over lines: what counts is that few instructions lie between two fetches. */
+static inline __attribute__((always_inline)) void block_copy_lines(
+    const struct hps_host_lookup *given, struct hps_batch *batch,
+    const struct hps_host_block *block, copy_fn copy)
+{
+    struct hps_host_lookup lookup = *given;
+    switch (lookup.row_bytes / LINE_BYTES) {
+#define LINES(n)                                   \
+    case n:                                        \
+        lookup.row_bytes = (n)*LINE_BYTES;         \
+        lookup.fetch_bytes = ((n)-1) * LINE_BYTES; \
+        block_copy(&lookup, batch, block, copy);   \
+        break;
+        LINES(1)
+        LINES(2)
+        LINES(4)
+        LINES(8)
+#undef LINES
+    default:
+        block_copy(&lookup, batch, block, copy);
     }
 }
 
@@ -273,7 +327,8 @@ AVX2 static inline void line_avx2(uint8_t *to, const uint8_t *from)
 AVX2 static inline void copy_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
                                   const uint8_t *from)
 {
-    for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
+    HPS_HOST_UNROLL for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES)
+    {
         line_avx2(to + at, from + at);
     }
 }
@@ -323,7 +378,7 @@ AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batc
     } else if (lookup->out.stream) {
         block_copy(lookup, batch, block, stream_avx2);
     } else if (lookup->row_bytes % LINE_BYTES == 0) {
-        block_copy(lookup, batch, block, copy_avx2);
+        block_copy_lines(lookup, batch, block, copy_avx2);
     } else if (lookup->row_bytes >= 32) {
         block_copy(lookup, batch, block, copy_odd_avx2);
     } else {
@@ -333,6 +388,9 @@ AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batc
 
 /* ---- AVX-512 --------------------------------------------------------------------------------- */
 
+/* For copies alone: a bucket as one vector is compared no faster than as one of four keys and one
+ * more (docs/performance.md). */
+
 #define AVX512 __attribute__((target("avx512f,avx2,bmi")))
 
 static bool runs_avx512(void)
@@ -340,17 +398,11 @@ static bool runs_avx512(void)
     return __builtin_cpu_supports("avx512f") && runs_avx2();
 }
 
-/* The whole bucket in one load; the last three lanes are rows and state. */
-AVX512 static inline uint32_t match_avx512(const struct hps_host_bucket *bucket, hps_key key)
-{
-    __m512i line = _mm512_load_si512((const void *)bucket);
-    return _mm512_mask_cmpeq_epi64_mask(HPS_HOST_LIVE_ALL, line, _mm512_set1_epi64((long long)key));
-}
-
 AVX512 static inline void copy_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
                                       const uint8_t *from)
 {
-    for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
+    HPS_HOST_UNROLL for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES)
+    {
         _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
     }
 }
@@ -375,19 +427,13 @@ AVX512 static inline void stream_avx512(const struct hps_host_lookup *lookup, ui
     }
 }
 
-AVX512 static void avx512_probe(const struct hps_host_lookup *lookup, const hps_key *keys,
-                                struct hps_host_block *block)
-{
-    block_probe(lookup, keys, block, match_avx512);
-}
-
 AVX512 static void avx512_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                                const struct hps_host_block *block)
 {
     if (lookup->out.convert == NULL && lookup->out.stream) {
         block_copy(lookup, batch, block, stream_avx512);
     } else if (lookup->out.convert == NULL && lookup->row_bytes % LINE_BYTES == 0) {
-        block_copy(lookup, batch, block, copy_avx512);
+        block_copy_lines(lookup, batch, block, copy_avx512);
     } else if (lookup->out.convert == NULL && lookup->row_bytes > LINE_BYTES) {
         block_copy(lookup, batch, block, copy_odd_avx512);
     } else {
@@ -399,7 +445,7 @@ AVX512 static void avx512_copy(const struct hps_host_lookup *lookup, struct hps_
 
 static const struct hps_host_kernel kernels[] = {
 #ifdef HOST_VECTORS
-    {"avx512", runs_avx512, avx512_probe, avx512_copy},
+    {"avx512", runs_avx512, avx2_probe, avx512_copy},
     {"avx2", runs_avx2, avx2_probe, avx2_copy},
 #endif
     {"scalar", runs_everywhere, scalar_probe, scalar_copy},

@@ -82,12 +82,20 @@ const struct hps_host_kernel *hps_host_kernel(void);
 void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
                       struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
+/* Loops over the lines of a row, where their number is a constant. */
+#ifdef __clang__
+#define HPS_HOST_UNROLL _Pragma("unroll")
+#else
+#define HPS_HOST_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 /* Fetch a row that will be read soon. To L2: there are more misses to be had at once there than in
  * L1. */
 static inline __attribute__((always_inline)) void hps_host_row_fetch(
     const struct hps_host_lookup *lookup, const uint8_t *row)
 {
-    for (uint32_t at = 0; at < lookup->fetch_bytes; at += HPS_HOST_LINE_BYTES) {
+    HPS_HOST_UNROLL for (uint32_t at = 0; at < lookup->fetch_bytes; at += HPS_HOST_LINE_BYTES)
+    {
         __builtin_prefetch(row + at, 0, 2);
     }
     __builtin_prefetch(row + lookup->row_bytes - 1, 0, 2);
