@@ -40,6 +40,8 @@ void bench_bind(unsigned cpu);
 hps_status bench_grpc(struct hps_error *err);
 hps_status bench_switch(struct hps_error *err);
 hps_status bench_host_map(struct hps_error *err);
+hps_status bench_bytes(struct hps_error *err);
+hps_status bench_writes(struct hps_error *err);
 hps_status bench_rocksdb(struct hps_error *err);
 hps_status bench_update(struct hps_error *err);
 hps_status bench_eviction(struct hps_error *err);

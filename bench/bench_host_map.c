@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups in the host map against what the memory allows: gathering rows whose places are known,
- * plus touching one index line per key. One thread, batches of 1,024 random keys; its CPU time, as
- * none of the three waits.
+ * Look-ups in the host map against what the memory allows: gathering rows whose places are known
+ * (by memcpy or past the cache, whichever is faster; and in vectors, without a target), plus
+ * touching one index line per key. One thread, batches of 1,024 random keys; its CPU time, as none
+ * of them waits.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,20 +11,13 @@
 #include "backends/host/map.h"
 #include "backends/store_limits.h"
 #include "base/arena.h"
-#include "base/block.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "bench/bench.h"
+#include "bench/ceiling.h"
 #include "client/zipf.h"
 
-enum {
-    BATCH = 1024,
-    ROUNDS = 5,
-    AHEAD = 48, /* rows between prefetch and use */
-    LINE = 64,
-    PIECE = 4096,
-    STREAM_BYTES_MIN = 256, /* rows from here on are written past the cache */
-};
+enum { BATCH = BENCH_CEILING_KEYS_MAX, ROUNDS = 5, PIECE = 4096 };
 #define ROUND_NS UINT64_C(300000000)
 
 struct work {
@@ -31,18 +25,21 @@ struct work {
     struct hps_space *space;
     struct hps_table table;
     struct hps_arena *arena;
-    struct hps_block_pool *pool; /* its blocks are in 2 MB pages, like the map's */
-    struct hps_block *rows_block, *lines_block;
-    uint8_t *rows;  /* [n][row_bytes], for the ceiling */
-    uint8_t *lines; /* [n_lines][LINE] */
-    uint64_t n_lines;
+    struct bench_ceiling ceiling;
     uint8_t *out;
+    uint8_t *streamed; /* where rows go past the cache: what they throw out of it is not `out` */
     hps_key keys[BATCH];
     uint32_t slots[BATCH];
     uint64_t places[BATCH];
     struct hps_random random;
     struct hps_zipf zipf;
-    uint64_t sink;
+};
+
+/* Nanoseconds per key. */
+struct spent {
+    double gather[3]; /* by enum bench_copy */
+    double index;
+    double lookup;
 };
 
 static hps_key key_of(uint64_t row)
@@ -63,20 +60,13 @@ static hps_status fill(struct work *work, struct hps_error *err)
         uint32_t count = n - row < PIECE ? (uint32_t)(n - row) : PIECE;
         for (uint32_t i = 0; i < count; i++) {
             keys[i] = key_of(row + i);
-            memset(work->rows + (row + i) * row_bytes, (int)((row + i) & 0xff), row_bytes);
+            memset(work->ceiling.rows + (row + i) * row_bytes, (int)((row + i) & 0xff), row_bytes);
         }
-        status =
-            ops->put(work->space, &call, &work->table, keys, work->rows + row * row_bytes, count);
+        status = ops->put(work->space, &call, &work->table, keys,
+                          work->ceiling.rows + row * row_bytes, count);
     }
     return status == HPS_OK ? HPS_OK
                             : hps_error_set(err, status, "fill: %s", hps_status_text(status));
-}
-
-static void prefetch_row(const uint8_t *row, uint32_t bytes)
-{
-    for (uint32_t at = 0; at < bytes; at += LINE) {
-        __builtin_prefetch(row + at, 0, 2);
-    }
 }
 
 static void draw(struct work *work)
@@ -85,54 +75,6 @@ static void draw(struct work *work)
         work->places[i] = hps_zipf_row(&work->zipf, hps_zipf_rank(&work->zipf, &work->random));
         work->keys[i] = key_of(work->places[i]);
         work->slots[i] = i;
-    }
-}
-
-/* The fastest way known to write a row that is not read again here. */
-static void copy_row(uint8_t *to, const uint8_t *from, uint32_t bytes)
-{
-#ifdef __SSE2__
-    typedef long long vector __attribute__((vector_size(16)));
-    if (bytes >= STREAM_BYTES_MIN) {
-        for (uint32_t at = 0; at < bytes; at += (uint32_t)sizeof(vector)) {
-            __builtin_ia32_movntdq((vector *)(void *)(to + at),
-                                   *(const vector *)(const void *)(from + at));
-        }
-        return;
-    }
-#endif
-    memcpy(to, from, bytes);
-}
-
-static void gather(struct work *work)
-{
-    uint32_t bytes = work->table.row_bytes;
-
-    for (unsigned i = 0; i < BATCH + AHEAD; i++) {
-        if (i < BATCH) {
-            prefetch_row(work->rows + work->places[i] * bytes, bytes);
-        }
-        if (i >= AHEAD) {
-            copy_row(work->out + (size_t)(i - AHEAD) * bytes,
-                     work->rows + work->places[i - AHEAD] * bytes, bytes);
-        }
-    }
-}
-
-static void touch_index(struct work *work)
-{
-    uint64_t lines[BATCH];
-
-    for (unsigned i = 0; i < BATCH; i++) {
-        lines[i] = (uint64_t)(((unsigned __int128)hps_mix64(work->keys[i]) * work->n_lines) >> 64);
-    }
-    for (unsigned i = 0; i < BATCH + AHEAD; i++) {
-        if (i < BATCH) {
-            __builtin_prefetch(work->lines + lines[i] * LINE, 0, 2);
-        }
-        if (i >= AHEAD) {
-            work->sink += work->lines[lines[i - AHEAD] * LINE];
-        }
     }
 }
 
@@ -152,58 +94,73 @@ static uint64_t cpu_ns(void)
     return bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
-/* Nanoseconds per key of each of the three, interleaved batch by batch. */
-static hps_status round_of(struct work *work, double *out_gather, double *out_index,
-                           double *out_lookup)
+/* Each step with keys of its own, so that nothing is warm from the one before; the steps take turns
+ * batch by batch. */
+static hps_status round_of(struct work *work, struct spent *out_spent)
 {
-    uint64_t spent[3] = {0, 0, 0};
+    enum { INDEX = 3, LOOKUP, STEPS };
+    uint64_t spent[STEPS] = {0};
     uint64_t n_batches = 0;
     uint64_t end_ns = bench_now_ns() + ROUND_NS;
+    hps_status status = HPS_OK;
 
     do {
-        draw(work);
-        uint64_t t0 = cpu_ns();
-        gather(work);
-        uint64_t t1 = cpu_ns();
-        draw(work); /* other keys, so that nothing is warm from the step before */
-        uint64_t t2 = cpu_ns();
-        touch_index(work);
-        uint64_t t3 = cpu_ns();
-        draw(work);
-        uint64_t t4 = cpu_ns();
-        hps_status status = look_up(work);
-        uint64_t t5 = cpu_ns();
-        if (status != HPS_OK) {
-            return status;
+        for (unsigned step = 0; step < STEPS && status == HPS_OK; step++) {
+            draw(work);
+            uint64_t begin_ns = cpu_ns();
+            if (step < INDEX) {
+                bench_ceiling_gather(&work->ceiling, work->table.row_bytes, work->places, BATCH,
+                                     step == BENCH_COPY_STREAM ? work->streamed : work->out,
+                                     (enum bench_copy)step);
+            } else if (step == INDEX) {
+                bench_ceiling_touch(&work->ceiling, work->keys, BATCH);
+            } else {
+                status = look_up(work);
+            }
+            spent[step] += cpu_ns() - begin_ns;
         }
-        spent[0] += t1 - t0;
-        spent[1] += t3 - t2;
-        spent[2] += t5 - t4;
         n_batches++;
-    } while (bench_now_ns() < end_ns);
+    } while (status == HPS_OK && bench_now_ns() < end_ns);
     double keys = (double)n_batches * BATCH;
-    *out_gather = (double)spent[0] / keys;
-    *out_index = (double)spent[1] / keys;
-    *out_lookup = (double)spent[2] / keys;
-    return HPS_OK;
+    for (unsigned step = 0; step < INDEX; step++) {
+        out_spent->gather[step] = (double)spent[step] / keys;
+    }
+    out_spent->index = (double)spent[INDEX] / keys;
+    out_spent->lookup = (double)spent[LOOKUP] / keys;
+    return status;
 }
 
 static hps_status measure(struct work *work, const char *name, double target, struct hps_error *err)
 {
-    double gather_ns[ROUNDS], index_ns[ROUNDS], lookup_ns[ROUNDS], ratio[ROUNDS];
+    static const char *const gathers[] = {"gather", "gather in vectors", "gather past the cache"};
+    double gather_ns[3][ROUNDS], index_ns[ROUNDS], lookup_ns[ROUNDS], ratio[ROUNDS],
+        in_vectors[ROUNDS];
 
     for (int i = 0; i < ROUNDS; i++) {
-        hps_status status = round_of(work, &gather_ns[i], &index_ns[i], &lookup_ns[i]);
+        struct spent spent;
+        hps_status status = round_of(work, &spent);
         if (status != HPS_OK) {
             return hps_error_set(err, status, "%s: %s", name, hps_status_text(status));
         }
-        ratio[i] = (gather_ns[i] + index_ns[i]) / lookup_ns[i];
+        double plain = spent.gather[BENCH_COPY_PLAIN], streamed = spent.gather[BENCH_COPY_STREAM];
+        for (unsigned how = 0; how < 3; how++) {
+            gather_ns[how][i] = spent.gather[how];
+        }
+        index_ns[i] = spent.index;
+        lookup_ns[i] = spent.lookup;
+        ratio[i] = ((plain < streamed ? plain : streamed) + spent.index) / spent.lookup;
+        in_vectors[i] = (spent.gather[BENCH_COPY_VECTORS] + spent.index) / spent.lookup;
     }
-    bench_report(name, "gather", bench_median(gather_ns, ROUNDS), "ns/key", BENCH_NO_TARGET, 0);
+    for (unsigned how = 0; how < 3; how++) {
+        bench_report(name, gathers[how], bench_median(gather_ns[how], ROUNDS), "ns/key",
+                     BENCH_NO_TARGET, 0);
+    }
     bench_report(name, "index", bench_median(index_ns, ROUNDS), "ns/key", BENCH_NO_TARGET, 0);
     bench_report(name, "lookup", bench_median(lookup_ns, ROUNDS), "ns/key", BENCH_NO_TARGET, 0);
     bench_report(name, "(gather+index)/lookup", bench_median(ratio, ROUNDS), "ratio",
                  BENCH_AT_LEAST, target);
+    bench_report(name, "(in vectors+index)/lookup", bench_median(in_vectors, ROUNDS), "ratio",
+                 BENCH_NO_TARGET, 0);
     return HPS_OK;
 }
 
@@ -219,22 +176,17 @@ static hps_status run_dim(uint32_t dim, uint64_t n_rows, double target, struct h
     }
     work->table = (struct hps_table){"t", 0, dim, dim * 4, HPS_DTYPE_FP32, n_rows, zeros};
     work->random.state = 1;
-    work->n_lines = n_rows / 4;
     work->arena = hps_arena_new(1 << 20, 16 << 20);
-    work->pool = hps_block_pool_new(0);
     work->out = hps_alloc_aligned(64, (size_t)BATCH * work->table.row_bytes);
-    if (work->pool != NULL) {
-        work->rows_block = hps_block_new(work->pool, n_rows * work->table.row_bytes);
-        work->lines_block = hps_block_new(work->pool, work->n_lines * LINE);
-    }
-    if (work->arena == NULL || work->rows_block == NULL || work->lines_block == NULL ||
-        work->out == NULL) {
-        (void)hps_error_set(err, status, "no memory for %llu rows", (unsigned long long)n_rows);
+    work->streamed = hps_alloc_aligned(64, (size_t)BATCH * work->table.row_bytes);
+    if (work->arena == NULL || work->out == NULL || work->streamed == NULL) {
+        (void)hps_error_set(err, status, "no memory");
         goto out;
     }
-    work->rows = work->rows_block->data;
-    work->lines = work->lines_block->data;
-    memset(work->lines, 1, work->n_lines * LINE);
+    status = bench_ceiling_open(&work->ceiling, n_rows * work->table.row_bytes, n_rows, err);
+    if (status != HPS_OK) {
+        goto out;
+    }
     struct hps_space_id id = {"m", 1, &work->table, 1, 0};
     status = hps_host_map_open(UINT64_C(8) << 30, &work->store, err);
     if (status == HPS_OK) {
@@ -260,11 +212,8 @@ out:
         work->store->ops->close(work->store);
     }
     hps_free_aligned(work->out);
-    hps_block_unref(work->lines_block);
-    hps_block_unref(work->rows_block);
-    if (work->pool != NULL) {
-        hps_block_pool_free(work->pool);
-    }
+    hps_free_aligned(work->streamed);
+    bench_ceiling_close(&work->ceiling);
     hps_arena_free(work->arena);
     hps_free(work);
     return status;

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What fewer bytes are worth in the host map: rows of FP16 and INT8 looked up as they are and as
+ * FP32, beside rows of FP32 and beside what the memory allows for rows of each width (ceiling.h);
+ * sums of 32 rows beside look-ups of the same number of keys, and beside torch.nn.EmbeddingBag,
+ * which is given row numbers; rows per byte. One thread; its CPU time. All take turns, a batch of
+ * 1,024 keys each, every batch with keys of its own.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/host/map.h"
+#include "backends/store_limits.h"
+#include "backends/store_pool.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "bench/bench.h"
+#include "bench/ceiling.h"
+#include "bench/embedding_bag.h"
+#include "client/zipf.h"
+
+enum {
+    BATCH = BENCH_CEILING_KEYS_MAX,
+    BAG_KEYS = 32,
+    N_BAGS = BATCH / BAG_KEYS,
+    ROUNDS = 5,
+    PIECE = 1024,
+    DIM_MAX = 128,
+};
+#define ROUND_NS  UINT64_C(500000000)
+#define MAP_BYTES (UINT64_C(8) << 30)
+
+/* How rows are stored; FP32 is what the others are compared with. */
+enum kind { FP32, FP16, INT8, KINDS };
+static const enum hps_dtype dtypes[KINDS] = {HPS_DTYPE_FP32, HPS_DTYPE_FP16,
+                                             HPS_DTYPE_INT8_ROWWISE_F32};
+static const char *const names[KINDS] = {"fp32", "fp16", "int8"};
+
+/* What is timed, of each kind of rows. */
+enum step { GATHER, STREAM, RAW, TO_FP32, SUM, MEAN, STEPS };
+
+struct times {
+    double ns[KINDS][STEPS]; /* per key */
+    double index_ns;
+    double torch_sum_ns, torch_mean_ns; /* 0: there is none */
+};
+
+struct work {
+    struct hps_store *store;
+    struct hps_space *spaces[KINDS];
+    struct hps_table tables[KINDS];
+    struct bench_ceiling ceiling;
+    struct bench_bags torch;
+    uint8_t *out;
+    uint8_t *streamed; /* where rows go past the cache: what they throw out of it is not `out` */
+    uint32_t offsets[N_BAGS + 1];
+    hps_key keys[BATCH];
+    uint32_t slots[BATCH];
+    uint64_t places[BATCH];
+    struct hps_random random;
+    struct hps_zipf zipf;
+};
+
+static hps_key key_of(uint64_t row)
+{
+    return hps_mix64(row + 1);
+}
+
+static void draw(struct work *work)
+{
+    for (unsigned i = 0; i < BATCH; i++) {
+        work->places[i] = hps_zipf_row(&work->zipf, hps_zipf_rank(&work->zipf, &work->random));
+        work->keys[i] = key_of(work->places[i]);
+        work->slots[i] = i;
+    }
+}
+
+/* ---- what is timed --------------------------------------------------------------------------- */
+
+static hps_status look_up(struct work *work, enum kind kind, enum hps_dtype output)
+{
+    const struct hps_table *table = &work->tables[kind];
+    struct hps_call call = {0};
+    struct hps_batch batch = {.keys = work->keys,
+                              .slots = work->slots,
+                              .rows = work->out,
+                              .n = BATCH,
+                              .shape.stride = hps_dtype_row_bytes(output, table->dim),
+                              .shape.dtype = output};
+
+    batch.shape.rows = output != table->dtype ? work->out : NULL;
+    hps_status status = work->store->ops->get(work->spaces[kind], &call, table, &batch);
+    return status == HPS_OK && batch.n != 0 ? HPS_INTERNAL : status;
+}
+
+static hps_status pool(struct work *work, enum kind kind, enum hps_pooling pooling)
+{
+    const struct hps_table *table = &work->tables[kind];
+    struct hps_call call = {0};
+    uint32_t whole[(N_BAGS + 31) / 32];
+    const struct hps_bags bags = {.keys = (const uint8_t *)work->keys,
+                                  .offsets = work->offsets,
+                                  .pooling = pooling,
+                                  .out = {work->out, table->dim * sizeof(float), HPS_DTYPE_FP32},
+                                  .whole = whole};
+
+    hps_status status =
+        work->store->ops->pool->bags(work->spaces[kind], &call, table, &bags, 0, N_BAGS);
+    for (uint32_t b = 0; b < N_BAGS && status == HPS_OK; b++) {
+        status = hps_bags_whole(&bags, b) ? HPS_OK : HPS_INTERNAL;
+    }
+    return status;
+}
+
+static hps_status run_step(struct work *work, enum kind kind, enum step step)
+{
+    switch (step) {
+    case GATHER:
+    case STREAM:
+        bench_ceiling_gather(&work->ceiling, work->tables[kind].row_bytes, work->places, BATCH,
+                             step == STREAM ? work->streamed : work->out,
+                             step == STREAM ? BENCH_COPY_STREAM : BENCH_COPY_VECTORS);
+        return HPS_OK;
+    case RAW:
+        return look_up(work, kind, dtypes[kind]);
+    case TO_FP32:
+        return look_up(work, kind, HPS_DTYPE_FP32);
+    case SUM:
+        return pool(work, kind, HPS_POOLING_SUM);
+    default:
+        return pool(work, kind, HPS_POOLING_MEAN);
+    }
+}
+
+static hps_status round_of(struct work *work, struct times *out_times)
+{
+    uint64_t spent[KINDS][STEPS] = {{0}}, index_ns = 0, n_batches = 0;
+    uint64_t end_ns = bench_now_ns() + ROUND_NS;
+    hps_status status = HPS_OK;
+
+    while (status == HPS_OK && (n_batches == 0 || bench_now_ns() < end_ns)) {
+        for (unsigned i = 0; i < KINDS * STEPS && status == HPS_OK; i++) {
+            draw(work);
+            uint64_t begin_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+            status = run_step(work, (enum kind)(i / STEPS), (enum step)(i % STEPS));
+            spent[i / STEPS][i % STEPS] += bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns;
+        }
+        draw(work);
+        uint64_t begin_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        bench_ceiling_touch(&work->ceiling, work->keys, BATCH);
+        index_ns += bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns;
+        n_batches++;
+    }
+    for (unsigned i = 0; i < KINDS * STEPS; i++) {
+        out_times->ns[i / STEPS][i % STEPS] =
+            (double)spent[i / STEPS][i % STEPS] / (double)(n_batches * BATCH);
+    }
+    out_times->index_ns = (double)index_ns / (double)(n_batches * BATCH);
+    out_times->torch_sum_ns = bench_bags_ns(&work->torch, "sum");
+    out_times->torch_mean_ns = bench_bags_ns(&work->torch, "mean");
+    return status;
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+/* Gather of rows of this width, into the cache or past it, and index: what could be at best. */
+static double ceiling_ns(const struct times *times, enum kind kind)
+{
+    const double *ns = times->ns[kind];
+    return (ns[GATHER] < ns[STREAM] ? ns[GATHER] : ns[STREAM]) + times->index_ns;
+}
+
+static double ratio_of(const struct times *times, enum kind kind, enum step step)
+{
+    return times->ns[FP32][RAW] / times->ns[kind][step];
+}
+
+typedef double (*value_fn)(const struct times *times, enum kind kind);
+
+static double raw_ns(const struct times *times, enum kind kind)
+{
+    return times->ns[kind][RAW];
+}
+
+static double to_fp32_ns(const struct times *times, enum kind kind)
+{
+    return times->ns[kind][TO_FP32];
+}
+
+static double sum_ns(const struct times *times, enum kind kind)
+{
+    return times->ns[kind][SUM];
+}
+
+static double raw_ratio(const struct times *times, enum kind kind)
+{
+    return ratio_of(times, kind, RAW);
+}
+
+static double to_fp32_ratio(const struct times *times, enum kind kind)
+{
+    return ratio_of(times, kind, TO_FP32);
+}
+
+static double ceiling_ratio(const struct times *times, enum kind kind)
+{
+    return ceiling_ns(times, FP32) / ceiling_ns(times, kind);
+}
+
+static double raw_share(const struct times *times, enum kind kind)
+{
+    return raw_ratio(times, kind) / ceiling_ratio(times, kind);
+}
+
+static double lookup_share(const struct times *times, enum kind kind)
+{
+    return ceiling_ns(times, kind) / times->ns[kind][RAW];
+}
+
+static double sum_ratio(const struct times *times, enum kind kind)
+{
+    return times->ns[kind][TO_FP32] / times->ns[kind][SUM];
+}
+
+static double torch_sum_ratio(const struct times *times, enum kind kind)
+{
+    return times->torch_sum_ns / times->ns[kind][SUM];
+}
+
+static double torch_mean_ratio(const struct times *times, enum kind kind)
+{
+    return times->torch_mean_ns / times->ns[kind][MEAN];
+}
+
+struct row {
+    const char *metric; /* behind the kind's name */
+    const char *unit;
+    value_fn value;
+    bool others;           /* not of FP32 */
+    double targets[KINDS]; /* 0: none */
+    uint32_t target_dim;   /* 0: at each */
+};
+
+static const struct row report_rows[] = {
+    {"gather+index", "ns/key", ceiling_ns, false, {0}, 0},
+    {"lookup, raw", "ns/key", raw_ns, false, {0}, 0},
+    {"(gather+index)/lookup", "ratio", lookup_share, false, {0}, 0},
+    {"lookup, to fp32", "ns/key", to_fp32_ns, true, {0}, 0},
+    {"sum of 32", "ns/key", sum_ns, false, {0}, 0},
+    {"raw/fp32, ceilings", "ratio", ceiling_ratio, true, {0}, 0},
+    {"raw/fp32", "ratio", raw_ratio, true, {0}, 0},
+    {"raw/fp32, of the ceilings'", "ratio", raw_share, true, {0, 0.9, 0.9}, 128},
+    {"to fp32/fp32", "ratio", to_fp32_ratio, true, {0, 1.05, 1.25}, 128},
+    {"sum of 32/lookup", "ratio", sum_ratio, false, {1.1, 1.1, 1.1}, 0},
+};
+static const struct row torch_rows[] = {
+    {"sum/EmbeddingBag", "ratio", torch_sum_ratio, false, {1.0}, 0},
+    {"mean/EmbeddingBag", "ratio", torch_mean_ratio, false, {1.0}, 0},
+};
+
+static void report(const char *name, uint32_t dim, const struct times *times, enum kind kind,
+                   const struct row *row)
+{
+    double values[ROUNDS];
+    char metric[64];
+    double target = row->target_dim == 0 || row->target_dim == dim ? row->targets[kind] : 0;
+
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        values[i] = row->value(&times[i], kind);
+    }
+    (void)snprintf(metric, sizeof(metric), "%s %s", names[kind], row->metric);
+    bench_report(name, metric, bench_median(values, ROUNDS), row->unit,
+                 target != 0 ? BENCH_AT_LEAST : BENCH_NO_TARGET, target);
+}
+
+static void report_all(const char *name, uint32_t dim, const struct times *times)
+{
+    for (size_t r = 0; r < sizeof(report_rows) / sizeof(report_rows[0]); r++) {
+        for (unsigned kind = report_rows[r].others ? FP16 : FP32; kind < KINDS; kind++) {
+            report(name, dim, times, (enum kind)kind, &report_rows[r]);
+        }
+    }
+    for (size_t r = 0; r < sizeof(torch_rows) / sizeof(torch_rows[0]); r++) {
+        if (times[0].torch_sum_ns > 0) {
+            report(name, dim, times, FP32, &torch_rows[r]);
+        }
+    }
+}
+
+static void report_bytes(const struct work *work, const char *name, uint32_t dim)
+{
+    double bytes[KINDS];
+
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        struct hps_store_usage usage;
+        char metric[64];
+        work->store->ops->space_usage(work->spaces[kind], &usage);
+        bytes[kind] = (double)usage.used_bytes / (double)usage.n_rows;
+        (void)snprintf(metric, sizeof(metric), "%s, index and all", names[kind]);
+        bench_report(name, metric, bytes[kind], "B/row", BENCH_NO_TARGET, 0);
+    }
+    bench_report(name, "rows per byte, fp16/fp32", bytes[FP32] / bytes[FP16], "ratio",
+                 BENCH_NO_TARGET, 0);
+    bench_report(name, "rows per byte, int8/fp32", bytes[FP32] / bytes[INT8], "ratio",
+                 dim == 128 ? BENCH_AT_LEAST : BENCH_NO_TARGET, 3.3);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static hps_status fill(struct work *work, enum kind kind)
+{
+    const struct hps_table *table = &work->tables[kind];
+    struct hps_call call = {0};
+    hps_key keys[PIECE];
+    float values[DIM_MAX];
+    uint8_t *rows = hps_alloc((size_t)PIECE * table->row_bytes);
+    hps_status status = rows != NULL ? HPS_OK : HPS_NO_MEMORY;
+
+    for (uint64_t row = 0; row < table->n_rows && status == HPS_OK; row += PIECE) {
+        for (uint32_t i = 0; i < PIECE; i++) {
+            keys[i] = key_of(row + i);
+            for (uint32_t d = 0; d < table->dim; d++) {
+                values[d] = (float)((row + i + d * 7) % 251) / 251.0f - 0.5f;
+            }
+            hps_row_convert(rows + (size_t)i * table->row_bytes, table->dtype, values,
+                            HPS_DTYPE_FP32, table->dim);
+        }
+        status = work->store->ops->put(work->spaces[kind], &call, table, keys, rows, PIECE);
+    }
+    hps_free(rows);
+    return status;
+}
+
+static hps_status open_tables(struct work *work, uint32_t dim, uint64_t n_rows,
+                              struct hps_error *err)
+{
+    static const float zeros[DIM_MAX];
+    hps_status status = hps_host_map_open(MAP_BYTES, &work->store, err);
+
+    for (unsigned kind = 0; kind < KINDS && status == HPS_OK; kind++) {
+        struct hps_table *table = &work->tables[kind];
+        struct hps_space_id id = {"m", (int64_t)kind + 1, table, 1, 0};
+        *table = (struct hps_table){.name = "t",
+                                    .dim = dim,
+                                    .row_bytes = (uint32_t)hps_dtype_row_bytes(dtypes[kind], dim),
+                                    .dtype = dtypes[kind],
+                                    .n_rows = n_rows,
+                                    .default_row = zeros};
+        status = work->store->ops->space_open(work->store, &id, &work->spaces[kind], err);
+        if (status == HPS_OK) { /* as a load does: else it is left in the middle of a growth */
+            status = work->store->ops->limits->reserve(work->spaces[kind], err);
+        }
+        if (status == HPS_OK) {
+            status = fill(work, (enum kind)kind);
+        }
+    }
+    return status;
+}
+
+static void close_tables(struct work *work)
+{
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        if (work->spaces[kind] != NULL) {
+            work->store->ops->space_close(work->spaces[kind]);
+        }
+        work->spaces[kind] = NULL;
+    }
+    if (work->store != NULL) {
+        work->store->ops->close(work->store);
+    }
+    work->store = NULL;
+}
+
+static hps_status measure(struct work *work, uint32_t dim, uint64_t n_rows)
+{
+    hps_status status = HPS_OK;
+
+    for (int skewed = 0; skewed < 2 && status == HPS_OK; skewed++) {
+        double alpha = skewed ? 0.99 : 0;
+        struct times times[ROUNDS];
+        char name[64];
+        hps_zipf_init(&work->zipf, n_rows, alpha, 0);
+        bench_bags_case(&work->torch, dim, n_rows, alpha);
+        for (unsigned i = 0; i < ROUNDS && status == HPS_OK; i++) {
+            status = round_of(work, &times[i]);
+        }
+        if (status == HPS_OK) {
+            (void)snprintf(name, sizeof(name), "dim %u, %llu M rows, %s", dim,
+                           (unsigned long long)(n_rows >> 20), skewed ? "zipf 0.99" : "uniform");
+            report_all(name, dim, times);
+        }
+    }
+    return status;
+}
+
+static hps_status run_dim(struct work *work, uint32_t dim, uint64_t n_rows, struct hps_error *err)
+{
+    char name[64];
+    hps_status status =
+        bench_ceiling_open(&work->ceiling, n_rows * dim * sizeof(float), n_rows, err);
+
+    if (status == HPS_OK) {
+        status = open_tables(work, dim, n_rows, err);
+    }
+    if (status == HPS_OK) {
+        (void)snprintf(name, sizeof(name), "dim %u, %llu M rows", dim,
+                       (unsigned long long)(n_rows >> 20));
+        report_bytes(work, name, dim);
+        status = measure(work, dim, n_rows);
+    }
+    if (status != HPS_OK) {
+        (void)hps_error_set(err, status, "dim %u: %s", dim, hps_status_text(status));
+    }
+    close_tables(work);
+    bench_ceiling_close(&work->ceiling);
+    return status;
+}
+
+hps_status bench_bytes(struct hps_error *err)
+{
+    static const struct {
+        uint32_t dim;
+        uint64_t n_rows;
+    } sizes[] = {{16, UINT64_C(8) << 20}, {64, UINT64_C(2) << 20}, {128, UINT64_C(2) << 20}};
+    struct work *work = hps_calloc(1, sizeof(*work));
+    hps_status status = HPS_NO_MEMORY;
+
+    if (work == NULL) {
+        return hps_error_set(err, status, "no memory");
+    }
+    bench_bind(1);
+    work->random.state = 1;
+    work->out = hps_alloc_aligned(64, (size_t)BATCH * DIM_MAX * sizeof(float));
+    work->streamed = hps_alloc_aligned(64, (size_t)BATCH * DIM_MAX * sizeof(float));
+    status = work->out != NULL && work->streamed != NULL ? HPS_OK
+                                                         : hps_error_set(err, status, "no memory");
+    for (uint32_t b = 0; b <= N_BAGS; b++) {
+        work->offsets[b] = b * BAG_KEYS;
+    }
+    bench_bags_open(&work->torch);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && status == HPS_OK; i++) {
+        status = run_dim(work, sizes[i].dim, sizes[i].n_rows, err);
+    }
+    bench_bags_close(&work->torch);
+    hps_free_aligned(work->out);
+    hps_free_aligned(work->streamed);
+    hps_free(work);
+    return status;
+}
