@@ -159,6 +159,9 @@ def test_records_when_tables_have_any_type_then_converted_once_or_as_they_are(br
             one.start()
     wait_now(one, model, "--allow-refused")
     check(one, model, content)
+    stored = content.stored["int8_rowwise_f16"][1004]
+    first = dtypes.values(np.frombuffer(stored, "u1"), dtypes.INT8_F16, DIM)[0, 0]
+    assert f"{first:g}" in one.ctl("explain", model, "int8_rowwise_f16", "1004")  # values, not u8
 
 
 @pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
