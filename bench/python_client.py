@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python client against a bare grpcio stub that gets bytes, and its EmbeddingBagCollection against the same by hand.
+Both of a pair take turns, so that each meets what the machine does beside; medians of rounds.
+
+usage: python_client.py BIN JSONL   (hpsd and hps-gen are in BIN; results are written to JSONL, as those of ./dev bench)
+"""
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import grpc
+import numpy as np
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "clients", "python"))
+import hpsd  # noqa: E402
+from hpsd import _messages  # noqa: E402
+
+TABLES, KEYS, DIM, ROWS = 26, 2048, 32, 100_000
+BAGS, BAG_KEYS = 512, 4  # of each table
+LOOKUP = "/hps.v1.ParameterServer/Lookup"
+NAMES = [f"t{i}" for i in range(TABLES)]
+
+
+class Report:
+    """Lines of the table and of the file, as bench/report.c writes them."""
+
+    def __init__(self, path):
+        self.file = open(path, "w", encoding="utf-8")
+        print(f"{'BENCH':11} {'CASE':34} {'METRIC':24} {'VALUE':>12} {'UNIT':8} TARGET")
+
+    def __call__(self, case, metric, value, unit, at_least=None, at_most=None):
+        line = {"bench": "python", "case": case, "metric": metric, "value": float(f"{value:.6g}"), "unit": unit}
+        text = ""
+        if at_least is not None or at_most is not None:
+            target = at_least if at_most is None else at_most
+            met = value >= target if at_most is None else value <= target
+            line.update(target=target, met=met)
+            text = f"{'>=' if at_most is None else '<='} {target:g} {'met' if met else 'MISSED'}"
+        print(f"{'python':11} {case:34} {metric:24} {value:12.4g} {unit:8} {text}", flush=True)
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+
+
+class Daemon:
+    """hpsd with tables of made-up rows, on TCP and on a Unix socket."""
+
+    def __init__(self, bin_dir, work):
+        flags = []
+        rows = np.random.default_rng(1).random((ROWS, DIM), np.float32)
+        for name in NAMES:
+            np.save(f"{work}/{name}.npy", rows)
+            flags += ["--table", f"{name}={work}/{name}.npy"]
+        self.log = open(f"{work}/log", "wb")
+        self.process = subprocess.Popen(
+            [f"{bin_dir}/hpsd", "--listen", "127.0.0.1:0", "--listen", f"unix:{work}/hpsd.sock", "--http-listen", "127.0.0.1:0",
+             "--state-dir", f"{work}/state", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.tcp, self.unix = dict(pair.split("=", 1) for pair in self.line("listening").split()[1:])["grpc"].split(",")
+        self.line("ready")
+
+    def line(self, word):
+        if not select.select([self.process.stdout], [], [], 120)[0]:
+            raise SystemExit(f"hpsd was not {word} within 120 s")
+        line = self.process.stdout.readline()
+        if not line.startswith(word):
+            raise SystemExit(f"hpsd said {line!r}, not {word}; see {self.log.name}")
+        return line
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def stub(address):
+    channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1),
+                                                      ("grpc.max_send_message_length", -1)])
+    return channel.unary_unary(LOOKUP, _messages.LookupRequest.SerializeToString)
+
+
+def message(tables, keys):
+    queries = [_messages.TableQuery(table=name, keys=keys[name].tobytes()) for name in tables]
+    return _messages.LookupRequest(model="default", queries=queries)
+
+
+def turns(rounds, calls, *functions, clock=time.perf_counter):
+    """Of each function the median time of a call, and of each beside the first the median of the ratios to it."""
+    times = [[] for _ in functions]
+    for function in functions:
+        function()
+    for _ in range(rounds):
+        for function, of in zip(functions, times):
+            begin = clock()
+            for _ in range(calls):
+                function()
+            of.append((clock() - begin) / calls)
+    ratios = [statistics.median(a / b for a, b in zip(times[0], of)) for of in times]
+    return [statistics.median(of) for of in times], ratios
+
+
+def measure_client(report, daemon, keys):
+    for kind, address in (("", daemon.tcp), (", unix socket", daemon.unix)):
+        target = {"at_least": 0.9} if not kind else {}
+        call, client = stub(address), hpsd.connect(address)
+        request = message(NAMES, keys)
+        (bare, ours), ratios = turns(30, 3, lambda: call(request, timeout=30), lambda: client.lookup(keys))
+        case = f"{TABLES} x {KEYS} keys, dim {DIM}{kind}"
+        report(case, "bare stub", bare * 1e3, "ms")
+        report(case, "client", ours * 1e3, "ms")
+        report(case, "stub / client", ratios[1], "ratio", **target)
+        one = {NAMES[0]: keys[NAMES[0]][:1]}
+        target = {"at_most": 1.3} if not kind else {}
+        (bare, ours), ratios = turns(60, 100, lambda: call(message(one, one), timeout=30), lambda: client.lookup(NAMES[0], one[NAMES[0]]))
+        report(f"1 key{kind}", "bare stub", bare * 1e6, "us")
+        report(f"1 key{kind}", "client", ours * 1e6, "us")
+        report(f"1 key{kind}", "client / stub", 1 / ratios[1], "ratio", **target)
+
+
+class Jagged:
+    """What of torchrec.KeyedJaggedTensor is used."""
+
+    def __init__(self, values, offsets, keys):
+        self.values, self.offsets, self.keys = (lambda: values), (lambda: offsets), (lambda: keys)
+        self.weights_or_none, self.stride = (lambda: None), (lambda: BAGS)
+
+
+def measure_layers(report, daemon):
+    try:
+        import torch
+    except ImportError:
+        print("python      without torch: EmbeddingBagCollection is not measured")
+        return
+    import hpsd.torch
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(2)
+    values = torch.from_numpy(rng.integers(0, ROWS, TABLES * BAGS * BAG_KEYS))
+    offsets = torch.arange(TABLES * BAGS + 1) * BAG_KEYS
+    batch = Jagged(values, offsets, NAMES)
+    client = hpsd.connect(daemon.tcp)
+    ours = hpsd.torch.EmbeddingBagCollection(client, [
+        hpsd.torch.EmbeddingBagConfig(name, DIM, [name]) for name in NAMES]).eval()
+
+    def by_hand():
+        tables = {name: (values[i * BAGS * BAG_KEYS:(i + 1) * BAGS * BAG_KEYS],
+                         offsets[i * BAGS:(i + 1) * BAGS + 1] - offsets[i * BAGS]) for i, name in enumerate(NAMES)}
+        rows = client.lookup(tables, pooling="sum")
+        return torch.cat([rows[name] for name in NAMES], 1)
+
+    with torch.no_grad():
+        assert torch.equal(by_hand(), ours(batch).values())
+        (hand, collection), ratios = turns(30, 3, by_hand, lambda: ours(batch), clock=time.process_time)
+    case = f"{TABLES} features, {BAGS} bags of {BAG_KEYS}"
+    report(case, "by hand, CPU", hand * 1e3, "ms")
+    report(case, "collection, CPU", collection * 1e3, "ms")
+    report(case, "by hand / collection", ratios[1], "ratio", at_least=1.1)
+
+
+def main():
+    bin_dir, path = sys.argv[1:]
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    rng = np.random.default_rng(3)
+    keys = {name: rng.integers(0, ROWS, KEYS) for name in NAMES}
+    with tempfile.TemporaryDirectory(prefix="hps-bench-") as work:
+        daemon = Daemon(bin_dir, work)
+        try:
+            report = Report(path)
+            measure_client(report, daemon, keys)
+            measure_layers(report, daemon)
+        finally:
+            daemon.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of embedding tables from hpsd.
+
+    import hpsd
+    client = hpsd.connect("127.0.0.1:8601", model="dlrm")
+    rows = client.lookup("items", [1, 2, 3])    # numpy in, numpy out; torch in, torch out
+
+hpsd.aio is the same for asyncio, hpsd.torch has layers for PyTorch.
+"""
+from ._address import TLS
+from ._answer import Answer, Status
+from ._client import Client, connect
+from ._model import Model, Position, Table, Version
+from .errors import (DeadlineExceeded, Error, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted,
+                     Unauthenticated, Unavailable, Unimplemented)
+
+__version__ = "0.1.0"
+__all__ = [
+    "Answer", "Client", "DeadlineExceeded", "Error", "InvalidArgument", "Model", "NotFound", "PermissionDenied",
+    "Position", "ResourceExhausted", "Status", "TLS", "Table", "Unauthenticated", "Unavailable", "Unimplemented",
+    "Version", "connect",
+]

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From replies to arrays: rows are copied once, from where they lie in the message to the array that the caller gets."""
+from __future__ import annotations
+
+import enum
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from . import _wire
+from ._query import Query
+from .errors import Error
+
+FP32, FP16, BF16 = 1, 2, 3
+ALIGNMENT = 64  # of arrays
+_INT8_BYTES_MORE = {4: 8, 5: 4}  # than values: by the type, for scale and bias in fp32 or fp16
+_VALUES: Dict[int, "np.dtype[Any]"] = {FP32: np.dtype("<f4"), FP16: np.dtype("<f2"), BF16: np.dtype("<u2")}
+
+
+class Status(enum.IntEnum):
+    """What became of a key."""
+
+    FOUND = 1
+    DEFAULTED = 2  # the true row was not waited for
+    UNKNOWN = 3  # no tier has the key
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A look-up with full=True. Of several tables `rows`, `status` and `columns` are as the tables were given: a dictionary
+    or a list; `rows` with concat=True is one matrix."""
+
+    rows: Any
+    status: Any  # Status of each key as uint8, in the shape of the keys
+    columns: Any  # with concat=True: where each table is in a row, as slices; else None
+    model: str
+    version: int
+    label: str
+    update_sequence: int  # batches of updates that the rows have, at least
+    event_time_unix_ms: int  # of the newest of them; 0: none
+
+
+def _layout(result: _wire.Result) -> Tuple[int, "np.dtype[Any]"]:
+    """Of a row: how many elements it has, and of which type. Rows of INT8 are bytes: the values, scale and bias."""
+    if result.data_type in _INT8_BYTES_MORE:
+        return result.dim + _INT8_BYTES_MORE[result.data_type], np.dtype(np.uint8)
+    values = _VALUES.get(result.data_type or FP32)
+    if values is None:
+        raise _wire.Malformed(f"table {result.table!r} has rows of the type {result.data_type}")
+    return result.dim, values
+
+
+class Memory:
+    """One piece of memory for what a message has of many tables: an allocation for each of them would cost more than
+    the copies."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = np.empty(size, np.uint8)
+        self._used = 0
+
+    def take(self, shape: Tuple[int, int], values: "np.dtype[Any]") -> "npt.NDArray[Any]":
+        size = shape[0] * shape[1] * values.itemsize
+        begin = self._used
+        if begin + size > self._bytes.size:
+            return np.empty(shape, values)
+        self._used = begin + (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        return np.ndarray(shape, values, self._bytes, begin)
+
+
+class Block:
+    """An array of rows that is filled from the pieces of a reply, in order."""
+
+    def __init__(self, row_count: int) -> None:
+        self.row_count = row_count
+        self.filled = 0
+        self.rows: Optional[npt.NDArray[Any]] = None
+
+    def complete(self) -> bool:
+        return self.rows is not None and self.filled == self.row_count
+
+    def add(self, data: bytes, span: _wire.Span, shape: Tuple[int, int], values: "np.dtype[Any]", memory: Memory) -> None:
+        """The next rows. Raises _wire.Malformed."""
+        begin, end = span
+        n, width = shape
+        if self.filled + n > self.row_count or end - begin != n * width * values.itemsize:
+            raise _wire.Malformed(f"{n} rows of {width} values in {end - begin} bytes, where {self.row_count - self.filled} "
+                                  "are to come")
+        if self.rows is None:
+            self.rows = memory.take((self.row_count, width), values)
+        elif self.rows.shape[1] != width or self.rows.dtype != values:
+            raise _wire.Malformed("a width or type of rows that changes")
+        self.rows[self.filled:self.filled + n] = np.ndarray(shape, values, data, begin)
+        self.filled += n
+
+
+class Statuses:
+    """What became of the keys of a query."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._status: Optional[npt.NDArray[np.uint8]] = None  # None: all found, as yet
+
+    def add(self, data: bytes, span: _wire.Span, row: int, n: int) -> None:
+        """Of the keys of the n rows from `row` on. Raises _wire.Malformed."""
+        begin, end = span
+        if begin == end:
+            return  # all found
+        offsets = self._query.offsets
+        first, last = (row, row + n) if offsets is None else (int(offsets[row]), int(offsets[row + n]))
+        if end - begin != last - first:
+            raise _wire.Malformed(f"{end - begin} statuses of {last - first} keys")
+        if self._status is None:
+            self._status = np.full(len(self._query.keys), Status.FOUND, np.uint8)
+        self._status[first:last] = np.frombuffer(data, np.uint8, end - begin, begin)
+
+    def shaped(self) -> npt.NDArray[np.uint8]:
+        status = self._status
+        if status is None:
+            status = np.full(len(self._query.keys), Status.FOUND, np.uint8)
+        return status.reshape(self._query.keys_shape)
+
+
+class Reading:
+    """The answer to a request while its messages come: one, or the pieces of a stream."""
+
+    def __init__(self, asked: List[Query], concat: bool = False) -> None:
+        self.asked = asked
+        self.statuses = [Statuses(query) for query in asked]
+        self.dims = [0] * len(asked)
+        self.head: Optional[_wire.Response] = None
+        # One for each query, or one for all of them.
+        self.blocks = [Block(query.row_count) for query in (asked[:1] if concat else asked)]
+        self._concat = concat
+        self._at = 0  # the block that comes next
+
+    def add(self, data: bytes) -> None:
+        """The next message."""
+        try:
+            response = _wire.read(data)
+            memory = Memory(len(data) + ALIGNMENT * len(response.results))
+            if self._concat:
+                self._add_matrix(response, memory)
+            else:
+                for result in response.results:
+                    self._add_result(data, result, memory)
+        except _wire.Malformed as error:
+            raise Error(f"the reply is not what a server of hpsd sends: {error}", grpc.StatusCode.INTERNAL) from None
+        if self.head is None:
+            response.data = b""
+            self.head = response
+
+    def _add_result(self, data: bytes, result: _wire.Result, memory: Memory) -> None:
+        if self._at == len(self.blocks):
+            raise _wire.Malformed(f"more results than the {len(self.blocks)} queries")
+        block = self.blocks[self._at]
+        row = block.filled
+        width, values = _layout(result)
+        block.add(data, result.rows, (result.row_count, width), values, memory)
+        self.statuses[self._at].add(data, result.status, row, result.row_count)
+        self.dims[self._at] = result.dim
+        self._at += block.complete()
+
+    def _add_matrix(self, response: _wire.Response, memory: Memory) -> None:
+        results = response.results
+        if len(results) != len(self.asked):
+            raise _wire.Malformed(f"{len(results)} results of {len(self.asked)} queries")
+        if self._at == len(self.blocks):
+            raise _wire.Malformed("more rows than there are bags or keys")
+        block = self.blocks[0]
+        row, n, column = block.filled, results[0].row_count, 0
+        for i, result in enumerate(results):
+            if result.row_count != n or result.column != column:
+                raise _wire.Malformed(f"table {result.table!r} has {result.row_count} rows from column {result.column} on, "
+                                      f"where {n} from column {column} on were expected")
+            self.dims[i] = result.dim
+            column += result.dim
+        block.add(response.data, response.matrix, (n, column), _layout(results[0])[1], memory)
+        for statuses, result in zip(self.statuses, results):
+            statuses.add(response.data, result.status, row, n)
+        self._at += block.complete()
+
+    def end(self) -> _wire.Response:
+        """All messages are there; what is the same in each of them."""
+        if self.head is None or self._at < len(self.blocks):
+            raise Error(f"the reply ended after {self._at} of {len(self.blocks)} tables", grpc.StatusCode.INTERNAL)
+        return self.head
+
+    def columns(self) -> List[slice]:
+        """Of each query in the matrix of all of them."""
+        ends = np.cumsum([0, *self.dims]).tolist()
+        return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
+
+
+def as_tensor(rows: npt.NDArray[Any]) -> Any:
+    """The same memory as a torch.Tensor."""
+    torch: Any = sys.modules["torch"]
+    if rows.dtype == _VALUES[BF16]:
+        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(rows)
+
+
+def shaped(query: Query, block: Block) -> Any:
+    """The rows as the caller gets them: an array, or a tensor where the keys were one."""
+    assert block.rows is not None
+    rows = block.rows.reshape(*query.shape, block.rows.shape[1])
+    return rows if query.like is None else as_tensor(rows).to(query.like.device)

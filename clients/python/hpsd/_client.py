@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hpsd.connect, and what it returns."""
+from __future__ import annotations
+
+import queue
+import time
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Tuple, Type, TypeVar, Union, overload
+
+import grpc
+import numpy.typing as npt
+
+from . import _address, _messages, _model
+from ._address import Addresses, Token
+from ._lookup import Answer, Defaults, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
+from ._model import Model
+from ._servers import Attempts, Server, Servers
+
+Result = TypeVar("Result")
+
+
+def _watch(channel: Any, connected: Callable[[], None]) -> Callable[[], None]:
+    """As Servers want it: in a thread of grpc's, until there is a connection."""
+    def changed(state: grpc.ChannelConnectivity) -> None:
+        if state is grpc.ChannelConnectivity.READY:
+            channel.unsubscribe(changed)
+            connected()
+
+    channel.subscribe(changed, try_to_connect=True)
+    return lambda: channel.unsubscribe(changed)
+
+
+class Transport:
+    """Calls with a deadline, made again on another server, or later, while it is not reached. Any thread."""
+
+    def __init__(self, targets: List[str], tls: Optional[_address.TLS], token: Token) -> None:
+        self.servers = Servers(targets, lambda target: _address.open_channel(grpc, target, tls), _watch)
+        self._token = token
+
+    def close(self) -> None:
+        for channel in self.servers.take_channels():
+            channel.close()
+
+    def retried(self, timeout_s: float, attempt: Callable[[Server, Attempts], Result]) -> Result:
+        """What `attempt` returns; it raises grpc.RpcError."""
+        attempts = Attempts(self.servers, timeout_s)
+        while True:
+            server = attempts.next()
+            try:
+                result = attempt(server, attempts)
+            except grpc.RpcError as failure:
+                code, details = failure.code(), failure.details() or ""
+                if not attempts.may_retry(server, code, details):
+                    raise attempts.verdict(server, code, details) from failure
+            else:
+                self.servers.worked(server)
+                return result
+            time.sleep(attempts.pause_s())
+
+    def _how(self, server: Server, attempts: Attempts) -> Dict[str, Any]:
+        return {**attempts.how(server), "metadata": _address.metadata(self._token)}
+
+    def unary(self, path: str, request: bytes, timeout_s: float, hedge_s: Optional[float] = None) -> bytes:
+        def once(server: Server, attempts: Attempts) -> bytes:
+            return self.servers.method(server, "unary_unary", path)(request, **self._how(server, attempts))
+
+        def hedged(server: Server, attempts: Attempts) -> bytes:
+            return self._race(path, request, server, attempts, hedge_s)
+
+        return self.retried(timeout_s, once if hedge_s is None else hedged)
+
+    def _race(self, path: str, request: bytes, server: Server, attempts: Attempts, hedge_s: Optional[float]) -> bytes:
+        """The first answer: of the server, or of another one that is asked as well when this one takes too long."""
+        ended: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        racing: Dict[Any, Server] = {}
+
+        def start(which: Server) -> None:
+            method: Any = self.servers.method(which, "unary_unary", path)
+            call = method.future(request, **self._how(which, attempts))
+            racing[call] = which
+            call.add_done_callback(ended.put)
+
+        try:
+            start(server)
+            while True:
+                try:
+                    call = ended.get(timeout=hedge_s)
+                except queue.Empty:
+                    hedge_s = None
+                    start(self.servers.pick((server,)))
+                    continue
+                which = racing.pop(call)
+                if call.code() is grpc.StatusCode.OK:
+                    self.servers.worked(which)
+                    return call.result()
+                if not racing:
+                    raise call.exception()
+                self.servers.failed(which)
+        finally:
+            for call in racing:
+                call.cancel()
+
+    def stream(self, path: str, request: bytes, timeout_s: float, begin: Callable[[], Reading]) -> Reading:
+        """`begin` makes what takes the messages, anew for each attempt."""
+        def once(server: Server, attempts: Attempts) -> Reading:
+            reading = begin()
+            for data in self.servers.method(server, "unary_stream", path)(request, **self._how(server, attempts)):
+                reading.add(data)
+            return reading
+
+        return self.retried(timeout_s, once)
+
+
+class Client:
+    """Look-ups of one model, of the version that is active at the time or of a pinned one. Any thread."""
+
+    def __init__(self, transport: Transport, defaults: Defaults, how: Tuple[Any, ...]) -> None:
+        self._transport = transport
+        self._defaults = defaults
+        self._how = how  # the arguments of connect
+        self._owns = True  # the connections; a pinned client shares those of another one
+        self._widths = Widths()
+        self._version = 0
+        self._pins = False
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call has which says nothing else."""
+        return self._defaults.timeout
+
+    # ---- look-ups ----
+
+    @overload  # type: ignore[misc]  # who has tensors is looked for first
+    def lookup(self, tables: str, keys: Keys[T], *, pooling: Pooling = ..., concat: bool = ...,
+               output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+               unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+               full: Literal[False] = ...) -> T: ...
+
+    @overload
+    def lookup(self, tables: str, keys: npt.ArrayLike, *, pooling: Pooling = ..., concat: bool = ...,
+               output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+               unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+               full: Literal[False] = ...) -> npt.NDArray[Any]: ...
+
+    @overload
+    def lookup(self, tables: Mapping[str, Any], keys: None = ..., *, pooling: Pooling = ..., concat: Literal[False] = ...,
+               output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+               unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+               full: Literal[False] = ...) -> Dict[str, Any]: ...
+
+    @overload
+    def lookup(self, tables: Tables, keys: Any = ..., *, pooling: Pooling = ..., concat: bool = ...,
+               output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+               unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+               full: Literal[True]) -> Answer: ...
+
+    @overload
+    def lookup(self, tables: Tables, keys: Any = ..., *, pooling: Pooling = ..., concat: bool = ...,
+               output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+               unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+               full: bool = ...) -> Any: ...
+
+    def lookup(self, tables: Tables, keys: Any = None, *, pooling: Pooling = None, concat: bool = False,
+               output: Any = None, miss: Word = None, max_wait: Seconds = None,
+               unknown: Word = None, max_staleness: Seconds = None,
+               consistency: Word = None, timeout: Seconds = None, full: bool = False) -> Any:
+        """Rows of keys.
+
+        lookup("items", keys) takes keys of any integer dtype and any shape, and returns an array of shape + (dim,).
+        lookup({"items": keys, "users": keys}) asks for several tables at once and returns {table: rows}; pairs
+        [("items", keys), ("items", others)] return a list.
+
+        pooling: "sum", "mean", "sqrtn", "mean_by_count", or one for each table. In place of keys there may then be
+            (keys, offsets) or (keys, offsets, weights): bag b has keys[offsets[b]:offsets[b + 1]]; without offsets the
+            last dimension of the keys is a bag.
+        concat: return one matrix instead, with the values of all tables beside each other in each row.
+        output: "fp32" (also by default), "fp16", "bf16", or such a dtype. bf16 in numpy is uint16.
+        miss: "exact", "wait" (for max_wait seconds), "memory_only", "threshold"; by default the model's.
+        unknown: "default_row", "zero", "error", for keys that no tier has; by default the model's.
+        max_staleness: seconds; a server that may lack older updates is not asked.
+        consistency: "unit" for rows of all tables of the same updates.
+        timeout: seconds, for all attempts together.
+        full: return an Answer: the rows, the status of each key, version, label and update sequence.
+        """
+        lookup = Lookup(tables, keys, pooling, concat)
+        options = Options(miss, max_wait, unknown, output, max_staleness, consistency)
+        reading = self._ask(lookup, options, self._defaults.timeout if timeout is None else timeout)
+        return lookup.result(reading, full)
+
+    def _ask(self, lookup: Lookup, options: Options, timeout_s: float) -> Reading:
+        request = lookup.request(self._defaults.model, self._version, options)
+        path = lookup.path(self._widths)
+        if path == _messages.LOOKUP_STREAM:
+            reading = self._transport.stream(path, request, timeout_s, lookup.begin)
+        else:
+            reading = lookup.begin()
+            reading.add(self._transport.unary(path, request, timeout_s, self._defaults.hedge_s))
+        head = reading.end()
+        self._widths.learn(reading)
+        if self._pins and self._version == 0:
+            self._version = head.version
+        return reading
+
+    # ---- models and versions ----
+
+    def model(self, timeout: Optional[float] = None) -> Model:
+        """What can be asked for: tables in order, widths, types, versions and how far their updates are. Where the
+        server has a role file this needs the role `read`."""
+        request = _model.request(self._defaults.model, self._version)
+        timeout_s = self._defaults.timeout if timeout is None else timeout
+        return _model.read(self._transport.unary(_messages.GET_MODEL, request, timeout_s))
+
+    def version(self, number: int = 0) -> "Client":
+        """A client of one version, whichever is active meanwhile; 0: of the one that answers first. It shares the
+        connections of this one."""
+        pinned = Client(self._transport, self._defaults, self._how)
+        pinned._owns, pinned._version, pinned._pins = False, number, True
+        return pinned
+
+    # ---- life ----
+
+    def close(self) -> None:
+        """End the connections. Those of a pinned client are of the one that it came from."""
+        if self._owns:
+            self._transport.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Copies and pickles connect by themselves."""
+        return _connect_again, (*self._how, self._version, self._pins)
+
+
+def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, token: Token = None,
+            timeout: float = 5.0, hedge_ms: Optional[float] = None) -> Client:
+    """A client of the servers at `addresses`: "HOST:PORT", "unix:PATH", or a list of them, which are asked in turn.
+    It connects when it is first used.
+
+    model: whose tables are asked for; hpsd --table serves "default".
+    tls: True (the system's authorities), the path of the CA's file, or hpsd.TLS.
+    token: a bearer token, or what returns one.
+    timeout: seconds for a call with all its attempts, unless it says otherwise.
+    hedge_ms: when there is no answer after so many milliseconds, another server is asked as well.
+    """
+    targets = _address.as_targets(addresses)
+    transport = Transport(targets, _address.as_tls(tls), token)
+    return Client(transport, Defaults(model, timeout, hedge_ms), how=(addresses, model, tls, token, timeout, hedge_ms))
+
+
+def _connect_again(addresses: Addresses, model: str, tls: Any, token: Token, timeout: float, hedge_ms: Optional[float],
+                   version: int, pins: bool) -> Client:
+    client = connect(addresses, model, tls=tls, token=token, timeout=timeout, hedge_ms=hedge_ms)
+    client._version, client._pins = version, pins
+    return client

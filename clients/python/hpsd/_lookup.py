@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look-up from what the caller gave to what the caller gets, without the calls in between: hpsd and hpsd.aio make
+those in their own ways."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeVar, Union
+
+from . import _messages
+from ._answer import Answer, Reading, shaped
+from ._query import Options, Pooling, Query, queries, request
+from .errors import InvalidArgument
+
+Tables = Union[str, Mapping[str, Any], Sequence[Tuple[str, Any]]]
+Word = Optional[str]
+Seconds = Optional[float]
+
+
+class _Tensor(Protocol):
+    """What a type checker knows torch.Tensor by: whoever asks with tensors gets tensors."""
+
+    def data_ptr(self) -> int: ...
+
+
+T = TypeVar("T", bound=_Tensor)
+Keys = Union[T, Tuple[T, Any], Tuple[T, Any, Any]]
+
+STREAM_BYTES_MIN = 32 << 20  # an answer as large comes in pieces, each copied to its place as it comes
+
+
+class Widths:
+    """Values per row of tables, as they were answered last: how large an answer will be."""
+
+    def __init__(self) -> None:
+        self._of: Dict[str, int] = {}
+
+    def expected_bytes(self, asked: List[Query]) -> int:
+        return sum(one.row_count * self._of.get(one.table, 0) * 4 for one in asked)
+
+    def learn(self, reading: Reading) -> None:
+        for query_, dim in zip(reading.asked, reading.dims):
+            self._of[query_.table] = dim
+
+
+class Lookup:
+    """`tables`: the name of one, whose `keys` are asked for; {name: keys}; or pairs of name and keys."""
+
+    def __init__(self, tables: Tables, keys: Any, pooling: Pooling, concat: bool) -> None:
+        self.tables = tables
+        self.concat = concat
+        if isinstance(tables, str):
+            if keys is None:
+                raise InvalidArgument(f"table {tables!r}: got no keys")
+            pairs = [(tables, keys)]
+        else:
+            if keys is not None:
+                raise InvalidArgument("keys: got some beside a mapping of tables to keys, expected one or the other")
+            pairs = _pairs(tables)
+        self.asked = queries(pairs, pooling)
+        if concat:
+            self._check_concat()
+
+    def _check_concat(self) -> None:
+        counts = [one.row_count for one in self.asked]
+        if len(set(counts)) != 1:
+            raise InvalidArgument(f"concat: got {counts} bags or keys of tables {[one.table for one in self.asked]}, "
+                                  "expected as many of each, and at least one table")
+
+    def request(self, model: str, version: int, options: Options) -> bytes:
+        return request(model, version, self.asked, options, self.concat)
+
+    def path(self, widths: Widths) -> str:
+        """How to ask: as one message, or in pieces if it is large."""
+        large = widths.expected_bytes(self.asked) >= STREAM_BYTES_MIN
+        return _messages.LOOKUP_STREAM if large else _messages.LOOKUP
+
+    def begin(self) -> Reading:
+        return Reading(self.asked, self.concat)
+
+    def _as_given(self, of_queries: List[Any]) -> Any:
+        """One thing for each query, in the form of `tables`."""
+        if isinstance(self.tables, str):
+            return of_queries[0]
+        return dict(zip(self.tables, of_queries)) if isinstance(self.tables, Mapping) else of_queries
+
+    def _rows(self, reading: Reading) -> Any:
+        if not self.concat:
+            return self._as_given([shaped(one, block) for one, block in zip(self.asked, reading.blocks)])
+        return shaped(self.asked[0], reading.blocks[0])
+
+    def result(self, reading: Reading, full: bool) -> Any:
+        head = reading.end()
+        rows = self._rows(reading)
+        if not full:
+            return rows
+        columns = self._as_given(reading.columns()) if self.concat else None
+        return Answer(rows, self._as_given([one.shaped() for one in reading.statuses]), columns, head.model, head.version,
+                      head.label, head.update_sequence, head.event_time_unix_ms)
+
+
+def _pairs(tables: Any) -> List[Tuple[str, Any]]:
+    if isinstance(tables, Mapping):
+        return list(tables.items())
+    if isinstance(tables, Sequence) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in tables):
+        return list(tables)
+    raise InvalidArgument(f"tables: got {type(tables).__name__}, expected the name of a table, a mapping of names to keys, "
+                          "or a list of pairs of them")
+
+
+class Defaults:
+    """What calls of a client have in common."""
+
+    def __init__(self, model: str, timeout: float, hedge_ms: Optional[float]) -> None:
+        self.model = model
+        self.timeout = _seconds(timeout, "timeout")
+        self.hedge_s = None if hedge_ms is None else _seconds(hedge_ms, "hedge_ms") / 1000
+
+
+def _seconds(value: float, what: str) -> float:
+    if not value > 0:
+        raise InvalidArgument(f"{what}: got {value!r}, expected a number above 0")
+    return float(value)
+
+
+__all__ = ["Answer", "Defaults", "Keys", "Lookup", "Options", "Pooling", "Reading", "Seconds", "T", "Tables", "Widths",
+           "Word"]

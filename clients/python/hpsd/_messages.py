@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of proto/hps/v1/lookup.proto. Their classes are made from its serialised descriptor, so that no
+protobuf runtime refuses them, and in a pool of their own, so that modules that protoc made do not clash."""
+from __future__ import annotations
+
+import pkgutil
+from typing import Any, Dict
+
+from google.protobuf import descriptor_pool, message_factory
+
+_PACKAGE = "hps.v1"
+_pool = descriptor_pool.DescriptorPool()
+_pool.AddSerializedFile(pkgutil.get_data(__package__, "lookup.binpb") or b"")
+
+
+def _class_of(name: str) -> Any:
+    described = _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+    if hasattr(message_factory, "GetMessageClass"):
+        return message_factory.GetMessageClass(described)
+    return message_factory.MessageFactory(_pool).GetPrototype(described)  # protobuf before 4.22
+
+
+def words(enum: str, prefix: str) -> Dict[str, int]:
+    """What the values of an enum are called here, and their numbers: "exact" for MISS_POLICY_EXACT."""
+    values = _pool.FindEnumTypeByName(f"{_PACKAGE}.{enum}").values
+    return {value.name[len(prefix):].lower(): value.number for value in values if value.number != 0}
+
+
+LookupRequest = _class_of("LookupRequest")
+TableQuery = _class_of("TableQuery")
+
+GetModelRequest = _class_of("GetModelRequest")
+GetModelResponse = _class_of("GetModelResponse")
+
+LOOKUP = f"/{_PACKAGE}.ParameterServer/Lookup"
+LOOKUP_STREAM = f"/{_PACKAGE}.ParameterServer/LookupStream"
+GET_MODEL = f"/{_PACKAGE}.ParameterServer/GetModel"

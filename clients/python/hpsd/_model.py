@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a model can be asked for, as GetModel tells."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple
+
+from . import _messages
+
+_DATA_TYPES = {number: word for word, number in _messages.words("DataType", "DATA_TYPE_").items()}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a version."""
+
+    name: str
+    dim: int  # values of a row
+    data_type: str  # of its rows as they are stored: "fp32", "fp16", "bf16", ...
+    row_count: int
+    row_count_estimated: bool
+    place: int  # in the model's order of tables
+
+
+@dataclass(frozen=True)
+class Position:
+    """Up to where a partition of the update log is applied: `next_offset` is that of the record that is next."""
+
+    topic: str
+    partition: int
+    next_offset: int
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that can be asked for."""
+
+    number: int
+    label: str
+    lineage: str
+    loaded_unix_ms: int
+    tables: Dict[str, Table]  # in the model's order
+    update_sequence: int
+    event_time_unix_ms: int  # of the newest update; 0: none
+    as_of_unix_ms: int  # every update logged before is applied; 0: not known
+    positions: Tuple[Position, ...]
+    rejected_record_count: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, and its versions by their numbers."""
+
+    name: str
+    active_version: Optional[int]
+    versions: Dict[int, Version]
+
+    @property
+    def active(self) -> Version:
+        """The version that look-ups get which name none; LookupError while there is none."""
+        if self.active_version is None or self.active_version not in self.versions:
+            raise LookupError(f"model {self.name!r} has no active version")
+        return self.versions[self.active_version]
+
+    @property
+    def tables(self) -> Dict[str, Table]:
+        """Those of the active version, in the model's order."""
+        return self.active.tables
+
+
+def _table(of: Any) -> Table:
+    return Table(of.table, of.dim, _DATA_TYPES.get(of.data_type, str(of.data_type)), of.row_count,
+                 of.row_count_estimated, of.place)
+
+
+def _version(of: Any) -> Version:
+    positions = tuple(Position(one.topic, one.partition, one.next_offset) for one in of.positions)
+    return Version(of.version, of.label, of.lineage, of.loaded_unix_ms, {one.table: _table(one) for one in of.tables},
+                   of.update_sequence, of.event_time_unix_ms, of.as_of_unix_ms, positions, of.rejected_record_count)
+
+
+def request(model: str, version: int) -> bytes:
+    """hps.v1.GetModelRequest, serialised. version 0: all of them."""
+    return bytes(_messages.GetModelRequest(model=model, version=version).SerializeToString())
+
+
+def read(data: bytes) -> Model:
+    """From hps.v1.GetModelResponse."""
+    reply = _messages.GetModelResponse.FromString(data)
+    versions = {of.version: _version(of) for of in reply.versions}
+    return Model(reply.model, reply.active_version or None, versions)

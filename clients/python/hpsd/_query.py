@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller asks for, as queries of a request: keys of any integer type and shape, bags of them, weights."""
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _messages
+from .errors import InvalidArgument
+
+POOLINGS = _messages.words("Pooling", "POOLING_")
+OUTPUTS = {word: number for word, number in _messages.words("DataType", "DATA_TYPE_").items() if not word.startswith("int8")}
+MISS_POLICIES = _messages.words("MissPolicy", "MISS_POLICY_")
+UNKNOWN_POLICIES = _messages.words("UnknownKeyPolicy", "UNKNOWN_KEY_POLICY_")
+CONSISTENCIES = _messages.words("Consistency", "CONSISTENCY_")
+NOT_POOLED = POOLINGS["none"]
+CONCAT = _messages.words("RowLayout", "ROW_LAYOUT_")["concat"]
+
+Pooling = Union[None, str, Mapping[str, Optional[str]]]
+
+_NUMPY_OUTPUTS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+@dataclass
+class Query:
+    """Keys of one table. Pooled: bag b has the keys offsets[b] to offsets[b + 1] - 1."""
+
+    table: str
+    keys: npt.NDArray[Any]  # int64 LE, one dimension
+    shape: Tuple[int, ...]  # of the answer, less its last dimension
+    keys_shape: Tuple[int, ...]  # as they were given
+    offsets: Optional[npt.NDArray[Any]] = None  # uint32 LE
+    weights: Optional[npt.NDArray[Any]] = None  # float32 LE
+    pooling: int = NOT_POOLED
+    like: Any = None  # the torch.Tensor that the keys were, or nothing
+
+    @property
+    def row_count(self) -> int:
+        return len(self.keys) if self.offsets is None else len(self.offsets) - 1
+
+    def message(self) -> Any:
+        """hps.v1.TableQuery."""
+        query = _messages.TableQuery(table=self.table, keys=self.keys.tobytes())
+        if self.offsets is not None:
+            query.offsets = self.offsets.tobytes()
+            query.pooling = self.pooling
+        if self.weights is not None:
+            query.weights = self.weights.tobytes()
+        return query
+
+
+@dataclass(frozen=True)
+class Options:
+    """What holds for all queries of a request."""
+
+    miss: Optional[str] = None
+    max_wait: Optional[float] = None  # s
+    unknown: Optional[str] = None
+    output: Any = None
+    max_staleness: Optional[float] = None  # s
+    consistency: Optional[str] = None
+
+
+def is_tensor(value: object) -> bool:
+    """Whether it is a torch.Tensor; torch is not imported for that."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """An array of what was given, without a copy where numpy needs none."""
+    if is_tensor(value):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.size == 0 and array.dtype == np.float64 and not isinstance(value, np.ndarray):
+        return array.astype(np.int64)  # an empty list has no type
+    return array
+
+
+def _integers(value: Any, what: str) -> npt.NDArray[Any]:
+    array = as_array(value)
+    if array.dtype.kind not in "iu":
+        raise InvalidArgument(f"{what}: got {array.dtype}, expected any integer dtype")
+    return array
+
+
+def _key_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """int64 LE; keys beyond 2^63 - 1 are those of the same 64 bits."""
+    return np.ascontiguousarray(array.reshape(-1)).astype("<i8", copy=False)
+
+
+def _offset_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
+    offsets = _integers(value, what)
+    if offsets.ndim != 1 or len(offsets) == 0:
+        raise InvalidArgument(f"{what}: got shape {offsets.shape}, expected one dimension of bags + 1 values")
+    wide = offsets.astype(np.int64, copy=False)
+    if wide[0] != 0 or wide[-1] != n_keys or np.any(wide[1:] < wide[:-1]):
+        raise InvalidArgument(f"{what}: got {len(wide)} values from {wide[0]} to {wide[-1]}, expected bags + 1 of them "
+                              f"that begin with 0, never fall and end with {n_keys}, the number of keys")
+    return wide.astype("<u4")
+
+
+def _weight_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
+    weights = as_array(value)
+    if weights.dtype.kind not in "fiu" or weights.size != n_keys:
+        raise InvalidArgument(f"{what}: got {weights.size} values of {weights.dtype}, expected {n_keys} real ones, "
+                              "one for each key")
+    return np.ascontiguousarray(weights.reshape(-1)).astype("<f4", copy=False)
+
+
+def _number(words: Mapping[str, int], word: Optional[str], what: str) -> int:
+    """0 for None: as the server has it."""
+    if word is None:
+        return 0
+    number = words.get(word) if isinstance(word, str) else None
+    if number is None:
+        raise InvalidArgument(f"{what}: got {word!r}, expected one of {', '.join(words)}")
+    return number
+
+
+def _output_number(output: Any) -> int:
+    if output is None or isinstance(output, str):
+        return _number(OUTPUTS, output, "output")
+    name = str(output).rpartition(".")[2] if is_torch_dtype(output) else _dtype_name(output)
+    return _number(OUTPUTS, _NUMPY_OUTPUTS.get(name, name), "output")
+
+
+def is_torch_dtype(value: object) -> bool:
+    return type(value).__module__ == "torch" and type(value).__name__ == "dtype"
+
+
+def _dtype_name(output: Any) -> str:
+    try:
+        return np.dtype(output).name
+    except TypeError:
+        return repr(output)
+
+
+def _split(spec: Any, what: str) -> Tuple[Any, Any, Any]:
+    """keys, offsets, weights."""
+    if not isinstance(spec, tuple):
+        return spec, None, None
+    if len(spec) not in (2, 3) or np.ndim(spec[0]) == 0:
+        raise InvalidArgument(f"{what}: got a tuple of {len(spec)}, expected (keys, offsets) or (keys, offsets, "
+                              "weights); keys alone are a list or an array")
+    return spec[0], spec[1], spec[2] if len(spec) == 3 else None
+
+
+def query(table: str, spec: Any, pooling: Optional[str] = None) -> Query:
+    """One query. `spec`: keys, (keys, offsets) or (keys, offsets, weights). Pooled without offsets: the last dimension
+    of the keys is a bag."""
+    what = f"table {table!r}"
+    given, offsets, weights = _split(spec, what)
+    keys = _integers(given, f"{what}, keys")
+    made = Query(table, _key_bytes(keys), keys.shape, keys.shape, like=given if is_tensor(given) else None)
+    made.pooling = _number(POOLINGS, pooling, f"{what}, pooling") or NOT_POOLED
+    n_keys = len(made.keys)
+    if made.pooling == NOT_POOLED:
+        if offsets is not None or weights is not None:
+            raise InvalidArgument(f"{what}: got offsets without pooling, expected pooling= one of "
+                                  f"{', '.join(word for word in POOLINGS if word != 'none')}")
+        return made
+    if weights is not None:
+        made.weights = _weight_bytes(weights, n_keys, f"{what}, weights")
+    if offsets is not None:
+        made.offsets = _offset_bytes(offsets, n_keys, f"{what}, offsets")
+        made.shape = (made.row_count,)
+    elif keys.ndim == 0:
+        raise InvalidArgument(f"{what}, keys: got a single one with pooling {pooling!r}, expected at least one dimension")
+    else:
+        made.shape = keys.shape[:-1]
+        n_bags = int(np.prod(made.shape, dtype=np.int64))
+        made.offsets = (np.arange(n_bags + 1, dtype=np.int64) * keys.shape[-1]).astype("<u4")
+    return made
+
+
+def queries(pairs: Sequence[Tuple[str, Any]], pooling: Pooling) -> List[Query]:
+    """One for each pair of a table and what is asked of it."""
+    if not isinstance(pooling, Mapping):
+        return [query(table, spec, pooling) for table, spec in pairs]
+    names = [table for table, _ in pairs]
+    unknown = [table for table in pooling if table not in names]
+    if unknown:
+        raise InvalidArgument(f"pooling: got table {unknown[0]!r}, expected tables that are asked for: "
+                              f"{', '.join(map(repr, names))}")
+    return [query(table, spec, pooling.get(table)) for table, spec in pairs]
+
+
+def _whole(seconds: Optional[float], unit: float, what: str) -> int:
+    """Seconds as a number of units, at least one; 0 for None."""
+    if seconds is None:
+        return 0
+    if not seconds >= 0:
+        raise InvalidArgument(f"{what}: got {seconds!r}, expected seconds, 0 or more")
+    return max(1, round(seconds * unit))
+
+
+def request(model: str, version: int, asked: List[Query], options: Options, concat: bool) -> bytes:
+    """hps.v1.LookupRequest, serialised. concat: for one matrix of all tables."""
+    message = _messages.LookupRequest(model=model, queries=[one.message() for one in asked])
+    if version != 0:
+        message.version = version
+    if options != _NONE:
+        _set_options(message, options)
+    if concat:
+        message.row_layout = CONCAT
+    serialised: bytes = message.SerializeToString()
+    return serialised
+
+
+_NONE = Options()
+
+
+def _set_options(message: Any, options: Options) -> None:
+    message.miss_policy = _number(MISS_POLICIES, options.miss, "miss")
+    message.max_wait_us = _whole(options.max_wait, 1e6, "max_wait")
+    message.unknown_key_policy = _number(UNKNOWN_POLICIES, options.unknown, "unknown")
+    message.output_type = _output_number(options.output)
+    message.max_staleness_ms = _whole(options.max_staleness, 1e3, "max_staleness")
+    message.consistency = _number(CONSISTENCIES, options.consistency, "consistency")

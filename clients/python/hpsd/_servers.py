@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which server is asked next. Several are asked in turn; one that failed is left alone for a moment, and until there is
+a connection to it again, so that a call seldom meets a host that is gone, and then has time for another one."""
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import grpc
+
+from .errors import Error, error
+
+DOWN_S_MIN, DOWN_S_MAX = 0.1, 2.0  # for how long one is left alone, after one failure and after several
+UNPROVEN_S = 1.0  # for the first answer of a server, while there are others
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5  # between two rounds in which nobody answered
+
+
+class Server:
+    """One address. Fields are changed under the lock of its Servers."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.channel: Any = None
+        self.methods: Dict[str, Callable[..., Any]] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known of it."""
+        self.channel, self.methods = None, {}
+        self.proven = False  # it has answered since it last failed
+        self.failures = 0  # in a row
+        self.down_until = 0.0
+        self.unreachable = False  # there is no connection to it, and somebody watches for one
+        self.unwatch: Optional[Callable[[], None]] = None
+
+
+class Servers:
+    """The addresses of a client. Any thread.
+
+    watch(channel, connected): call `connected` once when the channel has a connection, and make one if it has none; it
+    returns what ends that. Nobody else does so for gRPC of threads, where connections are made by those alone who wait for them.
+    """
+
+    def __init__(self, targets: List[str], open_channel: Callable[[str], Any],
+                 watch: Optional[Callable[[Any, Callable[[], None]], Callable[[], None]]] = None) -> None:
+        self._open = open_channel
+        self._watch = watch if len(targets) > 1 else None
+        self._all = [Server(target) for target in targets]
+        self._lock = threading.Lock()
+        self._next = random.randrange(len(targets))  # clients that start together begin with different ones
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def pick(self, tried: Tuple[Server, ...] = ()) -> Server:
+        """The next one in turn of those that are not down and not yet tried; else the one that failed longest ago."""
+        now = time.monotonic()
+        with self._lock:
+            n = len(self._all)
+            for i in range(n):
+                server = self._all[(self._next + i) % n]
+                if server.down_until <= now and not server.unreachable and server not in tried:
+                    self._next = (self._next + i + 1) % n
+                    return server
+            return min((server for server in self._all if server not in tried), default=self._all[0],
+                       key=lambda server: server.down_until)
+
+    def method(self, server: Server, kind: str, path: str) -> Callable[..., Any]:
+        """A callable of grpc: bytes in, bytes out. kind: "unary_unary" or "unary_stream"."""
+        made = server.methods.get(path)
+        if made is None:
+            with self._lock:
+                if server.channel is None:
+                    server.channel = self._open(server.target)
+                made = server.methods[path] = getattr(server.channel, kind)(path)
+        return made
+
+    def limit(self, server: Server, left_s: float) -> float:
+        """How long an attempt at it may take."""
+        return left_s if server.proven or len(self._all) == 1 else min(left_s, UNPROVEN_S)
+
+    def worked(self, server: Server) -> None:
+        if not server.proven:
+            with self._lock:
+                server.proven, server.unreachable, server.failures, server.down_until = True, False, 0, 0.0
+
+    def failed(self, server: Server) -> None:
+        with self._lock:
+            wait_s = min(DOWN_S_MIN * 2 ** min(server.failures, 10), DOWN_S_MAX)
+            server.proven = False
+            server.failures += 1
+            server.down_until = time.monotonic() + wait_s * random.uniform(0.5, 1)
+            channel = server.channel
+            watches = self._watch is not None and channel is not None and not server.unreachable
+            server.unreachable = server.unreachable or watches
+        if self._watch is not None and watches:
+            server.unwatch = self._watch(channel, lambda: self._connected(server, channel))
+
+    def _connected(self, server: Server, channel: Any) -> None:
+        with self._lock:
+            if server.channel is channel:
+                server.unreachable = False
+
+    def take_channels(self) -> List[Any]:
+        """Forget all connections; the next calls make new ones. Returns those to be closed: not the ones that are
+        watched, on which grpcio's thread would fail, and which end with it."""
+        channels = []
+        with self._lock:
+            for server in self._all:
+                if server.unwatch is not None and server.unreachable:
+                    server.unwatch()
+                elif server.channel is not None:
+                    channels.append(server.channel)
+                server.forget()
+        return channels
+
+
+# ---- attempts ----------------------------------------------------------------------------------------
+
+class Attempts:
+    """One call: what of it failed so far, and whether there is time for more."""
+
+    def __init__(self, servers: Servers, timeout_s: float) -> None:
+        self.servers = servers
+        self.timeout_s = timeout_s
+        self.deadline = time.monotonic() + timeout_s
+        self.n = 0
+        self._tried: Tuple[Server, ...] = ()  # in this round
+        self._n_rounds = 0
+        self._unreached = ""  # who could not be reached last, and why
+
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def next(self) -> Server:
+        self.n += 1
+        return self.servers.pick(self._tried)
+
+    def how(self, server: Server) -> Dict[str, Any]:
+        """Arguments of a call to it. The first round tells at once who cannot be reached; then connections are waited
+        for."""
+        return {"timeout": self.servers.limit(server, self.left_s()), "wait_for_ready": self._n_rounds > 0}
+
+    def may_retry(self, server: Server, code: grpc.StatusCode, details: str) -> bool:
+        """After a failure: whether another attempt may do better."""
+        if code is grpc.StatusCode.UNAVAILABLE:
+            self._unreached = f"{server.target}: {details}"
+        elif code is not grpc.StatusCode.DEADLINE_EXCEEDED or self.left_s() <= 0:
+            return False
+        self.servers.failed(server)
+        self._tried += (server,)
+        return self.left_s() > 0
+
+    def pause_s(self) -> float:
+        """Before the next attempt: 0 while there are servers that were not asked."""
+        if len(self._tried) < len(self.servers):
+            return 0.0
+        self._tried = ()
+        pause_s = min(PAUSE_S_MIN * 2 ** min(self._n_rounds, 10), PAUSE_S_MAX) * random.uniform(0.5, 1)
+        self._n_rounds += 1
+        return max(0.0, min(pause_s, self.left_s()))
+
+    def verdict(self, server: Server, code: grpc.StatusCode, details: str) -> Error:
+        """The error that ends the call, of the last failure. Time that runs out while a connection is made says less
+        than why the ones before it could not be made."""
+        timed_out = code is grpc.StatusCode.DEADLINE_EXCEEDED
+        if code is grpc.StatusCode.UNAVAILABLE or (timed_out and self._unreached and not server.proven):
+            return error(grpc.StatusCode.UNAVAILABLE,
+                         f"{self._unreached} (the last of {self.n} attempts within {self.timeout_s:g} s)")
+        if timed_out:
+            details = f"{server.target}: no answer within {self.timeout_s:g} s"
+        return error(code, details)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same as hpsd, asynchronous: `client = hpsd.aio.connect("127.0.0.1:8601")`, `await client.lookup("items", keys)`."""
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Awaitable, Callable, Dict, List, Literal, Mapping, Optional, Set, Type, TypeVar, Union, overload
+
+import grpc
+import grpc.aio
+import numpy.typing as npt
+
+from . import _address, _messages, _model
+from ._address import Addresses, Token
+from ._lookup import Answer, Defaults, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
+from ._model import Model
+from ._servers import Attempts, Server, Servers
+
+Result = TypeVar("Result")
+
+
+class Transport:
+    """As hpsd's; its connections are of the event loop that runs when they are first used."""
+
+    def __init__(self, targets: List[str], tls: Optional[_address.TLS], token: Token) -> None:
+        self.servers = Servers(targets, lambda target: _address.open_channel(grpc.aio, target, tls))
+        self._token = token
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+
+    async def close(self) -> None:
+        for channel in self.servers.take_channels():
+            await channel.close()
+
+    async def retried(self, timeout_s: float, attempt: Callable[[Server, Attempts], Awaitable[Result]]) -> Result:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self.servers.take_channels()  # those of another loop are of no use here
+            self._loop = loop
+        attempts = Attempts(self.servers, timeout_s)
+        while True:
+            server = attempts.next()
+            try:
+                result = await attempt(server, attempts)
+            except grpc.RpcError as failure:
+                code, details = failure.code(), failure.details() or ""
+                if not attempts.may_retry(server, code, details):
+                    raise attempts.verdict(server, code, details) from failure
+            else:
+                self.servers.worked(server)
+                return result
+            await asyncio.sleep(attempts.pause_s())
+
+    def _call(self, kind: str, path: str, request: bytes, server: Server, attempts: Attempts) -> Any:
+        return self.servers.method(server, kind, path)(request, **attempts.how(server),
+                                                       metadata=_address.metadata(self._token))
+
+    async def unary(self, path: str, request: bytes, timeout_s: float, hedge_s: Optional[float] = None) -> bytes:
+        async def once(server: Server, attempts: Attempts) -> bytes:
+            if hedge_s is not None:
+                return await self._race(path, request, server, attempts, hedge_s)
+            reply: bytes = await self._call("unary_unary", path, request, server, attempts)
+            return reply
+
+        return await self.retried(timeout_s, once)
+
+    async def _race(self, path: str, request: bytes, server: Server, attempts: Attempts, hedge_s: float) -> bytes:
+        """The first answer: of the server, or of another one that is asked as well when this one takes too long."""
+        racing: Dict["asyncio.Task[bytes]", Server] = {}
+
+        async def ask(which: Server) -> bytes:
+            reply: bytes = await self._call("unary_unary", path, request, which, attempts)
+            return reply
+
+        try:
+            racing[asyncio.ensure_future(ask(server))] = server
+            done: Set["asyncio.Task[bytes]"] = (await asyncio.wait(racing, timeout=hedge_s))[0]
+            if not done:
+                other = self.servers.pick((server,))
+                racing[asyncio.ensure_future(ask(other))] = other
+            while True:
+                done = done or (await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED))[0]
+                task = done.pop()
+                which = racing.pop(task)
+                if task.exception() is None or not racing:
+                    if task.exception() is None:
+                        self.servers.worked(which)
+                    return task.result()
+                self.servers.failed(which)
+        finally:
+            for task in racing:
+                task.cancel()
+
+    async def stream(self, path: str, request: bytes, timeout_s: float, begin: Callable[[], Reading]) -> Reading:
+        """`begin` makes what takes the messages, anew for each attempt."""
+        async def once(server: Server, attempts: Attempts) -> Reading:
+            reading = begin()
+            async for data in self._call("unary_stream", path, request, server, attempts):
+                reading.add(data)
+            return reading
+
+        return await self.retried(timeout_s, once)
+
+
+class Client:
+    """Look-ups of one model, as hpsd.Client. One event loop."""
+
+    def __init__(self, transport: Transport, defaults: Defaults, owns: bool = True) -> None:
+        self._transport = transport
+        self._defaults = defaults
+        self._owns = owns
+        self._widths = Widths()
+        self._version = 0
+        self._pins = False
+
+    @overload  # type: ignore[misc]  # who has tensors is looked for first
+    async def lookup(self, tables: str, keys: Keys[T], *, pooling: Pooling = ..., concat: bool = ...,
+                     output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                     unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+                     full: Literal[False] = ...) -> T: ...
+
+    @overload
+    async def lookup(self, tables: str, keys: npt.ArrayLike, *, pooling: Pooling = ..., concat: bool = ...,
+                     output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                     unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+                     full: Literal[False] = ...) -> npt.NDArray[Any]: ...
+
+    @overload
+    async def lookup(self, tables: Mapping[str, Any], keys: None = ..., *, pooling: Pooling = ..., concat: Literal[False] = ...,
+                     output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                     unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+                     full: Literal[False] = ...) -> Dict[str, Any]: ...
+
+    @overload
+    async def lookup(self, tables: Tables, keys: Any = ..., *, pooling: Pooling = ..., concat: bool = ...,
+                     output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                     unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+                     full: Literal[True]) -> Answer: ...
+
+    @overload
+    async def lookup(self, tables: Tables, keys: Any = ..., *, pooling: Pooling = ..., concat: bool = ...,
+                     output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                     unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
+                     full: bool = ...) -> Any: ...
+
+    async def lookup(self, tables: Tables, keys: Any = None, *, pooling: Pooling = None, concat: bool = False,
+                     output: Any = None, miss: Word = None, max_wait: Seconds = None,
+                     unknown: Word = None, max_staleness: Seconds = None,
+                     consistency: Word = None, timeout: Seconds = None, full: bool = False) -> Any:
+        """As hpsd.Client.lookup."""
+        lookup = Lookup(tables, keys, pooling, concat)
+        options = Options(miss, max_wait, unknown, output, max_staleness, consistency)
+        timeout_s = self._defaults.timeout if timeout is None else timeout
+        return lookup.result(await self._ask(lookup, options, timeout_s), full)
+
+    async def _ask(self, lookup: Lookup, options: Options, timeout_s: float) -> Reading:
+        request = lookup.request(self._defaults.model, self._version, options)
+        path = lookup.path(self._widths)
+        if path == _messages.LOOKUP_STREAM:
+            reading = await self._transport.stream(path, request, timeout_s, lookup.begin)
+        else:
+            reading = lookup.begin()
+            reading.add(await self._transport.unary(path, request, timeout_s, self._defaults.hedge_s))
+        head = reading.end()
+        self._widths.learn(reading)
+        if self._pins and self._version == 0:
+            self._version = head.version
+        return reading
+
+    async def model(self, timeout: Optional[float] = None) -> Model:
+        """As hpsd.Client.model."""
+        request = _model.request(self._defaults.model, self._version)
+        timeout_s = self._defaults.timeout if timeout is None else timeout
+        return _model.read(await self._transport.unary(_messages.GET_MODEL, request, timeout_s))
+
+    def version(self, number: int = 0) -> "Client":
+        """As hpsd.Client.version."""
+        pinned = Client(self._transport, self._defaults, owns=False)
+        pinned._version, pinned._pins = number, True
+        return pinned
+
+    async def close(self) -> None:
+        """End the connections. Those of a pinned client are of the one that it came from."""
+        if self._owns:
+            await self._transport.close()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                        trace: Optional[TracebackType]) -> None:
+        await self.close()
+
+
+def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, token: Token = None,
+            timeout: float = 5.0, hedge_ms: Optional[float] = None) -> Client:
+    """As hpsd.connect."""
+    transport = Transport(_address.as_targets(addresses), _address.as_tls(tls), token)
+    return Client(transport, Defaults(model, timeout, hedge_ms))

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding and EmbeddingBag: the forward passes of torch.nn's, with rows of hpsd."""
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+import torch
+
+from .._client import Client
+from ..errors import InvalidArgument
+from ._calls import Layer, Tensors
+
+
+def check_dim(table: str, expected: Optional[int], there: int) -> None:
+    if expected is not None and expected != there:
+        raise InvalidArgument(f"table {table!r}: expected rows of {expected} values, but they have {there}")
+
+
+def dim_of(client: Client, table: str) -> int:
+    """Values per row, as the server has it."""
+    return int(client.lookup(table, []).shape[-1])
+
+
+class _OfOneTable(Layer):
+    """embedding_dim: values per row; if it is not given the server is asked for it, now."""
+
+    def __init__(self, client: Client, table: str, embedding_dim: Optional[int], options: Any) -> None:
+        super().__init__(client, options)
+        self.table = table
+        self.embedding_dim = dim_of(client, table) if embedding_dim is None else embedding_dim
+
+    def extra_repr(self) -> str:
+        return f"{self.table!r}, {self.embedding_dim}"
+
+
+class Embedding(_OfOneTable):
+    """torch.nn.Embedding: input of any shape to rows of shape input.shape + (embedding_dim,).
+
+    As there, what padding_idx names is looked up like any other key.
+    """
+
+    def __init__(self, client: Client, table: str, embedding_dim: Optional[int] = None, *,
+                 padding_idx: Optional[int] = None, **options: Any) -> None:
+        super().__init__(client, table, embedding_dim, options)
+        self.padding_idx = padding_idx
+
+    def look_up(self, tensors: Tensors) -> torch.Tensor:
+        rows: torch.Tensor = self.client.lookup(self.table, tensors[0], output=self.output, **self.options)
+        check_dim(self.table, self.embedding_dim, rows.shape[-1])
+        return rows
+
+    def shape(self, tensors: Tensors) -> List[Any]:
+        assert tensors[0] is not None
+        return [*tensors[0].shape, self.embedding_dim]
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.rows(input)
+
+
+class EmbeddingBag(_OfOneTable):
+    """torch.nn.EmbeddingBag, of mode "sum" or "mean": bags of keys to a row for each.
+
+    input: of two dimensions, bags of one size; or of one, with offsets where each bag begins (include_last_offset: and
+    where the last one ends). per_sample_weights: with mode "sum". Keys equal to padding_idx are in no bag: not in its
+    sum, nor in the number by which a mean is divided.
+    """
+
+    def __init__(self, client: Client, table: str, embedding_dim: Optional[int] = None, *, mode: str = "mean",
+                 include_last_offset: bool = False, padding_idx: Optional[int] = None, **options: Any) -> None:
+        if mode not in ("sum", "mean"):
+            raise ValueError(f"mode: got {mode!r}, expected 'sum' or 'mean'")
+        super().__init__(client, table, embedding_dim, options)
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+        self.padding_idx = padding_idx
+
+    def look_up(self, tensors: Tensors) -> torch.Tensor:
+        keys, offsets, weights = tensors
+        assert keys is not None
+        ends = self._ends(keys, offsets)
+        flat = keys.reshape(-1)
+        if weights is not None:
+            weights = weights.reshape(-1)
+        if self.padding_idx is not None:
+            kept = flat != self.padding_idx
+            ends = torch.cat((ends.new_zeros(1), kept.to(ends.device).cumsum(0)))[ends]
+            flat, weights = flat[kept], None if weights is None else weights[kept]
+        spec = (flat, ends) if weights is None else (flat, ends, weights)
+        rows: torch.Tensor = self.client.lookup(self.table, spec, pooling=self.mode, output=self.output, **self.options)
+        check_dim(self.table, self.embedding_dim, rows.shape[-1])
+        return rows
+
+    def _ends(self, keys: torch.Tensor, offsets: Optional[torch.Tensor]) -> torch.Tensor:
+        """Where bags begin, and where the last one ends."""
+        if offsets is None:
+            return torch.arange(keys.shape[0] + 1) * keys.shape[1]
+        offsets = offsets.to("cpu", torch.int64)
+        if self.include_last_offset:
+            return offsets
+        return torch.cat((offsets, torch.tensor([keys.numel()])))
+
+    def shape(self, tensors: Tensors) -> List[Any]:
+        keys, offsets, _ = tensors
+        assert keys is not None
+        if offsets is None:
+            return [keys.shape[0], self.embedding_dim]
+        return [offsets.shape[0] - (1 if self.include_last_offset else 0), self.embedding_dim]
+
+    def forward(self, input: torch.Tensor, offsets: Optional[torch.Tensor] = None,
+                per_sample_weights: Optional[torch.Tensor] = None) -> torch.Tensor:
+        self._check(input, offsets, per_sample_weights)
+        return self.rows(input, offsets, per_sample_weights)
+
+    def _check(self, keys: torch.Tensor, offsets: Optional[torch.Tensor], weights: Optional[torch.Tensor]) -> None:
+        if keys.dim() == 2 and offsets is not None:
+            raise ValueError("offsets: got some with an input of two dimensions, expected None: its rows are the bags")
+        if keys.dim() == 1 and (offsets is None or offsets.dim() != 1):
+            raise ValueError("offsets: expected one dimension of them, with an input of one dimension")
+        if keys.dim() not in (1, 2):
+            raise ValueError(f"input: got {keys.dim()} dimensions, expected 1 or 2")
+        if self.include_last_offset and offsets is not None and offsets.shape[0] == 0:
+            raise ValueError("offsets: got none, expected where the last bag ends, as include_last_offset says")
+        if weights is None:
+            return
+        if self.mode != "sum":
+            raise ValueError(f"per_sample_weights: got some with mode {self.mode!r}, expected mode 'sum'")
+        if weights.shape != keys.shape:
+            raise ValueError(f"per_sample_weights: got shape {tuple(weights.shape)}, expected {tuple(keys.shape)}, that of "
+                             "the input")
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look-ups from Python: keys as users have them, what comes back, and errors that say what was expected."""
+import asyncio
+import copy
+import pickle
+
+import grpc
+import numpy as np
+import pytest
+
+import hpsd
+import hpsd.aio
+from hpsd import _lookup, _wire
+from rig import UNLIMITED, pb, pb_grpc
+from served import DEFAULT, DIMS, MODEL, N_ROWS, pooled, rows_of
+
+KEYS = [3, 0, 199, 3]
+FOUND, UNKNOWN = hpsd.Status.FOUND, hpsd.Status.UNKNOWN
+
+
+class Sync:
+    """hpsd.aio called as if it were hpsd: what holds of one holds of the other."""
+
+    def __init__(self, *args, **kwargs):
+        self.loop = asyncio.new_event_loop()
+        self.client = hpsd.aio.connect(*args, **kwargs)
+
+    def lookup(self, *args, **kwargs):
+        return self.loop.run_until_complete(self.client.lookup(*args, **kwargs))
+
+    def model(self):
+        return self.loop.run_until_complete(self.client.model())
+
+    def close(self):
+        self.loop.run_until_complete(self.client.close())
+        self.loop.close()
+
+
+@pytest.fixture(name="client", params=[hpsd.connect, Sync], ids=["sync", "aio"])
+def of_both_kinds(request, daemon):
+    client = request.param(daemon.grpc[0], model=MODEL)
+    yield client
+    client.close()
+
+
+# ---- keys and rows -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4", ">i8"])
+def test_lookup_when_keys_are_of_any_integer_type_then_their_rows(client, dtype):
+    keys = np.array([3, 0, 99, 3], dtype)
+    rows = client.lookup("items", keys)
+    assert rows.dtype == np.float32 and rows.flags.aligned and rows.flags.writeable
+    np.testing.assert_array_equal(rows, rows_of("items", keys))
+
+
+@pytest.mark.parametrize("keys", [7, [], [1, 2], [[1, 2], [3, 4], [5, 6]], np.zeros((2, 0, 3), np.int32),
+                                  np.arange(24).reshape(2, 3, 4), np.arange(40)[::4], np.arange(12).reshape(3, 4).T, range(5)])
+def test_lookup_when_keys_are_of_any_shape_then_rows_of_that_shape(client, keys):
+    rows = client.lookup("items", keys)
+    assert rows.shape == np.shape(keys) + (4,)
+    np.testing.assert_array_equal(rows, rows_of("items", np.asarray(keys, np.int64)))
+
+
+def test_lookup_when_keys_are_of_all_64_bits_then_none_is_another_one(client):
+    keys = np.array([2**64 - 1, 2**63, 1], np.uint64)
+    assert list(client.lookup("items", keys, full=True).status) == [UNKNOWN, UNKNOWN, FOUND]
+    assert list(client.lookup("items", keys.view(np.int64), full=True).status) == [UNKNOWN, UNKNOWN, FOUND]
+
+
+def test_lookup_when_of_several_tables_then_as_they_were_given(client):
+    by_name = client.lookup({"users": KEYS, "items": [[5]]})
+    assert list(by_name) == ["users", "items"] and by_name["items"].shape == (1, 1, 4)
+    np.testing.assert_array_equal(by_name["users"], rows_of("users", KEYS))
+    first, second = client.lookup([("items", [1]), ("items", [2, 3])])
+    np.testing.assert_array_equal(first, rows_of("items", [1]))
+    np.testing.assert_array_equal(second, rows_of("items", [2, 3]))
+    assert client.lookup({}) == {} and client.lookup([]) == []
+
+
+def test_lookup_when_full_then_statuses_and_version(client):
+    answer = client.lookup("items", [[1, 777], [2, 3]], full=True)
+    assert (answer.model, answer.version, answer.label) == (MODEL, 1, "") and answer.update_sequence >= 0
+    np.testing.assert_array_equal(answer.status, [[FOUND, UNKNOWN], [FOUND, FOUND]])
+    np.testing.assert_array_equal(answer.rows[0, 1], np.full(4, DEFAULT, np.float32))
+    answer = client.lookup({"items": [1], "users": [777]}, full=True)
+    assert {name: list(status) for name, status in answer.status.items()} == {"items": [FOUND], "users": [UNKNOWN]}
+
+
+@pytest.mark.parametrize("output, dtype", [("fp32", "<f4"), ("fp16", "<f2"), (np.float16, "<f2"), ("bf16", "<u2")])
+def test_lookup_when_of_another_output_type_then_rows_of_it(client, output, dtype):
+    rows = client.lookup("wide", KEYS, output=output)
+    assert rows.dtype == np.dtype(dtype)
+    wide = (rows.astype(np.uint32) << 16).view(np.float32) if output == "bf16" else rows
+    np.testing.assert_array_equal(wide.astype(np.float32), rows_of("wide", KEYS))
+
+
+def test_policies_when_they_are_named_then_the_server_follows_them(client):
+    np.testing.assert_array_equal(client.lookup("items", [777], unknown="zero"), np.zeros((1, 4)))
+    with pytest.raises(hpsd.NotFound, match="777"):
+        client.lookup("items", [777], unknown="error")
+    assert client.lookup("items", [1], miss="exact", consistency="unit").shape == (1, 4)
+    assert client.lookup("items", [1], miss="wait", max_wait=0.5).shape == (1, 4)
+    with pytest.raises(hpsd.Unavailable, match="max_staleness_ms: got 250"):  # it takes no updates
+        client.lookup("items", [1], max_staleness=0.25, timeout=0.2)
+
+
+# ---- bags --------------------------------------------------------------------------------------------
+
+BAG_KEYS = np.array([3, 4, 5, 9, 9, 1], np.int32)
+OFFSETS = [0, 2, 2, 5, 6]
+WEIGHTS = np.array([0.5, 2, 1, -1, 0.25, 4])
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "sqrtn", "mean_by_count"])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_bags_when_pooled_then_what_numpy_makes_of_them(client, mode, weights):
+    spec = (BAG_KEYS, OFFSETS) if weights is None else (BAG_KEYS, OFFSETS, weights)
+    rows = client.lookup("users", spec, pooling=mode)
+    np.testing.assert_allclose(rows, pooled("users", BAG_KEYS, OFFSETS, weights, mode), rtol=1e-6)
+
+
+def test_bags_when_there_are_no_offsets_then_the_last_dimension_is_one(client):
+    keys = np.arange(24).reshape(2, 3, 4)
+    rows = client.lookup("items", keys, pooling="sum")
+    np.testing.assert_array_equal(rows, rows_of("items", keys).sum(2))
+    assert client.lookup("items", [1, 2], pooling="mean").shape == (4,)
+
+
+def test_bags_when_of_several_tables_then_each_has_its_pooling(client):
+    rows = client.lookup({"items": (BAG_KEYS, OFFSETS), "users": [1, 2]}, pooling={"items": "sum"})
+    np.testing.assert_array_equal(rows["items"], pooled("items", BAG_KEYS, OFFSETS))
+    np.testing.assert_array_equal(rows["users"], rows_of("users", [1, 2]))
+
+
+def test_statuses_when_pooled_then_of_each_key(client):
+    answer = client.lookup("items", (np.array([1, 777, 2]), [0, 0, 3]), pooling="sum", full=True)
+    assert list(answer.status) == [FOUND, UNKNOWN, FOUND] and answer.rows.shape == (2, 4)
+
+
+def test_concat_when_asked_for_then_one_matrix(client):
+    answer = client.lookup({"items": (BAG_KEYS, OFFSETS), "users": [3, 2, 1, 0]}, pooling={"items": "sum"}, concat=True,
+                           full=True)
+    assert answer.rows.shape == (4, 12) and answer.columns == {"items": slice(0, 4), "users": slice(4, 12)}
+    np.testing.assert_array_equal(answer.rows[:, :4], pooled("items", BAG_KEYS, OFFSETS))
+    np.testing.assert_array_equal(answer.rows[:, 4:], rows_of("users", [3, 2, 1, 0]))
+    assert client.lookup([("items", [[1, 2]]), ("items", [[3, 4]])], concat=True, output="fp16").shape == (1, 2, 8)
+
+
+# ---- large replies -----------------------------------------------------------------------------------
+
+def test_large_reply_when_beyond_4_mb_then_it_comes(client):
+    keys = np.arange(100_000) % N_ROWS
+    np.testing.assert_array_equal(client.lookup("wide", keys), rows_of("wide", keys))
+
+
+@pytest.mark.parametrize("concat", [False, True])
+def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, concat):
+    keys = np.arange(70_000) % (N_ROWS + 1)  # one of them is unknown
+    bags = np.concatenate((np.arange(len(keys)), [len(keys)]))
+    asked = {"wide": keys, "items": (keys, bags), "users": keys[::-1]}
+    if not concat:
+        asked["items"], asked["users"] = (keys[:9], [0, 4, 4, 9]), []
+    how = {"pooling": {"items": "sum"}, "concat": concat, "full": True}
+    whole = client.lookup(asked, **how)
+    monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN", 1)
+    paths = []
+    path_of = _lookup.Lookup.path
+    monkeypatch.setattr(_lookup.Lookup, "path", lambda *args: paths.append(path_of(*args)) or paths[-1])
+    pieces = client.lookup(asked, **how)
+    assert paths == ["/hps.v1.ParameterServer/LookupStream"]
+    for name in asked:
+        np.testing.assert_array_equal(pieces.status[name], whole.status[name])
+        if not concat:
+            np.testing.assert_array_equal(pieces.rows[name], whole.rows[name])
+    if concat:
+        np.testing.assert_array_equal(pieces.rows, whole.rows)
+    assert (whole.status["wide"] == UNKNOWN).sum() == (keys == N_ROWS).sum()
+
+
+# ---- errors ------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("tables, keys, how, words", [
+    ("items", [1.5], {}, "table 'items', keys: got float64, expected any integer dtype"),
+    ("items", np.array([True]), {}, "got bool, expected any integer"),
+    ("items", ["a"], {}, "expected any integer"),
+    ("items", None, {}, "table 'items': got no keys"),
+    ("items", (1, 2), {}, "expected (keys, offsets)"),
+    ("items", ([1], [0, 1]), {}, "got offsets without pooling, expected pooling= one of sum, mean"),
+    ("items", ([1, 2], [0, 1]), {"pooling": "sum"}, "got 2 values from 0 to 1, expected bags + 1 of them that begin with 0"),
+    ("items", ([1, 2], [0, 2, 1, 2]), {"pooling": "sum"}, "never fall"),
+    ("items", ([1, 2], [0, 2], [1.0]), {"pooling": "sum"}, "weights: got 1 values of float64, expected 2 real ones"),
+    ("items", [1], {"pooling": "max"}, "pooling: got 'max', expected one of none, sum, mean"),
+    ("items", [1], {"output": "fp8"}, "output: got 'fp8', expected one of fp32, fp16, bf16, raw"),
+    ("items", [1], {"miss": "never"}, "miss: got 'never', expected one of exact, wait"),
+    ("items", [1], {"max_staleness": -1}, "max_staleness: got -1, expected seconds"),
+    ({"items": [1]}, [1], {}, "keys: got some beside a mapping"),
+    (["items"], None, {}, "tables: got list, expected the name of a table, a mapping"),
+    ({"items": [1]}, None, {"pooling": {"user": "sum"}}, "pooling: got table 'user', expected tables that are asked for"),
+    ({"items": [1], "users": [1, 2]}, None, {"concat": True}, "concat: got [1, 2] bags or keys"),
+])
+def test_error_when_the_request_is_wrong_then_says_what_was_expected(client, tables, keys, how, words):
+    with pytest.raises(hpsd.InvalidArgument) as caught:
+        client.lookup(tables, keys, **how)
+    assert words in str(caught.value), str(caught.value)
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT and isinstance(caught.value, ValueError)
+
+
+def test_error_when_there_is_no_such_table_then_says_which_there_are(client):
+    with pytest.raises(hpsd.NotFound, match="no table 'itmes'; its tables: items, users, wide") as caught:
+        client.lookup("itmes", [1])
+    assert caught.value.code is grpc.StatusCode.NOT_FOUND and isinstance(caught.value, LookupError)
+    assert isinstance(caught.value.__cause__, grpc.RpcError)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.code) == (str(caught.value), caught.value.code)
+
+
+def test_error_when_there_is_no_such_model_then_says_which_there_are(daemon):
+    with hpsd.connect(daemon.grpc[0], model="shpo") as client:
+        for call in (lambda: client.lookup("items", [1]), client.model):
+            with pytest.raises(hpsd.NotFound, match=f'"shpo" is not loaded; models here: {MODEL}'):
+                call()
+
+
+# ---- models and versions -----------------------------------------------------------------------------
+
+def test_model_when_asked_for_then_tables_in_order_and_versions(client):
+    model = client.model()
+    assert (model.name, model.active_version, list(model.versions)) == (MODEL, 1, [1])
+    assert {name: table.dim for name, table in model.tables.items()} == DIMS
+    assert list(model.tables) == list(DIMS) and model.tables["users"].place == 1
+    assert (model.tables["items"].data_type, model.tables["items"].row_count) == ("fp32", N_ROWS)
+    assert model.active.positions == () and model.active.rejected_record_count == 0
+
+
+def test_copies_when_of_a_client_then_they_connect_by_themselves(daemon):
+    with hpsd.connect(daemon.grpc[0], MODEL, timeout=7) as client:
+        for other in (copy.deepcopy(client), pickle.loads(pickle.dumps(client)), copy.copy(client.version(1))):
+            client.lookup("items", [1])
+            with other:
+                assert other.lookup("items", [1]).shape == (1, 4)
+            assert other.timeout == 7
+
+
+# ---- the wire ----------------------------------------------------------------------------------------
+
+def test_wire_when_read_then_as_protobuf_reads_it(daemon):
+    stub = pb_grpc.ParameterServerStub(grpc.insecure_channel(daemon.grpc[0], options=UNLIMITED))
+    queries = [pb.TableQuery(table=name, keys=np.array([1, 777, 2], "<i8").tobytes()) for name in DIMS]
+    reply = stub.Lookup(pb.LookupRequest(model=MODEL, queries=queries, explain=True), timeout=30)
+    reply.update_sequence, reply.event_time_unix_ms, reply.label = 2**63 + 5, -7, "ü"
+    data = reply.SerializeToString()
+    read = _wire.read(data)
+    assert (read.model, read.version, read.label) == (reply.model, reply.version, reply.label)
+    assert (read.update_sequence, read.event_time_unix_ms) == (2**63 + 5, -7)
+    for ours, theirs in zip(read.results, reply.results):
+        assert (ours.table, ours.dim, ours.data_type, ours.row_count) == (
+            theirs.table, theirs.dim, theirs.data_type, theirs.row_count)
+        assert data[slice(*ours.rows)] == theirs.rows and data[slice(*ours.status)] == theirs.key_status
+    for cut in range(1, len(data), 7):
+        try:
+            _wire.read(data[:cut])  # a message, by chance
+        except _wire.Malformed:
+            pass
+    for bad in (b"\x0b", b"\x22\x05\x78", b"\x22\x02\x12\x80", b"\xff" * 11, b"\x08\x01", b"\x12\x01a"):
+        with pytest.raises(_wire.Malformed):
+            _wire.read(bad)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections of the Python client: several servers, those that go and come back, deadlines, forks, and what is shown to
+a server."""
+import concurrent.futures
+import contextlib
+import gc
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+import hpsd
+import hpsd.aio
+from hpsd._servers import Attempts, Servers
+from rig import PATIENCE_S, Authority, Daemon, scratch, until
+from served import MODEL, config, rows_of
+
+UNAVAILABLE, DEADLINE = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def closed_port():
+    """An address on which nobody listens while it is held."""
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    return held, f"127.0.0.1:{held.getsockname()[1]}"
+
+
+# ---- addresses, TLS, tokens --------------------------------------------------------------------------
+
+def test_unix_socket_when_connected_then_the_same_rows(daemon):
+    with hpsd.connect(daemon.grpc[1], MODEL) as client:
+        np.testing.assert_array_equal(client.lookup("items", [1]), rows_of("items", [1]))
+
+
+@pytest.mark.parametrize("address", ["", "host:0", "host:port", "host:99999", [], 8601])
+def test_address_when_it_is_none_then_says_what_was_expected(address):
+    with pytest.raises(hpsd.InvalidArgument, match="address: got .*expected HOST:PORT"):
+        hpsd.connect(address if isinstance(address, (str, list)) else [address])
+
+
+def test_tls_and_tokens_when_they_are_needed_then_they_are_shown(work):
+    authority = Authority(work, "ca")
+    certificate, key = authority.issue("hpsd.example", names="DNS:hpsd.example")
+    roles = os.path.join(work, "roles.json")
+    with open(roles, "w", encoding="utf-8") as f:
+        json.dump({"rules": [{"who": ["token:app"], "may": ["lookup"]}],
+                   "tokens": [{"name": "app", "sha256": hashlib.sha256(b"secret").hexdigest()}]}, f)
+    server = {"tls": {"certificate": certificate, "key": key}, "access": roles}
+    with Daemon(work, config(work, server=server), flags=["--admin-listen", "127.0.0.1:0"]) as one:
+        tls = hpsd.TLS(ca=authority.path, name="hpsd.example")
+        for token in ("secret", lambda: "secret"):
+            with hpsd.connect(one.grpc[0], MODEL, tls=tls, token=token) as client:
+                assert client.lookup("items", [1]).shape == (1, 4)
+        with pytest.raises(hpsd.PermissionDenied, match="token:app has not the role: read"):
+            client.model()
+        with hpsd.connect(one.grpc[0], MODEL, tls=tls) as client, pytest.raises(hpsd.Unauthenticated):
+            client.lookup("items", [1])
+        with hpsd.connect(one.grpc[0], MODEL, tls=authority.path, timeout=1) as client, \
+                pytest.raises(hpsd.Unavailable):  # another name than that of the certificate
+            client.lookup("items", [1])
+
+
+# ---- who is asked next -------------------------------------------------------------------------------
+
+def servers_of(n, watch=None):
+    return Servers([f"{i}" for i in range(n)], lambda target: grpc.insecure_channel(target), watch)
+
+
+def test_pick_when_all_are_up_then_in_turn():
+    servers = servers_of(3)
+    picked = [servers.pick().target for _ in range(6)]
+    assert sorted(picked[:3]) == ["0", "1", "2"] and picked[3:] == picked[:3]
+
+
+def test_pick_when_one_has_failed_then_others_for_a_while():
+    servers = servers_of(2)
+    bad = servers.pick()
+    servers.failed(bad)
+    assert all(servers.pick() is not bad for _ in range(5))
+    good = servers.pick()
+    assert servers.pick((good,)) is bad  # better than none
+    bad.down_until = 0.0
+    assert bad in (servers.pick(), servers.pick())
+    assert servers.limit(bad, 9.0) < 2 and servers.limit(good, 9.0) < 2
+    servers.worked(bad)
+    assert servers.limit(bad, 9.0) == 9.0
+
+
+def test_pick_when_one_is_watched_then_others_until_there_is_a_connection():
+    watched, ended = [], []
+    servers = servers_of(2, lambda channel, connected: watched.append(connected) or (lambda: ended.append(channel)))
+    bad = servers.pick()
+    servers.method(bad, "unary_unary", "/x")  # makes its channel
+    servers.failed(bad)
+    servers.failed(bad)
+    bad.down_until = 0.0
+    assert len(watched) == 1 and all(servers.pick() is not bad for _ in range(5))
+    watched[0]()
+    assert bad in (servers.pick(), servers.pick())
+    servers.failed(bad)
+    assert len(watched) == 2
+    assert servers.take_channels() == [] and len(ended) == 1
+    watched[1]()  # of a channel that is none of ours any more
+
+
+def test_failures_when_in_a_row_then_it_is_left_alone_for_longer_and_not_for_ever():
+    servers = servers_of(1)
+    server = servers.pick()
+    waits = []
+    for _ in range(40):
+        servers.failed(server)
+        waits.append(server.down_until - time.monotonic())
+    assert max(waits[:1]) < 0.2 and max(waits) <= 2.0 and waits[-1] > 0.9
+    assert servers.limit(server, 9.0) == 9.0  # there is no other one
+
+
+def test_attempts_when_all_have_failed_then_a_pause_and_the_deadline_ends_it():
+    attempts = Attempts(servers_of(2), 60.0)
+    first = attempts.next()
+    assert attempts.may_retry(first, UNAVAILABLE, "refused") and attempts.pause_s() == 0
+    second = attempts.next()
+    assert second is not first and not attempts.how(second)["wait_for_ready"]
+    assert attempts.may_retry(second, DEADLINE, "") and 0 < attempts.pause_s() < 0.1
+    assert attempts.how(first)["wait_for_ready"]
+    assert not attempts.may_retry(first, grpc.StatusCode.NOT_FOUND, "none")
+    attempts.deadline = time.monotonic()
+    assert not attempts.may_retry(first, UNAVAILABLE, "refused") and not attempts.may_retry(first, DEADLINE, "")
+    verdict = attempts.verdict(second, DEADLINE, "")  # while it connected, once more
+    assert isinstance(verdict, hpsd.Unavailable) and f"{first.target}: refused" in str(verdict)
+    attempts.servers.worked(second)
+    assert isinstance(attempts.verdict(second, DEADLINE, ""), hpsd.DeadlineExceeded)
+
+
+# ---- servers that are not there ----------------------------------------------------------------------
+
+def test_deadline_when_nobody_listens_then_unavailable_says_where_and_how_often():
+    held, address = closed_port()
+    with held, hpsd.connect(address, timeout=0.3) as client:
+        with pytest.raises(hpsd.Unavailable, match=rf"{address}: .*attempts within 0.3 s\)") as caught:
+            client.lookup("items", [1])
+        assert isinstance(caught.value, ConnectionError)
+
+
+@contextlib.contextmanager
+def silent_server():
+    """A gRPC server that takes calls and answers none of them until the end."""
+    gate, calls = threading.Event(), []
+
+    def never(request, context):
+        calls.append(request)
+        gate.wait(PATIENCE_S)
+        return b""
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details):
+            return grpc.unary_unary_rpc_method_handler(never)
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        server = grpc.server(pool, handlers=[Handler()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}", calls
+        finally:
+            gate.set()
+            server.stop(0).wait()
+
+
+def test_deadline_when_the_server_does_not_answer_then_it_ends_the_call():
+    with silent_server() as (address, calls), hpsd.connect(address, timeout=0.2) as client:
+        with pytest.raises(hpsd.DeadlineExceeded, match=f"{address}: no answer within 0.2 s"):
+            client.lookup("items", [1])
+        assert len(calls) == 1
+        with pytest.raises(TimeoutError):
+            client.lookup("items", [1], timeout=0.1)
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_hedge_when_a_server_takes_too_long_then_another_one_answers(daemon, kind):
+    with silent_server() as (silent, calls):
+        addresses = [silent, daemon.grpc[0]]
+        if kind == "sync":
+            with hpsd.connect(addresses, MODEL, hedge_ms=20, timeout=PATIENCE_S) as client:
+                rows = [client.lookup("items", [1]) for _ in range(8)]
+        else:
+            import asyncio
+
+            async def look():
+                async with hpsd.aio.connect(addresses, MODEL, hedge_ms=20, timeout=PATIENCE_S) as client:
+                    return [await client.lookup("items", [1]) for _ in range(8)]
+            rows = asyncio.run(look())
+        assert len(calls) >= 1  # it was asked, and nobody waited for it
+        np.testing.assert_array_equal(np.concatenate(rows), rows_of("items", [1] * 8))
+
+
+def test_hedge_when_one_refuses_then_the_other_one_is_waited_for(daemon):
+    held, address = closed_port()
+    with held, hpsd.connect([address, daemon.grpc[0]], MODEL, hedge_ms=1) as client:
+        for _ in range(8):
+            assert client.lookup("items", [1]).shape == (1, 4)
+        with pytest.raises(hpsd.NotFound):
+            client.lookup("none", [1])
+
+
+def test_servers_when_all_are_up_then_each_has_its_share(work):
+    with scratch() as other, Daemon(work, config(work)) as a, Daemon(other, config(other)) as b:
+        with hpsd.connect([a.grpc[0], b.grpc[0]], MODEL) as client:
+            for _ in range(20):
+                client.lookup("items", [1])
+
+        def n_calls(one):
+            return one.metrics().get('hpsd_rpc_requests_total{method="hps.v1.ParameterServer/Lookup",code="OK"}', 0)
+        assert (n_calls(a), n_calls(b)) == (10, 10)
+
+
+def test_restart_when_one_of_two_is_killed_under_load_then_no_call_fails(work):
+    with scratch() as other, Daemon(work, config(work)) as a, \
+            Daemon(other, config(other), listen=[f"unix:{other}/hpsd.sock"]) as b:
+        client = hpsd.connect([a.grpc[0], b.grpc[0]], MODEL, timeout=PATIENCE_S)
+        stop, failures, counts = threading.Event(), [], [0] * 4
+
+        def look(i):
+            while not stop.is_set():
+                try:
+                    rows = client.lookup({"items": [i, 1], "users": [i]})
+                    assert (rows["items"] == rows_of("items", [i, 1])).all()
+                    counts[i] += 1
+                except Exception as error:  # noqa: BLE001 whatever it is, it should not be
+                    failures.append(error)
+                    return
+        threads = [threading.Thread(target=look, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(2):
+                at = sum(counts)
+                until(lambda: sum(counts) > at + 40, "look-ups")
+                b.kill()
+                at = sum(counts)
+                until(lambda: sum(counts) > at + 40 or failures, "look-ups of the other one")
+                b.restart()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            client.close()
+        assert not failures, failures[0]
+
+
+def test_restart_when_it_is_the_only_server_then_calls_wait_for_it(work):
+    with Daemon(work, config(work), listen=[f"unix:{work}/hpsd.sock"]) as one, \
+            hpsd.connect(one.grpc[0], MODEL, timeout=PATIENCE_S) as client:
+        client.lookup("items", [1])
+        one.kill()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.lookup, "items", [2])
+            one.restart()
+            np.testing.assert_array_equal(waiting.result(PATIENCE_S), rows_of("items", [2]))
+
+
+# ---- forks, leaks ------------------------------------------------------------------------------------
+
+def run_python(program, *args):
+    path = os.pathsep.join(p for p in sys.path if p.endswith(("clients/python", "tests/python", "tests/e2e")))
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program), *args], capture_output=True, text=True,
+                          timeout=PATIENCE_S * 2, check=False, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_fork_when_a_client_was_not_used_yet_then_parent_and_child_use_it(daemon):
+    out = run_python("""
+        import os, sys
+        import hpsd
+        client = hpsd.connect(sys.argv[1], "shop")
+        child = os.fork()
+        rows = client.lookup("items", [1])
+        if child == 0:
+            os._exit(0 if rows.shape == (1, 4) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        client.close()
+        print("done")
+        """, daemon.grpc[0])
+    assert out == "done\n"
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_leaks_when_looked_up_10000_times_then_nothing_is_kept(client):
+    def look(n):
+        for i in range(n):
+            client.lookup({"items": [i % 200, 1], "users": ([1, 2], [0, 2])}, pooling={"users": "sum"})
+        gc.collect()
+        return len(gc.get_objects()), descriptors()
+    look(200)
+    objects, files = look(200)
+    after, files_after = look(10_000)
+    assert after < objects + 200 and files_after <= files
+
+
+def test_close_when_clients_come_and_go_then_no_connection_stays(daemon):
+    with hpsd.connect(daemon.grpc[0], MODEL) as client:
+        client.lookup("items", [1])
+    before = descriptors()
+    for _ in range(20):
+        with hpsd.connect(daemon.grpc[0], MODEL) as client:
+            client.lookup("items", [1])
+    until(lambda: gc.collect() >= 0 and descriptors() <= before + 3, "connections that end")
+
+
+def test_version_when_pinned_then_the_same_rows_after_a_switch(work):
+    with Daemon(work, config(work)) as one, hpsd.connect(one.grpc[0], MODEL) as client:
+        with client.version() as pinned:
+            assert pinned.lookup("items", [1], full=True).version == 1
+            for _ in range(2):
+                one.load(MODEL, f"{work}/files", activate=True)
+            assert client.lookup("items", [1], full=True).version == 3
+            with pytest.raises(hpsd.NotFound, match="version 1 .* is not resident"):  # keep_versions is 2
+                pinned.lookup("items", [1])
+        with client.version(2) as older:
+            assert older.lookup("items", [1], full=True).version == 2
+            assert list(older.model().versions) == [2]
+        assert sorted(client.model().versions) == [2, 3] and client.model().active_version == 3

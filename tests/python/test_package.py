@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as others get it: its descriptor, its types, what pip makes of it, and the code of the documents."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import documents
+from documents import ROOT
+
+PACKAGE = os.path.join(ROOT, "clients", "python")
+
+
+def run(*args, **how):
+    done = subprocess.run(args, capture_output=True, text=True, timeout=240, check=False, **how)
+    assert done.returncode == 0, f"{args}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_descriptor_when_protos_have_changed_then_it_is_theirs():
+    run(sys.executable, os.path.join(PACKAGE, "describe"), "--check")
+
+
+# ---- types -------------------------------------------------------------------------------------------
+
+def test_types_when_checked_then_neither_the_package_nor_the_examples_have_an_error(work):
+    for name, blocks in documents.all_of_them().items():
+        with open(os.path.join(work, f"{name}.py"), "w", encoding="utf-8") as f:
+            f.write("\n".join(blocks))
+    files = sorted(os.path.join(work, name) for name in os.listdir(work) if name.endswith(".py"))
+    assert len(files) >= 4
+    run(sys.executable, "-m", "mypy", "--config-file", os.path.join(PACKAGE, "pyproject.toml"), "--cache-dir", f"{work}/cache",
+        os.path.join(PACKAGE, "hpsd"), *files, env={**os.environ, "MYPYPATH": PACKAGE})
+
+
+# ---- the code of the documents -----------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", [name for name in documents.all_of_them() if "torch" not in name])
+def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
+    documents.run(name, two_tables.grpc[0], work)
+
+
+# ---- pip ---------------------------------------------------------------------------------------------
+
+def test_install_when_without_network_then_the_first_look_up_works(work, two_tables):
+    """Of a copy, as setuptools builds where the source is."""
+    source = shutil.copytree(PACKAGE, os.path.join(work, "source"))
+    python = os.path.join(work, "venv", "bin", "python")
+    run("/usr/bin/python3", "-m", "venv", "--system-site-packages", os.path.join(work, "venv"))
+    run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", source)
+    block = documents.all_of_them()["README"][0]
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    out = run(python, "-c", documents.at(block, two_tables.grpc[0]), cwd=work, env=alone)
+    assert len(re.findall(r"[-0-9.e]+", out)) >= 3 * 16
+    assert os.path.exists(os.path.join(run(python, "-c", "import hpsd; print(hpsd.__path__[0])", cwd=work,
+                                           env=alone).strip(), "py.typed"))

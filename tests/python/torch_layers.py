@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hpsd.torch against torch's own layers with the same rows. Run by ./dev interop, as torch is heavy."""
+import copy
+import io
+import json
+import os
+import pickle
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+import documents
+import hpsd
+import hpsd.torch as layers
+from served import DIMS, MODEL, N_ROWS, rows_of
+
+
+
+def weight(table):
+    return torch.from_numpy(rows_of(table, np.arange(N_ROWS)))
+
+
+def close(got, expected):
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.fixture(autouse=True)
+def in_inference():
+    with torch.no_grad():
+        yield
+
+
+# ---- tensors -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_lookup_when_of_tensors_then_tensors_in_memory_of_their_own(client, dtype):
+    keys = torch.tensor([[1, 2], [3, 1]], dtype=dtype)
+    rows = client.lookup("items", keys)
+    assert isinstance(rows, torch.Tensor)
+    close(rows, weight("items")[keys.long()])
+    rows += 1  # no warning, and nobody else's
+    close(client.lookup("items", keys), weight("items")[keys.long()])
+    both = client.lookup({"items": keys, "users": [1]})
+    assert isinstance(both["items"], torch.Tensor) and isinstance(both["users"], np.ndarray)
+
+
+@pytest.mark.parametrize("output", [torch.float16, torch.bfloat16, torch.float32])
+def test_lookup_when_of_another_dtype_then_rows_of_it(client, output):
+    rows = client.lookup("wide", torch.arange(5), output=output)
+    assert rows.dtype == output
+    close(rows.float(), weight("wide")[:5])
+
+
+# ---- Embedding and EmbeddingBag ----------------------------------------------------------------------
+
+@pytest.mark.parametrize("keys", [torch.tensor(3), torch.tensor([], dtype=torch.int64), torch.arange(24).reshape(2, 3, 4)])
+@pytest.mark.parametrize("padding_idx", [None, 3])
+def test_embedding_when_called_then_as_torch_does(client, keys, padding_idx):
+    ours = layers.Embedding(client, "users", padding_idx=padding_idx)
+    theirs = torch.nn.Embedding.from_pretrained(weight("users"), padding_idx=padding_idx)
+    assert ours.embedding_dim == 8
+    close(ours(keys), theirs(keys))
+
+
+BAGS = [
+    (torch.tensor([1, 2, 4, 5, 4, 3, 2, 9, 3]), torch.tensor([0, 4, 4])),
+    (torch.tensor([1, 2, 4, 5], dtype=torch.int32), torch.tensor([0, 2], dtype=torch.int32)),
+    (torch.tensor([[1, 2, 4, 3], [3, 3, 3, 3]]), None),
+    (torch.zeros((0, 3), dtype=torch.int64), None),
+    (torch.tensor([], dtype=torch.int64), torch.tensor([0, 0])),
+]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("padding_idx", [None, 3])
+@pytest.mark.parametrize("keys, offsets", BAGS)
+def test_embedding_bag_when_called_then_as_torch_does(client, mode, padding_idx, keys, offsets):
+    how = {"mode": mode, "padding_idx": padding_idx}
+    ours = layers.EmbeddingBag(client, "items", **how)
+    theirs = torch.nn.EmbeddingBag.from_pretrained(weight("items"), **how)
+    expected = theirs(keys, offsets) if keys.numel() or offsets is not None else torch.zeros(0, 4)
+    close(ours(keys, offsets), expected)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("padding_idx", [None, 4])
+def test_embedding_bag_when_the_last_offset_is_included_then_as_torch_does(client, mode, padding_idx):
+    how = {"mode": mode, "padding_idx": padding_idx, "include_last_offset": True}
+    keys, offsets = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 1, 5, 6])
+    close(layers.EmbeddingBag(client, "items", **how)(keys, offsets),
+          torch.nn.EmbeddingBag.from_pretrained(weight("items"), **how)(keys, offsets))
+
+
+@pytest.mark.parametrize("padding_idx", [None, 4])
+def test_embedding_bag_when_weighted_then_as_torch_does(client, padding_idx):
+    how = {"mode": "sum", "padding_idx": padding_idx}
+    ours = layers.EmbeddingBag(client, "items", **how)
+    theirs = torch.nn.EmbeddingBag.from_pretrained(weight("items"), **how)
+    keys, offsets = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 1, 5])
+    weights = torch.tensor([1.5, 2, -1, 0.5, 0, 3])
+    close(ours(keys, offsets, per_sample_weights=weights), theirs(keys, offsets, per_sample_weights=weights))
+    square = keys.reshape(2, 3), None, weights.reshape(2, 3)
+    close(ours(*square), theirs(*square))
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda bag: bag(torch.zeros((2, 2), dtype=torch.int64), torch.tensor([0])), "offsets: got some with an input of two"),
+    (lambda bag: bag(torch.tensor([1])), "offsets: expected one dimension"),
+    (lambda bag: bag(torch.zeros((1, 1, 1), dtype=torch.int64)), "input: got 3 dimensions"),
+    (lambda bag: bag(torch.tensor([1.5]), torch.tensor([0])), "table 'items', keys: got float32, expected any integer"),
+    (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([1])), "expected bags \\+ 1 of them that begin with 0"),
+    (lambda bag: bag(torch.tensor([1]), torch.tensor([0]), torch.tensor([1., 2.])), "per_sample_weights: got shape \\(2,\\)"),
+])
+def test_embedding_bag_when_called_wrongly_then_says_how_it_is_called(client, call, words):
+    with pytest.raises(ValueError, match=words):
+        call(layers.EmbeddingBag(client, "items", mode="sum"))
+
+
+def test_layers_when_made_wrongly_then_say_what_was_expected(client):
+    with pytest.raises(ValueError, match="mode: got 'max', expected 'sum' or 'mean'"):
+        layers.EmbeddingBag(client, "items", mode="max")
+    with pytest.raises(TypeError, match="unexpected argument 'max_norm'"):
+        layers.Embedding(client, "items", max_norm=1.0)
+    with pytest.raises(hpsd.NotFound, match="its tables: items, users, wide"):
+        layers.Embedding(client, "itmes")
+    with pytest.raises(hpsd.InvalidArgument, match="table 'items': expected rows of 5 values, but they have 4"):
+        layers.Embedding(client, "items", 5)(torch.tensor([1]))
+    with pytest.raises(ValueError, match="per_sample_weights: got some with mode 'mean'"):
+        layers.EmbeddingBag(client, "items")(torch.tensor([[1]]), None, torch.tensor([[1.]]))
+
+
+# ---- what a layer is among modules -------------------------------------------------------------------
+
+def test_module_when_it_has_layers_then_nothing_of_them_is_in_its_state(client):
+    module = torch.nn.Sequential(layers.Embedding(client, "items"), torch.nn.Linear(4, 1))
+    assert sorted(module.state_dict()) == ["1.bias", "1.weight"] and len(list(module.parameters())) == 2
+    module.load_state_dict(module.state_dict())
+    assert "Embedding('items', 4)" in repr(module)
+
+
+def test_module_when_moved_then_rows_are_where_and_what_it_is(client):
+    layer = layers.EmbeddingBag(client, "items", mode="sum")
+    keys = torch.tensor([[1, 2]])
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        rows = layer.to(dtype)(keys)
+        assert rows.dtype == dtype
+        close(rows.float(), weight("items")[keys].sum(1))
+    meta = layers.Embedding(client, "items", 4).to("meta")
+    assert meta(keys).device.type == "meta"
+
+
+def test_module_when_copied_then_the_copy_works_by_itself(client):
+    layer = layers.Embedding(client, "items").half()
+    keys = torch.tensor([1, 2])
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    loaded = torch.load(file, **({"weights_only": False} if torch.__version__ >= "2" else {}))
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+        close(other(keys), layer(keys))
+        assert other._handle != layer._handle
+
+
+def test_backward_when_in_training_then_says_that_it_is_for_inference(client):
+    layer = layers.Embedding(client, "items")
+    with torch.enable_grad():
+        loss = layer(torch.tensor([1])).sum()
+        with pytest.raises(RuntimeError, match=r"hpsd.torch.Embedding\('items', 4\) is for inference.*eval\(\)"):
+            loss.backward()
+        assert not layer.eval()(torch.tensor([1])).requires_grad
+        dense = torch.nn.Linear(4, 1)
+        dense(layer(torch.tensor([1]))).sum().backward()
+        assert dense.weight.grad is not None
+
+
+# ---- TorchRec's collections --------------------------------------------------------------------------
+
+class Jagged:
+    """What of torchrec.KeyedJaggedTensor is used."""
+
+    def __init__(self, bags, weights=None):
+        """bags: {feature: list of lists of keys}"""
+        self._keys = list(bags)
+        flat = [bag for feature in bags.values() for bag in feature]
+        self._stride = len(flat) // len(bags)
+        self._values = torch.tensor([key for bag in flat for key in bag], dtype=torch.int64)
+        self._offsets = torch.tensor([0] + [len(bag) for bag in flat]).cumsum(0)
+        self._weights = weights
+
+    def keys(self):
+        return self._keys
+
+    def values(self):
+        return self._values
+
+    def offsets(self):
+        return self._offsets
+
+    def weights_or_none(self):
+        return self._weights
+
+    def stride(self):
+        return self._stride
+
+
+BATCH = {"clicked": [[1, 2], [], [3]], "user": [[7], [8], [9]], "bought": [[], [5, 5, 6], []], "unused": [[1], [], [2]]}
+TABLES = [layers.EmbeddingBagConfig("items", 4, ["clicked", "bought"], pooling="sum"),
+          layers.EmbeddingBagConfig("users", 8, ["user", "clicked"], pooling="mean")]
+
+
+def expected_bags(table, bags, mode, weights=None):
+    flat = torch.tensor([key for bag in bags for key in bag], dtype=torch.int64)
+    offsets = torch.tensor([0] + [len(bag) for bag in bags]).cumsum(0)[:-1]
+    if weights is not None:
+        total = torch.nn.functional.embedding_bag(flat, weight(table), offsets, mode="sum", per_sample_weights=weights)
+        counts = torch.tensor([[max(1, len(bag))] for bag in bags])
+        return total / counts if mode == "mean" else total
+    return torch.nn.functional.embedding_bag(flat, weight(table), offsets, mode=mode)
+
+
+def test_bag_collection_when_called_then_a_keyed_matrix(client):
+    out = layers.EmbeddingBagCollection(client, TABLES)(Jagged(BATCH))
+    assert out.keys() == ["clicked@items", "bought", "user", "clicked@users"] and out.length_per_key() == [4, 4, 8, 8]
+    assert out.offset_per_key() == [0, 4, 8, 16, 24] and out.values().shape == (3, 24)
+    close(out["clicked@items"], expected_bags("items", BATCH["clicked"], "sum"))
+    close(out["bought"], expected_bags("items", BATCH["bought"], "sum"))
+    close(out["user"], expected_bags("users", BATCH["user"], "mean"))
+    close(out.to_dict()["clicked@users"], expected_bags("users", BATCH["clicked"], "mean"))
+
+
+def test_bag_collection_when_weighted_then_a_mean_is_by_the_number_of_keys(client):
+    bags = {"user": [[1, 2], [3], []], "clicked": [[4], [], [5, 6]]}
+    weights = torch.tensor([0.5, 3, 2, -1, 0.25, 8])
+    out = layers.EmbeddingBagCollection(client, TABLES[1:], is_weighted=True)(Jagged(bags, weights))
+    close(out["user"], expected_bags("users", bags["user"], "mean", weights[:3]))
+    close(out["clicked"], expected_bags("users", bags["clicked"], "mean", weights[3:]))
+    with pytest.raises(hpsd.InvalidArgument, match="weights: the KeyedJaggedTensor has none"):
+        layers.EmbeddingBagCollection(client, TABLES[1:], is_weighted=True)(Jagged(bags))
+
+
+def test_bag_collection_when_the_batch_is_empty_then_so_is_the_matrix(client):
+    out = layers.EmbeddingBagCollection(client, TABLES)(Jagged({name: [] for name in BATCH}))
+    assert out.values().shape == (0, 24)
+
+
+def test_collection_when_called_then_a_row_for_each_key(client):
+    tables = [layers.EmbeddingConfig("users", 8, ["user", "clicked"])]
+    out = layers.EmbeddingCollection(client, tables)(Jagged(BATCH))
+    assert list(out) == ["user", "clicked"]
+    close(out["clicked"].values(), weight("users")[[1, 2, 3]])
+    assert out["clicked"].lengths().tolist() == [2, 0, 1] and out["clicked"].offsets().tolist() == [0, 2, 2, 3]
+    assert [rows.shape[0] for rows in out["clicked"].to_dense()] == [2, 0, 1]
+    close(out["user"].values(), weight("users")[[7, 8, 9]])
+
+
+def test_collections_when_made_or_called_wrongly_then_say_what_was_expected(client):
+    with pytest.raises(hpsd.InvalidArgument, match="feature 'bought' is not among the keys \\['clicked', 'user'\\]"):
+        layers.EmbeddingBagCollection(client, TABLES)(Jagged({"clicked": [[1]], "user": [[1]]}))
+    with pytest.raises(ValueError, match="embedding_dim: got \\[4, 8\\], expected one"):
+        layers.EmbeddingCollection(client, TABLES)
+    with pytest.raises(ValueError, match="table 'x', pooling: got 'max'"):
+        layers.EmbeddingBagCollection(client, [layers.EmbeddingBagConfig("x", 4, ["f"], pooling="max")])
+    wrong = [layers.EmbeddingBagConfig("items", 8, ["clicked"])]
+    with pytest.raises(hpsd.InvalidArgument, match="table 'items': expected rows of 8 values, but they have 4"):
+        layers.EmbeddingBagCollection(client, wrong)(Jagged(BATCH))
+
+
+def test_collections_when_torchrec_is_installed_then_its_classes(client, monkeypatch):
+    """A stand-in with the arguments of TorchRec's constructors."""
+    class KeyedTensor:
+        def __init__(self, keys, length_per_key, values, key_dim=1):
+            self.made_of = (keys, length_per_key, values.shape, key_dim)
+
+    class JaggedTensor:
+        def __init__(self, values, weights=None, lengths=None, offsets=None):
+            self.made_of = (values.shape, lengths.tolist())
+
+    torchrec = types.ModuleType("torchrec")
+    torchrec.KeyedTensor, torchrec.JaggedTensor = KeyedTensor, JaggedTensor
+    monkeypatch.setitem(sys.modules, "torchrec", torchrec)
+    table = types.SimpleNamespace(name="items", embedding_dim=4, feature_names=["clicked"],
+                                  pooling=types.SimpleNamespace(value="SUM"))  # its configurations, too
+    out = layers.EmbeddingBagCollection(client, [table])(Jagged(BATCH))
+    assert out.made_of == (["clicked"], [4], (3, 4), 1)
+    assert layers.EmbeddingCollection(client, [table])(Jagged(BATCH))["clicked"].made_of == ((3, 4), [2, 0, 1])
+
+
+# ---- HPS ---------------------------------------------------------------------------------------------
+
+def test_lookup_layer_when_made_of_a_ps_json_then_its_table(daemon, work):
+    path = os.path.join(work, "ps.json")
+    entry = {"model": MODEL, "sparse_files": ["a", "b", "c"], "embedding_table_names": list(DIMS)}
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("// as hpsd reads it\n" + json.dumps({"models": [entry], "server": {"listen": [daemon.grpc[0]]}}) + "/* end */")
+    keys = torch.tensor([[1, 2, 3]], dtype=torch.int32)
+    close(layers.LookupLayer(path, MODEL, 1, 8)(keys), weight("users")[keys.long()])
+    close(layers.LookupLayer(ps_config_file=path, model_name=MODEL, table_id=0, emb_vec_size=4, address=daemon.grpc[1])(keys),
+          weight("items")[keys.long()])
+    with pytest.raises(ValueError, match="table_id: got 3, expected 0 to 2"):
+        layers.LookupLayer(path, MODEL, 3, 8)
+    with pytest.raises(ValueError, match="model_name: got 'x', expected one of .*'shop'"):
+        layers.LookupLayer(path, "x", 0, 8)
+
+
+# ---- torch.compile -----------------------------------------------------------------------------------
+
+@pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="torch is older than 2.4")
+def test_compile_when_a_module_has_layers_then_they_are_opaque_to_it(client):
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = layers.Embedding(client, "items")
+            self.bag = layers.EmbeddingBag(client, "users", mode="sum", padding_idx=3)
+            self.many = layers.EmbeddingBagCollection(client, TABLES)
+
+        def forward(self, keys, bags, batch):
+            return torch.cat((self.one(keys) * 2, self.bag(bags), self.many(batch).values()), 1)
+
+    module = Module().eval()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for n in (3, 5):
+        batch = Jagged({name: (bags * 2)[:n] for name, bags in BATCH.items()})
+        keys, bags = torch.arange(n), torch.arange(n * 4).reshape(n, 4)
+        close(compiled(keys, bags, batch), module(keys, bags, batch))
+    rows = torch.compile(layers.EmbeddingCollection(client, TABLES[1:]).eval(), backend="aot_eager")(Jagged(BATCH))
+    close(rows["user"].values(), weight("users")[[7, 8, 9]])
+
+
+# ---- the code of the documents -----------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", [name for name in documents.all_of_them() if "torch" in name])
+def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
+    documents.run(name, two_tables.grpc[0], work)
