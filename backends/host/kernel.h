@@ -82,9 +82,10 @@ const struct hps_host_kernel *hps_host_kernel(void);
 void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
                       struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
-/* Loops over the lines of a row, where their number is a constant. */
+/* Loops over the lines of a row, where their number is a constant. clang unrolls those by itself,
+ * and refuses to be told so where it is not. */
 #ifdef __clang__
-#define HPS_HOST_UNROLL _Pragma("unroll")
+#define HPS_HOST_UNROLL
 #else
 #define HPS_HOST_UNROLL _Pragma("GCC unroll 8")
 #endif
