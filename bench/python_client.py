@@ -22,6 +22,8 @@ sys.path.insert(0, os.path.join(ROOT, "clients", "python"))
 import hpsd  # noqa: E402
 from hpsd import _messages  # noqa: E402
 
+LookupRequest, TableQuery = _messages.class_of("LookupRequest"), _messages.class_of("TableQuery")
+
 TABLES, KEYS, DIM, ROWS = 26, 2048, 32, 100_000
 BAGS, BAG_KEYS = 512, 4  # of each table
 LOOKUP = "/hps.v1.ParameterServer/Lookup"
@@ -80,12 +82,12 @@ class Daemon:
 def stub(address):
     channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1),
                                                       ("grpc.max_send_message_length", -1)])
-    return channel.unary_unary(LOOKUP, _messages.LookupRequest.SerializeToString)
+    return channel.unary_unary(LOOKUP, LookupRequest.SerializeToString)
 
 
 def message(tables, keys):
-    queries = [_messages.TableQuery(table=name, keys=keys[name].tobytes()) for name in tables]
-    return _messages.LookupRequest(model="default", queries=queries)
+    queries = [TableQuery(table=name, keys=keys[name].tobytes()) for name in tables]
+    return LookupRequest(model="default", queries=queries)
 
 
 def turns(rounds, calls, *functions, clock=time.perf_counter):

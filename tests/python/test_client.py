@@ -10,7 +10,7 @@ import pytest
 
 import hpsd
 import hpsd.aio
-from hpsd import _lookup, _wire
+from hpsd import _lookup, _query, _wire
 from rig import UNLIMITED, pb, pb_grpc
 from served import DEFAULT, DIMS, MODEL, N_ROWS, pooled, rows_of
 
@@ -264,3 +264,23 @@ def test_wire_when_read_then_as_protobuf_reads_it(daemon):
     for bad in (b"\x0b", b"\x22\x05\x78", b"\x22\x02\x12\x80", b"\xff" * 11, b"\x08\x01", b"\x12\x01a"):
         with pytest.raises(_wire.Malformed):
             _wire.read(bad)
+
+
+def test_wire_when_written_then_protobuf_reads_what_was_asked():
+    keys = [np.arange(300), np.array([2**64 - 1], np.uint64), []]
+    asked = [_query.query("items", keys[0]), _query.query("t" * 200, (keys[1], [0, 1], [2.5]), "sqrtn"),
+             _query.query("ü", keys[2], "none")]
+    options = _query.Options(miss="wait", max_wait=2.5, unknown="zero", output="raw", max_staleness=1e6, consistency="unit")
+    for version, concat in ((0, False), (2**40, True), (-1, False)):
+        request = pb.LookupRequest.FromString(_query.request("m", version, asked, options, concat))
+        assert (request.model, request.version) == ("m", version) and request.max_wait_us == 2_500_000
+        assert (request.miss_policy, request.unknown_key_policy) == (pb.MISS_POLICY_WAIT, pb.UNKNOWN_KEY_POLICY_ZERO)
+        assert (request.output_type, request.max_staleness_ms) == (pb.DATA_TYPE_RAW, 1_000_000_000)
+        assert request.consistency == pb.CONSISTENCY_UNIT
+        assert request.row_layout == (pb.ROW_LAYOUT_CONCAT if concat else pb.ROW_LAYOUT_UNSPECIFIED)
+        first, second, third = request.queries
+        assert (first.table, first.pooling, first.offsets) == ("items", 0, b"") and len(first.keys) == 2400
+        assert (second.table, second.pooling, second.keys) == ("t" * 200, pb.POOLING_SQRTN, b"\xff" * 8)
+        assert (second.offsets, second.weights) == (np.array([0, 1], "<u4").tobytes(), np.array([2.5], "<f4").tobytes())
+        assert third == pb.TableQuery(table="ü")
+    assert not pb.LookupRequest.FromString(_query.request("m", 0, [], _query.Options(), False)).queries

@@ -58,11 +58,15 @@ class Memory:
     """One piece of memory for what a message has of many tables: an allocation for each of them would cost more than
     the copies."""
 
-    def __init__(self, size: int) -> None:
-        self._bytes = np.empty(size, np.uint8)
+    def __init__(self, size: int, n: int) -> None:
+        """For n arrays, of `size` bytes together."""
+        self.of_one = n == 1
+        self._bytes = None if n < 2 else np.empty(size + n * ALIGNMENT, np.uint8)
         self._used = 0
 
     def take(self, shape: Tuple[int, int], values: "np.dtype[Any]") -> "npt.NDArray[Any]":
+        if self._bytes is None:
+            return np.empty(shape, values)
         size = shape[0] * shape[1] * values.itemsize
         begin = self._used
         if begin + size > self._bytes.size:
@@ -89,11 +93,16 @@ class Block:
         if self.filled + n > self.row_count or end - begin != n * width * values.itemsize:
             raise _wire.Malformed(f"{n} rows of {width} values in {end - begin} bytes, where {self.row_count - self.filled} "
                                   "are to come")
-        if self.rows is None:
+        there: npt.NDArray[Any] = np.ndarray(shape, values, data, begin)
+        if n == self.row_count and memory.of_one:
+            self.rows = there.copy()
+        elif self.rows is None:
             self.rows = memory.take((self.row_count, width), values)
-        elif self.rows.shape[1] != width or self.rows.dtype != values:
+            self.rows[:n] = there
+        elif self.rows.shape[1] == width and self.rows.dtype == values:
+            self.rows[self.filled:self.filled + n] = there
+        else:
             raise _wire.Malformed("a width or type of rows that changes")
-        self.rows[self.filled:self.filled + n] = np.ndarray(shape, values, data, begin)
         self.filled += n
 
 
@@ -107,8 +116,6 @@ class Statuses:
     def add(self, data: bytes, span: _wire.Span, row: int, n: int) -> None:
         """Of the keys of the n rows from `row` on. Raises _wire.Malformed."""
         begin, end = span
-        if begin == end:
-            return  # all found
         offsets = self._query.offsets
         first, last = (row, row + n) if offsets is None else (int(offsets[row]), int(offsets[row + n]))
         if end - begin != last - first:
@@ -129,7 +136,7 @@ class Reading:
 
     def __init__(self, asked: List[Query], concat: bool = False) -> None:
         self.asked = asked
-        self.statuses = [Statuses(query) for query in asked]
+        self._statuses: Dict[int, Statuses] = {}  # of queries with keys that were not found
         self.dims = [0] * len(asked)
         self.head: Optional[_wire.Response] = None
         # One for each query, or one for all of them.
@@ -141,7 +148,7 @@ class Reading:
         """The next message."""
         try:
             response = _wire.read(data)
-            memory = Memory(len(data) + ALIGNMENT * len(response.results))
+            memory = Memory(len(data), len(response.results))
             if self._concat:
                 self._add_matrix(response, memory)
             else:
@@ -150,7 +157,6 @@ class Reading:
         except _wire.Malformed as error:
             raise Error(f"the reply is not what a server of hpsd sends: {error}", grpc.StatusCode.INTERNAL) from None
         if self.head is None:
-            response.data = b""
             self.head = response
 
     def _add_result(self, data: bytes, result: _wire.Result, memory: Memory) -> None:
@@ -160,7 +166,8 @@ class Reading:
         row = block.filled
         width, values = _layout(result)
         block.add(data, result.rows, (result.row_count, width), values, memory)
-        self.statuses[self._at].add(data, result.status, row, result.row_count)
+        if result.status != _wire.NOTHING:
+            self._statuses_of(self._at).add(data, result.status, row, result.row_count)
         self.dims[self._at] = result.dim
         self._at += block.complete()
 
@@ -179,8 +186,9 @@ class Reading:
             self.dims[i] = result.dim
             column += result.dim
         block.add(response.data, response.matrix, (n, column), _layout(results[0])[1], memory)
-        for statuses, result in zip(self.statuses, results):
-            statuses.add(response.data, result.status, row, n)
+        for i, result in enumerate(results):
+            if result.status != _wire.NOTHING:
+                self._statuses_of(i).add(response.data, result.status, row, n)
         self._at += block.complete()
 
     def end(self) -> _wire.Response:
@@ -188,6 +196,13 @@ class Reading:
         if self.head is None or self._at < len(self.blocks):
             raise Error(f"the reply ended after {self._at} of {len(self.blocks)} tables", grpc.StatusCode.INTERNAL)
         return self.head
+
+    def _statuses_of(self, i: int) -> "Statuses":
+        return self._statuses.setdefault(i, Statuses(self.asked[i]))
+
+    def statuses(self) -> List[npt.NDArray[np.uint8]]:
+        """Of the keys of each query."""
+        return [self._statuses_of(i).shaped() for i in range(len(self.asked))]
 
     def columns(self) -> List[slice]:
         """Of each query in the matrix of all of them."""

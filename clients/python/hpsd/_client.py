@@ -62,12 +62,11 @@ class Transport:
 
     def unary(self, path: str, request: bytes, timeout_s: float, hedge_s: Optional[float] = None) -> bytes:
         def once(server: Server, attempts: Attempts) -> bytes:
+            if hedge_s is not None:
+                return self._race(path, request, server, attempts, hedge_s)
             return self.servers.method(server, "unary_unary", path)(request, **self._how(server, attempts))
 
-        def hedged(server: Server, attempts: Attempts) -> bytes:
-            return self._race(path, request, server, attempts, hedge_s)
-
-        return self.retried(timeout_s, once if hedge_s is None else hedged)
+        return self.retried(timeout_s, once)
 
     def _race(self, path: str, request: bytes, server: Server, attempts: Attempts, hedge_s: Optional[float]) -> bytes:
         """The first answer: of the server, or of another one that is asked as well when this one takes too long."""

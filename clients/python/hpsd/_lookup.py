@@ -34,7 +34,10 @@ class Widths:
         self._of: Dict[str, int] = {}
 
     def expected_bytes(self, asked: List[Query]) -> int:
-        return sum(one.row_count * self._of.get(one.table, 0) * 4 for one in asked)
+        size = 0
+        for one in asked:
+            size += one.row_count * self._of.get(one.table, 0) * 4
+        return size
 
     def learn(self, reading: Reading) -> None:
         for query_, dim in zip(reading.asked, reading.dims):
@@ -93,7 +96,7 @@ class Lookup:
         if not full:
             return rows
         columns = self._as_given(reading.columns()) if self.concat else None
-        return Answer(rows, self._as_given([one.shaped() for one in reading.statuses]), columns, head.model, head.version,
+        return Answer(rows, self._as_given(reading.statuses()), columns, head.model, head.version,
                       head.label, head.update_sequence, head.event_time_unix_ms)
 
 

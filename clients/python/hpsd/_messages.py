@@ -13,7 +13,7 @@ _pool = descriptor_pool.DescriptorPool()
 _pool.AddSerializedFile(pkgutil.get_data(__package__, "lookup.binpb") or b"")
 
 
-def _class_of(name: str) -> Any:
+def class_of(name: str) -> Any:
     described = _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
     if hasattr(message_factory, "GetMessageClass"):
         return message_factory.GetMessageClass(described)
@@ -26,11 +26,9 @@ def words(enum: str, prefix: str) -> Dict[str, int]:
     return {value.name[len(prefix):].lower(): value.number for value in values if value.number != 0}
 
 
-LookupRequest = _class_of("LookupRequest")
-TableQuery = _class_of("TableQuery")
 
-GetModelRequest = _class_of("GetModelRequest")
-GetModelResponse = _class_of("GetModelResponse")
+GetModelRequest = class_of("GetModelRequest")
+GetModelResponse = class_of("GetModelResponse")
 
 LOOKUP = f"/{_PACKAGE}.ParameterServer/Lookup"
 LOOKUP_STREAM = f"/{_PACKAGE}.ParameterServer/LookupStream"

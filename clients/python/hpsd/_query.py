@@ -9,7 +9,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 import numpy as np
 import numpy.typing as npt
 
-from . import _messages
+from . import _messages, _wire
 from .errors import InvalidArgument
 
 POOLINGS = _messages.words("Pooling", "POOLING_")
@@ -18,6 +18,7 @@ MISS_POLICIES = _messages.words("MissPolicy", "MISS_POLICY_")
 UNKNOWN_POLICIES = _messages.words("UnknownKeyPolicy", "UNKNOWN_KEY_POLICY_")
 CONSISTENCIES = _messages.words("Consistency", "CONSISTENCY_")
 NOT_POOLED = POOLINGS["none"]
+_INT64 = np.dtype("<i8")
 CONCAT = _messages.words("RowLayout", "ROW_LAYOUT_")["concat"]
 
 Pooling = Union[None, str, Mapping[str, Optional[str]]]
@@ -42,15 +43,10 @@ class Query:
     def row_count(self) -> int:
         return len(self.keys) if self.offsets is None else len(self.offsets) - 1
 
-    def message(self) -> Any:
-        """hps.v1.TableQuery."""
-        query = _messages.TableQuery(table=self.table, keys=self.keys.tobytes())
-        if self.offsets is not None:
-            query.offsets = self.offsets.tobytes()
-            query.pooling = self.pooling
-        if self.weights is not None:
-            query.weights = self.weights.tobytes()
-        return query
+    def parts(self) -> List[Any]:
+        """Of a LookupRequest."""
+        pooling = 0 if self.offsets is None else self.pooling
+        return _wire.query_parts(self.table.encode(), self.keys, self.offsets, self.weights, pooling)
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,9 @@ def _integers(value: Any, what: str) -> npt.NDArray[Any]:
 
 def _key_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """int64 LE; keys beyond 2^63 - 1 are those of the same 64 bits."""
-    return np.ascontiguousarray(array.reshape(-1)).astype("<i8", copy=False)
+    if array.ndim != 1:
+        array = array.reshape(-1)
+    return np.ascontiguousarray(array, _INT64)
 
 
 def _offset_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
@@ -199,26 +197,23 @@ def _whole(seconds: Optional[float], unit: float, what: str) -> int:
     return max(1, round(seconds * unit))
 
 
+# Fields of LookupRequest.
+_VERSION, _MISS_POLICY, _MAX_WAIT_US, _UNKNOWN_KEY_POLICY, _OUTPUT_TYPE = 2, 4, 5, 6, 7
+_MAX_STALENESS_MS, _CONSISTENCY, _ROW_LAYOUT = 10, 11, 12
+_NO_OPTIONS = Options()
+
+
 def request(model: str, version: int, asked: List[Query], options: Options, concat: bool) -> bytes:
     """hps.v1.LookupRequest, serialised. concat: for one matrix of all tables."""
-    message = _messages.LookupRequest(model=model, queries=[one.message() for one in asked])
-    if version != 0:
-        message.version = version
-    if options != _NONE:
-        _set_options(message, options)
-    if concat:
-        message.row_layout = CONCAT
-    serialised: bytes = message.SerializeToString()
-    return serialised
-
-
-_NONE = Options()
-
-
-def _set_options(message: Any, options: Options) -> None:
-    message.miss_policy = _number(MISS_POLICIES, options.miss, "miss")
-    message.max_wait_us = _whole(options.max_wait, 1e6, "max_wait")
-    message.unknown_key_policy = _number(UNKNOWN_POLICIES, options.unknown, "unknown")
-    message.output_type = _output_number(options.output)
-    message.max_staleness_ms = _whole(options.max_staleness, 1e3, "max_staleness")
-    message.consistency = _number(CONSISTENCIES, options.consistency, "consistency")
+    numbers = {_VERSION: version, _ROW_LAYOUT: CONCAT if concat else 0}
+    if options != _NO_OPTIONS:
+        numbers[_MISS_POLICY] = _number(MISS_POLICIES, options.miss, "miss")
+        numbers[_MAX_WAIT_US] = _whole(options.max_wait, 1e6, "max_wait")
+        numbers[_UNKNOWN_KEY_POLICY] = _number(UNKNOWN_POLICIES, options.unknown, "unknown")
+        numbers[_OUTPUT_TYPE] = _output_number(options.output)
+        numbers[_MAX_STALENESS_MS] = _whole(options.max_staleness, 1e3, "max_staleness")
+        numbers[_CONSISTENCY] = _number(CONSISTENCIES, options.consistency, "consistency")
+    parts = [_wire.request_head(model.encode(), numbers)]
+    for one in asked:
+        parts += one.parts()
+    return b"".join(parts)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LookupResponse from its bytes. protobuf would copy the rows twice before anybody sees them; here a message is walked
-through and says where they lie."""
+"""LookupRequest to its bytes, and LookupResponse from its. protobuf would copy the rows twice before anybody sees them;
+here a message is walked through and says where they lie. And a look-up of one key is mostly this."""
 from __future__ import annotations
 
 from typing import Any, Dict, List, Tuple
@@ -9,6 +9,49 @@ Span = Tuple[int, int]  # of bytes of the message: begin, end
 NOTHING: Span = (0, 0)
 
 
+# ---- LookupRequest -----------------------------------------------------------------------------------
+
+_SMALL = [bytes([value]) for value in range(128)]
+
+
+def _varint_bytes(value: int) -> bytes:
+    if 0 <= value < 128:
+        return _SMALL[value]
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def query_parts(table: bytes, keys: Any, offsets: Any, weights: Any, pooling: int) -> List[Any]:
+    """LookupRequest.queries, to be joined; arrays are C-contiguous, or None."""
+    inner: List[Any] = [b"\x0a", _varint_bytes(len(table)), table]
+    size = 2 + len(table) if len(table) < 128 else 1 + len(inner[1]) + len(table)
+    for tag, array in ((b"\x12", keys), (b"\x22", offsets), (b"\x32", weights)):
+        if array is not None and array.nbytes > 0:
+            length = _varint_bytes(array.nbytes)
+            size += 1 + len(length) + array.nbytes
+            inner += (tag, length, array)
+    if pooling:
+        inner += (b"\x28", _SMALL[pooling])
+        size += 2
+    return [b"\x1a", _varint_bytes(size), *inner]
+
+
+def request_head(model: bytes, numbers: Dict[int, int]) -> bytes:
+    """All of a LookupRequest but its queries: the model, and fields that are numbers, by theirs."""
+    out = b"\x0a" + _varint_bytes(len(model)) + model
+    for number, value in numbers.items():
+        if value != 0:
+            out += _SMALL[number << 3] + _varint_bytes(value)
+    return out
+
+
+# ---- LookupResponse ----------------------------------------------------------------------------------
+
 class Malformed(ValueError):
     """The bytes are not a LookupResponse."""
 
@@ -16,24 +59,53 @@ class Malformed(ValueError):
 class Result:
     """TableResult: of one query, or of some of its rows."""
 
-    __slots__ = ("table", "dim", "data_type", "row_count", "status", "column", "rows")
+    __slots__ = ("_data", "_table", "dim", "data_type", "row_count", "status", "column", "rows")
 
-    def __init__(self) -> None:
-        self.table, self.dim, self.data_type, self.row_count, self.column = "", 0, 0, 0, 0
-        self.status: Span = NOTHING
-        self.rows: Span = NOTHING
+    def __init__(self, data: bytes, span: Span) -> None:
+        field = _fields(data, span[0], span[1]).get
+        self._data, self._table = data, field(1, NOTHING)
+        self.dim, self.data_type, self.row_count, self.column = field(2, 0), field(3, 0), field(4, 0), field(10, 0)
+        self.status: Span = field(8, NOTHING)
+        self.rows: Span = field(15, NOTHING)
+        _check((self.dim, self.data_type, self.row_count, self.column), (self._table, self.status, self.rows))
+
+    @property
+    def table(self) -> str:
+        return _text(self._data, self._table)
 
 
 class Response:
     """LookupResponse."""
 
-    __slots__ = ("data", "model", "version", "label", "results", "update_sequence", "event_time_unix_ms", "matrix")
+    __slots__ = ("data", "version", "results", "update_sequence", "event_time_unix_ms", "matrix", "_model", "_label")
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.model, self.label = data, "", ""
-        self.version, self.update_sequence, self.event_time_unix_ms = 0, 0, 0
-        self.results: List[Result] = []
-        self.matrix: Span = NOTHING
+        field = _fields(data, 0, len(data), 4).get
+        self.data: bytes = data
+        self._model, self._label = field(1, NOTHING), field(3, NOTHING)
+        self.version, self.update_sequence, self.event_time_unix_ms = field(2, 0), field(5, 0), field(6, 0)
+        self.matrix: Span = field(15, NOTHING)
+        spans = field(4, ())
+        _check((self.version, self.update_sequence, self.event_time_unix_ms), (self._model, self._label, self.matrix, *spans))
+        self.version, self.event_time_unix_ms = _signed(self.version), _signed(self.event_time_unix_ms)
+        self.results = [Result(data, span) for span in spans]
+
+    @property
+    def model(self) -> str:
+        return _text(self.data, self._model)
+
+    @property
+    def label(self) -> str:
+        return _text(self.data, self._label)
+
+
+def _check(numbers: Tuple[Any, ...], spans: Tuple[Any, ...]) -> None:
+    for value in numbers:
+        if value.__class__ is not int:
+            raise Malformed("bytes where a number was expected")
+    for value in spans:
+        if value.__class__ is not tuple:
+            raise Malformed("a number where bytes were expected")
 
 
 def _varint(data: bytes, at: int) -> Tuple[int, int]:
@@ -94,27 +166,9 @@ def _text(data: bytes, span: Span) -> str:
     return data[span[0]:span[1]].decode("utf-8", "replace")
 
 
-def _read_result(data: bytes, span: Span) -> Result:
-    field = _fields(data, *span).get
-    result = Result()
-    result.table = _text(data, field(1, NOTHING))
-    result.dim, result.data_type, result.row_count, result.column = field(2, 0), field(3, 0), field(4, 0), field(10, 0)
-    result.status, result.rows = field(8, NOTHING), field(15, NOTHING)
-    return result
-
-
 def read(data: bytes) -> Response:
     """Raises Malformed."""
-    response = Response(data)
     try:
-        field = _fields(data, 0, len(data), repeated=4).get
-        response.model, response.label = _text(data, field(1, NOTHING)), _text(data, field(3, NOTHING))
-        response.version, response.event_time_unix_ms = _signed(field(2, 0)), _signed(field(6, 0))
-        response.update_sequence = field(5, 0)
-        response.matrix = field(15, NOTHING)
-        response.results = [_read_result(data, span) for span in field(4, ())]
+        return Response(data)
     except IndexError:
         raise Malformed("it ends within a field") from None
-    except (TypeError, ValueError) as error:
-        raise Malformed(f"a number where bytes were expected, or bytes where a number was: {error}") from None
-    return response
