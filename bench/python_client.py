@@ -61,8 +61,8 @@ class Daemon:
             flags += ["--table", f"{name}={work}/{name}.npy"]
         self.log = open(f"{work}/log", "wb")
         self.process = subprocess.Popen(
-            [f"{bin_dir}/hpsd", "--listen", "127.0.0.1:0", "--listen", f"unix:{work}/hpsd.sock", "--http-listen", "127.0.0.1:0",
-             "--state-dir", f"{work}/state", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
+            [f"{bin_dir}/hpsd", "--listen", "127.0.0.1:0", "--listen", f"unix:{work}/hpsd.sock",
+             "--http-listen", "127.0.0.1:0", "--state-dir", f"{work}/state", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.tcp, self.unix = dict(pair.split("=", 1) for pair in self.line("listening").split()[1:])["grpc"].split(",")
         self.line("ready")
 
@@ -117,7 +117,8 @@ def measure_client(report, daemon, keys):
         report(case, "stub / client", ratios[1], "ratio", **target)
         one = {NAMES[0]: keys[NAMES[0]][:1]}
         target = {"at_most": 1.3} if not kind else {}
-        (bare, ours), ratios = turns(60, 100, lambda: call(message(one, one), timeout=30), lambda: client.lookup(NAMES[0], one[NAMES[0]]))
+        (bare, ours), ratios = turns(60, 100, lambda: call(message(one, one), timeout=30),
+                                     lambda: client.lookup(NAMES[0], one[NAMES[0]]))
         report(f"1 key{kind}", "bare stub", bare * 1e6, "us")
         report(f"1 key{kind}", "client", ours * 1e6, "us")
         report(f"1 key{kind}", "client / stub", 1 / ratios[1], "ratio", **target)

@@ -39,7 +39,7 @@ def run(name, address, work):
     """The program of a page."""
     code = at("\n".join(all_of_them()[name]), address)
     path = os.path.join(ROOT, "clients", "python")
-    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True, timeout=120, cwd=work,
-                          check=False, env={**os.environ, "PYTHONPATH": path})
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True,
+                          timeout=120, cwd=work, check=False, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -269,28 +269,40 @@ def test_restart_when_it_is_the_only_server_then_calls_wait_for_it(work):
 
 # ---- forks, leaks ------------------------------------------------------------------------------------
 
-def run_python(program, *args):
+def run_python(program, *args, **environment):
     path = os.pathsep.join(p for p in sys.path if p.endswith(("clients/python", "tests/python", "tests/e2e")))
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program), *args], capture_output=True, text=True,
-                          timeout=PATIENCE_S * 2, check=False, env={**os.environ, "PYTHONPATH": path})
+                          timeout=PATIENCE_S * 2, check=False, env={**os.environ, "PYTHONPATH": path, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_fork_when_a_client_was_not_used_yet_then_parent_and_child_use_it(daemon):
-    out = run_python("""
-        import os, sys
-        import hpsd
-        client = hpsd.connect(sys.argv[1], "shop")
+FORK = """
+    import os, sys
+    import hpsd
+    client = hpsd.connect(sys.argv[1], "shop", hedge_ms=float(sys.argv[3]) or None)
+    if sys.argv[2] == "used":
+        client.lookup("items", [1])
+    for _ in range(5):
         child = os.fork()
-        rows = client.lookup("items", [1])
         if child == 0:
-            os._exit(0 if rows.shape == (1, 4) else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        client.close()
-        print("done")
-        """, daemon.grpc[0])
-    assert out == "done\n"
+            try:
+                for one in (client, hpsd.connect(sys.argv[1], "shop")):
+                    rows = one.lookup("items", [1])
+                os._exit(0 if rows.shape == (1, 4) else 1)
+            except hpsd.Error as error:
+                os._exit(2 if "GRPC_POLL_STRATEGY=poll" in str(error) else 3)
+        client.lookup("items", [1])
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+
+
+@pytest.mark.parametrize("used, hedge_ms, strategy, code", [("unused", 0, "all", 0), ("used", 0, "poll", 0),
+                                                            ("used", 5, "poll", 0), ("used", 0, "all", 2)])
+def test_fork_when_it_is_survived_then_both_go_on_and_else_the_child_is_told(daemon, used, hedge_ms, strategy, code):
+    out = run_python(FORK, daemon.grpc[0], used, str(hedge_ms), GRPC_POLL_STRATEGY=strategy)
+    first, *others = map(int, out.split())
+    assert first == code and set(others) == {0 if strategy == "poll" else 2}  # by then the parent has used it
 
 
 def descriptors():

@@ -18,7 +18,7 @@ MISS_POLICIES = _messages.words("MissPolicy", "MISS_POLICY_")
 UNKNOWN_POLICIES = _messages.words("UnknownKeyPolicy", "UNKNOWN_KEY_POLICY_")
 CONSISTENCIES = _messages.words("Consistency", "CONSISTENCY_")
 NOT_POOLED = POOLINGS["none"]
-_INT64 = np.dtype("<i8")
+_INT64: "np.dtype[Any]" = np.dtype("<i8")
 CONCAT = _messages.words("RowLayout", "ROW_LAYOUT_")["concat"]
 
 Pooling = Union[None, str, Mapping[str, Optional[str]]]

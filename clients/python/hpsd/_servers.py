@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import grpc
 
+from . import _fork
 from .errors import Error, error
 
 DOWN_S_MIN, DOWN_S_MAX = 0.1, 2.0  # for how long one is left alone, after one failure and after several
@@ -44,12 +45,17 @@ class Servers:
     """
 
     def __init__(self, targets: List[str], open_channel: Callable[[str], Any],
-                 watch: Optional[Callable[[Any, Callable[[], None]], Callable[[], None]]] = None) -> None:
+                 watch: Optional[Callable[[Any, Callable[[], None]], Callable[[], None]]] = None,
+                 of_threads: bool = True) -> None:
+        """of_threads: not of an event loop, so that channels can be closed from anywhere."""
         self._open = open_channel
         self._watch = watch if len(targets) > 1 else None
         self._all = [Server(target) for target in targets]
         self._lock = threading.Lock()
         self._next = random.randrange(len(targets))  # clients that start together begin with different ones
+        self.of_threads = of_threads
+        # This process was forked from one that used gRPC, which does not survive that.
+        self._of_parent = not _fork.register(self)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -71,6 +77,8 @@ class Servers:
         """A callable of grpc: bytes in, bytes out. kind: "unary_unary" or "unary_stream"."""
         made = server.methods.get(path)
         if made is None:
+            if self._of_parent:
+                raise _fork.error()
             with self._lock:
                 if server.channel is None:
                     server.channel = self._open(server.target)
@@ -115,6 +123,25 @@ class Servers:
                     channels.append(server.channel)
                 server.forget()
         return channels
+
+    # ---- forks; see _fork.py ----
+
+    def before_fork(self) -> None:
+        """End the connections: no thread of gRPC's is left then."""
+        for channel in self.take_channels():
+            channel.close()
+
+    def is_open(self) -> bool:
+        return any(server.channel is not None for server in self._all)
+
+    def after_fork(self, survived: bool) -> None:
+        """In the child."""
+        self._lock = threading.Lock()
+        self._of_parent = self._of_parent or not survived
+        for server in self._all:
+            if server.channel is not None:
+                _fork.keep(server.channel)
+            server.forget()
 
 
 # ---- attempts ----------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ class Transport:
     """As hpsd's; its connections are of the event loop that runs when they are first used."""
 
     def __init__(self, targets: List[str], tls: Optional[_address.TLS], token: Token) -> None:
-        self.servers = Servers(targets, lambda target: _address.open_channel(grpc.aio, target, tls))
+        self.servers = Servers(targets, lambda target: _address.open_channel(grpc.aio, target, tls),
+                               of_threads=False)
         self._token = token
         self._loop: Optional[asyncio.AbstractEventLoop] = None
 

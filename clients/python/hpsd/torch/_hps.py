@@ -42,7 +42,8 @@ def _table_name(config: Any, path: str, model: str, table_id: int) -> str:
         raise ValueError(f"model_name: got {model!r}, expected one of {path}: {there}")
     n_tables = len(entry.get("sparse_files", []))
     if not 0 <= table_id < n_tables:
-        raise ValueError(f"table_id: got {table_id}, expected 0 to {n_tables - 1}, as {model!r} has {n_tables} tables in {path}")
+        raise ValueError(f"table_id: got {table_id}, expected 0 to {n_tables - 1}, as {model!r} has {n_tables} tables in "
+                         f"{path}")
     names = entry.get("embedding_table_names") or [f"sparse_embedding{i}" for i in range(n_tables)]
     return str(names[table_id])
 
