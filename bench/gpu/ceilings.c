@@ -66,7 +66,7 @@ static void crossings(struct bench_rig *rig)
                 {"device to host", give_out},
                 {"mapped, load", give_mapped_load},
                 {"mapped, store", give_mapped_store}};
-    uint64_t size_max = bench_bytes(rig, UINT64_C(64) << 20, 1, 256 << 10);
+    uint64_t size_max = bench_fitting_bytes(rig, UINT64_C(64) << 20, 1, 256 << 10);
     uint32_t before = rig->n_pieces;
     struct crossing crossing;
     char metric[32];
@@ -133,8 +133,8 @@ static void random_rows(struct bench_rig *rig)
 {
     static const uint32_t widths[] = {32, 64, 128, 256, 512};
     static const double footprints[] = {1e9, 8e9, 32e9, 100e9};
-    uint64_t out_bytes = bench_bytes(rig, UINT64_C(128) << 20, 1, 64 << 10);
-    uint64_t all = bench_bytes(rig, UINT64_C(100000000000), 0.85, 1 << 20);
+    uint64_t out_bytes = bench_fitting_bytes(rig, UINT64_C(128) << 20, 1, 64 << 10);
+    uint64_t all = bench_fitting_bytes(rig, UINT64_C(100000000000), 0.85, 1 << 20);
     uint32_t before = rig->n_pieces;
     struct gathering gathering;
 

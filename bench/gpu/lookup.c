@@ -81,7 +81,7 @@ static void run_width(struct bench_rig *rig, size_t w, const struct bench_index 
                       uint32_t unknown_percent)
 {
     uint32_t row_bytes = widths[w].row_bytes, before = rig->n_pieces;
-    uint32_t n_keys = (uint32_t)(bench_bytes(rig, 256 << 20, 1, 16 << 10) / row_bytes);
+    uint32_t n_keys = (uint32_t)(bench_fitting_bytes(rig, 256 << 20, 1, 16 << 10) / row_bytes);
     struct bench_batches batches;
     struct bench_torch none = {0};
     struct rounds rounds;
@@ -107,7 +107,7 @@ static void run_width(struct bench_rig *rig, size_t w, const struct bench_index 
 
 void bench_widths(struct bench_rig *rig)
 {
-    uint64_t arena = bench_bytes(rig, UINT64_C(32) << 30, 0.4, 1 << 20);
+    uint64_t arena = bench_fitting_bytes(rig, UINT64_C(32) << 30, 0.4, 1 << 20);
     hps_devptr memory = bench_memory(rig, arena);
     struct bench_copy_work copy;
     struct bench_torch torch;
@@ -208,7 +208,7 @@ void bench_fused(struct bench_rig *rig)
 
 void bench_profile(struct bench_rig *rig)
 {
-    uint64_t arena = bench_bytes(rig, UINT64_C(8) << 30, 0.3, 1 << 20);
+    uint64_t arena = bench_fitting_bytes(rig, UINT64_C(8) << 30, 0.3, 1 << 20);
     hps_devptr memory = bench_memory(rig, arena);
     uint32_t n_keys = bench_count(rig, 1 << 20, 64);
     struct bench_index index;

@@ -306,7 +306,7 @@ static hps_status give_in(struct bench_rig *rig, void *arg, uint32_t i)
 
 static double h2d_gb_s(struct bench_rig *rig)
 {
-    uint64_t size = bench_bytes(rig, 16 << 20, 1, 64 << 10);
+    uint64_t size = bench_fitting_bytes(rig, 16 << 20, 1, 64 << 10);
     uint32_t before = rig->n_pieces;
     hps_devptr unused;
     struct bench_copy_args copy = {(uintptr_t)bench_host_memory(rig, size, &unused),

@@ -98,8 +98,8 @@ void bench_download(struct bench_rig *rig, void *host, hps_devptr from, uint64_t
     }
 }
 
-uint64_t bench_bytes(const struct bench_rig *rig, uint64_t of_gpu, double share_max,
-                     uint64_t of_sim)
+uint64_t bench_fitting_bytes(const struct bench_rig *rig, uint64_t of_gpu, double share_max,
+                             uint64_t of_sim)
 {
     if (rig->sim || rig->device == NULL) {
         return of_sim;
@@ -160,7 +160,7 @@ static hps_status give_copy(struct bench_rig *rig, void *arg, uint32_t i)
 
 void bench_copy_make(struct bench_rig *rig, struct bench_copy_work *copy)
 {
-    copy->size = bench_bytes(rig, UINT64_C(2) << 30, 0.1, 1 << 20);
+    copy->size = bench_fitting_bytes(rig, UINT64_C(2) << 30, 0.1, 1 << 20);
     copy->from = bench_memory(rig, copy->size);
     copy->to = bench_memory(rig, copy->size);
     copy->work = (struct bench_work){give_copy, copy, bench_count(rig, 4, 1), 0};

@@ -47,8 +47,8 @@ void bench_free_to(struct bench_rig *rig, uint32_t n);
 void bench_upload(struct bench_rig *rig, hps_devptr to, const void *host, uint64_t size);
 void bench_download(struct bench_rig *rig, void *host, hps_devptr from, uint64_t size);
 /* `of_gpu` bytes, but no more than a share of what is free there; `of_sim` on the simulated one. */
-uint64_t bench_bytes(const struct bench_rig *rig, uint64_t of_gpu, double share_max,
-                     uint64_t of_sim);
+uint64_t bench_fitting_bytes(const struct bench_rig *rig, uint64_t of_gpu, double share_max,
+                             uint64_t of_sim);
 static inline uint32_t bench_count(const struct bench_rig *rig, uint32_t of_gpu, uint32_t of_sim)
 {
     return rig->sim ? of_sim : of_gpu;
