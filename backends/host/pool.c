@@ -44,8 +44,10 @@ static void block_find(const struct pool *pool, const struct hps_host_table *hos
     block->lookup.note = touched ? HPS_HOST_NOTE_PLACE : HPS_HOST_NOTE_NOTHING;
     block->found.now = atomic_load_explicit(&host->index.now, memory_order_acquire);
     block->found.n = n;
-    memcpy(block->keys, pool->bags->keys + (size_t)pool->key * sizeof(hps_key),
-           n * sizeof(hps_key));
+    if (n > 0) { /* else the bags that are left are empty, and there may be no keys at all */
+        memcpy(block->keys, pool->bags->keys + (size_t)pool->key * sizeof(hps_key),
+               n * sizeof(hps_key));
+    }
     host->shared->kernel->probe(&block->lookup, block->keys, &block->found);
     for (uint32_t i = 0; block->found.n_found < n && i < n; i++) {
         block->found.rows[i] = block->found.rows[i] != NULL ? block->found.rows[i] : absent;

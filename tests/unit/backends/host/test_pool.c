@@ -164,7 +164,7 @@ static void pooled_open(struct pooled *p, const struct fixture *f, const struct 
     p->whole = hps_alloc((asked->n_bags / 32 + 1) * sizeof(*p->whole));
     memset(p->rows, 0xee, (size_t)asked->n_bags * stride + 1);
     memset(p->whole, 0x5a, (asked->n_bags / 32 + 1) * sizeof(*p->whole));
-    p->bags = (struct hps_bags){.keys = asked->keys + 3,
+    p->bags = (struct hps_bags){.keys = n_keys_of(asked) == 0 ? NULL : asked->keys + 3,
                                 .weights = asked->weighted ? asked->weights + 1 : NULL,
                                 .offsets = asked->offsets,
                                 .pooling = pooling,
