@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ModelInfer of KServe v2 as a look-up, in three steps that share what is declared here:
+ *
+ *     infer_grpc.c, infer_http.c   the bytes of a request -> struct kserve_infer
+ *     infer_view.c                 kserve_infer -> struct hps_lookup_request, by the view it asks
+ * for answer_grpc.c, answer_http.c a look-up that is done -> the bytes of its answer
+ *
+ * A model has two views. `dlrm`, as NVIDIA's HPS showed it: KEYS and NUMKEYS, tables by their
+ * position, one flat OUTPUT0. `dlrm.tables`: an input and an output for each table.
+ *
+ * Everything here belongs to one request, lives in its arena or points into its message, and is
+ * used by one thread at a time.
+ */
+#ifndef HPS_SERVER_KSERVE_INFER_H
+#define HPS_SERVER_KSERVE_INFER_H
+
+#include "base/arena.h"
+#include "server/lookup/decode.h"
+#include "server/lookup/encode.h"
+
+/* Bounds of what may stand beside the tables of a request. */
+enum {
+    KSERVE_DIMS_MAX = 8,       /* of a shape */
+    KSERVE_PARAMETERS_MAX = 64 /* of a request, a tensor or an output */
+};
+
+enum kserve_datatype {
+    KSERVE_UNKNOWN, /* one that hpsd has no tensor of */
+    KSERVE_UINT8,
+    KSERVE_INT32,
+    KSERVE_INT64,
+    KSERVE_FP16,
+    KSERVE_BF16,
+    KSERVE_FP32,
+    KSERVE_DATATYPES
+};
+/* "INT64"; KSERVE_UNKNOWN: "?". */
+const char *kserve_datatype_name(enum kserve_datatype datatype);
+enum kserve_datatype kserve_datatype_of(const char *name, size_t size);
+size_t kserve_datatype_bytes(enum kserve_datatype datatype); /* of a value; 0: KSERVE_UNKNOWN */
+
+struct kserve_text { /* not terminated */
+    const char *at;
+    size_t size;
+};
+
+/* An input. Its values are there: `size` is product(shape) * bytes of the datatype, which who read
+ * the request has checked. */
+struct kserve_tensor {
+    struct kserve_text name;
+    enum kserve_datatype datatype; /* not KSERVE_UNKNOWN */
+    unsigned n_dims;
+    int64_t shape[KSERVE_DIMS_MAX]; /* none below 0; the product is below 2^31 */
+    const uint8_t *data;            /* little-endian, any alignment; NULL where size is 0 */
+    size_t size;
+};
+
+/* An output that was asked for. */
+struct kserve_output {
+    struct kserve_text name;
+    bool binary; /* HTTP: its values behind the JSON, not in it; gRPC: true */
+};
+
+/* A request, whoever read it. */
+struct kserve_infer {
+    struct kserve_text model;         /* with ".tables", if that view is asked for */
+    struct kserve_text model_version; /* a number, a label, or empty: the active one */
+    struct kserve_text id;            /* echoed */
+    struct kserve_tensor *inputs;     /* [n_inputs], no name twice */
+    uint32_t n_inputs;
+    struct kserve_output *outputs; /* [n_outputs], no name twice; none: all that the view has, but
+                                      for STATUS */
+    uint32_t n_outputs;
+    bool binary; /* HTTP: what outputs are that name nothing else (binary_data_output) */
+
+    /* Parameters that hpsd knows; what others say is ignored, where it is legal. */
+    uint64_t timeout_us;            /* from the arrival of the request; 0: none */
+    struct kserve_text miss_policy; /* hps_miss_policy: exact, wait, memory_only, auto */
+    int64_t wait_us_max;            /* hps_max_wait_us; -1: not given */
+    struct kserve_text output_type; /* hps_output_type: FP32, FP16, BF16 */
+    struct kserve_text pooling;     /* hps_pooling: sum, mean, mean_by_count, sqrtn */
+};
+
+/* What the parameter of that name says, of a request; `text` for a string, `number` for an integer.
+ * The rest (unknown names, `sequence_*`, `priority`, ...) is told from what is refused: names that
+ * begin with `hps_` and are none of ours, or have a value of another type.
+ * error   INVALID: it names the parameter */
+struct kserve_parameter {
+    struct kserve_text name;
+    enum { KSERVE_PARAMETER_TEXT, KSERVE_PARAMETER_NUMBER, KSERVE_PARAMETER_OTHER } type;
+    struct kserve_text text;
+    int64_t number;
+};
+hps_status kserve_take_parameter(struct kserve_infer *infer,
+                                 const struct kserve_parameter *parameter, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+/* A tensor whose shape, datatype and bytes do not go together, or whose shape is beyond reason; a
+ * name that another one has. For who reads a request, with all inputs and outputs there.
+ * error   INVALID: it names the tensor, both sizes, ... */
+hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_arena *arena,
+                                struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
+
+/* ModelInferRequest, by a bounded decoder that points into the message; values of `contents` are
+ * put into the arena as they would be in raw_input_contents.
+ * error   INVALID: it names what is wrong; EXHAUSTED: the arena is full */
+hps_status kserve_infer_grpc(const uint8_t *data, size_t size,
+                             const struct hps_decode_limits *limits, struct hps_arena *arena,
+                             struct kserve_infer *out, struct hps_error *err) HPS_MUST_CHECK;
+
+/* The body of POST /v2/models/M[/versions/V]/infer; model and model_version are the caller's.
+ *
+ * unit    json_size bytes of JSON at the front (Inference-Header-Content-Length); tensors follow;
+ *         SIZE_MAX: no such header, all is JSON
+ * error   as above
+ */
+hps_status kserve_infer_http(const uint8_t *data, size_t size, size_t json_size,
+                             const struct hps_decode_limits *limits, struct hps_arena *arena,
+                             struct kserve_infer *out, struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- infer_view.c ---------------------------------------------------------------------------- */
+
+/* One output of an answer: rows of a part, of all parts, or the status of all keys. */
+enum kserve_output_kind {
+    KSERVE_OUTPUT_FLAT,   /* OUTPUT0: rows of all parts, one dimension */
+    KSERVE_OUTPUT_TABLE,  /* rows of part `part`, [n_rows, dim] */
+    KSERVE_OUTPUT_STATUS, /* STATUS: UINT8, one for each key, in the order of the parts */
+    KSERVE_OUTPUT_KINDS
+};
+
+struct kserve_answer_output {
+    struct kserve_text name;
+    enum kserve_output_kind kind;
+    uint32_t part;
+    bool binary;
+};
+
+/* What an answer needs of its request. */
+struct kserve_answer {
+    struct kserve_text model; /* as asked for */
+    struct kserve_text id;
+    bool by_position; /* the view of KEYS and NUMKEYS */
+    struct kserve_answer_output
+        *outputs; /* [n_outputs] in the order in which they were asked for */
+    uint32_t n_outputs;
+};
+
+/* The look-up that a request asks for, and what its answer needs.
+ * error   INVALID: it names tensor, value and limit; EXHAUSTED */
+hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
+                       struct hps_arena *arena, struct hps_lookup_request *out_request,
+                       struct kserve_answer *out_answer, struct hps_error *err) HPS_MUST_CHECK;
+/* The version is known now: does it have these tables?
+ * error   INVALID: it names those it has */
+hps_status kserve_view_check(const struct kserve_answer *answer,
+                             const struct hps_lookup_request *request,
+                             const struct hps_version *version, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+/* One output of a look-up that is done.
+ *
+ * shape   shape[n_dims]: values; slices: [1 + parts of the look-up] bytes in the order of the
+ *         output, `size` together, which point into the rows of the look-up, or the arena (STATUS)
+ */
+struct kserve_values {
+    enum kserve_datatype datatype;
+    unsigned n_dims;
+    int64_t shape[2];
+    const struct kserve_text *pieces; /* [n_pieces], owner: the arena */
+    uint32_t n_pieces;
+    uint64_t size;
+};
+/* error   EXHAUSTED: the arena is full */
+hps_status kserve_values_of(const struct hps_lookup *lookup,
+                            const struct kserve_answer_output *output, struct hps_arena *arena,
+                            struct kserve_values *out) HPS_MUST_CHECK;
+
+/* ---- answer_grpc.c, answer_http.c ------------------------------------------------------------ */
+
+/* ModelInferResponse: rows are slices of `rows` (lookup->block), the rest of a block of `pool`. An
+ * upper bound of its bytes before the look-up has run: kserve_answer_grpc_bytes_max. As
+ * hps_encode_lookup. */
+uint64_t kserve_answer_grpc_bytes_max(const struct kserve_answer *answer,
+                                      const struct hps_lookup *lookup);
+hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                              struct hps_block *rows, struct hps_block_pool *pool,
+                              struct hps_arena *arena, struct hps_encoded *out_encoded)
+    HPS_MUST_CHECK;
+
+/* The body of the answer: JSON, and behind it the tensors that are asked for so. Rows that are
+ * asked for as JSON are written as numbers that read back as the same floats.
+ *
+ * unit    *out_json_size bytes of JSON at the front; what follows is slices of `rows`
+ * error   NO_MEMORY, EXHAUSTED
+ */
+uint64_t kserve_answer_http_bytes_max(const struct kserve_answer *answer,
+                                      const struct hps_lookup *lookup);
+hps_status kserve_answer_http(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                              struct hps_block *rows, struct hps_block_pool *pool,
+                              struct hps_arena *arena, struct hps_encoded *out_encoded,
+                              size_t *out_json_size) HPS_MUST_CHECK;
+
+#endif
