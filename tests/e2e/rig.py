@@ -72,7 +72,8 @@ def generated_stubs():
         pytest.exit("grpc_python_plugin is missing: apt-get install protobuf-compiler-grpc", 1)
     files = [f"hps/v1/{name}.proto" for name in ("lookup", "admin", "update")]
     files += ["grpc/health/v1/health.proto", "grpc/reflection/v1/reflection.proto",
-              "grpc/reflection/v1alpha/reflection.proto"]
+              "grpc/reflection/v1alpha/reflection.proto", "inference/grpc_service.proto",
+              "inference/model_config.proto"]
     subprocess.run(["protoc", f"--plugin=protoc-gen-py_grpc={plugin}", f"-I{PROTO}",
                     f"--python_out={out}", f"--py_grpc_out={out}", *files], check=True)
     # Modules grpc.health and grpc.reflection belong below the installed package "grpc".
@@ -89,6 +90,8 @@ import records  # noqa: E402,F401  for the tests
 from records import key_bytes  # noqa: E402
 from grpc.health.v1 import health_pb2  # noqa: E402
 from grpc.health.v1 import health_pb2_grpc as health_grpc  # noqa: E402
+from inference import grpc_service_pb2 as kserve_pb  # noqa: E402,F401  for the tests
+from inference import grpc_service_pb2_grpc as kserve_grpc  # noqa: E402,F401  for the tests
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 

@@ -55,7 +55,7 @@ INCLUDES = {
     "client": ("net", "proto", *BASE),
     "tools": ("client", "config", "net", "proto", *BASE),
 }
-GENERATED = re.compile(r"^(hps/v1|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
+GENERATED = re.compile(r"^(hps/v1|inference|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
 
 # What opens a store or a log: everybody else knows the contracts, backends/*.h.
 OPENERS = {
