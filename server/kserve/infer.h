@@ -21,9 +21,17 @@
 
 /* Bounds of what may stand beside the tables of a request. */
 enum {
-    KSERVE_DIMS_MAX = 8,       /* of a shape */
-    KSERVE_PARAMETERS_MAX = 64 /* of a request, a tensor or an output */
+    KSERVE_DIMS_MAX = 8,          /* of a shape */
+    KSERVE_PARAMETERS_MAX = 64,   /* of a request, a tensor or an output */
+    KSERVE_VALUES_MAX = INT32_MAX /* of a tensor: the product of its shape */
 };
+
+/* Inputs, and as many outputs, that a request may have: of each table keys, offsets and weights,
+ * and a few of the whole. */
+static inline uint64_t kserve_tensors_max(const struct hps_decode_limits *limits)
+{
+    return (uint64_t)limits->tables_max * 3 + 8;
+}
 
 enum kserve_datatype {
     KSERVE_UNKNOWN, /* one that hpsd has no tensor of */
@@ -44,6 +52,9 @@ struct kserve_text { /* not terminated */
     const char *at;
     size_t size;
 };
+/* Two arguments of "%.*s": no more of it than an error holds. */
+#define KSERVE_TEXT_ARGS(text) \
+    ((text).size < 256 ? (int)(text).size : 256), ((text).at == NULL ? "" : (text).at)
 
 /* An input. Its values are there: `size` is product(shape) * bytes of the datatype, which who read
  * the request has checked. */
@@ -82,23 +93,45 @@ struct kserve_infer {
     struct kserve_text pooling;     /* hps_pooling: sum, mean, mean_by_count, sqrtn */
 };
 
-/* What the parameter of that name says, of a request; `text` for a string, `number` for an integer.
- * The rest (unknown names, `sequence_*`, `priority`, ...) is told from what is refused: names that
- * begin with `hps_` and are none of ours, or have a value of another type.
- * error   INVALID: it names the parameter */
+/* ---- tensor.c -------------------------------------------------------------------------------- */
+
 struct kserve_parameter {
     struct kserve_text name;
     enum { KSERVE_PARAMETER_TEXT, KSERVE_PARAMETER_NUMBER, KSERVE_PARAMETER_OTHER } type;
-    struct kserve_text text;
-    int64_t number;
+    struct kserve_text text; /* of KSERVE_PARAMETER_TEXT */
+    int64_t number;          /* of KSERVE_PARAMETER_NUMBER: an integer that int64 holds */
 };
+/* What a parameter of the request says. Those that hpsd has nothing to do with (`sequence_*`,
+ * `priority`, names that it does not know) are ignored; what a value may be is for whoever uses it.
+ *
+ * error   INVALID: `hps_*` that hpsd does not know, `triton_*` (reserved, but for
+ *         triton_enable_empty_final_response), another type than it has, a number below 0: it names
+ *         the parameter
+ */
 hps_status kserve_take_parameter(struct kserve_infer *infer,
                                  const struct kserve_parameter *parameter, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* A tensor whose shape, datatype and bytes do not go together, or whose shape is beyond reason; a
- * name that another one has. For who reads a request, with all inputs and outputs there.
- * error   INVALID: it names the tensor, both sizes, ... */
+/* A parameter of an input or output, which `tensor` names ("input", "output"): there is none that
+ * hpsd does something for, beside those that say where in an HTTP body the values are.
+ *
+ * error   UNIMPLEMENTED: shared memory, classification; INVALID: `hps_*`
+ */
+enum kserve_side { KSERVE_INPUT, KSERVE_OUTPUT };
+hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tensor,
+                                  struct kserve_text parameter, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+/* Bytes of an input of that datatype and shape; its `data` and `size` are not looked at.
+ * error   INVALID: the shape, or a datatype of which hpsd has no tensor: it names the input */
+hps_status kserve_tensor_bytes(const struct kserve_tensor *tensor, size_t *out_size,
+                               struct hps_error *err) HPS_MUST_CHECK;
+
+/* All that struct kserve_tensor and kserve_infer promise of inputs and outputs, when they are all
+ * there: bytes that go with the shape, names that nobody else has. For whoever reads a request.
+ *
+ * error   INVALID: it names the tensor and both sizes; EXHAUSTED: the arena is full
+ */
 hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_arena *arena,
                                 struct hps_error *err) HPS_MUST_CHECK;
 

@@ -42,6 +42,7 @@ INCLUDES = {
     "server/lookup": ("server/access", "server/observe", "cache/lookup", "cache/update", "cache/version", "net", "base"),
     "server/model": ("server/lookup", "server/update", "server/rpc", "server/access", "cache/update", "cache/version",
                      "net", "proto", "base"),
+    "server/kserve": ("server/lookup", "base"),
     "server/update": ("server/rpc", "server/observe", "cache/update", "config", "backends", "proto", *BASE),
     "server/load": ("server/observe", "cache/lookup", "cache/gpu", "cache/version", "config", "backends", "proto",
                     *BASE),
