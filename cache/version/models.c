@@ -197,60 +197,108 @@ static bool is_expected(struct hps_models *models, const char *model, size_t siz
     return one != NULL;
 }
 
-static hps_status not_there(bool model_known, const char *model, size_t size, int64_t number,
-                            struct hps_error *err)
+/* Which version of a model somebody asks for. */
+struct choice {
+    int64_t number;    /* 0: the active one, or what the label says */
+    const char *label; /* not terminated */
+    size_t label_size; /* 0: none */
+};
+
+static hps_status not_there(bool model_known, const char *model, size_t size,
+                            const struct choice *choice, struct hps_error *err)
 {
     if (!model_known) {
         return hps_error_set(err, HPS_NOT_FOUND, "model \"%.*s\" is not loaded",
                              size > 128 ? 128 : (int)size, model);
     }
-    if (number == 0) {
-        return hps_error_set(err, HPS_UNAVAILABLE, "model \"%.*s\" has no active version",
-                             (int)size, model);
+    if (choice->number != 0) {
+        return hps_error_set(err, HPS_NOT_FOUND, "version %lld of model \"%.*s\" is not resident",
+                             (long long)choice->number, (int)size, model);
     }
-    return hps_error_set(err, HPS_NOT_FOUND, "version %lld of model \"%.*s\" is not resident",
-                         (long long)number, (int)size, model);
+    if (choice->label_size != 0) {
+        return hps_error_set(
+            err, HPS_NOT_FOUND, "no resident version of model \"%.*s\" has the label \"%.*s\"",
+            (int)size, model, choice->label_size > 128 ? 128 : (int)choice->label_size,
+            choice->label);
+    }
+    return hps_error_set(err, HPS_UNAVAILABLE, "model \"%.*s\" has no active version", (int)size,
+                         model);
+}
+
+/* Whether `entry` is what is asked for, rather than `best`, which is or is NULL. */
+static bool is_better(const struct model_entry *entry, const struct choice *choice,
+                      const struct hps_version *best)
+{
+    const struct hps_version *version = entry->version;
+    if (choice->number != 0) {
+        return version->number == choice->number;
+    }
+    if (choice->label_size == 0) {
+        return entry->active;
+    }
+    return version->label != NULL &&
+           hps_text_is(version->label, choice->label, choice->label_size) &&
+           (best == NULL || version->number > best->number);
 }
 
 /* Pinned, or NULL. out_known: there is some version of the model. */
 static struct hps_version *find_pinned(struct hps_models *models, const char *model,
-                                       size_t model_size, int64_t number, bool *out_known)
+                                       size_t model_size, const struct choice *choice,
+                                       bool *out_known)
 {
     struct hps_version *found = NULL;
     struct hps_epoch_slot *slot = hps_epoch_enter(models->epoch);
     const struct snapshot *now = atomic_load(&models->current);
     uint32_t at = *snapshot_place(now, model, model_size);
     bool known = at != 0;
-    while (at != 0 && found == NULL) {
+    bool by_label = choice->number == 0 && choice->label_size != 0;
+    while (at != 0 && (found == NULL || by_label)) {
         const struct model_entry *entry = &now->entries[at - 1];
         at = entry->next;
-        if (number == 0 ? entry->active : entry->version->number == number) {
-            found = entry->version;
-            hps_version_pin(found);
-        }
+        found = is_better(entry, choice, found) ? entry->version : found;
+    }
+    if (found != NULL) {
+        hps_version_pin(found);
     }
     hps_epoch_leave(models->epoch, slot);
     *out_known = known;
     return found;
 }
 
-hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
-                          int64_t number, struct hps_version **out_version, struct hps_error *err)
+static hps_status pin(struct hps_models *models, const char *model, size_t model_size,
+                      const struct choice *choice, struct hps_version **out_version,
+                      struct hps_error *err)
 {
     bool known;
-    struct hps_version *found = find_pinned(models, model, model_size, number, &known);
+    struct hps_version *found = find_pinned(models, model, model_size, choice, &known);
     if (found == NULL && !known) {
         if (is_expected(models, model, model_size, err)) {
             return HPS_UNAVAILABLE;
         }
         /* The model may have come between the two looks, and is then expected no more. */
-        found = find_pinned(models, model, model_size, number, &known);
+        found = find_pinned(models, model, model_size, choice, &known);
     }
     if (found == NULL) {
-        return not_there(known, model, model_size, number, err);
+        return not_there(known, model, model_size, choice, err);
     }
     *out_version = found;
     return HPS_OK;
+}
+
+hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
+                          int64_t number, struct hps_version **out_version, struct hps_error *err)
+{
+    const struct choice choice = {.number = number};
+    return pin(models, model, model_size, &choice, out_version, err);
+}
+
+hps_status hps_models_pin_label(struct hps_models *models, const char *model, size_t model_size,
+                                const char *label, size_t label_size,
+                                struct hps_version **out_version, struct hps_error *err)
+{
+    const struct choice choice = {.label = label, .label_size = label_size};
+    HPS_ASSERT(label_size > 0);
+    return pin(models, model, model_size, &choice, out_version, err);
 }
 
 static int by_number(const void *a, const void *b)

@@ -20,6 +20,12 @@ void hps_models_free(struct hps_models *models); /* must be empty */
 hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
                           int64_t number, struct hps_version **out_version, struct hps_error *err)
     HPS_MUST_CHECK;
+/* The same for the version with that label (not empty); of several the one of the highest number.
+ */
+hps_status hps_models_pin_label(struct hps_models *models, const char *model, size_t model_size,
+                                const char *label, size_t label_size,
+                                struct hps_version **out_version, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Pin all resident versions of the model. Returns how many there are; if that is more than
  * `n_max`, none is pinned. Any thread.
  *

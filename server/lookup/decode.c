@@ -150,12 +150,13 @@ static hps_status check_request(const struct decoder *decoder, const struct raw_
     if (status != HPS_OK) {
         return status;
     }
-    if (cursor_size(&raw->bytes[REQUEST_LABEL]) > 0) {
-        return hps_error_set(decoder->err, HPS_UNIMPLEMENTED,
-                             "label: not supported by this server; ask for a version");
-    }
     if ((int64_t)raw->value[REQUEST_VERSION] < 0) {
         return hps_error_set(decoder->err, HPS_INVALID, "version: %" PRId64 " is below 0",
+                             (int64_t)raw->value[REQUEST_VERSION]);
+    }
+    if (cursor_size(&raw->bytes[REQUEST_LABEL]) > 0 && raw->value[REQUEST_VERSION] != 0) {
+        return hps_error_set(decoder->err, HPS_INVALID,
+                             "label: set beside version %" PRId64 ": ask for one of them",
                              (int64_t)raw->value[REQUEST_VERSION]);
     }
     if (id_size > decoder->limits->request_id_max) {
@@ -227,6 +228,8 @@ hps_status hps_decode_lookup(const uint8_t *data, size_t size,
         .model = (const char *)raw.bytes[REQUEST_MODEL].at,
         .model_size = cursor_size(&raw.bytes[REQUEST_MODEL]),
         .version = (int64_t)raw.value[REQUEST_VERSION],
+        .label = (const char *)raw.bytes[REQUEST_LABEL].at,
+        .label_size = cursor_size(&raw.bytes[REQUEST_LABEL]),
         .miss_policy = (enum hps_miss_policy)(uint32_t)raw.value[REQUEST_MISS_POLICY],
         .max_wait_us = (uint32_t)raw.value[REQUEST_MAX_WAIT_US],
         .max_staleness_ms = (uint32_t)raw.value[REQUEST_MAX_STALENESS_MS],

@@ -36,6 +36,8 @@ struct hps_lookup_request {
     const char *model;
     size_t model_size;
     int64_t version;
+    const char *label; /* not terminated, with version 0 */
+    size_t label_size; /* 0: none */
     struct hps_lookup_query *queries;
     uint32_t n_queries;
     uint64_t n_keys;

@@ -25,6 +25,7 @@
 #include "cache/update/update.h"
 #include "net/loop.h"
 #include "server/lookup/encode.h"
+#include "server/lookup/front.h"
 #include "server/lookup/service.h"
 #include "server/observe/stages.h"
 
@@ -90,6 +91,8 @@ struct request {
 
     /* From here on zeroed for each request. */
     struct hps_lookup_service *service;
+    const struct hps_lookup_front *front; /* by which it came */
+    struct hps_lookup_asked *asked;       /* of the front end; NULL: it needs nothing */
     struct hps_loop *loop;
     enum request_phase phase;
     unsigned n_turns; /* callbacks of the loop thread that are running, one within the other */
@@ -116,7 +119,7 @@ struct hps_lookup_service {
     _Atomic uint32_t tables_max;
     _Atomic uint32_t keys_max;
     _Atomic uint64_t queue_us_max;
-    struct hps_grpc_method methods[2];
+    struct hps_grpc_method methods[2]; /* of hps.v1 */
     struct hps_grpc_service grpc;
     struct hps_lock lock; /* over the next three */
     struct request *idle;
@@ -137,7 +140,8 @@ void request_free_idle(struct hps_lookup_service *service);
 /* ---- request.c ------------------------------------------------------------------------------- */
 
 /* A request for a call, in PHASE_LOOP. NULL: no memory. */
-struct request *request_new(struct hps_lookup_service *service, struct hps_grpc_call *call,
+struct request *request_new(struct hps_lookup_service *service,
+                            const struct hps_lookup_front *front, struct hps_grpc_call *call,
                             bool streaming);
 /* Every callback of the loop thread that touches a request stands between these two; they nest. At
  * the end of the outermost one the request is sane; and is given back, if nobody has it any more:

@@ -257,6 +257,26 @@ static hps_status check_staleness(const struct hps_version *version, uint32_t st
                          staleness_ms_max, version->number, age_ms);
 }
 
+static hps_status pin_version(struct request *request, const struct hps_lookup_request *message,
+                              struct hps_error *err)
+{
+    struct hps_models *models = request->service->parts.models;
+    struct hps_version **out_version = &request->lookup.version;
+    bool by_label = message->label_size > 0;
+    hps_status status =
+        by_label ? hps_models_pin_label(models, message->model, message->model_size, message->label,
+                                        message->label_size, out_version, err)
+                 : hps_models_pin(models, message->model, message->model_size, message->version,
+                                  out_version, err);
+
+    if (status == HPS_NOT_FOUND && request->front->not_found != NULL) {
+        request->front->not_found(message, err);
+    } else if (status == HPS_NOT_FOUND && message->version == 0 && !by_label) {
+        hps_known_models(models, request->call.grpc, HPS_ROLE_LOOKUP, err);
+    }
+    return status;
+}
+
 hps_status request_prepare(struct request *request, const uint8_t *data, size_t size,
                            struct hps_error *err)
 {
@@ -266,7 +286,9 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     const struct hps_decode_limits limits = {.tables_max = atomic_load(&service->tables_max),
                                              .keys_max = atomic_load(&service->keys_max),
                                              .request_id_max = HPS_REQUEST_ID_MAX};
-    hps_status status = hps_decode_lookup(data, size, &limits, request->arena, &message, err);
+    const struct hps_lookup_front *front = request->front;
+    hps_status status = front->decode(request->call.grpc, data, size, &limits, request->arena,
+                                      &message, &request->asked, err);
 
     if (status != HPS_OK) {
         return status;
@@ -280,10 +302,9 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     if (status != HPS_OK) {
         return status;
     }
-    status = hps_models_pin(service->parts.models, message.model, message.model_size,
-                            message.version, &lookup->version, err);
-    if (status == HPS_NOT_FOUND && message.version == 0) {
-        hps_known_models(service->parts.models, request->call.grpc, HPS_ROLE_LOOKUP, err);
+    status = pin_version(request, &message, err);
+    if (status == HPS_OK && front->check != NULL) {
+        status = front->check(request->asked, &message, lookup->version, err);
     }
     if (status != HPS_OK) {
         return status;

@@ -59,11 +59,13 @@ void request_pump(struct request *request)
     }
 }
 
-static hps_status send_whole(struct request *request, const struct hps_encode_explain *explain)
+static hps_status send_whole(struct request *request, const struct hps_encode_explain *explain,
+                             struct hps_error *err)
 {
     struct hps_encoded encoded;
-    hps_status status = hps_encode_lookup(&request->lookup, explain, request->lookup.block,
-                                          request->service->parts.blocks, request->arena, &encoded);
+    hps_status status = request->front->encode(
+        request->call.grpc, request->asked, &request->lookup, explain, request->lookup.block,
+        request->service->parts.blocks, request->arena, &encoded, err);
 
     if (status == HPS_OK) {
         hps_grpc_call_send(request->call.grpc, encoded.slices, encoded.n_slices);
@@ -74,6 +76,7 @@ static hps_status send_whole(struct request *request, const struct hps_encode_ex
 void request_reply(struct request *request)
 {
     hps_status status;
+    struct hps_error err = {0};
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
     HPS_ASSERT(!request->call.closed);
@@ -88,14 +91,16 @@ void request_reply(struct request *request)
             hps_stream_new(&request->lookup, explain, request->lookup.block,
                            request->service->parts.blocks, request->arena, &request->reply.stream);
     } else {
-        status = send_whole(request, explain);
+        status = send_whole(request, explain, &err);
     }
     request_unpin(request);
     request->reply.encoded = true;
     hps_stages_enter(&request->stages, HPS_STAGE_SEND);
     if (status != HPS_OK) {
-        struct hps_error err;
-        hps_error_set(&err, status, "no memory to encode %" PRIu64 " keys", request->lookup.n_keys);
+        if (err.status == HPS_OK) {
+            hps_error_set(&err, status, "no memory to encode %" PRIu64 " keys",
+                          request->lookup.n_keys);
+        }
         request_fail(request, &err);
     } else if (request->call.streaming) {
         request_pump(request);

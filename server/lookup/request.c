@@ -92,7 +92,8 @@ static void end_request(struct request *request)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-struct request *request_new(struct hps_lookup_service *service, struct hps_grpc_call *call,
+struct request *request_new(struct hps_lookup_service *service,
+                            const struct hps_lookup_front *front, struct hps_grpc_call *call,
                             bool streaming)
 {
     struct request *request = request_take(service);
@@ -102,6 +103,7 @@ struct request *request_new(struct hps_lookup_service *service, struct hps_grpc_
     }
     memset(&request->service, 0, sizeof(*request) - offsetof(struct request, service));
     request->service = service;
+    request->front = front;
     request->loop = hps_grpc_call_loop(call);
     request->phase = PHASE_LOOP;
     request->call = (struct request_call){
@@ -275,6 +277,7 @@ static void drop_message(struct request *request)
 {
     request->lookup.parts = NULL;
     request->lookup.n_parts = 0;
+    request->asked = NULL;
     hps_arena_reset(request->arena);
 }
 

@@ -81,13 +81,14 @@ uint64_t request_pooled_bytes(const struct hps_lookup *lookup)
 
 /* Rows that are added may be far more than what they come to: what a reply may have at most holds
  * for both together. */
-static void measure(const struct hps_lookup *lookup, struct request_room *room)
+static void measure(const struct request *request, struct request_room *room)
 {
+    const struct hps_lookup *lookup = &request->lookup;
     uint64_t pooled = request_pooled_bytes(lookup);
     uint64_t n_tries = lookup->unit ? HPS_LOOKUP_TRIES_MAX : 1;
     uint64_t work = n_tries * (arena_bytes(lookup) + hps_lookup_scratch_bytes(lookup));
 
-    room->reply_bytes = hps_encode_size_max(lookup) + pooled;
+    room->reply_bytes = request->front->bytes_max(request->asked, lookup) + pooled;
     room->work_bytes = work > pooled ? work - pooled : 0;
 }
 
@@ -153,7 +154,7 @@ void request_ask_room(struct request *request)
     struct request_room *room = &request->room;
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    measure(&request->lookup, room);
+    measure(request, room);
     if (!request_charge_quota(request, room_bytes(room))) {
         return;
     }

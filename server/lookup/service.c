@@ -24,13 +24,46 @@
 #include "server/lookup/encode.h"
 #include "server/lookup/internal.h"
 
+/* ---- hps.v1 ---------------------------------------------------------------------------------- */
+
+static hps_status decode(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                         const struct hps_decode_limits *limits, struct hps_arena *arena,
+                         struct hps_lookup_request *out_request,
+                         struct hps_lookup_asked **out_asked, struct hps_error *err)
+{
+    (void)call;
+    (void)out_asked;
+    return hps_decode_lookup(data, size, limits, arena, out_request, err);
+}
+
+static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
+{
+    (void)asked;
+    return hps_encode_size_max(lookup);
+}
+
+static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
+                         struct hps_block *rows, struct hps_block_pool *pool,
+                         struct hps_arena *arena, struct hps_encoded *out_encoded,
+                         struct hps_error *err)
+{
+    (void)call;
+    (void)asked;
+    (void)err;
+    return hps_encode_lookup(lookup, explain, rows, pool, arena, out_encoded);
+}
+
+static const struct hps_lookup_front hps_v1 = {
+    .decode = decode, .bytes_max = bytes_max, .encode = encode};
+
 /* ---- callbacks of the call ------------------------------------------------------------------- */
 
-static void on_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *packed,
+static void on_packed(struct hps_lookup_service *service, const struct hps_lookup_front *front,
+                      struct hps_grpc_call *call, const struct hps_grpc_packed *packed,
                       bool streaming)
 {
-    struct hps_lookup_service *service = hps_grpc_call_ctx(call);
-    struct request *request = request_new(service, call, streaming);
+    struct request *request = request_new(service, front, call, streaming);
     struct hps_error err;
 
     if (request == NULL) {
@@ -46,17 +79,24 @@ static void on_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *
     request_turn_end(request);
 }
 
+void hps_lookup_call_packed(struct hps_lookup_service *service,
+                            const struct hps_lookup_front *front, struct hps_grpc_call *call,
+                            const struct hps_grpc_packed *packed)
+{
+    on_packed(service, front, call, packed, false);
+}
+
 static void on_lookup(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
-    on_packed(call, packed, false);
+    on_packed(hps_grpc_call_ctx(call), &hps_v1, call, packed, false);
 }
 
 static void on_lookup_stream(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
-    on_packed(call, packed, true);
+    on_packed(hps_grpc_call_ctx(call), &hps_v1, call, packed, true);
 }
 
-static void on_room(struct hps_grpc_call *call)
+void hps_lookup_call_room(struct hps_grpc_call *call)
 {
     struct request *request = hps_grpc_call_user(call);
 
@@ -77,7 +117,7 @@ static void on_drained(struct hps_grpc_call *call)
     request_turn_end(request);
 }
 
-static void on_close(struct hps_grpc_call *call)
+void hps_lookup_call_closed(struct hps_grpc_call *call)
 {
     struct request *request = hps_grpc_call_user(call);
 
@@ -104,14 +144,14 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
     service->methods[0] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/Lookup",
                                                    .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup,
-                                                   .on_close = on_close,
-                                                   .on_room = on_room};
+                                                   .on_close = hps_lookup_call_closed,
+                                                   .on_room = hps_lookup_call_room};
     service->methods[1] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
                                                    .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup_stream,
-                                                   .on_close = on_close,
+                                                   .on_close = hps_lookup_call_closed,
                                                    .on_drained = on_drained,
-                                                   .on_room = on_room};
+                                                   .on_room = hps_lookup_call_room};
     service->grpc = (struct hps_grpc_service){.name = "hps.v1.ParameterServer",
                                               .methods = service->methods,
                                               .n_methods = 2,

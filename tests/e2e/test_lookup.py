@@ -311,8 +311,8 @@ def test_name_when_a_nul_is_in_it_then_it_is_unknown(served, model, table):
     assert served.daemon.alive()
 
 
-def test_label_when_not_built_yet_then_unimplemented_names_it(served):
-    with refused(grpc.StatusCode.UNIMPLEMENTED, "label"):
+def test_label_when_no_version_has_it_then_it_is_named(served):
+    with refused(grpc.StatusCode.NOT_FOUND, 'has the label "nightly"'):
         ask(served.stub, "fp32", {"fp32_7": [1]}, label="nightly")
 
 

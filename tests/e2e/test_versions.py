@@ -50,6 +50,10 @@ def test_versions_when_loaded_activated_and_rolled_back_then_replies_name_theirs
     assert (reply.version, reply.label) == (2, "second")
     check(reply, seeds, keys)
     check(ask(stub, "m", all_tables(keys), version=1), seeds, keys)
+    for label, version in (("first", 1), ("second", 2)):
+        reply = ask(stub, "m", all_tables(keys), label=label)
+        assert (reply.version, reply.label) == (version, label)
+        check(reply, seeds, keys)
     loaded.ctl("rollback", "m")
     assert ask(stub, "m", all_tables(keys)).version == 1
     loaded.ctl("unload", "m", 1, code=1)  # active

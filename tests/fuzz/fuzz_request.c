@@ -97,7 +97,8 @@ static void check_request(const struct hps_lookup_request *ours,
     HPS_ASSERT((uint32_t)theirs->consistency <= 2);
     HPS_ASSERT(ours->concat == (theirs->row_layout == HPS__V1__ROW_LAYOUT__ROW_LAYOUT_CONCAT));
     HPS_ASSERT((uint32_t)theirs->row_layout <= 2);
-    HPS_ASSERT(theirs->label[0] == '\0'); /* not built; one that begins with NUL is not empty */
+    check_text(ours->label, ours->label_size, theirs->label);
+    HPS_ASSERT(ours->label_size == 0 || ours->version == 0);
     HPS_ASSERT(!ours->concat || ours->output != HPS_DTYPE_RAW);
     for (uint32_t i = 0; i < ours->n_queries; i++) {
         const struct hps_lookup_query *query = &ours->queries[i];

@@ -115,6 +115,43 @@ static void test_pin_when_unknown_then_error_names_it(void **state)
     hps_models_free(models);
 }
 
+static int64_t labelled(struct hps_models *models, const char *label, size_t size)
+{
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    if (hps_models_pin_label(models, "m", 1, label, size, &version, &err) != HPS_OK) {
+        assert_int_equal(err.status, HPS_NOT_FOUND);
+        assert_non_null(strstr(err.text, "label"));
+        return -1;
+    }
+    int64_t number = version->number;
+    hps_version_unpin(version);
+    return number;
+}
+
+static void test_pin_when_by_label_then_the_highest_number_with_it(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *versions[4];
+    static const char *const labels[] = {"a", "b", "b", NULL};
+    for (int i = 0; i < 4; i++) {
+        versions[i] = make("m", 1 + i);
+        versions[i]->label = labels[i] != NULL ? hps_strdup(labels[i]) : NULL;
+        assert_int_equal(hps_models_add(models, versions[i]), HPS_OK);
+    }
+    assert_int_equal(labelled(models, "a", 1), 1);
+    assert_int_equal(labelled(models, "bc", 1), 3); /* active or not */
+    assert_int_equal(labelled(models, "bc", 2), -1);
+    assert_int_equal(labelled(models, "b", 2), -1); /* with a NUL */
+    drop(models, versions[2]);
+    assert_int_equal(labelled(models, "b", 1), 2);
+    drop(models, versions[0]);
+    drop(models, versions[1]);
+    drop(models, versions[3]);
+    hps_models_free(models);
+}
+
 /* Names come from clients, and protobuf lets a NUL through. */
 static void test_names_when_a_nul_follows_a_known_one_then_unknown(void **state)
 {
@@ -348,6 +385,7 @@ int main(void)
         cmocka_unit_test(test_pin_when_a_model_is_expected_then_unavailable_says_why),
         cmocka_unit_test(test_pin_when_what_is_expected_comes_then_there_is_no_gap),
         cmocka_unit_test(test_pin_when_unknown_then_error_names_it),
+        cmocka_unit_test(test_pin_when_by_label_then_the_highest_number_with_it),
         cmocka_unit_test(test_names_when_a_nul_follows_a_known_one_then_unknown),
         cmocka_unit_test(test_pin_all_when_there_are_several_versions_then_by_number_or_none),
         cmocka_unit_test(

@@ -219,12 +219,14 @@ static void test_decode_when_fields_say_nothing_then_not_any_number_of_them(void
         expect_refused(bytes_, sizeof(bytes_), (status), (words)); \
     } while (0)
 
-static void test_decode_when_fields_are_not_built_then_they_are_named(void **state)
+static void test_decode_when_a_label_is_set_then_no_version_may_be(void **state)
 {
     (void)state;
-    EXPECT_REFUSED(HPS_UNIMPLEMENTED, "label: not supported", 0x6a, 1, 'x');
-    static const uint8_t empty[] = {0x6a, 1, 'x', 0x6a, 0}; /* unset again */
-    assert_int_equal(decode(empty, sizeof(empty)), HPS_OK);
+    static const uint8_t label[] = {0x6a, 1, 'x'};
+    static const uint8_t unset[] = {0x6a, 1, 'x', 0x6a, 0, 0x10, 7};
+    assert_int_equal(decode(label, sizeof(label)), HPS_OK);
+    EXPECT_REFUSED(HPS_INVALID, "label: set beside version 7", 0x6a, 1, 'x', 0x10, 7);
+    assert_int_equal(decode(unset, sizeof(unset)), HPS_OK);
 }
 
 static void test_decode_when_output_is_raw_then_nothing_is_added_or_put_side_by_side(void **state)
@@ -335,7 +337,7 @@ int main(void)
         DECODE_TEST(test_decode_when_key_list_comes_in_pieces_then_they_are_joined),
         DECODE_TEST(test_decode_when_scalars_repeat_then_the_last_wins),
         DECODE_TEST(test_decode_when_fields_say_nothing_then_not_any_number_of_them),
-        DECODE_TEST(test_decode_when_fields_are_not_built_then_they_are_named),
+        DECODE_TEST(test_decode_when_a_label_is_set_then_no_version_may_be),
         DECODE_TEST(test_decode_when_output_is_raw_then_nothing_is_added_or_put_side_by_side),
         DECODE_TEST(test_decode_when_one_matrix_is_asked_then_all_queries_have_as_many_rows),
         DECODE_TEST(test_decode_when_values_are_bad_then_they_are_named),

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The protocols by which look-ups are asked for, and answered: hps.v1, and KServe's over gRPC and
+ * HTTP. They differ in bytes alone. Who may ask, the version that is pinned, the walk, admission,
+ * deadlines, the slow log and what is counted are the service's (service.h), the same for all.
+ *
+ * A method of a front end is a method of net/grpc.h whose callbacks are those below.
+ */
+#ifndef HPS_SERVER_LOOKUP_FRONT_H
+#define HPS_SERVER_LOOKUP_FRONT_H
+
+#include "server/lookup/decode.h"
+#include "server/lookup/encode.h"
+#include "server/lookup/service.h"
+
+/* What a front end knows of a request beside what a look-up is; in the arena of the request. */
+struct hps_lookup_asked;
+
+struct hps_lookup_front {
+    /* The bytes of a request to what it asks for. `call` has the headers. Of data[size] nothing is
+     * needed once the keys that `out_request` points to are copied.
+     * thread  any
+     * error   as hps_decode_lookup */
+    hps_status (*decode)(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                         const struct hps_decode_limits *limits, struct hps_arena *arena,
+                         struct hps_lookup_request *out_request,
+                         struct hps_lookup_asked **out_asked, struct hps_error *err);
+    /* The version is pinned: does it have what is asked for? Thread, error: as decode. May be NULL.
+     */
+    hps_status (*check)(const struct hps_lookup_asked *asked,
+                        const struct hps_lookup_request *request, const struct hps_version *version,
+                        struct hps_error *err);
+    /* The model, or its version, was not found: `err` may be put in the protocol's words. May be
+     * NULL. Any thread. */
+    void (*not_found)(const struct hps_lookup_request *request, struct hps_error *err);
+    /* Of the whole answer: an upper bound before the look-up has run. Loop thread. */
+    uint64_t (*bytes_max)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup);
+    /* The whole answer. Loop thread of `call`, whose headers it may add to. As hps_encode_lookup.
+     */
+    hps_status (*encode)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
+                         struct hps_block *rows, struct hps_block_pool *pool,
+                         struct hps_arena *arena, struct hps_encoded *out_encoded,
+                         struct hps_error *err);
+};
+
+/* ---- callbacks of methods -------------------------------------------------------------------- */
+
+/* A request has come, and is answered once: for on_packed, with the callbacks below. */
+void hps_lookup_call_packed(struct hps_lookup_service *service,
+                            const struct hps_lookup_front *front, struct hps_grpc_call *call,
+                            const struct hps_grpc_packed *packed);
+void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
+void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
+
+#endif
