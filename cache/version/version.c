@@ -17,7 +17,7 @@
 static atomic_uint next_shard;
 static _Thread_local unsigned my_shard = UINT32_MAX;
 
-static unsigned pin_shard(void)
+unsigned hps_version_shard(void)
 {
     if (my_shard == UINT32_MAX) {
         my_shard = atomic_fetch_add(&next_shard, 1) % HPS_PIN_SHARDS;
@@ -128,12 +128,12 @@ uint32_t hps_version_table(const struct hps_version *version, const char *name, 
 
 void hps_version_pin(struct hps_version *version)
 {
-    atomic_fetch_add(&version->pins[pin_shard()].n_taken, 1);
+    atomic_fetch_add(&version->pins[hps_version_shard()].n_taken, 1);
 }
 
 void hps_version_unpin(struct hps_version *version)
 {
-    atomic_fetch_add(&version->pins[pin_shard()].n_given, 1);
+    atomic_fetch_add(&version->pins[hps_version_shard()].n_given, 1);
 }
 
 /* Shards are read one after another while holders take and give, but both counts only rise: at the

@@ -15,6 +15,7 @@
 
 struct hps_updates;
 struct hps_gpu_space;
+struct hps_usage;
 
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
@@ -107,6 +108,9 @@ struct hps_version {
     /* update_rows_total{op}, or NULL */
     struct hps_metric *update_rows_put, *update_rows_deleted, *update_rows_older;
     struct hps_metric *update_holds; /* update_hold_seconds, or NULL */
+    /* Where its look-ups are counted (cache/version/usage.h), which outlives it; NULL: nowhere. Set
+     * before the version is published. */
+    struct hps_usage *usage;
     bool
         row_versions; /* updates have one per key, and the highest counts; before hps_update_open */
 
@@ -143,6 +147,9 @@ static inline uint32_t hps_version_table_at(const struct hps_version *version, u
  * published. NO_MEMORY: the version is as it was. */
 hps_status hps_version_set_places(struct hps_version *version, const uint32_t *places,
                                   uint32_t n_places) HPS_MUST_CHECK;
+
+/* Which of HPS_PIN_SHARDS the calling thread counts in: few threads have the same. */
+unsigned hps_version_shard(void);
 
 /* Any thread. The first pin comes from hps_models_pin; a holder may take more. */
 void hps_version_pin(struct hps_version *version);

@@ -200,6 +200,8 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
                                                    version->model, "older", NULL, NULL);
     version->update_holds = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_HOLDS,
                                               version->model, NULL, NULL, NULL);
+    /* Without memory: it is served all the same, and nobody counts. */
+    version->usage = hps_usages_of(catalog->usages, version->model, version->number);
 }
 
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version)
@@ -359,7 +361,10 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     hps_lock_init(&catalog->lock, HPS_LOCK_CATALOG);
     hps_lock_init(&catalog->switch_lock, HPS_LOCK_CATALOG_SWITCH);
     hps_cond_init(&catalog->reap);
-    hps_status status = start_threads(catalog, err);
+    catalog->usages = hps_usages_new();
+    hps_status status = catalog->usages != NULL
+                            ? start_threads(catalog, err)
+                            : hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
     if (status == HPS_OK) {
         status = add_configured(catalog, err);
     }
@@ -432,6 +437,7 @@ void hps_catalog_close(struct hps_catalog *catalog)
         catalog_entry_remove(catalog, model, model->entries);
     }
     hps_warmup_free(catalog->warmup);
+    hps_usages_free(catalog->usages);
     hps_cond_fini(&catalog->reap);
     hps_lock_fini(&catalog->lock);
     hps_lock_fini(&catalog->switch_lock);

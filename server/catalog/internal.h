@@ -10,6 +10,7 @@
 
 #include "base/lock.h"
 #include "base/pool.h"
+#include "cache/version/usage.h"
 #include "server/catalog/catalog.h"
 #include "server/load/records.h"
 #include "server/load/table_order.h"
@@ -95,7 +96,8 @@ struct hps_catalog {
     struct hps_lock
         switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
     struct catalog_model *models;
-    struct hps_load *loads; /* under way */
+    struct hps_usages *usages; /* with the lock held */
+    struct hps_load *loads;    /* under way */
     struct hps_pool *loader;
     struct hps_warmup *warmup;
     struct warm_up *warm_ups; /* under way */
@@ -149,6 +151,7 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
                           struct catalog_entry *entry);
 /* Sort the spaces of its version by role. Lock held, or nobody else uses the catalog. */
 void catalog_entry_spaces(struct catalog_entry *entry);
+/* Where what is done with the version is counted. Lock held, or nobody else uses the catalog. */
 void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version);
 /* Forget the series of one version, or of its model if that has no other. Lock held, the version
  * still in the list. */

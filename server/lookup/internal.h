@@ -23,6 +23,7 @@
 #include "cache/lookup/lookup.h"
 #include "cache/lookup/next.h"
 #include "cache/update/update.h"
+#include "cache/version/usage.h"
 #include "net/loop.h"
 #include "server/lookup/encode.h"
 #include "server/lookup/front.h"
@@ -109,6 +110,7 @@ struct request {
     enum hps_outcome outcome; /* of the step that another thread did */
     struct hps_error err;     /* of the last step that ended with one */
     struct request_reply reply;
+    struct hps_usage *usage; /* of the version, once its pin is given back; NULL: as there */
     struct hps_stages stages;
     struct hps_slow_request slow;
 };

@@ -46,6 +46,29 @@ void request_name_work(struct request *request)
     lookup->others_us = 0;
 }
 
+/* A look-up that is over, whatever its client spoke. None is counted whose version never was found.
+ */
+static void count_usage(const struct request *request, bool good)
+{
+    const struct hps_version *version = request->lookup.version;
+    struct hps_usage *usage = version != NULL ? version->usage : request->usage;
+    const uint64_t *us = request->stages.us;
+
+    if (usage == NULL) {
+        return;
+    }
+    struct hps_usage_lookup lookup = {
+        .good = good, .ended_us = request->call.closed_us, .us = request->slow.duration_us};
+    lookup.part_us[HPS_USAGE_QUEUE] =
+        us[HPS_STAGE_ADMISSION] + us[HPS_STAGE_QUEUE] + us[HPS_STAGE_LOOP];
+    lookup.part_us[HPS_USAGE_INPUT] = us[HPS_STAGE_DECODE];
+    lookup.part_us[HPS_USAGE_WALK] = us[HPS_STAGE_GPU] + us[HPS_STAGE_HOST] + us[HPS_STAGE_REDIS] +
+                                     us[HPS_STAGE_ROCKSDB] + us[HPS_STAGE_WAIT] +
+                                     us[HPS_STAGE_UNIT] + us[HPS_STAGE_WORK];
+    lookup.part_us[HPS_USAGE_OUTPUT] = us[HPS_STAGE_ENCODE] + us[HPS_STAGE_SEND];
+    hps_usage_add(usage, &lookup);
+}
+
 static void account(struct request *request)
 {
     const struct hps_service_metrics *metrics = request->service->parts.metrics;
@@ -63,12 +86,14 @@ static void account(struct request *request)
         }
     }
     hps_slowlog_add(request->service->parts.slowlog, slow);
+    count_usage(request, slow->grpc_code == 0);
     hps_metric_gauge_add(metrics->requests_in_flight, -1);
 }
 
 void request_unpin(struct request *request)
 {
     if (request->lookup.version != NULL) {
+        request->usage = request->lookup.version->usage;
         hps_version_unpin(request->lookup.version);
         request->lookup.version = NULL;
     }

@@ -19,6 +19,7 @@
 #include "backends/rocksdb/rocksdb.h"
 #include "base/log.h"
 #include "cache/update/update.h"
+#include "cache/version/usage.h"
 #include "server/catalog/catalog.h"
 #include "server/load/records.h"
 #include "server/observe/metrics.h"
@@ -403,6 +404,34 @@ static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one
     hps_version_unpin(used);
     wait_done(&wait);
     expect_states(rig, "2=active ");
+}
+
+/* As one look-up would be. */
+static uint64_t count_look_up(struct rig *rig, int64_t number)
+{
+    const struct hps_usage_lookup lookup = {.good = true, .ended_us = 1, .us = 1};
+    struct hps_usage_sums sums;
+    struct hps_version *version = pin(rig, number);
+    hps_usage_add(version->usage, &lookup);
+    hps_usage_get(version->usage, &sums);
+    hps_version_unpin(version);
+    return sums.n_good;
+}
+
+static void test_unload_when_its_number_is_loaded_again_then_its_counts_go_on(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    assert_int_equal(count_look_up(rig, 1), 1);
+    assert_int_equal(count_look_up(rig, 1), 2);
+    load_ok(rig, "two", true);
+    assert_int_equal(count_look_up(rig, 2), 1); /* another version has its own */
+    assert_int_equal(unload(rig, 1, &err), HPS_OK);
+    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    load_ok(rig, "three", true);
+    expect_states(rig, "1=active ");
+    assert_int_equal(count_look_up(rig, 1), 3);
 }
 
 static void test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same(void **state)
@@ -893,6 +922,7 @@ int main(void)
         TEST(test_unload_when_active_then_refused_while_others_are_there),
         TEST(test_unload_when_in_use_then_nothing_else_waits_for_it),
         TEST(test_unload_when_the_only_other_one_is_unloading_then_the_active_one_may_go),
+        TEST(test_unload_when_its_number_is_loaded_again_then_its_counts_go_on),
         TEST(test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same),
         TEST(test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left),
         TEST(test_open_when_restarted_then_serves_the_same),

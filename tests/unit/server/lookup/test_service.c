@@ -483,6 +483,69 @@ static void test_slowlog_when_the_reply_is_not_taken_then_says_cancelled(void **
     assert_int_equal(slow.grpc_code, 1);
 }
 
+static void test_usage_when_look_ups_end_then_each_counts_where_its_time_went(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_usages *usages = hps_usages_new();
+    struct hps_usage_sums sums;
+    struct hps_slow_request slow;
+
+    open_service(t, 1 << 20, 4096);
+    t->fx.version.usage = hps_usages_of(usages, "m", 7);
+    t->calls[0].received_us = 900;
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_usage_get(t->fx.version.usage, &sums);
+    assert_int_equal(sums.n_good, 0); /* its client has not taken the answer yet */
+    close_call(t, 0);
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
+    hps_usage_get(t->fx.version.usage, &sums);
+    assert_int_equal(sums.n_good, 1);
+    assert_int_equal(sums.n_failed, 0);
+    assert_int_equal(sums.good_us, slow.duration_us);
+    assert_int_equal(sums.part_us[HPS_USAGE_QUEUE], slow.stage_us[HPS_STAGE_ADMISSION] +
+                                                        slow.stage_us[HPS_STAGE_QUEUE] +
+                                                        slow.stage_us[HPS_STAGE_LOOP]);
+    assert_int_equal(sums.part_us[HPS_USAGE_INPUT], slow.stage_us[HPS_STAGE_DECODE]);
+    uint64_t named_us = slow.stage_us[HPS_STAGE_RECEIVE];
+    for (unsigned i = 0; i < HPS_USAGE_PARTS; i++) {
+        named_us += sums.part_us[i];
+    }
+    assert_int_equal(named_us, slow.duration_us);
+    assert_true(sums.last_us > 0);
+
+    start(t, 1, LOOKUP, "m", "nope", 1);    /* a table that is not there, */
+    start(t, 2, LOOKUP, "m", "t0", 1000);   /* an answer that is too large, */
+    start(t, 3, LOOKUP, "absent", "t0", 1); /* and one that is of no version */
+    for (unsigned i = 1; i < CALLS; i++) {
+        close_call(t, i);
+    }
+    hps_usage_get(t->fx.version.usage, &sums);
+    assert_int_equal(sums.n_good, 1);
+    assert_int_equal(sums.n_failed, 2);
+    t->fx.version.usage = NULL;
+    hps_usages_free(usages);
+}
+
+static void test_usage_when_the_answer_is_not_taken_then_it_has_failed(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_usages *usages = hps_usages_new();
+    struct hps_usage_sums sums;
+
+    open_service(t, 1 << 20, 1 << 20);
+    t->fx.version.usage = hps_usages_of(usages, "m", 7);
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    atomic_store(&t->calls[0].cancelled, true);
+    t->grpc->methods[LOOKUP].on_close(&t->calls[0]);
+    hps_usage_get(t->fx.version.usage, &sums);
+    assert_int_equal(sums.n_good, 0);
+    assert_int_equal(sums.n_failed, 1);
+    t->fx.version.usage = NULL;
+    hps_usages_free(usages);
+}
+
 static void test_service_when_a_store_may_block_then_a_worker_asks_it(void **state)
 {
     struct service_test *t = *state;
@@ -1722,6 +1785,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SERVICE_TEST(test_service_when_memory_has_the_rows_then_answered_inline),
         SERVICE_TEST(test_slowlog_when_the_reply_is_not_taken_then_says_cancelled),
+        SERVICE_TEST(test_usage_when_look_ups_end_then_each_counts_where_its_time_went),
+        SERVICE_TEST(test_usage_when_the_answer_is_not_taken_then_it_has_failed),
         SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
         SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
         SERVICE_TEST(test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_does),
