@@ -210,6 +210,12 @@ struct kserve_values {
 hps_status kserve_values_of(const struct hps_lookup *lookup,
                             const struct kserve_answer_output *output, struct hps_arena *arena,
                             struct kserve_values *out) HPS_MUST_CHECK;
+/* Its bytes, known once the look-up is planned. */
+uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
+                                 const struct kserve_answer_output *output);
+/* NumSample of an answer: how many keys each table was asked for, rounded down. HPS divided by the
+ * most that its configuration allows of a sample, which says nothing where a request has fewer. */
+int64_t kserve_num_sample(const struct hps_lookup *lookup);
 
 /* ---- answer_grpc.c, answer_http.c ------------------------------------------------------------ */
 

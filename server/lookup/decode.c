@@ -49,7 +49,7 @@ static hps_status decode_queries(const struct decoder *decoder, struct cursor in
     if (request->queries == NULL) {
         return hps_error_set(decoder->err, HPS_EXHAUSTED, "queries: no memory for %u", n_queries);
     }
-    while (in.at < in.end && decode_field(&in, &field)) {
+    while (in.at < in.end && field_read(&in, &field)) {
         if (field.number != REQUEST_QUERIES) {
             continue;
         }
@@ -69,7 +69,7 @@ static hps_status scan_request(const struct decoder *decoder, struct cursor in,
     unsigned n_fields = 0;
 
     while (in.at < in.end) {
-        if (!decode_field(&in, &field)) {
+        if (!field_read(&in, &field)) {
             return decode_malformed(decoder, "LookupRequest");
         }
         if (field.number != REQUEST_QUERIES && ++n_fields > FIELDS_MAX) {

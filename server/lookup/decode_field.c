@@ -1,69 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One field of a protobuf message after the other, none beyond the bytes that there are; and the
- * words for what is wrong with a message. Any thread.
+ * The words for what is wrong with a request, or one of its fields. Any thread.
  */
 #include "server/lookup/decode_internal.h"
 
 #include <inttypes.h>
-
-static bool read_varint(struct cursor *in, unsigned bytes_max, uint64_t *out_value)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = 0; i < bytes_max && in->at < in->end; i++) {
-        uint8_t byte = *in->at++;
-
-        if (i == 9 && byte > 1) {
-            return false;
-        }
-        value |= (uint64_t)(byte & 0x7f) << (7 * i);
-        if ((byte & 0x80) == 0) {
-            *out_value = value;
-            return true;
-        }
-    }
-    return false;
-}
-
-bool decode_field(struct cursor *in, struct field *out)
-{
-    uint64_t tag;
-    uint64_t size;
-
-    if (!read_varint(in, 5, &tag) || tag > UINT32_MAX || tag >> 3 == 0) {
-        return false;
-    }
-    out->number = (uint32_t)(tag >> 3);
-    out->wire = (uint32_t)(tag & 7);
-    out->value = 0;
-    switch (out->wire) {
-    case WIRE_VARINT:
-        out->data = in->at;
-        out->size = 0;
-        return read_varint(in, 10, &out->value);
-    case WIRE_I64:
-        size = 8;
-        break;
-    case WIRE_I32:
-        size = 4;
-        break;
-    case WIRE_LEN:
-        if (!read_varint(in, 5, &size)) {
-            return false;
-        }
-        break;
-    default:
-        return false;
-    }
-    if (size > (uint64_t)(in->end - in->at)) {
-        return false;
-    }
-    out->data = in->at;
-    out->size = (size_t)size;
-    in->at += size;
-    return true;
-}
 
 hps_status decode_malformed(const struct decoder *decoder, const char *message)
 {

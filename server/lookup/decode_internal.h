@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the decoder share: decode_field.c (one field after the other, in its bounds),
+ * What the files of the decoder share: decode_field.c (what is wrong with a field),
  * decode_query.c (TableQuery), decode.c (LookupRequest). Any thread.
  */
 #ifndef HPS_SERVER_LOOKUP_DECODE_INTERNAL_H
@@ -8,26 +8,11 @@
 
 #include "base/assert.h"
 #include "server/lookup/decode.h"
-
-enum wire { WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_I32 = 5 };
+#include "server/rpc/fields.h"
 
 /* What a message may have beside its queries, or pieces of its keys: each scalar once or twice, and
  * what newer clients add. */
 enum { FIELDS_MAX = 64 };
-
-/* Bytes that are not read yet. */
-struct cursor {
-    const uint8_t *at;
-    const uint8_t *end;
-};
-
-struct field {
-    uint32_t number;
-    uint32_t wire;
-    uint64_t value;      /* WIRE_VARINT */
-    const uint8_t *data; /* the others */
-    size_t size;
-};
 
 struct decoder {
     const struct hps_decode_limits *limits;
@@ -35,21 +20,7 @@ struct decoder {
     struct hps_error *err;
 };
 
-static inline size_t cursor_size(const struct cursor *in)
-{
-    return (size_t)(in->end - in->at);
-}
-
-static inline struct cursor field_bytes(const struct field *field)
-{
-    HPS_ASSERT(field->data != NULL || field->size == 0);
-    return (struct cursor){.at = field->data, .end = field->data + field->size};
-}
-
 /* ---- decode_field.c -------------------------------------------------------------------------- */
-
-/* Read the field at the cursor. False: malformed. */
-bool decode_field(struct cursor *in, struct field *out) HPS_MUST_CHECK;
 
 /* INVALID: what is wrong with a message of that name. */
 hps_status decode_malformed(const struct decoder *decoder, const char *message) HPS_MUST_CHECK;

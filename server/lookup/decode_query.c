@@ -35,7 +35,7 @@ static hps_status scan_query(const struct decoder *decoder, struct cursor in, st
     unsigned n_fields = 0;
 
     while (in.at < in.end) {
-        if (!decode_field(&in, &field)) {
+        if (!field_read(&in, &field)) {
             return decode_malformed(decoder, "TableQuery");
         }
         bool piece = field.number == QUERY_KEY_LIST && field.size > 0;
@@ -76,7 +76,7 @@ static uint8_t *join_pieces(const struct decoder *decoder, struct cursor in, uin
     struct field field;
     size_t size = 0;
 
-    while (keys != NULL && in.at < in.end && decode_field(&in, &field)) {
+    while (keys != NULL && in.at < in.end && field_read(&in, &field)) {
         if (field.number == QUERY_KEY_LIST) {
             HPS_ASSERT(size + field.size <= n_listed * sizeof(hps_key));
             memcpy(keys + size, field.data, field.size);

@@ -6,13 +6,10 @@
 #include "server/lookup/encode_internal.h"
 
 enum {
-    VARINT_MAX = 10,
-    PREFIX_MAX = 1 + VARINT_MAX,  /* tag and length of a nested message */
+    PREFIX_MAX = PREFIX_BYTES_MAX,
     SCALARS_MAX = 9 * PREFIX_MAX, /* all scalars of a TableResult, tag and length of its rows */
     TIER_COUNT_MAX = 48,          /* one TierCount */
 };
-
-enum wire { WIRE_VARINT = 0, WIRE_LEN = 2 };
 
 /* Field numbers of lookup.proto. */
 enum {
@@ -41,51 +38,6 @@ enum {
 enum { TIER_COUNT_TIER = 1, TIER_COUNT_FOUND_KEYS };
 enum { EXPLAIN_STAGES = 1, EXPLAIN_NOTES };
 enum { STAGE_NAME = 1, STAGE_DURATION_US };
-
-static size_t varint_size(uint64_t value)
-{
-    return 1 + (size_t)(63 - __builtin_clzll(value | 1)) / 7;
-}
-
-static void put_varint(struct out *out, uint64_t value)
-{
-    HPS_ASSERT((size_t)(out->end - out->at) >= varint_size(value));
-    while (value >= 0x80) {
-        *out->at++ = (uint8_t)(value | 0x80);
-        value >>= 7;
-    }
-    *out->at++ = (uint8_t)value;
-}
-
-static void put_tag(struct out *out, uint32_t field, enum wire wire)
-{
-    put_varint(out, (uint64_t)field << 3 | wire);
-}
-
-static void put_uint(struct out *out, uint32_t field, uint64_t value)
-{
-    if (value != 0) {
-        put_tag(out, field, WIRE_VARINT);
-        put_varint(out, value);
-    }
-}
-
-static void put_bytes(struct out *out, uint32_t field, const void *data, size_t size)
-{
-    if (size == 0) {
-        return;
-    }
-    put_tag(out, field, WIRE_LEN);
-    put_varint(out, size);
-    HPS_ASSERT((size_t)(out->end - out->at) >= size);
-    memcpy(out->at, data, size);
-    out->at += size;
-}
-
-static void put_text(struct out *out, uint32_t field, const char *text)
-{
-    put_bytes(out, field, text, text_size(text));
-}
 
 static void put_head(struct out *out, const struct head *head)
 {
@@ -124,21 +76,6 @@ static void put_result_head(struct out *out, const struct result *result)
         put_tag(out, RESULT_ROWS, WIRE_LEN);
         put_varint(out, result->rows_bytes);
     }
-}
-
-/* A nested message was written from `inner`, behind a gap of PREFIX_MAX; `behind` more bytes of it
- * follow elsewhere. Put its tag and length right before it; returns where they begin. */
-static uint8_t *put_prefix(const struct out *out, uint8_t *inner, uint32_t field, uint64_t behind)
-{
-    uint64_t size = (uint64_t)(out->at - inner) + behind;
-    uint8_t *begin = inner - 1 - varint_size(size);
-    struct out prefix = {.at = begin, .end = inner};
-
-    HPS_ASSERT(out->at >= inner);
-    put_tag(&prefix, field, WIRE_LEN);
-    put_varint(&prefix, size);
-    HPS_ASSERT(prefix.at == inner);
-    return begin;
 }
 
 /* Write a result up to its rows; returns where it begins, behind out->at as it was. */

@@ -17,6 +17,7 @@
 
 #include "base/assert.h"
 #include "server/lookup/encode.h"
+#include "server/rpc/fields.h"
 
 /* Bytes to spare of a block of heads: tag and length of a matrix are in them. */
 enum { ENCODE_MARGIN = 64 };
@@ -45,12 +46,6 @@ struct head {
     const char *label; /* may be NULL */
     uint64_t update_sequence;
     int64_t event_time_ms;
-};
-
-/* Where heads are written. */
-struct out {
-    uint8_t *at;
-    uint8_t *end;
 };
 
 static inline size_t text_size(const char *text)

@@ -39,7 +39,7 @@ INCLUDES = {
     "server/observe": ("cache/lookup", "backends", "net", "base"),
     "server/access": ("config", "net", "base"),
     "server/rpc": ("proto", "net", "base"),
-    "server/lookup": ("server/access", "server/observe", "cache/lookup", "cache/update", "cache/version", "net", "base"),
+    "server/lookup": ("server/rpc", "server/access", "server/observe", "cache/lookup", "cache/update", "cache/version", "net", "base"),
     "server/model": ("server/lookup", "server/update", "server/rpc", "server/access", "cache/update", "cache/version",
                      "net", "proto", "base"),
     "server/kserve": ("server/lookup", "base"),

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ModelInferResponse: what the outputs are in one small block, their values, the last field, sent
+ * from where the look-up wrote them. Used by one thread at a time.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "server/kserve/infer.h"
+#include "server/rpc/fields.h"
+
+/* Field numbers of grpc_service.proto. */
+enum {
+    RESPONSE_MODEL_NAME = 1,
+    RESPONSE_MODEL_VERSION,
+    RESPONSE_ID,
+    RESPONSE_PARAMETERS,
+    RESPONSE_OUTPUTS,
+    RESPONSE_RAW_OUTPUTS
+};
+enum { OUTPUT_NAME = 1, OUTPUT_DATATYPE, OUTPUT_SHAPE };
+enum { ENTRY_KEY = 1, ENTRY_VALUE, PARAMETER_INT64 = 2 };
+enum {
+    NUMBER_TEXT_MAX = 24,
+    PARAMETER_BYTES_MAX = 64,
+    /* An output beside its name, and the tag and length of its values. */
+    OUTPUT_BYTES_MAX = 3 * PREFIX_BYTES_MAX + 8 + 2 * VARINT_BYTES_MAX + PREFIX_BYTES_MAX
+};
+
+static uint64_t heads_bytes(const struct kserve_answer *answer, const char *model)
+{
+    uint64_t bytes = 4 * PREFIX_BYTES_MAX + NUMBER_TEXT_MAX + answer->model.size + answer->id.size +
+                     2 * PARAMETER_BYTES_MAX + strlen(model);
+
+    for (uint32_t i = 0; i < answer->n_outputs; i++) {
+        bytes += OUTPUT_BYTES_MAX + answer->outputs[i].name.size;
+    }
+    return bytes;
+}
+
+uint64_t kserve_answer_grpc_bytes_max(const struct kserve_answer *answer,
+                                      const struct hps_lookup *lookup)
+{
+    uint64_t bytes = heads_bytes(answer, lookup->version->model);
+
+    for (uint32_t i = 0; i < answer->n_outputs; i++) {
+        bytes += kserve_values_bytes_max(lookup, &answer->outputs[i]);
+    }
+    return bytes;
+}
+
+/* One entry of the map of parameters. */
+static void put_parameter(struct out *out, const char *name, int64_t value)
+{
+    uint8_t scratch[PARAMETER_BYTES_MAX];
+    uint8_t number[2 * VARINT_BYTES_MAX];
+    struct out entry = {.at = scratch, .end = scratch + sizeof(scratch)};
+    struct out choice = {.at = number, .end = number + sizeof(number)};
+
+    put_tag(&choice, PARAMETER_INT64, WIRE_VARINT); /* of a oneof: 0 is written, too */
+    put_varint(&choice, (uint64_t)value);
+    put_text(&entry, ENTRY_KEY, name);
+    put_bytes(&entry, ENTRY_VALUE, number, (size_t)(choice.at - number));
+    put_bytes(out, RESPONSE_PARAMETERS, scratch, (size_t)(entry.at - scratch));
+}
+
+static void put_head(struct out *out, const struct kserve_answer *answer,
+                     const struct hps_lookup *lookup)
+{
+    char version[NUMBER_TEXT_MAX];
+
+    snprintf(version, sizeof(version), "%" PRId64, lookup->version->number);
+    put_bytes(out, RESPONSE_MODEL_NAME, answer->model.at, answer->model.size);
+    put_text(out, RESPONSE_MODEL_VERSION, version);
+    put_bytes(out, RESPONSE_ID, answer->id.at, answer->id.size);
+    if (answer->by_position) {
+        put_parameter(out, "NumSample", kserve_num_sample(lookup));
+        put_parameter(out, "DeviceID", 0);
+    }
+}
+
+static void put_output(struct out *out, const struct kserve_answer_output *output,
+                       const struct kserve_values *values)
+{
+    uint8_t dims[2 * VARINT_BYTES_MAX];
+    uint8_t *begin = out->at;
+    uint8_t *inner = out->at + PREFIX_BYTES_MAX;
+    struct out shape = {.at = dims, .end = dims + sizeof(dims)};
+
+    HPS_ASSERT(out->end - out->at > PREFIX_BYTES_MAX);
+    out->at = inner;
+    put_bytes(out, OUTPUT_NAME, output->name.at, output->name.size);
+    put_text(out, OUTPUT_DATATYPE, kserve_datatype_name(values->datatype));
+    for (unsigned i = 0; i < values->n_dims; i++) {
+        put_varint(&shape, (uint64_t)values->shape[i]);
+    }
+    put_bytes(out, OUTPUT_SHAPE, dims, (size_t)(shape.at - dims));
+    /* The gap in front is larger than the prefix: close it. */
+    uint8_t *prefix = put_prefix(out, inner, RESPONSE_OUTPUTS, 0);
+    size_t size = (size_t)(out->at - prefix);
+    memmove(begin, prefix, size);
+    out->at = begin + size;
+}
+
+static void add_slice(struct hps_encoded *encoded, struct hps_block *block, const void *data,
+                      size_t size)
+{
+    if (size > 0) {
+        hps_block_ref(block);
+        encoded->slices[encoded->n_slices++] =
+            (struct hps_slice){.block = block, .data = data, .size = size};
+        encoded->size += size;
+    }
+}
+
+/* The status of keys lies in the arena, and is copied behind the heads; rows are where they are. */
+static void add_values(struct hps_encoded *encoded, struct out *out, uint8_t **begin,
+                       const struct kserve_answer_output *output,
+                       const struct kserve_values *values, struct hps_block *heads,
+                       struct hps_block *rows)
+{
+    /* An empty output has its buffer, too: clients count them. */
+    put_tag(out, RESPONSE_RAW_OUTPUTS, WIRE_LEN);
+    put_varint(out, values->size);
+    for (uint32_t i = 0; i < values->n_pieces; i++) {
+        const struct kserve_text *piece = &values->pieces[i];
+        if (output->kind == KSERVE_OUTPUT_STATUS) {
+            HPS_ASSERT((size_t)(out->end - out->at) >= piece->size);
+            memcpy(out->at, piece->at, piece->size);
+            out->at += piece->size;
+        } else {
+            add_slice(encoded, heads, *begin, (size_t)(out->at - *begin));
+            *begin = out->at;
+            add_slice(encoded, rows, piece->at, piece->size);
+        }
+    }
+}
+
+static hps_status collect(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                          struct hps_arena *arena, struct kserve_values **out_values,
+                          size_t *out_pieces, uint64_t *out_status_bytes)
+{
+    struct kserve_values *values =
+        hps_arena_calloc(arena, (size_t)answer->n_outputs + 1, sizeof(*values));
+    hps_status status = values == NULL ? HPS_EXHAUSTED : HPS_OK;
+
+    *out_pieces = 0;
+    *out_status_bytes = 0;
+    for (uint32_t i = 0; i < answer->n_outputs && status == HPS_OK; i++) {
+        status = kserve_values_of(lookup, &answer->outputs[i], arena, &values[i]);
+        if (status == HPS_OK) {
+            *out_pieces += values[i].n_pieces;
+            *out_status_bytes +=
+                answer->outputs[i].kind == KSERVE_OUTPUT_STATUS ? values[i].size : 0;
+        }
+    }
+    *out_values = values;
+    return status;
+}
+
+hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                              struct hps_block *rows, struct hps_block_pool *pool,
+                              struct hps_arena *arena, struct hps_encoded *out_encoded)
+{
+    struct hps_encoded encoded = {0};
+    struct kserve_values *values;
+    size_t n_pieces;
+    uint64_t status_bytes;
+    hps_status status = collect(answer, lookup, arena, &values, &n_pieces, &status_bytes);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    size_t n_slices_max = 2 * n_pieces + 1;
+    size_t size = (size_t)(heads_bytes(answer, lookup->version->model) + status_bytes);
+    encoded.slices = hps_arena_alloc(arena, n_slices_max * sizeof(*encoded.slices));
+    if (encoded.slices == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    struct hps_block *heads = hps_block_new(pool, size);
+    if (heads == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    struct out out = {.at = heads->data, .end = heads->data + size};
+    uint8_t *begin = out.at;
+    put_head(&out, answer, lookup);
+    for (uint32_t i = 0; i < answer->n_outputs; i++) {
+        put_output(&out, &answer->outputs[i], &values[i]);
+    }
+    for (uint32_t i = 0; i < answer->n_outputs; i++) {
+        add_values(&encoded, &out, &begin, &answer->outputs[i], &values[i], heads, rows);
+    }
+    add_slice(&encoded, heads, begin, (size_t)(out.at - begin));
+    HPS_ASSERT(encoded.n_slices <= n_slices_max);
+    hps_block_unref(heads);
+    *out_encoded = encoded;
+    return HPS_OK;
+}

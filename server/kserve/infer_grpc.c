@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ModelInferRequest: a bounded decoder that points into the message. What there is of each kind is
+ * counted before memory is taken for it. Any thread.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/kserve/infer.h"
+#include "server/rpc/fields.h"
+
+/* Field numbers of grpc_service.proto. */
+enum {
+    REQUEST_MODEL_NAME = 1,
+    REQUEST_MODEL_VERSION,
+    REQUEST_ID,
+    REQUEST_PARAMETERS,
+    REQUEST_INPUTS,
+    REQUEST_OUTPUTS,
+    REQUEST_RAW_INPUTS,
+    REQUEST_FIELDS
+};
+enum {
+    INPUT_NAME = 1,
+    INPUT_DATATYPE,
+    INPUT_SHAPE,
+    INPUT_PARAMETERS,
+    INPUT_CONTENTS,
+    INPUT_FIELDS
+};
+enum { OUTPUT_NAME = 1, OUTPUT_PARAMETERS };
+enum { ENTRY_KEY = 1, ENTRY_VALUE };
+enum {
+    PARAMETER_BOOL = 1,
+    PARAMETER_INT64,
+    PARAMETER_STRING,
+    PARAMETER_DOUBLE,
+    PARAMETER_UINT64,
+    PARAMETER_FIELDS
+};
+enum {
+    CONTENTS_BOOL = 1,
+    CONTENTS_INT,
+    CONTENTS_INT64,
+    CONTENTS_UINT,
+    CONTENTS_UINT64,
+    CONTENTS_FP32,
+    CONTENTS_FP64,
+    CONTENTS_BYTES,
+    CONTENTS_FIELDS
+};
+/* Pieces of a shape or of contents, and fields that newer clients add. */
+enum { FIELDS_MAX = 64, PIECES_MAX = 1024 };
+
+struct reader {
+    struct hps_arena *arena;
+    const struct hps_decode_limits *limits;
+    struct kserve_infer *infer;
+    struct hps_error *err;
+    struct cursor *contents; /* [n_inputs] */
+    uint32_t n_contents;     /* inputs that have them */
+    uint32_t n_parameters;   /* of whatever is being read */
+};
+
+static struct kserve_text text_of(const struct field *field)
+{
+    return (struct kserve_text){.at = (const char *)field->data, .size = field->size};
+}
+
+static hps_status malformed(const struct reader *reader, const char *what)
+{
+    return hps_error_set(reader->err, HPS_INVALID, "malformed %s", what);
+}
+
+static hps_status too_many(const struct reader *reader, const char *what, uint64_t n_max)
+{
+    return hps_error_set(reader->err, HPS_INVALID, "%s: more than %" PRIu64 ", which is the limit",
+                         what, n_max);
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* InferParameter: the last member of the oneof holds. */
+static bool read_value(struct cursor in, struct kserve_parameter *out)
+{
+    struct field field;
+
+    while (in.at < in.end) {
+        if (!field_read(&in, &field)) {
+            return false;
+        }
+        if (field.number >= PARAMETER_FIELDS) {
+            continue;
+        }
+        bool is_text = field.number == PARAMETER_STRING;
+        bool is_double = field.number == PARAMETER_DOUBLE;
+        if (field.wire != (is_text ? WIRE_LEN : is_double ? WIRE_I64 : WIRE_VARINT)) {
+            return false;
+        }
+        bool is_number = field.number == PARAMETER_INT64 ||
+                         (field.number == PARAMETER_UINT64 && field.value <= INT64_MAX);
+        out->type = is_text     ? KSERVE_PARAMETER_TEXT
+                    : is_number ? KSERVE_PARAMETER_NUMBER
+                                : KSERVE_PARAMETER_OTHER;
+        out->text = text_of(&field);
+        out->number = (int64_t)field.value;
+    }
+    return true;
+}
+
+/* One entry of a map of parameters. */
+static hps_status read_parameter(struct reader *reader, struct cursor in,
+                                 struct kserve_parameter *out)
+{
+    struct field field;
+    unsigned n_fields = 0;
+
+    *out = (struct kserve_parameter){.type = KSERVE_PARAMETER_OTHER};
+    if (++reader->n_parameters > KSERVE_PARAMETERS_MAX) {
+        return too_many(reader, "parameters", KSERVE_PARAMETERS_MAX);
+    }
+    while (in.at < in.end) {
+        if (!field_read(&in, &field) || ++n_fields > FIELDS_MAX) {
+            return malformed(reader, "parameters");
+        }
+        bool known = field.number == ENTRY_KEY || field.number == ENTRY_VALUE;
+        if (known && field.wire != WIRE_LEN) {
+            return malformed(reader, "parameters");
+        }
+        if (field.number == ENTRY_KEY) {
+            out->name = text_of(&field);
+        } else if (field.number == ENTRY_VALUE && !read_value(field_bytes(&field), out)) {
+            return malformed(reader, "InferParameter");
+        }
+    }
+    return HPS_OK;
+}
+
+/* A parameter of an input or output. */
+static hps_status read_tensor_parameter(struct reader *reader, enum kserve_side side,
+                                        struct kserve_text tensor, struct cursor in)
+{
+    struct kserve_parameter parameter;
+    hps_status status = read_parameter(reader, in, &parameter);
+
+    return status == HPS_OK ? kserve_check_parameter(side, tensor, parameter.name, reader->err)
+                            : status;
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static hps_status add_dim(const struct reader *reader, struct kserve_tensor *tensor, uint64_t value)
+{
+    if (tensor->n_dims == KSERVE_DIMS_MAX) {
+        return hps_error_set(reader->err, HPS_INVALID,
+                             "input '%.*s': its shape has more than %d dimensions",
+                             KSERVE_TEXT_ARGS(tensor->name), KSERVE_DIMS_MAX);
+    }
+    tensor->shape[tensor->n_dims++] = (int64_t)value;
+    return HPS_OK;
+}
+
+static hps_status read_shape(const struct reader *reader, const struct field *field,
+                             struct kserve_tensor *tensor)
+{
+    struct cursor in = field_bytes(field);
+    hps_status status = HPS_OK;
+    uint64_t value;
+
+    if (field->wire == WIRE_VARINT) {
+        return add_dim(reader, tensor, field->value);
+    }
+    if (field->wire != WIRE_LEN) {
+        return malformed(reader, "InferInputTensor.shape");
+    }
+    while (status == HPS_OK && in.at < in.end) {
+        status = varint_read(&in, 10, &value) ? add_dim(reader, tensor, value)
+                                              : malformed(reader, "InferInputTensor.shape");
+    }
+    return status;
+}
+
+static hps_status read_input_field(struct reader *reader, const struct field *field,
+                                   struct kserve_tensor *tensor)
+{
+    if (field->number == INPUT_SHAPE) {
+        return read_shape(reader, field, tensor);
+    }
+    if (field->wire != WIRE_LEN) {
+        return malformed(reader, "InferInputTensor");
+    }
+    if (field->number == INPUT_DATATYPE) {
+        tensor->datatype = kserve_datatype_of((const char *)field->data, field->size);
+    } else if (field->number == INPUT_PARAMETERS) {
+        return read_tensor_parameter(reader, KSERVE_INPUT, tensor->name, field_bytes(field));
+    } else if (field->number == INPUT_CONTENTS) {
+        struct cursor *contents = &reader->contents[tensor - reader->infer->inputs];
+        reader->n_contents += contents->at == NULL;
+        *contents = field_bytes(field); /* pieces of one are for no client that there is */
+    }
+    return HPS_OK;
+}
+
+static hps_status read_input(struct reader *reader, struct cursor in, struct kserve_tensor *tensor)
+{
+    struct cursor names = in;
+    struct field field;
+    unsigned n_fields = 0;
+    hps_status status = HPS_OK;
+
+    reader->n_parameters = 0;
+    while (names.at < names.end && field_read(&names, &field)) { /* for errors of what is first */
+        if (field.number == INPUT_NAME && field.wire == WIRE_LEN) {
+            tensor->name = text_of(&field);
+        }
+    }
+    while (status == HPS_OK && in.at < in.end) {
+        if (!field_read(&in, &field)) {
+            return malformed(reader, "InferInputTensor");
+        }
+        if (++n_fields > FIELDS_MAX + KSERVE_PARAMETERS_MAX) {
+            return too_many(reader, "fields of InferInputTensor", FIELDS_MAX);
+        }
+        if (field.number < INPUT_FIELDS) {
+            status = read_input_field(reader, &field, tensor);
+        }
+    }
+    return status;
+}
+
+/* ---- contents -------------------------------------------------------------------------------- */
+
+/* Values of one field of InferTensorContents, as they come. */
+struct values {
+    uint8_t *at;
+    uint8_t *end;
+};
+
+static bool add_value(struct values *out, enum kserve_datatype datatype, uint64_t value)
+{
+    size_t size = kserve_datatype_bytes(datatype);
+
+    if ((size_t)(out->end - out->at) < size) {
+        return false;
+    }
+    memcpy(out->at, &value, size); /* little-endian, as all that hpsd runs on */
+    out->at += size;
+    return true;
+}
+
+/* False: malformed, or more than there is room for. */
+static bool add_values(struct values *out, enum kserve_datatype datatype, const struct field *field)
+{
+    struct cursor in = field_bytes(field);
+    uint64_t value;
+
+    if (datatype == KSERVE_FP32) {
+        bool fits = field->size % sizeof(float) == 0 && (size_t)(out->end - out->at) >= field->size;
+        if (fits && field->size > 0) {
+            memcpy(out->at, field->data, field->size);
+            out->at += field->size;
+        }
+        return fits && (field->wire == WIRE_LEN || field->wire == WIRE_I32);
+    }
+    if (field->wire == WIRE_VARINT) {
+        return add_value(out, datatype, field->value);
+    }
+    while (in.at < in.end) {
+        if (!varint_read(&in, 10, &value) || !add_value(out, datatype, value)) {
+            return false;
+        }
+    }
+    return field->wire == WIRE_LEN;
+}
+
+static uint32_t contents_field(enum kserve_datatype datatype)
+{
+    switch (datatype) {
+    case KSERVE_INT32:
+        return CONTENTS_INT;
+    case KSERVE_INT64:
+        return CONTENTS_INT64;
+    case KSERVE_FP32:
+        return CONTENTS_FP32;
+    case KSERVE_UINT8:
+        return CONTENTS_UINT;
+    default:
+        return 0;
+    }
+}
+
+/* The values of an input that has `contents`, in the arena. */
+static hps_status read_contents(const struct reader *reader, struct cursor in,
+                                struct kserve_tensor *tensor)
+{
+    static const char wrong[] = "input '%.*s': contents are not the %zu bytes of %s that the shape "
+                                "has, each in the field of that type";
+    size_t size = 0;
+    unsigned n_pieces = 0;
+    struct field field;
+    hps_status status = kserve_tensor_bytes(tensor, &size, reader->err);
+    uint32_t wanted = contents_field(tensor->datatype);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    /* No value takes less than a byte: none of this memory is for nothing. */
+    if (size / kserve_datatype_bytes(tensor->datatype) > cursor_size(&in)) {
+        return hps_error_set(reader->err, HPS_INVALID, wrong, KSERVE_TEXT_ARGS(tensor->name), size,
+                             kserve_datatype_name(tensor->datatype));
+    }
+    uint8_t *data = hps_arena_alloc(reader->arena, size + 1);
+    if (data == NULL) {
+        return hps_error_set(reader->err, HPS_EXHAUSTED, "input '%.*s': no memory for %zu bytes",
+                             KSERVE_TEXT_ARGS(tensor->name), size);
+    }
+    struct values values = {.at = data, .end = data + size};
+    bool good = wanted != 0 || size == 0;
+    while (good && in.at < in.end) {
+        good = field_read(&in, &field);
+        if (good && field.number < CONTENTS_FIELDS) {
+            bool piece = field.wire == WIRE_LEN;
+            good = field.number == wanted && (!piece || ++n_pieces <= PIECES_MAX) &&
+                   add_values(&values, tensor->datatype, &field);
+        }
+    }
+    if (!good || values.at != values.end) {
+        return hps_error_set(reader->err, HPS_INVALID, wrong, KSERVE_TEXT_ARGS(tensor->name), size,
+                             kserve_datatype_name(tensor->datatype));
+    }
+    tensor->data = size == 0 ? NULL : data;
+    tensor->size = size;
+    return HPS_OK;
+}
+
+/* ---- the request ----------------------------------------------------------------------------- */
+
+static hps_status read_output(struct reader *reader, struct cursor in, struct kserve_output *output)
+{
+    struct field field;
+    unsigned n_fields = 0;
+    hps_status status = HPS_OK;
+
+    output->binary = true;
+    reader->n_parameters = 0;
+    while (status == HPS_OK && in.at < in.end) {
+        if (!field_read(&in, &field) || ++n_fields > FIELDS_MAX + KSERVE_PARAMETERS_MAX) {
+            return malformed(reader, "InferRequestedOutputTensor");
+        }
+        bool known = field.number == OUTPUT_NAME || field.number == OUTPUT_PARAMETERS;
+        if (known && field.wire != WIRE_LEN) {
+            return malformed(reader, "InferRequestedOutputTensor");
+        }
+        if (field.number == OUTPUT_NAME) {
+            output->name = text_of(&field);
+        } else if (field.number == OUTPUT_PARAMETERS) {
+            status =
+                read_tensor_parameter(reader, KSERVE_OUTPUT, output->name, field_bytes(&field));
+        }
+    }
+    return status;
+}
+
+/* How many there are of each field. */
+static hps_status scan(const struct reader *reader, struct cursor in, uint32_t n[REQUEST_FIELDS])
+{
+    const uint64_t tensors_max = kserve_tensors_max(reader->limits);
+    struct field field;
+    unsigned n_fields = 0;
+
+    while (in.at < in.end) {
+        if (!field_read(&in, &field)) {
+            return malformed(reader, "ModelInferRequest");
+        }
+        if (field.number < REQUEST_FIELDS && field.wire != WIRE_LEN) {
+            return malformed(reader, "ModelInferRequest");
+        }
+        if (field.number < REQUEST_PARAMETERS || field.number >= REQUEST_FIELDS) {
+            if (++n_fields > FIELDS_MAX) {
+                return too_many(reader, "unknown or repeated fields", FIELDS_MAX);
+            }
+            continue;
+        }
+        n[field.number]++;
+        if (n[field.number] > tensors_max) {
+            return too_many(reader, "inputs, outputs, raw_input_contents or parameters",
+                            tensors_max);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status allocate(struct reader *reader, const uint32_t n[REQUEST_FIELDS])
+{
+    struct kserve_infer *infer = reader->infer;
+    size_t n_inputs = n[REQUEST_INPUTS];
+    size_t n_outputs = n[REQUEST_OUTPUTS];
+
+    infer->inputs = hps_arena_calloc(reader->arena, n_inputs + 1, sizeof(*infer->inputs));
+    infer->outputs = hps_arena_calloc(reader->arena, n_outputs + 1, sizeof(*infer->outputs));
+    reader->contents = hps_arena_calloc(reader->arena, n_inputs + 1, sizeof(*reader->contents));
+    if (infer->inputs == NULL || infer->outputs == NULL || reader->contents == NULL) {
+        return hps_error_set(reader->err, HPS_EXHAUSTED, "no memory for %zu inputs, %zu outputs",
+                             n_inputs, n_outputs);
+    }
+    return HPS_OK;
+}
+
+static hps_status read_field(struct reader *reader, const struct field *field)
+{
+    struct kserve_infer *infer = reader->infer;
+    struct kserve_parameter parameter;
+    hps_status status;
+
+    switch (field->number) {
+    case REQUEST_MODEL_NAME:
+        infer->model = text_of(field);
+        return HPS_OK;
+    case REQUEST_MODEL_VERSION:
+        infer->model_version = text_of(field);
+        return HPS_OK;
+    case REQUEST_ID:
+        infer->id = text_of(field);
+        return HPS_OK;
+    case REQUEST_PARAMETERS:
+        status = read_parameter(reader, field_bytes(field), &parameter);
+        return status == HPS_OK ? kserve_take_parameter(infer, &parameter, reader->err) : status;
+    default: /* tensors are read by themselves */
+        return HPS_OK;
+    }
+}
+
+static hps_status read_tensors(struct reader *reader, struct cursor in)
+{
+    struct kserve_infer *infer = reader->infer;
+    struct field field;
+    hps_status status = HPS_OK;
+
+    while (status == HPS_OK && in.at < in.end && field_read(&in, &field)) {
+        if (field.number == REQUEST_INPUTS) {
+            status = read_input(reader, field_bytes(&field), &infer->inputs[infer->n_inputs++]);
+        } else if (field.number == REQUEST_OUTPUTS) {
+            status = read_output(reader, field_bytes(&field), &infer->outputs[infer->n_outputs++]);
+        }
+    }
+    return status;
+}
+
+/* The i-th buffer is of the i-th input. */
+static hps_status take_raw(struct reader *reader, struct cursor in, uint32_t n_raw)
+{
+    struct kserve_infer *infer = reader->infer;
+    struct field field;
+    uint32_t i = 0;
+
+    if (reader->n_contents > 0) {
+        return hps_error_set(reader->err, HPS_INVALID,
+                             "contents of %u inputs stand beside %u raw_input_contents: either all "
+                             "inputs have the one or all have the other",
+                             reader->n_contents, n_raw);
+    }
+    if (n_raw != infer->n_inputs) {
+        return hps_error_set(reader->err, HPS_INVALID,
+                             "raw_input_contents: %u buffers, but there are %u inputs", n_raw,
+                             infer->n_inputs);
+    }
+    while (in.at < in.end && field_read(&in, &field)) {
+        if (field.number == REQUEST_RAW_INPUTS) {
+            infer->inputs[i].data = field.size == 0 ? NULL : field.data;
+            infer->inputs[i++].size = field.size;
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status take_contents(struct reader *reader)
+{
+    hps_status status = HPS_OK;
+
+    for (uint32_t i = 0; i < reader->infer->n_inputs && status == HPS_OK; i++) {
+        status = read_contents(reader, reader->contents[i], &reader->infer->inputs[i]);
+    }
+    return status;
+}
+
+hps_status kserve_infer_grpc(const uint8_t *data, size_t size,
+                             const struct hps_decode_limits *limits, struct hps_arena *arena,
+                             struct kserve_infer *out, struct hps_error *err)
+{
+    struct kserve_infer infer = {.wait_us_max = -1, .binary = true};
+    struct reader reader = {.arena = arena, .limits = limits, .infer = &infer, .err = err};
+    const struct cursor all = {.at = data, .end = size == 0 ? data : data + size};
+    struct cursor in = all;
+    struct field field;
+    uint32_t n[REQUEST_FIELDS] = {0};
+    hps_status status = scan(&reader, all, n);
+
+    if (status == HPS_OK) {
+        status = allocate(&reader, n);
+    }
+    while (status == HPS_OK && in.at < in.end && field_read(&in, &field)) {
+        status = read_field(&reader, &field);
+    }
+    if (status == HPS_OK && infer.id.size > limits->request_id_max) {
+        status = hps_error_set(err, HPS_INVALID, "id: %zu bytes, limit is %u", infer.id.size,
+                               limits->request_id_max);
+    }
+    if (status == HPS_OK) {
+        status = read_tensors(&reader, all);
+    }
+    if (status == HPS_OK) {
+        status = n[REQUEST_RAW_INPUTS] > 0 ? take_raw(&reader, all, n[REQUEST_RAW_INPUTS])
+                                           : take_contents(&reader);
+    }
+    if (status == HPS_OK) {
+        status = kserve_check_tensors(&infer, arena, err);
+    }
+    if (status == HPS_OK) {
+        *out = infer;
+    }
+    return status;
+}

@@ -1,0 +1,647 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The look-up that a request of KServe asks for, in either view of a model. What HPS took without
+ * looking is refused here: counts that are not those of the keys, several rows of them, tensors
+ * that nobody asked for. Any thread.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "server/kserve/infer.h"
+
+static const char TABLES_SUFFIX[] = ".tables";
+static const char OFFSETS_SUFFIX[] = ".offsets";
+static const char WEIGHTS_SUFFIX[] = ".weights";
+static const char STATUS_NAME[] = "STATUS";
+
+/* The inputs of a request, by their names. */
+struct inputs {
+    const struct kserve_tensor **sorted; /* [n] */
+    uint32_t *part;                      /* [n] that an input has the keys of; UINT32_MAX: none */
+    uint32_t n;
+};
+
+/* What is put together for the look-up and its answer. */
+struct view {
+    const struct kserve_infer *infer;
+    const struct hps_decode_limits *limits;
+    struct hps_arena *arena;
+    struct hps_lookup_request request;
+    struct kserve_answer answer;
+    struct inputs inputs; /* of a view that names tables */
+    struct hps_error *err;
+};
+
+static bool is(struct kserve_text text, const char *name)
+{
+    return hps_text_is(name, text.at, text.size);
+}
+
+static bool ends(struct kserve_text text, const char *with)
+{
+    size_t size = strlen(with);
+
+    return text.size > size && memcmp(text.at + text.size - size, with, size) == 0;
+}
+
+static hps_status no_memory(const struct view *view)
+{
+    return hps_error_set(view->err, HPS_EXHAUSTED, "no memory for a request of %u inputs",
+                         view->infer->n_inputs);
+}
+
+/* The answer outlives the bytes of its request. False: no memory. */
+static bool copy_text(const struct view *view, struct kserve_text *text)
+{
+    char *copy = hps_arena_alloc(view->arena, text->size + 1);
+
+    if (copy != NULL) {
+        memcpy(copy, text->at == NULL ? "" : text->at, text->size);
+        text->at = copy;
+    }
+    return copy != NULL;
+}
+
+/* ---- the request ----------------------------------------------------------------------------- */
+
+/* Digits are a number, anything else is a label. */
+static hps_status read_version(struct view *view)
+{
+    struct kserve_text text = view->infer->model_version;
+    bool is_number = text.size > 0;
+    int64_t number = 0;
+
+    if (text.size > 1 && text.at[0] == '-' && text.at[1] >= '0' && text.at[1] <= '9') {
+        return hps_error_set(view->err, HPS_INVALID, "model_version: '%.*s' is below 0",
+                             KSERVE_TEXT_ARGS(text));
+    }
+    for (size_t i = 0; i < text.size; i++) {
+        is_number = is_number && text.at[i] >= '0' && text.at[i] <= '9';
+    }
+    for (size_t i = 0; is_number && i < text.size; i++) {
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, text.at[i] - '0', &number)) {
+            return hps_error_set(view->err, HPS_INVALID, "model_version: '%.*s' is beyond 2^63",
+                                 KSERVE_TEXT_ARGS(text));
+        }
+    }
+    if (is_number && number == 0) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "model_version: 0, but the first one is 1; leave it empty for the "
+                             "active one");
+    }
+    view->request.version = number;
+    view->request.label = is_number ? NULL : text.at;
+    view->request.label_size = is_number ? 0 : text.size;
+    return HPS_OK;
+}
+
+static hps_status read_miss_policy(struct view *view)
+{
+    static const struct {
+        const char *name;
+        enum hps_miss_policy policy;
+    } policies[] = {{"exact", HPS_MISS_EXACT},
+                    {"wait", HPS_MISS_WAIT},
+                    {"memory_only", HPS_MISS_MEMORY_ONLY},
+                    {"threshold", HPS_MISS_THRESHOLD}};
+    struct kserve_text text = view->infer->miss_policy;
+
+    if (text.size == 0) {
+        return HPS_OK;
+    }
+    for (unsigned i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        if (is(text, policies[i].name)) {
+            view->request.miss_policy = policies[i].policy;
+            return HPS_OK;
+        }
+    }
+    return hps_error_set(view->err, HPS_INVALID,
+                         "parameter 'hps_miss_policy': '%.*s' is not exact, wait, memory_only or "
+                         "threshold",
+                         KSERVE_TEXT_ARGS(text));
+}
+
+static hps_status read_output_type(struct view *view)
+{
+    struct kserve_text text = view->infer->output_type;
+    enum kserve_datatype datatype =
+        text.size == 0 ? KSERVE_FP32 : kserve_datatype_of(text.at, text.size);
+
+    switch (datatype) {
+    case KSERVE_FP32:
+        view->request.output = HPS_DTYPE_FP32;
+        return HPS_OK;
+    case KSERVE_FP16:
+        view->request.output = HPS_DTYPE_FP16;
+        return HPS_OK;
+    case KSERVE_BF16:
+        view->request.output = HPS_DTYPE_BF16;
+        return HPS_OK;
+    default:
+        return hps_error_set(view->err, HPS_INVALID,
+                             "parameter 'hps_output_type': '%.*s' is not FP32, FP16 or BF16; rows "
+                             "as they are stored are for clients of hps.v1",
+                             KSERVE_TEXT_ARGS(text));
+    }
+}
+
+static hps_status read_parameters(struct view *view)
+{
+    int64_t wait_us = view->infer->wait_us_max;
+    hps_status status = read_version(view);
+
+    if (status == HPS_OK) {
+        status = read_miss_policy(view);
+    }
+    if (status == HPS_OK) {
+        status = read_output_type(view);
+    }
+    if (status == HPS_OK && wait_us > UINT32_MAX) {
+        status = hps_error_set(view->err, HPS_INVALID,
+                               "parameter 'hps_max_wait_us': %" PRId64 ", limit is %" PRIu32,
+                               wait_us, UINT32_MAX);
+    }
+    view->request.max_wait_us = wait_us < 0 ? 0 : (uint32_t)wait_us;
+    return status;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static hps_status expect_datatype(const struct view *view, const struct kserve_tensor *tensor,
+                                  enum kserve_datatype wanted)
+{
+    if (tensor->datatype == wanted) {
+        return HPS_OK;
+    }
+    return hps_error_set(view->err, HPS_INVALID, "input '%.*s': its datatype is %s, expected %s",
+                         KSERVE_TEXT_ARGS(tensor->name), kserve_datatype_name(tensor->datatype),
+                         kserve_datatype_name(wanted));
+}
+
+/* [n] or [1, n]. */
+static hps_status expect_one_row(const struct view *view, const struct kserve_tensor *tensor)
+{
+    if (tensor->n_dims == 1 || (tensor->n_dims == 2 && tensor->shape[0] == 1)) {
+        return HPS_OK;
+    }
+    return hps_error_set(view->err, HPS_INVALID,
+                         "input '%.*s': its shape has %u dimensions%s, expected [n] or [1, n]",
+                         KSERVE_TEXT_ARGS(tensor->name), tensor->n_dims,
+                         tensor->n_dims == 2 ? ", the first is not 1" : "");
+}
+
+static uint32_t n_values(const struct kserve_tensor *tensor)
+{
+    return (uint32_t)(tensor->size / kserve_datatype_bytes(tensor->datatype));
+}
+
+static int64_t value_at(const struct kserve_tensor *tensor, uint32_t i)
+{
+    int64_t wide;
+    int32_t narrow;
+
+    if (tensor->datatype == KSERVE_INT64) {
+        memcpy(&wide, tensor->data + i * sizeof(wide), sizeof(wide));
+        return wide;
+    }
+    HPS_ASSERT(tensor->datatype == KSERVE_INT32);
+    memcpy(&narrow, tensor->data + i * sizeof(narrow), sizeof(narrow));
+    return narrow;
+}
+
+/* INT64 keys, of which the request may have so many. */
+static hps_status check_keys(struct view *view, const struct kserve_tensor *tensor)
+{
+    hps_status status = expect_datatype(view, tensor, KSERVE_INT64);
+
+    if (status == HPS_OK) {
+        status = expect_one_row(view, tensor);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    view->request.n_keys += n_values(tensor);
+    if (view->request.n_keys > view->limits->keys_max) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "input '%.*s': its %u keys make %" PRIu64
+                             " in the request, limit is %u",
+                             KSERVE_TEXT_ARGS(tensor->name), n_values(tensor), view->request.n_keys,
+                             view->limits->keys_max);
+    }
+    return HPS_OK;
+}
+
+static hps_status make_queries(struct view *view, uint64_t n)
+{
+    if (n > view->limits->tables_max) {
+        return hps_error_set(view->err, HPS_INVALID, "%" PRIu64 " tables, limit is %u", n,
+                             view->limits->tables_max);
+    }
+    view->request.queries =
+        hps_arena_calloc(view->arena, (size_t)n + 1, sizeof(*view->request.queries));
+    return view->request.queries == NULL ? no_memory(view) : HPS_OK;
+}
+
+/* ---- KEYS and NUMKEYS ------------------------------------------------------------------------ */
+
+static hps_status find_inputs(const struct view *view, const struct kserve_tensor **out_keys,
+                              const struct kserve_tensor **out_counts)
+{
+    const struct kserve_infer *infer = view->infer;
+
+    *out_keys = NULL;
+    *out_counts = NULL;
+    for (uint32_t i = 0; i < infer->n_inputs; i++) {
+        const struct kserve_tensor *input = &infer->inputs[i];
+        if (is(input->name, "KEYS")) {
+            *out_keys = input;
+        } else if (is(input->name, "NUMKEYS")) {
+            *out_counts = input;
+        } else {
+            return hps_error_set(view->err, HPS_INVALID,
+                                 "unexpected input '%.*s' of model '%.*s': there are KEYS and "
+                                 "NUMKEYS; '%.*s.tables' has an input for each table",
+                                 KSERVE_TEXT_ARGS(input->name), KSERVE_TEXT_ARGS(infer->model),
+                                 KSERVE_TEXT_ARGS(infer->model));
+        }
+    }
+    if (*out_keys == NULL || *out_counts == NULL) {
+        return hps_error_set(view->err, HPS_INVALID, "input '%s' of model '%.*s' is missing",
+                             *out_keys == NULL ? "KEYS" : "NUMKEYS",
+                             KSERVE_TEXT_ARGS(infer->model));
+    }
+    return HPS_OK;
+}
+
+static hps_status split_keys(struct view *view, const struct kserve_tensor *keys,
+                             const struct kserve_tensor *counts)
+{
+    uint64_t n_keys = n_values(keys);
+    uint64_t at = 0;
+
+    for (uint32_t i = 0; i < n_values(counts); i++) {
+        int64_t n = value_at(counts, i);
+        if (n < 0) {
+            return hps_error_set(view->err, HPS_INVALID, "input 'NUMKEYS': [%u] is %" PRId64, i, n);
+        }
+        if (at <= n_keys && (uint64_t)n <= n_keys - at) {
+            view->request.queries[i] =
+                (struct hps_lookup_query){.keys = n == 0 ? NULL : keys->data + at * sizeof(hps_key),
+                                          .n_keys = (uint32_t)n,
+                                          .pooling = HPS_POOLING_NONE};
+        }
+        at += (uint64_t)n;
+    }
+    if (at != n_keys) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "input 'NUMKEYS': its %u counts make %" PRIu64
+                             " keys, but input 'KEYS' has %" PRIu64,
+                             n_values(counts), at, n_keys);
+    }
+    view->request.n_queries = n_values(counts);
+    return HPS_OK;
+}
+
+static hps_status by_keys(struct view *view)
+{
+    const struct kserve_tensor *keys;
+    const struct kserve_tensor *counts;
+    hps_status status = find_inputs(view, &keys, &counts);
+
+    if (status == HPS_OK) {
+        status = check_keys(view, keys);
+    }
+    if (status == HPS_OK) {
+        status = expect_datatype(view, counts, KSERVE_INT32);
+    }
+    if (status == HPS_OK) {
+        status = expect_one_row(view, counts);
+    }
+    if (status == HPS_OK && view->infer->pooling.size > 0) {
+        status = hps_error_set(view->err, HPS_INVALID,
+                               "parameter 'hps_pooling': bags are of the model '%.*s.tables'",
+                               KSERVE_TEXT_ARGS(view->infer->model));
+    }
+    if (status == HPS_OK) {
+        status = make_queries(view, n_values(counts));
+    }
+    return status == HPS_OK ? split_keys(view, keys, counts) : status;
+}
+
+/* ---- a tensor for each table ----------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct kserve_text *left = &(*(const struct kserve_tensor *const *)a)->name;
+    const struct kserve_text *right = &(*(const struct kserve_tensor *const *)b)->name;
+
+    if (left->size != right->size) {
+        return left->size < right->size ? -1 : 1;
+    }
+    return left->size == 0 ? 0 : memcmp(left->at, right->at, left->size);
+}
+
+static hps_status sort_inputs(struct view *view, struct inputs *out)
+{
+    out->n = view->infer->n_inputs;
+    out->sorted = hps_arena_calloc(view->arena, (size_t)out->n + 1, sizeof(struct kserve_tensor *));
+    out->part = hps_arena_calloc(view->arena, (size_t)out->n + 1, sizeof(*out->part));
+    if (out->sorted == NULL || out->part == NULL) {
+        return no_memory(view);
+    }
+    for (uint32_t i = 0; i < out->n; i++) {
+        out->sorted[i] = &view->infer->inputs[i];
+        out->part[i] = UINT32_MAX;
+    }
+    qsort(out->sorted, out->n, sizeof(struct kserve_tensor *), by_name);
+    return HPS_OK;
+}
+
+static const struct kserve_tensor *find_input(const struct inputs *inputs, const char *name,
+                                              size_t size)
+{
+    const struct kserve_tensor wanted = {.name = {name, size}};
+    const struct kserve_tensor *key = &wanted;
+    const struct kserve_tensor *const *found =
+        bsearch(&key, inputs->sorted, inputs->n, sizeof(key), by_name);
+
+    return found == NULL ? NULL : *found;
+}
+
+/* The input that belongs to that of a table, "items.offsets" to "items"; NULL: there is none. */
+static const struct kserve_tensor *find_beside(const struct view *view, const struct inputs *inputs,
+                                               struct kserve_text table, const char *suffix)
+{
+    size_t size = table.size + strlen(suffix);
+    char *name = hps_arena_alloc(view->arena, size);
+
+    if (name == NULL) {
+        return NULL; /* and sort_inputs had more: the arena fails what comes next, too */
+    }
+    memcpy(name, table.at, table.size);
+    memcpy(name + table.size, suffix, strlen(suffix));
+    return find_input(inputs, name, size);
+}
+
+/* "items.offsets", and there is an "items". */
+static bool is_beside(const struct inputs *inputs, struct kserve_text name)
+{
+    const char *suffix = ends(name, OFFSETS_SUFFIX)   ? OFFSETS_SUFFIX
+                         : ends(name, WEIGHTS_SUFFIX) ? WEIGHTS_SUFFIX
+                                                      : NULL;
+
+    return suffix != NULL && find_input(inputs, name.at, name.size - strlen(suffix)) != NULL;
+}
+
+/* Where bags begin, as a look-up has it: from 0, never falling, to the number of keys. */
+static hps_status read_offsets(struct view *view, const struct kserve_tensor *tensor,
+                               struct hps_lookup_query *query)
+{
+    uint32_t n = n_values(tensor);
+    int64_t before = 0;
+
+    view->request.n_bags += n == 0 ? 0 : n - 1;
+    if (n == 0 || view->request.n_bags > view->limits->keys_max) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "input '%.*s': %u values, it needs bags + 1, and bags may be as many "
+                             "as keys, %u in the request",
+                             KSERVE_TEXT_ARGS(tensor->name), n, view->limits->keys_max);
+    }
+    uint32_t *offsets = hps_arena_alloc(view->arena, (size_t)n * sizeof(*offsets));
+    if (offsets == NULL) {
+        return no_memory(view);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t offset = value_at(tensor, i);
+        bool good = i == 0 ? offset == 0 : offset >= before && offset <= query->n_keys;
+        if (!good || (i == n - 1 && offset != query->n_keys)) {
+            return hps_error_set(view->err, HPS_INVALID,
+                                 "input '%.*s': [%u] is %" PRId64
+                                 "; the first is 0, none is below the one before it, and the last "
+                                 "is the number of keys, %u",
+                                 KSERVE_TEXT_ARGS(tensor->name), i, offset, query->n_keys);
+        }
+        offsets[i] = (uint32_t)offset;
+        before = offset;
+    }
+    query->n_bags = n - 1;
+    query->offsets = (const uint8_t *)offsets;
+    return HPS_OK;
+}
+
+static hps_status read_pooling(const struct view *view, struct hps_lookup_query *query)
+{
+    struct kserve_text text = view->infer->pooling;
+
+    if (text.size == 0) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "input '%.*s.offsets' is there without the parameter 'hps_pooling', "
+                             "which says how the rows of a bag are added: sum, mean, "
+                             "mean_by_count, sqrtn",
+                             (int)query->table_size, query->table);
+    }
+    if (!hps_pooling_parse(text.at, text.size, &query->pooling) ||
+        query->pooling == HPS_POOLING_NONE) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "parameter 'hps_pooling': '%.*s' is not sum, mean, mean_by_count or "
+                             "sqrtn",
+                             KSERVE_TEXT_ARGS(text));
+    }
+    return HPS_OK;
+}
+
+static hps_status read_weights(const struct view *view, const struct kserve_tensor *tensor,
+                               struct hps_lookup_query *query)
+{
+    hps_status status = expect_datatype(view, tensor, KSERVE_FP32);
+
+    if (status == HPS_OK && n_values(tensor) != query->n_keys) {
+        status =
+            hps_error_set(view->err, HPS_INVALID, "input '%.*s': %u weights, but there are %u keys",
+                          KSERVE_TEXT_ARGS(tensor->name), n_values(tensor), query->n_keys);
+    }
+    query->weights = tensor->data;
+    return status;
+}
+
+static hps_status read_bags(struct view *view, const struct inputs *inputs,
+                            struct hps_lookup_query *query)
+{
+    const struct kserve_text table = {query->table, query->table_size};
+    const struct kserve_tensor *offsets = find_beside(view, inputs, table, OFFSETS_SUFFIX);
+    const struct kserve_tensor *weights = find_beside(view, inputs, table, WEIGHTS_SUFFIX);
+
+    query->pooling = HPS_POOLING_NONE;
+    if (offsets == NULL && weights != NULL) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "input '%.*s' is there without '%.*s.offsets', which say which rows "
+                             "are added",
+                             KSERVE_TEXT_ARGS(weights->name), KSERVE_TEXT_ARGS(table));
+    }
+    if (offsets == NULL) {
+        return HPS_OK;
+    }
+    hps_status status = read_pooling(view, query);
+    if (status == HPS_OK && offsets->datatype != KSERVE_INT32) {
+        status = expect_datatype(view, offsets, KSERVE_INT64);
+    }
+    if (status == HPS_OK) {
+        status = read_offsets(view, offsets, query);
+    }
+    return status == HPS_OK && weights != NULL ? read_weights(view, weights, query) : status;
+}
+
+static hps_status read_table(struct view *view, const struct kserve_tensor *tensor)
+{
+    uint32_t part = view->request.n_queries++;
+    struct hps_lookup_query *query = &view->request.queries[part];
+    hps_status status = check_keys(view, tensor);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    *query = (struct hps_lookup_query){.table = tensor->name.at,
+                                       .table_size = tensor->name.size,
+                                       .keys = tensor->data,
+                                       .n_keys = n_values(tensor)};
+    view->inputs.part[tensor - view->infer->inputs] = part;
+    return read_bags(view, &view->inputs, query);
+}
+
+static hps_status by_table(struct view *view)
+{
+    const struct kserve_infer *infer = view->infer;
+    uint64_t n_tables = 0;
+    hps_status status = sort_inputs(view, &view->inputs);
+
+    for (uint32_t i = 0; status == HPS_OK && i < infer->n_inputs; i++) {
+        n_tables += !is_beside(&view->inputs, infer->inputs[i].name);
+    }
+    if (status == HPS_OK) {
+        status = make_queries(view, n_tables);
+    }
+    for (uint32_t i = 0; status == HPS_OK && i < infer->n_inputs; i++) {
+        if (!is_beside(&view->inputs, infer->inputs[i].name)) {
+            status = read_table(view, &infer->inputs[i]);
+        }
+    }
+    if (status == HPS_OK && infer->pooling.size > 0 && view->request.n_bags == 0 &&
+        view->request.n_queries == infer->n_inputs) {
+        status = hps_error_set(view->err, HPS_INVALID,
+                               "parameter 'hps_pooling': no table has an input '<table>.offsets', "
+                               "which says which rows are added");
+    }
+    return status;
+}
+
+/* ---- what is answered ------------------------------------------------------------------------ */
+
+/* The part of a table; UINT32_MAX: the request has no keys of it. */
+static uint32_t find_part(const struct view *view, struct kserve_text table)
+{
+    const struct kserve_tensor *input = find_input(&view->inputs, table.at, table.size);
+
+    return input == NULL ? UINT32_MAX : view->inputs.part[input - view->infer->inputs];
+}
+
+static hps_status add_output(struct view *view, const struct kserve_output *asked)
+{
+    struct kserve_answer_output *out = &view->answer.outputs[view->answer.n_outputs++];
+    bool flat = view->answer.by_position && is(asked->name, "OUTPUT0");
+    uint32_t part = view->answer.by_position ? UINT32_MAX : find_part(view, asked->name);
+
+    *out = (struct kserve_answer_output){.name = asked->name,
+                                         .kind = flat                 ? KSERVE_OUTPUT_FLAT
+                                                 : part != UINT32_MAX ? KSERVE_OUTPUT_TABLE
+                                                                      : KSERVE_OUTPUT_STATUS,
+                                         .part = part == UINT32_MAX ? 0 : part,
+                                         .binary = asked->binary};
+    if (out->kind == KSERVE_OUTPUT_STATUS && !is(asked->name, STATUS_NAME)) {
+        return hps_error_set(
+            view->err, HPS_INVALID,
+            view->answer.by_position
+                ? "unexpected output '%.*s' of model '%.*s': there are OUTPUT0 "
+                  "and STATUS"
+                : "unexpected output '%.*s' of model '%.*s': there are STATUS, and "
+                  "one for each table of which the request has keys",
+            KSERVE_TEXT_ARGS(asked->name), KSERVE_TEXT_ARGS(view->infer->model));
+    }
+    return copy_text(view, &out->name) ? HPS_OK : no_memory(view);
+}
+
+static hps_status add_outputs(struct view *view)
+{
+    const struct kserve_infer *infer = view->infer;
+    bool by_position = view->answer.by_position;
+    bool all = infer->n_outputs == 0;
+    uint32_t n = !all ? infer->n_outputs : by_position ? 1 : view->request.n_queries;
+    hps_status status = HPS_OK;
+
+    view->answer.outputs =
+        hps_arena_calloc(view->arena, (size_t)n + 1, sizeof(*view->answer.outputs));
+    if (view->answer.outputs == NULL) {
+        return no_memory(view);
+    }
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        struct kserve_output output = {.name = {"OUTPUT0", 7}, .binary = infer->binary};
+        if (!all) {
+            output = infer->outputs[i];
+        } else if (!by_position) {
+            output.name.at = view->request.queries[i].table;
+            output.name.size = view->request.queries[i].table_size;
+        }
+        status = add_output(view, &output);
+    }
+    return status;
+}
+
+hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
+                       struct hps_arena *arena, struct hps_lookup_request *out_request,
+                       struct kserve_answer *out_answer, struct hps_error *err)
+{
+    bool by_position = !ends(infer->model, TABLES_SUFFIX);
+    size_t suffix = by_position ? 0 : strlen(TABLES_SUFFIX);
+    struct view view = {
+        .infer = infer,
+        .limits = limits,
+        .arena = arena,
+        .request = {.model = infer->model.at,
+                    .model_size = infer->model.size - suffix,
+                    .request_id = infer->id.size == 0 ? NULL : infer->id.at,
+                    .request_id_size = infer->id.size},
+        .answer = {.model = infer->model, .id = infer->id, .by_position = by_position},
+        .err = err};
+    hps_status status = read_parameters(&view);
+
+    if (status == HPS_OK) {
+        status = by_position ? by_keys(&view) : by_table(&view);
+    }
+    if (status == HPS_OK) {
+        status = add_outputs(&view);
+    }
+    if (status == HPS_OK &&
+        !(copy_text(&view, &view.answer.model) && copy_text(&view, &view.answer.id))) {
+        status = no_memory(&view);
+    }
+    if (status == HPS_OK) {
+        *out_request = view.request;
+        *out_answer = view.answer;
+    }
+    return status;
+}
+
+hps_status kserve_view_check(const struct kserve_answer *answer,
+                             const struct hps_lookup_request *request,
+                             const struct hps_version *version, struct hps_error *err)
+{
+    if (answer->by_position && request->n_queries != version->n_places) {
+        return hps_error_set(err, HPS_INVALID,
+                             "input 'NUMKEYS': %u counts, but model '%s' has %u tables",
+                             request->n_queries, version->model, version->n_places);
+    }
+    return HPS_OK;
+}
