@@ -5,7 +5,6 @@
 #include "config/manifest.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "base/heap.h"
 #include "base/rows/crc32c.h"
 #include "base/rows/fileio.h"
+#include "config/json.h"
 
 enum { MANIFEST_VERSION = 1, MANIFEST_BYTES_MAX = 64 << 20, ITEMS_MAX = 1 << 20 };
 
@@ -402,14 +402,18 @@ static hps_status load_json(const struct source *source, json_t **out_json)
     close(fd);
     if (status == HPS_OK) {
         json_error_t error;
-        json_t *json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
-        if (json_is_object(json)) {
-            *out_json = json;
-        } else {
-            status = json != NULL ? wrong(source, "", "top level", "an object")
-                                  : hps_error_set(source->err, HPS_INVALID, "%s: line %d: %s",
-                                                  source->path, error.line, error.text);
+        json_t *json = NULL;
+        status = hps_json_load(text, (size_t)bytes, 0, &json, &error);
+        if (status == HPS_NO_MEMORY) {
+            status = no_memory(source);
+        } else if (status != HPS_OK) {
+            status = hps_error_set(source->err, HPS_INVALID, "%s: line %d: %s", source->path,
+                                   error.line, error.text);
+        } else if (!json_is_object(json)) {
+            status = wrong(source, "", "top level", "an object");
             json_decref(json);
+        } else {
+            *out_json = json;
         }
     }
     hps_free(text);

@@ -418,31 +418,18 @@ static hps_status fail_json(const struct parse_reader *reader, const json_error_
                          path[0] == '\0' ? "" : ": ", error->text);
 }
 
-/* Whether an allocation failed on this thread; the JSON library reports that as a syntax error. */
-static _Thread_local bool json_lacks_memory;
-
-static void *json_alloc(size_t size)
-{
-    void *memory = hps_alloc(size);
-    json_lacks_memory = json_lacks_memory || memory == NULL;
-    return memory;
-}
-
 json_t *parse_json(const struct parse_reader *reader, hps_status *out_status)
 {
     HPS_ASSERT(reader->source.text != NULL);
     json_error_t error;
-    json_set_alloc_funcs(json_alloc, hps_free);
-    json_lacks_memory = false;
-    json_t *root = json_loadb(reader->source.text, reader->source.size,
-                              JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
-    if (json_lacks_memory) {
-        /* where a table cannot grow, the library returns an object that lacks members */
-        json_decref(root);
+    json_t *root = NULL;
+    *out_status = hps_json_load(reader->source.text, reader->source.size, JSON_DECODE_INT_AS_REAL,
+                                &root, &error);
+    if (*out_status == HPS_NO_MEMORY) {
         *out_status = parse_no_memory(reader);
-        return NULL;
+    } else if (*out_status != HPS_OK) {
+        *out_status = fail_json(reader, &error);
     }
-    *out_status = root != NULL ? HPS_OK : fail_json(reader, &error);
     return root;
 }
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files share that read the configuration: parse.c, parse_models.c and parse_access.c.
- * Only they, and manifest.c, know the JSON library. Main thread.
+ * Main thread.
  */
 #ifndef HPS_CONFIG_PARSE_INTERNAL_H
 #define HPS_CONFIG_PARSE_INTERNAL_H
 
-#include <jansson.h>
-
+#include "config/json.h"
 #include "config/options.h"
 #include "config/text.h"
 

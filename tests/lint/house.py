@@ -42,7 +42,7 @@ INCLUDES = {
     "server/lookup": ("server/rpc", "server/access", "server/observe", "cache/lookup", "cache/update", "cache/version", "net", "base"),
     "server/model": ("server/lookup", "server/update", "server/rpc", "server/access", "cache/update", "cache/version",
                      "net", "proto", "base"),
-    "server/kserve": ("server/lookup", "base"),
+    "server/kserve": ("server/lookup", "config", "base"),
     "server/update": ("server/rpc", "server/observe", "cache/update", "config", "backends", "proto", *BASE),
     "server/load": ("server/observe", "cache/lookup", "cache/gpu", "cache/version", "config", "backends", "proto",
                     *BASE),
@@ -89,8 +89,7 @@ LIBRARIES = {
         "tests/fuzz/fuzz_gzip.c": "makes messages that must come out again",
     },
     r"jansson\.h": {
-        "config/parse*": "ps.json",
-        "config/manifest.c": "manifest.json of a model directory",
+        "config/json.h": "JSON texts, in the files that include it",
     },
     r"rocksdb/c\.h": {
         "backends/rocksdb/internal.h": "the store on SSD, in the files that include it",

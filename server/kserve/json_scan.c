@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the values of tensors are in the JSON of a request. See server/kserve/json_scan.h.
+ */
+#include "server/kserve/json_scan.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+enum { VALUES_MAX = 128 * 1024 }; /* of a head, however many tables a request may name */
+
+/* What a value is to us, by where it is. */
+enum place { PLACE_OTHER, PLACE_ROOT, PLACE_INPUTS, PLACE_OUTPUTS, PLACE_INPUT };
+
+struct level {
+    enum place place;
+    bool object;
+    bool key_next;          /* object: a string is a key */
+    struct kserve_text key; /* the last one, as it is written, without its quotes */
+    uint64_t n_values;      /* begun so far */
+};
+
+struct scan {
+    const char *at;
+    const char *end;
+    const struct hps_decode_limits *limits;
+    struct kserve_json *out;
+    struct hps_error *err;
+    struct level levels[KSERVE_JSON_DEPTH_MAX];
+    unsigned depth; /* levels that are open */
+    uint64_t n_values;
+    uint64_t values_max;
+};
+
+/* Of a head: some, and for each tensor more than what one has. */
+static uint64_t values_max(const struct hps_decode_limits *limits)
+{
+    uint64_t n = 1024 + 24 * kserve_tensors_max(limits);
+
+    return n < VALUES_MAX ? n : VALUES_MAX;
+}
+
+/* ---- characters ------------------------------------------------------------------------------ */
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static bool is_mark(char c)
+{
+    return c != '\0' && strchr("{}[]:,\"", c) != NULL;
+}
+
+static int hex_of(char c)
+{
+    const char *digits = "0123456789abcdef";
+    const char *at = c == '\0' ? NULL : strchr(digits, c >= 'A' && c <= 'F' ? c - 'A' + 'a' : c);
+
+    return at == NULL ? -1 : (int)(at - digits);
+}
+
+/* Is a key, as it is written, that name, which is of letters? Each may be written as \u0061. */
+static bool key_is(struct kserve_text key, const char *name)
+{
+    size_t i = 0;
+
+    for (; *name != '\0' && i < key.size; name++) {
+        int c = (unsigned char)key.at[i++];
+        if (c == '\\' && key.size - i >= 5 && key.at[i] == 'u') {
+            c = 0;
+            for (unsigned k = 1; k <= 4; k++) {
+                int digit = hex_of(key.at[i + k]);
+                c = digit < 0 || c < 0 ? -1 : c * 16 + digit;
+            }
+            i += 5;
+        }
+        if (c != *name) {
+            return false;
+        }
+    }
+    return *name == '\0' && i == key.size;
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+static hps_status put(struct scan *scan, const char *text, size_t size)
+{
+    hps_status status = hps_buf_append(&scan->out->head, text, size);
+
+    if (status == HPS_EXHAUSTED) {
+        return hps_error_set(scan->err, HPS_INVALID,
+                             "the JSON of the request: more than %d bytes beside the values of "
+                             "tensors",
+                             KSERVE_JSON_HEAD_BYTES_MAX);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(scan->err, status, "no memory for the JSON of the request");
+    }
+    return HPS_OK;
+}
+
+static hps_status put_and_skip(struct scan *scan, size_t size)
+{
+    const char *text = scan->at;
+
+    scan->at += size;
+    return put(scan, text, size);
+}
+
+static hps_status not_closed(const struct scan *scan, const char *what)
+{
+    return hps_error_set(scan->err, HPS_INVALID, "the JSON of the request: %s that is not closed",
+                         what);
+}
+
+/* Just behind the string that begins at `at`; NULL: it does not end. */
+static const char *string_end(const char *at, const char *end)
+{
+    for (at++; at < end; at++) {
+        if (*at == '"') {
+            return at + 1;
+        }
+        if (*at == '\\' && ++at == end) {
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+/* Just behind the array that begins at `at`; NULL: it does not end. */
+static const char *array_end(const char *at, const char *end)
+{
+    uint64_t depth = 0;
+
+    while (at < end) {
+        if (*at == '"') {
+            at = string_end(at, end);
+            if (at == NULL) {
+                return NULL;
+            }
+            continue;
+        }
+        depth += *at == '[' ? 1 : 0;
+        depth -= *at == ']' ? 1 : 0;
+        at++;
+        if (depth == 0) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static struct level *level_of(struct scan *scan)
+{
+    return scan->depth == 0 ? NULL : &scan->levels[scan->depth - 1];
+}
+
+static hps_status too_many(const struct scan *scan, const char *what, uint64_t limit)
+{
+    return hps_error_set(scan->err, HPS_INVALID,
+                         "the JSON of the request: more than %" PRIu64 " %s", limit, what);
+}
+
+/* A value begins. */
+static hps_status count_value(struct scan *scan)
+{
+    struct level *level = level_of(scan);
+    uint64_t tensors_max = kserve_tensors_max(scan->limits);
+
+    if (++scan->n_values > scan->values_max) {
+        return too_many(scan, "values beside those of tensors", scan->values_max);
+    }
+    if (level == NULL) {
+        return HPS_OK;
+    }
+    level->n_values++;
+    if (level->place == PLACE_INPUTS && level->n_values > tensors_max) {
+        return too_many(scan, "inputs", tensors_max);
+    }
+    if (level->place == PLACE_OUTPUTS && level->n_values > tensors_max) {
+        return too_many(scan, "outputs", tensors_max);
+    }
+    return HPS_OK;
+}
+
+/* Of an object or array that begins. */
+static enum place place_of(struct scan *scan, bool object)
+{
+    const struct level *level = level_of(scan);
+
+    if (level == NULL) {
+        return object ? PLACE_ROOT : PLACE_OTHER;
+    }
+    if (level->place == PLACE_ROOT && !object) {
+        return key_is(level->key, "inputs")    ? PLACE_INPUTS
+               : key_is(level->key, "outputs") ? PLACE_OUTPUTS
+                                               : PLACE_OTHER;
+    }
+    return level->place == PLACE_INPUTS && object ? PLACE_INPUT : PLACE_OTHER;
+}
+
+static hps_status open_level(struct scan *scan, bool object)
+{
+    if (scan->depth == KSERVE_JSON_DEPTH_MAX) {
+        return hps_error_set(scan->err, HPS_INVALID,
+                             "the JSON of the request: nested more than %d deep",
+                             KSERVE_JSON_DEPTH_MAX);
+    }
+    enum place place = place_of(scan, object);
+    scan->levels[scan->depth++] =
+        (struct level){.place = place, .object = object, .key_next = object};
+    return put_and_skip(scan, 1);
+}
+
+static hps_status close_level(struct scan *scan, bool object)
+{
+    const struct level *level = level_of(scan);
+
+    if (level == NULL || level->object != object) {
+        return hps_error_set(scan->err, HPS_INVALID,
+                             "the JSON of the request: '%c' closes what was not opened", *scan->at);
+    }
+    scan->depth--;
+    return put_and_skip(scan, 1);
+}
+
+/* Values of a tensor begin: note where they are. */
+static hps_status take_data(struct scan *scan)
+{
+    HPS_ASSERT(scan->depth > 1 && scan->levels[scan->depth - 2].n_values > 0);
+    const char *end = array_end(scan->at, scan->end);
+    if (end == NULL) {
+        return not_closed(scan, "\"data\"");
+    }
+    const struct kserve_json_data data = {.input = scan->levels[scan->depth - 2].n_values - 1,
+                                          .text = {scan->at, (size_t)(end - scan->at)}};
+    hps_status status = hps_buf_append(&scan->out->data, &data, sizeof(data));
+    if (status != HPS_OK) {
+        return hps_error_set(scan->err, status, "no memory for the JSON of the request");
+    }
+    scan->at = end;
+    return put(scan, "null", 4);
+}
+
+static hps_status take_string(struct scan *scan)
+{
+    struct level *level = level_of(scan);
+    const char *end = string_end(scan->at, scan->end);
+
+    if (end == NULL) {
+        return not_closed(scan, "a string");
+    }
+    if (level != NULL && level->object && level->key_next) {
+        level->key = (struct kserve_text){scan->at + 1, (size_t)(end - scan->at) - 2};
+    } else {
+        hps_status status = count_value(scan);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    return put_and_skip(scan, (size_t)(end - scan->at));
+}
+
+/* ---- the text -------------------------------------------------------------------------------- */
+
+/* [ or { */
+static hps_status take_nested(struct scan *scan)
+{
+    const struct level *level = level_of(scan);
+    hps_status status = count_value(scan);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (*scan->at == '[' && level != NULL && level->place == PLACE_INPUT &&
+        key_is(level->key, "data")) {
+        return take_data(scan);
+    }
+    return open_level(scan, *scan->at == '{');
+}
+
+/* A number, a literal, or what is none: jansson will say. */
+static hps_status take_word(struct scan *scan)
+{
+    size_t size = 1;
+    hps_status status = count_value(scan);
+
+    while (size < (size_t)(scan->end - scan->at) && !is_space(scan->at[size]) &&
+           !is_mark(scan->at[size])) {
+        size++;
+    }
+    return status == HPS_OK ? put_and_skip(scan, size) : status;
+}
+
+/* One space stays, as it keeps what is before it from what is behind. */
+static hps_status take_space(struct scan *scan)
+{
+    while (scan->at < scan->end && is_space(*scan->at)) {
+        scan->at++;
+    }
+    return put(scan, " ", 1);
+}
+
+static hps_status take(struct scan *scan)
+{
+    struct level *level = level_of(scan);
+
+    switch (*scan->at) {
+    case ' ':
+    case '\t':
+    case '\n':
+    case '\r':
+        return take_space(scan);
+    case '"':
+        return take_string(scan);
+    case '[':
+    case '{':
+        return take_nested(scan);
+    case ']':
+    case '}':
+        return close_level(scan, *scan->at == '}');
+    case ':':
+    case ',':
+        if (level != NULL) {
+            level->key_next = *scan->at == ',';
+        }
+        return put_and_skip(scan, 1);
+    default:
+        return take_word(scan);
+    }
+}
+
+hps_status kserve_json_scan(struct kserve_text text, const struct hps_decode_limits *limits,
+                            struct kserve_json *out_json, struct hps_error *err)
+{
+    struct scan scan = {.at = text.at,
+                        .end = text.at + text.size,
+                        .limits = limits,
+                        .out = out_json,
+                        .err = err,
+                        .values_max = values_max(limits)};
+
+    hps_buf_init(&out_json->head, KSERVE_JSON_HEAD_BYTES_MAX);
+    hps_buf_init(&out_json->data, scan.values_max * sizeof(struct kserve_json_data));
+    hps_status status = put(&scan, " ", 1); /* so that there is a head */
+    while (scan.at < scan.end && status == HPS_OK) {
+        status = take(&scan);
+    }
+    if (status == HPS_OK && scan.depth > 0) {
+        status = not_closed(&scan, level_of(&scan)->object ? "an object" : "an array");
+    }
+    return status;
+}
+
+void kserve_json_fini(struct kserve_json *json)
+{
+    hps_buf_fini(&json->head);
+    hps_buf_fini(&json->data);
+}

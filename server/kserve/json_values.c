@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers of a JSON array, flat or nested, as the values of a tensor. See
+ * server/kserve/json_scan.h.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "server/kserve/json_scan.h"
+
+enum { NUMBER_CHARS_MAX = 512, SHOWN_CHARS_MAX = 40 };
+
+struct reader {
+    const char *at;
+    const char *end;
+    const struct kserve_tensor *tensor;
+    struct hps_error *err;
+    bool nested;                      /* the first thing in the array is an array */
+    unsigned depth;                   /* arrays that are open */
+    int64_t lengths[KSERVE_DIMS_MAX]; /* of each of them, so far */
+    uint8_t *to;                      /* NULL: they are only counted */
+    uint64_t n_max;                   /* values that the shape has */
+    uint64_t n;                       /* values that were read */
+};
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static void skip_space(struct reader *in)
+{
+    while (in->at < in->end && is_space(*in->at)) {
+        in->at++;
+    }
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* What stands where a value should, up to what ends it. */
+static struct kserve_text shown(const struct reader *in)
+{
+    size_t size = 0;
+
+    while (size < (size_t)(in->end - in->at) && size < SHOWN_CHARS_MAX &&
+           (size == 0 || strchr(",]} \t\r\n", in->at[size]) == NULL)) {
+        size++;
+    }
+    return (struct kserve_text){in->at, size};
+}
+
+static hps_status wrong_value(const struct reader *in, const char *expected)
+{
+    struct kserve_text value = shown(in);
+
+    return hps_error_set(
+        in->err, HPS_INVALID, "input '%.*s': data[%" PRIu64 "]: '%.*s', expected %s",
+        KSERVE_TEXT_ARGS(in->tensor->name), in->n, KSERVE_TEXT_ARGS(value), expected);
+}
+
+static hps_status wrong_nesting(const struct reader *in)
+{
+    return hps_error_set(in->err, HPS_INVALID,
+                         "input '%.*s': data[%" PRIu64 "]: arrays that are not nested as the shape "
+                         "is, nor one flat array",
+                         KSERVE_TEXT_ARGS(in->tensor->name), in->n);
+}
+
+/* ---- one value ------------------------------------------------------------------------------- */
+
+/* May a number end there? */
+static bool ends_number(const struct reader *in, const char *at)
+{
+    return at < in->end && (*at == ',' || *at == ']' || is_space(*at));
+}
+
+static const struct {
+    int64_t min, max;
+    const char *expected;
+} INTEGERS[KSERVE_DATATYPES] = {
+    [KSERVE_UINT8] = {0, UINT8_MAX, "an integer of 0 to 255"},
+    [KSERVE_INT32] = {INT32_MIN, INT32_MAX, "an integer of -2147483648 to 2147483647"},
+    [KSERVE_INT64] = {INT64_MIN, INT64_MAX,
+                      "an integer of -9223372036854775808 to 9223372036854775807"},
+};
+
+/* -?(0|[1-9][0-9]*), and a value of the datatype. */
+static hps_status read_integer(struct reader *in, int64_t *out_value)
+{
+    enum kserve_datatype datatype = in->tensor->datatype;
+    const char *at = in->at;
+    bool negative = *at == '-';
+    uint64_t limit = negative ? (uint64_t)0 - (uint64_t)INTEGERS[datatype].min
+                              : (uint64_t)INTEGERS[datatype].max;
+    uint64_t magnitude = 0;
+    bool good = true;
+
+    at += negative ? 1 : 0;
+    const char *digits = at;
+    for (; at < in->end && is_digit(*at); at++) {
+        uint64_t digit = (uint64_t)(*at - '0');
+        good = good && magnitude <= limit / 10 && magnitude * 10 + digit <= limit;
+        magnitude = good ? magnitude * 10 + digit : 0;
+    }
+    good = good && at > digits && (*digits != '0' || at == digits + 1);
+    if (!good || !ends_number(in, at)) {
+        return wrong_value(in, INTEGERS[datatype].expected);
+    }
+    in->at = at;
+    *out_value = (int64_t)(negative ? (uint64_t)0 - magnitude : magnitude);
+    return HPS_OK;
+}
+
+static const char *skip_digits(const char *at, const char *end)
+{
+    while (at < end && is_digit(*at)) {
+        at++;
+    }
+    return at;
+}
+
+/* Just behind a number of JSON; NULL: it is none. */
+static const char *number_end(const char *at, const char *end)
+{
+    at += at < end && *at == '-' ? 1 : 0;
+    const char *digits = at;
+    at = skip_digits(at, end);
+    if (at == digits || (*digits == '0' && at > digits + 1)) {
+        return NULL;
+    }
+    if (at < end && *at == '.') {
+        digits = at + 1;
+        at = skip_digits(digits, end);
+        if (at == digits) {
+            return NULL;
+        }
+    }
+    if (at < end && (*at == 'e' || *at == 'E')) {
+        at++;
+        at += at < end && (*at == '+' || *at == '-') ? 1 : 0;
+        digits = at;
+        at = skip_digits(digits, end);
+        if (at == digits) {
+            return NULL;
+        }
+    }
+    return at;
+}
+
+static hps_status read_float(struct reader *in, float *out_value)
+{
+    const char *end = number_end(in->at, in->end);
+    char text[NUMBER_CHARS_MAX + 1];
+
+    if (end == NULL || !ends_number(in, end) || end - in->at > NUMBER_CHARS_MAX) {
+        return wrong_value(in, "a number");
+    }
+    memcpy(text, in->at, (size_t)(end - in->at));
+    text[end - in->at] = '\0';
+    float value = strtof(text, NULL);
+    if (isinf(value)) {
+        return wrong_value(in, "a number that FP32 holds");
+    }
+    in->at = end;
+    *out_value = value;
+    return HPS_OK;
+}
+
+/* To its place, if there is one. */
+static void put(struct reader *in, const void *value)
+{
+    size_t bytes = kserve_datatype_bytes(in->tensor->datatype);
+
+    if (in->to != NULL && in->n < in->n_max) {
+        memcpy(in->to + in->n * bytes, value, bytes); /* little-endian: the low bytes */
+    }
+    in->n++;
+}
+
+static hps_status read_value(struct reader *in)
+{
+    int64_t integer;
+    float number;
+    hps_status status;
+
+    if (in->tensor->datatype == KSERVE_FP32) {
+        status = read_float(in, &number);
+        if (status == HPS_OK) {
+            put(in, &number);
+        }
+        return status;
+    }
+    status = read_integer(in, &integer);
+    if (status == HPS_OK) {
+        put(in, &integer);
+    }
+    return status;
+}
+
+/* ---- the array ------------------------------------------------------------------------------- */
+
+static hps_status open_array(struct reader *in)
+{
+    unsigned depth_max = in->nested ? in->tensor->n_dims : 1;
+
+    if (in->depth >= depth_max) {
+        return wrong_nesting(in);
+    }
+    in->lengths[in->depth++] = 0;
+    in->at++;
+    return HPS_OK;
+}
+
+/* Nested arrays have the lengths of the shape; of a flat one the number of values is looked at when
+ * it is over. */
+static hps_status close_array(struct reader *in)
+{
+    in->depth--;
+    in->at++;
+    if (in->nested && in->lengths[in->depth] != in->tensor->shape[in->depth]) {
+        return wrong_nesting(in);
+    }
+    return HPS_OK;
+}
+
+/* A value, or an array: it begins at the cursor. */
+static hps_status read_item(struct reader *in)
+{
+    HPS_ASSERT(in->at < in->end);
+    if (*in->at == '[') {
+        return open_array(in);
+    }
+    if (in->nested && in->depth != in->tensor->n_dims) {
+        return *in->at == '-' || is_digit(*in->at) ? wrong_nesting(in)
+                                                   : wrong_value(in, "an array");
+    }
+    return read_value(in);
+}
+
+/* Behind an item, or where an array has just begun: up to the next item, or the end of all. */
+static hps_status read_between(struct reader *in, bool *in_out_begun)
+{
+    skip_space(in);
+    while (in->depth > 0 && in->at < in->end && *in->at == ']') {
+        hps_status status = close_array(in);
+        if (status != HPS_OK) {
+            return status;
+        }
+        *in_out_begun = false;
+        skip_space(in);
+    }
+    if (in->depth == 0) {
+        return HPS_OK;
+    }
+    if (!*in_out_begun) {
+        if (in->at == in->end || *in->at != ',') {
+            return wrong_value(in, "a comma or ']'");
+        }
+        in->at++;
+        skip_space(in);
+    }
+    in->lengths[in->depth - 1]++;
+    return in->at < in->end ? HPS_OK : wrong_value(in, "a value");
+}
+
+static hps_status read_array(struct reader *in)
+{
+    hps_status status = open_array(in);
+
+    while (status == HPS_OK) {
+        bool begun = in->at[-1] == '[';
+        status = read_between(in, &begun);
+        if (status != HPS_OK || in->depth == 0) {
+            return status;
+        }
+        status = read_item(in);
+    }
+    return status;
+}
+
+static bool is_nested(struct kserve_text text)
+{
+    struct reader in = {.at = text.at + 1, .end = text.at + text.size};
+
+    skip_space(&in);
+    return in.at < in.end && *in.at == '[';
+}
+
+static hps_status check_datatype(const struct kserve_tensor *tensor, struct hps_error *err)
+{
+    if (tensor->datatype == KSERVE_FP32 || INTEGERS[tensor->datatype].expected != NULL) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "input '%.*s': values of %s are not sent as JSON, but behind it, with "
+                         "binary_data_size",
+                         KSERVE_TEXT_ARGS(tensor->name), kserve_datatype_name(tensor->datatype));
+}
+
+hps_status kserve_json_values(struct kserve_text text, struct kserve_tensor *tensor,
+                              struct hps_arena *arena, struct hps_error *err)
+{
+    size_t size = 0;
+    hps_status status = kserve_tensor_bytes(tensor, &size, err);
+
+    HPS_ASSERT(text.size >= 2 && text.at[0] == '[');
+    if (status == HPS_OK) {
+        status = check_datatype(tensor, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct reader in = {.at = text.at,
+                        .end = text.at + text.size,
+                        .tensor = tensor,
+                        .err = err,
+                        .nested = is_nested(text),
+                        .n_max = size / kserve_datatype_bytes(tensor->datatype)};
+    /* A value has a character, and one that keeps it from the next: not for shapes that lie. */
+    if (size > 0 && in.n_max <= text.size / 2) {
+        in.to = hps_arena_alloc(arena, size);
+        if (in.to == NULL) {
+            return hps_error_set(err, HPS_EXHAUSTED, "input '%.*s': no memory for %zu bytes",
+                                 KSERVE_TEXT_ARGS(tensor->name), size);
+        }
+    }
+    status = read_array(&in);
+    if (status == HPS_OK && in.n != in.n_max) {
+        status = hps_error_set(err, HPS_INVALID,
+                               "input '%.*s': data has %" PRIu64 " values, its shape has %" PRIu64,
+                               KSERVE_TEXT_ARGS(tensor->name), in.n, in.n_max);
+    }
+    if (status == HPS_OK) {
+        HPS_ASSERT(in.at == in.end);
+        tensor->data = in.to;
+        tensor->size = size;
+    }
+    return status;
+}
