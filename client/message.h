@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls with protobuf-c messages, and messages as JSON. Same thread rules as client/client.h.
+ * Calls with protobuf-c messages. Same thread rules as client/client.h.
  */
 #ifndef HPS_CLIENT_MESSAGE_H
 #define HPS_CLIENT_MESSAGE_H
@@ -31,16 +31,5 @@ void hps_message_free(ProtobufCMessage *message); /* NULL is legal */
 /* Make every string of a decoded message, of its sub-messages too, one that may be printed
  * (hps_text_plain). NO_MEMORY: some are as they were. */
 hps_status hps_message_plain(ProtobufCMessage *message) HPS_MUST_CHECK;
-
-/* Append the message as one line of JSON: every field by its name in the .proto, defaults
- * included; 64-bit integers as numbers, enums by name, bytes in base64; sub-messages that are
- * not set are left out. */
-hps_status hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf) HPS_MUST_CHECK;
-
-/* Append `text` as a JSON string, quotes included; what is not plain (base/text.h) is escaped,
- * bytes that are not UTF-8 become U+FFFD. */
-hps_status hps_json_text(struct hps_buf *buf, const char *text, size_t size) HPS_MUST_CHECK;
-/* Append a float32 so that it reads back the same; NaN and infinities are null. */
-hps_status hps_json_float(struct hps_buf *buf, float value) HPS_MUST_CHECK;
 
 #endif

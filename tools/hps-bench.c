@@ -17,9 +17,9 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "client/lookup.h"
-#include "client/message.h"
 #include "tools/tool.h"
 
 enum { POLL_MS = 50, PROGRESS_US = 1000 * 1000 };

@@ -7,8 +7,8 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/json.h"
 #include "base/rows/fileio.h"
-#include "client/message.h"
 #include "tools/hps-gen.h"
 
 enum { PS_JSON_BYTES_MAX = 16 << 20, MAX_BATCH_SIZE = 65536 };

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "proto/json.h"
 
 enum { VERBS_MAX = 64 };
 

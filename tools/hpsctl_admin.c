@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "tools/hpsctl.h"
 

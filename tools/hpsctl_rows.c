@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "tools/hpsctl.h"
 

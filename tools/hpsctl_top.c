@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "net/loop.h"
+#include "proto/json.h"
 #include "tools/hpsctl.h"
 
 static struct {

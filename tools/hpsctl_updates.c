@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/rows/update_record.h"
 #include "client/update_wait.h"
 #include "tools/hpsctl.h"

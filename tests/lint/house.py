@@ -118,6 +118,8 @@ LIBRARIES = {
     },
     r"protobuf-c/": {
         "client/message.h": "unpacking for every message of the client",
+        "proto/fields.h": "where the fields of a message are",
+        "proto/json.h": "every message as JSON",
         "server/rpc/message.h": "unpacking for every message of the server",
     },
     r"hiredis/": {

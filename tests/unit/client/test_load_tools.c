@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/heap.h"
@@ -17,6 +18,8 @@
 #include "client/message.h"
 #include "client/zipf.h"
 #include "hps/v1/admin.pb-c.h"
+#include "inference/grpc_service.pb-c.h"
+#include "proto/json.h"
 
 enum { N = 1000, DRAWS = 400000 };
 
@@ -148,6 +151,38 @@ static void test_json_when_message_then_all_fields_escaped(void **state)
     hps_buf_fini(&buf);
 }
 
+static void test_json_when_it_has_maps_then_objects_and_none_of_empty_ones(void **state)
+{
+    typedef Inference__ModelMetadataResponse__PropertiesEntry entry_message;
+    entry_message entries[2] = {INFERENCE__MODEL_METADATA_RESPONSE__PROPERTIES_ENTRY__INIT,
+                                INFERENCE__MODEL_METADATA_RESPONSE__PROPERTIES_ENTRY__INIT};
+    entry_message *pointers[2] = {&entries[0], &entries[1]};
+    Inference__ModelMetadataResponse message = INFERENCE__MODEL_METADATA_RESPONSE__INIT;
+    struct hps_buf buf;
+
+    (void)state;
+    entries[0].key = (char *)(uintptr_t) "a\"";
+    entries[0].value = (char *)(uintptr_t) "1";
+    entries[1].key = (char *)(uintptr_t) "b";
+    message.name = (char *)(uintptr_t) "m";
+    for (unsigned n = 0; n <= 2; n++) {
+        static const char *const wanted[] = {"", ",\"properties\":{\"a\\\"\":\"1\"}",
+                                             ",\"properties\":{\"a\\\"\":\"1\",\"b\":\"\"}"};
+        char text[256];
+        message.properties = pointers;
+        message.n_properties = n;
+        (void)snprintf(text, sizeof(text),
+                       "{\"name\":\"m\",\"versions\":[],\"platform\":\"\",\"inputs\":[],"
+                       "\"outputs\":[]%s}",
+                       wanted[n]);
+        hps_buf_init(&buf, 4096);
+        assert_int_equal(hps_message_json(&message.base, &buf), HPS_OK);
+        assert_int_equal(hps_buf_append(&buf, "", 1), HPS_OK);
+        assert_string_equal((const char *)buf.data, text);
+        hps_buf_fini(&buf);
+    }
+}
+
 static void test_json_when_submessage_is_absent_then_left_out(void **state)
 {
     Hps__V1__LoadProgress message = HPS__V1__LOAD_PROGRESS__INIT;
@@ -204,6 +239,7 @@ int main(void)
         cmocka_unit_test(test_hist_when_values_known_then_quantiles_within_precision),
         cmocka_unit_test(test_plain_when_strings_would_act_on_a_terminal_then_escaped_at_any_depth),
         cmocka_unit_test(test_json_when_message_then_all_fields_escaped),
+        cmocka_unit_test(test_json_when_it_has_maps_then_objects_and_none_of_empty_ones),
         cmocka_unit_test(test_json_when_submessage_is_absent_then_left_out),
     };
 

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * JSON texts and numbers into a buffer. See base/json.h.
+ */
+#include "base/json.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "base/utf8.h"
+
+static hps_status put(struct hps_buf *buf, const char *text)
+{
+    return hps_buf_append(buf, text, strlen(text));
+}
+
+hps_status hps_json_text(struct hps_buf *buf, const char *text, size_t size)
+{
+    hps_status status = put(buf, "\"");
+
+    while (size > 0 && status == HPS_OK) {
+        uint32_t point;
+        size_t length = hps_utf8_decode(text, size, &point);
+        if (length == 0) {
+            status = put(buf, "\xEF\xBF\xBD");
+            length = 1;
+        } else if (!hps_text_point_is_plain(point)) {
+            char escape[HPS_TEXT_ESCAPE_BYTES];
+            status = hps_buf_append(buf, escape, hps_text_escape(point, escape));
+        } else if (point == '"' || point == '\\') {
+            status = hps_buf_printf(buf, "\\%c", (char)point);
+        } else {
+            status = hps_buf_append(buf, text, length);
+        }
+        text += length;
+        size -= length;
+    }
+    return status != HPS_OK ? status : put(buf, "\"");
+}
+
+hps_status hps_json_float(struct hps_buf *buf, float value)
+{
+    return isfinite(value) ? hps_buf_printf(buf, "%.9g", (double)value) : put(buf, "null");
+}
