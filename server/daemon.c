@@ -33,9 +33,12 @@ _Static_assert((int)HPS_CONFIG_LOOKUP_PATH_AUTO == (int)HPS_LOOKUP_PATH_AUTO &&
                "the configuration's numbers are ours");
 
 /* The last one is on the admin listener only. */
-static const char *const service_names[] = {
-    "hps.v1.ParameterServer", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
-    "grpc.reflection.v1alpha.ServerReflection", "hps.v1.Admin"};
+static const char *const service_names[] = {"hps.v1.ParameterServer",
+                                            "inference.GRPCInferenceService",
+                                            "grpc.health.v1.Health",
+                                            "grpc.reflection.v1.ServerReflection",
+                                            "grpc.reflection.v1alpha.ServerReflection",
+                                            "hps.v1.Admin"};
 enum { N_NAMES = sizeof(service_names) / sizeof(service_names[0]), N_PUBLIC = N_NAMES - 1 };
 
 /* ---- state ----------------------------------------------------------------------------------- */
@@ -377,13 +380,21 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .print_config = print_config};
     const struct hps_model_service_parts model = {
         .models = daemon->models, .updater = daemon->updater, .workers = daemon->workers};
+    const struct hps_kserve_parts kserve = {.models = daemon->models,
+                                            .catalog = daemon->catalog,
+                                            .readiness = daemon->readiness,
+                                            .config = daemon->options.config,
+                                            .audit = daemon->audit,
+                                            .workers = daemon->workers,
+                                            .admin_pool = daemon->admin_pool};
     daemon->lookup = hps_lookup_service_new(&lookup);
     daemon->model = hps_model_service_new(&model);
+    daemon->kserve = daemon->readiness != NULL ? hps_kserve_service_new(&kserve) : NULL;
     daemon->admin = hps_admin_service_new(&admin);
     daemon->reflection = hps_reflection_service_new(service_names, N_PUBLIC);
     daemon->admin_reflection = hps_reflection_service_new(service_names, N_NAMES);
-    if (daemon->lookup == NULL || daemon->model == NULL || daemon->admin == NULL ||
-        daemon->readiness == NULL || daemon->reflection == NULL ||
+    if (daemon->lookup == NULL || daemon->model == NULL || daemon->kserve == NULL ||
+        daemon->admin == NULL || daemon->readiness == NULL || daemon->reflection == NULL ||
         daemon->admin_reflection == NULL) {
         return no_memory(err);
     }
@@ -456,6 +467,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
         uint32_t mask;
     } services[] = {{hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_model_service_grpc(daemon->model), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_kserve_service_grpc(daemon->kserve), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_admin_service_grpc(daemon->admin), LISTENER_ADMIN},
                     {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_reflection_service_grpc(daemon->reflection, 0), LISTENER_PUBLIC},
@@ -647,6 +659,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_loop_free(daemon->loop);
     hps_lookup_service_free(daemon->lookup);
     hps_model_service_free(daemon->model);
+    hps_kserve_service_free(daemon->kserve);
     hps_admin_service_free(daemon->admin);
     hps_readiness_free(daemon->readiness);
     hps_health_service_free(daemon->health);

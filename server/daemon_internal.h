@@ -19,6 +19,7 @@
 #include "server/catalog/readiness.h"
 #include "server/catalog/store_servers.h"
 #include "server/daemon.h"
+#include "server/kserve/service.h"
 #include "server/listeners.h"
 #include "server/lookup/service.h"
 #include "server/model/service.h"
@@ -81,6 +82,7 @@ struct hps_daemon {
     struct hps_insertion *insertion;
     struct hps_lookup_service *lookup;
     struct hps_model_service *model;
+    struct hps_kserve_service *kserve;
     struct hps_admin_service *admin;
     struct hps_health_service *health;
     struct hps_readiness *readiness;

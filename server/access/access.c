@@ -6,15 +6,18 @@
  */
 #include "server/access/access.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/heap.h"
 #include "base/lock.h"
 #include "net/tls.h"
+#include "server/access/account.h"
 #include "server/access/rules.h"
 
 enum { TOKEN_BYTES_KEPT = 512 };
@@ -470,6 +473,21 @@ const char *hps_access_grant_who(const struct hps_access_grant *grant)
 struct hps_account *hps_access_grant_account(const struct hps_access_grant *grant)
 {
     return grant->account;
+}
+
+hps_status hps_access_take_call(const struct hps_grpc_call *call, struct hps_error *err)
+{
+    const struct hps_access_grant *grant = hps_access_grant_of(call);
+    uint32_t requests_per_s = grant != NULL ? grant->requests_per_s : 0;
+    uint64_t retry_us;
+    if (requests_per_s == 0 ||
+        hps_account_take(grant->account, requests_per_s, hps_clock_us(), &retry_us)) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_EXHAUSTED,
+                         "call rejected: %s may ask for %" PRIu32
+                         " a second (requests_per_s of its rule); retry in %" PRIu64 " ms",
+                         hps_access_grant_who(grant), requests_per_s, retry_us / 1000 + 1);
 }
 
 uint32_t hps_access_grant_requests_per_s(const struct hps_access_grant *grant)

@@ -108,6 +108,13 @@ const char *hps_access_grant_who(const struct hps_access_grant *grant);
 /* What all calls of that identity (of an IPv6 address: of its network of 64 bits) use, against its
  * limits. Borrowed for as long as the grant. */
 struct hps_account *hps_access_grant_account(const struct hps_access_grant *grant);
+/* A small call that is none of a look-up counts as one of whoever asks. Any thread that has the
+ * call.
+ *
+ * error   EXHAUSTED: it has had those of this second
+ */
+hps_status hps_access_take_call(const struct hps_grpc_call *call, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Limits of look-ups: of the rules that let this one look up, the most generous; 0: no limit. */
 uint32_t hps_access_grant_requests_per_s(const struct hps_access_grant *grant);
 uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant);

@@ -114,6 +114,12 @@ struct hps_load_state {
  *         UNAVAILABLE (draining) */
 hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
                             struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
+/* Load what models[] says of the model, as its next version, and activate it. If a version was
+ * loaded from the very same files that one is activated, and *out_load is NULL. Otherwise as
+ * hps_catalog_load; NOT_FOUND also: models[] has no such model. */
+hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *model,
+                                       struct hps_load **out_load, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* What hps_catalog_load would need and change. May block. out_version holds the tables; free it
  * with hps_version_free. out_effect: `diff`, to be freed, and what would go. Errors as above, but
  * for PRECONDITION: the difference says it. */
@@ -171,6 +177,13 @@ struct hps_unload {
  * error   also PRECONDITION: it is unloading already. Then unload->done is never called. */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
                               struct hps_unload *unload, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Take out all versions of a model, the active one last, as hps_catalog_unload does each; nobody is
+ * told when their rows are gone. out_gone: also on failure.
+ * error   NOT_FOUND: it has none; PRECONDITION: one is loading, and would be served again */
+hps_status hps_catalog_unload_model(struct hps_catalog *catalog, const char *model,
+                                    struct hps_versions_gone *out_gone, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* ---- views ----------------------------------------------------------------------------------- */
 

@@ -272,6 +272,14 @@ void catalog_warm_stop(struct hps_catalog *catalog);
 
 /* ---- load.c ---------------------------------------------------------------------------------- */
 
+/* hps_catalog_load with the files that are open; takes what is in `source`, also on failure. May
+ * block; lock not held. */
+hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load_request *request,
+                              struct hps_source *source, struct hps_load **out_load,
+                              struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- configured.c ---------------------------------------------------------------------------- */
+
 /* Begin the first load of a configured model, or, `awaited`, that of its changed files: if a
  * resident version has those already it is only activated. Loader thread, no lock held. EXISTS: the
  * first one, and the model has a version; else as hps_catalog_load. */

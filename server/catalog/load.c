@@ -518,10 +518,9 @@ static hps_status foresee(struct hps_load *load, struct hps_error *err)
     return status;
 }
 
-/* takes what is in `source`, also on failure. */
-static hps_status begin(struct hps_catalog *catalog, const struct hps_load_request *request,
-                        struct hps_source *source, struct hps_load **out_load,
-                        struct hps_error *err)
+hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load_request *request,
+                              struct hps_source *source, struct hps_load **out_load,
+                              struct hps_error *err)
 {
     struct hps_load *load = hps_calloc(1, sizeof(*load));
     struct hps_load_conversion *conversions = hps_calloc(source->n_tables, sizeof(*conversions));
@@ -582,7 +581,7 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
     if (status != HPS_OK) {
         return status;
     }
-    return begin(catalog, request, &source, out_load, err);
+    return catalog_load_begin(catalog, request, &source, out_load, err);
 }
 
 /* What the load of a dry run would change; its tables get their places. */
@@ -706,51 +705,4 @@ const char *hps_load_table_name(const struct hps_load *load, uint32_t table)
 {
     HPS_ASSERT(table < load->source.n_tables);
     return load->source.tables[table].files.name;
-}
-
-/* ---- models[] -------------------------------------------------------------------------------- */
-
-/* Activate a resident version that was loaded from these files. False: there is none. */
-static bool activate_print(struct hps_catalog *catalog, const char *model,
-                           const struct hps_source *source)
-{
-    struct hps_error err = {0};
-    int64_t number = catalog_find_print(catalog, model, source);
-    struct hps_switched switched;
-    if (number == 0 ||
-        hps_catalog_activate(catalog, model, number, true, &switched, &err) != HPS_OK) {
-        return false;
-    }
-    hps_version_diff_free(&switched.diff);
-    return true;
-}
-
-hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
-                               bool awaited, struct hps_error *err)
-{
-    const struct hps_load_request request = {.model = config->name,
-                                             .version = (int64_t)config->version,
-                                             .label = config->label,
-                                             .lineage = config->lineage,
-                                             .activate = true,
-                                             .only_first = !awaited,
-                                             .force = awaited, /* nobody is there to say so */
-                                             .awaited = awaited};
-    struct hps_source source;
-    struct hps_load *load = NULL;
-    bool waits = false; /* for the load */
-    hps_status status = catalog_source_open_config(catalog, config, &source, err);
-    if (status == HPS_OK && awaited && activate_print(catalog, config->name, &source)) {
-        hps_source_close(&source);
-    } else if (status == HPS_OK) {
-        status = begin(catalog, &request, &source, &load, err);
-        waits = status == HPS_OK;
-    }
-    if (awaited && !waits) {
-        hps_lock_acquire(&catalog->lock);
-        catalog_await_end(catalog, catalog_model(catalog, config->name, false));
-        hps_lock_release(&catalog->lock);
-    }
-    hps_load_unref(load);
-    return status;
 }

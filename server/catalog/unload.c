@@ -255,6 +255,81 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
     }
 }
 
+/* ---- a whole model --------------------------------------------------------------------------- */
+
+/* The next one to take out: a resident version, the active one last; or NULL. Lock held. */
+static struct catalog_entry *next_resident(const struct catalog_model *model)
+{
+    struct catalog_entry *last = NULL;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        if (entry->state == ENTRY_RESIDENT && entry->version->number != model->active) {
+            return entry;
+        }
+        last = entry->state == ENTRY_RESIDENT ? entry : last;
+    }
+    return last;
+}
+
+static bool is_loading(const struct catalog_model *model)
+{
+    const struct catalog_entry *entry = model->entries;
+    while (entry != NULL && entry->state != ENTRY_LOADING) {
+        entry = entry->next;
+    }
+    return entry != NULL;
+}
+
+/* NULL: there is none, or a version is loading. switch_lock held, under which none becomes
+ * resident; a model that has none may be gone at any time. */
+static struct catalog_entry *take_next(struct hps_catalog *catalog, const char *name,
+                                       bool *out_loading)
+{
+    hps_lock_acquire(&catalog->lock);
+    const struct catalog_model *model = catalog_model(catalog, name, false);
+    *out_loading = model != NULL && is_loading(model);
+    struct catalog_entry *entry = model != NULL && !*out_loading ? next_resident(model) : NULL;
+    hps_lock_release(&catalog->lock);
+    return entry;
+}
+
+/* switch_lock held. */
+static hps_status unload_all(struct hps_catalog *catalog, const char *name,
+                             struct hps_versions_gone *gone, struct hps_error *err)
+{
+    bool loading = false;
+    struct catalog_entry *entry = take_next(catalog, name, &loading);
+    if (entry == NULL && !loading) {
+        return hps_error_set(err, HPS_NOT_FOUND, "model \"%.130s\" has no resident version", name);
+    }
+    while (entry != NULL) {
+        int64_t number = entry->version->number;
+        hps_status status = unpublish(catalog, entry, NULL, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        if (gone->n < HPS_VERSIONS_GONE_MAX) {
+            note_gone(gone, number);
+        }
+        entry = take_next(catalog, name, &loading);
+    }
+    return !loading ? HPS_OK
+                    : hps_error_set(err, HPS_PRECONDITION,
+                                    "a version of model \"%s\" is loading; unload the model when "
+                                    "that is done",
+                                    name);
+}
+
+hps_status hps_catalog_unload_model(struct hps_catalog *catalog, const char *name,
+                                    struct hps_versions_gone *out_gone, struct hps_error *err)
+{
+    *out_gone = (struct hps_versions_gone){.n = 0};
+    hps_lock_acquire(&catalog->switch_lock);
+    hps_status status = unload_all(catalog, name, out_gone, err);
+    hps_lock_release(&catalog->switch_lock);
+    catalog_reap(catalog);
+    return status;
+}
+
 /* ---- gone ------------------------------------------------------------------------------------ */
 
 /* A shared store above another may be unreachable: then drop_unused does it later. */

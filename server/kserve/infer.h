@@ -16,6 +16,7 @@
 #define HPS_SERVER_KSERVE_INFER_H
 
 #include "base/arena.h"
+#include "server/kserve/names.h"
 #include "server/lookup/decode.h"
 #include "server/lookup/encode.h"
 
@@ -47,14 +48,6 @@ enum kserve_datatype {
 const char *kserve_datatype_name(enum kserve_datatype datatype);
 enum kserve_datatype kserve_datatype_of(const char *name, size_t size);
 size_t kserve_datatype_bytes(enum kserve_datatype datatype); /* of a value; 0: KSERVE_UNKNOWN */
-
-struct kserve_text { /* not terminated */
-    const char *at;
-    size_t size;
-};
-/* Two arguments of "%.*s": no more of it than an error holds. */
-#define KSERVE_TEXT_ARGS(text) \
-    ((text).size < 256 ? (int)(text).size : 256), ((text).at == NULL ? "" : (text).at)
 
 /* An input. Its values are there: `size` is product(shape) * bytes of the datatype, which who read
  * the request has checked. */

@@ -12,11 +12,6 @@
 #include "base/text.h"
 #include "server/kserve/infer.h"
 
-static const char TABLES_SUFFIX[] = ".tables";
-static const char OFFSETS_SUFFIX[] = ".offsets";
-static const char WEIGHTS_SUFFIX[] = ".weights";
-static const char STATUS_NAME[] = "STATUS";
-
 /* The inputs of a request, by their names. */
 struct inputs {
     const struct kserve_tensor **sorted; /* [n] */
@@ -67,36 +62,17 @@ static bool copy_text(const struct view *view, struct kserve_text *text)
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-/* Digits are a number, anything else is a label. */
 static hps_status read_version(struct view *view)
 {
-    struct kserve_text text = view->infer->model_version;
-    bool is_number = text.size > 0;
-    int64_t number = 0;
+    struct kserve_version version;
+    hps_status status = kserve_version_read(view->infer->model_version, &version, view->err);
 
-    if (text.size > 1 && text.at[0] == '-' && text.at[1] >= '0' && text.at[1] <= '9') {
-        return hps_error_set(view->err, HPS_INVALID, "model_version: '%.*s' is below 0",
-                             KSERVE_TEXT_ARGS(text));
+    if (status == HPS_OK) {
+        view->request.version = version.number;
+        view->request.label = version.label.at;
+        view->request.label_size = version.label.size;
     }
-    for (size_t i = 0; i < text.size; i++) {
-        is_number = is_number && text.at[i] >= '0' && text.at[i] <= '9';
-    }
-    for (size_t i = 0; is_number && i < text.size; i++) {
-        if (__builtin_mul_overflow(number, 10, &number) ||
-            __builtin_add_overflow(number, text.at[i] - '0', &number)) {
-            return hps_error_set(view->err, HPS_INVALID, "model_version: '%.*s' is beyond 2^63",
-                                 KSERVE_TEXT_ARGS(text));
-        }
-    }
-    if (is_number && number == 0) {
-        return hps_error_set(view->err, HPS_INVALID,
-                             "model_version: 0, but the first one is 1; leave it empty for the "
-                             "active one");
-    }
-    view->request.version = number;
-    view->request.label = is_number ? NULL : text.at;
-    view->request.label_size = is_number ? 0 : text.size;
-    return HPS_OK;
+    return status;
 }
 
 static hps_status read_miss_policy(struct view *view)
@@ -257,9 +233,9 @@ static hps_status find_inputs(const struct view *view, const struct kserve_tenso
     *out_counts = NULL;
     for (uint32_t i = 0; i < infer->n_inputs; i++) {
         const struct kserve_tensor *input = &infer->inputs[i];
-        if (is(input->name, "KEYS")) {
+        if (is(input->name, KSERVE_KEYS)) {
             *out_keys = input;
-        } else if (is(input->name, "NUMKEYS")) {
+        } else if (is(input->name, KSERVE_NUMKEYS)) {
             *out_counts = input;
         } else {
             return hps_error_set(view->err, HPS_INVALID,
@@ -271,7 +247,7 @@ static hps_status find_inputs(const struct view *view, const struct kserve_tenso
     }
     if (*out_keys == NULL || *out_counts == NULL) {
         return hps_error_set(view->err, HPS_INVALID, "input '%s' of model '%.*s' is missing",
-                             *out_keys == NULL ? "KEYS" : "NUMKEYS",
+                             *out_keys == NULL ? KSERVE_KEYS : KSERVE_NUMKEYS,
                              KSERVE_TEXT_ARGS(infer->model));
     }
     return HPS_OK;
@@ -390,8 +366,8 @@ static const struct kserve_tensor *find_beside(const struct view *view, const st
 /* "items.offsets", and there is an "items". */
 static bool is_beside(const struct inputs *inputs, struct kserve_text name)
 {
-    const char *suffix = ends(name, OFFSETS_SUFFIX)   ? OFFSETS_SUFFIX
-                         : ends(name, WEIGHTS_SUFFIX) ? WEIGHTS_SUFFIX
+    const char *suffix = ends(name, KSERVE_OFFSETS)   ? KSERVE_OFFSETS
+                         : ends(name, KSERVE_WEIGHTS) ? KSERVE_WEIGHTS
                                                       : NULL;
 
     return suffix != NULL && find_input(inputs, name.at, name.size - strlen(suffix)) != NULL;
@@ -472,8 +448,8 @@ static hps_status read_bags(struct view *view, const struct inputs *inputs,
                             struct hps_lookup_query *query)
 {
     const struct kserve_text table = {query->table, query->table_size};
-    const struct kserve_tensor *offsets = find_beside(view, inputs, table, OFFSETS_SUFFIX);
-    const struct kserve_tensor *weights = find_beside(view, inputs, table, WEIGHTS_SUFFIX);
+    const struct kserve_tensor *offsets = find_beside(view, inputs, table, KSERVE_OFFSETS);
+    const struct kserve_tensor *weights = find_beside(view, inputs, table, KSERVE_WEIGHTS);
 
     query->pooling = HPS_POOLING_NONE;
     if (offsets == NULL && weights != NULL) {
@@ -551,7 +527,7 @@ static uint32_t find_part(const struct view *view, struct kserve_text table)
 static hps_status add_output(struct view *view, const struct kserve_output *asked)
 {
     struct kserve_answer_output *out = &view->answer.outputs[view->answer.n_outputs++];
-    bool flat = view->answer.by_position && is(asked->name, "OUTPUT0");
+    bool flat = view->answer.by_position && is(asked->name, KSERVE_OUTPUT0);
     uint32_t part = view->answer.by_position ? UINT32_MAX : find_part(view, asked->name);
 
     *out = (struct kserve_answer_output){.name = asked->name,
@@ -560,7 +536,7 @@ static hps_status add_output(struct view *view, const struct kserve_output *aske
                                                                       : KSERVE_OUTPUT_STATUS,
                                          .part = part == UINT32_MAX ? 0 : part,
                                          .binary = asked->binary};
-    if (out->kind == KSERVE_OUTPUT_STATUS && !is(asked->name, STATUS_NAME)) {
+    if (out->kind == KSERVE_OUTPUT_STATUS && !is(asked->name, KSERVE_STATUS)) {
         return hps_error_set(
             view->err, HPS_INVALID,
             view->answer.by_position
@@ -587,7 +563,8 @@ static hps_status add_outputs(struct view *view)
         return no_memory(view);
     }
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
-        struct kserve_output output = {.name = {"OUTPUT0", 7}, .binary = infer->binary};
+        struct kserve_output output = {.name = {KSERVE_OUTPUT0, sizeof(KSERVE_OUTPUT0) - 1},
+                                       .binary = infer->binary};
         if (!all) {
             output = infer->outputs[i];
         } else if (!by_position) {
@@ -603,8 +580,8 @@ hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode
                        struct hps_arena *arena, struct hps_lookup_request *out_request,
                        struct kserve_answer *out_answer, struct hps_error *err)
 {
-    bool by_position = !ends(infer->model, TABLES_SUFFIX);
-    size_t suffix = by_position ? 0 : strlen(TABLES_SUFFIX);
+    bool by_position = !ends(infer->model, KSERVE_TABLES);
+    size_t suffix = by_position ? 0 : strlen(KSERVE_TABLES);
     struct view view = {
         .infer = infer,
         .limits = limits,

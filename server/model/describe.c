@@ -10,80 +10,13 @@
 
 #include "base/assert.h"
 #include "cache/update/update.h"
-
-enum { VERSIONS_USUAL = 8 };
-
-struct pinned {
-    struct hps_version **versions; /* [n] by number */
-    size_t n;
-    int64_t active;
-};
+#include "server/model/pinned.h"
 
 static hps_status too_large(struct hps_error *err)
 {
     return hps_error_set(
         err, HPS_EXHAUSTED,
         "the versions of the model are more than one answer can have; ask for one");
-}
-
-static void unpin(const struct pinned *pinned)
-{
-    for (size_t i = 0; i < pinned->n; i++) {
-        hps_version_unpin(pinned->versions[i]);
-    }
-}
-
-/* All versions of a model; there is at least one.
- *
- * error   NOT_FOUND, UNAVAILABLE, EXHAUSTED
- */
-static hps_status pin_all(struct hps_models *models, const char *model, struct hps_arena *arena,
-                          struct pinned *out_pinned, struct hps_error *err)
-{
-    struct pinned pinned = {0};
-    for (size_t n_max = VERSIONS_USUAL;; n_max = 2 * pinned.n) {
-        pinned.versions = hps_arena_alloc(arena, n_max * sizeof(struct hps_version *));
-        if (pinned.versions == NULL) {
-            return too_large(err);
-        }
-        pinned.n = hps_models_pin_all(models, model, strlen(model), pinned.versions, n_max,
-                                      &pinned.active);
-        if (pinned.n <= n_max) {
-            break;
-        }
-    }
-    if (pinned.n == 0) {
-        /* Says why there is none, or has one that has come meanwhile. */
-        hps_status status =
-            hps_models_pin(models, model, strlen(model), 0, &pinned.versions[0], err);
-        if (status != HPS_OK) {
-            return status;
-        }
-        pinned.n = 1;
-        pinned.active = pinned.versions[0]->number;
-    }
-    *out_pinned = pinned;
-    return HPS_OK;
-}
-
-/* Leave the one that is asked for. */
-static hps_status choose(struct pinned *pinned, const char *model, int64_t number,
-                         struct hps_error *err)
-{
-    struct hps_version *chosen = NULL;
-    for (size_t i = 0; i < pinned->n; i++) {
-        if (pinned->versions[i]->number == number) {
-            chosen = pinned->versions[i];
-        } else {
-            hps_version_unpin(pinned->versions[i]);
-        }
-    }
-    pinned->n = chosen != NULL;
-    pinned->versions[0] = chosen;
-    return chosen != NULL ? HPS_OK
-                          : hps_error_set(err, HPS_NOT_FOUND,
-                                          "version %" PRId64 " of model \"%s\" is not resident",
-                                          number, model);
 }
 
 /* ---- what does not change -------------------------------------------------------------------- */
@@ -200,7 +133,7 @@ static void add_stream(void *ctx, const struct hps_stream_view *view)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static hps_status describe_all(const struct pinned *pinned, const char *model,
+static hps_status describe_all(const struct hps_model_pinned *pinned, const char *model,
                                struct hps_updater *updater, struct describing *describing,
                                struct hps_error *err)
 {
@@ -229,17 +162,17 @@ hps_status hps_model_describe(struct hps_models *models, struct hps_updater *upd
                               Hps__V1__GetModelResponse *reply, struct hps_error *err)
 {
     struct describing describing = {.arena = arena, .reply = reply};
-    struct pinned pinned = {0};
-    hps_status status = pin_all(models, request->model, arena, &pinned, err);
+    struct hps_model_pinned pinned = {0};
+    hps_status status = hps_model_pin_all(models, request->model, arena, &pinned, err);
     if (status != HPS_OK) {
         return status;
     }
     if (request->version != 0) {
-        status = choose(&pinned, request->model, request->version, err);
+        status = hps_model_choose(&pinned, request->model, request->version, err);
     }
     if (status == HPS_OK) {
         status = describe_all(&pinned, request->model, updater, &describing, err);
     }
-    unpin(&pinned);
+    hps_model_unpin(&pinned);
     return status;
 }

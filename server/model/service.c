@@ -5,16 +5,13 @@
  */
 #include "server/model/service.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/container.h"
 #include "base/heap.h"
 #include "server/access/access.h"
-#include "server/access/account.h"
 #include "server/lookup/known.h"
 #include "server/model/describe.h"
 #include "server/rpc/message.h"
@@ -77,25 +74,6 @@ static void on_worker(struct hps_task *task)
     hps_loop_post(hps_grpc_call_loop(asked->call), &asked->task);
 }
 
-/* A call counts as a look-up of whoever asks (server/lookup/quota.c).
- *
- * error   EXHAUSTED: one too many
- */
-static hps_status take_turn(struct asked *asked)
-{
-    const struct hps_access_grant *grant = hps_access_grant_of(asked->call);
-    uint32_t requests_per_s = grant != NULL ? hps_access_grant_requests_per_s(grant) : 0;
-    uint64_t retry_us;
-    if (requests_per_s == 0 || hps_account_take(hps_access_grant_account(grant), requests_per_s,
-                                                hps_clock_us(), &retry_us)) {
-        return HPS_OK;
-    }
-    return hps_error_set(&asked->error, HPS_EXHAUSTED,
-                         "call rejected: %s may ask for %" PRIu32
-                         " a second (requests_per_s of its rule); retry in %" PRIu64 " ms",
-                         hps_access_grant_who(grant), requests_per_s, retry_us / 1000 + 1);
-}
-
 /* What the message asks for, and whether the caller may.
  *
  * error   INVALID, PERMISSION
@@ -128,7 +106,7 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     hps_grpc_call_ref(call);
     *asked = (struct asked){.service = service, .call = call, .arena = arena};
     asked->task.run = on_worker;
-    hps_status status = take_turn(asked);
+    hps_status status = hps_access_take_call(call, &asked->error);
     if (status == HPS_OK) {
         status = read_request(asked, data, size);
     }

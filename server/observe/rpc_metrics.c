@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 
-enum { CODES = 17, METHODS_MAX = 64 };
+enum { CODES = 17, METHODS_MAX = 128 };
 
 struct method_series {
     const char *path;

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads of what models[] says: its first version, changed files that are awaited, and again when
+ * somebody asks. Loader and admin threads.
+ */
+#include "server/catalog/internal.h"
+
+/* The number that models[] has for it, unless there is such a version already; 0: the next one. */
+static int64_t configured_number(struct hps_catalog *catalog, const struct hps_config_model *config)
+{
+    hps_lock_acquire(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, config->name, false);
+    bool taken = model != NULL && catalog_entry(model, (int64_t)config->version) != NULL;
+    hps_lock_release(&catalog->lock);
+    return taken ? 0 : (int64_t)config->version;
+}
+
+/* The version that has these files is to serve. */
+static hps_status activate(struct hps_catalog *catalog, const char *name, int64_t number,
+                           bool force, struct hps_error *err)
+{
+    struct hps_switched switched;
+    hps_lock_acquire(&catalog->lock);
+    const struct catalog_model *model = catalog_model(catalog, name, false);
+    bool is_active = model != NULL && model->active == number;
+    hps_lock_release(&catalog->lock);
+    if (is_active) {
+        return HPS_OK;
+    }
+    hps_status status = hps_catalog_activate(catalog, name, number, force, &switched, err);
+    if (status == HPS_OK) {
+        hps_version_diff_free(&switched.diff);
+    }
+    return status;
+}
+
+hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *model,
+                                       struct hps_load **out_load, struct hps_error *err)
+{
+    const struct hps_config_model *config = hps_config_model_find(catalog->options.config, model);
+    struct hps_source source;
+    if (config == NULL) {
+        return hps_error_set(err, HPS_NOT_FOUND,
+                             "model \"%.130s\" is not in models[], which would say where its files "
+                             "are; use hpsctl load",
+                             model);
+    }
+    hps_status status = catalog_source_open_config(catalog, config, &source, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    int64_t same = catalog_find_print(catalog, model, &source);
+    if (same != 0) {
+        hps_source_close(&source);
+        *out_load = NULL;
+        return activate(catalog, model, same, false, err);
+    }
+    const struct hps_load_request request = {.model = config->name,
+                                             .version = configured_number(catalog, config),
+                                             .label = config->label,
+                                             .lineage = config->lineage,
+                                             .activate = true};
+    return catalog_load_begin(catalog, &request, &source, out_load, err);
+}
+
+hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
+                               bool awaited, struct hps_error *err)
+{
+    const struct hps_load_request request = {.model = config->name,
+                                             .version = (int64_t)config->version,
+                                             .label = config->label,
+                                             .lineage = config->lineage,
+                                             .activate = true,
+                                             .only_first = !awaited,
+                                             .force = awaited, /* nobody is there to say so */
+                                             .awaited = awaited};
+    struct hps_source source;
+    struct hps_load *load = NULL;
+    bool waits = false; /* for the load */
+    hps_status status = catalog_source_open_config(catalog, config, &source, err);
+    int64_t same = 0;
+    if (status == HPS_OK && awaited) {
+        same = catalog_find_print(catalog, config->name, &source);
+    }
+    if (same != 0 && activate(catalog, config->name, same, true, err) == HPS_OK) {
+        hps_source_close(&source);
+    } else if (status == HPS_OK) {
+        status = catalog_load_begin(catalog, &request, &source, &load, err);
+        waits = status == HPS_OK;
+    }
+    if (awaited && !waits) {
+        hps_lock_acquire(&catalog->lock);
+        catalog_await_end(catalog, catalog_model(catalog, config->name, false));
+        hps_lock_release(&catalog->lock);
+    }
+    hps_load_unref(load);
+    return status;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of models and versions. See server/kserve/names.h.
+ */
+#include "server/kserve/names.h"
+
+#include <string.h>
+
+bool kserve_take_tables(struct kserve_text *model)
+{
+    size_t size = strlen(KSERVE_TABLES);
+    bool has =
+        model->size > size && memcmp(model->at + model->size - size, KSERVE_TABLES, size) == 0;
+
+    model->size -= has ? size : 0;
+    return has;
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+hps_status kserve_version_read(struct kserve_text text, struct kserve_version *out_version,
+                               struct hps_error *err)
+{
+    bool is_number = text.size > 0;
+    int64_t number = 0;
+
+    if (text.size > 1 && text.at[0] == '-' && is_digit(text.at[1])) {
+        return hps_error_set(err, HPS_INVALID, "model_version: '%.*s' is below 0",
+                             KSERVE_TEXT_ARGS(text));
+    }
+    for (size_t i = 0; i < text.size; i++) {
+        is_number = is_number && is_digit(text.at[i]);
+    }
+    for (size_t i = 0; is_number && i < text.size; i++) {
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, text.at[i] - '0', &number)) {
+            return hps_error_set(err, HPS_INVALID, "model_version: '%.*s' is beyond 2^63",
+                                 KSERVE_TEXT_ARGS(text));
+        }
+    }
+    if (is_number && number == 0) {
+        return hps_error_set(err, HPS_INVALID,
+                             "model_version: 0, but the first one is 1; leave it empty for the "
+                             "active one");
+    }
+    *out_version = (struct kserve_version){.number = number};
+    if (!is_number) {
+        out_version->label = text;
+    }
+    return HPS_OK;
+}

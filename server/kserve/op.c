@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the works of all methods need: memory for their answers, and the versions that they are of.
+ */
+#include "server/kserve/op.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "server/lookup/known.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void *checked(struct kserve_op *op, void *memory)
+{
+    if (memory == NULL) {
+        hps_ignore(hps_error_set(&op->error, HPS_EXHAUSTED,
+                                 "the answer is larger than one can be; ask for one model, and one "
+                                 "version of it"));
+    }
+    return memory;
+}
+
+void *kserve_alloc(struct kserve_op *op, size_t count, size_t size)
+{
+    HPS_ASSERT(op->arena != NULL && size > 0);
+    return checked(op, hps_arena_calloc(op->arena, count != 0 ? count : 1, size));
+}
+
+char *kserve_join(struct kserve_op *op, const char *first, const char *second)
+{
+    size_t size = strlen(first);
+    char *text = kserve_alloc(op, size + strlen(second) + 1, 1);
+    if (text != NULL) {
+        memcpy(text, first, size);
+        memcpy(text + size, second, strlen(second));
+    }
+    return text;
+}
+
+char *kserve_text(struct kserve_op *op, const char *text)
+{
+    return kserve_join(op, text != NULL ? text : "", "");
+}
+
+char *kserve_number(struct kserve_op *op, int64_t number)
+{
+    char text[24];
+    int size = snprintf(text, sizeof(text), "%" PRId64, number);
+    HPS_ASSERT(size > 0 && (size_t)size < sizeof(text));
+    return kserve_text(op, text);
+}
+
+void *kserve_message(struct kserve_op *op, const ProtobufCMessageDescriptor *type)
+{
+    ProtobufCMessage *message = kserve_alloc(op, 1, type->sizeof_message);
+    if (message != NULL) {
+        protobuf_c_message_init(type, message);
+    }
+    return message;
+}
+
+void *kserve_messages(struct kserve_op *op, const ProtobufCMessageDescriptor *type, size_t n)
+{
+    void **messages = kserve_alloc(op, n, sizeof(void *));
+    for (size_t i = 0; messages != NULL && i < n; i++) {
+        messages[i] = kserve_message(op, type);
+        if (messages[i] == NULL) {
+            return NULL;
+        }
+    }
+    return messages;
+}
+
+/* ---- versions -------------------------------------------------------------------------------- */
+
+/* In the words that clients of Triton look for. */
+static void not_found(struct kserve_op *op, bool model_known)
+{
+    if (!model_known) {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                 "Request for unknown model: '%.130s' is not found", op->name));
+        hps_known_models(op->parts->models, op->call, HPS_ROLE_READ, &op->error);
+        return;
+    }
+    const struct kserve_version *version = &op->version;
+    char number[24];
+    (void)snprintf(number, sizeof(number), "%" PRId64, version->number);
+    struct kserve_text text = version->label;
+    if (version->number != 0) {
+        text = (struct kserve_text){number, strlen(number)};
+    }
+    hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                             "Request for unknown model: '%.130s' version '%.*s' is not found",
+                             op->name, KSERVE_TEXT_ARGS(text)));
+}
+
+/* The one that the request names. */
+static hps_status pin_one(struct kserve_op *op, struct hps_version **out_version)
+{
+    const struct kserve_version *version = &op->version;
+    size_t size = strlen(op->model);
+    return version->number != 0
+               ? hps_models_pin(op->parts->models, op->model, size, version->number, out_version,
+                                &op->error)
+               : hps_models_pin_label(op->parts->models, op->model, size, version->label.at,
+                                      version->label.size, out_version, &op->error);
+}
+
+static struct hps_version *active_of(const struct hps_model_pinned *pinned)
+{
+    struct hps_version *active = NULL;
+    for (size_t i = 0; i < pinned->n; i++) {
+        if (pinned->versions[i]->number == pinned->active) {
+            active = pinned->versions[i];
+        }
+    }
+    return active;
+}
+
+static hps_status pin_all(struct kserve_op *op, struct hps_model_pinned *pinned,
+                          struct hps_version **out_chosen)
+{
+    hps_status status =
+        hps_model_pin_all(op->parts->models, op->model, op->arena, pinned, &op->error);
+    if (status != HPS_OK) {
+        return status;
+    }
+    *out_chosen = active_of(pinned);
+    if (*out_chosen != NULL) {
+        return HPS_OK;
+    }
+    hps_model_unpin(pinned);
+    return hps_error_set(&op->error, HPS_UNAVAILABLE, "model '%.130s' has no active version",
+                         op->name);
+}
+
+bool kserve_pin(struct kserve_op *op, struct hps_model_pinned *out_pinned,
+                struct hps_version **out_chosen)
+{
+    bool one = op->version.number != 0 || op->version.label.size > 0;
+    hps_status status;
+    HPS_ASSERT(op->model != NULL);
+    if (one) {
+        *out_pinned = (struct hps_model_pinned){.n = 1};
+        out_pinned->versions = kserve_alloc(op, 1, sizeof(struct hps_version *));
+        status = out_pinned->versions != NULL ? pin_one(op, out_chosen) : HPS_EXHAUSTED;
+    } else {
+        status = pin_all(op, out_pinned, out_chosen);
+    }
+    if (status == HPS_OK && one) {
+        out_pinned->versions[0] = *out_chosen;
+    }
+    if (status == HPS_NOT_FOUND) {
+        int64_t active = 0;
+        size_t n =
+            hps_models_pin_all(op->parts->models, op->model, strlen(op->model), NULL, 0, &active);
+        not_found(op, one && n > 0);
+    }
+    return status == HPS_OK;
+}

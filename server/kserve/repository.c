@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Triton's model repository, which is the catalog: what there is, loads of what models[] says, and
+ * unloads. Loads and unloads on the admin pool, as they may block, and in the audit log.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "inference/grpc_service.pb-c.h"
+#include "server/access/access.h"
+#include "server/kserve/op.h"
+
+/* hpsd has one, without a name. */
+static bool has_repository(struct kserve_op *op, const char *name)
+{
+    if (name[0] == '\0') {
+        return true;
+    }
+    hps_ignore(
+        hps_error_set(&op->error, HPS_UNIMPLEMENTED,
+                      "repository_name: got '%.120s', but there is one repository, which has "
+                      "no name; leave it empty",
+                      name));
+    return false;
+}
+
+/* ---- index ----------------------------------------------------------------------------------- */
+
+typedef Inference__RepositoryIndexResponse index_message;
+typedef Inference__RepositoryIndexResponse__ModelIndex entry_message;
+
+struct listing {
+    struct kserve_op *op;
+    bool ready_only;
+    size_t n_max; /* that were counted before */
+    entry_message **entries;
+    size_t n;
+};
+
+/* NULL: no memory, or one more than were counted. */
+static entry_message *next_entry(struct listing *listing, const char *model)
+{
+    struct kserve_op *op = listing->op;
+    entry_message *entry =
+        kserve_message(op, &inference__repository_index_response__model_index__descriptor);
+    if (entry == NULL || listing->n == listing->n_max) {
+        return NULL;
+    }
+    entry->name = kserve_text(op, model);
+    listing->entries[listing->n++] = entry;
+    return entry;
+}
+
+static void count_view(void *ctx, const struct hps_version_view *view)
+{
+    (void)view;
+    ((struct listing *)ctx)->n_max++;
+}
+
+static void count_unserved(void *ctx, const struct hps_unserved_view *view)
+{
+    (void)view;
+    ((struct listing *)ctx)->n_max++;
+}
+
+static bool is_listed(const struct listing *listing, const char *model)
+{
+    return hps_access_sees(listing->op->call, HPS_ROLE_READ, model);
+}
+
+/* Any version that is resident can be asked for by its number. */
+static void add_view(void *ctx, const struct hps_version_view *view)
+{
+    struct listing *listing = ctx;
+    char reason[96] = "";
+    const char *state = "READY";
+    if (strcmp(view->state, "loading") == 0) {
+        state = "LOADING";
+        (void)snprintf(reason, sizeof(reason), "loading, %d %%", (int)(100 * view->load_ratio));
+    } else if (strcmp(view->state, "unloading") == 0) {
+        state = "UNLOADING";
+        (void)snprintf(reason, sizeof(reason), "unloading: its last look-ups are awaited");
+    }
+    bool ready = strcmp(state, "READY") == 0;
+    if ((listing->ready_only && !ready) || !is_listed(listing, view->model)) {
+        return;
+    }
+    entry_message *entry = next_entry(listing, view->model);
+    if (entry != NULL) {
+        entry->version = kserve_number(listing->op, view->version->number);
+        entry->state = (char *)(uintptr_t)state;
+        entry->reason = kserve_text(listing->op, reason);
+    }
+}
+
+static bool has_entry(const struct listing *listing, const char *model)
+{
+    size_t i = 0;
+    while (i < listing->n && strcmp(listing->entries[i]->name, model) != 0) {
+        i++;
+    }
+    return i < listing->n;
+}
+
+/* A model of which no version is there at all. */
+static void add_unserved(void *ctx, const struct hps_unserved_view *view)
+{
+    struct listing *listing = ctx;
+    if (listing->ready_only || !is_listed(listing, view->model) ||
+        has_entry(listing, view->model)) {
+        return;
+    }
+    entry_message *entry = next_entry(listing, view->model);
+    if (entry != NULL) {
+        bool loading = strcmp(view->state, "loading") == 0;
+        entry->state = (char *)(uintptr_t)(loading ? "LOADING" : "UNAVAILABLE");
+        entry->reason = kserve_text(listing->op, view->why);
+    }
+}
+
+void kserve_repository_index(struct kserve_op *op)
+{
+    const Inference__RepositoryIndexRequest *request =
+        (const Inference__RepositoryIndexRequest *)op->request;
+    struct listing listing = {.op = op, .ready_only = request->ready};
+    index_message *reply = kserve_message(op, &inference__repository_index_response__descriptor);
+    if (reply == NULL || !has_repository(op, request->repository_name)) {
+        return;
+    }
+    hps_catalog_each(op->parts->catalog, count_view, &listing);
+    hps_catalog_each_unserved(op->parts->catalog, count_unserved, &listing);
+    listing.entries = kserve_alloc(op, listing.n_max, sizeof(entry_message *));
+    if (listing.entries == NULL) {
+        return;
+    }
+    hps_catalog_each(op->parts->catalog, add_view, &listing);
+    hps_catalog_each_unserved(op->parts->catalog, add_unserved, &listing);
+    reply->models = listing.entries;
+    reply->n_models = listing.n;
+    op->reply = &reply->base;
+}
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+void kserve_repository_load(struct kserve_op *op)
+{
+    static const Inference__RepositoryModelLoadResponse reply = {
+        .base = PROTOBUF_C_MESSAGE_INIT(&inference__repository_model_load_response__descriptor)};
+    const Inference__RepositoryModelLoadRequest *request =
+        (const Inference__RepositoryModelLoadRequest *)op->request;
+    if (!has_repository(op, request->repository_name)) {
+        return;
+    }
+    if (request->n_parameters > 0) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                                 "parameter '%.120s': not taken by a load, whose configuration and "
+                                 "files are those that models[] has for '%.120s'",
+                                 request->parameters[0]->key, op->model));
+        return;
+    }
+    op->error.status =
+        hps_catalog_load_configured(op->parts->catalog, op->model, &op->load, &op->error);
+    if (op->load != NULL) {
+        struct hps_load_state state;
+        hps_load_state_get(op->load, &state);
+        op->audit_version = state.version;
+    }
+    op->reply = &reply.base;
+}
+
+/* ---- unloads --------------------------------------------------------------------------------- */
+
+typedef Inference__RepositoryModelUnloadRequest__ParametersEntry unload_parameter;
+
+/* No model depends on another one. */
+static bool is_unload_parameter(struct kserve_op *op, const unload_parameter *parameter)
+{
+    const Inference__ModelRepositoryParameter *value = parameter->value;
+    if (strcmp(parameter->key, "unload_dependents") == 0 && value != NULL &&
+        value->parameter_choice_case ==
+            INFERENCE__MODEL_REPOSITORY_PARAMETER__PARAMETER_CHOICE_BOOL_PARAM) {
+        return true;
+    }
+    hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                             "parameter '%.120s': an unload takes unload_dependents, a bool",
+                             parameter->key));
+    return false;
+}
+
+void kserve_repository_unload(struct kserve_op *op)
+{
+    static const Inference__RepositoryModelUnloadResponse reply = {
+        .base = PROTOBUF_C_MESSAGE_INIT(&inference__repository_model_unload_response__descriptor)};
+    const Inference__RepositoryModelUnloadRequest *request =
+        (const Inference__RepositoryModelUnloadRequest *)op->request;
+    struct hps_versions_gone gone;
+    if (!has_repository(op, request->repository_name)) {
+        return;
+    }
+    for (size_t i = 0; i < request->n_parameters; i++) {
+        if (!is_unload_parameter(op, request->parameters[i])) {
+            return;
+        }
+    }
+    op->error.status = hps_catalog_unload_model(op->parts->catalog, op->model, &gone, &op->error);
+    op->audit_version = gone.n > 0 ? gone.numbers[gone.n - 1] : 0;
+    op->reply = &reply.base;
+}

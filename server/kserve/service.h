@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * inference.GRPCInferenceService but for ModelInfer: what there is, how it is asked for and how it
+ * fares, and the catalog's loads and unloads under the names of Triton's repository. The same
+ * answers over HTTP/1.1, as JSON. Calls: the loop thread of their connection; answers are put
+ * together by workers.
+ */
+#ifndef HPS_SERVER_KSERVE_SERVICE_H
+#define HPS_SERVER_KSERVE_SERVICE_H
+
+#include "base/pool.h"
+#include "net/grpc.h"
+#include "server/catalog/catalog.h"
+#include "server/catalog/readiness.h"
+#include "server/observe/audit.h"
+
+struct hps_kserve_parts { /* all borrowed for the life of the service */
+    struct hps_models *models;
+    struct hps_catalog *catalog;
+    struct hps_readiness *readiness;
+    const struct hps_config *config; /* of its models[] what a reload does not change */
+    struct hps_audit *audit;
+    struct hps_pool *workers;
+    struct hps_pool *admin_pool; /* for what may block */
+};
+
+struct hps_kserve_service;
+
+/* NULL: no memory. */
+struct hps_kserve_service *hps_kserve_service_new(const struct hps_kserve_parts *parts);
+/* Loops drained, both pools stopped. NULL is legal. */
+void hps_kserve_service_free(struct hps_kserve_service *service);
+/* For hps_grpc_server_add. */
+const struct hps_grpc_service *hps_kserve_service_grpc(const struct hps_kserve_service *service);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How models fare: what cache/version/usage.h counts, as ModelStatistics has it. A look-up is one
+ * inference and one execution, whatever number of keys it has. On workers.
+ */
+#include "base/clock.h"
+#include "cache/version/usage.h"
+#include "inference/grpc_service.pb-c.h"
+#include "server/access/access.h"
+#include "server/kserve/op.h"
+
+enum { NAMES_USUAL = 16 };
+
+typedef Inference__ModelStatisticsResponse statistics_message;
+
+/* NULL: op->error. */
+static Inference__StatisticDuration *duration(struct kserve_op *op, uint64_t count, uint64_t us)
+{
+    Inference__StatisticDuration *message =
+        kserve_message(op, &inference__statistic_duration__descriptor);
+    if (message != NULL) {
+        message->count = count;
+        message->ns = us * 1000;
+    }
+    return message;
+}
+
+/* As Triton has them, those of parts are of what was answered. */
+static Inference__InferStatistics *inference_stats(struct kserve_op *op,
+                                                   const struct hps_usage_sums *sums)
+{
+    Inference__InferStatistics *stats =
+        kserve_message(op, &inference__infer_statistics__descriptor);
+    if (stats != NULL) {
+        uint64_t n = sums->n_good;
+        stats->success = duration(op, n, sums->good_us);
+        stats->fail = duration(op, sums->n_failed, sums->failed_us);
+        stats->queue = duration(op, n, sums->part_us[HPS_USAGE_QUEUE]);
+        stats->compute_input = duration(op, n, sums->part_us[HPS_USAGE_INPUT]);
+        stats->compute_infer = duration(op, n, sums->part_us[HPS_USAGE_WALK]);
+        stats->compute_output = duration(op, n, sums->part_us[HPS_USAGE_OUTPUT]);
+        stats->cache_hit = duration(op, 0, 0); /* of answers, of which there is no cache */
+        stats->cache_miss = duration(op, 0, 0);
+    }
+    return stats;
+}
+
+/* Every look-up is a batch of its own. */
+static void put_batches(struct kserve_op *op, const struct hps_usage_sums *sums,
+                        Inference__ModelStatistics *to)
+{
+    to->batch_stats = kserve_messages(op, &inference__infer_batch_statistics__descriptor, 1);
+    if (to->batch_stats == NULL || sums->n_good == 0) {
+        return;
+    }
+    to->batch_stats[0]->batch_size = 1;
+    to->batch_stats[0]->compute_input = duration(op, sums->n_good, sums->part_us[HPS_USAGE_INPUT]);
+    to->batch_stats[0]->compute_infer = duration(op, sums->n_good, sums->part_us[HPS_USAGE_WALK]);
+    to->batch_stats[0]->compute_output =
+        duration(op, sums->n_good, sums->part_us[HPS_USAGE_OUTPUT]);
+    to->n_batch_stats = 1;
+}
+
+/* The clock of usage has no date. */
+static uint64_t unix_ms(uint64_t at_us)
+{
+    uint64_t ago_ms = (hps_clock_us() - at_us) / 1000;
+    return at_us == 0 ? 0 : hps_clock_wall_ms() - ago_ms;
+}
+
+static void put_version(struct kserve_op *op, const char *name, const struct hps_version *version,
+                        Inference__ModelStatistics *to)
+{
+    struct hps_usage_sums sums = {0};
+    if (version->usage != NULL) {
+        hps_usage_get(version->usage, &sums);
+    }
+    to->name = kserve_text(op, name);
+    to->version = kserve_number(op, version->number);
+    to->last_inference = unix_ms(sums.last_us);
+    to->inference_count = sums.n_good;
+    to->execution_count = sums.n_good;
+    to->inference_stats = inference_stats(op, &sums);
+    put_batches(op, &sums, to);
+}
+
+/* Behind those that the reply has. */
+static void add_versions(struct kserve_op *op, statistics_message *reply, const char *name,
+                         const struct hps_model_pinned *pinned)
+{
+    size_t n_before = reply->n_model_stats;
+    Inference__ModelStatistics **more =
+        kserve_messages(op, &inference__model_statistics__descriptor, pinned->n);
+    Inference__ModelStatistics **all =
+        kserve_alloc(op, n_before + pinned->n, sizeof(Inference__ModelStatistics *));
+    if (more == NULL || all == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < n_before; i++) {
+        all[i] = reply->model_stats[i];
+    }
+    for (size_t i = 0; i < pinned->n; i++) {
+        put_version(op, name, pinned->versions[i], more[i]);
+        all[n_before + i] = more[i];
+    }
+    reply->model_stats = all;
+    reply->n_model_stats = n_before + pinned->n;
+}
+
+/* ---- of every model -------------------------------------------------------------------------- */
+
+struct names {
+    struct kserve_op *op;
+    char **names; /* [n_max] */
+    size_t n, n_max;
+};
+
+/* False: there are more than there is room for. */
+static bool add_name(void *ctx, const char *model)
+{
+    struct names *names = ctx;
+    if (!hps_access_sees(names->op->call, HPS_ROLE_READ, model)) {
+        return true;
+    }
+    if (names->n < names->n_max) {
+        names->names[names->n] = kserve_text(names->op, model);
+    }
+    return ++names->n <= names->n_max;
+}
+
+/* False: op->error. */
+static bool take_names(struct kserve_op *op, struct names *out_names)
+{
+    struct names names = {.op = op};
+    for (size_t n_max = NAMES_USUAL; op->error.status == HPS_OK; n_max *= 2) {
+        names.n = 0;
+        names.n_max = n_max;
+        names.names = kserve_alloc(op, n_max, sizeof(char *));
+        if (names.names == NULL) {
+            break;
+        }
+        hps_models_names(op->parts->models, add_name, &names);
+        if (names.n <= names.n_max) {
+            break;
+        }
+    }
+    *out_names = names;
+    return op->error.status == HPS_OK;
+}
+
+static void add_all(struct kserve_op *op, statistics_message *reply)
+{
+    struct names names;
+    if (!take_names(op, &names)) {
+        return;
+    }
+    for (size_t i = 0; i < names.n && op->error.status == HPS_OK; i++) {
+        struct hps_model_pinned pinned;
+        hps_status status =
+            hps_model_pin_all(op->parts->models, names.names[i], op->arena, &pinned, &op->error);
+        if (status == HPS_OK) {
+            add_versions(op, reply, names.names[i], &pinned);
+            hps_model_unpin(&pinned);
+        } else if (status != HPS_EXHAUSTED) {
+            op->error = (struct hps_error){0}; /* it has gone meanwhile */
+        }
+    }
+}
+
+void kserve_model_statistics(struct kserve_op *op)
+{
+    struct hps_model_pinned pinned;
+    struct hps_version *chosen = NULL;
+    statistics_message *reply =
+        kserve_message(op, &inference__model_statistics_response__descriptor);
+    if (reply == NULL) {
+        return;
+    }
+    if (op->name[0] == '\0') {
+        add_all(op, reply);
+    } else if (kserve_pin(op, &pinned, &chosen)) {
+        add_versions(op, reply, op->name, &pinned);
+        hps_model_unpin(&pinned);
+    }
+    op->reply = &reply->base;
+}

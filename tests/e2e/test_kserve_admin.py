@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients of KServe v2 and Triton ask beside look-ups, over gRPC with stubs of the stock kind: what is ready, what
+a model looks like in its two views, how it fares, and its loads and unloads."""
+import hashlib
+import json
+import os
+import re
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import (PATIENCE_S, Daemon, Table, ask, default_config, health_grpc, health_pb2, kserve_grpc, kserve_pb,
+                 model_config, refused, reflected, until)
+from inference import model_config_pb2 as config_pb
+
+DENIED, INVALID, NOT_FOUND = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT,
+                              grpc.StatusCode.NOT_FOUND)
+UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
+PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
+
+
+def tables(n=2):
+    return [Table.random(name, 20 + i, 4 + i, number=i) for i, name in enumerate(("items", "users")[:n])]
+
+
+def configured(work, model="m", directory=None, **more):
+    made = tables()
+    paths = [table.save(f"{work}/{directory or model}") for table in made]
+    return model_config(model, paths, [table.dim for table in made], [table.name for table in made], **more)
+
+
+class Client:
+    def __init__(self, daemon, address=None, token=None):
+        self.stub = kserve_grpc.GRPCInferenceServiceStub(daemon.channel(address))
+        self.metadata = (("authorization", f"Bearer {token}"),) if token else None
+
+    def __getattr__(self, method):
+        def call(*args, **fields):
+            request, = args or [getattr(kserve_pb, method + "Request")(**fields)]
+            return getattr(self.stub, method)(request, timeout=PATIENCE_S * 4, metadata=self.metadata)
+        return call
+
+    def stats(self, **asked):
+        return {(one.name, one.version): one for one in self.ModelStatistics(**asked).model_stats}
+
+    def index(self, **asked):
+        return [(one.name, one.version, one.state) for one in self.RepositoryIndex(**asked).models]
+
+
+@pytest.fixture(name="served")
+def one_model(work, daemon):
+    return daemon(default_config([configured(work, label="nightly")], server={"model_roots": [work]}))
+
+
+# ---- the server --------------------------------------------------------------------------------------
+
+def test_server_when_asked_then_live_ready_and_only_what_is_built(served):
+    client = Client(served)
+    assert client.ServerLive().live and client.ServerReady().ready
+    about = client.ServerMetadata()
+    assert about.name == "hpsd" and re.fullmatch(r"\d+\.\d+\.\d+", about.version)
+    assert set(about.extensions) == {"model_repository", "model_configuration", "binary_tensor_data", "parameters",
+                                     "statistics"}
+    assert served.metrics()['hpsd_rpc_requests_total{method="inference.GRPCInferenceService/ServerLive",code="OK"}'] == 1
+
+
+def test_server_when_a_model_cannot_be_loaded_then_live_but_not_ready(work, daemon):
+    config = configured(work)
+    config["sparse_files"][0] += ".gone"
+    one = daemon(default_config([config]), ready=False)
+    client = Client(one)
+    until(lambda: one.get("/readyz")[0] == 503 and "failed" in one.get("/readyz")[1], "the failure")
+    assert client.ServerLive().live and not client.ServerReady().ready
+    assert not client.ModelReady(name="m").ready
+    listed, = client.RepositoryIndex().models
+    assert (listed.name, listed.version, listed.state) == ("m", "", "UNAVAILABLE") and "failed to load" in listed.reason
+    assert client.index(ready=True) == []
+    with refused(grpc.StatusCode.UNAVAILABLE, "failed to load"):
+        client.ModelMetadata(name="m")
+
+
+def test_server_when_reflected_then_the_service_is_listed_and_its_health_known(served):
+    service = reflected.Service(served.channel(), "inference.GRPCInferenceService")
+    assert service.method("ServerLive")(service.message("ServerLiveRequest")()).live
+    health = health_grpc.HealthStub(served.channel())
+    reply = health.Check(health_pb2.HealthCheckRequest(service="inference.GRPCInferenceService"), timeout=PATIENCE_S)
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("method", [f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda")
+                                    for verb in ("Status", "Register", "Unregister")] + ["TraceSetting", "LogSettings"])
+def test_server_when_a_method_is_not_built_then_unimplemented_by_its_name(served, method):
+    with refused(UNIMPLEMENTED, f"{method} is not built: "):
+        getattr(Client(served), method)()
+
+
+# ---- models ------------------------------------------------------------------------------------------
+
+def shapes(tensors):
+    return [(t.name, t.datatype, list(t.shape)) for t in tensors]
+
+
+def test_metadata_when_asked_for_the_model_then_as_hps_showed_it(served):
+    about = Client(served).ModelMetadata(name="m")
+    assert (about.name, list(about.versions), about.platform) == ("m", ["1"], "hps")
+    assert shapes(about.inputs) == [("KEYS", "INT64", [-1, -1]), ("NUMKEYS", "INT32", [-1, -1])]
+    assert shapes(about.outputs) == [("OUTPUT0", "FP32", [-1]), ("STATUS", "UINT8", [-1])]
+    assert about.properties["label"] == "nightly"
+
+
+def test_metadata_when_asked_for_its_tables_then_an_output_for_each(served):
+    about = Client(served).ModelMetadata(name="m.tables")
+    assert (about.name, list(about.versions), about.platform) == ("m.tables", ["1"], "hps")
+    assert shapes(about.inputs) == [(f"{table}{more}", kind, [-1]) for table in ("items", "users")
+                                    for more, kind in (("", "INT64"), (".offsets", "INT64"), (".weights", "FP32"))]
+    assert shapes(about.outputs) == [("items", "FP32", [-1, 4]), ("users", "FP32", [-1, 5])]
+
+
+def dims(tensors):
+    return [(t.name, config_pb.DataType.Name(t.data_type), list(t.dims)) for t in tensors]
+
+
+def test_config_when_asked_for_the_model_then_batches_of_its_ps_json(served):
+    config = Client(served).ModelConfig(name="m").config
+    assert (config.name, config.backend, config.max_batch_size) == ("m", "hps", 1024)
+    assert dims(config.input) == [("KEYS", "TYPE_INT64", [-1]), ("NUMKEYS", "TYPE_INT32", [-1])]
+    assert dims(config.output) == [("OUTPUT0", "TYPE_FP32", [-1]), ("STATUS", "TYPE_UINT8", [-1])]
+    assert not any(tensor.optional for tensor in config.input)
+    assert list(config.version_policy.specific.versions) == [1]
+    assert config.HasField("model_transaction_policy") and not config.model_transaction_policy.decoupled
+
+
+def test_config_when_asked_for_its_tables_then_inputs_are_optional_and_not_batched(served):
+    config = Client(served).ModelConfig(name="m.tables").config
+    assert (config.name, config.backend, config.max_batch_size) == ("m.tables", "hps", 0)
+    assert [tensor.optional for tensor in config.input] == [True] * 6
+    assert dims(config.output) == [("items", "TYPE_FP32", [-1, 4]), ("users", "TYPE_FP32", [-1, 5])]
+
+
+def test_config_when_no_ps_json_names_the_model_then_no_batches(served, work):
+    tables(1)[0].save(f"{work}/other")
+    served.load("other", f"{work}/other")
+    config = Client(served).ModelConfig(name="other").config
+    assert config.max_batch_size == 0
+    assert dims(config.input) == [("KEYS", "TYPE_INT64", [-1, -1]), ("NUMKEYS", "TYPE_INT32", [-1, -1])]
+
+
+def test_versions_when_there_are_two_then_by_number_label_or_the_active_one(served, work):
+    client = Client(served)
+    tables(1)[0].save(f"{work}/next")
+    served.load("m", f"{work}/next", label="canary")
+
+    def outputs(version):
+        return [t.name for t in client.ModelMetadata(name="m.tables", version=version).outputs]
+    assert outputs("") == outputs("1") == outputs("nightly") == ["items", "users"]
+    assert outputs("2") == outputs("canary") == ["items"]
+    assert list(client.ModelMetadata(name="m").versions) == ["1", "2"]
+    assert list(client.ModelMetadata(name="m", version="canary").versions) == ["2"]
+    assert list(client.ModelConfig(name="m").config.version_policy.specific.versions) == [1, 2]
+    assert [client.ModelReady(name="m", version=version).ready for version in ("", "1", "2", "canary", "3", "x")] == \
+        [True, True, True, True, False, False]
+    served.ctl("activate", "m", 2, "--force")
+    assert outputs("") == ["items"]
+
+
+def test_names_when_nobody_has_them_then_the_error_is_tritons(served):
+    client = Client(served)
+    for ask_for in (client.ModelMetadata, client.ModelConfig, client.ModelStatistics):
+        with refused(NOT_FOUND, "Request for unknown model: 'x' is not found; models here: m"):
+            ask_for(name="x")
+        with refused(NOT_FOUND, "Request for unknown model: 'x' is not found"):
+            ask_for(name="x", version="3")
+        with refused(NOT_FOUND, "Request for unknown model: 'm' version '9' is not found"):
+            ask_for(name="m", version="9")
+        with refused(NOT_FOUND, "Request for unknown model: 'm.tables' version 'blue' is not found"):
+            ask_for(name="m.tables", version="blue")
+        with refused(INVALID, "model_version: '-1' is below 0"):
+            ask_for(name="m", version="-1")
+        with refused(NOT_FOUND, "unknown model: 'm.tables.tables'"):
+            ask_for(name="m.tables.tables")
+    assert not client.ModelReady(name="x").ready
+    for ask_for in (client.ModelMetadata, client.ModelConfig, client.ModelReady):
+        with refused(INVALID, "name: empty"):
+            ask_for()
+
+
+# ---- statistics --------------------------------------------------------------------------------------
+
+def numbers(one):
+    """All that only rises."""
+    durations = [getattr(one.inference_stats, name) for name in ("success", "fail", *PARTS)]
+    return [one.last_inference, one.inference_count, one.execution_count,
+            *(number for duration in durations for number in (duration.count, duration.ns))]
+
+
+def counted(client, wanted, **asked):
+    """The statistics of "m", once so many look-ups are over: one is when its answer has been taken."""
+    def found():
+        one = client.stats(**asked)["m", "1"]
+        return one if one.inference_stats.success.count == wanted else None
+    return until(found, f"{wanted} look-ups")
+
+
+def test_statistics_when_look_ups_are_made_then_counted_with_their_times(served):
+    client, stub = Client(served), served.stub()
+    before = client.stats()["m", "1"]
+    assert numbers(before) == [0] * len(numbers(before)) and not before.batch_stats
+    began_ms = time.time() * 1000
+    for _ in range(7):
+        ask(stub, "m", {"items": np.arange(10), "users": [1, 2]})
+    with refused(NOT_FOUND):
+        ask(stub, "m", {"nope": [1]})
+    one = counted(client, 7)
+    stats = one.inference_stats
+    assert (one.inference_count, one.execution_count) == (7, 7)
+    assert (stats.success.count, stats.fail.count) == (7, 1)
+    assert [getattr(stats, part).count for part in PARTS] == [7] * 4
+    assert 0 < sum(getattr(stats, part).ns for part in PARTS) <= stats.success.ns
+    assert began_ms - 1000 < one.last_inference < time.time() * 1000 + 1000
+    batch, = one.batch_stats
+    assert (batch.batch_size, batch.compute_infer.count) == (1, 7)
+    assert batch.compute_infer.ns == stats.compute_infer.ns
+    assert (stats.cache_hit.count, stats.cache_miss.count) == (0, 0)
+
+
+def test_statistics_when_versions_come_and_go_then_numbers_only_rise(served, work):
+    client, stub = Client(served, served.admin), served.stub()
+    for _ in range(3):
+        ask(stub, "m", {"items": [1]})
+    before = numbers(counted(client, 3))
+    client.RepositoryModelUnload(model_name="m")
+    assert client.stats() == {}
+    client.RepositoryModelLoad(model_name="m")
+    after = numbers(client.stats()["m", "1"])
+    assert after == before
+    ask(stub, "m", {"items": [1]})
+    after = numbers(counted(client, 4))
+    assert all(new >= old for old, new in zip(before, after)) and after[1] == 4
+
+
+def test_statistics_when_asked_for_some_then_under_the_name_that_was_asked_for(served, work):
+    client, stub = Client(served), served.stub()
+    tables(1)[0].save(f"{work}/other")
+    served.load("other", f"{work}/other")
+    served.load("m", f"{work}/other", label="canary")
+    for _ in range(2):
+        ask(stub, "m", {"items": [1]}, version=2)
+    until(lambda: client.stats()["m", "2"].inference_count == 2, "two look-ups")
+    assert client.stats().keys() == {("m", "1"), ("m", "2"), ("other", "1")}
+    assert client.stats(name="m").keys() == {("m", "1"), ("m", "2")}
+    assert client.stats(name="m", version="canary").keys() == {("m", "2")}
+    view = client.stats(name="m.tables", version="2")
+    assert view.keys() == {("m.tables", "2")} and view["m.tables", "2"].inference_count == 2
+
+
+# ---- the repository ----------------------------------------------------------------------------------
+
+def test_repository_when_unloaded_and_loaded_then_gone_and_back(served, work):
+    client, stub = Client(served, served.admin), served.stub()
+    tables(1)[0].save(f"{work}/next")
+    served.load("m", f"{work}/next")
+    assert client.index() == [("m", "1", "READY"), ("m", "2", "READY")]
+    client.RepositoryModelUnload(model_name="m")
+    assert not client.ModelReady(name="m").ready
+    with refused(NOT_FOUND, "is not loaded"):
+        ask(stub, "m", {"items": [1]})
+    listed = until(lambda: [one for one in client.RepositoryIndex().models if one.state == "UNAVAILABLE"],
+                   "the model without versions")
+    assert [(one.name, one.version) for one in listed] == [("m", "")] and "no active version" in listed[0].reason
+    until(lambda: not client.ServerReady().ready, "a tick, by which models[] lacks a version")
+    client.RepositoryModelLoad(model_name="m")
+    assert ask(stub, "m", {"items": [1]}).version == 1
+    assert client.index(ready=True) == [("m", "1", "READY")]
+    lines = [line for line in served.log().splitlines() if "component=audit" in line]
+    for method in ("RepositoryModelUnload", "RepositoryModelLoad"):
+        assert any(f"method={method} model=m version=" in line and "code=0" in line for line in lines), lines
+
+
+def test_repository_when_its_files_are_the_same_then_no_second_copy(served, work):
+    client = Client(served, served.admin)
+    client.RepositoryModelLoad(model_name="m")
+    assert client.index() == [("m", "1", "READY")]
+    for number, table in enumerate(tables()):
+        Table.random(table.name, 20 + number, table.dim, seed=2, number=number).save(f"{work}/next")
+    served.load("m", f"{work}/next", activate=True)
+    client.RepositoryModelLoad(model_name="m")
+    assert served.versions("m") == {1: "active", 2: "resident"}
+    rows = np.load(f"{work}/m/items.rows.npy")
+    np.save(f"{work}/m/items.rows.npy", rows + 1)
+    client.RepositoryModelLoad(model_name="m")
+    assert served.versions("m")[3] == "active"
+    np.testing.assert_allclose(np.frombuffer(ask(served.stub(), "m", {"items": [0]}).results[0].rows, "<f4"),
+                               tables()[0].expect([0])[0] + 1)
+
+
+def test_repository_when_parameters_are_given_then_refused_by_name(served):
+    client = Client(served, served.admin)
+
+    def parameter(**value):
+        return kserve_pb.ModelRepositoryParameter(**value)
+    for name, value in (("config", parameter(string_param="{}")), ("file:1/model", parameter(bytes_param=b"x"))):
+        with refused(INVALID, f"parameter '{name}'", "models[]"):
+            client.RepositoryModelLoad(model_name="m", parameters={name: value})
+    with refused(INVALID, "parameter 'force'", "unload_dependents"):
+        client.RepositoryModelUnload(model_name="m", parameters={"force": parameter(bool_param=True)})
+    with refused(INVALID, "parameter 'unload_dependents'"):
+        client.RepositoryModelUnload(model_name="m", parameters={"unload_dependents": parameter(string_param="yes")})
+    one = {"model_name": "m"}
+    for call, more in ((client.RepositoryModelLoad, one), (client.RepositoryModelUnload, one),
+                       (client.RepositoryIndex, {})):
+        with refused(UNIMPLEMENTED, "repository_name: got 'two'"):
+            call(repository_name="two", **more)
+    assert client.index() == [("m", "1", "READY")]
+    client.RepositoryModelUnload(model_name="m", parameters={"unload_dependents": parameter(bool_param=True)})
+    assert client.index(ready=True) == []
+
+
+def test_repository_when_there_is_no_such_model_then_said_so(served, work):
+    client = Client(served, served.admin)
+    tables(1)[0].save(f"{work}/other")
+    served.load("other", f"{work}/other")
+    for name in ("x", "other"):
+        with refused(NOT_FOUND, f'"{name}" is not in models[]', "hpsctl load"):
+            client.RepositoryModelLoad(model_name=name)
+    with refused(NOT_FOUND, '"x" has no resident version'):
+        client.RepositoryModelUnload(model_name="x")
+    with refused(NOT_FOUND, '"m.tables" is not in models[]'):
+        client.RepositoryModelLoad(model_name="m.tables")
+    with refused(INVALID, "model_name: empty"):
+        client.RepositoryModelLoad()
+    client.RepositoryModelUnload(model_name="other")
+    until(lambda: served.versions("other") == {}, "the unload")
+
+
+# ---- who may -----------------------------------------------------------------------------------------
+
+def test_roles_when_there_is_no_role_file_then_the_network_may_look_and_not_change(served):
+    client = Client(served)
+    assert client.ModelReady(name="m").ready and client.stats().keys() == {("m", "1")}
+    for call in (client.RepositoryModelLoad, client.RepositoryModelUnload):
+        with refused(grpc.StatusCode.UNAUTHENTICATED, "role: load"):
+            call(model_name="m")
+    assert client.index() == [("m", "1", "READY")]
+
+
+def test_roles_when_there_is_a_role_file_then_each_sees_and_does_what_is_its(work):
+    path = os.path.join(work, "roles.json")
+    names = ("app", "watch", "ops", "other")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"rules": [{"who": ["token:app"], "may": ["lookup"], "models": ["m"]},
+                             {"who": ["token:watch"], "may": ["read"], "models": ["m"]},
+                             {"who": ["token:ops"], "may": ["read", "load"], "models": ["m"]},
+                             {"who": ["token:other"], "may": ["load"], "models": ["secret"]}],
+                   "tokens": [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in names]},
+                  f)
+    models = [configured(work), configured(work, "secret")]
+    with Daemon(work, default_config(models, server={"access": path}),
+                flags=["--admin-listen", "127.0.0.1:0"]) as daemon:
+        app, watch, ops, other = (Client(daemon, token=name) for name in names)
+        assert Client(daemon).ServerLive().live and Client(daemon).ServerReady().ready
+        with refused(grpc.StatusCode.UNAUTHENTICATED):
+            Client(daemon).ServerMetadata()
+        assert app.ModelReady(name="m").ready and app.ServerMetadata().name == "hpsd"
+        for call in (app.ModelMetadata, app.ModelConfig, app.ModelStatistics):
+            with refused(DENIED, "token:app"):
+                call(name="m")
+        for name in ("secret", "nobody"):  # it is not told which of them there is
+            with refused(DENIED, "token:app"):
+                app.ModelReady(name=name)
+            for call in (watch.ModelMetadata, watch.ModelConfig, watch.ModelStatistics):
+                with refused(DENIED, "token:watch", f"'{name}'"):
+                    call(name=name)
+        assert watch.stats().keys() == {("m", "1")} and watch.index() == [("m", "1", "READY")]
+        assert watch.ModelMetadata(name="m.tables").platform == "hps"
+        with refused(NOT_FOUND, "version '9' is not found"):
+            watch.ModelMetadata(name="m", version="9")
+        for client in (app, watch, other):
+            for call in (client.RepositoryModelLoad, client.RepositoryModelUnload):
+                with refused(DENIED):
+                    call(model_name="m")
+        ops.RepositoryModelUnload(model_name="m")
+        ops.RepositoryModelLoad(model_name="m")
+        assert ops.index() == [("m", "1", "READY")]
+        with refused(DENIED, "token:ops", "'secret'"):
+            ops.RepositoryModelUnload(model_name="secret")
+        assert 'method=RepositoryModelUnload' in daemon.log() and "who=token:app" in daemon.log()
+
+
+# ---- what others send ----------------------------------------------------------------------------------
+
+def test_messages_when_malformed_or_long_then_refused_and_the_server_goes_on(served):
+    channel = served.channel()
+    for method in ("ModelMetadata", "ModelStatistics", "RepositoryIndex"):
+        raw = channel.unary_unary(f"/inference.GRPCInferenceService/{method}", None, None)
+        with refused(INVALID, "malformed"):
+            raw(b"\xff" * 40, timeout=PATIENCE_S)
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):
+            raw(b"\x0a\x80\x80\x08" + b"x" * (128 * 1024), timeout=PATIENCE_S)
+    client = Client(served)
+    for name in ("../m", "m/../m", "é" * 60, "x" * 60000):
+        assert not client.ModelReady(name=name).ready
+    assert client.ModelReady(name="m").ready
