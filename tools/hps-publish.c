@@ -277,8 +277,10 @@ static hps_status sink_send(void *ctx, const struct hps_producer_record *record,
 
 static hps_status read_all(struct publish *publish, struct hps_error *err)
 {
-    const struct publish_input input = {
-        .table = flags.table, .nan_allowed = flags.allow_nan, .units = flags.units};
+    const struct publish_input input = {.table = flags.table,
+                                        .nan_allowed = flags.allow_nan,
+                                        .row_dtype = flags.row_dtype,
+                                        .units = flags.units};
     hps_status status = HPS_OK;
 
     if (flags.from != NULL) {

@@ -75,8 +75,9 @@ void publish_expect(struct publish *publish, uint64_t n_rows);
 struct publish_input {
     const char *table; /* the one table, or the one of a directory; NULL: all, or named by lines */
     bool nan_allowed;
-    bool units;     /* lines may say "commit" */
-    bool keys_only; /* lines are `[TABLE] KEY`, keys to delete */
+    enum hps_dtype row_dtype; /* how rows are sent, or 0; BF16: those of uint16 files are that */
+    bool units;               /* lines may say "commit" */
+    bool keys_only;           /* lines are `[TABLE] KEY`, keys to delete */
 };
 
 /* Every row of a table's files, or of all tables of a model directory. */

@@ -15,6 +15,7 @@
 #include "base/rows/npy.h"
 #include "base/rows/rowfile.h"
 #include "base/rows/rowsort.h"
+#include "config/manifest.h"
 #include "tools/hps-publish.h"
 
 enum {
@@ -27,6 +28,7 @@ enum {
 /* The tables at one path. */
 struct source {
     struct hps_model_dir dir;
+    struct hps_manifest manifest; /* of dir */
     struct hps_model_table one;
     const struct hps_model_table *tables; /* [n], of dir or one */
     size_t n;
@@ -35,6 +37,7 @@ struct source {
 static void source_close(struct source *source)
 {
     hps_model_dir_close(&source->dir);
+    hps_manifest_close(&source->manifest);
     hps_model_table_close(&source->one);
 }
 
@@ -104,7 +107,11 @@ static hps_status source_open(struct source *source, const char *table, const ch
         return source_open_one(source, table, path, err);
     }
     hps_status status = hps_model_dir_open(path, NULL, &source->dir, err);
+    if (status == HPS_OK) {
+        status = hps_manifest_open(&source->dir, &source->manifest, err);
+    }
     if (status != HPS_OK) {
+        source_close(source);
         return status;
     }
     source->tables = source->dir.tables;
@@ -157,12 +164,19 @@ static void piece_fini(struct piece *piece)
     hps_free(piece->rows);
 }
 
-static hps_status reader_open(const struct publish_input *input,
+/* Rows of uint16 are bf16 where the manifest beside them says so, or the user, as for a load. */
+static hps_status reader_open(const struct publish_input *input, const struct source *source,
                               const struct hps_model_table *table,
                               struct hps_row_reader **out_reader, struct hps_error *err)
 {
-    const struct hps_row_options options = {
-        .form = table->form, .key_bytes = 8, .nan_allowed = input->nan_allowed};
+    const struct hps_manifest_table *said = hps_manifest_find(&source->manifest, table->name);
+    bool bf16 = input->row_dtype == HPS_DTYPE_BF16;
+    const struct hps_row_options options = {.form = table->form,
+                                            .key_bytes = 8,
+                                            .nan_allowed = input->nan_allowed,
+                                            .dtype = said != NULL && said->dtype != 0 ? said->dtype
+                                                     : bf16 ? HPS_DTYPE_BF16
+                                                            : 0};
 
     return hps_row_reader_open(table->path, &options, out_reader, err);
 }
@@ -211,7 +225,7 @@ hps_status publish_from(struct publish *publish, const struct publish_input *inp
     }
     /* All are opened before a row is sent: most mistakes are found now. */
     for (size_t i = 0; i < source.n && status == HPS_OK; i++) {
-        status = reader_open(input, &source.tables[i], &readers[i], err);
+        status = reader_open(input, &source, &source.tables[i], &readers[i], err);
         if (status == HPS_OK) {
             const struct hps_row_desc *desc = hps_row_reader_desc(readers[i]);
             publish_expect(publish, desc->n_rows);
@@ -250,11 +264,12 @@ static void side_close(struct side *side)
 }
 
 static hps_status side_open(struct side *side, const struct publish_input *input,
-                            const struct hps_model_table *table, struct hps_error *err)
+                            const struct source *source, const struct hps_model_table *table,
+                            struct hps_error *err)
 {
     const char *dir = getenv("TMPDIR");
 
-    hps_status status = reader_open(input, table, &side->reader, err);
+    hps_status status = reader_open(input, source, table, &side->reader, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -328,17 +343,30 @@ static hps_status diff_sides(struct publish *publish, const char *name, struct s
     }
 }
 
+static const struct hps_model_table *source_find(const struct source *source, const char *name)
+{
+    HPS_ASSERT(source->tables != NULL || source->n == 0);
+    for (size_t i = 0; i < source->n; i++) {
+        if (strcmp(source->tables[i].name, name) == 0) {
+            return &source->tables[i];
+        }
+    }
+    return NULL;
+}
+
+/* The table of the new source, which the old one has, too. */
 static hps_status diff_table(struct publish *publish, const struct publish_input *input,
-                             const struct hps_model_table *old_table,
+                             const struct source *old_source, const struct source *new_source,
                              const struct hps_model_table *new_table, struct hps_error *err)
 {
-    HPS_ASSERT(old_table != NULL && new_table != NULL);
+    const struct hps_model_table *old_table = source_find(old_source, new_table->name);
     struct side old = {0};
     struct side new = {0};
 
-    hps_status status = side_open(&old, input, old_table, err);
+    HPS_ASSERT(old_table != NULL);
+    hps_status status = side_open(&old, input, old_source, old_table, err);
     if (status == HPS_OK) {
-        status = side_open(&new, input, new_table, err);
+        status = side_open(&new, input, new_source, new_table, err);
     }
     if (status == HPS_OK) {
         const struct hps_row_desc *was = hps_row_reader_desc(old.reader);
@@ -363,17 +391,6 @@ static hps_status diff_table(struct publish *publish, const struct publish_input
     return status;
 }
 
-static const struct hps_model_table *source_find(const struct source *source, const char *name)
-{
-    HPS_ASSERT(source->tables != NULL || source->n == 0);
-    for (size_t i = 0; i < source->n; i++) {
-        if (strcmp(source->tables[i].name, name) == 0) {
-            return &source->tables[i];
-        }
-    }
-    return NULL;
-}
-
 /* A table comes and goes with a version, not by updates. */
 static hps_status same_tables(const struct source *a, const struct source *b, const char *a_path,
                               const char *b_path, struct hps_error *err)
@@ -390,11 +407,12 @@ static hps_status same_tables(const struct source *a, const struct source *b, co
 
 /* Rows are sent after a while of sorting: whether servers take them is asked before. */
 static hps_status announce(struct publish *publish, const struct publish_input *input,
-                           const struct hps_model_table *table, struct hps_error *err)
+                           const struct source *source, const struct hps_model_table *table,
+                           struct hps_error *err)
 {
     struct hps_row_reader *reader = NULL;
 
-    hps_status status = reader_open(input, table, &reader, err);
+    hps_status status = reader_open(input, source, table, &reader, err);
     if (status == HPS_OK) {
         const struct hps_row_desc *desc = hps_row_reader_desc(reader);
         status = publish_table(publish, table->name, desc->dim, desc->dtype, err);
@@ -424,11 +442,10 @@ hps_status publish_diff(struct publish *publish, const struct publish_input *inp
         status = same_tables(&new, &old, new_path, old_path, err);
     }
     for (size_t i = 0; i < new.n &&status == HPS_OK; i++) {
-        status = announce(publish, input, &new.tables[i], err);
+        status = announce(publish, input, &new, &new.tables[i], err);
     }
     for (size_t i = 0; i < new.n &&status == HPS_OK; i++) {
-        status =
-            diff_table(publish, input, source_find(&old, new.tables[i].name), &new.tables[i], err);
+        status = diff_table(publish, input, &old, &new, &new.tables[i], err);
     }
     source_close(&old);
 

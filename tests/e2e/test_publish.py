@@ -233,6 +233,33 @@ def test_lines_when_sent_as_a_type_then_as_numpy_converts_them(broker, form):
     assert "line 2" in error and "fp16 cannot hold value 1" in error
 
 
+def test_files_of_uint16_when_the_manifest_or_the_user_says_so_then_bf16_and_else_refused(broker, work):
+    """Their own rows; as numpy widens them; and what differs between two directories."""
+    rows = np.random.default_rng(4).normal(size=(50, 6)).astype("<f4")
+    halves = dtypes.stored(rows, dtypes.BF16).view("<u2")
+    for name, data in (("told", halves), ("bare", halves), ("next", np.where(np.arange(50)[:, None] == 7, 0, halves))):
+        os.mkdir(f"{work}/{name}")
+        np.save(f"{work}/{name}/t.npy", data.astype("<u2"))
+        if name != "bare":
+            with open(f"{work}/{name}/manifest.json", "w", encoding="utf-8") as f:
+                json.dump({"tables": [{"name": "t", "dtype": "bf16"}]}, f)
+    wide = dtypes.values(halves.view("u1"), dtypes.BF16, 6)
+    for number, (args, sent) in enumerate((
+            (("--from", f"{work}/told"), wide), (("--from", f"{work}/told", "--row-dtype", "bf16"), halves),
+            (("--from", f"{work}/bare", "--row-dtype", "bf16"), halves),
+            (("--from", f"{work}/bare/t.npy", "--row-dtype", "bf16"), halves))):
+        topic = broker.create(f"hps_et.u2-{number}.t", 1)
+        publish(broker, "--model", f"u2-{number}", *args)
+        assert replay(broker.read(topic)) == {key: row.tobytes() for key, row in enumerate(sent)}, args
+    topic = broker.create("hps_et.u2-diff.t", 1)
+    publish(broker, "--model", "u2-diff", "--diff", f"{work}/told", f"{work}/next")
+    assert replay(broker.read(topic)) == {7: bytes(24)}
+    for args in (("--from", f"{work}/bare"), ("--from", f"{work}/bare", "--row-dtype", "fp16"),
+                 ("--diff", f"{work}/told", f"{work}/bare")):
+        _, error = publish(None, "--dry-run", *args, code=2)
+        assert "t.npy: rows of uint16" in error and "manifest.json" in error and "row_dtype is bf16" in error, error
+
+
 def test_lines_when_the_pipe_stays_open_then_what_came_is_published(broker):
     topic = broker.create("hps_et.m.live", 1)
     with subprocess.Popen([PUBLISH, "-b", broker.bootstrap, "-m", "m", "-t", "live", "-f", "hctr", "-"],
