@@ -1,63 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bags of keys, rows as they are stored, and one matrix for all tables: over gRPC with stock grpcio, compared bit by
-bit with NumPy, which adds in float32 in the order of the keys."""
+bit with NumPy (bag_rows.py)."""
 import grpc
 import numpy as np
 import pytest
 
 import dtypes
-from rig import (BF16, FP16, FP32, PATIENCE_S, Daemon, Table, ask, default_config, encoded, key_bytes, model_config, pb,
-                 refused, scratch, until)
+from bag_rows import (BY_COUNT, DEFAULT, DEFAULTED, FOUND, MEAN, POOLINGS, SQRTN, SUM, TIERS, UNKNOWN, Served, Stored,
+                      pooled, query, states, weights_of)
+from rig import (BF16, FP16, FP32, PATIENCE_S, Daemon, ask, default_config, encoded, model_config, pb, refused, scratch,
+                 until)
 
-DEFAULT = 0.375
-FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
-SUM, MEAN, SQRTN, BY_COUNT = pb.POOLING_SUM, pb.POOLING_MEAN, pb.POOLING_SQRTN, pb.POOLING_MEAN_BY_COUNT
-POOLINGS = (SUM, MEAN, SQRTN, BY_COUNT)
 MESSAGE_BYTES_MAX = 1 << 20
 SHAPES = {"fp32": (dtypes.FP32, 16, 3000), "fp16": (dtypes.FP16, 7, 500), "int8": (dtypes.INT8_F32, 33, 500),
           "wide": (dtypes.FP32, 64, 30_000)}
-
-
-class Stored:
-    """A table whose rows are stored as some type."""
-
-    def __init__(self, name, dtype, dim, n_rows, number):
-        self.name, self.dtype, self.dim = name, dtype, dim
-        made = Table.random(name, n_rows, dim, number=number)
-        self.keys, self.at = made.keys, made.at
-        self.bytes = dtypes.stored(made.rows, dtype)
-        self.values = dtypes.values(self.bytes, dtype, dim)
-
-    def save(self, directory):
-        return dtypes.save(directory, self.name, self.keys, self.bytes, self.dtype, self.dim)
-
-    def rows(self, keys, states, unknown=DEFAULT):
-        """Values of the rows that keys of these states were answered with."""
-        out = np.empty((len(keys), self.dim), np.float32)
-        for i, (key, state) in enumerate(zip(keys, states, strict=True)):
-            if state == FOUND:
-                out[i] = self.values[self.at[int(key)]]
-            else:
-                out[i] = unknown if state == UNKNOWN else DEFAULT
-        return out
-
-    def some_keys(self, n, n_unknown=0, seed=1):
-        rng = np.random.default_rng([seed, self.dim])
-        return rng.permutation(np.concatenate([rng.choice(self.keys, n - n_unknown),
-                                               rng.integers(2, 2**40, n_unknown)]))
-
-
-class Served:
-    def __init__(self, work, tables, host):
-        self.tables = tables
-        paths = [table.save(work) for table in tables.values()]
-        config = default_config([model_config("m", paths, [table.dim for table in tables.values()], list(tables),
-                                              [DEFAULT] * len(tables), hit_rate_threshold=1.0)], volatile_db=host)
-        self.daemon = Daemon(work, config)
-        self.stub = self.daemon.stub()
-
-    def ask(self, queries, **fields):
-        return ask(self.stub, "m", queries, **fields)
 
 
 @pytest.fixture(name="tables", scope="module")
@@ -65,13 +21,10 @@ def tables_of_all_tests():
     return {name: Stored(name, *shape, i) for i, (name, shape) in enumerate(SHAPES.items())}
 
 
-@pytest.fixture(name="served", scope="module", params=["host map", "small host map over RocksDB", "RocksDB"])
+@pytest.fixture(name="served", scope="module", params=TIERS)
 def daemon_of_all_tests(request, tables):
-    host = {"host map": {"type": "parallel_hash_map", "memory_bytes": "1GiB"},
-            "small host map over RocksDB": {"type": "parallel_hash_map", "memory_bytes": "4MiB"},
-            "RocksDB": {"type": "disabled"}}[request.param]
     with scratch() as work:
-        served = Served(work, tables, host)
+        served = Served(work, tables, request.param)
         with served.daemon:
             yield served
 
@@ -82,40 +35,7 @@ def bags_of(n_keys, seed=1):
     return np.concatenate([[0], np.sort(rng.integers(0, n_keys + 1, n_keys // 5)), [n_keys]]).astype("<u4")
 
 
-def weights_of(n_keys, seed=1):
-    return np.random.default_rng(seed).standard_normal(n_keys).astype("<f4")
-
-
-def query(table, keys, offsets=None, pooling=0, weights=None):
-    return pb.TableQuery(table=table.name, keys=key_bytes(keys), pooling=pooling,
-                         offsets=b"" if offsets is None else offsets.astype("<u4").tobytes(),
-                         weights=b"" if weights is None else weights.astype("<f4").tobytes())
-
-
-def added(values):
-    """Of float32, one after the other (numpy's sum adds in another order)."""
-    return np.add.accumulate(values, axis=0, dtype=np.float32)[-1] + np.float32(0)
-
-
-def pooled(rows, offsets, pooling, weights=None):
-    """One row for each bag: every product, sum and quotient is rounded to float32 by itself."""
-    out = np.zeros((len(offsets) - 1, rows.shape[1]), np.float32)
-    weights = np.ones(len(rows), np.float32) if weights is None else weights
-    for bag, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
-        if begin == end:
-            continue
-        w = weights[begin:end]
-        by = {SUM: np.float32(1), MEAN: added(w), SQRTN: np.sqrt(added(w * w)), BY_COUNT: np.float32(len(w))}[pooling]
-        out[bag] = added(w[:, None] * rows[begin:end]) / by if by else 0
-    return out
-
-
-def states(result, n_keys):
-    assert len(result.key_status) in (0, n_keys)
-    return list(result.key_status) or [FOUND] * n_keys
-
-
-def check(result, table, keys, offsets, pooling, weights=None, output_type=FP32, unknown=DEFAULT):
+def check(result, table, keys, offsets, pooling, weights=None, output_type=FP32, unknown=None):
     assert (result.table, result.dim, result.data_type) == (table.name, table.dim, output_type)
     assert result.row_count == len(offsets) - 1
     told = states(result, len(keys))

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of rows of each type, served from every combination of tiers, and what look-ups of them, pooled or not, must
+answer, bit for bit: by NumPy, which adds in float32 in the order of the keys."""
+import numpy as np
+
+import dtypes
+from rig import Daemon, Table, ask, default_config, key_bytes, model_config, pb
+
+DEFAULT = 0.375
+FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
+SUM, MEAN, SQRTN, BY_COUNT = pb.POOLING_SUM, pb.POOLING_MEAN, pb.POOLING_SQRTN, pb.POOLING_MEAN_BY_COUNT
+POOLINGS = (SUM, MEAN, SQRTN, BY_COUNT)
+HOST = {"type": "parallel_hash_map", "memory_bytes": "1GiB"}
+SMALL_HOST = {"type": "parallel_hash_map", "memory_bytes": "4MiB"}
+NO_HOST = {"type": "disabled"}
+CACHED = {"gpucache": True, "gpucacheper": 0.5}
+# name: volatile_db, what models[] says of an embedding cache, lookup_path
+TIERS = {"host map": (HOST, {}, "auto"),
+         "small host map over RocksDB": (SMALL_HOST, {}, "auto"),
+         "RocksDB": (NO_HOST, {}, "auto"),
+         "embedding cache of a half over RocksDB": (NO_HOST, CACHED, "auto"),
+         "embedding cache of a half, asked first, and a host map": (HOST, CACHED, "gpu"),
+         "embedding cache of all, and a small host map": (SMALL_HOST, {"gpucache": True, "gpucacheper": 1.0}, "auto"),
+         "host map, asked first, and an embedding cache": (SMALL_HOST, CACHED, "host")}
+
+
+class Stored:
+    """A table whose rows are stored as some type, its default row, too."""
+
+    def __init__(self, name, dtype, dim, n_rows, number, default=DEFAULT):
+        self.name, self.dtype, self.dim, self.default = name, dtype, dim, default
+        made = Table.random(name, n_rows, dim, number=number)
+        self.keys, self.at = made.keys, made.at
+        self.bytes = dtypes.stored(made.rows, dtype)
+        self.values = dtypes.values(self.bytes, dtype, dim)
+        self.default_bytes = dtypes.stored(np.full((1, dim), default, np.float32), dtype)
+        self.default_row = dtypes.values(self.default_bytes, dtype, dim)[0]
+
+    def save(self, directory):
+        return dtypes.save(directory, self.name, self.keys, self.bytes, self.dtype, self.dim)
+
+    def rows(self, keys, states, unknown=None):
+        """Values of the rows that keys of these states were answered with; unknown: other ones than the default row's."""
+        out = np.empty((len(keys), self.dim), np.float32)
+        for i, (key, state) in enumerate(zip(keys, states, strict=True)):
+            if state == FOUND:
+                out[i] = self.values[self.at[int(key)]]
+            else:
+                out[i] = self.default_row if state == DEFAULTED or unknown is None else unknown
+        return out
+
+    def some_keys(self, n, n_unknown=0, seed=1):
+        rng = np.random.default_rng([seed, self.dim])
+        return rng.permutation(np.concatenate([rng.choice(self.keys, n - n_unknown),
+                                               rng.integers(2, 2**40, n_unknown)]))
+
+
+class Served:
+    def __init__(self, work, tables, tiers):
+        self.tables = tables
+        host, cache, path = TIERS[tiers]
+        paths = [table.save(work) for table in tables.values()]
+        model = model_config("m", paths, [table.dim for table in tables.values()], list(tables),
+                             [table.default for table in tables.values()],
+                             row_dtype=[dtypes.NAMES[table.dtype] for table in tables.values()],
+                             **{"hit_rate_threshold": 1.0, **cache})
+        config = default_config([model], volatile_db=host, server={"lookup_path": path})
+        self.daemon = Daemon(work, config, env={"HPS_DEVICE": "sim"} if cache else {})
+        self.stub = self.daemon.stub()
+
+    def ask(self, queries, **fields):
+        return ask(self.stub, "m", queries, **fields)
+
+
+def weights_of(n_keys, seed=1):
+    return np.random.default_rng(seed).standard_normal(n_keys).astype("<f4")
+
+
+def query(table, keys, offsets=None, pooling=0, weights=None):
+    return pb.TableQuery(table=table.name, keys=key_bytes(keys), pooling=pooling,
+                         offsets=b"" if offsets is None else offsets.astype("<u4").tobytes(),
+                         weights=b"" if weights is None else weights.astype("<f4").tobytes())
+
+
+def added(values):
+    """Of float32, one after the other (numpy's sum adds in another order)."""
+    return np.add.accumulate(values, axis=0, dtype=np.float32)[-1] + np.float32(0)
+
+
+def pooled(rows, offsets, pooling, weights=None):
+    """One row for each bag: every product, sum and quotient is rounded to float32 by itself."""
+    out = np.zeros((len(offsets) - 1, rows.shape[1]), np.float32)
+    weights = np.ones(len(rows), np.float32) if weights is None else weights
+    for bag, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        if begin == end:
+            continue
+        w = weights[begin:end]
+        by = {SUM: np.float32(1), MEAN: added(w), SQRTN: np.sqrt(added(w * w)), BY_COUNT: np.float32(len(w))}[pooling]
+        out[bag] = added(w[:, None] * rows[begin:end]) / by if by else 0
+    return out
+
+
+def states(result, n_keys):
+    assert len(result.key_status) in (0, n_keys)
+    return list(result.key_status) or [FOUND] * n_keys

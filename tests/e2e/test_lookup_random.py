@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look-ups of which everything is drawn: tables of each type, pooled or not, weights, layout, type of the answer, unknown
+keys, policies, units; as one answer and as a stream, from every combination of tiers; bit for bit with NumPy (bag_rows.py).
+
+HPS_LOOKUPS of them (a few, unless it is set) in each, drawn from HPS_LOOKUP_SEED. One that fails is told with its
+number: HPS_LOOKUP_FIRST=NUMBER HPS_LOOKUPS=1 makes it again, as the first one of its daemon.
+"""
+import itertools
+import os
+
+import grpc
+import numpy as np
+import pytest
+
+import dtypes
+from bag_rows import DEFAULTED, FOUND, POOLINGS, TIERS, UNKNOWN, Served, Stored, pooled, query, states
+from rig import BF16, FP16, FP32, PATIENCE_S, SANITIZER, encoded, key_bytes, pb, scratch
+
+LOOKUPS = int(os.environ.get("HPS_LOOKUPS") or (15 if SANITIZER else 40))
+FIRST = int(os.environ.get("HPS_LOOKUP_FIRST") or 0)
+SEED = int(os.environ.get("HPS_LOOKUP_SEED") or 1)
+RAW, CONCAT, UNIT = pb.DATA_TYPE_RAW, pb.ROW_LAYOUT_CONCAT, pb.CONSISTENCY_UNIT
+ZERO, ERROR = pb.UNKNOWN_KEY_POLICY_ZERO, pb.UNKNOWN_KEY_POLICY_ERROR
+IMPATIENT = (pb.MISS_POLICY_WAIT, pb.MISS_POLICY_MEMORY_ONLY)
+MESSAGE_BYTES_MAX = 1 << 20
+SHAPES = ((16, 4000), (33, 700))  # of the tables of each type: whole vectors, and what is left over
+
+
+@pytest.fixture(name="tables", scope="module")
+def tables_of_all_tests():
+    return {f"{dtypes.NAMES[dtype]}_{dim}": Stored(f"{dtypes.NAMES[dtype]}_{dim}", dtype, dim, n_rows, number, 0.7)
+            for number, (dtype, (dim, n_rows)) in enumerate(itertools.product(dtypes.STORED, SHAPES))}
+
+
+class Part:
+    """One query, and what comes back for it."""
+
+    def __init__(self, rng, table, n_rows, may_pool):
+        self.table = table
+        self.pooling = int(rng.choice(POOLINGS)) if may_pool and rng.random() < 0.6 else 0
+        n_keys = n_rows
+        self.weights = None
+        if self.pooling:
+            lengths = rng.integers(0, rng.choice([2, 5, 40]), n_rows)
+            if n_rows and rng.random() < 0.1:
+                lengths[rng.integers(n_rows)] = rng.integers(5000, 9000)
+            self.offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
+            n_keys = self.offsets[-1]
+            if rng.random() < 0.5:
+                self.weights = (rng.standard_normal(n_keys) * rng.choice([0, 1e-30, 1, 1e30], n_keys,
+                                                                         p=[0.1, 0.1, 0.7, 0.1])).astype(np.float32)
+        else:
+            self.offsets = np.arange(n_rows + 1)
+        pool = rng.choice(table.keys, rng.integers(1, len(table.keys)))  # so that some keys are there more than once
+        self.keys = rng.choice(pool, n_keys)
+        unknown = rng.random(n_keys) < rng.choice([0, 0.02, 0.5, 1], p=[0.4, 0.4, 0.1, 0.1])
+        self.keys[unknown] = rng.integers(2**50, 2**50 + 20, unknown.sum())
+        self.query = query(table, self.keys, self.offsets if self.pooling else None, self.pooling, self.weights)
+        if rng.random() < 0.2:
+            self.query.key_list.extend(map(int, self.keys))
+            self.query.keys = b""
+
+    @property
+    def n_rows(self):
+        return len(self.offsets) - 1
+
+    def has_unknown(self):
+        return any(int(key) not in self.table.at for key in self.keys)
+
+    def check_states(self, told, impatient):
+        for key, state in zip(self.keys, told, strict=True):
+            right = FOUND if int(key) in self.table.at else UNKNOWN
+            assert state == right or (impatient and state == DEFAULTED), (key, state)
+
+    def values(self, told, zero):
+        """float32 [n_rows, dim] of keys of these states."""
+        rows = self.table.rows(self.keys, told, np.float32(0) if zero else None)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return pooled(rows, self.offsets, self.pooling, self.weights) if self.pooling else rows
+
+    def raw(self, told, zero):
+        """The same, not pooled, as it is stored."""
+        out = np.tile(self.table.default_bytes[0], (len(self.keys), 1))
+        for i, (key, state) in enumerate(zip(self.keys, told, strict=True)):
+            if state == FOUND:
+                out[i] = self.table.bytes[self.table.at[int(key)]]
+            elif state == UNKNOWN and zero:
+                out[i] = 0
+        return out.tobytes()
+
+
+class Drawn:
+    """A request, and what must come back."""
+
+    def __init__(self, rng, tables):
+        self.fields = {"output_type": int(rng.choice([0, FP32, FP16, BF16, RAW])),
+                       "row_layout": int(rng.choice([0, pb.ROW_LAYOUT_PER_TABLE, CONCAT])),
+                       "miss_policy": int(rng.choice(pb.MissPolicy.values())),
+                       "max_wait_us": int(rng.choice([0, 1, 200, 10**6])),
+                       "unknown_key_policy": int(rng.choice(pb.UnknownKeyPolicy.values(), p=[0.3, 0.3, 0.3, 0.1])),
+                       "consistency": int(rng.choice(pb.Consistency.values(), p=[0.4, 0.4, 0.2])),
+                       "explain": bool(rng.random() < 0.2)}
+        if self.fields["output_type"] == RAW and self.fields["row_layout"] == CONCAT:
+            self.fields["row_layout"] = 0
+        n_queries = int(rng.choice([0, 1, 2, 5, 12], p=[0.05, 0.3, 0.3, 0.25, 0.1]))
+        n_max = int(rng.choice([2, 50, 600, 20_000], p=[0.1, 0.4, 0.4, 0.1])) // max(n_queries, 1) + 1
+        n_rows = int(rng.integers(n_max))
+        may_pool = self.fields["output_type"] != RAW
+        self.parts = [Part(rng, tables[rng.choice(list(tables))],
+                           n_rows if self.concat else int(rng.integers(n_max)), may_pool) for _ in range(n_queries)]
+        self.request = pb.LookupRequest(model="m", queries=[part.query for part in self.parts], **self.fields)
+
+    def __str__(self):
+        asked = [(part.table.name, pb.Pooling.Name(part.pooling), part.n_rows, len(part.keys), part.weights is not None)
+                 for part in self.parts]
+        return f"{self.fields} of {asked}"
+
+    @property
+    def concat(self):
+        return self.fields["row_layout"] == CONCAT
+
+    def may_fail(self, error):
+        """By an unknown key that is to be an error; with less than EXACT it may not have been found out."""
+        return error.code() == grpc.StatusCode.NOT_FOUND and self.fields["unknown_key_policy"] == ERROR and \
+            any(part.has_unknown() for part in self.parts)
+
+    def must_fail(self):
+        return self.fields["unknown_key_policy"] == ERROR and self.fields["miss_policy"] not in IMPATIENT and \
+            any(part.has_unknown() for part in self.parts)
+
+    def check(self, got, matrix):
+        """got: of each query its (states, bytes of rows)."""
+        assert not self.must_fail()
+        zero = self.fields["unknown_key_policy"] == ZERO
+        columns = [np.zeros((self.parts[0].n_rows if self.parts else 0, 0), np.float32)]
+        for part, (told, rows) in zip(self.parts, got, strict=True):
+            part.check_states(told, self.fields["miss_policy"] in IMPATIENT)
+            if self.concat:
+                assert rows == b""
+                columns.append(part.values(told, zero))
+            elif self.fields["output_type"] == RAW:
+                assert rows == part.raw(told, zero)
+            else:
+                assert rows == as_sent(part.values(told, zero), self.fields["output_type"])
+        assert matrix == (as_sent(np.hstack(columns), self.fields["output_type"]) if self.concat else b"")
+
+    def check_result(self, result, part, column):
+        wanted = self.fields["output_type"]
+        assert (result.table, result.dim, result.column) == (part.table.name, part.table.dim, column)
+        assert result.data_type == (part.table.dtype if wanted == RAW else wanted or FP32)
+
+    def columns(self):
+        return itertools.accumulate((part.table.dim * self.concat for part in self.parts), initial=0)
+
+
+def as_sent(values, output_type):
+    with np.errstate(over="ignore", invalid="ignore"):
+        return encoded(values, output_type)
+
+
+def check_counts(result, told, keys):
+    assert result.unknown_key_count == told.count(UNKNOWN)
+    assert result.defaulted_key_count == told.count(DEFAULTED)
+    assert len(np.unique(keys)) <= result.unique_key_count <= len(keys)
+    assert sum(count.found_keys for count in result.tier_counts) <= result.unique_key_count
+
+
+def check_whole(drawn, reply):
+    got = []
+    for result, part, column in zip(reply.results, drawn.parts, drawn.columns(), strict=False):
+        drawn.check_result(result, part, column)
+        assert result.row_count == part.n_rows
+        told = states(result, len(part.keys))
+        check_counts(result, told, part.keys)
+        got.append((told, result.rows))
+    drawn.check(got, reply.matrix)
+
+
+def check_stream(drawn, messages):
+    """Put together: of each query the consecutive rows of its messages, of which there is at least one."""
+    n = len(drawn.parts)
+    at, told, rows, matrix, current = [0] * n, [[] for _ in range(n)], [b""] * n, b"", -1
+    columns = list(drawn.columns())
+    for message in messages:
+        assert message.ByteSize() <= MESSAGE_BYTES_MAX
+        assert len(message.results) == (n if drawn.concat else min(n, 1))
+        if not drawn.concat and n > 0 and (current < 0 or at[current] == drawn.parts[current].n_rows):
+            current += 1
+        for i, result in enumerate(message.results, 0 if drawn.concat else current):
+            part = drawn.parts[i]
+            drawn.check_result(result, part, columns[i])
+            begin, end = part.offsets[at[i]], part.offsets[at[i] + result.row_count]
+            now = states(result, end - begin)
+            check_counts(result, now, part.keys[begin:end])
+            told[i] += now
+            rows[i] += result.rows
+            at[i] += result.row_count
+        matrix += message.matrix
+    assert at == [part.n_rows for part in drawn.parts]
+    drawn.check(list(zip(told, rows, strict=True)), matrix)
+
+
+def check_one(served, drawn):
+    for check, call in ((check_whole, served.stub.Lookup), (check_stream, served.stub.LookupStream)):
+        try:
+            check(drawn, call(drawn.request, timeout=PATIENCE_S))
+        except grpc.RpcError as error:
+            assert drawn.may_fail(error), error
+
+
+@pytest.mark.parametrize("tiers", TIERS)
+def test_lookups_when_drawn_at_random_then_every_bit_is_as_numpy_has_it(tables, tiers):
+    with scratch() as work:
+        served = Served(work, tables, tiers)
+        with served.daemon:
+            for number in range(FIRST, FIRST + LOOKUPS):
+                drawn = Drawn(np.random.default_rng([SEED, number]), tables)
+                try:
+                    check_one(served, drawn)
+                except AssertionError as error:
+                    raise AssertionError(f"HPS_LOOKUP_SEED={SEED} HPS_LOOKUP_FIRST={number}: {drawn}: {error}") from error
