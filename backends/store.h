@@ -46,6 +46,10 @@ struct hps_space_id {
 struct hps_call {
     struct hps_arena *scratch; /* of the calling thread; NULL or full: the store uses the heap */
     uint64_t deadline_us;      /* hps_clock_us, 0 = none */
+    /* Is the answer not wanted any longer? Asked now and then by a store in memory, where a call
+     * can be long: of bags (store_pool.h). By any thread. NULL: it is wanted. */
+    bool (*cancelled)(const void *ctx);
+    const void *cancelled_ctx;
     /* Of a shared store: rows that are exactly of the positions that log->positions_set and
      * log->apply have made known, at some time during the call: whoever wants them of one time
      * looks whether batches came meanwhile. Otherwise they may be of later ones. */

@@ -34,7 +34,7 @@ struct hps_store_pool_ops {
      *
      * shape   first: a multiple of 32; n: too, unless the last bag is among them
      * thread  any; pieces of the same bags by several threads at once
-     * error   DEADLINE, NO_MEMORY: no bit of these bags is set
+     * error   DEADLINE, CANCELLED, NO_MEMORY: no bit of these bags is set
      */
     hps_status (*bags)(struct hps_space *space, const struct hps_call *call,
                        const struct hps_table *table, const struct hps_bags *bags, uint32_t first,

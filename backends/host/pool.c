@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-enum { BLOCKS_PER_LOOK = 4 }; /* at the deadline */
+enum { BLOCKS_PER_LOOK = 4 }; /* at the deadline, and whether anybody waits */
 
 /* Bags on their way: [bag, end) are to be answered, of `bag` the keys before `key` were added. */
 struct pool {
@@ -130,13 +130,21 @@ static void whole_clear(const struct hps_bags *bags, uint32_t first, uint32_t n)
     memset(bags->whole + first / 32, 0, ((size_t)n + 31) / 32 * sizeof(*bags->whole));
 }
 
+static hps_status interrupted(const struct hps_call *call)
+{
+    if (call->cancelled != NULL && call->cancelled(call->cancelled_ctx)) {
+        return HPS_CANCELLED;
+    }
+    return call->deadline_us != 0 && hps_clock_us() >= call->deadline_us ? HPS_DEADLINE : HPS_OK;
+}
+
 static hps_status pool_run(struct pool *pool, struct hps_space *space, const struct hps_call *call)
 {
     struct hps_epoch *epoch = host_of(space)->shared.epoch;
     for (uint32_t i = 0; pool->bag < pool->end; i++) {
-        if (i % BLOCKS_PER_LOOK == 0 && call->deadline_us != 0 &&
-            hps_clock_us() >= call->deadline_us) {
-            return HPS_DEADLINE;
+        hps_status status = i % BLOCKS_PER_LOOK == 0 ? interrupted(call) : HPS_OK;
+        if (status != HPS_OK) {
+            return status;
         }
         struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
         pool_block(pool, host_table_of(space, pool->table));

@@ -81,7 +81,10 @@ static void pool_piece(void *ctx, uint32_t i)
     const struct pool_pass *pass = ctx;
     const struct pool_piece *piece = &pass->pieces[i];
     struct hps_bags bags = piece->question->bags;
-    struct hps_call call = {.scratch = pass->scratch, .deadline_us = pass->call->deadline_us};
+    struct hps_call call = {.scratch = pass->scratch,
+                            .deadline_us = pass->call->deadline_us,
+                            .cancelled = pass->call->cancelled,
+                            .cancelled_ctx = pass->call->cancelled_ctx};
     hps_status status = hps_walk_check_interrupted(pass->call);
 
     if (status == HPS_OK) {
@@ -252,6 +255,7 @@ void lookup_report_pooled(struct hps_lookup *lookup)
 /* Some bags of one part, added by one thread. */
 struct sum_piece {
     uint32_t first, end; /* bags */
+    uint32_t look;       /* the key before which flag and clock were looked at last */
     float *sum;          /* [dim] room; NULL: sums are made where they belong */
     hps_status status;
 };
@@ -308,7 +312,17 @@ static void find_rows(const struct sum_pass *pass, uint32_t begin, uint32_t end,
     }
 }
 
-static void add_bag(const struct sum_pass *pass, const struct sum_piece *piece, uint32_t bag,
+/* Looks whether the answer is still wanted, if there were many keys since the last time. */
+static bool goes_on(const struct sum_pass *pass, struct sum_piece *piece, uint32_t key)
+{
+    if (key - piece->look >= KEYS_BETWEEN_LOOKS) {
+        piece->look = key;
+        piece->status = hps_walk_check_interrupted(pass->call);
+    }
+    return piece->status == HPS_OK;
+}
+
+static void add_bag(const struct sum_pass *pass, struct sum_piece *piece, uint32_t bag,
                     uint32_t *duplicate)
 {
     const struct hps_lookup_part *part = pass->part;
@@ -321,6 +335,9 @@ static void add_bag(const struct sum_pass *pass, const struct sum_piece *piece, 
 
     memset(sum, 0, table->dim * sizeof(*sum));
     for (uint32_t at = part->offsets[bag]; at < end; at += ROWS_AT_A_TIME) {
+        if (!goes_on(pass, piece, at)) {
+            return; /* there will be no answer */
+        }
         uint32_t n = end - at < ROWS_AT_A_TIME ? end - at : ROWS_AT_A_TIME;
         const uint8_t *given = part->weights == NULL ? NULL : part->weights + at * sizeof(float);
         find_rows(pass, at, at + n, duplicate, rows);
@@ -335,18 +352,14 @@ static void add_piece(void *ctx, uint32_t i)
     struct sum_pass *pass = ctx;
     struct sum_piece *piece = &pass->pieces[i];
     const struct hps_lookup_part *part = pass->part;
-    uint32_t look = part->offsets[piece->first]; /* the key to look at flag and clock before */
-    uint32_t duplicate = duplicate_from(part, look);
+    uint32_t duplicate = duplicate_from(part, part->offsets[piece->first]);
 
+    piece->look = part->offsets[piece->first];
     for (uint32_t bag = piece->first; bag < piece->end && piece->status == HPS_OK; bag++) {
         bool whole =
             part->whole != NULL && (part->whole[bag / WORD_BAGS] >> bag % WORD_BAGS & 1) != 0;
-        if (!whole) {
+        if (!whole && goes_on(pass, piece, part->offsets[bag])) {
             add_bag(pass, piece, bag, &duplicate);
-        }
-        if (part->offsets[bag + 1] - look >= KEYS_BETWEEN_LOOKS) {
-            look = part->offsets[bag + 1];
-            piece->status = hps_walk_check_interrupted(pass->call);
         }
     }
 }

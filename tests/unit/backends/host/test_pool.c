@@ -327,6 +327,35 @@ static void test_bags_when_the_deadline_is_past_then_none_is_said_to_be_answered
     close_map(&f);
 }
 
+static bool is_third_look(const void *ctx)
+{
+    unsigned *n_looks = *(unsigned *const *)ctx;
+    return ++*n_looks == 3;
+}
+
+static void test_bag_of_100000_keys_when_nobody_wants_it_then_it_ends_within(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct pooled p;
+    unsigned n_looks = 0;
+    unsigned *looks = &n_looks;
+    open_map(&f, HPS_DTYPE_FP32, 4);
+    struct asked *asked = hps_calloc(1, sizeof(*asked));
+    bag_push(asked, 3, 1, false);
+    bag_push(asked, LARGE_KEYS, 2, false);
+    pooled_open(&p, &f, asked, HPS_POOLING_SUM, HPS_DTYPE_FP32, 0);
+    const struct hps_call left = {.cancelled = is_third_look, .cancelled_ctx = &looks};
+    assert_int_equal(f.store->ops->pool->bags(f.space, &left, &f.table, &p.bags, 0, 2),
+                     HPS_CANCELLED);
+    assert_int_equal(n_looks, 3);
+    assert_false(hps_bags_whole(&p.bags, 0));
+    assert_false(hps_bags_whole(&p.bags, 1));
+    pooled_close(&p);
+    hps_free(asked);
+    close_map(&f);
+}
+
 /* ---- eviction -------------------------------------------------------------------------------- */
 
 static unsigned heat_of(struct fixture *f, uint32_t id)
@@ -456,6 +485,7 @@ int main(void)
         cmocka_unit_test(test_bags_when_none_or_all_are_empty_then_zeros),
         cmocka_unit_test(test_bags_when_pieces_by_several_threads_then_all_answered),
         cmocka_unit_test(test_bags_when_the_deadline_is_past_then_none_is_said_to_be_answered),
+        cmocka_unit_test(test_bag_of_100000_keys_when_nobody_wants_it_then_it_ends_within),
         cmocka_unit_test(test_bags_when_finds_are_noted_then_of_those_keys_that_were_added),
         cmocka_unit_test(test_bags_when_rows_change_meanwhile_then_none_is_torn),
     };

@@ -678,6 +678,47 @@ static void test_cancel_when_at_any_look_then_cancelled(void **state)
     close_test(t);
 }
 
+static void nothing(struct bags_test *t)
+{
+    (void)t;
+}
+
+/* How often the look-up of these keys, pooled or not, looks whether it is still wanted. */
+static unsigned looks_of(struct bags_test *t, const hps_key *keys, uint32_t n, bool pooled)
+{
+    set_bags(t, keys, n, n);
+    t->fx.parts[0].pooling = pooled ? HPS_POOLING_SUM : HPS_POOLING_NONE;
+    t->n_calls = UINT32_MAX;
+    begin(t);
+    assert_int_equal(run(t), HPS_OK);
+    check(t);
+    end(t);
+    return UINT32_MAX - t->n_calls;
+}
+
+/* One that would take long is interrupted within: where its rows lie, and where they are gathered.
+ */
+static void test_cancel_when_one_bag_of_100000_keys_then_looked_for_within_it(void **state)
+{
+    enum { N = 100 * 1000 };
+    static const enum forms_tier host[] = {FORMS_HOST_MAP}, disk[] = {FORMS_DISK};
+    static hps_key keys[N];
+    (void)state;
+    for (int gathered = 0; gathered < 2; gathered++) {
+        struct bags_test *t = open_test(gathered == 1 ? disk : host, 1);
+        for (uint32_t i = 0; i < N; i++) {
+            keys[i] = hps_mix64(i) % FORMS_KEYS;
+            while (!forms_exists(&t->fx, 0, keys[i])) {
+                keys[i] = (keys[i] + 1) % FORMS_KEYS;
+            }
+        }
+        t->blocks = hps_block_pool_new(0);
+        t->come = nothing;
+        assert_true(looks_of(t, keys, N, true) >= looks_of(t, keys, N, false) + 20);
+        close_test(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -700,6 +741,7 @@ int main(void)
         cmocka_unit_test(test_unit_when_it_is_given_up_torn_then_nothing_is_kept),
         cmocka_unit_test(test_unit_when_it_begins_again_then_right),
         cmocka_unit_test(test_cancel_when_at_any_look_then_cancelled),
+        cmocka_unit_test(test_cancel_when_one_bag_of_100000_keys_then_looked_for_within_it),
     };
     return cmocka_run_group_tests_name("bags", tests, NULL, NULL);
 }
