@@ -33,7 +33,7 @@ static hps_status database_create(struct hps_rocksdb *store, const char *dir, st
     rocksdb_t *db = NULL;
     rocksdb_column_family_handle_t *catalog = NULL;
     char format[16];
-    int format_size = snprintf(format, sizeof(format), "%d", HPS_ROCKSDB_FORMAT);
+    int format_size = snprintf(format, sizeof(format), "%d", HPS_ROCKSDB_FORMAT_FIRST);
     hps_status status = hps_rocksdb_dir_remove_tree(fresh, err);
     if (status != HPS_OK) {
         goto done;
@@ -57,6 +57,7 @@ static hps_status database_create(struct hps_rocksdb *store, const char *dir, st
     } else if (rename(fresh, store->dir.path) != 0) {
         status = hps_rocksdb_dir_fail(err, "cannot create", store->dir.path);
     } else {
+        atomic_store(&store->format, HPS_ROCKSDB_FORMAT_FIRST);
         status = hps_rocksdb_dir_sync(dir, err);
     }
 done:
@@ -66,7 +67,7 @@ done:
 
 /* ---- whether it is ours ---------------------------------------------------------------------- */
 
-static hps_status format_check(const struct hps_rocksdb *store, const char *value, size_t size,
+static hps_status format_check(struct hps_rocksdb *store, const char *value, size_t size,
                                struct hps_error *err)
 {
     uint64_t format = 0;
@@ -81,14 +82,16 @@ static hps_status format_check(const struct hps_rocksdb *store, const char *valu
     }
     if (format > HPS_ROCKSDB_FORMAT) {
         return hps_error_set(err, HPS_NEWER_FORMAT,
-                             "rocksdb: %s has format %" PRIu64 ", this build reads up to %d",
+                             "rocksdb: %s has format %" PRIu64 ", this build reads up to %d: start "
+                             "the build that wrote it, or a later one",
                              store->dir.path, format, HPS_ROCKSDB_FORMAT);
     }
+    atomic_store(&store->format, format);
     return HPS_OK;
 }
 
 /* Read the format record without touching anything in the directory. */
-static hps_status database_check(const struct hps_rocksdb *store, struct hps_error *err)
+static hps_status database_check(struct hps_rocksdb *store, struct hps_error *err)
 {
     rocksdb_options_t *options = rocksdb_options_create();
     rocksdb_options_set_db_log_dir(options, HPS_ROCKSDB_NO_LOG_DIR);

@@ -121,7 +121,8 @@ struct hps_rocksdb {
     rocksdb_envoptions_t *env_options;
     rocksdb_column_family_handle_t *default_family;
     rocksdb_column_family_handle_t *catalog;
-    struct hps_lock lock; /* families and their flags */
+    _Atomic uint64_t format; /* what its record says */
+    struct hps_lock lock;    /* families and their flags */
     struct hps_rocksdb_family *families;
     struct hps_rocksdb_family *dropped; /* whose handles are still there, see spaces.c */
 

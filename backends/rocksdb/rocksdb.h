@@ -30,8 +30,10 @@ struct hps_rocksdb_options {
     uint32_t wal_sync_ms;  /* writes reach the disk within it; 0 = before they return */
 };
 
-/* The database format this build writes; a newer one is refused with NEWER_FORMAT. */
-enum { HPS_ROCKSDB_FORMAT = 1 };
+/* The newest database format that this build reads and writes; a newer one is refused with
+ * NEWER_FORMAT. A database is of the oldest that holds what is in it, so that an older build can be
+ * gone back to as long as it could read all: 1 until a version with INT8 rows is made, then 2. */
+enum { HPS_ROCKSDB_FORMAT = 2, HPS_ROCKSDB_FORMAT_FIRST = 1 };
 
 /* BUSY: another process has it open. NEWER_FORMAT, DATA_LOSS (corrupt), PRECONDITION (not ours),
  * IO. */

@@ -223,6 +223,52 @@ static hps_status family_get(struct hps_rocksdb *store, const char *name,
     return hps_rocksdb_family_add(store, name, handle, out_family, err);
 }
 
+static bool is_new(struct hps_rocksdb *store, const char *name)
+{
+    hps_lock_acquire(&store->lock);
+    const struct hps_rocksdb_family *f = store->families;
+    while (f != NULL && strcmp(f->name, name) != 0) {
+        f = f->next;
+    }
+    bool new = f == NULL || f->leftover;
+    hps_lock_release(&store->lock);
+    return new;
+}
+
+/* Before there are rows of a type that builds of format 1 do not know: they refuse the database by
+ * its record then, instead of calling it damaged. */
+static hps_status format_raise(struct hps_rocksdb *store, const struct hps_space_id *id,
+                               struct hps_error *err)
+{
+    static const char format[] = {'0' + HPS_ROCKSDB_FORMAT};
+    bool any = false;
+    for (uint32_t i = 0; i < id->n_tables; i++) {
+        any = any || hps_dtype_is_int8(id->tables[i].dtype);
+    }
+    if (!any || atomic_load(&store->format) >= HPS_ROCKSDB_FORMAT || store->dir.read_only) {
+        return HPS_OK;
+    }
+    hps_status status = hps_rocksdb_dir_guard_small(&store->dir, 0, err);
+    if (status == HPS_OK) {
+        status = hps_rocksdb_wal_check(store, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *text = NULL;
+    uint64_t begun = hps_rocksdb_write_begin(store);
+    rocksdb_put(store->db, store->write_synced, HPS_ROCKSDB_FORMAT_KEY,
+                strlen(HPS_ROCKSDB_FORMAT_KEY), format, sizeof(format), &text);
+    hps_rocksdb_write_end(store, begun, text);
+    if (text != NULL) {
+        return hps_rocksdb_fail_text(text, err, "cannot write the format record");
+    }
+    atomic_store(&store->format, HPS_ROCKSDB_FORMAT);
+    HPS_LOG(INFO, "rocksdb", "format raised: INT8 rows; a build that knows none refuses it now",
+            HPS_STR("path", store->dir.path), HPS_U64("format", HPS_ROCKSDB_FORMAT));
+    return HPS_OK;
+}
+
 /* ---- spaces ---------------------------------------------------------------------------------- */
 
 hps_status hps_rocksdb_space_open(struct hps_store *base, const struct hps_space_id *id,
@@ -231,6 +277,9 @@ hps_status hps_rocksdb_space_open(struct hps_store *base, const struct hps_space
     struct hps_rocksdb *store = (struct hps_rocksdb *)base;
     char name[HPS_ROCKSDB_NAME_MAX_BYTES];
     hps_status status = family_name(id, name, err);
+    if (status == HPS_OK && is_new(store, name)) {
+        status = format_raise(store, id, err);
+    }
     if (status != HPS_OK) {
         return status;
     }

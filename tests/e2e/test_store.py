@@ -69,6 +69,17 @@ class Database:
                                   ctypes.c_size_t(len(value)), ctypes.byref(self.error))
         assert not self.error, self.error.value
 
+    def read(self, family, key):
+        handle = ctypes.c_void_p(self.handles[self.names.index(family)])
+        self.c.rocksdb_readoptions_create.restype = ctypes.c_void_p
+        self.c.rocksdb_get_cf.restype = ctypes.c_void_p
+        options = ctypes.c_void_p(self.c.rocksdb_readoptions_create())
+        size = ctypes.c_size_t()
+        value = self.c.rocksdb_get_cf(self.db, options, handle, key, ctypes.c_size_t(len(key)), ctypes.byref(size),
+                                      ctypes.byref(self.error))
+        assert not self.error, self.error.value
+        return ctypes.string_at(value, size.value)
+
     def flush(self, family):
         """Move what the log has of it into a file of its own."""
         self.c.rocksdb_flushoptions_create.restype = ctypes.c_void_p
@@ -102,13 +113,34 @@ def test_start_when_the_store_is_of_a_newer_format_then_exit_4_names_path_and_bo
     write_behind_its_back(one, "default", b"hpsd.format", b"7")
     before = contents(one.state)
     err = refused_start(one)
-    assert f"{one.state}/hpsd has format 7, this build reads up to 1" in err
+    assert f"{one.state}/hpsd has format 7, this build reads up to 2: start the build that wrote it, or a later one" in err
     assert contents(one.state) == before  # for the newer hpsd that it belongs to
     write_behind_its_back(one, "default", b"hpsd.format", b"1")
     one.restart()
     result = ask(one.stub(), "m", {"a": table.keys[:9]}).results[0]
     np.testing.assert_array_equal(floats(result), table.expect(table.keys[:9]))
     one.stop()
+
+
+def test_format_when_int8_rows_come_then_an_older_build_refuses_the_store_by_it(stopped, work):
+    """And not before: until then it could read everything that is there."""
+    one, table, _ = stopped
+
+    def read_by_format_1_alone():
+        """What a build does that knows format 1 and no later one."""
+        database = Database(f"{one.state}/hpsd")
+        value = database.read("default", b"hpsd.format")
+        database.close()
+        return value == b"1"
+    assert read_by_format_1_alone()
+    for row_dtype, fits in (("fp16", True), ("bf16", True), ("int8_rowwise_f16", False), ("fp32", False)):
+        one.restart()
+        one.ctl("load", "m", "--from", f"{work}/m", "--row-dtype", row_dtype, "--activate")
+        result = ask(one.stub(), "m", {"a": table.keys[:9]}).results[0]
+        np.testing.assert_allclose(floats(result), table.expect(table.keys[:9]), atol=0.05)
+        assert ("format raised" in one.log()) == (row_dtype == "int8_rowwise_f16")
+        one.stop()
+        assert read_by_format_1_alone() == fits, row_dtype
 
 
 @pytest.mark.parametrize("family, key, value, word", [

@@ -183,13 +183,15 @@ def test_keep_versions_when_versions_were_never_active_then_they_stay(served, wo
 # ---- a store of an earlier build -----------------------------------------------------------------------
 
 STORES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "stores")
-TYPES = {"1.tar.gz": "fp32", "2.tar.gz": "fp16"}  # of the rows of "n": by the last one versions had no row_dtype
+# Of the rows of the active version of "n": by the first one versions had no row_dtype, by the last one INT8 rows were
+# in databases of format 1.
+TYPES = {"1.tar.gz": "fp32", "2.tar.gz": "fp16", "3.tar.gz": "int8_rowwise_f32"}
 
 
 @pytest.mark.parametrize("archive", sorted(os.listdir(STORES)))
 def test_store_when_an_earlier_build_has_written_it_then_opened_completed_and_served(work, daemon, archive):
     """Of "m" versions 1 (active: users, items; users has had updates), 2 (extra, items, users; active before it) and 3
-    (items, users; never active); of "n" 1 and 2 (active), with one table. Its files are not there any more."""
+    (items, users; never active); of "n" two, the later one active, with one table. Its files are not there any more."""
     with tarfile.open(f"{STORES}/{archive}") as packed:
         packed.extractall(f"{work}/state")
     one = daemon(configured(work, keep_versions=2))

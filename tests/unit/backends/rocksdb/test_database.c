@@ -65,13 +65,63 @@ static void test_open_when_format_is_newer_then_refused_and_untouched(void **sta
     (void)state;
     struct hps_store *store = open_store();
     store->ops->close(store);
-    raw_put(below("hpsd"), "hpsd.format", "2");
+    raw_put(below("hpsd"), "hpsd.format", "3");
     uint64_t before = directory_sum();
     assert_int_equal(try_open(false, &store), HPS_NEWER_FORMAT);
     assert_int_equal(try_open(true, &store), HPS_NEWER_FORMAT);
     assert_true(directory_sum() == before);
     raw_put(below("hpsd"), "hpsd.format", "one");
     assert_int_equal(try_open(false, &store), HPS_DATA_LOSS);
+}
+
+/* The format record, as any program reads it; the store is not open. */
+static char format_of(void)
+{
+    char *text = NULL;
+    size_t size = 0;
+    rocksdb_options_t *options = rocksdb_options_create();
+    rocksdb_readoptions_t *read = rocksdb_readoptions_create();
+    rocksdb_t *db = rocksdb_open_for_read_only(options, below("hpsd"), 0, &text);
+    assert_null(text);
+    char *value = rocksdb_get(db, read, "hpsd.format", 11, &size, &text);
+    assert_null(text);
+    assert_int_equal(size, 1);
+    char format = value[0];
+    rocksdb_free(value);
+    rocksdb_close(db);
+    rocksdb_readoptions_destroy(read);
+    rocksdb_options_destroy(options);
+    return format;
+}
+
+/* Make or open a space with one table of this type. */
+static void space_of_type(enum hps_dtype dtype, int64_t version)
+{
+    const struct hps_table one = {.name = "t",
+                                  .dim = 8,
+                                  .dtype = dtype,
+                                  .row_bytes = (uint32_t)hps_dtype_row_bytes(dtype, 8)};
+    const struct hps_space_id id = {
+        .model = "m", .version = version, .tables = &one, .n_tables = 1};
+    struct hps_store *store = open_store();
+    struct hps_space *space = NULL;
+    assert_int_equal(store->ops->space_open(store, &id, &space, &error), HPS_OK);
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+static void test_format_when_rows_are_int8_then_raised_and_stays(void **state)
+{
+    (void)state;
+    space_of_type(HPS_DTYPE_FP32, 1);
+    space_of_type(HPS_DTYPE_FP16, 2);
+    space_of_type(HPS_DTYPE_BF16, 3);
+    assert_int_equal(format_of(), '1');
+    space_of_type(HPS_DTYPE_INT8_ROWWISE_F16, 4);
+    assert_int_equal(format_of(), '2');
+    space_of_type(HPS_DTYPE_INT8_ROWWISE_F16, 4); /* read again */
+    space_of_type(HPS_DTYPE_FP32, 1);
+    assert_int_equal(format_of(), '2');
 }
 
 static void test_open_when_database_is_foreign_then_refused_and_untouched(void **state)
@@ -152,6 +202,8 @@ static void test_open_when_a_file_is_cut_short_then_data_loss_in_every_mode(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_format_when_rows_are_int8_then_raised_and_stays, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_open_when_format_is_newer_then_refused_and_untouched,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
