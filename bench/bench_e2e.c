@@ -4,7 +4,8 @@
  * socket, 1 to 100,000 keys a call. Two daemons take turns, one that answers from the host map and
  * one that has RocksDB alone; each with one call under way for latencies, with four for throughput.
  * And the cold ones: RocksDB with nothing of it in memory, and a host map that was just restarted.
- * Keys are uniform: every row counts the same. Bags are in bench_e2e_pooled.c. Main thread.
+ * Keys are uniform: every row counts the same. Requests of many tables are in
+ * bench_e2e_request.c, bags in bench_e2e_pooled.c. Main thread.
  */
 #include "bench/bench_e2e.h"
 
@@ -343,6 +344,9 @@ hps_status bench_e2e(struct hps_error *err)
     }
     for (unsigned t = 0; t < N_TIERS; t++) {
         e2e_hpsd_remove(&hpsds[t]);
+    }
+    if (status == HPS_OK) {
+        status = bench_e2e_request(err);
     }
     return status == HPS_OK ? bench_e2e_pooled(err) : status;
 }

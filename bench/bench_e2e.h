@@ -35,11 +35,16 @@ void e2e_hpsd_stop(struct e2e_hpsd *hpsd);
 void e2e_hpsd_chill(const struct e2e_hpsd *hpsd);
 /* Read the database's files, so that the kernel has them. */
 void e2e_hpsd_warm(const struct e2e_hpsd *hpsd);
+/* CPU time of its process. */
+hps_status e2e_hpsd_cpu_us(const struct e2e_hpsd *hpsd, double *out_us, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Bytes that it has read from disk; 0 where the kernel does not say. */
 double e2e_hpsd_disk_bytes(const struct e2e_hpsd *hpsd);
 void e2e_hpsd_remove(struct e2e_hpsd *hpsd); /* stops it, if it runs */
 
 /* The cases of bench_e2e that ask for bags (bench_e2e_pooled.c). */
 hps_status bench_e2e_pooled(struct hps_error *err) HPS_MUST_CHECK;
+/* That of what a request costs the server (bench_e2e_request.c). */
+hps_status bench_e2e_request(struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

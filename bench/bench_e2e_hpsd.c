@@ -188,6 +188,17 @@ void e2e_hpsd_warm(const struct e2e_hpsd *hpsd)
     walk_state(hpsd, warm_one);
 }
 
+hps_status e2e_hpsd_cpu_us(const struct e2e_hpsd *hpsd, double *out_us, struct hps_error *err)
+{
+    clockid_t clock;
+
+    if (clock_getcpuclockid(hpsd->child.pid, &clock) != 0) {
+        return hps_error_set(err, HPS_INTERNAL, "hpsd has no clock");
+    }
+    *out_us = (double)bench_clock_ns(clock) / 1e3;
+    return HPS_OK;
+}
+
 double e2e_hpsd_disk_bytes(const struct e2e_hpsd *hpsd)
 {
     static const char field[] = "read_bytes: ";

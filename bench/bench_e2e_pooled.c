@@ -5,7 +5,6 @@
  * the two kinds take turns and ask for the same keys. Main thread.
  */
 #include <stdio.h>
-#include <time.h>
 
 #include "base/heap.h"
 #include "bench/bench.h"
@@ -85,18 +84,6 @@ static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct h
     return status;
 }
 
-/* CPU time of the server's process. */
-static hps_status server_us(const struct load *load, double *out_us, struct hps_error *err)
-{
-    clockid_t clock;
-
-    if (clock_getcpuclockid(load->hpsd->child.pid, &clock) != 0) {
-        return hps_error_set(err, HPS_INTERNAL, "hpsd has no clock");
-    }
-    *out_us = (double)bench_clock_ns(clock) / 1e3;
-    return HPS_OK;
-}
-
 /* The calls of one kind of a round. */
 static hps_status run_round(struct load *load, bool pooled, uint64_t seed, double *out_client_us,
                             double *out_server_us, struct hps_error *err)
@@ -112,7 +99,7 @@ static hps_status run_round(struct load *load, bool pooled, uint64_t seed, doubl
     if (status != HPS_OK) {
         return hps_error_set(err, status, "a request: %s", hps_status_text(status));
     }
-    status = server_us(load, &before_us, err);
+    status = e2e_hpsd_cpu_us(load->hpsd, &before_us, err);
     uint64_t begin_ns = bench_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     for (unsigned i = 0; i < CALLS && status == HPS_OK; i++) {
         status =
@@ -121,7 +108,7 @@ static hps_status run_round(struct load *load, bool pooled, uint64_t seed, doubl
     }
     uint64_t end_ns = bench_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     if (status == HPS_OK) {
-        status = server_us(load, &after_us, err);
+        status = e2e_hpsd_cpu_us(load->hpsd, &after_us, err);
     }
     *out_client_us = (double)(end_ns - begin_ns) / 1e3 / CALLS;
     *out_server_us = (after_us - before_us) / CALLS;
