@@ -3,6 +3,7 @@
  * Keys of a command line, one a word; or bags of them: a word is a bag of KEY[:WEIGHT] with commas
  * between them, and an empty word is a bag without keys. One thread.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,8 +36,9 @@ static bool read_weighted(const struct hpsctl *ctl, const char *text, size_t siz
     char *colon = strchr(copy, ':');
     if (colon != NULL) {
         *colon = '\0';
-        if (!hps_args_f64(colon + 1, &weight)) {
-            (void)hpsctl_usage(ctl, "weight \"%s\" of key %s: expected a number", colon + 1, copy);
+        if (!hps_args_f64(colon + 1, &weight) || !isfinite((float)weight)) {
+            (void)hpsctl_usage(ctl, "weight \"%s\" of key %s: expected a number that fp32 holds",
+                               colon + 1, copy);
             return false;
         }
         keys->weighted = true;
@@ -61,6 +63,19 @@ static bool read_bag(const struct hpsctl *ctl, const char *bag, struct hpsctl_ke
     return true;
 }
 
+/* One key. */
+static bool read_key(const struct hpsctl *ctl, const char *word, struct hpsctl_keys *keys)
+{
+    if (word[strcspn(word, ",:")] != '\0') {
+        (void)hpsctl_usage(ctl,
+                           "key \"%s\": expected a 64-bit integer, or, for a bag of keys, "
+                           "--pooling beside it",
+                           word);
+        return false;
+    }
+    return hpsctl_key_arg(ctl, word, &keys->keys[keys->n_keys++]);
+}
+
 int hpsctl_keys_read(const struct hpsctl *ctl, int first, bool bags, struct hpsctl_keys *out_keys)
 {
     HPS_ASSERT(first <= ctl->n_words);
@@ -80,8 +95,7 @@ int hpsctl_keys_read(const struct hpsctl *ctl, int first, bool bags, struct hpsc
     }
     for (size_t i = 0; i < n_words; i++) {
         const char *word = ctl->words[(size_t)first + i];
-        if (bags ? !read_bag(ctl, word, &keys)
-                 : !hpsctl_key_arg(ctl, word, &keys.keys[keys.n_keys++])) {
+        if (bags ? !read_bag(ctl, word, &keys) : !read_key(ctl, word, &keys)) {
             hpsctl_keys_free(&keys);
             return TOOL_USAGE;
         }

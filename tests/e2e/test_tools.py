@@ -109,8 +109,12 @@ def test_lookup_when_bags_or_stored_rows_are_asked_then_they_are_shown(daemon, w
     assert lines[0].split() == ["BAG", "KEYS", "STATUS", "ROW"]
     assert lines[2].split()[:4] == ["1", "2", "1", "unknown"] and "1 unknown" in lines[-1], lines
     assert "stored as fp16" in one.ctl("lookup", "m", "feature_0", 1, "--output-type", "raw")
-    assert "weight" in one.ctl("lookup", "m", "feature_0", "1:x", "--pooling", "sum", code=2)
-    assert "1,2" in one.ctl("lookup", "m", "feature_0", "1,2", code=2)
+    for weight in ("x", "nan", "1e300", ""):
+        assert f'weight "{weight}" of key 1' in one.ctl("lookup", "m", "feature_0", f"1:{weight}", "--pooling", "sum",
+                                                        code=2)
+    for word in ("1,2", "1:0.5"):
+        said = one.ctl("lookup", "m", "feature_0", word, code=2)
+        assert word in said and "--pooling" in said, said
 
 
 def test_bench_when_some_calls_fail_then_1_and_how_many(daemon, work):
