@@ -184,13 +184,23 @@ static void adapt(struct hps_hot *hot, unsigned shift, uint32_t n)
     }
 }
 
+/* All lines of it: it is longer than one, and begins anywhere in one. */
+static void fetch(const struct bucket *bucket)
+{
+    const char *at = (const char *)bucket;
+
+    __builtin_prefetch(at, 1);
+    __builtin_prefetch(at + sizeof(*bucket) / 2, 1);
+    __builtin_prefetch(at + sizeof(*bucket) - 1, 1);
+}
+
 static void count_group(struct hps_hot *hot, const hps_key *keys, uint32_t n, unsigned shift)
 {
     if (n == 0 || !hps_lock_try(&hot->lock)) {
         return; /* one of many samples is lost */
     }
     for (uint32_t i = 0; i < n; i++) {
-        __builtin_prefetch(bucket_of(hot, keys[i]), 1);
+        fetch(bucket_of(hot, keys[i]));
     }
     for (uint32_t i = 0; i < n; i++) {
         count(hot, keys[i], 1u << shift);

@@ -16,10 +16,13 @@
 #include "server/observe/slowlog.h"
 
 struct hps_lookup_limits {
-    uint32_t tables_max;       /* queries of one request */
-    uint32_t keys_max;         /* of one request */
-    uint64_t queue_us_max;     /* wait for room of other replies */
-    uint64_t inline_bytes_max; /* rows of a look-up that may run on a loop thread */
+    uint32_t tables_max;   /* queries of one request */
+    uint32_t keys_max;     /* of one request */
+    uint64_t queue_us_max; /* wait for room of other replies */
+    /* Rows of a look-up that may run on a loop thread: as many as it sends to a connection in one
+     * turn, which takes it about as long. Handed over they cost half as much again: they are
+     * written on one core and read on another. */
+    uint64_t inline_bytes_max;
     uint32_t inline_keys_max;
     uint32_t inline_message_bytes; /* of a request, inflated, that is decoded there */
     uint32_t arenas_idle_max;      /* kept for reuse */
@@ -30,7 +33,7 @@ struct hps_lookup_limits {
     ((struct hps_lookup_limits){.tables_max = 1024,                 \
                                 .keys_max = 2 * 1024 * 1024,        \
                                 .queue_us_max = 250 * 1000,         \
-                                .inline_bytes_max = 256 * 1024,     \
+                                .inline_bytes_max = 1024 * 1024,    \
                                 .inline_keys_max = 8192,            \
                                 .inline_message_bytes = 128 * 1024, \
                                 .arenas_idle_max = 256})
