@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -618,6 +619,12 @@ bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid)
     }
     *out_uid = conn->cred.uid;
     return true;
+}
+
+bool hps_conn_is_gone(const struct hps_conn *conn)
+{
+    struct pollfd state = {.fd = conn->fd};
+    return poll(&state, 1, 0) > 0 && (state.revents & (POLLERR | POLLHUP)) != 0;
 }
 
 bool hps_conn_heard(const struct hps_conn *conn)

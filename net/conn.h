@@ -90,6 +90,9 @@ hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups,
 /* The group of the Unix socket's file that the connection came by; false: there is none. */
 bool hps_conn_socket_group(const struct hps_conn *conn, gid_t *out_group);
 uint64_t hps_conn_client(const struct hps_conn *conn); /* of an accepted one: hps_sock_client */
+/* It is known that nobody takes what is written any more: the peer has closed its socket, of which
+ * TCP tells when something was written. */
+bool hps_conn_is_gone(const struct hps_conn *conn);
 /* Anything came from the peer, be it a part of a TLS handshake. */
 bool hps_conn_heard(const struct hps_conn *conn);
 

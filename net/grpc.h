@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gRPC over HTTP/2: what a service sees of a call, and what a client makes of one. Everything here
- * belongs to the loop thread of the connection, unless it says "any thread".
+ * gRPC over HTTP/2: what a service sees of a call, and what a client makes of one. A server may
+ * have routes of HTTP/1.1, too: their requests are calls like any other, by the same limits and the
+ * same guard. Everything here belongs to the loop thread of the connection, unless it says "any
+ * thread".
  */
 #ifndef HPS_NET_GRPC_H
 #define HPS_NET_GRPC_H
@@ -33,6 +35,8 @@ struct hps_grpc_packed {
     size_t size;
     size_t size_max; /* of the message when inflated */
     bool compressed;
+    bool is_http; /* the body of an HTTP/1.1 request */
+    bool is_zlib; /* compressed: as "deflate" of HTTP/1.1 has it, else as gzip has */
 };
 
 /* A method. Callbacks run on the loop thread of the call's connection. */
@@ -67,6 +71,18 @@ struct hps_grpc_service {
     unsigned n_methods;
     void *ctx; /* given by hps_grpc_call_ctx */
 };
+
+/* What HTTP/1.1 may ask for. A request is a call of its method, which is unary; its body, of any
+ * size down to none, is the message. HEAD is answered as GET is, without the body. */
+struct hps_http_route {
+    const char *verb; /* "GET", "POST" */
+    /* "/v2/models/{}/infer"; "{}" is any one segment, percent-decoded: not empty, not "." or "..",
+     * and without '/' and NUL. Of several that fit, that with the longer literal beginning. */
+    const char *pattern;
+    struct hps_grpc_method method; /* path: the pattern, for metrics and the audit log */
+};
+
+enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* that a pattern may have */
 
 struct hps_grpc_limits {
     size_t request_bytes_max;
@@ -140,6 +156,12 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
 hps_status hps_grpc_server_add(struct hps_grpc_server *server,
                                const struct hps_grpc_service *service, uint32_t listener_mask)
     HPS_MUST_CHECK;
+/* The same for HTTP/1.1 (borrowed; ctx: given by hps_grpc_call_ctx): connections that speak it see
+ * routes and nothing else, and those that speak gRPC see none. A path that nobody has is answered
+ * 404, another verb 405 with Allow. */
+hps_status hps_grpc_server_add_http(struct hps_grpc_server *server,
+                                    const struct hps_http_route *routes, unsigned n_routes,
+                                    void *ctx, uint32_t listener_mask) HPS_MUST_CHECK;
 /* Have `guard` (copied) decide who may call what; without one everybody may call everything. Before
  * the first connection. */
 void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_grpc_guard *guard);
@@ -155,6 +177,9 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
  * two seconds at most. */
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
                          uint32_t listener_mask);
+/* The same for a connection that speaks HTTP/1.1. */
+void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
+                              uint32_t listener_mask);
 /* From now on these limits hold. Open connections keep their age and number of streams. Loop
  * thread.
  */
@@ -183,6 +208,20 @@ uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* hps_conn_cli
 const void *hps_grpc_call_grant(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0 = none */
+/* What the message says of its deadline: it is no later than that. Before the call is finished;
+ * afterwards nothing happens.
+ *
+ * unit    at_us by hps_clock_us; one that has passed ends the call in the next turn of the loop
+ */
+void hps_grpc_call_deadline_limit(struct hps_grpc_call *call, uint64_t at_us);
+/* It came by HTTP/1.1, and its method is that of a route. Any thread. */
+bool hps_grpc_call_is_http(const struct hps_grpc_call *call);
+/* HTTP/1.1: what stands for the i-th "{}" of the pattern. Any thread.
+ *
+ * unit    *out_size bytes, beside the NUL that follows them; out_size may be NULL
+ * owner   borrowed for as long as the call
+ */
+const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, size_t *out_size);
 /* Value of a request header (lower-case name), NULL if absent; -bin values are decoded (size
  * given). */
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
@@ -201,7 +240,7 @@ void hps_grpc_call_drop_message(struct hps_grpc_call *call);
  * thread  any
  * owner   plain is the caller's, to be freed in any case; initialised here
  * error   EXHAUSTED: more than one of these limits, or inflated beyond reason (net/gzip.h);
- *         INTERNAL: not gzip, or damaged; NO_MEMORY
+ *         INTERNAL, of HTTP/1.1 INVALID: not what it says, or damaged; NO_MEMORY
  */
 hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max,
                            struct hps_buf *plain, const uint8_t **out_data, size_t *out_size,
@@ -238,21 +277,29 @@ void hps_grpc_readers_watch(struct hps_grpc_call *call);
 void hps_grpc_readers_cut(struct hps_grpc_call *call);
 
 /* Queue one message made of slices (their references are taken, in any case). After the call was
- * closed this only releases them. */
+ * closed this only releases them. HTTP/1.1: the whole body, once; hps_grpc_call_finish follows. */
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
                         unsigned n_slices);
-/* Queue one small message, copied. */
+/* Queue one small message, copied. HTTP/1.1: likewise. */
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
 /* Bytes queued and not yet in the kernel, for producers that stream. */
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call);
-/* Metadata for the trailers (before finish); -bin values are encoded. */
+/* Metadata for the trailers (before finish); -bin values are encoded. HTTP/1.1 has them among the
+ * headers, if they come before the body; of grpc-retry-pushback-ms it makes Retry-After, too. */
 hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
                                      const void *value, size_t size) HPS_MUST_CHECK;
-/* Metadata for the initial headers (before the first send). */
+/* Metadata for the initial headers (before the first send). HTTP/1.1: "content-type" among them
+ * takes the place of application/json. */
 hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name, const void *value,
                                     size_t size) HPS_MUST_CHECK;
+/* HTTP/1.1: the answer has this status (200 to 599) instead of the one that its code has, and if
+ * nothing is sent no body. Before the first send; nothing for other calls. */
+void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_status);
 /* End the call with a gRPC code and a message (NULL: none). Exactly once; later ones are ignored.
- */
+ * HTTP/1.1: without a body sent, code 0 is an empty one, and any other {"error": message} with the
+ * status that it has there: 400 (INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE, UNKNOWN,
+ * ALREADY_EXISTS, CANCELLED), 401, 403, 404, 409 (ABORTED), 429 (RESOURCE_EXHAUSTED), 500, 501,
+ * 503, 504. */
 void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 /* hps_grpc_call_finish with the code and text of an error. */
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err);

@@ -28,8 +28,7 @@ static void set_grace(struct hps_grpc_call *call)
 static void on_deadline(void *ctx)
 {
     struct hps_grpc_call *call = ctx;
-    bool under_way =
-        call->reply.phase == GRPC_REPLY_OPEN && hps_http2_stream_queued(call->stream) > 0;
+    bool under_way = call->reply.phase == GRPC_REPLY_OPEN && call->stream->queued > 0;
 
     if (call->deadline.phase == GRPC_DEADLINE_GRACE) {
         grpc_call_reset(call, HPS_HTTP2_CANCEL);
@@ -49,7 +48,7 @@ static void on_deadline(void *ctx)
     HPS_DEBUG_SANE(grpc_call_sane(call));
 }
 
-struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream)
+struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stream *stream)
 {
     struct hps_grpc_call *call = hps_calloc(1, sizeof *call);
 
@@ -61,6 +60,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_str
     atomic_init(&call->cancelled, false);
     call->conn = conn;
     call->stream = stream;
+    call->is_http = conn->is_http;
     call->grpc_loop = conn->grpc_loop;
     call->loop = conn->grpc_loop->loop;
     call->start_us = hps_clock_us();
@@ -171,6 +171,11 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
 
 void grpc_call_stalled(struct hps_grpc_call *call)
 {
+    if (call->is_http && call->reply.phase == GRPC_REPLY_NONE) { /* a whole answer can be sent */
+        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
+        grpc_http_refuse(call, 408, HPS_CANCELLED, "the request did not come in time");
+        return;
+    }
     if (!grpc_call_is_finished(call)) {
         call->reply.code = hps_status_grpc_code(HPS_CANCELLED);
     }
@@ -183,7 +188,7 @@ void grpc_call_stalled(struct hps_grpc_call *call)
 
 void *hps_grpc_call_ctx(const struct hps_grpc_call *call)
 {
-    return call->entry != NULL ? call->entry->service->ctx : NULL;
+    return call->entry != NULL ? call->entry->ctx : NULL;
 }
 
 struct hps_loop *hps_grpc_call_loop(const struct hps_grpc_call *call)
@@ -228,6 +233,31 @@ uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call)
 {
     return call->deadline.at_us;
+}
+
+void hps_grpc_call_deadline_limit(struct hps_grpc_call *call, uint64_t at_us)
+{
+    bool may_be_set = call->deadline.phase == GRPC_DEADLINE_NONE ||
+                      (call->deadline.phase == GRPC_DEADLINE_ARMED && at_us < call->deadline.at_us);
+
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    if (may_be_set && !grpc_call_is_finished(call)) {
+        call->deadline.at_us = at_us;
+        grpc_call_deadline_set(call, GRPC_DEADLINE_ARMED, at_us);
+    }
+}
+
+bool hps_grpc_call_is_http(const struct hps_grpc_call *call)
+{
+    return call->is_http;
+}
+
+const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, size_t *out_size)
+{
+    const char name[] = {':', (char)('0' + i), '\0'};
+
+    HPS_ASSERT(i < HPS_HTTP_SEGMENTS_MAX);
+    return grpc_fields_get(&call->headers.fields, name, out_size);
 }
 
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,

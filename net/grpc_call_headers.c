@@ -17,7 +17,7 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
     }
     call->headers.content_ok = size == n || value[n] == '+' || value[n] == ';';
     call->headers.codec_ok = size == n || value[n] == ';' ||
-                             HPS_HTTP2_IS(value + n, size - n, "+proto") ||
+                             HPS_HTTP_IS(value + n, size - n, "+proto") ||
                              (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
 }
 
@@ -59,35 +59,39 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
     if (call->request.phase != GRPC_REQUEST_HEADERS) {
         return; /* request trailers say nothing in gRPC; nor does the rest of a call that is over */
     }
-    if (HPS_HTTP2_IS(name, name_size, ":path")) {
+    if (call->is_http) {
+        grpc_http_header(call, name, name_size, value, value_size);
+        return;
+    }
+    if (HPS_HTTP_IS(name, name_size, ":path")) {
         call->entry =
             grpc_server_find(call->grpc_loop->server, value, value_size, call->conn->listener_mask);
         if (call->entry == NULL) {
             keep_header(call, name, name_size, value, value_size);
         }
-    } else if (HPS_HTTP2_IS(name, name_size, ":method")) {
-        call->headers.post = HPS_HTTP2_IS(value, value_size, "POST");
-    } else if (HPS_HTTP2_IS(name, name_size, "content-type")) {
+    } else if (HPS_HTTP_IS(name, name_size, ":method")) {
+        call->headers.post = HPS_HTTP_IS(value, value_size, "POST");
+    } else if (HPS_HTTP_IS(name, name_size, "content-type")) {
         read_content_type(call, value, value_size);
-    } else if (HPS_HTTP2_IS(name, name_size, "grpc-timeout")) {
+    } else if (HPS_HTTP_IS(name, name_size, "grpc-timeout")) {
         uint64_t us;
         if (hps_grpc_timeout_parse(value, value_size, &us)) {
             call->deadline.at_us = call->start_us + us;
         } else {
             call->headers.bad_timeout = true;
         }
-    } else if (HPS_HTTP2_IS(name, name_size, "grpc-encoding")) {
-        call->headers.encoding = HPS_HTTP2_IS(value, value_size, "identity") ? GRPC_IDENTITY
-                                 : HPS_HTTP2_IS(value, value_size, "gzip")   ? GRPC_GZIP
-                                                                           : GRPC_UNKNOWN_ENCODING;
+    } else if (HPS_HTTP_IS(name, name_size, "grpc-encoding")) {
+        call->headers.encoding = HPS_HTTP_IS(value, value_size, "identity") ? GRPC_IDENTITY
+                                 : HPS_HTTP_IS(value, value_size, "gzip")   ? GRPC_GZIP
+                                                                            : GRPC_UNKNOWN_ENCODING;
         keep_header(call, name, name_size, value, value_size);
-    } else if (name[0] != ':' && !HPS_HTTP2_IS(name, name_size, "te") &&
-               !HPS_HTTP2_IS(name, name_size, "grpc-accept-encoding")) {
+    } else if (name[0] != ':' && !HPS_HTTP_IS(name, name_size, "te") &&
+               !HPS_HTTP_IS(name, name_size, "grpc-accept-encoding")) {
         keep_header(call, name, name_size, value, value_size);
     }
 }
 
-static hps_status enter(struct hps_grpc_call *call, struct hps_error *err)
+hps_status grpc_call_enter(struct hps_grpc_call *call, struct hps_error *err)
 {
     hps_status status = grpc_guard_enter(call, err);
 
@@ -105,13 +109,15 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
 
     call->conn->had_request = true;
     hps_seat_busy(call->conn->seat);
-    if (!call->headers.post) {
+    if (call->is_http) {
+        grpc_http_headers_done(call);
+    } else if (!call->headers.post) {
         grpc_call_answer_http(call, "405", HPS_UNIMPLEMENTED);
     } else if (!call->headers.content_ok) {
         grpc_call_answer_http(call, "415", HPS_INVALID);
     } else if (call->headers.bad_fields) {
         grpc_call_refuse(call, HPS_INTERNAL, "request metadata cannot be decoded or is too large");
-    } else if ((entered = enter(call, &err)) != HPS_OK) {
+    } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (call->entry == NULL) {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED, "unknown method %.200s",

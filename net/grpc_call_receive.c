@@ -34,7 +34,9 @@ static struct hps_grpc_packed pack(const struct hps_grpc_call *call, const uint8
     return (struct hps_grpc_packed){.data = data != NULL ? data : (const uint8_t *)"",
                                     .size = size,
                                     .size_max = call->request.decoder.size_max,
-                                    .compressed = compressed};
+                                    .compressed = compressed,
+                                    .is_http = call->is_http,
+                                    .is_zlib = call->headers.encoding == GRPC_ZLIB};
 }
 
 /* The plain bytes of a message that came compressed, in call->request.plain. False: refused. */
@@ -46,7 +48,9 @@ static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *si
     hps_buf_fini(&call->request.plain);
     hps_status status =
         hps_grpc_unpack(&packed, packed.size_max, &call->request.plain, data, size, &err);
-    if (status != HPS_OK) {
+    if (status == HPS_EXHAUSTED && call->is_http) {
+        grpc_http_refuse(call, 413, status, "%s", err.text);
+    } else if (status != HPS_OK) {
         hps_grpc_call_fail(call, &err);
     }
     return status == HPS_OK;
@@ -146,8 +150,7 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
 static bool must_wait(const struct hps_grpc_call *call)
 {
     return call->entry->method->client_streaming && !grpc_call_is_finished(call) &&
-           (hps_http2_stream_queued(call->stream) > STREAMED_QUEUED_BYTES ||
-            grpc_turn_is_over(call->conn));
+           (call->stream->queued > STREAMED_QUEUED_BYTES || grpc_turn_is_over(call->conn));
 }
 
 /* Returns how much was taken; the rest must wait. */
@@ -180,8 +183,7 @@ static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
     return grpc_call_is_finished(call) ? size : taken;
 }
 
-/* What it takes to put the request together, and whether that is too much. */
-static void check_request_bytes(struct hps_grpc_call *call)
+void grpc_call_check_bytes(struct hps_grpc_call *call)
 {
     const struct hps_grpc_limits *limits = &call->grpc_loop->limits;
     size_t all_max = limits->request_bytes_all_max;
@@ -213,15 +215,15 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
         grpc_turn_resume(call->conn);
     }
     if (!gone && !grpc_call_is_finished(call)) {
-        check_request_bytes(call);
+        grpc_call_check_bytes(call);
     }
     if (!gone && grpc_call_is_finished(call)) {
-        hps_http2_consume(call->stream, size);
+        hps_http_consume(call->stream, size);
     } else if (!gone && grpc_conn_is_full(call->conn)) {
         call->request.unconsumed += taken;
         call->conn->withheld = true;
     } else if (!gone) {
-        hps_http2_consume(call->stream, taken);
+        hps_http_consume(call->stream, taken);
     }
     hps_grpc_call_unref(call);
     return !gone;
@@ -230,8 +232,10 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     call->progress.at_us = hps_loop_now_us(call->loop);
-    if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
-        hps_http2_consume(call->stream, size); /* HEADERS: their block failed, a reset is queued */
+    if (call->is_http) {
+        grpc_http_data(call, data, size);
+    } else if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
+        hps_http_consume(call->stream, size); /* HEADERS: their block failed, a reset is queued */
     } else if (call->request.stash.size == 0) {
         if (take_in(call, data, size) && call->request.phase != GRPC_REQUEST_WHOLE) {
             /* WHOLE: as soon as it is dispatched, nearly always at once. */
@@ -240,7 +244,7 @@ void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
     } else if (hps_buf_append(&call->request.stash, data, size) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
     } else {
-        check_request_bytes(call);
+        grpc_call_check_bytes(call);
         HPS_DEBUG_SANE(grpc_call_sane(call));
     }
 }
@@ -270,8 +274,7 @@ void grpc_call_resume(struct hps_grpc_call *call)
     }
 }
 
-/* A unary request is whole. */
-static void dispatch_or_hold(struct hps_grpc_call *call)
+void grpc_call_dispatch_or_hold(struct hps_grpc_call *call)
 {
     bool full = grpc_conn_is_full(call->conn);
 
@@ -292,6 +295,10 @@ void grpc_call_end(struct hps_grpc_call *call)
     if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
         return;
     }
+    if (call->is_http) {
+        grpc_http_end(call);
+        return;
+    }
     HPS_ASSERT(method != NULL); /* else it was refused by its headers */
     if (call->request.stash.size > 0) {
         grpc_call_request_set(call, GRPC_REQUEST_STASHED);
@@ -307,7 +314,7 @@ void grpc_call_end(struct hps_grpc_call *call)
             hps_grpc_call_unref(call);
         }
     } else if (call->request.phase == GRPC_REQUEST_WHOLE) {
-        dispatch_or_hold(call);
+        grpc_call_dispatch_or_hold(call);
     } else {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED, "%s takes one message, the client sent none",
                          method->path);

@@ -16,29 +16,29 @@
 /* ---- the status ------------------------------------------------------------------------------ */
 
 /* grpc-status, grpc-message and the service's trailers. */
-static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct hps_http2_field *out)
+static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct hps_http_field *out)
 {
     unsigned n = 0;
     int code_size = snprintf(code, 4, "%d", call->reply.code);
 
-    out[n++] = HPS_HTTP2_FIELD("grpc-status", code, (size_t)code_size);
+    out[n++] = HPS_HTTP_FIELD("grpc-status", code, (size_t)code_size);
     if (call->reply.status_text.size > 0) {
-        out[n++] = HPS_HTTP2_FIELD("grpc-message", (const char *)call->reply.status_text.data,
-                                   call->reply.status_text.size);
+        out[n++] = HPS_HTTP_FIELD("grpc-message", (const char *)call->reply.status_text.data,
+                                  call->reply.status_text.size);
     }
     return n + grpc_fields_list(&call->reply.trailers, out + n, GRPC_FIELDS_MAX);
 }
 
-static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field *out)
+static unsigned list_headers(struct hps_grpc_call *call, struct hps_http_field *out)
 {
     unsigned n = 0;
 
-    out[n++] = HPS_HTTP2_FIELD_LITERAL(":status", "200");
-    out[n++] = HPS_HTTP2_FIELD_LITERAL("content-type", "application/grpc");
+    out[n++] = HPS_HTTP_FIELD_LITERAL(":status", "200");
+    out[n++] = HPS_HTTP_FIELD_LITERAL("content-type", "application/grpc");
     if (call->reply.offer_encodings && call->grpc_loop->limits.compression) {
-        out[n++] = HPS_HTTP2_FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
+        out[n++] = HPS_HTTP_FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
     } else if (call->reply.offer_encodings) {
-        out[n++] = HPS_HTTP2_FIELD_LITERAL("grpc-accept-encoding", "identity");
+        out[n++] = HPS_HTTP_FIELD_LITERAL("grpc-accept-encoding", "identity");
     }
     return n + grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
 }
@@ -55,13 +55,13 @@ void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
 {
     if (call->reply.phase < GRPC_REPLY_RESET) {
         grpc_call_reply_set(call, GRPC_REPLY_RESET);
-        hps_http2_reset(call->stream, error);
+        hps_http_reset(call->stream, error);
     }
 }
 
 void grpc_call_trailers(struct hps_grpc_call *call)
 {
-    struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
+    struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
     char code[4];
 
     if (call->reply.phase != GRPC_REPLY_FINISHED) {
@@ -69,17 +69,17 @@ void grpc_call_trailers(struct hps_grpc_call *call)
     }
     unsigned n = list_trailers(call, code, fields);
     grpc_call_reply_set(call, GRPC_REPLY_STATUS);
-    if (hps_http2_trailers(call->stream, fields, n) != HPS_OK) {
+    if (hps_http_trailers(call->stream, fields, n) != HPS_OK) {
         grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
     }
 }
 
 /* The status is all of the answer. */
-static void send_status_alone(struct hps_grpc_call *call, const struct hps_http2_field *fields,
+static void send_status_alone(struct hps_grpc_call *call, const struct hps_http_field *fields,
                               unsigned n_fields)
 {
     grpc_call_reply_set(call, GRPC_REPLY_STATUS);
-    if (hps_http2_respond(call->stream, fields, n_fields, true) != HPS_OK) {
+    if (hps_http_respond(call->stream, fields, n_fields, true) != HPS_OK) {
         grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
     }
 }
@@ -91,15 +91,20 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
     if (grpc_call_is_finished(call)) {
         return;
     }
+    if (call->is_http) {
+        grpc_http_finish(call, grpc_code, message);
+        end_turn(call);
+        return;
+    }
     call->reply.code = grpc_code;
     if (message != NULL && hps_grpc_message_encode(&call->reply.status_text, message) != HPS_OK) {
         hps_buf_clear(&call->reply.status_text); /* the code matters more than the text */
     }
     if (call->reply.phase == GRPC_REPLY_OPEN) {
         grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
-        hps_http2_finish(call->stream);
+        hps_http_finish(call->stream);
     } else {
-        struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
+        struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
         char code[4];
         unsigned n = list_headers(call, fields);
         n += list_trailers(call, code, fields + n);
@@ -127,8 +132,7 @@ void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char 
 
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status)
 {
-    struct hps_http2_field fields[] = {
-        HPS_HTTP2_FIELD(":status", http_status, strlen(http_status))};
+    struct hps_http_field fields[] = {HPS_HTTP_FIELD(":status", http_status, strlen(http_status))};
 
     HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE);
     call->reply.code = hps_status_grpc_code(status);
@@ -140,7 +144,7 @@ void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, 
 /* Before the first message: the headers. False: the call is over. */
 static bool open_answer(struct hps_grpc_call *call)
 {
-    struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
+    struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     if (grpc_call_is_finished(call)) {
@@ -151,7 +155,7 @@ static bool open_answer(struct hps_grpc_call *call)
         grpc_call_reply_set(call, GRPC_REPLY_OPEN);
         call->progress.at_us = hps_clock_us();
         grpc_turn_see(call->conn, call->progress.at_us);
-        if (hps_http2_respond(call->stream, fields, n, false) != HPS_OK) {
+        if (hps_http_respond(call->stream, fields, n, false) != HPS_OK) {
             grpc_call_stalled(call);
             return false;
         }
@@ -159,7 +163,7 @@ static bool open_answer(struct hps_grpc_call *call)
     return true;
 }
 
-static void answer_failed(struct hps_grpc_call *call)
+void grpc_call_answer_failed(struct hps_grpc_call *call)
 {
     call->reply.code = hps_status_grpc_code(HPS_NO_MEMORY);
     grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
@@ -171,6 +175,11 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
     size_t size = 0;
 
+    if (call->is_http) {
+        grpc_http_send(call, slices, n_slices);
+        end_turn(call);
+        return;
+    }
     if (!open_answer(call)) {
         for (unsigned i = 0; i < n_slices; i++) {
             hps_block_unref(slices[i].block);
@@ -181,11 +190,11 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
         size += slices[i].size;
     }
     hps_grpc_prefix_write(prefix, size);
-    if (hps_http2_stream_queued(call->stream) == 0) {
+    if (call->stream->queued == 0) {
         call->progress.at_us = hps_loop_now_us(call->loop);
     }
-    if (hps_http2_send(call->stream, prefix, sizeof prefix, slices, n_slices) != HPS_OK) {
-        answer_failed(call);
+    if (hps_http_send(call->stream, prefix, sizeof prefix, slices, n_slices) != HPS_OK) {
+        grpc_call_answer_failed(call);
     }
     end_turn(call);
 }
@@ -194,34 +203,38 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
 {
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
 
+    if (call->is_http) {
+        grpc_http_send_copy(call, data, size);
+        end_turn(call);
+        return;
+    }
     if (!open_answer(call)) {
         return;
     }
     hps_grpc_prefix_write(prefix, size);
-    if (hps_http2_stream_queued(call->stream) == 0) {
+    if (call->stream->queued == 0) {
         call->progress.at_us = hps_loop_now_us(call->loop);
     }
-    if (hps_http2_send_copy(call->stream, prefix, sizeof prefix, data, size) != HPS_OK) {
-        answer_failed(call);
+    if (hps_http_send_copy(call->stream, prefix, sizeof prefix, data, size) != HPS_OK) {
+        grpc_call_answer_failed(call);
     }
     end_turn(call);
 }
 
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
 {
-    return call->stream != NULL ? hps_http2_stream_queued(call->stream) : 0;
+    return call->stream != NULL ? call->stream->queued : 0;
 }
 
 void grpc_call_sent(struct hps_grpc_call *call)
 {
-    if (hps_http2_stream_queued(call->stream) == 0) {
+    if (call->stream->queued == 0) {
         grpc_pace_rest(&call->pace);
     }
     hps_grpc_call_ref(call);
     grpc_call_resume(call);
     if (!grpc_call_is_finished(call) && call->delivered &&
-        call->entry->method->on_drained != NULL &&
-        hps_http2_stream_queued(call->stream) <= GRPC_DRAINED_BYTES) {
+        call->entry->method->on_drained != NULL && call->stream->queued <= GRPC_DRAINED_BYTES) {
         call->entry->method->on_drained(call);
     }
     HPS_DEBUG_SANE(grpc_call_sane(call));

@@ -212,7 +212,7 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call)
     phase_set(call, GRPC_CHARGE_OVER);
     call->charge.conn = NULL;
     conn->charges.bytes -= call->charge.bytes;
-    if (conn->h2 != NULL) {
+    if (conn->http != NULL) {
         release_later(conn);
     }
     grpc_conn_unref(conn);

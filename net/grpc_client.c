@@ -81,15 +81,15 @@ void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *
     if (call->phase == CLIENT_SENT) {
         grpc_client_phase_set(call, CLIENT_ANSWERED);
     }
-    if (HPS_HTTP2_IS(name, name_size, ":status")) {
+    if (HPS_HTTP_IS(name, name_size, ":status")) {
         call->http_status = (unsigned)strtoul(value, NULL, 10);
-    } else if (HPS_HTTP2_IS(name, name_size, "content-type")) {
+    } else if (HPS_HTTP_IS(name, name_size, "content-type")) {
         call->grpc_type =
             value_size >= sizeof type - 1 && memcmp(value, type, sizeof type - 1) == 0;
-    } else if (HPS_HTTP2_IS(name, name_size, "grpc-status")) {
+    } else if (HPS_HTTP_IS(name, name_size, "grpc-status")) {
         unsigned long code = strtoul(value, NULL, 10);
         call->code = value_size > 0 && code <= 16 ? (int)code : 2;
-    } else if (HPS_HTTP2_IS(name, name_size, "grpc-message")) {
+    } else if (HPS_HTTP_IS(name, name_size, "grpc-message")) {
         hps_buf_clear(&call->text);
         if (hps_grpc_message_decode(&call->text, value, value_size) != HPS_OK) {
             hps_buf_clear(&call->text); /* too long or no memory: the code still comes */
@@ -216,31 +216,31 @@ static hps_status start_stream(struct hps_grpc_client_call *call, const char *pa
                                const void *request, size_t request_size)
 {
     struct hps_grpc_channel *channel = call->channel;
-    struct hps_http2_field fields[10];
+    struct hps_http_field fields[10];
     char timeout[HPS_GRPC_TIMEOUT_CHARS];
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
     unsigned n = 0;
 
-    fields[n++] = HPS_HTTP2_FIELD_LITERAL(":method", "POST");
+    fields[n++] = HPS_HTTP_FIELD_LITERAL(":method", "POST");
     if (channel->tls != NULL) {
-        fields[n++] = HPS_HTTP2_FIELD_LITERAL(":scheme", "https");
+        fields[n++] = HPS_HTTP_FIELD_LITERAL(":scheme", "https");
     } else {
-        fields[n++] = HPS_HTTP2_FIELD_LITERAL(":scheme", "http");
+        fields[n++] = HPS_HTTP_FIELD_LITERAL(":scheme", "http");
     }
-    fields[n++] = HPS_HTTP2_FIELD(":path", path, strlen(path));
-    fields[n++] = HPS_HTTP2_FIELD(":authority", channel->authority, strlen(channel->authority));
-    fields[n++] = HPS_HTTP2_FIELD_LITERAL("te", "trailers");
-    fields[n++] = HPS_HTTP2_FIELD_LITERAL("content-type", "application/grpc");
-    fields[n++] = HPS_HTTP2_FIELD_LITERAL("user-agent", "hps-c");
+    fields[n++] = HPS_HTTP_FIELD(":path", path, strlen(path));
+    fields[n++] = HPS_HTTP_FIELD(":authority", channel->authority, strlen(channel->authority));
+    fields[n++] = HPS_HTTP_FIELD_LITERAL("te", "trailers");
+    fields[n++] = HPS_HTTP_FIELD_LITERAL("content-type", "application/grpc");
+    fields[n++] = HPS_HTTP_FIELD_LITERAL("user-agent", "hps-c");
     if (call->deadline_us != 0) {
         uint64_t now_us = hps_clock_us();
         hps_grpc_timeout_format(call->deadline_us > now_us ? call->deadline_us - now_us : 0,
                                 timeout);
-        fields[n++] = HPS_HTTP2_FIELD("grpc-timeout", timeout, strlen(timeout));
+        fields[n++] = HPS_HTTP_FIELD("grpc-timeout", timeout, strlen(timeout));
     }
     if (channel->authorization != NULL) {
-        fields[n++] = HPS_HTTP2_FIELD("authorization", channel->authorization,
-                                      strlen(channel->authorization));
+        fields[n++] =
+            HPS_HTTP_FIELD("authorization", channel->authorization, strlen(channel->authorization));
     }
     struct hps_http2_stream *stream;
     hps_status status = hps_http2_request(channel->current->h2, fields, n, call, &stream);

@@ -51,7 +51,7 @@ hps_status grpc_fields_add(struct grpc_fields *fields, const char *name, size_t 
 }
 
 /* The field at `at`; moves `at` behind it. False at the end. */
-static bool fields_next(const struct grpc_fields *fields, size_t *at, struct hps_http2_field *out)
+static bool fields_next(const struct grpc_fields *fields, size_t *at, struct hps_http_field *out)
 {
     struct field_head head;
 
@@ -71,7 +71,7 @@ static bool fields_next(const struct grpc_fields *fields, size_t *at, struct hps
 
 const char *grpc_fields_get(const struct grpc_fields *fields, const char *name, size_t *out_size)
 {
-    struct hps_http2_field field;
+    struct hps_http_field field;
     size_t name_size = strlen(name);
     size_t at = 0;
 
@@ -86,7 +86,7 @@ const char *grpc_fields_get(const struct grpc_fields *fields, const char *name, 
     return NULL;
 }
 
-unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http2_field *out,
+unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http_field *out,
                           unsigned n_max)
 {
     unsigned n = 0;

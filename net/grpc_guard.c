@@ -13,7 +13,7 @@ static void *visitor_of(struct grpc_conn *conn)
 
     if (conn->visitor == NULL) {
         conn->visitor =
-            guard->visitor_new(guard->ctx, hps_http2_conn(conn->h2), conn->listener_mask);
+            guard->visitor_new(guard->ctx, hps_http_conn(conn->http), conn->listener_mask);
     }
     return conn->visitor;
 }
@@ -44,7 +44,7 @@ hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err)
  * status. */
 static void end_call(struct hps_grpc_call *call, hps_status status, const struct hps_error *err)
 {
-    if (!grpc_call_is_finished(call) && hps_http2_stream_queued(call->stream) == 0) {
+    if (!grpc_call_is_finished(call) && call->stream->queued == 0) {
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
         grpc_call_refuse(call, status, "%s", err->text);
         HPS_DEBUG_SANE(grpc_call_sane(call));
@@ -65,7 +65,7 @@ hps_status grpc_guard_again(struct grpc_conn *conn, unsigned *out_n_ended, struc
     if (visitor == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the connection");
     }
-    hps_status status = guard->visitor_again(visitor, hps_http2_conn(conn->h2), err);
+    hps_status status = guard->visitor_again(visitor, hps_http_conn(conn->http), err);
     if (status != HPS_OK) {
         return status;
     }

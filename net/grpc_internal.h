@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the gRPC server share:
+ * What the files of the server of calls share:
  *
  *     grpc_server.c        methods, and the connections of a loop
  *     grpc_seat.c          their seats: who gives way, who never began, whom nobody knows
@@ -14,6 +14,10 @@
  *     grpc_charge.c        what answers take in memory, charged to their connection
  *     grpc_pace.c          how fast clients take them
  *     grpc_fields.c        metadata
+ *     grpc_route.c         the routes of HTTP/1.1
+ *     grpc_http.c          calls that came by HTTP/1.1: how they are judged, received and answered
+ *
+ * What they need of a connection is in http.h, of either version.
  *
  * Loop thread, but for the atomics.
  */
@@ -54,16 +58,22 @@ hps_status grpc_fields_add(struct grpc_fields *fields, const char *name, size_t 
 /* The first of that name, NULL if none; NUL-terminated. */
 const char *grpc_fields_get(const struct grpc_fields *fields, const char *name, size_t *out_size);
 /* Fill `out` with up to n_max; returns how many. */
-unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http2_field *out,
+unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http_field *out,
                           unsigned n_max);
 
 /* ---- servers, connections, calls ------------------------------------------------------------- */
 
 struct grpc_entry {
-    const struct hps_grpc_service *service;
+    void *ctx;
     const struct hps_grpc_method *method;
     size_t path_size;
     uint32_t listener_mask;
+};
+
+struct grpc_route {
+    struct grpc_entry entry;
+    const char *verb;
+    uint32_t literals; /* bit 31 - i: segment i of the pattern is no "{}" */
 };
 
 struct hps_grpc_server {
@@ -72,6 +82,8 @@ struct hps_grpc_server {
     struct hps_grpc_guard guard; /* `enter` NULL: none */
     struct grpc_entry *entries;
     unsigned n_entries;
+    struct grpc_route *routes;
+    unsigned n_routes;
     atomic_size_t request_bytes; /* of requests that are being put together, all connections */
     atomic_size_t line_bytes;    /* that calls in the lines of their connections hold meanwhile */
     struct hps_grpc_loop *loops; /* changed while none of them runs */
@@ -110,6 +122,7 @@ struct hps_grpc_loop {
     struct hps_grpc_limits limits; /* the server's until set anew */
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
+    atomic_size_t http_queued; /* bytes of answers, as shared has them, but of HTTP/1.1 */
     struct grpc_conn *conns;
     struct hps_timer tick;
     struct hps_task leave; /* some are to give way: posted by whoever admits connections */
@@ -143,7 +156,7 @@ struct grpc_conn {
     unsigned refs; /* one is its own, until it is gone; one of each call whose charge counts */
     struct grpc_conn *next, *prev;
     struct hps_grpc_loop *grpc_loop;
-    struct hps_http2 *h2;
+    struct hps_http *http;
     struct hps_grpc_call *calls;
     struct hps_grpc_call *held_head,
         *held_tail; /* whole requests that wait for reply bytes to go, or for another turn */
@@ -155,6 +168,7 @@ struct grpc_conn {
         struct hps_loop_later later;        /* there may be */
     } charges;
     uint32_t listener_mask;
+    bool is_http;          /* it speaks HTTP/1.1 */
     void *visitor;         /* of the guard, from the first call on */
     uint64_t rechecked;    /* after which change of its rules */
     struct hps_seat *seat; /* NULL: none */
@@ -180,7 +194,7 @@ struct grpc_kept {
     struct hps_buf body;
 };
 
-enum grpc_encoding { GRPC_IDENTITY, GRPC_GZIP, GRPC_UNKNOWN_ENCODING };
+enum grpc_encoding { GRPC_IDENTITY, GRPC_GZIP, GRPC_ZLIB, GRPC_UNKNOWN_ENCODING };
 
 /* The client's half of a call: its request. */
 enum grpc_request_phase {
@@ -227,8 +241,8 @@ enum grpc_charge_phase {
 struct hps_grpc_call {
     atomic_uint refs; /* one is the stream's, until the call is closed */
     atomic_bool cancelled;
-    struct grpc_conn *conn;          /* NULL once closed */
-    struct hps_http2_stream *stream; /* NULL once closed */
+    struct grpc_conn *conn;         /* NULL once closed */
+    struct hps_http_stream *stream; /* NULL once closed */
     struct hps_grpc_call *next, *prev;
     struct hps_grpc_call *held_next;
     struct hps_grpc_loop *grpc_loop;
@@ -240,6 +254,7 @@ struct hps_grpc_call {
     uint64_t start_us;
     uint64_t client;
     char peer[GRPC_PEER_BYTES];
+    bool is_http;    /* it came by HTTP/1.1 */
     bool delivered;  /* the service has the call: it is notified of the end */
     bool delivering; /* a message is with the service just now, which borrows its bytes */
     bool keep;       /* the service keeps the message that it was given last, or still has it */
@@ -256,10 +271,10 @@ struct hps_grpc_call {
     } headers;
 
     struct {
-        enum grpc_request_phase phase; /* changed by grpc_call_request_set alone */
-        bool compressed;               /* the message; inflated when it is delivered */
-        struct hps_grpc_decoder decoder;
-        struct hps_buf plain;   /* an inflated message */
+        enum grpc_request_phase phase;   /* changed by grpc_call_request_set alone */
+        bool compressed;                 /* the message; inflated when it is delivered */
+        struct hps_grpc_decoder decoder; /* HTTP/1.1: its body and size_max, nothing else */
+        struct hps_buf plain;            /* an inflated message */
         struct hps_buf stash;   /* streaming: what came while its answers wait to be read */
         const uint8_t *message; /* unary: the one, once it is whole */
         size_t message_size;
@@ -276,6 +291,9 @@ struct hps_grpc_call {
         struct hps_buf status_text; /* percent-encoded */
         struct grpc_fields fields;
         struct grpc_fields trailers;
+        unsigned http_status; /* HTTP/1.1; 0: the one that the code has */
+        bool bare;            /* HTTP/1.1: without a body, unless one is sent */
+        bool head;            /* HTTP/1.1: to a HEAD */
     } reply;
 
     struct {
@@ -416,7 +434,7 @@ void grpc_conn_sane(const struct grpc_conn *conn);
  * owner   its reference is the stream's, until grpc_call_closed
  * error   NULL: no memory
  */
-struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream);
+struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stream *stream);
 /* The stream is closed: service and observer are notified, and the stream's reference is dropped.
  *
  * unit    error of RFC 9113, or HPS_HTTP2_LOST
@@ -432,6 +450,9 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
                       const char *value, size_t value_size);
 /* The block is complete: refuse the call, or let its messages come. */
 void grpc_call_headers_done(struct hps_grpc_call *call);
+
+/* The guard is asked, and what it says is noted against the connection's peer, or for it. */
+hps_status grpc_call_enter(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- grpc_guard.c ---------------------------------------------------------------------------- */
 
@@ -454,6 +475,10 @@ hps_status grpc_guard_again(struct grpc_conn *conn, unsigned *out_n_ended, struc
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
 /* The client sends no more: deliver what is whole, hold it, or refuse the call. */
 void grpc_call_end(struct hps_grpc_call *call);
+/* What it takes to put the request together is counted; the call is refused if that is too much. */
+void grpc_call_check_bytes(struct hps_grpc_call *call);
+/* A unary request is whole: now, or when there is room and time. */
+void grpc_call_dispatch_or_hold(struct hps_grpc_call *call);
 void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that there is room */
 /* Answers have gone: on with what waits for that. The call may be gone afterwards, unless the
  * caller has a reference. */
@@ -468,6 +493,8 @@ void grpc_call_resume(struct hps_grpc_call *call);
 void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
 /* The last byte of the answer is framed: the status follows. */
 void grpc_call_trailers(struct hps_grpc_call *call);
+/* The answer cannot be sent for want of memory: the call ends. */
+void grpc_call_answer_failed(struct hps_grpc_call *call);
 /* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service
  * may send more. */
 void grpc_call_sent(struct hps_grpc_call *call);
@@ -477,6 +504,42 @@ void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char 
 /* What speaks HTTP/2 but not gRPC gets a status of HTTP, which ends the call; `status` is what the
  * observer is notified. */
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status);
+
+/* ---- grpc_route.c ---------------------------------------------------------------------------- */
+
+enum grpc_route_found {
+    GRPC_ROUTE_FOUND,
+    GRPC_ROUTE_NO_PATH,
+    GRPC_ROUTE_NO_VERB,  /* that path has others */
+    GRPC_ROUTE_BAD_PATH, /* no path of any route looks like that */
+};
+
+/* The route of a call whose request line is among its fields. FOUND: its entry is set, and what
+ * stands for each "{}" is among its fields, too; NO_VERB: Allow is among those of its answer.
+ *
+ * owner   *out_why static: what is wrong with the path
+ * error   NO_MEMORY
+ */
+hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *out_found,
+                           const char **out_why) HPS_MUST_CHECK;
+
+/* ---- grpc_http.c ----------------------------------------------------------------------------- */
+
+/* What the functions of the same names do (grpc_call_*, hps_grpc_call_*), for a call that came by
+ * HTTP/1.1. */
+void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_size,
+                      const char *value, size_t value_size);
+void grpc_http_headers_done(struct hps_grpc_call *call);
+void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
+void grpc_http_end(struct hps_grpc_call *call);
+void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices);
+void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
+void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
+/* Where up to `size` bytes of its body that come next may be put; NULL: nowhere. */
+uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_room);
+/* grpc_call_refuse, but with this status of HTTP. */
+void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
+                      const char *fmt, ...) HPS_PRINTF(4, 5);
 
 /* ---- grpc_charge.c --------------------------------------------------------------------------- */
 

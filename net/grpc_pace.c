@@ -66,17 +66,17 @@ static bool period_was_slow(struct grpc_pace *pace, uint64_t taken, uint64_t byt
 
 static bool conn_waits(const struct grpc_conn *conn)
 {
-    return hps_http2_queued(conn->h2) > 0 && hps_http2_limited(conn->h2);
+    return conn->http->queued > 0 && hps_http_is_limited(conn->http);
 }
 
 static bool call_sends(const struct hps_grpc_call *call)
 {
-    return call->reply.phase < GRPC_REPLY_RESET && hps_http2_stream_queued(call->stream) > 0;
+    return call->reply.phase < GRPC_REPLY_RESET && call->stream->queued > 0;
 }
 
 static bool call_waits(const struct hps_grpc_call *call)
 {
-    return call_sends(call) && hps_http2_stream_limited(call->stream);
+    return call_sends(call) && hps_http_stream_is_limited(call->stream);
 }
 
 /* Of the minimum, what each of the calls must take that share a connection. */
@@ -92,14 +92,14 @@ static uint64_t call_minimum(const struct grpc_conn *conn)
 
 static size_t conn_bytes(const struct grpc_conn *conn)
 {
-    size_t queued = hps_http2_queued(conn->h2);
+    size_t queued = conn->http->queued;
 
     return conn->charges.bytes > queued ? conn->charges.bytes : queued;
 }
 
 static size_t call_bytes(const struct hps_grpc_call *call)
 {
-    size_t queued = hps_http2_stream_queued(call->stream);
+    size_t queued = call->stream->queued;
     bool counts = call->charge.phase == GRPC_CHARGE_COUNTED;
 
     return counts && call->charge.bytes > queued ? call->charge.bytes : queued;
@@ -107,9 +107,9 @@ static size_t call_bytes(const struct hps_grpc_call *call)
 
 static void see(struct grpc_conn *conn, uint64_t now_us)
 {
-    pace_see(&conn->pace, conn_waits(conn), hps_http2_written_bodies(conn->h2), now_us);
+    pace_see(&conn->pace, conn_waits(conn), hps_http_written_bodies(conn->http), now_us);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        pace_see(&call->pace, call_waits(call), hps_http2_stream_framed(call->stream), now_us);
+        pace_see(&call->pace, call_waits(call), call->stream->framed, now_us);
     }
 }
 
@@ -140,7 +140,7 @@ static void cut_conn(struct grpc_conn *conn, enum hps_grpc_slow why)
 {
     tell(conn, why, conn_bytes(conn));
     grpc_pace_rest(&conn->pace);
-    hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "the peer reads too slowly");
+    hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "the peer reads too slowly");
 }
 
 static void cut_call(struct hps_grpc_call *call, enum hps_grpc_slow why)
@@ -158,13 +158,13 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
         return true;
     }
     see(conn, now_us);
-    if (period_was_slow(&conn->pace, hps_http2_written_bodies(conn->h2), minimum, now_us)) {
+    if (period_was_slow(&conn->pace, hps_http_written_bodies(conn->http), minimum, now_us)) {
         cut_conn(conn, HPS_GRPC_SLOW_RATE);
         return false;
     }
     minimum = call_minimum(conn);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        uint64_t framed = hps_http2_stream_framed(call->stream);
+        uint64_t framed = call->stream->framed;
         if (period_was_slow(&call->pace, framed, minimum, now_us)) {
             cut_call(call, HPS_GRPC_SLOW_RATE);
         }
@@ -191,13 +191,13 @@ static void note(struct hps_grpc_loop *grpc_loop)
             sizeof grpc_loop->noted_us - sizeof grpc_loop->noted_us[0]);
     grpc_loop->noted_us[0] = now_us;
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (!hps_http2_is_ready(conn->h2)) {
+        if (!hps_http_is_ready(conn->http)) {
             continue;
         }
         see(conn, now_us);
-        pace_note(&conn->pace, hps_http2_written_bodies(conn->h2));
+        pace_note(&conn->pace, hps_http_written_bodies(conn->http));
         for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            pace_note(&call->pace, hps_http2_stream_framed(call->stream));
+            pace_note(&call->pace, call->stream->framed);
         }
     }
 }
@@ -275,7 +275,7 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
     see(conn, now_us);
     if (pace->since_us != 0 && pace->since_us <= noted_us) {
         uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us,
-                                hps_http2_written_bodies(conn->h2), minimum, conn_bytes(conn));
+                                hps_http_written_bodies(conn->http), minimum, conn_bytes(conn));
         if (left > slowest->left_us) {
             *slowest = (struct reader){.conn = conn, .left_us = left};
         }
@@ -286,8 +286,8 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
         if (pace->since_us == 0 || pace->since_us > noted_us) {
             continue;
         }
-        uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us,
-                                hps_http2_stream_framed(call->stream), minimum, call_bytes(call));
+        uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us, call->stream->framed,
+                                minimum, call_bytes(call));
         if (left > slowest->left_us) {
             *slowest = (struct reader){.conn = conn, .call = call, .left_us = left};
         }
@@ -304,7 +304,7 @@ static struct reader find_slowest(struct hps_grpc_loop *grpc_loop)
         return slowest;
     }
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (hps_http2_is_ready(conn->h2)) {
+        if (hps_http_is_ready(conn->http)) {
             look_at_conn(conn, i, now_us, &slowest);
         }
     }

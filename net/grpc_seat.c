@@ -54,10 +54,10 @@ void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us)
         return;
     }
     conn->leaving = true;
-    if (conn->calls != NULL && hps_http2_is_ready(conn->h2)) {
+    if (conn->calls != NULL && hps_http_is_ready(conn->http)) {
         grpc_conn_drain(conn, now_us);
     } else {
-        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "it gives way to another connection");
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "it gives way to another connection");
     }
 }
 
@@ -98,7 +98,7 @@ static enum hps_grpc_no_start how_it_ended(const struct grpc_conn *conn,
  * probe that opens the port and goes: it has cost nothing. */
 static bool is_to_blame(const struct grpc_conn *conn, enum hps_grpc_no_start how)
 {
-    return how == HPS_GRPC_TIMEOUT ? !hps_http2_peer_spoke(conn->h2) : hps_http2_heard(conn->h2);
+    return how == HPS_GRPC_TIMEOUT ? !hps_http_peer_spoke(conn->http) : hps_http_heard(conn->http);
 }
 
 void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)
@@ -138,6 +138,6 @@ void grpc_conn_judged(struct grpc_conn *conn, hps_status status)
     (void)hps_seat_failed(conn->seat, now_us); /* whoever judges has told of it */
     if (++conn->n_unknown == UNKNOWN_MAX) {
         grpc_conn_drain(conn, now_us);
-        hps_http2_drain_now(conn->h2);
+        hps_http_drain_now(conn->http);
     }
 }

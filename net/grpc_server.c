@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server connections of a loop: their methods, limits, age and end. The method table is
- * immutable once connections come; everything else runs on the loop thread.
+ * The server connections of a loop, of either version of HTTP: their methods, limits, age and end.
+ * The method table is immutable once connections come; everything else runs on the loop thread.
  */
 #include "net/grpc_internal.h"
 
@@ -12,6 +12,7 @@
 #include "base/container.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "net/http1_server.h"
 
 enum {
     CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024,
@@ -62,7 +63,7 @@ hps_status hps_grpc_server_add(struct hps_grpc_server *server,
         HPS_ASSERT(method->path[0] == '/');
         HPS_ASSERT((method->on_message == NULL) == (method->on_packed != NULL));
         HPS_ASSERT(method->on_packed == NULL || !method->client_streaming);
-        entries[server->n_entries++] = (struct grpc_entry){.service = service,
+        entries[server->n_entries++] = (struct grpc_entry){.ctx = service->ctx,
                                                            .method = method,
                                                            .path_size = strlen(method->path),
                                                            .listener_mask = listener_mask};
@@ -82,6 +83,7 @@ void hps_grpc_server_free(struct hps_grpc_server *server)
 {
     if (server != NULL) {
         hps_free(server->entries);
+        hps_free(server->routes);
         hps_free(server);
     }
 }
@@ -104,7 +106,7 @@ const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, 
 bool grpc_conn_is_full(const struct grpc_conn *conn)
 {
     return grpc_charges_full(conn) ||
-           hps_http2_queued(conn->h2) > conn->grpc_loop->limits.connection_reply_bytes_max;
+           conn->http->queued > conn->grpc_loop->limits.connection_reply_bytes_max;
 }
 
 void grpc_conn_release_held(struct grpc_conn *conn)
@@ -120,7 +122,7 @@ void grpc_conn_release_held(struct grpc_conn *conn)
     if (conn->withheld && !grpc_conn_is_full(conn)) {
         conn->withheld = false;
         for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            hps_http2_consume(call->stream, call->request.unconsumed);
+            hps_http_consume(call->stream, call->request.unconsumed);
             call->request.unconsumed = 0;
         }
     }
@@ -129,22 +131,22 @@ void grpc_conn_release_held(struct grpc_conn *conn)
 
 /* ---- events of a connection ------------------------------------------------------------------ */
 
-static void on_stream(void *ctx, struct hps_http2_stream *stream)
+static void on_stream(void *ctx, struct hps_http_stream *stream)
 {
     struct grpc_conn *conn = ctx;
     struct hps_grpc_call *call = grpc_call_new(conn, stream);
 
     if (call == NULL) {
-        hps_http2_reset(stream, HPS_HTTP2_REFUSED_STREAM);
+        hps_http_reset(stream, HPS_HTTP2_REFUSED_STREAM);
         return;
     }
-    hps_http2_set_user(stream, call);
+    stream->user = call;
 }
 
-static void on_header(void *ctx, struct hps_http2_stream *stream, const char *name,
-                      size_t name_size, const char *value, size_t value_size)
+static void on_header(void *ctx, struct hps_http_stream *stream, const char *name, size_t name_size,
+                      const char *value, size_t value_size)
 {
-    struct hps_grpc_call *call = hps_http2_user(stream);
+    struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
     if (call != NULL) {
@@ -152,9 +154,9 @@ static void on_header(void *ctx, struct hps_http2_stream *stream, const char *na
     }
 }
 
-static void on_headers(void *ctx, struct hps_http2_stream *stream)
+static void on_headers(void *ctx, struct hps_http_stream *stream)
 {
-    struct hps_grpc_call *call = hps_http2_user(stream);
+    struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
     if (call != NULL) {
@@ -162,21 +164,29 @@ static void on_headers(void *ctx, struct hps_http2_stream *stream)
     }
 }
 
-static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
+static void on_data(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size)
 {
-    struct hps_grpc_call *call = hps_http2_user(stream);
+    struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
     if (call != NULL) {
         grpc_call_data(call, data, size);
     } else {
-        hps_http2_consume(stream, size);
+        hps_http_consume(stream, size);
     }
 }
 
-static void on_end(void *ctx, struct hps_http2_stream *stream)
+static uint8_t *on_room(void *ctx, struct hps_http_stream *stream, size_t size, size_t *out_room)
 {
-    struct hps_grpc_call *call = hps_http2_user(stream);
+    struct hps_grpc_call *call = stream->user;
+
+    (void)ctx;
+    return call != NULL && call->is_http ? grpc_http_room(call, size, out_room) : NULL;
+}
+
+static void on_end(void *ctx, struct hps_http_stream *stream)
+{
+    struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
     if (call != NULL) {
@@ -184,15 +194,15 @@ static void on_end(void *ctx, struct hps_http2_stream *stream)
     }
 }
 
-static void on_trailers(void *ctx, struct hps_http2_stream *stream)
+static void on_trailers(void *ctx, struct hps_http_stream *stream)
 {
     (void)ctx;
-    grpc_call_trailers(hps_http2_user(stream));
+    grpc_call_trailers(stream->user);
 }
 
-static void on_sent(void *ctx, struct hps_http2_stream *stream)
+static void on_sent(void *ctx, struct hps_http_stream *stream)
 {
-    struct hps_grpc_call *call = hps_http2_user(stream);
+    struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
     if (call != NULL) {
@@ -204,15 +214,15 @@ static void on_released(void *ctx)
 {
     struct grpc_conn *conn = ctx;
 
-    if (hps_http2_queued(conn->h2) == 0) {
+    if (conn->http->queued == 0) {
         grpc_pace_rest(&conn->pace);
     }
     grpc_conn_release_held(conn);
 }
 
-static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
+static void on_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
-    struct hps_grpc_call *call = hps_http2_user(stream);
+    struct hps_grpc_call *call = stream->user;
 
     if (call != NULL) {
         grpc_call_closed(call, error);
@@ -244,7 +254,7 @@ void grpc_conn_unref(struct grpc_conn *conn)
 {
     HPS_ASSERT(conn->refs > 0);
     if (--conn->refs == 0) {
-        HPS_ASSERT(conn->h2 == NULL && conn->charges.bytes == 0);
+        HPS_ASSERT(conn->http == NULL && conn->charges.bytes == 0);
         hps_free(conn);
     }
 }
@@ -275,7 +285,7 @@ static void conn_gone(struct grpc_conn *conn)
     hps_seat_free(conn->seat);
     conn->seat = NULL;
     grpc_charges_fini(conn);
-    conn->h2 = NULL;
+    conn->http = NULL;
     grpc_conn_unref(conn);
     if (grpc_loop->phase == GRPC_LOOP_DRAINING && grpc_loop->conns == NULL) {
         hps_loop_later_set(grpc_loop->loop, &grpc_loop->drained);
@@ -293,11 +303,12 @@ static void on_closed(void *ctx, const struct hps_error *why)
     conn_gone(conn);
 }
 
-static const struct hps_http2_events events = {
+static const struct hps_http_events events = {
     .on_stream = on_stream,
     .on_header = on_header,
     .on_headers = on_headers,
     .on_data = on_data,
+    .on_room = on_room,
     .on_end = on_end,
     .on_trailers = on_trailers,
     .on_sent = on_sent,
@@ -327,11 +338,11 @@ static uint64_t jittered(struct hps_grpc_loop *grpc_loop, uint64_t us)
     return us - range_us + (range_us > 0 ? x % (2 * range_us) : 0);
 }
 
-static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, struct grpc_conn *conn)
+static hps_status open_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw,
+                            struct grpc_conn *conn, struct hps_error *err)
 {
     const struct hps_grpc_limits *limits = &grpc_loop->limits;
-    const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
-    struct hps_http2_options options = {
+    const struct hps_http2_options options = {
         .server = true,
         .streams_max = limits->streams_max,
         .window_bytes = GRPC_WINDOW_BYTES,
@@ -341,6 +352,17 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
         .header_fields_max = HEADER_FIELDS_MAX,
         .handshake_timeout_us = limits->handshake_timeout_us,
     };
+
+    return conn->is_http
+               ? hps_http1_serve(grpc_loop->loop, &grpc_loop->http_queued, raw,
+                                 limits->handshake_timeout_us, &events, conn, &conn->http, err)
+               : hps_http2_serve(grpc_loop->shared, raw, &options, &events, conn, &conn->http, err);
+}
+
+static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, struct grpc_conn *conn)
+{
+    const struct hps_grpc_limits *limits = &grpc_loop->limits;
+    const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
     struct hps_error err;
     uint64_t now_us = hps_clock_us();
 
@@ -355,7 +377,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     conn->client = hps_conn_client(raw);
     strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
     conn->seat = hps_conn_seat_take(raw);
-    if (hps_http2_new(grpc_loop->shared, raw, &options, &events, conn, &conn->h2, &err) != HPS_OK) {
+    if (open_http(grpc_loop, raw, conn, &err) != HPS_OK) {
         HPS_LOG(WARN, "grpc", "connection refused: it could not be set up",
                 HPS_STR("reason", err.text));
         hps_seat_free(conn->seat);
@@ -389,8 +411,8 @@ static void adopt(struct hps_task *task)
     grpc_loop_unref(grpc_loop);
 }
 
-void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                         uint32_t listener_mask)
+static void adopt_as(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn, uint32_t listener_mask,
+                     bool is_http)
 {
     struct adoption *adoption = hps_calloc(1, sizeof *adoption);
     struct grpc_conn *made = hps_calloc(1, sizeof *made);
@@ -399,6 +421,7 @@ void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
         goto fail;
     }
     made->listener_mask = listener_mask;
+    made->is_http = is_http;
     *adoption = (struct adoption){
         .task = {.run = adopt}, .grpc_loop = grpc_loop, .conn = conn, .made = made};
     atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
@@ -414,13 +437,25 @@ fail:
     hps_conn_free(conn);
 }
 
+void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
+                         uint32_t listener_mask)
+{
+    adopt_as(grpc_loop, conn, listener_mask, false);
+}
+
+void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
+                              uint32_t listener_mask)
+{
+    adopt_as(grpc_loop, conn, listener_mask, true);
+}
+
 /* ---- time ------------------------------------------------------------------------------------ */
 
 void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
 {
     if (conn->drain_us == 0) {
         conn->drain_us = now_us;
-        hps_http2_drain(conn->h2);
+        hps_http_drain(conn->http);
     }
 }
 
@@ -432,18 +467,21 @@ static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
 static void check_silence(struct grpc_conn *conn, uint64_t now_us)
 {
     const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
-    uint64_t read_us = hps_http2_read_us(conn->h2);
+    uint64_t read_us = conn->http->read_us;
 
+    if (conn->http->ops->ping == NULL) {
+        return;
+    }
     if (conn->ping_us != 0 && read_us >= conn->ping_us) {
         conn->ping_us = 0;
     }
     if (conn->ping_us == 0) {
         if (passed(now_us, read_us, limits->keepalive_us)) {
             conn->ping_us = now_us;
-            hps_http2_ping(conn->h2);
+            conn->http->ops->ping(conn->http);
         }
     } else if (passed(now_us, conn->ping_us, limits->keepalive_timeout_us)) {
-        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "keepalive PING not answered");
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "keepalive PING not answered");
     }
 }
 
@@ -451,13 +489,13 @@ static void check_silence(struct grpc_conn *conn, uint64_t now_us)
 static void check_calls(struct grpc_conn *conn, uint64_t now_us)
 {
     uint64_t stall_us = conn->grpc_loop->limits.stall_timeout_us;
-    uint64_t written = hps_http2_written(conn->h2);
+    uint64_t written = conn->http->written;
 
-    if (written != conn->written || !hps_http2_blocked(conn->h2)) {
+    if (written != conn->written || !conn->http->blocked) {
         conn->written = written;
         conn->written_us = now_us;
     } else if (passed(now_us, conn->written_us, stall_us)) {
-        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "the peer does not read");
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "the peer does not read");
         return;
     }
     if (!grpc_paces_check(conn, now_us)) {
@@ -465,8 +503,8 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
     }
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
-        uint64_t framed = hps_http2_stream_framed(call->stream);
-        bool sending = hps_http2_stream_queued(call->stream) > 0;
+        uint64_t framed = call->stream->framed;
+        bool sending = call->stream->queued > 0;
         bool receiving = call->request.phase <= GRPC_REQUEST_WHOLE &&
                          call->request.unconsumed == 0 &&
                          (method == NULL || !method->client_streaming);
@@ -484,20 +522,26 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
 {
     const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
 
-    if (!hps_http2_is_ready(conn->h2)) {
+    if (!hps_http_is_ready(conn->http)) {
         return; /* the connection itself watches its handshake */
     }
     if (!conn->had_request && passed(now_us, conn->idle_us, limits->handshake_timeout_us)) {
         conn->late = true;
-        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "no request in time");
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "no request in time");
+        return;
+    }
+    if (conn->http->head_us != 0 &&
+        passed(now_us, conn->http->head_us, limits->handshake_timeout_us)) {
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR,
+                       "the head of a request did not come in time");
         return;
     }
     if (conn->drain_us != 0) {
         if (passed(now_us, conn->drain_us, DRAIN_NOTICE_US)) {
-            hps_http2_drain_now(conn->h2);
+            hps_http_drain_now(conn->http);
         }
         if (passed(now_us, conn->drain_us, AGE_GRACE_US) || grpc_conn_must_go(conn, now_us)) {
-            hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "calls outlived the drain");
+            hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "calls outlived the drain");
             return;
         }
     } else if ((conn->age_end_us != 0 && now_us > conn->age_end_us) ||
@@ -544,11 +588,11 @@ static void recheck_conn(struct grpc_conn *conn, uint64_t now_us)
     unsigned n_ended = 0;
 
     conn->rechecked = conn->grpc_loop->changes;
-    if (!hps_http2_is_ready(conn->h2)) {
+    if (!hps_http_is_ready(conn->http)) {
         return; /* its first call is judged by the new rules, and so is its certificate then */
     }
     if (grpc_guard_again(conn, &n_ended, &err) != HPS_OK) {
-        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, err.text);
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, err.text);
     } else if (n_ended > 0) {
         grpc_conn_drain(conn, now_us);
     }
@@ -612,6 +656,7 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     grpc_paces_init(grpc_loop);
     atomic_init(&grpc_loop->refs, 1);
     atomic_init(&grpc_loop->n_conns, 0);
+    atomic_init(&grpc_loop->http_queued, 0);
     atomic_init(&grpc_loop->leave_posted, false);
     hps_loop_later_init(&grpc_loop->drained, on_drained, grpc_loop);
     hps_loop_later_init(&grpc_loop->recheck, on_recheck, grpc_loop);
@@ -639,10 +684,10 @@ void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx
     grpc_loop->drain_done = done;
     grpc_loop->drain_ctx = ctx;
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (hps_http2_is_ready(conn->h2)) {
+        if (hps_http_is_ready(conn->http)) {
             grpc_conn_drain(conn, now_us);
         } else {
-            hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "draining");
+            hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "draining");
         }
     }
     if (grpc_loop->conns == NULL) {
@@ -660,7 +705,7 @@ void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
     hps_timer_stop(&grpc_loop->tick);
     while (grpc_loop->conns != NULL) {
         struct grpc_conn *conn = grpc_loop->conns;
-        hps_http2_free(conn->h2);
+        hps_http_free(conn->http);
         conn_gone(conn);
     }
     hps_loop_later_stop(&grpc_loop->drained);
@@ -672,7 +717,8 @@ void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
 
 size_t hps_grpc_loop_bytes_in_flight(const struct hps_grpc_loop *grpc_loop)
 {
-    return hps_http2_shared_queued(grpc_loop->shared);
+    return hps_http2_shared_queued(grpc_loop->shared) +
+           atomic_load_explicit(&grpc_loop->http_queued, memory_order_relaxed);
 }
 
 unsigned hps_grpc_loop_connections(const struct hps_grpc_loop *grpc_loop)

@@ -22,8 +22,10 @@ hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max
         *out_size = packed->size;
         return HPS_OK;
     }
-    hps_status status = hps_gzip_inflate(packed->data, packed->size, plain, err);
-    if (status == HPS_INVALID) { /* its prefix and headers say that it is gzip */
+    hps_status status = packed->is_zlib ? hps_zlib_inflate(packed->data, packed->size, plain, err)
+                                        : hps_gzip_inflate(packed->data, packed->size, plain, err);
+    if (status == HPS_INVALID &&
+        !packed->is_http) { /* its prefix and headers say that it is gzip */
         err->status = HPS_INTERNAL;
         return HPS_INTERNAL;
     }

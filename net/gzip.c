@@ -12,6 +12,7 @@
 #include "base/heap.h"
 
 #define WINDOW_GZIP_ONLY (15 + 16) /* 32 KB window, gzip header required */
+#define WINDOW_ZLIB_ONLY 15
 #define STEP_BYTES_MIN   4096u
 #define STEP_BYTES_MAX   (1u << 20)
 
@@ -65,13 +66,14 @@ static hps_status too_large(const struct hps_buf *out, size_t size, size_t end,
                             struct hps_error *err)
 {
     if (end == out->size_max) {
-        return hps_error_set(err, HPS_EXHAUSTED, "gzip message inflates to more than %zu bytes",
-                             end);
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "compressed message inflates to more than %zu bytes", end);
     }
-    return hps_error_set(err, HPS_EXHAUSTED,
-                         "gzip message of %zu bytes inflates to more than %d times as many, which "
-                         "is the limit beyond 1 MiB; send it uncompressed",
-                         size, HPS_GZIP_RATIO_MAX);
+    return hps_error_set(
+        err, HPS_EXHAUSTED,
+        "compressed message of %zu bytes inflates to more than %d times as many, which "
+        "is the limit beyond 1 MiB; send it uncompressed",
+        size, HPS_GZIP_RATIO_MAX);
 }
 
 static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, struct hps_buf *out,
@@ -84,7 +86,7 @@ static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, st
     for (;;) {
         hps_status status = make_room(zs, out, out_end, &spare);
         if (status != HPS_OK) {
-            return hps_error_set(err, status, "gzip message: %s", hps_status_text(status));
+            return hps_error_set(err, status, "compressed message: %s", hps_status_text(status));
         }
         size_t in = (size_t)(end - zs->next_in);
         zs->avail_in = in < UINT_MAX ? (uInt)in : UINT_MAX;
@@ -103,27 +105,27 @@ static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, st
             rc = inflateReset(zs); /* the next member */
         }
         if (rc == Z_MEM_ERROR) {
-            return hps_error_set(err, HPS_NO_MEMORY, "gzip message: out of memory");
+            return hps_error_set(err, HPS_NO_MEMORY, "compressed message: out of memory");
         }
         if (rc == Z_BUF_ERROR || (rc == Z_OK && zs->next_in == end && zs->avail_out > 0)) {
-            return hps_error_set(err, HPS_INVALID, "gzip message is cut short");
+            return hps_error_set(err, HPS_INVALID, "compressed message is cut short");
         }
         if (rc != Z_OK) {
-            return hps_error_set(err, HPS_INVALID, "gzip message is damaged: %s",
-                                 zs->msg ? zs->msg : "no gzip data");
+            return hps_error_set(err, HPS_INVALID, "compressed message is damaged: %s",
+                                 zs->msg ? zs->msg : "not what it is said to be");
         }
     }
 }
 
-hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
-                            struct hps_error *err)
+static hps_status inflate_as(int window, const void *data, size_t size, struct hps_buf *out,
+                             struct hps_error *err)
 {
     z_stream zs = {.zalloc = zlib_alloc, .zfree = zlib_free};
     if (size == 0) {
-        return hps_error_set(err, HPS_INVALID, "gzip message is empty");
+        return hps_error_set(err, HPS_INVALID, "compressed message is empty");
     }
-    if (inflateInit2(&zs, WINDOW_GZIP_ONLY) != Z_OK) {
-        return hps_error_set(err, HPS_NO_MEMORY, "gzip message: out of memory");
+    if (inflateInit2(&zs, window) != Z_OK) {
+        return hps_error_set(err, HPS_NO_MEMORY, "compressed message: out of memory");
     }
     size_t before = out->size;
     HPS_ASSERT(before <= out->size_max);
@@ -135,11 +137,27 @@ hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
     return status;
 }
 
+hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
+                            struct hps_error *err)
+{
+    return inflate_as(WINDOW_GZIP_ONLY, data, size, out, err);
+}
+
+hps_status hps_zlib_inflate(const void *data, size_t size, struct hps_buf *out,
+                            struct hps_error *err)
+{
+    return inflate_as(WINDOW_ZLIB_ONLY, data, size, out, err);
+}
+
 size_t hps_gzip_size(const void *data, size_t size)
 {
     if (size < GZIP_TRAILER_BYTES) {
         return 0;
     }
-    const uint8_t *end = (const uint8_t *)data + size;
+    const uint8_t *begin = data;
+    const uint8_t *end = begin + size;
+    if (begin[0] != 0x1f || begin[1] != 0x8b) {
+        return 0;
+    }
     return (size_t)end[-1] << 24 | (size_t)end[-2] << 16 | (size_t)end[-3] << 8 | end[-4];
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounded inflation of gzip messages that clients send. Answers are never compressed: vectors do
- * not shrink. Any thread.
+ * Bounded inflation of compressed messages that clients send. Answers are never compressed: vectors
+ * do not shrink. Any thread.
  */
 #ifndef HPS_NET_GZIP_H
 #define HPS_NET_GZIP_H
@@ -20,8 +20,11 @@ enum { HPS_GZIP_RATIO_MAX = 128, HPS_GZIP_FREE_BYTES = 1024 * 1024 };
  * damaged, cut short or followed by other bytes; NO_MEMORY. On failure `out` is as before. */
 hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* What `data` says that it inflates to, modulo 2^32: true of one member made by an honest client.
- * Too short to say: 0. */
+/* The same of one stream, or more, with the header and checksum of zlib (RFC 1950). */
+hps_status hps_zlib_inflate(const void *data, size_t size, struct hps_buf *out,
+                            struct hps_error *err) HPS_MUST_CHECK;
+/* What `data` says that it inflates to, modulo 2^32: true of one member of gzip made by an honest
+ * client. Too short to say, or not gzip: 0. */
 size_t hps_gzip_size(const void *data, size_t size);
 
 #endif

@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "net/acceptor.h"
 #include "net/conn.h"
+#include "net/http1_head.h"
 #include "net/peers.h"
 
 #define LINGER_US 2000000u /* for the peer to take the answer in and close */
@@ -124,30 +124,6 @@ static void on_timeout(void *ctx)
 
 /* ---- answering ------------------------------------------------------------------------------- */
 
-static const char *reason_of(int status)
-{
-    switch (status) {
-    case 200:
-        return "OK";
-    case 400:
-        return "Bad Request";
-    case 401:
-        return "Unauthorized";
-    case 403:
-        return "Forbidden";
-    case 404:
-        return "Not Found";
-    case 405:
-        return "Method Not Allowed";
-    case 431:
-        return "Request Header Fields Too Large";
-    case 503:
-        return "Service Unavailable";
-    default:
-        return "Internal Server Error";
-    }
-}
-
 /* May free `ex`. */
 static void send_more(struct exchange *ex)
 {
@@ -198,8 +174,8 @@ static void answer(struct exchange *ex, bool with_body)
     int size = snprintf(ex->out_head, sizeof(ex->out_head),
                         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s"
                         "Cache-Control: no-store\r\nConnection: close\r\n\r\n",
-                        reply->status, reason_of(reply->status), reply->content_type,
-                        reply->body.size, header_of(reply->status));
+                        reply->status, hps_http1_reason((unsigned)reply->status),
+                        reply->content_type, reply->body.size, header_of(reply->status));
     HPS_ASSERT(size > 0 && (size_t)size < sizeof(ex->out_head));
     size_t body_size = with_body ? reply->body.size : 0;
     ex->out[0] = (struct iovec){.iov_base = ex->out_head, .iov_len = (size_t)size};
@@ -216,113 +192,50 @@ static void answer_plain(struct exchange *ex, int status, bool with_body)
     ex->reply.content_type = "text/plain; charset=utf-8";
     hps_buf_clear(&ex->reply.body);
     /* Without memory the status line says it alone. */
-    hps_ignore(hps_buf_printf(&ex->reply.body, "%s\n", reason_of(status)));
+    hps_ignore(hps_buf_printf(&ex->reply.body, "%s\n", hps_http1_reason((unsigned)status)));
     answer(ex, with_body);
 }
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* "Name: value" with a name of visible characters, and nothing in the value that may be taken for
- * the end of the line: no control character but the tab. Folded lines are refused, as RFC 9112
- * asks. */
-static bool header_is_valid(const char *line, size_t size)
-{
-    const char *colon = memchr(line, ':', size);
-    if (!colon || colon == line) {
-        return false;
-    }
-    for (const char *c = line; c < colon; c++) {
-        if (*c <= ' ' || *c > '~') {
-            return false;
-        }
-    }
-    for (const char *c = colon; c < line + size; c++) {
-        if (((unsigned char)*c < ' ' && *c != '\t') || *c == '\x7f') {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The value of "Name: value" if the name is `name`, in lower case; else NULL. Ends it with a NUL.
- */
-static char *value_of(char *line, size_t size, const char *name)
-{
-    char *value = (char *)memchr(line, ':', size) + 1;
-    char *end = line + size;
-    if ((size_t)(value - 1 - line) != strlen(name) || strncasecmp(line, name, strlen(name)) != 0) {
-        return NULL;
-    }
-    while (value < end && (*value == ' ' || *value == '\t')) {
-        value++;
-    }
-    while (end > value && (end[-1] == ' ' || end[-1] == '\t')) {
-        end--;
-    }
-    *end = '\0'; /* behind it the line ends, or blanks do */
-    return value;
-}
-
 /* Judges all and finds the one that counts; false: malformed, or there are two of it. */
-static bool parse_headers(char *at, const char *end, const char **out_authorization)
+static bool parse_headers(char *at, char *end, const char **out_authorization)
 {
+    char *line = NULL;
+    size_t size = 0;
+    struct hps_http1_field field;
     *out_authorization = NULL;
-    while (at < end) {
-        const char *eol = memchr(at, '\n', (size_t)(end - at));
-        size_t size = (size_t)((eol ? eol : end) - at);
-        size_t text = size > 0 && at[size - 1] == '\r' ? size - 1 : size;
-        if (text > 0 && !header_is_valid(at, text)) {
+    while (hps_http1_next_line(&at, end, &line, &size)) {
+        if (size > 0 && !hps_http1_field_parse(line, size, &field)) {
             return false;
         }
-        char *value = text > 0 ? value_of(at, text, "authorization") : NULL;
-        if (value && *out_authorization) {
-            return false;
-        }
-        *out_authorization = value ? value : *out_authorization;
-        at += size + 1;
-    }
-    return true;
-}
-
-/* Splits "METHOD /path?query HTTP/1.x" in place; false: malformed. */
-static bool parse_request_line(char *line, const char **out_method, const char **out_path)
-{
-    char *target = strchr(line, ' ');
-    char *version = target ? strchr(target + 1, ' ') : NULL;
-    if (!version || target == line || target[1] != '/' ||
-        (strcmp(version, " HTTP/1.1") != 0 && strcmp(version, " HTTP/1.0") != 0)) {
-        return false;
-    }
-    *target = '\0';
-    *version = '\0';
-    for (const char *c = target + 1; *c; c++) {
-        if (*c < '!' || *c > '~') {
-            return false;
+        if (size > 0 && strcmp(field.name, "authorization") == 0) {
+            if (*out_authorization) {
+                return false;
+            }
+            *out_authorization = field.value;
         }
     }
-    target[1 + strcspn(target + 1, "?#")] = '\0';
-    *out_method = line;
-    *out_path = target + 1;
     return true;
 }
 
 /* May free `ex`. */
 static void respond(struct exchange *ex)
 {
-    char *eol = strchr(ex->head, '\n');
+    char *at = ex->head;
+    char *end = ex->head + ex->head_size;
+    char *line = NULL;
+    size_t size = 0;
+    struct hps_http1_line first;
     struct hps_http1_request request = {.conn = ex->conn};
-    if (!eol || !parse_headers(eol + 1, ex->head + ex->head_size, &request.authorization)) {
+    if (!hps_http1_next_line(&at, end, &line, &size) || strlen(line) != size ||
+        !parse_headers(at, end, &request.authorization) || !hps_http1_line_parse(line, &first)) {
         answer_plain(ex, 400, true);
         return;
     }
-    eol[eol > ex->head && eol[-1] == '\r' ? -1 : 0] = '\0';
-    const char *method;
-    if (!parse_request_line(ex->head, &method, &request.path)) {
-        answer_plain(ex, 400, true);
-        return;
-    }
-    bool is_head = strcmp(method, "HEAD") == 0;
-    if (!is_head && strcmp(method, "GET") != 0) {
+    request.path = first.path;
+    bool is_head = strcmp(first.verb, "HEAD") == 0;
+    if (!is_head && strcmp(first.verb, "GET") != 0) {
         answer_plain(ex, 405, true);
         return;
     }
@@ -338,23 +251,6 @@ static void respond(struct exchange *ex)
     } else {
         answer(ex, !is_head);
     }
-}
-
-/* The size of the head with its empty line, 0 if that has not come. `from`: where new bytes begin.
- */
-static size_t head_end(const struct exchange *ex, size_t from)
-{
-    for (size_t i = from > 3 ? from - 3 : 0; i < ex->head_size; i++) {
-        const char *at = ex->head + i;
-        size_t left = ex->head_size - i;
-        if (left >= 2 && at[0] == '\n' && at[1] == '\n') {
-            return i + 2;
-        }
-        if (left >= 3 && memcmp(at, "\n\r\n", 3) == 0) {
-            return i + 3;
-        }
-    }
-    return 0;
 }
 
 /* May free `ex`. */
@@ -377,7 +273,7 @@ static void read_head(struct exchange *ex)
         }
         size_t before = ex->head_size;
         ex->head_size += size;
-        size_t end = head_end(ex, before);
+        size_t end = hps_http1_head_end(ex->head, ex->head_size, before);
         if (end > 0) {
             ex->head_size = end;
             ex->head[end] = '\0';

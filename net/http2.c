@@ -55,12 +55,12 @@ static void destroy(struct hps_http2 *h2)
         h2->out.batch = NULL;
     }
     http2_release_written(h2, UINT64_MAX);
-    h2->out.written = h2->out.position;
+    h2->base.written = h2->out.position;
     while (h2->streams != NULL) {
         http2_stream_close(h2->streams, HPS_HTTP2_LOST);
     }
     http2_release_written(h2, UINT64_MAX);
-    HPS_ASSERT(h2->out.queued == 0 && h2->n_streams == 0);
+    HPS_ASSERT(h2->base.queued == 0 && h2->n_streams == 0);
     nghttp2_session_del(h2->session);
     if (h2->phase == HTTP2_FAILED) {
         h2->events->on_closed(h2->ctx, &h2->why);
@@ -143,14 +143,14 @@ static void check_end(struct hps_http2 *h2)
         hps_http2_abort(h2, HPS_HTTP2_NO_ERROR, "no longer needed");
         return;
     }
-    if (h2->phase == HTTP2_ABORTING && (h2->out.blocked || !pending)) {
+    if (h2->phase == HTTP2_ABORTING && (h2->base.blocked || !pending)) {
         http2_fail(h2, &h2->why);
     } else if (!pending && nghttp2_session_want_read(h2->session) == 0 &&
                nghttp2_session_want_write(h2->session) == 0) {
         hps_error_set(&why, HPS_CLOSED, "%s: connection ended", hps_conn_peer(h2->conn));
         http2_fail(h2, &why);
     } else {
-        unsigned events = HPS_LOOP_READ | (h2->out.blocked ? HPS_LOOP_WRITE : 0u);
+        unsigned events = HPS_LOOP_READ | (h2->base.blocked ? HPS_LOOP_WRITE : 0u);
         if (hps_conn_want(h2->conn, events) != HPS_OK) {
             hps_error_set(&why, HPS_NO_MEMORY, "%s: cannot watch the socket",
                           hps_conn_peer(h2->conn));
@@ -174,7 +174,7 @@ static void shake_hands(struct hps_http2 *h2)
         return;
     }
     http2_phase_set(h2, HTTP2_OPEN);
-    h2->in.at_us = hps_loop_now_us(h2->shared->loop);
+    h2->base.read_us = hps_loop_now_us(h2->shared->loop);
     if (h2->events->on_ready != NULL) {
         h2->events->on_ready(h2->ctx);
     }
@@ -191,7 +191,7 @@ static void on_later(void *ctx)
     } else if (h2->phase == HTTP2_HANDSHAKE) {
         shake_hands(h2);
     } else {
-        if (!h2->out.blocked) {
+        if (!h2->base.blocked) {
             http2_write_out(h2);
         }
         check_end(h2);
@@ -326,7 +326,7 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     hps_http2_filter_init(&h2->in.filter);
     h2->events = events;
     h2->ctx = ctx;
-    h2->in.at_us = hps_clock_us();
+    h2->base.read_us = hps_clock_us();
     hps_loop_later_init(&h2->later, on_later, h2);
     if (make_session(h2) != HPS_OK) {
         goto fail_h2;
@@ -424,33 +424,33 @@ unsigned hps_http2_streams(const struct hps_http2 *h2)
 
 size_t hps_http2_queued(const struct hps_http2 *h2)
 {
-    return h2->out.queued;
+    return h2->base.queued;
 }
 
 uint64_t hps_http2_written(const struct hps_http2 *h2)
 {
-    return h2->out.written;
+    return h2->base.written;
 }
 
 uint64_t hps_http2_written_bodies(const struct hps_http2 *h2)
 {
-    HPS_ASSERT(h2->out.written >= h2->out.heads);
-    uint64_t bytes = h2->out.written - h2->out.heads;
+    HPS_ASSERT(h2->base.written >= h2->out.heads);
+    uint64_t bytes = h2->base.written - h2->out.heads;
     return bytes < h2->out.bodies ? bytes : h2->out.bodies;
 }
 
 bool hps_http2_blocked(const struct hps_http2 *h2)
 {
-    return h2->out.blocked;
+    return h2->base.blocked;
 }
 
 bool hps_http2_limited(const struct hps_http2 *h2)
 {
-    return h2->out.blocked || h2->in.opened > h2->out.n_turns ||
+    return h2->base.blocked || h2->in.opened > h2->out.n_turns ||
            nghttp2_session_get_remote_window_size(h2->session) <= 0;
 }
 
 uint64_t hps_http2_read_us(const struct hps_http2 *h2)
 {
-    return h2->in.at_us;
+    return h2->base.read_us;
 }

@@ -10,42 +10,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "base/status.h"
 #include "net/conn.h"
+#include "net/http.h"
 #include "net/loop.h"
 
 struct hps_http2;        /* one connection */
 struct hps_http2_stream; /* freed right after on_stream_closed */
-struct hps_slice;        /* net/grpc.h */
-
-/* Error codes of RFC 9113 that our callers use; HPS_HTTP2_LOST: the connection went. */
-enum {
-    HPS_HTTP2_NO_ERROR = 0x0,
-    HPS_HTTP2_PROTOCOL_ERROR = 0x1,
-    HPS_HTTP2_INTERNAL_ERROR = 0x2,
-    HPS_HTTP2_REFUSED_STREAM = 0x7,
-    HPS_HTTP2_CANCEL = 0x8,
-    HPS_HTTP2_ENHANCE_YOUR_CALM = 0xb,
-    HPS_HTTP2_LOST = 0x7fffffff,
-};
-
-enum { HPS_HTTP2_FIELDS_MAX = 32 }; /* that one of our own header blocks may have */
-
-struct hps_http2_field {
-    const char *name; /* lower-case */
-    size_t name_size;
-    const char *value;
-    size_t value_size;
-};
-
-/* A field whose name is a literal; _LITERAL: its value, too. */
-#define HPS_HTTP2_FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
-#define HPS_HTTP2_FIELD_LITERAL(n, v) HPS_HTTP2_FIELD(n, v, sizeof(v) - 1)
-/* Are these `size` bytes that literal? */
-#define HPS_HTTP2_IS(text, size, literal) \
-    ((size) == sizeof(literal) - 1 && memcmp((text), (literal), sizeof(literal) - 1) == 0)
 
 /* All but on_closed may be NULL. A callback may call anything here, hps_http2_free included. */
 struct hps_http2_events {
@@ -97,6 +69,14 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
                          const struct hps_http2_options *options,
                          const struct hps_http2_events *events, void *ctx,
                          struct hps_http2 **out_h2, struct hps_error *err) HPS_MUST_CHECK;
+/* The server's side, for the server of calls: a connection as net/http.h has it.
+ *
+ * owner   as above; options->server is set
+ */
+hps_status hps_http2_serve(struct hps_http2_shared *shared, struct hps_conn *conn,
+                           const struct hps_http2_options *options,
+                           const struct hps_http_events *events, void *ctx,
+                           struct hps_http **out_http, struct hps_error *err) HPS_MUST_CHECK;
 /* Close now: on_stream_closed for every stream, but no on_closed. */
 void hps_http2_free(struct hps_http2 *h2);
 /* Tell the peer `error` (GOAWAY) as far as it still reads, then close; on_closed follows. */
@@ -128,11 +108,11 @@ uint64_t hps_http2_read_us(const struct hps_http2 *h2); /* when bytes last came 
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* Client: open a stream. Send its body, if any, next, then hps_http2_finish. */
-hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field *fields,
+hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http_field *fields,
                              unsigned n_fields, void *user, struct hps_http2_stream **out_stream)
     HPS_MUST_CHECK;
 /* Server: the header block of the answer; with `end` it is all of it. */
-hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http2_field *fields,
+hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http_field *fields,
                              unsigned n_fields, bool end) HPS_MUST_CHECK;
 /* Queue `prefix` (at most 16 bytes, copied) and the slices, whose references are taken in any case.
  */
@@ -142,7 +122,7 @@ hps_status hps_http2_send(struct hps_http2_stream *stream, const void *prefix, s
 hps_status hps_http2_send_copy(struct hps_http2_stream *stream, const void *prefix,
                                size_t prefix_size, const void *data, size_t size) HPS_MUST_CHECK;
 void hps_http2_finish(struct hps_http2_stream *stream); /* nothing more will be queued */
-hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_http2_field *fields,
+hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_http_field *fields,
                               unsigned n_fields) HPS_MUST_CHECK;
 void hps_http2_reset(struct hps_http2_stream *stream, uint32_t error);
 void hps_http2_consume(struct hps_http2_stream *stream, size_t size);

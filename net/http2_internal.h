@@ -54,17 +54,15 @@ enum http2_send_phase {
 };
 
 struct hps_http2_stream {
+    struct hps_http_stream base;
     struct hps_http2 *h2;
     struct hps_http2_stream *next, *prev;
     struct hps_http2_stream *sent_next; /* in h2->sent */
-    void *user;
-    struct http2_message *head, *tail; /* queued; the first may be framed in part */
-    size_t queued;                     /* bytes of messages not yet in the kernel */
-    size_t unconsumed;                 /* came, window not yet given back */
-    uint64_t framed;                   /* body bytes ever */
-    uint64_t opened;                   /* as in.opened of the connection */
-    size_t header_bytes;               /* of the block that is being read */
-    unsigned n_fields;                 /* of the same */
+    struct http2_message *head, *tail;  /* queued; the first may be framed in part */
+    size_t unconsumed;                  /* came, window not yet given back */
+    uint64_t opened;                    /* as in.opened of the connection */
+    size_t header_bytes;                /* of the block that is being read */
+    unsigned n_fields;                  /* of the same */
     int32_t id;
     enum http2_send_phase send; /* changed by http2_stream_send_set alone */
     bool peer_ended;
@@ -86,6 +84,7 @@ enum http2_phase {
 };
 
 struct hps_http2 {
+    struct hps_http base;
     struct hps_http2_shared *shared;
     struct hps_conn *conn;
     nghttp2_session *session;
@@ -105,16 +104,12 @@ struct hps_http2 {
     struct {
         struct http2_batch *batch;                             /* being written; NULL: none */
         struct http2_piece *unreleased_head, *unreleased_tail; /* framed, by release_at */
-        size_t queued;                                         /* bytes of messages */
         uint64_t position;                                     /* bytes ever put into batches */
-        uint64_t written;                                      /* of them, in the kernel */
         uint64_t bodies;                                       /* of position, bytes of bodies */
         uint64_t heads;   /* bytes that are none, ever, before this batch */
         uint64_t n_turns; /* of writing, begun */
-        bool blocked;     /* the socket takes no more */
     } out;
     struct {
-        uint64_t at_us;          /* when bytes last came */
         size_t work;             /* of this turn: its bytes, and what each read and frame costs */
         int32_t frame_id;        /* stream of the DATA frame that is being read */
         size_t frame_left;       /* of that frame */
@@ -215,7 +210,7 @@ void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks);
 
 /* ---- http2_send.c ---------------------------------------------------------------------------- */
 
-/* Write until the socket is full (out.blocked), nothing is left or this turn's share is used up;
+/* Write until the socket is full (base.blocked), nothing is left or this turn's share is used up;
  * then http2_tell_sent. Between enter and leave. */
 void http2_write_out(struct hps_http2 *h2);
 /* Call on_sent and on_released where they are due. */

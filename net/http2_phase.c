@@ -56,13 +56,13 @@ static bool counts_add_up(const struct hps_http2 *h2)
         prev = at;
         n_streams++;
         n_in_sent += at->in_sent;
-        queued += at->queued;
+        queued += at->base.queued;
     }
     for (const struct hps_http2_stream *at = h2->sent; at != NULL; at = at->sent_next) {
         n_sent++;
     }
     /* What closed streams have in a batch counts, too. */
-    return n_streams == h2->n_streams && n_sent == n_in_sent && queued <= h2->out.queued;
+    return n_streams == h2->n_streams && n_sent == n_in_sent && queued <= h2->base.queued;
 }
 
 void http2_sane(const struct hps_http2 *h2)
@@ -84,14 +84,14 @@ void http2_sane(const struct hps_http2 *h2)
 
     /* Each byte that was framed is in the batch or in the kernel, and blocks of what the kernel has
      * are let go. */
-    HPS_ASSERT(h2->out.position - h2->out.written == http2_batch_left(h2));
-    HPS_ASSERT(!h2->out.blocked || http2_batch_left(h2) > 0);
+    HPS_ASSERT(h2->out.position - h2->base.written == http2_batch_left(h2));
+    HPS_ASSERT(!h2->base.blocked || http2_batch_left(h2) > 0);
     HPS_ASSERT((h2->out.unreleased_head == NULL) == (h2->out.unreleased_tail == NULL));
-    HPS_ASSERT(http2_unreleased_from(h2) > h2->out.written);
+    HPS_ASSERT(http2_unreleased_from(h2) > h2->base.written);
 
     HPS_ASSERT((h2->n_streams == 0) == (h2->streams == NULL));
-    HPS_ASSERT(h2->out.queued <= hps_http2_shared_queued(h2->shared));
-    HPS_ASSERT(h2->out.queued == 0 || h2->streams != NULL || h2->out.unreleased_head != NULL);
+    HPS_ASSERT(h2->base.queued <= hps_http2_shared_queued(h2->shared));
+    HPS_ASSERT(h2->base.queued == 0 || h2->streams != NULL || h2->out.unreleased_head != NULL);
     HPS_ASSERT(h2->sent == NULL && !h2->released); /* everybody has been told */
     HPS_DEBUG_ASSERT(counts_add_up(h2));
 }
@@ -104,11 +104,11 @@ void http2_stream_sane(const struct hps_http2_stream *stream)
     HPS_ASSERT(h2->options.server || stream->send != HTTP2_SEND_HEADERS);
     HPS_ASSERT(stream->prev != NULL || h2->streams == stream);
     HPS_ASSERT((stream->head == NULL) == (stream->tail == NULL));
-    HPS_ASSERT(stream->head == NULL || stream->queued > 0);
-    HPS_ASSERT(stream->queued <= h2->out.queued);
+    HPS_ASSERT(stream->head == NULL || stream->base.queued > 0);
+    HPS_ASSERT(stream->base.queued <= h2->base.queued);
     switch (stream->send) {
     case HTTP2_SEND_HEADERS:
-        HPS_ASSERT(stream->framed == 0);
+        HPS_ASSERT(stream->base.framed == 0);
         break;
     case HTTP2_SEND_DEFERRED:
     case HTTP2_SEND_ENDED:

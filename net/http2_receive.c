@@ -53,19 +53,19 @@ static void check_flood(struct hps_http2 *h2, const nghttp2_frame *frame)
     case NGHTTP2_DATA:
         if (frame->hd.length < TINY_DATA_BYTES &&
             (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0 &&
-            rate_passed(&h2->in.tiny, h2->in.at_us, TINY_DATA_MAX)) {
+            rate_passed(&h2->in.tiny, h2->base.read_us, TINY_DATA_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many tiny DATA frames");
         }
         break;
     case NGHTTP2_PING:
-        if (!ack && rate_passed(&h2->in.pings, h2->in.at_us,
+        if (!ack && rate_passed(&h2->in.pings, h2->base.read_us,
                                 h2->n_streams == 0 ? PING_IDLE_MAX : PING_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
         }
         break;
     case NGHTTP2_SETTINGS:
     case NGHTTP2_PRIORITY:
-        if (!ack && rate_passed(&h2->in.controls, h2->in.at_us, CONTROL_MAX)) {
+        if (!ack && rate_passed(&h2->in.controls, h2->base.read_us, CONTROL_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
         break;
@@ -277,7 +277,7 @@ static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
         }
     }
     for (; h2->in.filter.n_dropped > 0; h2->in.filter.n_dropped--) {
-        if (!http2_is_dead(h2) && rate_passed(&h2->in.controls, h2->in.at_us, CONTROL_MAX)) {
+        if (!http2_is_dead(h2) && rate_passed(&h2->in.controls, h2->base.read_us, CONTROL_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
     }
@@ -333,7 +333,7 @@ void http2_read_in(struct hps_http2 *h2)
     bool more = true;
 
     HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
-    h2->in.at_us = hps_loop_now_us(h2->shared->loop);
+    h2->base.read_us = hps_loop_now_us(h2->shared->loop);
     h2->in.work = 0;
     while (more && http2_takes_in(h2) && h2->in.work < READ_TURN_WORK) {
         hps_status status = read_once(h2, &more);

@@ -131,10 +131,10 @@ static void batch_copy(struct http2_batch *batch, const void *data, size_t size)
 static void count_queued(struct hps_http2 *h2, size_t size, bool more)
 {
     if (more) {
-        h2->out.queued += size;
+        h2->base.queued += size;
         atomic_fetch_add_explicit(&h2->shared->queued, size, memory_order_relaxed);
     } else {
-        h2->out.queued -= size;
+        h2->base.queued -= size;
         atomic_fetch_sub_explicit(&h2->shared->queued, size, memory_order_relaxed);
     }
 }
@@ -144,12 +144,12 @@ static void release_piece(struct hps_http2 *h2, struct http2_piece *piece)
     struct http2_message *message = piece->message;
     struct hps_http2_stream *stream = message->stream;
 
-    HPS_ASSERT(message->n_held > 0 && piece->size <= h2->out.queued);
-    HPS_ASSERT(stream == NULL || piece->size <= stream->queued);
+    HPS_ASSERT(message->n_held > 0 && piece->size <= h2->base.queued);
+    HPS_ASSERT(stream == NULL || piece->size <= stream->base.queued);
     count_queued(h2, piece->size, false);
     h2->released = true;
     if (stream != NULL) {
-        stream->queued -= piece->size;
+        stream->base.queued -= piece->size;
         if (!stream->in_sent && h2->events->on_sent != NULL) {
             stream->in_sent = true;
             stream->sent_next = h2->sent;
@@ -209,8 +209,8 @@ void http2_drop_messages(struct hps_http2_stream *stream)
         }
     }
     stream->tail = NULL;
-    stream->queued = 0;
-    http2_release_written(h2, h2->out.written);
+    stream->base.queued = 0;
+    http2_release_written(h2, h2->base.written);
 }
 
 /* ---- what nghttp2 asks ----------------------------------------------------------------------- */
@@ -309,7 +309,7 @@ static void frame_pieces(struct hps_http2_stream *stream, size_t length)
             batch_add(batch, piece->data + piece->framed, size);
         }
         piece->framed += size;
-        stream->framed += size;
+        stream->base.framed += size;
         h2->out.bodies += size;
         h2->out.position += size;
         length -= size;
@@ -415,7 +415,7 @@ static void batch_advance(struct hps_http2 *h2, size_t size)
     struct http2_batch *batch = h2->out.batch;
 
     HPS_ASSERT(size > 0 && size <= batch->size);
-    h2->out.written += size;
+    h2->base.written += size;
     batch->size -= size;
     if (batch->size == 0) {
         batch->n_iov = 0;
@@ -455,7 +455,7 @@ void http2_write_out(struct hps_http2 *h2)
     size_t share = 0;
 
     HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
-    h2->out.blocked = false;
+    h2->base.blocked = false;
     h2->out.n_turns++;
     while (!http2_is_dead(h2)) {
         if ((h2->out.batch == NULL || h2->out.batch->size == 0) && !fill_batch(h2)) {
@@ -466,7 +466,7 @@ void http2_write_out(struct hps_http2 *h2)
         hps_status status = hps_conn_writev(h2->conn, batch->iov + batch->at,
                                             (int)(batch->n_iov - batch->at), &size);
         if (status == HPS_AGAIN) {
-            h2->out.blocked = true;
+            h2->base.blocked = true;
             break;
         }
         if (status != HPS_OK) {
@@ -477,7 +477,7 @@ void http2_write_out(struct hps_http2 *h2)
             break;
         }
         batch_advance(h2, size);
-        http2_release_written(h2, h2->out.written);
+        http2_release_written(h2, h2->base.written);
         http2_tell_sent(h2);
         share += size;
         if (share >= TURN_BYTES) {
@@ -527,7 +527,7 @@ static void message_queue(struct http2_message *message)
     struct hps_http2_stream *stream = message->stream;
 
     for (unsigned i = 0; i < message->n_pieces; i++) {
-        stream->queued += message->pieces[i].size;
+        stream->base.queued += message->pieces[i].size;
         count_queued(stream->h2, message->pieces[i].size, true);
     }
     if (stream->tail != NULL) {

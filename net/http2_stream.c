@@ -19,6 +19,7 @@ struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2)
     HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
     HPS_ASSERT(!http2_is_dead(h2));
     if (stream != NULL) {
+        stream->base.http = &h2->base;
         stream->h2 = h2;
         stream->send = h2->options.server ? HTTP2_SEND_HEADERS : HTTP2_SEND_OPEN;
         stream->next = h2->streams;
@@ -64,7 +65,7 @@ void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
         }
     }
     stream_unlink(stream);
-    HPS_ASSERT(stream->head == NULL && stream->queued == 0);
+    HPS_ASSERT(stream->head == NULL && stream->base.queued == 0);
     if (h2->events->on_stream_closed != NULL) {
         h2->events->on_stream_closed(h2->ctx, stream, error);
     }
@@ -105,11 +106,11 @@ void hps_http2_reset(struct hps_http2_stream *stream, uint32_t error)
 
 /* ---- header blocks --------------------------------------------------------------------------- */
 
-static void make_fields(nghttp2_nv *out, const struct hps_http2_field *fields, unsigned n_fields)
+static void make_fields(nghttp2_nv *out, const struct hps_http_field *fields, unsigned n_fields)
 {
     static const char timeout[] = "grpc-timeout";
 
-    HPS_ASSERT(n_fields <= HPS_HTTP2_FIELDS_MAX);
+    HPS_ASSERT(n_fields <= HPS_HTTP_FIELDS_MAX);
     for (unsigned i = 0; i < n_fields; i++) {
         /* Always another value: it would only push useful entries out of the peer's table. */
         bool volatile_value = fields[i].name_size == sizeof timeout - 1 &&
@@ -124,10 +125,10 @@ static void make_fields(nghttp2_nv *out, const struct hps_http2_field *fields, u
     }
 }
 
-hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field *fields,
+hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http_field *fields,
                              unsigned n_fields, void *user, struct hps_http2_stream **out_stream)
 {
-    nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
+    nghttp2_nv nv[HPS_HTTP_FIELDS_MAX];
 
     HPS_ASSERT(!h2->options.server);
     HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
@@ -138,7 +139,7 @@ hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field 
     if (stream == NULL) {
         return HPS_NO_MEMORY;
     }
-    stream->user = user;
+    stream->base.user = user;
     make_fields(nv, fields, n_fields);
     nghttp2_data_provider body = http2_body(stream);
     int32_t id = nghttp2_submit_request(h2->session, NULL, nv, n_fields, &body, stream);
@@ -153,11 +154,11 @@ hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field 
     return HPS_OK;
 }
 
-hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http2_field *fields,
+hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http_field *fields,
                              unsigned n_fields, bool end)
 {
     struct hps_http2 *h2 = stream->h2;
-    nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
+    nghttp2_nv nv[HPS_HTTP_FIELDS_MAX];
     nghttp2_data_provider body = http2_body(stream);
 
     HPS_ASSERT(h2->options.server && stream->send == HTTP2_SEND_HEADERS);
@@ -173,11 +174,11 @@ hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_h
     return HPS_OK;
 }
 
-hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_http2_field *fields,
+hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_http_field *fields,
                               unsigned n_fields)
 {
     struct hps_http2 *h2 = stream->h2;
-    nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
+    nghttp2_nv nv[HPS_HTTP_FIELDS_MAX];
 
     HPS_ASSERT(stream->send == HTTP2_SEND_FINISHED);
     if (http2_is_dead(h2)) {
@@ -192,17 +193,17 @@ hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_
 
 void *hps_http2_user(const struct hps_http2_stream *stream)
 {
-    return stream->user;
+    return stream->base.user;
 }
 
 void hps_http2_set_user(struct hps_http2_stream *stream, void *user)
 {
-    stream->user = user;
+    stream->base.user = user;
 }
 
 size_t hps_http2_stream_queued(const struct hps_http2_stream *stream)
 {
-    return stream->queued;
+    return stream->base.queued;
 }
 
 bool hps_http2_stream_limited(const struct hps_http2_stream *stream)
@@ -216,5 +217,5 @@ bool hps_http2_stream_limited(const struct hps_http2_stream *stream)
 
 uint64_t hps_http2_stream_framed(const struct hps_http2_stream *stream)
 {
-    return stream->framed;
+    return stream->base.framed;
 }

@@ -6,6 +6,7 @@ import gzip
 import pathlib
 import struct
 import sys
+import zlib
 
 
 def run(data):
@@ -165,6 +166,46 @@ def http1():
 # Kinds of tests/fuzz/frames.c, and what comes behind them in the two targets.
 HEADERS, RAW, DATA, SETTINGS, STRANGE, CONTINUATION, FLOOD, BYTES, SMALL = 0, 2, 3, 5, 6, 7, 8, 9, 10
 SEND, OTHER, CLOCK, FOURTH, FIFTH = 12, 13, 14, 15, 16
+
+
+def http1_server():
+    """Bytes of a client of the server of calls: in what pieces, what happens at the end, the bytes."""
+    def head(line, *fields):
+        return "\r\n".join([line + " HTTP/1.1", "Host: a", *fields, "", ""]).encode()
+
+    def post(path, body, *fields):
+        return head("POST " + path, f"Content-Length: {len(body)}", *fields) + body
+
+    def chunked(path, *chunks):
+        body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+        return head("POST " + path, "Transfer-Encoding: chunked") + body
+
+    shutdown, late, rules, answer, unread = 1, 2, 4, 8, 16
+    packed = gzip.compress(b"a" * 3000, mtime=0)
+    yield "get", bytes([0, 0]) + head("GET /v2/models/m?x=1") + head("HEAD /big") + head("GET /nothing")
+    yield "decoded", bytes([0, 0]) + head("GET /v2/models/a%20%2e/versions/%C3%A9")
+    yield "paths", bytes([0, 0]) + b"".join(head("GET /v2/models/" + x) for x in ("..", "%2e.", "a%2fb", "%00", "%"))
+    yield "pipelined", bytes([0, 0]) + post("/echo", b"one") + post("/echo", b"") + post("/tiny", b"0123456789")
+    yield "bytewise", bytes([1, 0]) + post("/echo", b"hello") + chunked("/echo", b"a", b"bc", b"")
+    yield "chunked", bytes([7, 0]) + chunked("/echo", b"a" * 100, b"b" * 5000) + b"0;x=y\r\nX: 1\r\n\r\n" + head("GET /big")
+    yield "bad_chunk", bytes([0, 0]) + chunked("/echo", b"a") + b"1 \r\n"
+    yield "large", bytes([0, 0]) + post("/echo", b"l" * 40000) + post("/tiny", b"l" * 11)
+    yield "too_large", bytes([0, shutdown]) + post("/echo", b"l" * 70000)
+    yield "gzip", bytes([0, 0]) + post("/echo", packed, "Content-Encoding: gzip") + post("/packed", packed, "Content-Encoding: gzip")
+    yield "deflate", bytes([0, 0]) + post("/echo", zlib.compress(b"b" * 3000), "Content-Encoding: deflate")
+    yield "packed", bytes([0, late]) + post("/packed", b"p" * 600) + post("/packed", b"p" * 600) + post("/packed", b"")
+    yield "continue", bytes([0, 0]) + head("POST /echo", "Content-Length: 4", "Expect: 100-continue") + b"late"
+    yield "parked", bytes([0, answer]) + post("/park", b"") + head("GET /big")
+    yield "parked_left", bytes([0, shutdown]) + post("/park", b"\xff")
+    yield "parked_late", bytes([0, late]) + post("/park", b"\x01")
+    yield "rules", bytes([0, rules]) + post("/park", b"") + head("GET /big")
+    yield "unread", bytes([0, unread | late]) + head("GET /big") * 3
+    yield "stalled", bytes([0, late]) + head("POST /echo", "Content-Length: 100") + b"some"
+    yield "slow_head", bytes([3, late]) + b"GET /big HTTP/1.1\r\nHost"
+    yield "token", bytes([0, 0]) + head("GET /big", "Authorization: Bearer guess") * 17
+    yield "old", bytes([0, 0]) + b"GET /big HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /big HTTP/1.0\r\n\r\n"
+    yield "both", bytes([0, 0]) + post("/echo", b"x", "Transfer-Encoding: chunked")
+    yield "preface", bytes([0, 0]) + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def op(kind, *rest):
@@ -448,7 +489,7 @@ def redis_tier():
 
 
 TARGETS = {"access": access, "addr": addr, "topic_filter": topic_filter, "gzip": gzip_, "http2_filter": http2_filter, "position": position,
-           "catalog": catalog, "http1": http1, "grpc_server": grpc_server, "grpc_client": grpc_client,
+           "catalog": catalog, "http1": http1, "http1_server": http1_server, "grpc_server": grpc_server, "grpc_client": grpc_client,
            "update_decode": update_decode, "publish": publish, "manifest": manifest, "snapshot": snapshot,
            "rowfile": rowfile, "rowsort": rowsort, "rpc": rpc, "redis_tier": redis_tier}
 

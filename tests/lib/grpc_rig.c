@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -248,6 +249,131 @@ static const struct hps_grpc_method methods[] = {
     {.path = "/grpc.health.v1.Health/Check", .open = true, .on_message = on_health},
 };
 
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+static unsigned number_of(const struct hps_grpc_call *call)
+{
+    return (unsigned)strtoul(hps_grpc_call_segment(call, 0, NULL), NULL, 10);
+}
+
+static void on_big_get(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    uint32_t n = number_of(call);
+
+    (void)data;
+    assert_int_equal(size, 0);
+    on_big(call, (const uint8_t *)&n, sizeof n);
+}
+
+static void on_fail_get(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    char text[64];
+
+    (void)data;
+    (void)size;
+    snprintf(text, sizeof text, "no \"%s\"", hps_grpc_call_segment(call, 0, NULL));
+    hps_grpc_call_finish(call, (int)number_of(call), text);
+}
+
+static void on_health_get(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    (void)data;
+    (void)size;
+    hps_grpc_call_answer_status(call, number_of(call));
+    hps_grpc_call_finish(call, number_of(call) == 200 ? 0 : 14, "not ready");
+}
+
+static void on_names(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    char text[256];
+    size_t first, second;
+    const char *a = hps_grpc_call_segment(call, 0, &first);
+    const char *b = hps_grpc_call_segment(call, 1, &second);
+
+    (void)data;
+    (void)size;
+    assert_true(hps_grpc_call_is_http(call));
+    assert_int_equal(strlen(a), first);
+    assert_int_equal(strlen(b), second);
+    assert_null(hps_grpc_call_segment(call, 2, NULL));
+    int n = snprintf(text, sizeof text, "%s|%s", a, b);
+    hps_grpc_call_send_copy(call, text, (size_t)n);
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+static void on_stats(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    (void)data;
+    (void)size;
+    hps_grpc_call_send_copy(call, "stats", 5);
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+static void on_meta_get(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    (void)data;
+    (void)size;
+    (void)rig_of(call);
+    assert_int_equal(hps_grpc_call_add_header(call, "content-type", "text/x-test", 11), HPS_OK);
+    assert_int_equal(hps_grpc_call_add_header(call, "x-head", "h\r\n1", 4), HPS_OK);
+    assert_int_equal(hps_grpc_call_add_trailer(call, "grpc-retry-pushback-ms", "1500", 4), HPS_OK);
+    hps_grpc_call_send_copy(call, "meta", 4);
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+static void on_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
+{
+    struct hps_buf plain;
+    struct hps_error err;
+    const uint8_t *data = NULL;
+    size_t size = 0;
+    char text[64];
+
+    (void)rig_of(call);
+    assert_true(packed->is_http);
+    if (hps_grpc_unpack(packed, SIZE_MAX, &plain, &data, &size, &err) != HPS_OK) {
+        hps_grpc_call_fail(call, &err);
+    } else {
+        int n = snprintf(text, sizeof text, "%s %zu",
+                         !packed->compressed ? "plain"
+                         : packed->is_zlib   ? "zlib"
+                                             : "gzip",
+                         size);
+        hps_grpc_call_send_copy(call, text, (size_t)n);
+        hps_grpc_call_finish(call, 0, NULL);
+    }
+    hps_buf_fini(&plain);
+}
+
+static void on_late(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    on_park(call, data, size);
+    hps_grpc_call_deadline_limit(call, 1);
+}
+
+#define ROUTE(verb_, path_, ...)                                                       \
+    {                                                                                  \
+        .verb = (verb_), .pattern = (path_), .method = {.path = (path_), __VA_ARGS__ } \
+    }
+
+static const struct hps_http_route routes[] = {
+    ROUTE("POST", "/echo", .roles = 5, .on_message = on_echo, .on_close = on_close),
+    ROUTE("POST", "/small", .request_bytes_max = 10, .on_message = on_echo),
+    ROUTE("GET", "/big/{}", .on_message = on_big_get, .on_close = on_close),
+    ROUTE("POST", "/park", .on_message = on_park, .on_close = on_close),
+    ROUTE("GET", "/park", .on_message = on_park, .on_close = on_close),
+    ROUTE("GET", "/fail/{}", .on_message = on_fail_get, .on_close = on_close),
+    ROUTE("GET", "/health/{}", .on_message = on_health_get),
+    ROUTE("GET", "/names/{}/{}", .on_message = on_names),
+    ROUTE("GET", "/names/{}", .on_message = on_health_get),
+    ROUTE("GET", "/names/stats", .on_message = on_stats),
+    ROUTE("GET", "/meta", .on_message = on_meta_get),
+    ROUTE("POST", "/packed", .on_packed = on_packed, .on_close = on_close),
+    ROUTE("GET", "/open", .open = true, .on_message = on_stats),
+    ROUTE("POST", "/charge", .on_message = on_charge, .on_close = on_close, .on_room = on_charged),
+    ROUTE("GET", "/late", .on_message = on_late, .on_close = on_close),
+};
+
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int code, uint64_t duration_us)
 {
     (void)call;
@@ -292,7 +418,11 @@ static void adopt(struct rig *rig, int fd)
     if (seat != NULL) {
         hps_conn_seat_give(conn, seat);
     }
-    hps_grpc_loop_adopt(rig->grpc_loop, conn, 1);
+    if (rig->http) {
+        hps_grpc_loop_adopt_http(rig->grpc_loop, conn, 1);
+    } else {
+        hps_grpc_loop_adopt(rig->grpc_loop, conn, 1);
+    }
 }
 
 static void on_accept(void *ctx, unsigned events)
@@ -323,6 +453,9 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
     assert_non_null(rig->server);
     rig->service = (struct hps_grpc_service){"t.T", methods, sizeof methods / sizeof *methods, rig};
     assert_int_equal(hps_grpc_server_add(rig->server, &rig->service, 1), HPS_OK);
+    assert_int_equal(
+        hps_grpc_server_add_http(rig->server, routes, sizeof routes / sizeof *routes, rig, 1),
+        HPS_OK);
     assert_int_equal(hps_grpc_loop_new(rig->server, rig->loop, &rig->grpc_loop), HPS_OK);
     assert_int_equal(hps_addr_parse("127.0.0.1:0", &addr, NULL), HPS_OK);
     assert_int_equal(hps_sock_listen(&addr, 0, &rig->listen_fd, NULL), HPS_OK);

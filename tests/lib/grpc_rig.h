@@ -26,6 +26,7 @@ struct rig {
     struct hps_peers *peers; /* the same: who gives them seats; NULL: they have none */
     uint64_t client;         /* the same: whose seats they are */
     bool refused;            /* the last one got none */
+    bool http;               /* the same: they speak HTTP/1.1 */
     struct hps_grpc_service service;
     /* what the methods saw */
     unsigned n_messages;
@@ -49,7 +50,13 @@ struct rig {
  * answers) · Fail (code 9 and a message that needs escapes) · Count (client streaming: u32 LE
  * messages) · Chat (client streaming, 4 KB for each message) · Pour (u32 LE messages of 64 KB, as
  * the queue drains) · Charge (u32 LE bytes, charged to the connection until rig_discharge; never
- * answers) · Meta (headers and trailers back) · /grpc.health.v1.Health/Check (empty). */
+ * answers) · Meta (headers and trailers back) · /grpc.health.v1.Health/Check (empty).
+ * Routes of HTTP/1.1: POST /echo · POST /small (10 bytes at most) · GET /big/{} (as Big) · POST and
+ * GET /park · GET /fail/{} (that code, "no \"{}\"") · GET /health/{} (that status) · GET
+ * /names/{}/{}
+ * ("first|second") · GET /names/stats ("stats") · GET /meta (a header, trailers, pushback of 1,500
+ * ms) · POST /packed ("gzip 12", "zlib 12", "plain 12" for that many bytes) · GET /open (without
+ * the guard) · POST /charge (as Charge) · GET /late (a deadline that has passed). */
 void rig_open(struct rig *rig, const struct hps_grpc_limits *limits);
 void rig_close(struct rig *rig);
 extern const struct hps_grpc_limits rig_limits;

@@ -52,7 +52,7 @@ static void make(struct fixture *f)
     f->grpc_loop = (struct hps_grpc_loop){.server = &f->server, .loop = loop, .conns = &f->conn};
     f->conn = (struct grpc_conn){.grpc_loop = &f->grpc_loop, .calls = &f->call};
     f->call.conn = &f->conn;
-    f->call.stream = (struct hps_http2_stream *)f; /* is never looked into */
+    f->call.stream = (struct hps_http_stream *)f; /* is never looked into */
     f->call.grpc_loop = &f->grpc_loop;
     f->call.loop = loop;
     f->call.entry = &unary_entry;
@@ -190,7 +190,7 @@ static void test_deadline_phase_when_it_cannot_follow_then_assert(void **state)
     static const char *const legal[GRPC_DEADLINE_PHASES] = {
         /* to: NONE ARMED GRACE OVER */
         [GRPC_DEADLINE_NONE] = ".y.y",
-        [GRPC_DEADLINE_ARMED] = "..yy",
+        [GRPC_DEADLINE_ARMED] = ".yyy",
         [GRPC_DEADLINE_GRACE] = "...y",
         [GRPC_DEADLINE_OVER] = "...y",
     };

@@ -135,7 +135,7 @@ static void probe_begin(struct probe *probe, const char *path, const char *const
     const char *usual[][2] = {{":method", "POST"}, {":scheme", "http"},
                               {":path", path},     {":authority", "test"},
                               {"te", "trailers"},  {"content-type", "application/grpc+proto"}};
-    struct hps_http2_field fields[20];
+    struct hps_http_field fields[20];
     unsigned n = 0;
 
     for (unsigned i = 0; i < 6; i++) {
@@ -146,11 +146,11 @@ static void probe_begin(struct probe *probe, const char *path, const char *const
             }
         }
         fields[n++] =
-            (struct hps_http2_field){usual[i][0], strlen(usual[i][0]), value, strlen(value)};
+            (struct hps_http_field){usual[i][0], strlen(usual[i][0]), value, strlen(value)};
     }
     for (const char *const *at = extra; at != NULL && *at != NULL; at += 2) {
         if (at[0][0] != ':' && strcmp(at[0], "content-type") != 0) {
-            fields[n++] = (struct hps_http2_field){at[0], strlen(at[0]), at[1], strlen(at[1])};
+            fields[n++] = (struct hps_http_field){at[0], strlen(at[0]), at[1], strlen(at[1])};
         }
     }
     probe->fields[0] = '\0';

@@ -64,7 +64,7 @@ static void test_unpack_when_gzip_is_damaged_then_internal(void **state)
         .data = (const uint8_t *)"abc", .size = 3, .size_max = 10, .compressed = true};
 
     (void)state;
-    assert_int_equal(unpack(&packed, SIZE_MAX, NULL, 0, "gzip message is"), HPS_INTERNAL);
+    assert_int_equal(unpack(&packed, SIZE_MAX, NULL, 0, "compressed message is"), HPS_INTERNAL);
 }
 
 int main(void)

@@ -175,7 +175,15 @@ static void test_inflate_when_not_gzip_or_more_follows_then_invalid(void **state
     static const uint8_t zlib_format[] = {0x78, 0xda, 0x4b, 0x4c, 0x4a, 0x06,
                                           0x00, 0x02, 0x4d, 0x01, 0x27};
     assert_int_equal(hps_gzip_inflate(zlib_format, sizeof(zlib_format), &out, NULL), HPS_INVALID);
+    assert_int_equal(hps_gzip_size(zlib_format, sizeof(zlib_format)), 0);
+    assert_int_equal(hps_zlib_inflate(zlib_format, sizeof(zlib_format), &out, NULL), HPS_OK);
+    assert_int_equal(out.size, 3);
+    assert_memory_equal(out.data, "abc", 3);
+    assert_int_equal(hps_zlib_inflate(zlib_format, sizeof(zlib_format) - 1, &out, NULL),
+                     HPS_INVALID);
+    hps_buf_clear(&out);
     size_t size = hps_gzip_program("abc", 3, packed, sizeof(packed));
+    assert_int_equal(hps_zlib_inflate(packed, size, &out, NULL), HPS_INVALID);
     packed[size] = 'x';
     assert_int_equal(hps_gzip_inflate(packed, size + 1, &out, NULL), HPS_INVALID);
     assert_int_equal(out.size, 0);

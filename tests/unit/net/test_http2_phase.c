@@ -165,11 +165,11 @@ static void test_connection_when_it_lies_then_assert(void **state)
     LIES(HTTP2_ABANDONED, hps_loop_later_stop(&h2->later)); /* the same */
     LIES(HTTP2_GOAWAY, h2->options.server = false);         /* clients only drain */
     LIES(HTTP2_HANDSHAKE, h2->peer_spoke = true);           /* before TLS was over */
-    LIES(HTTP2_HANDSHAKE, (h2->out.position = 9, h2->out.written = 9));
-    LIES(HTTP2_OPEN, h2->out.position = 9);   /* bytes that are nowhere */
-    LIES(HTTP2_OPEN, h2->out.blocked = true); /* with nothing to write */
+    LIES(HTTP2_HANDSHAKE, (h2->out.position = 9, h2->base.written = 9));
+    LIES(HTTP2_OPEN, h2->out.position = 9);    /* bytes that are nowhere */
+    LIES(HTTP2_OPEN, h2->base.blocked = true); /* with nothing to write */
     LIES(HTTP2_OPEN, h2->n_streams = 0);
-    LIES(HTTP2_OPEN, h2->out.queued = 1);  /* more than all together */
+    LIES(HTTP2_OPEN, h2->base.queued = 1); /* more than all together */
     LIES(HTTP2_OPEN, h2->released = true); /* nobody was told */
     LIES(HTTP2_OPEN, h2->sent = &f->stream);
 #undef LIES
@@ -180,7 +180,7 @@ static void expect_stuck(struct fixture *f, enum http2_send_phase send)
 {
     make(f, HTTP2_OPEN);
     f->stream.head = f->stream.tail = (struct http2_message *)f;
-    f->stream.queued = f->h2.out.queued = 1;
+    f->stream.base.queued = f->h2.base.queued = 1;
     http2_stream_sane(&f->stream);
     f->stream.send = send;
     expect_assert_failure(http2_stream_sane(&f->stream));
@@ -199,11 +199,11 @@ static void test_stream_when_it_lies_then_assert(void **state)
         lie;                                              \
         expect_assert_failure(http2_stream_sane(stream)); \
     } while (0)
-    LIES(f->h2.streams = NULL);                                    /* in no list */
-    LIES(stream->head = message);                                  /* with no end */
-    LIES(stream->head = stream->tail = message);                   /* with no bytes */
-    LIES(stream->queued = 1);                                      /* more than all */
-    LIES((stream->send = HTTP2_SEND_HEADERS, stream->framed = 1)); /* body before headers */
+    LIES(f->h2.streams = NULL);                                         /* in no list */
+    LIES(stream->head = message);                                       /* with no end */
+    LIES(stream->head = stream->tail = message);                        /* with no bytes */
+    LIES(stream->base.queued = 1);                                      /* more than all */
+    LIES((stream->send = HTTP2_SEND_HEADERS, stream->base.framed = 1)); /* body before headers */
     LIES((f->h2.options.server = false, stream->send = HTTP2_SEND_HEADERS));
 #undef LIES
     expect_stuck(f, HTTP2_SEND_DEFERRED);

@@ -184,7 +184,7 @@ static int setup(void **state)
         .header_bytes_max = 1 << 16,
         .header_fields_max = 100,
     };
-    static const struct hps_http2_field fields[] = {
+    static const struct hps_http_field fields[] = {
         {":method", 7, "POST", 4}, {":scheme", 7, "http", 4}, {":path", 5, "/", 1}};
     static struct fixture f;
     struct hps_conn *conn;

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calls that came by HTTP/1.1, where they differ from those of gRPC: a route and headers by which
+ * they are judged, a body without frames of its own, which is the message, and an answer whose
+ * status and size come first. Loop thread of the connection.
+ */
+#include "net/grpc_internal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/assert.h"
+#include "base/block.h"
+#include "base/clock.h"
+#include "base/text.h"
+
+enum {
+    BODY_FIRST_BYTES = 64 * 1024, /* of one whose size is not known; then it doubles */
+    ERROR_BYTES_MAX = 16 * 1024,
+    NUMBER_BYTES = 24,
+};
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+static bool is_word(const char *value, size_t size, const char *word)
+{
+    return size == strlen(word) && strncasecmp(value, word, size) == 0;
+}
+
+static void read_encoding(struct hps_grpc_call *call, const char *value, size_t size)
+{
+    if (call->headers.encoding != GRPC_IDENTITY) {
+        call->headers.encoding = GRPC_UNKNOWN_ENCODING; /* one over the other */
+    } else if (is_word(value, size, "gzip") || is_word(value, size, "x-gzip")) {
+        call->headers.encoding = GRPC_GZIP;
+    } else if (is_word(value, size, "deflate")) {
+        call->headers.encoding = GRPC_ZLIB;
+    } else if (!is_word(value, size, "identity")) {
+        call->headers.encoding = GRPC_UNKNOWN_ENCODING;
+    }
+}
+
+void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_size,
+                      const char *value, size_t value_size)
+{
+    if (HPS_HTTP_IS(name, name_size, "content-encoding")) {
+        read_encoding(call, value, value_size);
+    }
+    if (grpc_fields_add(&call->headers.fields, name, name_size, value, value_size) != HPS_OK) {
+        call->headers.bad_fields = true;
+    }
+}
+
+static size_t size_max_of(const struct hps_grpc_call *call)
+{
+    size_t size_max = call->entry->method->request_bytes_max;
+
+    return size_max != 0 ? size_max : call->grpc_loop->limits.request_bytes_max;
+}
+
+/* The route is there, and the guard has let the call in: what is said of its body. */
+static void judge_body(struct hps_grpc_call *call)
+{
+    size_t size_max = size_max_of(call);
+    uint64_t size = call->stream->body_bytes;
+    bool compressed = call->headers.encoding != GRPC_IDENTITY;
+
+    if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
+        grpc_http_refuse(call, 415, HPS_INVALID,
+                         "content-encoding is not known; identity, gzip and deflate are");
+    } else if (compressed && !call->grpc_loop->limits.compression) {
+        grpc_http_refuse(call, 415, HPS_INVALID,
+                         "content-encoding: this server takes no compressed bodies");
+    } else if (size != HPS_HTTP_BODY_OF_ANY_SIZE && size > size_max) {
+        grpc_http_refuse(call, 413, HPS_EXHAUSTED,
+                         "body of %" PRIu64 " bytes, the limit is %zu bytes", size, size_max);
+    } else {
+        hps_grpc_decoder_init(&call->request.decoder, size_max, false);
+        call->request.decoder.body.size_max =
+            size != HPS_HTTP_BODY_OF_ANY_SIZE ? (size_t)size : size_max;
+        grpc_call_request_set(call, GRPC_REQUEST_OPEN);
+    }
+}
+
+void grpc_http_headers_done(struct hps_grpc_call *call)
+{
+    enum grpc_route_found found = GRPC_ROUTE_NO_PATH;
+    const char *why = NULL;
+    struct hps_error err;
+    hps_status entered;
+
+    if (call->headers.bad_fields || grpc_route_find(call, &found, &why) != HPS_OK) {
+        grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for the headers of a request");
+    } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
+        grpc_call_refuse(call, entered, "%s", err.text);
+    } else if (found == GRPC_ROUTE_BAD_PATH) {
+        grpc_call_refuse(call, HPS_INVALID, "path %.200s: %s", hps_grpc_call_path(call), why);
+    } else if (found == GRPC_ROUTE_NO_PATH) {
+        grpc_call_refuse(call, HPS_NOT_FOUND, "unknown path %.200s", hps_grpc_call_path(call));
+    } else if (found == GRPC_ROUTE_NO_VERB) {
+        grpc_http_refuse(call, 405, HPS_UNIMPLEMENTED, "%.200s takes other methods, see Allow",
+                         hps_grpc_call_path(call));
+    } else {
+        judge_body(call);
+    }
+}
+
+/* ---- the body -------------------------------------------------------------------------------- */
+
+/* Room for `size` more bytes of the body, which it may have. What it is to have in all is taken at
+ * once: memory that nobody writes to costs nothing. */
+static hps_status reserve(struct hps_grpc_call *call, size_t size)
+{
+    struct hps_buf *body = &call->request.decoder.body;
+    size_t left = body->size_max - body->size;
+    size_t more = body->size > BODY_FIRST_BYTES ? body->size : BODY_FIRST_BYTES;
+
+    HPS_ASSERT(size <= left);
+    if (size <= body->capacity - body->size) {
+        return HPS_OK;
+    }
+    if (call->stream->body_bytes != HPS_HTTP_BODY_OF_ANY_SIZE) {
+        more = left;
+    }
+    more = more > size ? more : size;
+    return hps_buf_reserve(body, more < left ? more : left);
+}
+
+uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_room)
+{
+    struct hps_buf *body = &call->request.decoder.body;
+    size_t left = body->size_max - body->size;
+
+    if (grpc_call_is_finished(call) || call->request.phase != GRPC_REQUEST_OPEN || left == 0 ||
+        reserve(call, 1) != HPS_OK) {
+        return NULL; /* on_data says what is wrong */
+    }
+    size_t room = body->capacity - body->size;
+    room = room < left ? room : left;
+    *out_room = room < size ? room : size;
+    return body->data + body->size;
+}
+
+void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct hps_buf *body = &call->request.decoder.body;
+
+    if (grpc_call_is_finished(call) || call->request.phase != GRPC_REQUEST_OPEN) {
+        return;
+    }
+    if (size > body->size_max - body->size) {
+        grpc_http_refuse(call, 413, HPS_EXHAUSTED,
+                         "body of more than %zu bytes, which is the limit", body->size_max);
+        return;
+    }
+    if (body->data != NULL && data == body->data + body->size) {
+        HPS_ASSERT(size <= body->capacity - body->size); /* put there by grpc_http_room */
+        body->size += size;
+    } else if (reserve(call, size) != HPS_OK || hps_buf_append(body, data, size) != HPS_OK) {
+        grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a body of %zu bytes",
+                         body->size + size);
+        return;
+    }
+    grpc_call_check_bytes(call);
+    HPS_DEBUG_SANE(grpc_call_sane(call));
+}
+
+void grpc_http_end(struct hps_grpc_call *call)
+{
+    const struct hps_buf *body = &call->request.decoder.body;
+
+    grpc_call_request_set(call, GRPC_REQUEST_WHOLE);
+    call->request.compressed = call->headers.encoding != GRPC_IDENTITY && body->size > 0;
+    call->request.message = body->data;
+    call->request.message_size = body->size;
+    grpc_call_dispatch_or_hold(call);
+}
+
+/* ---- the head of the answer ------------------------------------------------------------------ */
+
+static unsigned status_of(int grpc_code)
+{
+    static const uint16_t statuses[] = {200, 400, 400, 400, 504, 404, 400, 403, 429,
+                                        400, 409, 400, 501, 500, 503, 500, 401};
+
+    HPS_ASSERT(grpc_code >= 0 && (size_t)grpc_code < sizeof statuses / sizeof *statuses);
+    return statuses[grpc_code];
+}
+
+/* Texts that fields point to while they are sent. */
+struct texts {
+    char status[NUMBER_BYTES];
+    char size[NUMBER_BYTES];
+    char retry[NUMBER_BYTES];
+};
+
+static struct hps_http_field number(const char *name, uint64_t value, char text[NUMBER_BYTES])
+{
+    int size = snprintf(text, NUMBER_BYTES, "%" PRIu64, value);
+
+    return (struct hps_http_field){name, strlen(name), text, (size_t)size};
+}
+
+static unsigned list_fields(struct hps_grpc_call *call, size_t size, struct texts *texts,
+                            struct hps_http_field *out)
+{
+    unsigned status =
+        call->reply.http_status != 0 ? call->reply.http_status : status_of(call->reply.code);
+    const char *pushback = grpc_fields_get(&call->reply.trailers, "grpc-retry-pushback-ms", NULL);
+    unsigned n = 0;
+
+    out[n++] = number(":status", status, texts->status);
+    if (size > 0 && grpc_fields_get(&call->reply.fields, "content-type", NULL) == NULL) {
+        out[n++] = HPS_HTTP_FIELD_LITERAL("content-type", "application/json");
+    }
+    if (status != 204 && status != 304) {
+        out[n++] = number("content-length", size, texts->size);
+    }
+    if (status == 401) {
+        out[n++] = HPS_HTTP_FIELD_LITERAL("www-authenticate", "Bearer");
+    }
+    if (pushback != NULL) {
+        uint64_t ms = strtoull(pushback, NULL, 10);
+        out[n++] = number("retry-after", ms / 1000 + (ms % 1000 != 0), texts->retry);
+    }
+    n += grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
+    return n + grpc_fields_list(&call->reply.trailers, out + n, GRPC_FIELDS_MAX);
+}
+
+static hps_status respond(struct hps_grpc_call *call, size_t size, bool end)
+{
+    struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
+    struct texts texts;
+    unsigned n = list_fields(call, size, &texts, fields);
+
+    call->progress.at_us = hps_clock_us();
+    grpc_turn_see(call->conn, call->progress.at_us);
+    return hps_http_respond(call->stream, fields, n, end);
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+/* The head of an answer with `size` bytes. False: the call is over. */
+static bool open_answer(struct hps_grpc_call *call, size_t size)
+{
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    if (grpc_call_is_finished(call)) {
+        return false;
+    }
+    HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE); /* the body is sent at once */
+    grpc_call_reply_set(call, GRPC_REPLY_OPEN);
+    if (respond(call, size, false) != HPS_OK) {
+        grpc_call_answer_failed(call);
+        return false;
+    }
+    return true;
+}
+
+void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices)
+{
+    size_t size = 0;
+
+    for (unsigned i = 0; i < n_slices; i++) {
+        size += slices[i].size;
+    }
+    if (!open_answer(call, size) || call->reply.head || size == 0) {
+        for (unsigned i = 0; i < n_slices; i++) {
+            hps_block_unref(slices[i].block);
+        }
+    } else if (hps_http_send(call->stream, NULL, 0, slices, n_slices) != HPS_OK) {
+        grpc_call_answer_failed(call);
+    }
+}
+
+void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
+{
+    if (open_answer(call, size) && !call->reply.head && size > 0 &&
+        hps_http_send_copy(call->stream, NULL, 0, data, size) != HPS_OK) {
+        grpc_call_answer_failed(call);
+    }
+}
+
+/* The text as the inside of a JSON string. */
+static hps_status append_json(struct hps_buf *out, const char *text)
+{
+    hps_status status = HPS_OK;
+
+    while (*text != '\0' && status == HPS_OK) {
+        size_t size = strcspn(text, "\"\\");
+        if (size == 0) {
+            status = hps_buf_printf(out, "\\%c", *text);
+            text++;
+            continue;
+        }
+        size_t capacity = size * HPS_TEXT_GROWTH + 1;
+        status = hps_buf_reserve(out, capacity);
+        if (status == HPS_OK) {
+            out->size += hps_text_plain(text, size, (char *)out->data + out->size, capacity);
+        }
+        text += size;
+    }
+    return status;
+}
+
+/* {"error": text}; without memory the status says it alone. */
+static void make_error(struct hps_buf *out, const char *text)
+{
+    if (hps_buf_printf(out, "{\"error\":\"") != HPS_OK || append_json(out, text) != HPS_OK ||
+        hps_buf_printf(out, "\"}") != HPS_OK) {
+        hps_buf_clear(out);
+    }
+}
+
+/* All of an answer to which nothing was sent. */
+static void answer_alone(struct hps_grpc_call *call, const char *message)
+{
+    struct hps_buf body;
+
+    hps_buf_init(&body, ERROR_BYTES_MAX);
+    if (call->reply.code != 0 && !call->reply.bare) {
+        make_error(&body, message != NULL ? message : "");
+    }
+    bool with_body = body.size > 0 && !call->reply.head;
+    grpc_call_reply_set(call, GRPC_REPLY_STATUS);
+    if (respond(call, body.size, !with_body) != HPS_OK) {
+        grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
+    } else if (with_body) {
+        if (hps_http_send_copy(call->stream, NULL, 0, body.data, body.size) == HPS_OK) {
+            hps_http_finish(call->stream);
+        } else {
+            grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
+        }
+    }
+    hps_buf_fini(&body);
+}
+
+void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message)
+{
+    HPS_ASSERT(!grpc_call_is_finished(call));
+    call->reply.code = grpc_code;
+    if (call->reply.phase == GRPC_REPLY_OPEN) { /* all of the body is queued: it stays as it is */
+        grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
+        hps_http_finish(call->stream);
+    } else {
+        answer_alone(call, message);
+    }
+}
+
+void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
+                      const char *fmt, ...)
+{
+    char text[480];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (call->reply.phase == GRPC_REPLY_NONE) {
+        call->reply.http_status = http_status;
+        call->reply.bare = false;
+    }
+    hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
+}
+
+void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_status)
+{
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    HPS_ASSERT(http_status >= 200 && http_status <= 599);
+    if (call->is_http && call->reply.phase == GRPC_REPLY_NONE) {
+        call->reply.http_status = http_status;
+        call->reply.bare = true;
+    }
+}

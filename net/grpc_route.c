@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The routes of HTTP/1.1: which method a request line asks for. A path is cut into segments before
+ * it is percent-decoded, and what could be taken for more than one segment, or for none, is
+ * refused: nobody behind this sees a '/', a NUL, "." or "..". Loop thread of the connection.
+ */
+#include "net/grpc_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+
+enum { PATH_BYTES_MAX = 2048, ALLOW_BYTES = 64 };
+
+struct segment {
+    const char *text; /* not NUL-terminated */
+    size_t size;
+};
+
+struct path {
+    unsigned n;
+    struct segment segments[HPS_HTTP_SEGMENTS_MAX + 1]; /* one more than any pattern has */
+    char bytes[PATH_BYTES_MAX];
+};
+
+/* ---- patterns -------------------------------------------------------------------------------- */
+
+/* The segment that begins at `at`, which stands at a '/'; behind it. False: there is none. */
+static bool next_segment(const char **at, struct segment *out)
+{
+    if (**at != '/') {
+        HPS_ASSERT(**at == '\0');
+        return false;
+    }
+    size_t size = strcspn(*at + 1, "/");
+    *out = (struct segment){.text = *at + 1, .size = size};
+    *at += 1 + size;
+    return true;
+}
+
+static bool is_open(const struct segment *segment)
+{
+    return segment->size == 2 && memcmp(segment->text, "{}", 2) == 0;
+}
+
+static uint32_t literals_of(const char *pattern)
+{
+    struct segment segment;
+    uint32_t literals = 0;
+    unsigned n = 0;
+
+    while (next_segment(&pattern, &segment)) {
+        HPS_ASSERT(n < HPS_HTTP_SEGMENTS_MAX && segment.size > 0);
+        literals |= is_open(&segment) ? 0 : 1u << (31 - n);
+        n++;
+    }
+    HPS_ASSERT(n > 0);
+    return literals;
+}
+
+hps_status hps_grpc_server_add_http(struct hps_grpc_server *server,
+                                    const struct hps_http_route *routes, unsigned n_routes,
+                                    void *ctx, uint32_t listener_mask)
+{
+    unsigned n = server->n_routes + n_routes;
+    struct grpc_route *grown = hps_realloc(server->routes, n * sizeof *grown);
+
+    if (grown == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    server->routes = grown;
+    for (unsigned i = 0; i < n_routes; i++) {
+        const struct hps_http_route *route = &routes[i];
+        const struct hps_grpc_method *method = &route->method;
+        HPS_ASSERT(strcmp(method->path, route->pattern) == 0);
+        HPS_ASSERT((method->on_message == NULL) == (method->on_packed != NULL));
+        HPS_ASSERT(!method->client_streaming);
+        grown[server->n_routes++] = (struct grpc_route){
+            .entry = {.ctx = ctx,
+                      .method = method,
+                      .path_size = strlen(method->path),
+                      .listener_mask = listener_mask},
+            .verb = route->verb,
+            .literals = literals_of(route->pattern),
+        };
+    }
+    return HPS_OK;
+}
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+static int hex_of(char c)
+{
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Decode one segment behind what is at `to`. NULL: well; else what is wrong. */
+static const char *decode(const struct segment *raw, char *to, struct segment *out)
+{
+    size_t size = 0;
+
+    for (size_t i = 0; i < raw->size; i++) {
+        char c = raw->text[i];
+        if (c == '%') {
+            int high = i + 2 < raw->size ? hex_of(raw->text[i + 1]) : -1;
+            int low = i + 2 < raw->size ? hex_of(raw->text[i + 2]) : -1;
+            if (high < 0 || low < 0) {
+                return "'%' is followed by two hexadecimal digits";
+            }
+            c = (char)(high << 4 | low);
+            i += 2;
+        }
+        if (c == '\0' || c == '/') {
+            return "no segment has a '/' or a NUL in it";
+        }
+        to[size++] = c;
+    }
+    if ((size == 1 && to[0] == '.') || (size == 2 && memcmp(to, "..", 2) == 0)) {
+        return "no segment is \".\" or \"..\"";
+    }
+    *out = (struct segment){.text = to, .size = size};
+    return NULL;
+}
+
+static const char *parse(const char *text, size_t size, struct path *path)
+{
+    const char *at = text;
+    struct segment raw;
+    size_t used = 0;
+
+    path->n = 0;
+    if (size > sizeof path->bytes) {
+        return "it is too long";
+    }
+    if (strlen(text) != size || *text != '/') {
+        return "it begins with a '/'";
+    }
+    while (path->n <= HPS_HTTP_SEGMENTS_MAX && next_segment(&at, &raw)) {
+        struct segment *segment = &path->segments[path->n++];
+        const char *why = decode(&raw, path->bytes + used, segment);
+        if (why != NULL) {
+            return why;
+        }
+        used += segment->size;
+    }
+    return NULL;
+}
+
+/* ---- which one ------------------------------------------------------------------------------- */
+
+static bool fits(const struct grpc_route *route, const struct path *path)
+{
+    const char *pattern = route->entry.method->path;
+    struct segment segment;
+    unsigned n = 0;
+
+    for (; next_segment(&pattern, &segment); n++) {
+        if (n == path->n) {
+            return false;
+        }
+        const struct segment *mine = &path->segments[n];
+        if (is_open(&segment) ? mine->size == 0
+                              : mine->size != segment.size ||
+                                    memcmp(mine->text, segment.text, segment.size) != 0) {
+            return false;
+        }
+    }
+    return n == path->n;
+}
+
+static bool has_verb(const struct grpc_route *route, const char *verb)
+{
+    return strcmp(route->verb, verb) == 0 ||
+           (strcmp(verb, "HEAD") == 0 && strcmp(route->verb, "GET") == 0);
+}
+
+static void allow(char list[ALLOW_BYTES], const char *verb)
+{
+    size_t used = strlen(list);
+    const char *more = strcmp(verb, "GET") == 0 ? ", HEAD" : "";
+
+    if (used + strlen(verb) + strlen(more) + 3 <= ALLOW_BYTES) {
+        (void)snprintf(list + used, ALLOW_BYTES - used, "%s%s%s", used > 0 ? ", " : "", verb, more);
+    }
+}
+
+/* What stands for each "{}" goes to the fields, as ":0" and so on. */
+static hps_status keep_segments(struct hps_grpc_call *call, const struct grpc_route *route,
+                                const struct path *path)
+{
+    char name[] = ":0";
+    hps_status status = HPS_OK;
+
+    for (unsigned i = 0; i < path->n && status == HPS_OK; i++) {
+        if ((route->literals & 1u << (31 - i)) == 0) {
+            status = grpc_fields_add(&call->headers.fields, name, 2, path->segments[i].text,
+                                     path->segments[i].size);
+            name[1]++;
+        }
+    }
+    return status;
+}
+
+/* The route that fits best, whatever its verb; *out_found the one with the verb among those that
+ * fit as well. */
+static const struct grpc_route *choose(const struct hps_grpc_call *call, const struct path *path,
+                                       const char *verb, const struct grpc_route **out_found,
+                                       char allowed[ALLOW_BYTES])
+{
+    const struct hps_grpc_server *server = call->grpc_loop->server;
+    const struct grpc_route *best = NULL;
+
+    *out_found = NULL;
+    for (unsigned i = 0; i < server->n_routes; i++) {
+        const struct grpc_route *route = &server->routes[i];
+        if ((route->entry.listener_mask & call->conn->listener_mask) == 0 || !fits(route, path) ||
+            (best != NULL && route->literals < best->literals)) {
+            continue;
+        }
+        if (best == NULL || route->literals > best->literals) {
+            best = route;
+            *out_found = NULL;
+            allowed[0] = '\0';
+        }
+        allow(allowed, route->verb);
+        if (has_verb(route, verb)) {
+            *out_found = route;
+        }
+    }
+    return best;
+}
+
+hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *out_found,
+                           const char **out_why)
+{
+    const struct grpc_route *route = NULL;
+    char allowed[ALLOW_BYTES] = "";
+    struct path path;
+    size_t size = 0;
+    const char *verb = grpc_fields_get(&call->headers.fields, ":method", NULL);
+    const char *text = grpc_fields_get(&call->headers.fields, ":path", &size);
+
+    HPS_ASSERT(verb != NULL && text != NULL);
+    *out_why = parse(text, size, &path);
+    if (*out_why != NULL) {
+        *out_found = GRPC_ROUTE_BAD_PATH;
+        return HPS_OK;
+    }
+    const struct grpc_route *best = choose(call, &path, verb, &route, allowed);
+    if (best == NULL) {
+        *out_found = GRPC_ROUTE_NO_PATH;
+        return HPS_OK;
+    }
+    if (route == NULL) {
+        *out_found = GRPC_ROUTE_NO_VERB;
+        return hps_grpc_call_add_header(call, "allow", allowed, strlen(allowed));
+    }
+    *out_found = GRPC_ROUTE_FOUND;
+    call->entry = &route->entry;
+    call->reply.head = strcmp(verb, "HEAD") == 0;
+    return keep_segments(call, route, &path);
+}
