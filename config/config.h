@@ -194,6 +194,7 @@ struct hps_config_tls {
 struct hps_config_server {
     struct hps_option_set set;
     struct hps_config_listeners listen;
+    struct hps_config_listeners kserve_listen;
     struct hps_config_listener http_listen;
     struct hps_config_listener admin_listen; /* after finish: never none */
     char *state_dir;                         /* after finish: never "" */
@@ -307,6 +308,8 @@ void hps_config_free(struct hps_config *config); /* NULL is legal */
 struct hps_config_flags {
     const char *const *listen;
     size_t n_listen;
+    const char *const *kserve_listen;
+    size_t n_kserve_listen;
     const char *http_listen;
     const char *admin_listen;
     const char *state_dir;

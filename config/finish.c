@@ -52,18 +52,32 @@ static hps_status apply_flag(struct hps_config *config, enum hps_option_id id, c
     return status;
 }
 
+/* Addresses of the command line, instead of those of the file. */
+static hps_status apply_listen(struct hps_config *config, enum hps_option_id id,
+                               struct hps_config_listeners *listeners, const char *const *addresses,
+                               size_t n, struct hps_error *err)
+{
+    if (n > 0) {
+        hps_config_clear_listeners(listeners);
+        hps_option_mark(&config->server.set, &hps_options[id]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (hps_config_add_listener(listeners, addresses[i], false) != HPS_OK) {
+            return no_memory(config, err);
+        }
+    }
+    return HPS_OK;
+}
+
 static hps_status apply_flags(struct hps_config *config, const struct hps_config_flags *flags,
                               struct hps_error *err)
 {
     struct hps_config_server *server = &config->server;
-    if (flags->n_listen > 0) {
-        hps_config_clear_listeners(&server->listen);
-        hps_option_mark(&server->set, &hps_options[HPS_OPTION_server_listen]);
-    }
-    for (size_t i = 0; i < flags->n_listen; i++) {
-        if (hps_config_add_listener(&server->listen, flags->listen[i], false) != HPS_OK) {
-            return no_memory(config, err);
-        }
+    hps_status status = apply_listen(config, HPS_OPTION_server_listen, &server->listen,
+                                     flags->listen, flags->n_listen, err);
+    if (status == HPS_OK) {
+        status = apply_listen(config, HPS_OPTION_server_kserve_listen, &server->kserve_listen,
+                              flags->kserve_listen, flags->n_kserve_listen, err);
     }
     const struct {
         enum hps_option_id id;
@@ -76,7 +90,6 @@ static hps_status apply_flags(struct hps_config *config, const struct hps_config
         {HPS_OPTION_server_log_level, "--log-level", flags->log_level},
         {HPS_OPTION_server_log_format, "--log-format", flags->log_format},
     };
-    hps_status status = HPS_OK;
     for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]) && status == HPS_OK; i++) {
         status = apply_flag(config, scalars[i].id, scalars[i].flag, scalars[i].text, err);
     }
@@ -279,209 +292,6 @@ static hps_status derive_redis_tls(struct hps_config *config, struct hps_error *
         }
     }
     return status;
-}
-
-/* ---- listeners ------------------------------------------------------------------------------- */
-
-static const char *unix_path(const char *address)
-{
-    return strncmp(address, "unix:", 5) == 0 ? address + 5 : NULL;
-}
-
-/* The host of "host:port" or "[v6]:port"; false: it is neither. */
-static bool split_address(const char *address, char *out_host, size_t size)
-{
-    const char *colon = strrchr(address, ':');
-    if (colon == NULL || colon == address) {
-        return false;
-    }
-    size_t digits = strspn(colon + 1, "0123456789");
-    unsigned long port = 0;
-    for (size_t i = 0; i < digits && i < 6; i++) {
-        port = port * 10 + (unsigned long)(colon[1 + i] - '0');
-    }
-    if (digits == 0 || digits > 5 || colon[1 + digits] != '\0' || port > 65535) {
-        return false;
-    }
-    const char *host = address;
-    size_t n = (size_t)(colon - address);
-    bool bracketed = host[0] == '[' && n > 2 && host[n - 1] == ']';
-    if (bracketed) {
-        host++;
-        n -= 2;
-    }
-    if (n >= size || strcspn(host, " /[]") < n || (!bracketed && memchr(host, ':', n) != NULL)) {
-        return false;
-    }
-    memcpy(out_host, host, n);
-    out_host[n] = '\0';
-    return true;
-}
-
-bool hps_config_address_is_local(const char *address)
-{
-    char host[256];
-    if (unix_path(address) != NULL) {
-        return true;
-    }
-    if (!split_address(address, host, sizeof(host))) {
-        return false;
-    }
-    unsigned octets[4];
-    int end = 0;
-    bool loopback_v4 = sscanf(host, "%3u.%3u.%3u.%3u%n", &octets[0], &octets[1], &octets[2],
-                              &octets[3], &end) == 4 &&
-                       host[end] == '\0' && octets[0] == 127;
-    return loopback_v4 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
-bool hps_config_has_tls(const struct hps_config_server *server)
-{
-    return server->tls.certificate[0] != '\0';
-}
-
-bool hps_config_listener_tls(const struct hps_config_server *server,
-                             const struct hps_config_listener *listener)
-{
-    return hps_config_has_tls(server) && !listener->plaintext &&
-           unix_path(listener->address) == NULL;
-}
-
-bool hps_config_http_tls(const struct hps_config_server *server)
-{
-    return hps_config_listener_tls(server, &server->http_listen) &&
-           !hps_config_address_is_local(server->http_listen.address);
-}
-
-bool hps_config_has_administrators(const struct hps_config_server *server)
-{
-    return server->access[0] != '\0' || server->admin_token_file[0] != '\0';
-}
-
-static hps_status check_listener(const struct hps_config *config, const char *name,
-                                 const struct hps_config_listener *listener, bool tls,
-                                 struct hps_error *err)
-{
-    HPS_ASSERT(listener->address != NULL);
-    const char *address = listener->address;
-    const char *path = unix_path(address);
-    char host[256];
-    size_t path_max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
-    if (path != NULL && (path[0] == '\0' || strlen(path) > path_max)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.%s: got \"%.200s\", expected unix:PATH of 1 to %zu "
-                             "bytes",
-                             config->file, name, address, path_max);
-    }
-    if (path == NULL && !split_address(address, host, sizeof(host))) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: server.%s: got \"%.200s\", expected host:port (0 to 65535), [v6]:port or "
-            "unix:PATH",
-            config->file, name, address);
-    }
-    if (!hps_config_address_is_local(address) && !tls && !listener->plaintext &&
-        !config->server.plaintext) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: server.%s: got \"%.200s\", which is open to the network, without TLS; "
-            "expected server.tls, or \"plaintext\": true",
-            config->file, name, address);
-    }
-    return HPS_OK;
-}
-
-static bool asks_for_any_port(const char *address)
-{
-    size_t n = strlen(address);
-    return unix_path(address) == NULL && n >= 2 && strcmp(address + n - 2, ":0") == 0;
-}
-
-static hps_status check_repeats(const struct hps_config *config, struct hps_error *err)
-{
-    const struct hps_config_server *server = &config->server;
-    size_t n = server->listen.n + 2;
-    for (size_t i = 0; i < n; i++) {
-        for (size_t j = 0; j < i; j++) {
-            const char *pair[2];
-            const size_t at[2] = {j, i};
-            for (size_t k = 0; k < 2; k++) {
-                pair[k] = at[k] < server->listen.n    ? server->listen.items[at[k]].address
-                          : at[k] == server->listen.n ? server->http_listen.address
-                                                      : server->admin_listen.address;
-            }
-            if (strcmp(pair[0], pair[1]) == 0 && !asks_for_any_port(pair[0])) {
-                return hps_error_set(
-                    err, HPS_INVALID,
-                    "%s: server: got the address \"%.200s\" for two listeners, expected "
-                    "different ones",
-                    config->file, pair[0]);
-            }
-        }
-    }
-    return HPS_OK;
-}
-
-static hps_status check_tls(const struct hps_config *config, struct hps_error *err)
-{
-    const struct hps_config_tls *tls = &config->server.tls;
-    if ((tls->certificate[0] == '\0') != (tls->key[0] == '\0')) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: server.tls: got only \"%s\", expected \"certificate\" and \"key\"", config->file,
-            tls->key[0] == '\0' ? "certificate" : "key");
-    }
-    if (tls->certificate[0] == '\0' &&
-        (tls->client_ca[0] != '\0' || tls->require_client_certificate)) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: server.tls: got no \"certificate\" and \"key\", which the other options "
-            "of tls need",
-            config->file);
-    }
-    if (tls->client_crl[0] != '\0' && tls->client_ca[0] == '\0') {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.tls.client_ca: got none, expected the file of those who "
-                             "made the lists of client_crl",
-                             config->file);
-    }
-    if (tls->require_client_certificate && tls->client_ca[0] == '\0') {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.tls.client_ca: got none, expected a file, since "
-                             "require_client_certificate is true",
-                             config->file);
-    }
-    return HPS_OK;
-}
-
-static hps_status check_listeners(const struct hps_config *config, struct hps_error *err)
-{
-    const struct hps_config_server *server = &config->server;
-    const struct hps_config_listener *admin = &server->admin_listen;
-    hps_status status = check_tls(config, err);
-    for (size_t i = 0; i < server->listen.n && status == HPS_OK; i++) {
-        const struct hps_config_listener *listener = &server->listen.items[i];
-        status = check_listener(config, "listen", listener,
-                                hps_config_listener_tls(server, listener), err);
-    }
-    if (status == HPS_OK && server->http_listen.address[0] != '\0') {
-        status = check_listener(config, "http_listen", &server->http_listen,
-                                hps_config_http_tls(server), err);
-    }
-    if (status == HPS_OK) {
-        status = check_listener(config, "admin_listen", admin,
-                                hps_config_listener_tls(server, admin), err);
-    }
-    if (status == HPS_OK && unix_path(admin->address) == NULL &&
-        !hps_config_has_administrators(server)) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: server.admin_listen: got \"%.200s\", a TCP address of which nobody is said to be "
-            "an administrator; expected server.access, with a rule for the certificates or tokens "
-            "that may, or server.admin_token_file",
-            config->file, admin->address);
-    }
-    return status == HPS_OK ? check_repeats(config, err) : status;
 }
 
 /* ---- tiers, and what becomes of HPS's settings ----------------------------------------------- */
@@ -766,7 +576,7 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
         status = derive_redis_tls(config, err);
     }
     if (status == HPS_OK) {
-        status = check_listeners(config, err);
+        status = hps_config_check_listeners(config, err);
     }
     if (status == HPS_OK) {
         status = check_tiers(config, notes, err);

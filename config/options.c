@@ -418,11 +418,11 @@ static hps_status set_strings(struct hps_strings *field, const char *text)
     return HPS_OK;
 }
 
-/* A listener's default: its address. */
+/* A listener's default: its address; "": there is none. */
 static hps_status set_listeners(struct hps_config_listeners *field, const char *text)
 {
     hps_config_clear_listeners(field);
-    return hps_config_add_listener(field, text, false);
+    return text[0] != '\0' ? hps_config_add_listener(field, text, false) : HPS_OK;
 }
 
 static hps_status set_integer(const struct hps_option *option, void *field, const char *text)

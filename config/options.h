@@ -137,5 +137,9 @@ hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const
 /* Assert what holds of every configuration that is finished. */
 void hps_config_sane(const struct hps_config *config);
 void hps_config_clear_listeners(struct hps_config_listeners *listeners);
+/* Addresses, TLS and who may administer go together, and no address is there twice. INVALID naming
+ * the option; main thread. */
+hps_status hps_config_check_listeners(const struct hps_config *config, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 #endif

@@ -270,10 +270,13 @@ static hps_status read_listener(const struct parse_reader *reader, const struct 
 
 static hps_status read_listen_list(const struct parse_reader *reader,
                                    const struct hps_text_path *path, const json_t *value,
-                                   struct hps_config_listeners *listeners)
+                                   bool may_be_none, struct hps_config_listeners *listeners)
 {
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
-    if (n == 0) {
+    if (may_be_none && json_is_string(value) && json_string_length(value) == 0) {
+        n = 0;
+    }
+    if (n == 0 && !may_be_none) {
         return parse_fail_item(reader, path, "at least one address");
     }
     hps_config_clear_listeners(listeners);
@@ -327,7 +330,12 @@ static hps_status read_server(const struct parse_reader *reader, json_t *root)
     json_t *value = json_object_get(object, "listen");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "listen"};
-        status = read_listen_list(reader, &inner, value, &server->listen);
+        status = read_listen_list(reader, &inner, value, false, &server->listen);
+    }
+    value = json_object_get(object, "kserve_listen");
+    if (status == HPS_OK && value != NULL) {
+        struct hps_text_path inner = {.parent = &path, .key = "kserve_listen"};
+        status = read_listen_list(reader, &inner, value, true, &server->kserve_listen);
     }
     value = json_object_get(object, "http_listen");
     if (status == HPS_OK && value != NULL) {

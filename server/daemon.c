@@ -261,7 +261,7 @@ static hps_status make_access(struct hps_daemon *daemon, struct hps_error *err)
     return daemon->access != NULL ? HPS_OK : no_memory(err);
 }
 
-static hps_status make_context(const struct hps_config_tls *config, bool http1,
+static hps_status make_context(const struct hps_config_tls *config, bool http1, bool peer_optional,
                                struct hps_tls **out_tls, struct hps_error *err)
 {
     const struct hps_tls_options tls = {
@@ -273,7 +273,7 @@ static hps_status make_context(const struct hps_config_tls *config, bool http1,
         .tls13_only = config->min_version == HPS_CONFIG_TLS_1_3,
         .ciphers = config->ciphers,
         .ciphersuites = config->ciphersuites,
-        .peer_optional = http1 || !config->require_client_certificate, /* probes have none */
+        .peer_optional = peer_optional,
         .http1 = http1};
     hps_status status = hps_tls_new(&tls, out_tls, err);
     return status == HPS_OK ? status : hps_error_prefix(err, HPS_INVALID, "server.tls");
@@ -282,19 +282,27 @@ static hps_status make_context(const struct hps_config_tls *config, bool http1,
 hps_status daemon_make_tls(const struct hps_config_server *config, struct daemon_tls *out_tls,
                            struct hps_error *err)
 {
-    *out_tls = (struct daemon_tls){NULL, NULL};
+    bool peer_optional = !config->tls.require_client_certificate;
+    *out_tls = (struct daemon_tls){NULL, NULL, NULL};
     if (!hps_config_has_tls(config)) {
         return HPS_OK;
     }
-    hps_status status = make_context(&config->tls, false, &out_tls->grpc, err);
-    return status == HPS_OK ? make_context(&config->tls, true, &out_tls->http, err) : status;
+    hps_status status = make_context(&config->tls, false, peer_optional, &out_tls->grpc, err);
+    if (status == HPS_OK) {
+        status = make_context(&config->tls, true, peer_optional, &out_tls->kserve, err);
+    }
+    if (status == HPS_OK) { /* probes have no certificate */
+        status = make_context(&config->tls, true, true, &out_tls->http, err);
+    }
+    return status;
 }
 
 void daemon_tls_free(struct daemon_tls *tls)
 {
     hps_tls_unref(tls->grpc);
     hps_tls_unref(tls->http);
-    *tls = (struct daemon_tls){NULL, NULL};
+    hps_tls_unref(tls->kserve);
+    *tls = (struct daemon_tls){NULL, NULL, NULL};
 }
 
 /* ---- services -------------------------------------------------------------------------------- */
@@ -599,6 +607,19 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
     return status;
 }
 
+/* Those of a kind, as they were opened. Returns how many. */
+static unsigned list_addresses(const struct hps_listeners *listeners, enum hps_listener_kind kind,
+                               const char *out_addresses[HPS_LISTENERS_MAX])
+{
+    unsigned n = 0;
+    const char *address = hps_listeners_address(listeners, kind, n);
+    while (address[0] != '\0') {
+        out_addresses[n++] = address;
+        address = hps_listeners_address(listeners, kind, n);
+    }
+    return n;
+}
+
 hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_daemon **out_daemon,
                            struct hps_error *err)
 {
@@ -614,13 +635,10 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
         hps_daemon_close(daemon);
         return status;
     }
-    for (unsigned i = 0; i < daemon->listeners.n; i++) {
-        HPS_ASSERT(daemon->n_grpc_addresses < HPS_LISTENERS_MAX);
-        const char *address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_GRPC, i);
-        if (address[0] != '\0') {
-            daemon->grpc_addresses[daemon->n_grpc_addresses++] = address;
-        }
-    }
+    daemon->n_grpc_addresses =
+        list_addresses(&daemon->listeners, HPS_LISTENER_GRPC, daemon->grpc_addresses);
+    daemon->n_kserve_addresses =
+        list_addresses(&daemon->listeners, HPS_LISTENER_KSERVE, daemon->kserve_addresses);
     *out_daemon = daemon;
     return HPS_OK;
 }

@@ -27,7 +27,7 @@
 #include "server/rpc/health.h"
 #include "server/rpc/reflection.h"
 
-enum { LISTENER_PUBLIC = 1, LISTENER_ADMIN = 2 };
+enum { LISTENER_PUBLIC = 1, LISTENER_ADMIN = 2, LISTENER_KSERVE = 4 };
 
 /* A thread that runs a loop and the gRPC connections given to it. */
 struct loop_thread {
@@ -47,7 +47,8 @@ struct loop_thread {
 /* The same certificate in two contexts, as the protocols differ; both or neither. */
 struct daemon_tls {
     struct hps_tls *grpc;
-    struct hps_tls *http; /* a client certificate may be shown */
+    struct hps_tls *http;   /* a client certificate may be shown */
+    struct hps_tls *kserve; /* as grpc, but HTTP/1.1 */
 };
 
 enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED };
@@ -94,6 +95,8 @@ struct hps_daemon {
     struct hps_listeners listeners;
     const char *grpc_addresses[HPS_LISTENERS_MAX];
     unsigned n_grpc_addresses;
+    const char *kserve_addresses[HPS_LISTENERS_MAX];
+    unsigned n_kserve_addresses;
 
     struct hps_loop *loop; /* of the main thread */
     struct hps_acceptor *acceptor;

@@ -10,14 +10,14 @@
 #include "base/assert.h"
 #include "net/sock.h"
 
-static const char *const kind_names[] = {"grpc", "http", "admin"};
+static const char *const kind_names[HPS_LISTENER_KINDS] = {"grpc", "http", "admin", "kserve"};
 
 static hps_status add(struct hps_listeners *listeners, enum hps_listener_kind kind, int fd,
                       bool tls, bool inherited, struct hps_error *err)
 {
     struct hps_addr addr;
     HPS_ASSERT(fd >= 0);
-    HPS_ASSERT((size_t)kind < sizeof(kind_names) / sizeof(kind_names[0]));
+    HPS_ASSERT(kind < HPS_LISTENER_KINDS);
     if (listeners->n == HPS_LISTENERS_MAX || hps_sock_local(fd, &addr) != HPS_OK) {
         close(fd);
         return hps_error_set(err, HPS_INVALID, "listener %s: more than %d, or not a socket",
@@ -54,10 +54,12 @@ static hps_status open_one(struct hps_listeners *listeners, enum hps_listener_ki
 
 static enum hps_listener_kind kind_of(const char *name)
 {
-    if (strcmp(name, "http") == 0) {
-        return HPS_LISTENER_HTTP;
+    for (unsigned i = 0; i < HPS_LISTENER_KINDS; i++) {
+        if (strcmp(name, kind_names[i]) == 0) {
+            return (enum hps_listener_kind)i;
+        }
     }
-    return strcmp(name, "admin") == 0 ? HPS_LISTENER_ADMIN : HPS_LISTENER_GRPC;
+    return HPS_LISTENER_GRPC; /* a unit without a name for its sockets */
 }
 
 /* Whether the configuration says "plaintext" for this address. */
@@ -70,9 +72,11 @@ static bool is_plaintext(const struct hps_config_server *config, enum hps_listen
     if (kind == HPS_LISTENER_ADMIN) {
         return config->admin_listen.plaintext;
     }
-    for (size_t i = 0; i < config->listen.n; i++) {
-        if (strcmp(config->listen.items[i].address, address) == 0) {
-            return config->listen.items[i].plaintext;
+    const struct hps_config_listeners *listeners =
+        kind == HPS_LISTENER_KSERVE ? &config->kserve_listen : &config->listen;
+    for (size_t i = 0; i < listeners->n; i++) {
+        if (strcmp(listeners->items[i].address, address) == 0) {
+            return listeners->items[i].plaintext;
         }
     }
     return false;
@@ -103,7 +107,7 @@ static hps_status check_inherited(const struct hps_config_server *config,
 }
 
 static hps_status adopt(const struct hps_config_server *config, struct hps_listeners *listeners,
-                        const struct hps_sock_inherited *socket, bool have[3],
+                        const struct hps_sock_inherited *socket, bool have[HPS_LISTENER_KINDS],
                         struct hps_error *err)
 {
     enum hps_listener_kind kind = kind_of(socket->name);
@@ -129,7 +133,7 @@ static hps_status adopt(const struct hps_config_server *config, struct hps_liste
 
 /* Sockets of the service manager take the place of the configured ones of their kind. */
 static hps_status adopt_inherited(const struct hps_config_server *config,
-                                  struct hps_listeners *listeners, bool have[3],
+                                  struct hps_listeners *listeners, bool have[HPS_LISTENER_KINDS],
                                   struct hps_error *err)
 {
     struct hps_sock_inherited sockets[HPS_SOCK_INHERITED_MAX];
@@ -143,16 +147,29 @@ static hps_status adopt_inherited(const struct hps_config_server *config,
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
+static hps_status open_list(struct hps_listeners *listeners, enum hps_listener_kind kind,
+                            const struct hps_config_server *config,
+                            const struct hps_config_listeners *list, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (size_t i = 0; status == HPS_OK && i < list->n; i++) {
+        const struct hps_config_listener *one = &list->items[i];
+        status = open_one(listeners, kind, one, hps_config_listener_tls(config, one), err);
+    }
+    return status;
+}
+
 hps_status hps_listeners_open(const struct hps_config_server *config,
                               struct hps_listeners *out_listeners, struct hps_error *err)
 {
-    bool have[3] = {false, false, false};
+    bool have[HPS_LISTENER_KINDS] = {false};
     out_listeners->n = 0;
     hps_status status = adopt_inherited(config, out_listeners, have, err);
-    for (size_t i = 0; status == HPS_OK && !have[HPS_LISTENER_GRPC] && i < config->listen.n; i++) {
-        const struct hps_config_listener *one = &config->listen.items[i];
-        status = open_one(out_listeners, HPS_LISTENER_GRPC, one,
-                          hps_config_listener_tls(config, one), err);
+    if (status == HPS_OK && !have[HPS_LISTENER_GRPC]) {
+        status = open_list(out_listeners, HPS_LISTENER_GRPC, config, &config->listen, err);
+    }
+    if (status == HPS_OK && !have[HPS_LISTENER_KSERVE]) {
+        status = open_list(out_listeners, HPS_LISTENER_KSERVE, config, &config->kserve_listen, err);
     }
     if (status == HPS_OK && !have[HPS_LISTENER_HTTP] && config->http_listen.address != NULL &&
         config->http_listen.address[0] != '\0') {

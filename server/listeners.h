@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The sockets of a daemon: configured, or handed over by the service manager under the names
- * "grpc", "http" and "admin". Main thread.
+ * "grpc", "http", "admin" and "kserve". Main thread.
  */
 #ifndef HPS_SERVER_LISTENERS_H
 #define HPS_SERVER_LISTENERS_H
@@ -9,7 +9,13 @@
 #include "config/config.h"
 #include "net/addr.h"
 
-enum hps_listener_kind { HPS_LISTENER_GRPC, HPS_LISTENER_HTTP, HPS_LISTENER_ADMIN };
+enum hps_listener_kind {
+    HPS_LISTENER_GRPC,
+    HPS_LISTENER_HTTP,
+    HPS_LISTENER_ADMIN,
+    HPS_LISTENER_KSERVE,
+    HPS_LISTENER_KINDS
+};
 enum { HPS_LISTENERS_MAX = 34 };
 
 struct hps_listener {

@@ -24,6 +24,8 @@ static const struct hps_arg args[] = {
     {"listen", 0, HPS_ARG_LIST, "ADDR", &given.listen,
      "gRPC listener: HOST:PORT (port 0: any free one) or unix:PATH; repeatable (default "
      "127.0.0.1:8601)"},
+    {"kserve-listen", 0, HPS_ARG_LIST, "ADDR", &given.kserve_listen,
+     "listener of KServe v2 over HTTP/1.1, as --listen; repeatable (default: none)"},
     {"http-listen", 0, HPS_ARG_TEXT, "ADDR", &given.flags.http_listen,
      "listener of /metrics, /healthz and /readyz (default 127.0.0.1:8602)"},
     {"admin-listen", 0, HPS_ARG_TEXT, "ADDR", &given.flags.admin_listen,
@@ -55,7 +57,8 @@ static const struct hps_program program = {
              .details =
                  "\n"
                  "Prints `listening grpc=ADDR http=ADDR admin=ADDR pid=N` on stdout as soon as\n"
-                 "it can be connected to, and `ready ...` when every model is served. The log\n"
+                 "it can be connected to (and kserve=ADDR, if there is one), and `ready ...` when "
+                 "every model is served. The log\n"
                  "is on stderr.\n"
                  "\n"
                  "signals:\n"
@@ -100,6 +103,9 @@ hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_opti
     }
     *out_options = given;
     out_options->flags.n_listen = given.listen.n;
+    out_options->flags.n_kserve_listen = given.kserve_listen.n;
+    out_options->flags.kserve_listen =
+        given.kserve_listen.n > 0 ? out_options->kserve_listen.items : NULL;
     out_options->flags.listen = given.listen.n > 0 ? out_options->listen.items : NULL;
     return HPS_OK;
 }

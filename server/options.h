@@ -13,6 +13,7 @@ struct hps_options {
     const char *export_dir;     /* NULL: serve */
     struct hps_arg_list tables; /* "NAME=PATH" */
     struct hps_arg_list listen;
+    struct hps_arg_list kserve_listen;
     struct hps_config_flags flags;
     bool check;
     struct hps_args args; /* asks for help or the version: nothing else is checked */

@@ -224,7 +224,8 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     if (prepared->tls.grpc != NULL) {
         hps_tls_renew(daemon->tls.grpc, prepared->tls.grpc);
         hps_tls_renew(daemon->tls.http, prepared->tls.http);
-        prepared->tls = (struct daemon_tls){NULL, NULL};
+        hps_tls_renew(daemon->tls.kserve, prepared->tls.kserve);
+        prepared->tls = (struct daemon_tls){NULL, NULL, NULL};
     }
     daemon_recheck(daemon);
     while (prepared->limits != NULL) {

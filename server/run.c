@@ -46,7 +46,12 @@ static struct loop_thread *least_loaded(struct hps_daemon *daemon)
 static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct hps_daemon *daemon = ctx;
-    hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie);
+    struct hps_grpc_loop *grpc = least_loaded(daemon)->grpc;
+    if (cookie == LISTENER_KSERVE) {
+        hps_grpc_loop_adopt_http(grpc, conn, cookie);
+    } else {
+        hps_grpc_loop_adopt(grpc, conn, cookie);
+    }
 }
 
 /* Every connection is a descriptor, and a store on disk must never lack one: without it a write
@@ -118,12 +123,16 @@ static hps_status start_acceptors(struct hps_daemon *daemon, struct hps_error *e
             continue;
         }
         bool admin = listener->kind == HPS_LISTENER_ADMIN;
+        bool kserve = listener->kind == HPS_LISTENER_KSERVE;
+        struct hps_tls *tls = kserve ? daemon->tls.kserve : daemon->tls.grpc;
         int fd = listener->fd;
         HPS_ASSERT(fd >= 0);
         listener->fd = -1;
         status = hps_acceptor_add(admin ? daemon->admin_acceptor : daemon->acceptor, fd,
-                                  listener->tls ? daemon->tls.grpc : NULL,
-                                  admin ? LISTENER_ADMIN : LISTENER_PUBLIC,
+                                  listener->tls ? tls : NULL,
+                                  admin    ? LISTENER_ADMIN
+                                  : kserve ? LISTENER_KSERVE
+                                           : LISTENER_PUBLIC,
                                   listener->is_unix && !listener->inherited, err);
     }
     return status;
@@ -440,6 +449,8 @@ void daemon_status(void *ctx, struct hps_admin_status *out_status)
         .started_us = daemon->started_us,
         .grpc_addresses = daemon->grpc_addresses,
         .n_grpc_addresses = daemon->n_grpc_addresses,
+        .kserve_addresses = daemon->kserve_addresses,
+        .n_kserve_addresses = daemon->n_kserve_addresses,
         .http_address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_HTTP, 0),
         .admin_address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_ADMIN, 0),
         .connections = connections(daemon)};
@@ -517,6 +528,9 @@ static void print_line(struct hps_daemon *daemon, const char *word)
     printf("%s grpc=", word);
     for (unsigned i = 0; i < daemon->n_grpc_addresses; i++) {
         printf("%s%s", i > 0 ? "," : "", daemon->grpc_addresses[i]);
+    }
+    for (unsigned i = 0; i < daemon->n_kserve_addresses; i++) {
+        printf("%s%s", i > 0 ? "," : " kserve=", daemon->kserve_addresses[i]);
     }
     const char *http = hps_listeners_address(&daemon->listeners, HPS_LISTENER_HTTP, 0);
     printf(" http=%s admin=%s pid=%d\n", http,

@@ -184,6 +184,9 @@ static int print_status(struct hpsctl *ctl, const void *reply)
     for (size_t i = 0; i < status->n_grpc_addresses; i++) {
         printf("grpc         %s\n", status->grpc_addresses[i]);
     }
+    for (size_t i = 0; i < status->n_kserve_addresses; i++) {
+        printf("kserve       %s\n", status->kserve_addresses[i]);
+    }
     printf("http         %s\n", status->http_address);
     printf("admin        %s\n", status->admin_address);
     printf("memory       %s resident\n", hpsctl_bytes_text(status->resident_bytes, text));

@@ -21,6 +21,8 @@ struct hps_admin_status {
     uint64_t started_us;
     const char *const *grpc_addresses;
     unsigned n_grpc_addresses;
+    const char *const *kserve_addresses;
+    unsigned n_kserve_addresses;
     const char *http_address;
     const char *admin_address;
     uint64_t connections;

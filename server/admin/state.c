@@ -260,6 +260,7 @@ void admin_get_status(struct admin_op *op)
     struct text_list reasons = text_list(op);
     struct text_list drift = text_list(op);
     struct text_list addresses = text_list(op);
+    struct text_list kserve = text_list(op);
     Hps__V1__GetStatusResponse *reply = admin_alloc(op, 1, sizeof(*reply));
     if (reply == NULL) {
         return;
@@ -275,12 +276,17 @@ void admin_get_status(struct admin_op *op)
     for (unsigned i = 0; i < state.n_grpc_addresses; i++) {
         add_text(&addresses, state.grpc_addresses[i]);
     }
+    for (unsigned i = 0; i < state.n_kserve_addresses; i++) {
+        add_text(&kserve, state.kserve_addresses[i]);
+    }
     reply->not_ready_reasons = reasons.items;
     reply->n_not_ready_reasons = reasons.n;
     reply->config_drift = drift.items;
     reply->n_config_drift = drift.n;
     reply->grpc_addresses = addresses.items;
     reply->n_grpc_addresses = addresses.n;
+    reply->kserve_addresses = kserve.items;
+    reply->n_kserve_addresses = kserve.n;
     reply->http_address = (char *)state.http_address;
     reply->admin_address = (char *)state.admin_address;
     reply->resident_bytes = resident_bytes();

@@ -69,6 +69,24 @@ hps_status hps_rpc_metrics_add(struct hps_rpc_metrics *rpc, const struct hps_grp
     return HPS_OK;
 }
 
+hps_status hps_rpc_metrics_add_http(struct hps_rpc_metrics *rpc,
+                                    const struct hps_http_route *routes, unsigned n_routes)
+{
+    for (unsigned i = 0; i < n_routes; i++) {
+        unsigned at = 0;
+        while (at < rpc->n_methods && strcmp(rpc->methods[at].path, routes[i].pattern) != 0) {
+            at++;
+        }
+        if (at == METHODS_MAX) {
+            return HPS_EXHAUSTED;
+        }
+        if (at == rpc->n_methods) {
+            add_method(rpc, routes[i].pattern);
+        }
+    }
+    return HPS_OK;
+}
+
 void hps_rpc_metrics_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
 {
     struct hps_rpc_metrics *rpc = ctx;

@@ -16,6 +16,10 @@ void hps_rpc_metrics_free(struct hps_rpc_metrics *rpc);
 /* Add the methods of a service; before any call. EXHAUSTED: there are too many. */
 hps_status hps_rpc_metrics_add(struct hps_rpc_metrics *rpc, const struct hps_grpc_service *service)
     HPS_MUST_CHECK;
+/* The same of routes of HTTP/1.1: a method is a pattern, whatever its verbs. */
+hps_status hps_rpc_metrics_add_http(struct hps_rpc_metrics *rpc,
+                                    const struct hps_http_route *routes, unsigned n_routes)
+    HPS_MUST_CHECK;
 /* For struct hps_grpc_observer; paths that are not ours count as method "unknown". */
 void hps_rpc_metrics_end(void *rpc, struct hps_grpc_call *call, int grpc_code,
                          uint64_t duration_us);

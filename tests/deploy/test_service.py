@@ -285,8 +285,8 @@ class Sockets:
             one.close()
 
 
-@pytest.mark.parametrize("names", [["grpc"], ["http"], ["admin"], ["grpc", "http", "admin"],
-                                   ["admin", "http", "grpc"]])
+@pytest.mark.parametrize("names", [["grpc"], ["http"], ["admin"], ["kserve"], ["grpc", "http", "admin"],
+                                   ["admin", "http", "kserve", "grpc"]])
 def test_service_when_given_sockets_of_its_units_then_it_serves_on_them_and_leaves_them(service, names):
     with contextlib.closing(Sockets(service, names)) as sockets:
         for turn in range(2):
@@ -358,6 +358,7 @@ def test_install_when_done_then_all_is_in_place_and_the_units_find_it(tmp_path):
         "usr/sbin/hpsd", "usr/bin/hpsctl", "usr/bin/hps-gen", "usr/bin/hps-bench",
         "usr/lib/systemd/system/hpsd.service", "usr/lib/systemd/system/hpsd.socket",
         "usr/lib/systemd/system/hpsd-http.socket", "usr/lib/systemd/system/hpsd-admin.socket",
+        "usr/lib/systemd/system/hpsd-kserve.socket",
         "usr/lib/sysusers.d/hpsd.conf", "usr/lib/tmpfiles.d/hpsd.conf",
         "usr/share/doc/hpsd/examples/hpsd.json", "usr/share/doc/hpsd/examples/hpsd-gpu.conf",
         "usr/share/doc/hpsd/examples/hpsd-network.conf", "usr/share/doc/hpsd/examples/hpsd-credentials.conf",
