@@ -49,6 +49,8 @@ void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_
 {
     if (HPS_HTTP_IS(name, name_size, "content-encoding")) {
         read_encoding(call, value, value_size);
+    } else if (HPS_HTTP_IS(name, name_size, ":method")) {
+        call->reply.head = HPS_HTTP_IS(value, value_size, "HEAD");
     }
     if (grpc_fields_add(&call->headers.fields, name, name_size, value, value_size) != HPS_OK) {
         call->headers.bad_fields = true;

@@ -263,6 +263,5 @@ hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *ou
     }
     *out_found = GRPC_ROUTE_FOUND;
     call->entry = &route->entry;
-    call->reply.head = strcmp(verb, "HEAD") == 0;
     return keep_segments(call, route, &path);
 }

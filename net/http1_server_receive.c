@@ -205,8 +205,8 @@ static void begin_request(struct http1 *http, const struct head *head)
     http->in.trailer_bytes = 0;
     http1_phase_set(http, has_body ? HTTP1_BODY : HTTP1_CALL);
     tell_head(http, head);
-    if (has_body && head->expects && http->phase == HTTP1_BODY && !http->aborting &&
-        http1_waiting(http) == 0) {
+    if (has_body && head->expects && http->minor == 1 && http->phase == HTTP1_BODY &&
+        !http->aborting && http1_waiting(http) == 0) {
         http1_continue(http);
     }
     if (!has_body) {

@@ -220,6 +220,34 @@ static void test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not(void **s
     hps_config_free(config);
 }
 
+static void test_kserve_listeners_when_given_then_by_the_rules_of_listen(void **state)
+{
+    (void)state;
+    static const char *const none[] = {"{" MODELS "}",
+                                       FILE_WITH("\"server\":{\"kserve_listen\":\"\"}"),
+                                       FILE_WITH("\"server\":{\"kserve_listen\":[]}")};
+    for (size_t i = 0; i < 3; i++) {
+        struct hps_config_flags flags = {.state_dir = "/s"};
+        struct hps_config *config = parse_good(none[i], NULL);
+        assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
+        assert_int_equal(config->server.kserve_listen.n, 0);
+        hps_config_free(config);
+    }
+    const char *const given[] = {"127.0.0.1:0", "unix:/run/k.sock"};
+    struct hps_config_flags flags = {
+        .kserve_listen = given, .n_kserve_listen = 2, .state_dir = "/s"};
+    struct hps_config *config =
+        parse_good(FILE_WITH("\"server\":{\"kserve_listen\":\"0.0.0.0:8000\"}"), NULL);
+    assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
+    assert_int_equal(config->server.kserve_listen.n, 2);
+    assert_string_equal(config->server.kserve_listen.items[1].address, "unix:/run/k.sock");
+    hps_config_free(config);
+    finish_bad(FILE_WITH("\"server\":{\"kserve_listen\":\"0.0.0.0:8000\"}"), NULL,
+               "server.kserve_listen: got \"0.0.0.0:8000\", which is open to the network");
+    finish_bad(FILE_WITH("\"server\":{\"kserve_listen\":\"here\"}"), NULL,
+               "server.kserve_listen: got \"here\"");
+}
+
 static void test_listener_when_address_is_malformed_then_refused(void **state)
 {
     (void)state;
@@ -242,6 +270,11 @@ static void test_listeners_when_one_address_twice_then_refused(void **state)
     (void)state;
     finish_bad(FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:9\",\"http_listen\":\"127.0.0.1:9\"}"),
                NULL, "for two listeners");
+    finish_bad(FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:9\",\"kserve_listen\":[\"[::1]:9\","
+                         "\"127.0.0.1:9\"]}"),
+               NULL, "for two listeners");
+    finish_bad(FILE_WITH("\"server\":{\"kserve_listen\":\"127.0.0.1:8602\"}"), NULL,
+               "for two listeners");
     finish_bad(FILE_WITH("\"server\":{\"listen\":[\"unix:/a\",\"unix:/a\"]}"), NULL,
                "for two listeners");
     struct hps_config *config = parse_good(
@@ -437,6 +470,7 @@ int main(void)
             test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_plaintext),
         cmocka_unit_test(test_listener_when_local_then_allowed_in_plaintext),
         cmocka_unit_test(test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not),
+        cmocka_unit_test(test_kserve_listeners_when_given_then_by_the_rules_of_listen),
         cmocka_unit_test(test_listener_when_address_is_malformed_then_refused),
         cmocka_unit_test(test_listeners_when_one_address_twice_then_refused),
         cmocka_unit_test(test_admin_when_tcp_then_needs_token_or_rules),
