@@ -92,11 +92,23 @@ static hps_status file_error(struct hps_error *err, const char *what, const char
     char reason[200];
     unsigned long code = ERR_peek_error();
     hps_status status = code && ERR_SYSTEM_ERROR(code) ? HPS_IO : HPS_INVALID;
-    return hps_error_set(err, status, "TLS %s '%s': %s", what, file,
+    return hps_error_set(err, status, "%s '%s': %s", what, file,
                          openssl_reason(reason, sizeof(reason)));
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
+
+static const struct hps_tls_names plain_names = {.cert_file = "TLS certificate",
+                                                 .key_file = "TLS key",
+                                                 .ca_file = "TLS CA",
+                                                 .crl_file = "TLS CRL",
+                                                 .ciphers = "TLS ciphers",
+                                                 .ciphersuites = "TLS ciphersuites"};
+
+static const struct hps_tls_names *names_in(const struct hps_tls_options *options)
+{
+    return options->names ? options->names : &plain_names;
+}
 
 static int select_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_size,
                        const unsigned char *in, unsigned in_size, void *ctx)
@@ -126,18 +138,19 @@ static hps_status load_own(SSL_CTX *ctx, const struct hps_tls_options *options,
                            struct hps_error *err)
 {
     const char *key_file = options->key_file ? options->key_file : options->cert_file;
+    const struct hps_tls_names *names = names_in(options);
     if (!options->cert_file) {
         return options->server ? hps_error_set(err, HPS_INVALID, "TLS: a server needs cert_file")
                                : HPS_OK;
     }
     if (SSL_CTX_use_certificate_chain_file(ctx, options->cert_file) != 1) {
-        return file_error(err, "certificate", options->cert_file);
+        return file_error(err, names->cert_file, options->cert_file);
     }
     if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1) {
-        return file_error(err, "key", key_file);
+        return file_error(err, options->key_file ? names->key_file : names->cert_file, key_file);
     }
     if (SSL_CTX_check_private_key(ctx) != 1) {
-        return file_error(err, "key", key_file);
+        return file_error(err, options->key_file ? names->key_file : names->cert_file, key_file);
     }
     return HPS_OK;
 }
@@ -151,22 +164,23 @@ static bool is_directory(const char *path)
 static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options,
                            struct hps_error *err)
 {
+    const struct hps_tls_names *names = names_in(options);
     if (!options->ca_file) {
         if (!options->server && SSL_CTX_set_default_verify_paths(ctx) != 1) {
-            return file_error(err, "CA certificates", "of the system");
+            return file_error(err, "TLS CA certificates", "of the system");
         }
     } else if (!options->server && is_directory(options->ca_file)) {
         if (SSL_CTX_load_verify_dir(ctx, options->ca_file) != 1) {
-            return file_error(err, "CA directory", options->ca_file);
+            return file_error(err, names->ca_file, options->ca_file);
         }
     } else if (SSL_CTX_load_verify_file(ctx, options->ca_file) != 1) {
-        return file_error(err, "CA", options->ca_file);
+        return file_error(err, names->ca_file, options->ca_file);
     } else if (options->server) {
-        STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(options->ca_file);
-        if (!names) {
-            return file_error(err, "CA", options->ca_file);
+        STACK_OF(X509_NAME) *subjects = SSL_load_client_CA_file(options->ca_file);
+        if (!subjects) {
+            return file_error(err, names->ca_file, options->ca_file);
         }
-        SSL_CTX_set_client_CA_list(ctx, names);
+        SSL_CTX_set_client_CA_list(ctx, subjects);
     }
     if (!options->server) {
         SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
@@ -191,7 +205,7 @@ static hps_status load_crl(SSL_CTX *ctx, const struct hps_tls_options *options,
     }
     X509_LOOKUP *lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
     if (!lookup || X509_load_crl_file(lookup, options->crl_file, X509_FILETYPE_PEM) < 1) {
-        return file_error(err, "CRL", options->crl_file);
+        return file_error(err, names_in(options)->crl_file, options->crl_file);
     }
     X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
     return HPS_OK;
@@ -201,12 +215,12 @@ static hps_status set_ciphers(SSL_CTX *ctx, const struct hps_tls_options *option
                               struct hps_error *err)
 {
     if (options->ciphers && SSL_CTX_set_cipher_list(ctx, options->ciphers) != 1) {
-        return file_error(err, "ciphers", options->ciphers);
+        return file_error(err, names_in(options)->ciphers, options->ciphers);
     }
     /* OpenSSL takes no suite at all for a list */
     if (options->ciphersuites && (options->ciphersuites[0] == '\0' ||
                                   SSL_CTX_set_ciphersuites(ctx, options->ciphersuites) != 1)) {
-        return file_error(err, "ciphersuites", options->ciphersuites);
+        return file_error(err, names_in(options)->ciphersuites, options->ciphersuites);
     }
     return HPS_OK;
 }
@@ -474,6 +488,27 @@ const char *hps_tls_session_name(const struct hps_tls_session *session, unsigned
     return name && name[0] != '\0' ? name : NULL;
 }
 
+/* By the files of `ctx`, which are not those of its handshake. */
+static hps_status recheck_cert(struct hps_tls_session *session, SSL_CTX *ctx, X509 *cert,
+                               struct hps_error *err)
+{
+    X509_STORE_CTX *check = X509_STORE_CTX_new();
+    hps_status status = HPS_OK;
+    bool ready =
+        check &&
+        X509_STORE_CTX_init(check, SSL_CTX_get_cert_store(ctx), cert,
+                            SSL_get_peer_cert_chain(session->ssl)) == 1 &&
+        X509_STORE_CTX_set_default(check, session->tls->server ? "ssl_client" : "ssl_server") == 1;
+    if (!ready) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+    } else if (X509_verify_cert(check) != 1) {
+        status = hps_error_set(err, HPS_UNAUTHENTICATED, "TLS: certificate of the peer: %s",
+                               X509_verify_cert_error_string(X509_STORE_CTX_get_error(check)));
+    }
+    X509_STORE_CTX_free(check);
+    return status;
+}
+
 hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_error *err)
 {
     X509 *cert = SSL_get0_peer_certificate(session->ssl);
@@ -481,22 +516,15 @@ hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_e
     SSL_CTX *ctx = session->tls->ctx;
     SSL_CTX_up_ref(ctx);
     hps_lock_release(&session->tls->lock);
+    int mode = SSL_CTX_get_verify_mode(ctx);
     hps_status status = HPS_OK;
-    if (ctx != SSL_get_SSL_CTX(session->ssl) && SSL_CTX_get_verify_mode(ctx) != SSL_VERIFY_NONE &&
-        cert) {
-        X509_STORE_CTX *check = X509_STORE_CTX_new();
-        bool ready = check &&
-                     X509_STORE_CTX_init(check, SSL_CTX_get_cert_store(ctx), cert,
-                                         SSL_get_peer_cert_chain(session->ssl)) == 1 &&
-                     X509_STORE_CTX_set_default(check, session->tls->server ? "ssl_client"
-                                                                            : "ssl_server") == 1;
-        if (!ready) {
-            status = hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
-        } else if (X509_verify_cert(check) != 1) {
-            status = hps_error_set(err, HPS_UNAUTHENTICATED, "TLS: certificate of the peer: %s",
-                                   X509_verify_cert_error_string(X509_STORE_CTX_get_error(check)));
-        }
-        X509_STORE_CTX_free(check);
+    if (ctx == SSL_get_SSL_CTX(session->ssl) || mode == SSL_VERIFY_NONE) {
+        status = HPS_OK; /* it was judged by these; or nobody has to be */
+    } else if (cert) {
+        status = recheck_cert(session, ctx, cert, err);
+    } else if ((mode & SSL_VERIFY_FAIL_IF_NO_PEER_CERT) != 0) {
+        status = hps_error_set(err, HPS_UNAUTHENTICATED,
+                               "TLS: the peer has shown no certificate, and has to by now");
     }
     SSL_CTX_free(ctx);
     ERR_clear_error();

@@ -15,10 +15,16 @@
 struct hps_tls;
 struct hps_tls_session;
 
+/* What whoever set the fields of the options calls them: errors begin with that. */
+struct hps_tls_names {
+    const char *cert_file, *key_file, *ca_file, *crl_file, *ciphers, *ciphersuites;
+};
+
 struct hps_tls_options {
     bool server;
-    const char *cert_file; /* PEM chain, own certificate first; client: NULL for none */
-    const char *key_file;  /* PEM; NULL: in cert_file */
+    const struct hps_tls_names *names; /* NULL: "TLS certificate", "TLS key" and so on */
+    const char *cert_file;             /* PEM chain, own certificate first; client: NULL for none */
+    const char *key_file;              /* PEM; NULL: in cert_file */
     /* Server: CAs of clients, which then must show a certificate (mTLS), each time: no session is
      * resumed; NULL: none is asked for.
      * Client: CAs of servers; NULL: the system's. */
@@ -38,8 +44,10 @@ struct hps_tls_options {
     bool http1;        /* server: HTTP/1.1 instead, of clients that name no protocol, too */
 };
 
-/* Reads the files now. INVALID or IO naming the file and OpenSSL's reason. From the first one on,
- * SIGPIPE is ignored in this process (OpenSSL writes to sockets without MSG_NOSIGNAL). */
+/* Reads the files now. INVALID or IO naming what is wrong by its name among `names`, the file and
+ * OpenSSL's reason; also a key of another certificate, ciphers of which there is none. From the
+ * first one on, SIGPIPE is ignored in this process (OpenSSL writes to sockets without
+ * MSG_NOSIGNAL). */
 hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **out_tls,
                        struct hps_error *err) HPS_MUST_CHECK;
 struct hps_tls *hps_tls_ref(struct hps_tls *tls); /* any thread */
@@ -78,8 +86,8 @@ const char *hps_tls_session_alpn(const struct hps_tls_session *session); /* NULL
  * look like one of another: URIs begin with a scheme, DNS names have neither ':' nor '=', subjects
  * have '=' before any ':'. Names with other characters are left out. */
 const char *hps_tls_session_name(const struct hps_tls_session *session, unsigned i);
-/* Whether the peer's certificate is still good by the files that new sessions use (CA, CRL). OK
- * also where nobody has to show one and none was shown. UNAUTHENTICATED: the reason is in `err`. */
+/* Whether the peer's certificate is still good by the files that new sessions use (CA, CRL); where
+ * none was shown, whether new sessions may do without. UNAUTHENTICATED: the reason is in `err`. */
 hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_error *err)
     HPS_MUST_CHECK;
 

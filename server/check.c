@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Model files before there is a daemon. See server/check.h.
+ * Files of a configuration before there is a daemon. See server/check.h.
  */
 #include "server/check.h"
 
@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
+#include "server/daemon_internal.h"
 #include "server/load/loader.h"
 
 struct checking {
@@ -143,4 +144,31 @@ unsigned hps_check_models(const struct hps_check *check)
         }
     }
     return checking.n_errors;
+}
+
+/* ---- of the server --------------------------------------------------------------------------- */
+
+static unsigned report_option(const struct hps_check *check, hps_status status,
+                              struct hps_error *err)
+{
+    if (status == HPS_OK) {
+        return 0;
+    }
+    hps_ignore(hps_error_prefix(err, status, "%s", check->config->file));
+    check->tell(check->ctx, true, err->text);
+    return 1;
+}
+
+unsigned hps_check_server(const struct hps_check *check)
+{
+    const struct hps_config_server *server = &check->config->server;
+    struct hps_access_rules *rules = NULL;
+    struct daemon_tls tls;
+    struct hps_error err = {0};
+    HPS_ASSERT(check->tell != NULL);
+    unsigned n_errors = report_option(check, daemon_make_tls(server, &tls, &err), &err);
+    daemon_tls_free(&tls);
+    n_errors += report_option(check, daemon_read_rules(server, &rules, &err), &err);
+    hps_access_rules_unref(rules);
+    return n_errors;
 }

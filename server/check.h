@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `hpsd --check` says of the files that models[] names: they are opened and compared as a load
- * does it, but no row is read and no store is opened. Main thread.
+ * What `hpsd --check` says of files that the configuration names. Those of models[] are opened and
+ * compared as a load does it, but no row is read and no store is opened. Main thread.
  */
 #ifndef HPS_SERVER_CHECK_H
 #define HPS_SERVER_CHECK_H
@@ -13,7 +13,7 @@ struct hps_check {
     /* There is a persistent store already, with unknown versions in it: it is not opened. Then
      * files that are missing are reported as a warning, as only a first start needs them. */
     bool stored;
-    /* Called for each finding. An error: hpsd would start, but the model would not be loaded. */
+    /* Called for each finding. An error: hpsd would not start, or not load the model. */
     void (*tell)(void *ctx, bool is_error, const char *text);
     void *ctx;
 };
@@ -22,5 +22,9 @@ struct hps_check {
  * width, and its default row as many values, that the configuration says; and what a manifest.json
  * beside it says of its width, dtype, rows and files. May block. Returns the number of errors. */
 unsigned hps_check_models(const struct hps_check *check);
+/* What a start reads before it listens: certificates, keys, CAs and lists of revoked ones of
+ * server.tls, whether they go together, and its ciphers; server.access and server.admin_token_file.
+ * May block. Returns the number of errors. */
+unsigned hps_check_server(const struct hps_check *check);
 
 #endif

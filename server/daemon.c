@@ -264,8 +264,15 @@ static hps_status make_access(struct hps_daemon *daemon, struct hps_error *err)
 static hps_status make_context(const struct hps_config_tls *config, bool http1, bool peer_optional,
                                struct hps_tls **out_tls, struct hps_error *err)
 {
+    static const struct hps_tls_names names = {.cert_file = "server.tls.certificate",
+                                               .key_file = "server.tls.key",
+                                               .ca_file = "server.tls.client_ca",
+                                               .crl_file = "server.tls.client_crl",
+                                               .ciphers = "server.tls.ciphers",
+                                               .ciphersuites = "server.tls.ciphersuites"};
     const struct hps_tls_options tls = {
         .server = true,
+        .names = &names,
         .cert_file = config->certificate,
         .key_file = config->key,
         .ca_file = config->client_ca[0] != '\0' ? config->client_ca : NULL,
@@ -276,7 +283,11 @@ static hps_status make_context(const struct hps_config_tls *config, bool http1, 
         .peer_optional = peer_optional,
         .http1 = http1};
     hps_status status = hps_tls_new(&tls, out_tls, err);
-    return status == HPS_OK ? status : hps_error_prefix(err, HPS_INVALID, "server.tls");
+    if (status == HPS_IO) { /* the option is wrong: it names a file that cannot be read */
+        status = HPS_INVALID;
+        err->status = status;
+    }
+    return status;
 }
 
 hps_status daemon_make_tls(const struct hps_config_server *config, struct daemon_tls *out_tls,

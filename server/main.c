@@ -22,8 +22,8 @@
 #include "base/text.h"
 #include "cache/device/device.h"
 #include "cache/gpu/tier.h"
-#include "config/access.h"
 #include "config/limits.h"
+#include "net/tls.h"
 #include "server/check.h"
 #include "server/daemon.h"
 #include "server/export.h"
@@ -197,10 +197,13 @@ static const char *text_or_null(const char *text)
     return text[0] != '\0' ? text : NULL;
 }
 
-/* An unreachable server is waited for as long as a connection may take; it may answer later. */
-static hps_status open_redis(const struct hps_config *config, const char *member, bool lowest,
-                             struct hps_store **out_redis, struct hps_error *err)
+static void redis_options(const struct hps_config *config, const char *member, bool lowest,
+                          struct hps_redis_store_options *out_options)
 {
+    static const struct hps_tls_names tls_names = {.cert_file =
+                                                       "volatile_db.tls_client_certificate",
+                                                   .key_file = "volatile_db.tls_client_key",
+                                                   .ca_file = "volatile_db.tls_ca_certificate"};
     const struct hps_config_volatile_db *db = &config->volatile_db;
     struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
     options.redis.addresses = db->address;
@@ -210,6 +213,7 @@ static hps_status open_redis(const struct hps_config *config, const char *member
     options.redis.ca_file = text_or_null(db->tls_ca_certificate);
     options.redis.cert_file = text_or_null(db->tls_client_certificate);
     options.redis.key_file = text_or_null(db->tls_client_key);
+    options.redis.tls_names = &tls_names;
     options.redis.server_name = text_or_null(db->tls_server_name_identification);
     options.redis.replica_reads = db->redis_replica_reads;
     options.redis.connections_per_node = db->num_node_connections;
@@ -228,12 +232,21 @@ static hps_status open_redis(const struct hps_config *config, const char *member
     options.rows_max = db->overflow_margin == UINT64_MAX ? 0 : db->overflow_margin;
     options.target_ratio = db->overflow_resolution_target;
     options.evict = (enum hps_redis_evict)db->overflow_policy;
+    *out_options = options;
+}
+
+/* An unreachable server is waited for as long as a connection may take; it may answer later. */
+static hps_status open_redis(const struct hps_config *config, const char *member, bool lowest,
+                             struct hps_store **out_redis, struct hps_error *err)
+{
+    struct hps_redis_store_options options;
+    redis_options(config, member, lowest, &options);
     hps_status status = hps_redis_open(&options, out_redis, err);
     if (status == HPS_OK &&
         !hps_redis_cluster_wait(hps_redis_of(*out_redis),
                                 hps_clock_us() + options.redis.connect_timeout_us)) {
         HPS_LOG(WARN, "redis", "Redis nodes unreachable: not all answered in time; retried",
-                HPS_STR("address", db->address));
+                HPS_STR("address", config->volatile_db.address));
     }
     return status;
 }
@@ -321,35 +334,35 @@ static void tell(void *ctx, bool is_error, const char *text)
     fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", shown);
 }
 
-static bool check_access(const struct hps_config_server *server)
+static unsigned check_redis_tls(const struct hps_config *config)
 {
-    struct hps_access_file file = {0};
+    struct hps_redis_store_options options;
     struct hps_error err = {0};
-    if (server->access[0] == '\0') {
-        return true;
+    if (config->volatile_db.type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
+        return 0;
     }
-    hps_status status = hps_access_file_read(server->access, &file, &err);
+    redis_options(config, "check", false, &options);
+    hps_status status = hps_redis_tls_check(&options.redis, &err);
     if (status != HPS_OK) {
-        hps_ignore(hps_error_prefix(&err, status, "server.access"));
+        hps_ignore(hps_error_prefix(&err, status, "%s", config->file));
         tell(NULL, true, err.text);
     }
-    hps_access_file_fini(&file);
-    return status == HPS_OK;
+    return status != HPS_OK;
 }
 
 /* The configuration is good: is what it names? Opens no store and connects to nothing. */
 static int check(const struct hps_config *config, const struct hps_notes *notes)
 {
     const struct hps_config_persistent_db *db = &config->persistent_db;
-    const struct hps_check models = {.config = config,
-                                     .stored = db->type == HPS_CONFIG_PERSISTENT_ROCKS_DB &&
-                                               hps_rocksdb_dir_has_database(db->path),
-                                     .tell = tell};
+    const struct hps_check what = {.config = config,
+                                   .stored = db->type == HPS_CONFIG_PERSISTENT_ROCKS_DB &&
+                                             hps_rocksdb_dir_has_database(db->path),
+                                   .tell = tell};
     struct hps_error err = {0};
     for (size_t i = 0; i < notes->n; i++) {
         tell(NULL, !notes->items[i].warning, notes->items[i].text);
     }
-    unsigned n_errors = hps_check_models(&models);
+    unsigned n_errors = hps_check_models(&what);
     if (config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA &&
         open_kafka(&config->update_source, NULL, &err) != HPS_OK) {
         hps_ignore(
@@ -357,7 +370,8 @@ static int check(const struct hps_config *config, const struct hps_notes *notes)
         n_errors++;
         tell(NULL, true, err.text);
     }
-    n_errors += !check_access(&config->server);
+    n_errors += check_redis_tls(config);
+    n_errors += hps_check_server(&what);
     int code = print_effective(config);
     return code == EXIT_DRAINED && n_errors > 0 ? EXIT_USAGE : code;
 }

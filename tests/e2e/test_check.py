@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hpsd --check` says of model files and of properties for librdkafka."""
+"""What `hpsd --check` says of model files, of files and words for TLS, and of properties for librdkafka."""
 import json
 import os
 import subprocess
@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from rig import BIN, PATIENCE_S, Daemon, Table, default_config, generate, model_config
+from rig import BIN, PATIENCE_S, Authority, Daemon, Table, default_config, generate, model_config
 
 pytestmark = pytest.mark.one_thread
 
@@ -125,3 +125,42 @@ def test_check_when_a_property_is_wrong_then_it_is_named_with_librdkafkas_reason
     passed(done)
     config["update_source"]["properties"].append(wrong)
     refused(check(work, config), "checked.json: update_source.properties", *words)
+
+
+def test_check_when_files_or_words_for_tls_are_wrong_then_the_option_is_named(work):
+    authority, other = Authority(work, "ca"), Authority(work, "other")
+    (certificate, key), (_, other_key) = authority.issue("server"), other.issue("stranger")
+    tls = {"certificate": certificate, "key": key, "client_ca": authority.path}
+
+    def checked(**wrong):
+        return check(work, default_config(server={"tls": {**tls, **wrong}}))
+
+    passed(checked())
+    refused(checked(certificate=work + "/no.crt"), "checked.json: server.tls.certificate", "/no.crt", "No such file")
+    refused(checked(certificate=key), "server.tls.certificate '" + key)
+    refused(checked(key=other_key), "server.tls.key '" + other_key, "mismatch")
+    refused(checked(key=certificate), "server.tls.key '" + certificate)
+    refused(checked(client_ca=key), "server.tls.client_ca '" + key)
+    refused(checked(client_crl=authority.path), "server.tls.client_crl '" + authority.path)
+    refused(checked(ciphers="ROT13"), "server.tls.ciphers 'ROT13'")
+    refused(checked(ciphersuites="TLS_ROT13"), "server.tls.ciphersuites 'TLS_ROT13'")
+
+
+def test_check_when_files_for_tls_to_redis_are_wrong_then_the_option_is_named(work):
+    authority, other = Authority(work, "ca"), Authority(work, "other")
+    (certificate, key), (_, other_key) = authority.issue("client"), other.issue("stranger")
+    redis = {"type": "redis_cluster", "address": "127.0.0.1:1", "enable_tls": True, "tls_ca_certificate": authority.path,
+             "tls_client_certificate": certificate, "tls_client_key": key}
+
+    def checked(**wrong):
+        return check(work, default_config(volatile_db={**redis, **wrong}))
+
+    passed(checked())
+    refused(checked(tls_ca_certificate=key), "volatile_db.tls_ca_certificate '" + key)
+    refused(checked(tls_client_certificate=key), "volatile_db.tls_client_certificate '" + key)
+    refused(checked(tls_client_key=other_key), "volatile_db.tls_client_key '" + other_key, "mismatch")
+    passed(checked(enable_tls=False, tls_client_key=other_key))
+
+
+def test_check_when_the_file_of_the_admin_token_has_none_then_the_option_is_named(work):
+    refused(check(work, default_config(server={"admin_token_file": work + "/token"})), "server.admin_token_file", "/token")

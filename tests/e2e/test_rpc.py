@@ -471,6 +471,41 @@ def test_mtls_when_required_then_only_clients_of_the_authority_are_served(work):
             assert not resumes(daemon.grpc[0], client, spoken)
 
 
+def test_reload_when_certificates_become_required_then_connections_without_one_end(work):
+    authority = Authority(work, "ca")
+    (certificate, key), client = authority.issue("server"), authority.issue("client")
+    tls = {"certificate": certificate, "key": key, "client_ca": authority.path}
+    small = Small(work, server={"tls": tls})
+    with small.daemon as daemon:
+        host, port = daemon.grpc[0].rsplit(":", 1)
+
+        def connect(*pair):
+            context = ssl.create_default_context(cafile=authority.path)
+            context.set_alpn_protocols(["h2"])
+            if pair:
+                context.load_cert_chain(*pair)
+            made = context.wrap_socket(socket.create_connection((host, int(port)), timeout=PATIENCE_S),
+                                       server_hostname="localhost")
+            made.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            assert made.recv(1)  # of its settings: the connection is judged, and stays
+            return made
+
+        with connect() as bare, connect(*client) as known:
+            daemon.write_config({**json.loads(read(daemon.config_file)),
+                                 "server": {**json.loads(read(daemon.config_file))["server"],
+                                            "tls": {**tls, "require_client_certificate": True}}})
+            daemon.send(signal.SIGHUP)
+            with contextlib.suppress(ssl.SSLError, ConnectionResetError):
+                while bare.recv(4096):  # GOAWAY, then the end
+                    pass
+            known.sendall(b"\0\0\x08\6\0\0\0\0\0answered")
+            got = b""
+            while b"answered" not in got:
+                more = known.recv(4096)
+                assert more, got
+                got += more
+
+
 def page(daemon, path, authority=None, pair=None, headers=(), alpn=("http/1.1",)):
     """Status and body of a page; over TLS if an authority is given."""
     port = int(daemon.http.rsplit(":", 1)[1])

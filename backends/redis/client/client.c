@@ -110,13 +110,23 @@ static bool keep_text(const char **text, bool some)
 static hps_status tls_read(const struct hps_redis_options *options, struct hps_tls **out_tls,
                            struct hps_error *err)
 {
-    const struct hps_tls_options tls = {.cert_file = options->cert_file,
+    const struct hps_tls_options tls = {.names = options->tls_names,
+                                        .cert_file = options->cert_file,
                                         .key_file = options->key_file,
                                         .ca_file = options->ca_file,
                                         .server_name = options->server_name,
                                         .any_protocol = true};
     hps_status status = hps_tls_new(&tls, out_tls, err);
     return status == HPS_OK ? status : hps_error_prefix(err, status, "Redis");
+}
+
+hps_status hps_redis_tls_check(const struct hps_redis_options *options, struct hps_error *err)
+{
+    struct hps_tls *tls = NULL;
+    hps_status status = options->tls ? tls_read(options, &tls, err) : HPS_OK;
+
+    hps_tls_unref(tls);
+    return status;
 }
 
 static hps_status options_keep(struct hps_redis_cluster *cluster,

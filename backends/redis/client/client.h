@@ -21,15 +21,17 @@
 uint16_t hps_redis_slot(const void *key, size_t size);
 
 struct hps_redis_cluster;
+struct hps_tls_names;
 
 struct hps_redis_options {
     const char *addresses; /* "host:port", "unix:PATH", several split by ',' or ';'; port 6379 */
     const char *user;      /* NULL, "" or "default": none is named */
     const char *password;  /* NULL or "": no AUTH */
     bool tls;
-    const char *ca_file;     /* file or directory; NULL: the system's */
-    const char *cert_file;   /* NULL: none is shown */
-    const char *key_file;    /* NULL: in cert_file */
+    const char *ca_file;                   /* file or directory; NULL: the system's */
+    const char *cert_file;                 /* NULL: none is shown */
+    const char *key_file;                  /* NULL: in cert_file */
+    const struct hps_tls_names *tls_names; /* for errors, lives as long; NULL: plain words */
     const char *server_name; /* asked for (SNI) and expected; NULL: the host connected to */
     bool replica_reads;      /* HPS_REDIS_READ may go to a Redis replica */
     uint32_t connections_per_node;
@@ -57,6 +59,11 @@ struct hps_redis_options {
 
 /* INVALID: an address that hps_redis_cluster_open would refuse, named in `err`. Any thread. */
 hps_status hps_redis_addresses_check(const char *addresses, struct hps_error *err) HPS_MUST_CHECK;
+
+/* INVALID, IO: files for TLS that hps_redis_cluster_open could not use, named in `err`; OK without
+ * TLS. Any thread. */
+hps_status hps_redis_tls_check(const struct hps_redis_options *options, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* Reads certificates and starts the thread; does not wait for any server, so that one that is away
  * is no error. INVALID: an option, named in `err`. */

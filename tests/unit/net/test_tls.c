@@ -255,6 +255,64 @@ static void test_recheck_when_files_are_renewed_then_the_open_session_is_judged_
     hps_tls_unref(client);
 }
 
+static void test_recheck_when_a_certificate_is_required_by_now_then_who_showed_none_is_out(
+    void **state)
+{
+    (void)state;
+    struct hps_tls *server = server_of(NULL);
+    struct hps_tls *client = client_of(certs.ca, false, NULL);
+    struct hps_error err = {0};
+    struct pair pair;
+    pair_open(&pair, server, client, "localhost");
+    assert_int_equal(pair.server_status, HPS_OK);
+    hps_tls_renew(server, tls_of(&(struct hps_tls_options){.server = true,
+                                                           .cert_file = certs.server_cert,
+                                                           .key_file = certs.server_key,
+                                                           .ca_file = certs.ca,
+                                                           .peer_optional = true}));
+    assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_OK);
+    hps_tls_renew(server, server_of(certs.ca));
+    assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_UNAUTHENTICATED);
+    assert_non_null(strstr(err.text, "no certificate"));
+    pair_close(&pair);
+    hps_tls_unref(server);
+    hps_tls_unref(client);
+}
+
+static void test_new_when_fields_have_names_then_errors_begin_with_them(void **state)
+{
+    (void)state;
+    static const struct hps_tls_names names = {"a.cert", "a.key",  "a.ca",
+                                               "a.crl",  "a.list", "a.suites"};
+    const struct hps_tls_options good = {.server = true,
+                                         .names = &names,
+                                         .cert_file = certs.server_cert,
+                                         .key_file = certs.server_key,
+                                         .ca_file = certs.ca,
+                                         .crl_file = certs.crl};
+    struct hps_tls_options options[6] = {good, good, good, good, good, good};
+    static const char *const named[6] = {"a.cert '", "a.key '",  "a.ca '",
+                                         "a.crl '",  "a.list '", "a.suites '"};
+    options[0].cert_file = certs.client_key;
+    options[1].key_file = certs.client_key;
+    options[2].ca_file = certs.client_key;
+    options[3].crl_file = certs.ca;
+    options[4].ciphers = "no-such-cipher";
+    options[5].ciphersuites = "no-such-suite";
+    for (size_t i = 0; i < 6; i++) {
+        struct hps_tls *tls = NULL;
+        struct hps_error err = {0};
+        assert_int_equal(hps_tls_new(&options[i], &tls, &err), HPS_INVALID);
+        assert_int_equal(strncmp(err.text, named[i], strlen(named[i])), 0);
+    }
+    options[0] = good;
+    options[0].key_file = NULL; /* it is in cert_file, or should be */
+    struct hps_tls *tls = NULL;
+    struct hps_error err = {0};
+    assert_int_equal(hps_tls_new(&options[0], &tls, &err), HPS_INVALID);
+    assert_int_equal(strncmp(err.text, "a.cert '", 8), 0);
+}
+
 static void test_new_when_ciphers_are_none_then_error_names_them(void **state)
 {
     (void)state;
@@ -403,6 +461,9 @@ int main(void)
         cmocka_unit_test(test_handshake_when_certificate_is_revoked_then_unauthenticated),
         cmocka_unit_test(
             test_recheck_when_files_are_renewed_then_the_open_session_is_judged_by_them),
+        cmocka_unit_test(
+            test_recheck_when_a_certificate_is_required_by_now_then_who_showed_none_is_out),
+        cmocka_unit_test(test_new_when_fields_have_names_then_errors_begin_with_them),
         cmocka_unit_test(test_new_when_ciphers_are_none_then_error_names_them),
         cmocka_unit_test(test_handshake_when_peer_speaks_no_tls_then_unavailable),
         cmocka_unit_test(test_new_when_files_are_wrong_then_error_names_the_file),
