@@ -140,16 +140,26 @@ static bool read_digest(const char *text, uint8_t out_digest[32])
     return true;
 }
 
+/* Digits where `form` has a 0, else what it has. */
+static bool is_like(const char *text, const char *form)
+{
+    size_t i = 0;
+    while (form[i] != '\0' &&
+           (form[i] == '0' ? isdigit((unsigned char)text[i]) != 0 : text[i] == form[i])) {
+        i++;
+    }
+    return form[i] == '\0' && text[i] == '\0';
+}
+
 /* "2027-01-31T00:00:00Z": a day that there is, in UTC. */
 static bool read_time(const char *text, int64_t *out_unix_s)
 {
     struct tm tm = {0};
     struct tm check;
-    int end = 0;
-    if (strlen(text) != 20 ||
-        sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
-               &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &end) != 6 ||
-        end != 20 || tm.tm_year < 1970) {
+    if (!is_like(text, "0000-00-00T00:00:00Z") ||
+        sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2dZ", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour,
+               &tm.tm_min, &tm.tm_sec) != 6 ||
+        tm.tm_year < 1970) {
         return false;
     }
     tm.tm_year -= 1900;

@@ -38,12 +38,12 @@ size_t hps_secrets_of(const struct hps_config *config,
                       struct hps_secret out_secrets[HPS_SECRETS_MAX])
 {
     const struct hps_secret all[] = {
-        {"server.tls.key", config->server.tls.key},
-        {"server.admin_token_file", config->server.admin_token_file},
-        {"server.access",
-         config->server.access}, /* digests, by which a weak token can be guessed */
-        {"volatile_db.tls_client_key", config->volatile_db.tls_client_key},
-        {"", file_has_secret(config) ? config->file : ""},
+        {"server.tls.key", config->server.tls.key, false},
+        {"server.admin_token_file", config->server.admin_token_file, true},
+        /* digests, by which a weak token can be guessed */
+        {"server.access", config->server.access, true},
+        {"volatile_db.tls_client_key", config->volatile_db.tls_client_key, false},
+        {"", file_has_secret(config) ? config->file : "", false},
     };
     size_t n = 0;
     _Static_assert(sizeof(all) / sizeof(all[0]) <= HPS_SECRETS_MAX, "there is room for all");
@@ -55,6 +55,33 @@ size_t hps_secrets_of(const struct hps_config *config,
     return n;
 }
 
+static hps_status note_readable(const struct hps_config *config, const struct hps_secret *secret,
+                                mode_t mode, struct hps_notes *notes)
+{
+    if ((mode & S_IROTH) == 0) {
+        return HPS_OK;
+    }
+    return hps_notes_add(notes, true,
+                         "%s: %s%s%s: a secret that every user of this host can read (mode "
+                         "%04o); chmod o= %s",
+                         config->file, secret->option, secret->option[0] != '\0' ? ": " : "",
+                         secret->path, (unsigned)mode & 07777, secret->path);
+}
+
+static hps_status note_writable(const struct hps_config *config, const struct hps_secret *secret,
+                                mode_t mode, struct hps_notes *notes)
+{
+    if (!secret->gives_rights || (mode & (S_IWGRP | S_IWOTH)) == 0) {
+        return HPS_OK;
+    }
+    return hps_notes_add(notes, true,
+                         "%s: %s: %s: %s can write to it, and so give themselves any role (mode "
+                         "%04o); chmod go-w %s",
+                         config->file, secret->option, secret->path,
+                         (mode & S_IWOTH) != 0 ? "every user of this host" : "its group",
+                         (unsigned)mode & 07777, secret->path);
+}
+
 hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)
 {
     struct hps_secret secrets[HPS_SECRETS_MAX];
@@ -62,16 +89,12 @@ hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *n
     hps_status status = HPS_OK;
     HPS_ASSERT(n <= HPS_SECRETS_MAX);
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        const struct hps_secret *secret = &secrets[i];
         struct stat info;
         /* Whoever is to read a file that cannot be looked at says so. */
-        if (stat(secret->path, &info) == 0 && (info.st_mode & S_IROTH) != 0) {
+        if (stat(secrets[i].path, &info) == 0) {
+            status = note_readable(config, &secrets[i], info.st_mode, notes);
             status =
-                hps_notes_add(notes, true,
-                              "%s: %s%s%s: a secret that every user of this host can read (mode "
-                              "%04o); chmod o= %s",
-                              config->file, secret->option, secret->option[0] != '\0' ? ": " : "",
-                              secret->path, (unsigned)info.st_mode & 07777, secret->path);
+                status == HPS_OK ? note_writable(config, &secrets[i], info.st_mode, notes) : status;
         }
     }
     return status;

@@ -12,6 +12,7 @@ enum { HPS_SECRETS_MAX = 8 };
 struct hps_secret {
     const char *option; /* that names the file; "" : the configuration itself */
     const char *path;   /* borrowed from the configuration */
+    bool gives_rights;  /* whoever writes to it says who may do what */
 };
 
 /* How many there are. */
@@ -19,7 +20,8 @@ size_t hps_secrets_of(const struct hps_config *config,
                       struct hps_secret out_secrets[HPS_SECRETS_MAX]);
 /* Has a property of update_source ("NAME=VALUE") a value that must not be printed? */
 bool hps_secrets_is_property(const char *property);
-/* Note each that every user of this host can read. error NO_MEMORY */
+/* Note each that every user of this host can read; and each that gives rights, and that others than
+ * its owner can write to. error NO_MEMORY */
 hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)
     HPS_MUST_CHECK;
 /* The options whose files are in `directory` (systemd's credentials; NULL: there are none),

@@ -9,16 +9,21 @@
 #include "tests/lib/tmpdir_fixture.h"
 #include "tests/unit/config/config_test.h"
 
-/* A configuration with a token and a key; `more` follows in it. */
-static struct hps_config *config_with(const char *more)
+/* A configuration with a token and a key; `server` follows in its section, `more` behind it. */
+static struct hps_config *config_of(const char *server, const char *more)
 {
     char text[4096];
     (void)snprintf(text, sizeof(text),
                    "{\"supportlonglong\":true," MODELS ",\"server\":{\"state_dir\":\"/s\","
                    "\"admin_token_file\":\"%s/token\",\"tls\":{\"certificate\":\"%s/crt\","
-                   "\"key\":\"%s/key\"}}%s}",
-                   dir.path, dir.path, dir.path, more);
+                   "\"key\":\"%s/key\"}%s}%s}",
+                   dir.path, dir.path, dir.path, server, more);
     return parse_good(text, NULL);
+}
+
+static struct hps_config *config_with(const char *more)
+{
+    return config_of("", more);
 }
 
 static void make(const char *name, mode_t mode)
@@ -47,6 +52,39 @@ static void test_note_when_others_can_read_a_secret_then_each_is_named(void **st
     assert_non_null(strstr(notes.items[n].text, "server.tls.key: "));
     assert_non_null(strstr(notes.items[n].text, "(mode 0404); chmod o= "));
     assert_non_null(strstr(notes.items[n + 1].text, "server.admin_token_file: "));
+    hps_notes_fini(&notes);
+    hps_config_free(config);
+}
+
+static void test_note_when_others_can_write_what_gives_rights_then_it_is_named(void **state)
+{
+    (void)state;
+    char more[HPS_TMPDIR_PATH_MAX + 64];
+    struct hps_notes notes;
+    struct hps_config *config = config_with("");
+    make("token", 0620);
+    make("key", 0620); /* whoever writes to it cannot serve by it, but stop the service */
+    make("crt", 0644);
+    hps_notes_init(&notes);
+    assert_int_equal(hps_config_finish(config, NULL, &notes, NULL), HPS_OK);
+    assert_true(notes.n > 0);
+    const struct hps_note *last = &notes.items[notes.n - 1];
+    assert_true(last->warning);
+    assert_non_null(strstr(last->text, "server.admin_token_file: "));
+    assert_non_null(strstr(last->text, "its group can write to it"));
+    assert_non_null(strstr(last->text, "(mode 0620); chmod go-w "));
+    size_t n = notes.n;
+    hps_notes_fini(&notes);
+    make("token", 0640);
+    make("roles", 0602);
+    hps_config_free(config);
+    (void)snprintf(more, sizeof(more), ",\"access\":\"%s/roles\"", dir.path);
+    config = config_of(more, "");
+    assert_int_equal(hps_config_finish(config, NULL, &notes, NULL), HPS_OK);
+    assert_int_equal(notes.n, n);
+    last = &notes.items[n - 1];
+    assert_non_null(strstr(last->text, "server.access: "));
+    assert_non_null(strstr(last->text, "roles: every user of this host can write to it"));
     hps_notes_fini(&notes);
     hps_config_free(config);
 }
@@ -99,6 +137,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_note_when_others_can_read_a_secret_then_each_is_named),
+        TEST(test_note_when_others_can_write_what_gives_rights_then_it_is_named),
         TEST(test_of_when_the_configuration_has_a_password_then_it_is_a_secret_itself),
         TEST(test_below_when_files_are_in_the_directory_then_their_options_are_listed),
         TEST(test_property_when_its_name_says_so_then_it_is_a_secret),
