@@ -7,6 +7,8 @@
 
 #include "server/lookup/internal.h"
 
+#include "base/clock.h"
+
 enum { STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX };
 
 static void count_answer(struct request *request)
@@ -27,10 +29,20 @@ static void finish_ok(struct request *request)
     hps_grpc_call_finish(request->call.grpc, 0, NULL);
 }
 
+/* Nobody waits for the rest. The call is over by now, or will be in a moment, by its deadline:
+ * nothing has to be said of it. Each message takes a while to encode, so that the clock is read. */
+static bool is_late(const struct request *request)
+{
+    uint64_t deadline_us = request->lookup.deadline_us;
+
+    return hps_grpc_call_cancelled(request->call.grpc) ||
+           (deadline_us != 0 && hps_clock_us() >= deadline_us);
+}
+
 /* Send messages of the stream while little is queued; on_drained comes back for the rest. */
 static void send_messages(struct request *request)
 {
-    while (!request->call.closed && request->call.code < 0 &&
+    while (!request->call.closed && request->call.code < 0 && !is_late(request) &&
            hps_grpc_call_queued(request->call.grpc) < STREAM_QUEUED_LOW) {
         if (hps_stream_done(request->reply.stream)) {
             finish_ok(request);

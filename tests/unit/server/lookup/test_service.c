@@ -1136,6 +1136,36 @@ static void test_service_when_streamed_then_sent_as_it_drains(void **state)
     close_call(t, 0);
 }
 
+static void test_service_when_a_stream_is_late_then_no_more_of_it_is_encoded(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    open_service(t, 64 << 20, 64 << 20);
+    for (uint32_t i = 0; i < TEST_KEYS_MAX; i++) {
+        t->keys[i] = i;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        struct hps_grpc_call *call = &t->calls[i];
+        call->deadline_us = hps_clock_us() + 50 * 1000 * 1000;
+        start(t, i, LOOKUP_STREAM, "m", "t2", TEST_KEYS_MAX);
+        while (call->n_messages == 0) {
+            hps_loop_turn(t->loop, 100000);
+        }
+        assert_int_equal(call->n_messages, 3);
+        if (i == 0) {
+            hps_clock_advance(50 * 1000 * 1000); /* the call's own timer comes a little later */
+        } else {
+            atomic_store(&call->cancelled, true); /* it is over, but for what is queued */
+        }
+        call->queued = 0;
+        t->grpc->methods[LOOKUP_STREAM].on_drained(call);
+        assert_int_equal(call->n_messages, 3);
+        assert_int_equal(call->code, -1);
+        close_call(t, i);
+    }
+}
+
 /* ---- a version with a gpu -------------------------------------------------------------------- */
 
 enum { GPU_KEYS = 8200 }; /* too many for a loop thread */
@@ -1810,6 +1840,7 @@ int main(void)
         SERVICE_TEST(test_times_when_there_is_no_room_for_the_reply_then_admission_is_named),
         SERVICE_TEST(test_times_when_another_fetches_the_row_then_the_wait_is_named),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
+        SERVICE_TEST(test_service_when_a_stream_is_late_then_no_more_of_it_is_encoded),
         SERVICE_TEST(test_unit_when_no_update_comes_then_answered_inline),
         SERVICE_TEST(test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline),
         SERVICE_TEST(test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_it),
