@@ -118,7 +118,7 @@ static void add_fields(struct listing *listing, const char *prefix, const Protob
 void admin_audit(const struct admin_op *op, const char *method)
 {
     struct listing listing = {.arena = op->arena};
-    HPS_ASSERT(op->audited);
+    HPS_ASSERT(op->request != NULL);
     add_fields(&listing, "request", op->request);
     const struct hps_audit_event event = {
         .method = method,

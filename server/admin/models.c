@@ -388,7 +388,6 @@ static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *mes
         return;
     }
     if (message->dry_run) {
-        op->audited = false;
         dry_run(op, &request);
     } else {
         op->error.status = hps_catalog_load(op->parts->catalog, &request, &op->load, &op->error);

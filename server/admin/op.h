@@ -22,7 +22,6 @@ struct admin_op {
     struct hps_unload unload; /* UnloadVersion: its end answers the call */
     struct hps_error error;   /* status not OK: the call fails */
     /* For the audit log, set by the work. */
-    bool audited; /* preset by the method; not what turns out to change nothing */
     const char *model;
     int64_t version;
 };

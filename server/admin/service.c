@@ -259,7 +259,7 @@ static const char *name_of(const struct admin_method *method)
 
 void admin_finish(struct admin_op *op)
 {
-    if (op->audited) {
+    if (op->method->kind != READS) {
         admin_audit(op, name_of(op->method));
     }
     op->task.run = run_reply;
@@ -340,7 +340,6 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     hps_grpc_call_ref(call);
     op->parts = &service->parts;
     op->method = method;
-    op->audited = method->kind != READS;
     op->task.run = run_work;
     op->request = hps_message_unpack(method->request, arena, data, size);
     if (op->request == NULL) {

@@ -74,6 +74,9 @@ def test_load_when_a_dry_run_then_the_plan_is_told_and_nothing_is_loaded(loaded,
     assert 0 < plan.disk_bytes_needed < plan.disk_bytes_available
     assert loaded.versions("m") == {1: "active"}
     assert "host memory" in loaded.ctl("load", "m", "--from", f"{work}/v2", "--dry-run")
+    lines = [line for line in loaded.log().splitlines() if "component=audit" in line and "dry_run=true" in line]
+    assert len(lines) == 2, lines  # it tells what files there are and what is in them
+    assert all("method=LoadModel model=m" in line and f"request.directory={work}/v2" in line for line in lines), lines
 
 
 def test_load_when_the_number_is_taken_or_the_place_forbidden_then_refused(loaded, work):
