@@ -12,13 +12,13 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), folder) for folder in ("e2e", "lib")]
-from rig import (SANITIZER, Daemon, Table, default_config, model_config, scratch,  # noqa: E402,F401
+from rig import (SANITIZER, SLOW, Daemon, Table, default_config, model_config, scratch,  # noqa: E402,F401
                  until)
 
 WHOLE = os.environ.get("HPS_ATTACK") == "whole"
 # Of the neighbour's calls. The short form runs in CI, beside others and on machines that are anyhow slow: there it is
 # so long that a call which fails was kept waiting, and not the whole machine.
-DEADLINE_S = 2 * (8 if SANITIZER else 1) if WHOLE else 20
+DEADLINE_S = 2 * SLOW if WHOLE else max(20, 2 * SLOW)
 ATTACKER = "127.0.0.66"  # where attacks come from, as far as it matters; the neighbour is 127.0.0.1
 CALLS_MIN = 8            # of the neighbour beside each attack
 DIM = 256                # a row is a KiB
