@@ -219,9 +219,10 @@ struct hps_config_server {
     uint32_t handshake_timeout_ms;
     uint32_t http_head_timeout_ms;
     uint32_t reply_stall_timeout_ms;
-    uint64_t reply_bytes_per_s_min; /* 0: none */
-    uint32_t idle_timeout_ms;       /* 0: never */
-    uint32_t connection_age_s;      /* 0: never */
+    uint64_t reply_bytes_per_s_min;   /* 0: none */
+    uint64_t request_bytes_per_s_min; /* 0: none */
+    uint32_t idle_timeout_ms;         /* 0: never */
+    uint32_t connection_age_s;        /* 0: never */
     double connection_age_jitter;
     uint32_t keepalive_ms; /* 0: never */
     uint32_t keepalive_timeout_ms;

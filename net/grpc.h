@@ -93,10 +93,11 @@ struct hps_grpc_limits {
     uint64_t handshake_timeout_us;  /* TLS handshake and first request */
     uint64_t stall_timeout_us;      /* reply without progress */
     uint64_t reply_bytes_per_s_min; /* that a client takes of replies that wait for it; 0 = none */
-    uint64_t idle_timeout_us;       /* 0 = none */
-    uint64_t age_max_us;            /* 0 = none */
-    double age_jitter;              /* share by which the age varies, 0.1: +- 10 % */
-    uint64_t keepalive_us;          /* server PINGs when silent; 0 = none */
+    uint64_t request_bytes_per_s_min; /* that it sends of requests that it has begun; 0 = none */
+    uint64_t idle_timeout_us;         /* 0 = none */
+    uint64_t age_max_us;              /* 0 = none */
+    double age_jitter;                /* share by which the age varies, 0.1: +- 10 % */
+    uint64_t keepalive_us;            /* server PINGs when silent; 0 = none */
     uint64_t keepalive_timeout_us;
 };
 
@@ -110,10 +111,12 @@ enum hps_grpc_no_start {
 };
 const char *hps_grpc_no_start_name(enum hps_grpc_no_start how);
 
-/* Why a client that takes its replies slowly is cut off. */
+/* Why a client is cut off that takes its replies, or sends its requests, slowly. */
 enum hps_grpc_slow {
-    HPS_GRPC_SLOW_RATE, /* for 10 s less than reply_bytes_per_s_min */
-    HPS_GRPC_SLOW_ROOM, /* the same for a moment, when others had no room for theirs */
+    HPS_GRPC_SLOW_RATE,      /* for 10 s less than reply_bytes_per_s_min */
+    HPS_GRPC_SLOW_ROOM,      /* the same for a moment, when others had no room for theirs */
+    HPS_GRPC_SLOW_SEND_RATE, /* for 10 s less than request_bytes_per_s_min */
+    HPS_GRPC_SLOW_SEND_ROOM, /* the same for a moment, when others had no room for theirs */
     HPS_GRPC_SLOW_COUNT
 };
 

@@ -12,8 +12,9 @@
 #include "base/heap.h"
 
 enum {
-    SMALL_REQUEST_BYTES = 64 * 1024,   /* goes on however much others have sent */
-    STREAMED_QUEUED_BYTES = 64 * 1024, /* answers beyond which a client's messages wait */
+    SMALL_REQUEST_BYTES = 64 * 1024,      /* goes on however much others have sent, */
+    SMALL_CONNECTION_BYTES = 1024 * 1024, /* if its connection has no more than that */
+    STREAMED_QUEUED_BYTES = 64 * 1024,    /* answers beyond which a client's messages wait */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -195,7 +196,10 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
     if (call->conn->request_bytes / 8 > limits->request_bytes_max) {
         grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way on one connection",
                          call->conn->request_bytes);
-    } else if (all_max > 0 && all > all_max && call->request.counted > SMALL_REQUEST_BYTES) {
+    } else if (all_max > 0 && all > all_max && call->request.counted > 0 &&
+               (call->request.counted > SMALL_REQUEST_BYTES ||
+                call->conn->request_bytes > SMALL_CONNECTION_BYTES)) {
+        grpc_intakes_cut(call->grpc_loop); /* for who comes next */
         grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way, the limit is %zu",
                          all, all_max);
     }
@@ -232,6 +236,7 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     call->progress.at_us = hps_loop_now_us(call->loop);
+    call->request.received += size;
     if (call->is_http) {
         grpc_http_data(call, data, size);
     } else if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {

@@ -13,6 +13,7 @@
  *     grpc_call_send.c     its answer
  *     grpc_charge.c        what answers take in memory, charged to their connection
  *     grpc_pace.c          how fast clients take them
+ *     grpc_intake.c        how fast clients send their requests
  *     grpc_fields.c        metadata
  *     grpc_route.c         the routes of HTTP/1.1
  *     grpc_http.c          calls that came by HTTP/1.1: how they are judged, received and answered
@@ -88,24 +89,39 @@ struct hps_grpc_server {
     atomic_size_t line_bytes;    /* that calls in the lines of their connections hold meanwhile */
     struct hps_grpc_loop *loops; /* changed while none of them runs */
     _Atomic uint64_t watched_us; /* when loops were last asked to note how far readers are */
-    /* Goes from loop to loop to find the slowest reader. Whose turn it is, and who found the
-     * slowest so far, belongs to the loop that has it. */
+    /* Goes from loop to loop to find the slowest client. All but the first two, as whose turn it
+     * is, and who found the slowest so far, belongs to the loop that has it. */
     struct {
         atomic_bool under_way;
         _Atomic uint64_t ended_us; /* the last one */
+        const struct grpc_search *what;
         struct hps_task task;
         struct hps_grpc_loop *at;
         struct hps_grpc_loop *slowest_at; /* NULL: none is slow */
-        uint64_t slowest_us;
+        uint64_t slowest;                 /* its measure */
     } search;
 };
 
-/* How fast a client takes what waits for it, on a connection or a stream. */
+/* How fast a client takes what waits for it, on a connection or a stream; or sends a request. */
 struct grpc_pace {
     uint64_t since_us;          /* it has waited for the client alone since then; 0: it does not */
     uint64_t period_us;         /* when the period began in which the minimum is looked at */
     uint64_t taken;             /* bytes, ever, when it began */
-    uint64_t noted[GRPC_NOTES]; /* bytes, ever, at the loop's noted_us of the same index */
+    uint64_t noted[GRPC_NOTES]; /* bytes, ever, at the loop's noted_us of the same index; of a
+                                 * request at its ticked_us */
+};
+
+/* Who is slow on a loop. */
+struct grpc_slow {
+    struct grpc_conn *conn;     /* NULL: nobody */
+    struct hps_grpc_call *call; /* NULL: the whole connection */
+    uint64_t measure;           /* the larger, the more is to be gained */
+};
+
+/* What is searched for through all loops, and what becomes of it. Both on the loop's thread. */
+struct grpc_search {
+    struct grpc_slow (*find)(struct hps_grpc_loop *grpc_loop);
+    void (*cut)(const struct grpc_slow *slow);
 };
 
 enum grpc_loop_phase {
@@ -138,6 +154,7 @@ struct hps_grpc_loop {
     uint64_t
         noted_us[GRPC_NOTES]; /* when it was noted how far readers are, newest first; 0: never */
     struct hps_task note;     /* posted while note_posted */
+    uint64_t ticked_us[GRPC_NOTES]; /* when ticks noted how far requests are, newest first */
     atomic_bool note_posted;
     atomic_uint refs; /* itself, and adoptions, `leave` and `note` while they are posted */
     atomic_uint n_conns;
@@ -279,6 +296,8 @@ struct hps_grpc_call {
         const uint8_t *message; /* unary: the one, once it is whole */
         size_t message_size;
         size_t counted;    /* in conn->request_bytes; of a dispatched one while it is kept */
+        uint64_t received; /* bytes of its body, ever */
+        struct grpc_pace pace;
         size_t unconsumed; /* taken in, window withheld while the connection is full */
         struct grpc_kept *kept;
         struct grpc_kept *kept_spare;
@@ -576,6 +595,20 @@ void grpc_conn_judged(struct grpc_conn *conn, hps_status status);
 /* At each tick: cut off a connection, or calls of it, that took less than the minimum for long
  * enough. False: the connection. */
 bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us) HPS_MUST_CHECK;
+/* waits: for the client alone, which has taken, or sent, so many bytes. */
+void grpc_pace_see(struct grpc_pace *pace, bool waits, uint64_t taken, uint64_t now_us);
+/* Whether a period is over in which less than the minimum was taken, or sent. */
+bool grpc_pace_was_slow(struct grpc_pace *pace, uint64_t taken, uint64_t bytes_per_s_min,
+                        uint64_t now_us);
+void grpc_pace_note(struct grpc_pace *pace, uint64_t taken);
+/* Of the times at which a loop noted (GRPC_NOTES, newest first, 0: never) the index of the newest
+ * that is long enough ago; -1: there is none. */
+int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us);
+/* Go through all loops for what is slowest, and cut that off; unless a search is under way, or one
+ * has only just ended. Loop thread of one of them. */
+void grpc_search_begin(struct hps_grpc_server *server, const struct grpc_search *what);
+/* The observer is told. */
+void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why);
 /* Nothing waits for the client any more. */
 static inline void grpc_pace_rest(struct grpc_pace *pace)
 {
@@ -584,6 +617,17 @@ static inline void grpc_pace_rest(struct grpc_pace *pace)
 /* The loop is one of its server's; or no more: no search may go there. None of them runs. */
 void grpc_paces_init(struct hps_grpc_loop *grpc_loop);
 void grpc_paces_fini(struct hps_grpc_loop *grpc_loop);
+
+/* ---- grpc_intake.c --------------------------------------------------------------------------- */
+
+/* At each tick of a loop, before those of its connections. */
+void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us);
+/* At each tick: refuse the requests of a connection that came at less than the minimum for long
+ * enough. */
+void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us);
+/* A request was refused for want of memory for it: of all connections, refuse the requests of the
+ * one that has most of them that came at less than the minimum of late. Loop thread. */
+void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
 
 /* ---- grpc_server.c --------------------------------------------------------------------------- */
 

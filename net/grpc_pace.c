@@ -37,8 +37,7 @@ static uint64_t rate_of(uint64_t bytes, uint64_t us)
     return us > 0 ? bytes * SECOND_US / us : UINT64_MAX;
 }
 
-/* waits: something is queued, and the reader alone keeps it from being sent. */
-static void pace_see(struct grpc_pace *pace, bool waits, uint64_t taken, uint64_t now_us)
+void grpc_pace_see(struct grpc_pace *pace, bool waits, uint64_t taken, uint64_t now_us)
 {
     if (!waits) {
         grpc_pace_rest(pace);
@@ -47,9 +46,8 @@ static void pace_see(struct grpc_pace *pace, bool waits, uint64_t taken, uint64_
     }
 }
 
-/* Whether a period is over in which less than the minimum was taken. */
-static bool period_was_slow(struct grpc_pace *pace, uint64_t taken, uint64_t bytes_per_s_min,
-                            uint64_t now_us)
+bool grpc_pace_was_slow(struct grpc_pace *pace, uint64_t taken, uint64_t bytes_per_s_min,
+                        uint64_t now_us)
 {
     uint64_t us = now_us - pace->period_us;
 
@@ -64,6 +62,7 @@ static bool period_was_slow(struct grpc_pace *pace, uint64_t taken, uint64_t byt
 
 /* ---- connections and calls ------------------------------------------------------------------- */
 
+/* Something is queued, and the reader alone keeps it from being sent. */
 static bool conn_waits(const struct grpc_conn *conn)
 {
     return conn->http->queued > 0 && hps_http_is_limited(conn->http);
@@ -107,18 +106,25 @@ static size_t call_bytes(const struct hps_grpc_call *call)
 
 static void see(struct grpc_conn *conn, uint64_t now_us)
 {
-    pace_see(&conn->pace, conn_waits(conn), hps_http_written_bodies(conn->http), now_us);
+    grpc_pace_see(&conn->pace, conn_waits(conn), hps_http_written_bodies(conn->http), now_us);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        pace_see(&call->pace, call_waits(call), call->stream->framed, now_us);
+        grpc_pace_see(&call->pace, call_waits(call), call->stream->framed, now_us);
     }
 }
 
 /* ---- cutting off ----------------------------------------------------------------------------- */
 
-static void tell(const struct grpc_conn *conn, enum hps_grpc_slow why, size_t bytes)
+void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why)
 {
     const struct hps_grpc_observer *observer = &conn->grpc_loop->server->observer;
 
+    if (observer->on_slow != NULL) {
+        observer->on_slow(observer->ctx, why);
+    }
+}
+
+static void tell(const struct grpc_conn *conn, enum hps_grpc_slow why, size_t bytes)
+{
     if (why == HPS_GRPC_SLOW_RATE) {
         HPS_LOG(WARN, "grpc",
                 "slow reader cut off: for 10 s it took its replies at less than "
@@ -131,9 +137,7 @@ static void tell(const struct grpc_conn *conn, enum hps_grpc_slow why, size_t by
                 "less at a time",
                 HPS_STR("peer", conn->peer), HPS_U64("bytes", bytes));
     }
-    if (observer->on_slow != NULL) {
-        observer->on_slow(observer->ctx, why);
-    }
+    grpc_slow_count(conn, why);
 }
 
 static void cut_conn(struct grpc_conn *conn, enum hps_grpc_slow why)
@@ -158,14 +162,14 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
         return true;
     }
     see(conn, now_us);
-    if (period_was_slow(&conn->pace, hps_http_written_bodies(conn->http), minimum, now_us)) {
+    if (grpc_pace_was_slow(&conn->pace, hps_http_written_bodies(conn->http), minimum, now_us)) {
         cut_conn(conn, HPS_GRPC_SLOW_RATE);
         return false;
     }
     minimum = call_minimum(conn);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         uint64_t framed = call->stream->framed;
-        if (period_was_slow(&call->pace, framed, minimum, now_us)) {
+        if (grpc_pace_was_slow(&call->pace, framed, minimum, now_us)) {
             cut_call(call, HPS_GRPC_SLOW_RATE);
         }
     }
@@ -174,7 +178,7 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
 
 /* ---- notes: how far readers were a moment ago ------------------------------------------------ */
 
-static void pace_note(struct grpc_pace *pace, uint64_t taken)
+void grpc_pace_note(struct grpc_pace *pace, uint64_t taken)
 {
     memmove(pace->noted + 1, pace->noted, sizeof pace->noted - sizeof pace->noted[0]);
     pace->noted[0] = taken;
@@ -195,9 +199,9 @@ static void note(struct hps_grpc_loop *grpc_loop)
             continue;
         }
         see(conn, now_us);
-        pace_note(&conn->pace, hps_http_written_bodies(conn->http));
+        grpc_pace_note(&conn->pace, hps_http_written_bodies(conn->http));
         for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            pace_note(&call->pace, call->stream->framed);
+            grpc_pace_note(&call->pace, call->stream->framed);
         }
     }
 }
@@ -235,17 +239,10 @@ void hps_grpc_readers_watch(struct hps_grpc_call *call)
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-struct reader {
-    struct grpc_conn *conn;     /* NULL: none is slow */
-    struct hps_grpc_call *call; /* NULL: the whole connection */
-    uint64_t left_us;           /* until it would have taken all */
-};
-
-/* Index of the newest notes that are old enough; -1: there are none. */
-static int usable_notes(const struct hps_grpc_loop *grpc_loop, uint64_t now_us)
+int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us)
 {
     for (int i = 0; i < GRPC_NOTES; i++) {
-        uint64_t at_us = grpc_loop->noted_us[i];
+        uint64_t at_us = noted_us[i];
         if (at_us != 0 && now_us - at_us >= NOTED_US_MIN) {
             return i;
         }
@@ -265,7 +262,7 @@ static uint64_t left_us(const struct grpc_pace *pace, uint64_t noted, uint64_t u
     return bytes < UINT64_MAX / SECOND_US ? bytes * SECOND_US / (bytes_per_s + 1) : UINT64_MAX;
 }
 
-static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct reader *slowest)
+static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct grpc_slow *slowest)
 {
     const struct hps_grpc_loop *grpc_loop = conn->grpc_loop;
     uint64_t noted_us = grpc_loop->noted_us[i];
@@ -276,8 +273,8 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
     if (pace->since_us != 0 && pace->since_us <= noted_us) {
         uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us,
                                 hps_http_written_bodies(conn->http), minimum, conn_bytes(conn));
-        if (left > slowest->left_us) {
-            *slowest = (struct reader){.conn = conn, .left_us = left};
+        if (left > slowest->measure) {
+            *slowest = (struct grpc_slow){.conn = conn, .measure = left};
         }
     }
     minimum = call_minimum(conn);
@@ -288,17 +285,18 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
         }
         uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us, call->stream->framed,
                                 minimum, call_bytes(call));
-        if (left > slowest->left_us) {
-            *slowest = (struct reader){.conn = conn, .call = call, .left_us = left};
+        if (left > slowest->measure) {
+            *slowest = (struct grpc_slow){.conn = conn, .call = call, .measure = left};
         }
     }
 }
 
-static struct reader find_slowest(struct hps_grpc_loop *grpc_loop)
+/* The measure is the time until it would have taken all. */
+static struct grpc_slow find_reader(struct hps_grpc_loop *grpc_loop)
 {
     uint64_t now_us = hps_clock_us();
-    int i = usable_notes(grpc_loop, now_us);
-    struct reader slowest = {0};
+    int i = grpc_notes_usable(grpc_loop->noted_us, now_us);
+    struct grpc_slow slowest = {0};
 
     if (i < 0 || grpc_loop->limits.reply_bytes_per_s_min == 0) {
         return slowest;
@@ -309,6 +307,15 @@ static struct reader find_slowest(struct hps_grpc_loop *grpc_loop)
         }
     }
     return slowest;
+}
+
+static void cut_reader(const struct grpc_slow *slow)
+{
+    if (slow->call != NULL) {
+        cut_call(slow->call, HPS_GRPC_SLOW_ROOM);
+    } else {
+        cut_conn(slow->conn, HPS_GRPC_SLOW_ROOM);
+    }
 }
 
 static void search_end(struct hps_grpc_server *server)
@@ -329,11 +336,9 @@ static void run_cut(struct hps_task *task)
     struct hps_grpc_server *server = HPS_CONTAINER_OF(task, struct hps_grpc_server, search.task);
 
     if (server->search.at != NULL) {
-        struct reader slowest = find_slowest(server->search.at);
-        if (slowest.call != NULL) {
-            cut_call(slowest.call, HPS_GRPC_SLOW_ROOM);
-        } else if (slowest.conn != NULL) {
-            cut_conn(slowest.conn, HPS_GRPC_SLOW_ROOM);
+        struct grpc_slow slowest = server->search.what->find(server->search.at);
+        if (slowest.conn != NULL) {
+            server->search.what->cut(&slowest);
         }
     }
     search_end(server);
@@ -348,9 +353,9 @@ static void run_search(struct hps_task *task)
         search_end(server);
         return;
     }
-    struct reader slowest = find_slowest(at);
-    if (slowest.left_us > server->search.slowest_us) {
-        server->search.slowest_us = slowest.left_us;
+    struct grpc_slow slowest = server->search.what->find(at);
+    if (slowest.measure > server->search.slowest) {
+        server->search.slowest = slowest.measure;
         server->search.slowest_at = at;
     }
     if (at->next != NULL) {
@@ -363,22 +368,31 @@ static void run_search(struct hps_task *task)
     }
 }
 
-void hps_grpc_readers_cut(struct hps_grpc_call *call)
+void grpc_search_begin(struct hps_grpc_server *server, const struct grpc_search *what)
 {
-    struct hps_grpc_server *server = call->grpc_loop->server;
     uint64_t ended_us = atomic_load_explicit(&server->search.ended_us, memory_order_relaxed);
     uint64_t now_us = hps_clock_us();
 
-    HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (call->grpc_loop->limits.reply_bytes_per_s_min == 0 || server->loops == NULL ||
+    if (server->loops == NULL ||
         (ended_us != 0 && now_us >= ended_us && now_us - ended_us < SEARCH_US) ||
         atomic_exchange_explicit(&server->search.under_way, true, memory_order_acquire)) {
         return;
     }
+    server->search.what = what;
     server->search.slowest_at = NULL;
-    server->search.slowest_us = 0;
+    server->search.slowest = 0;
     server->search.task.run = run_search;
     search_go(server, server->loops);
+}
+
+void hps_grpc_readers_cut(struct hps_grpc_call *call)
+{
+    static const struct grpc_search readers = {.find = find_reader, .cut = cut_reader};
+
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    if (call->grpc_loop->limits.reply_bytes_per_s_min > 0) {
+        grpc_search_begin(call->grpc_loop->server, &readers);
+    }
 }
 
 /* ---- loops of a server ----------------------------------------------------------------------- */

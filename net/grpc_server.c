@@ -501,6 +501,7 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
     if (!grpc_paces_check(conn, now_us)) {
         return;
     }
+    grpc_intakes_check(conn, now_us);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
         uint64_t framed = call->stream->framed;
@@ -558,6 +559,7 @@ static void on_tick(void *ctx)
     struct hps_grpc_loop *grpc_loop = ctx;
     uint64_t now_us = hps_clock_us();
 
+    grpc_intakes_tick(grpc_loop, now_us);
     /* Nothing here closes a connection at once, so that the list does not change. */
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
         check_conn(conn, now_us);

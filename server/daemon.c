@@ -334,7 +334,7 @@ static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 
 static void on_slow(void *ctx, enum hps_grpc_slow why)
 {
-    hps_metric_add(((struct hps_daemon *)ctx)->slow_readers[why], 1);
+    hps_metric_add(((struct hps_daemon *)ctx)->slow_clients[why], 1);
 }
 
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
@@ -440,6 +440,7 @@ void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_
         .handshake_timeout_us = (uint64_t)config->handshake_timeout_ms * 1000,
         .stall_timeout_us = (uint64_t)config->reply_stall_timeout_ms * 1000,
         .reply_bytes_per_s_min = config->reply_bytes_per_s_min,
+        .request_bytes_per_s_min = config->request_bytes_per_s_min,
         .idle_timeout_us = (uint64_t)config->idle_timeout_ms * 1000,
         .age_max_us = (uint64_t)config->connection_age_s * 1000000,
         .age_jitter = config->connection_age_jitter,
@@ -450,8 +451,15 @@ void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_
 /* What loops count: there from the start, so that the first event shows as a rise. */
 static void fill_series(struct hps_daemon *daemon)
 {
-    static const char *const slow[HPS_GRPC_SLOW_COUNT] = {
-        [HPS_GRPC_SLOW_RATE] = "rate", [HPS_GRPC_SLOW_ROOM] = "room"};
+    static const struct {
+        enum hps_metric_id metric;
+        const char *reason;
+    } slow[HPS_GRPC_SLOW_COUNT] = {
+        [HPS_GRPC_SLOW_RATE] = {HPS_M_SLOW_READERS, "rate"},
+        [HPS_GRPC_SLOW_ROOM] = {HPS_M_SLOW_READERS, "room"},
+        [HPS_GRPC_SLOW_SEND_RATE] = {HPS_M_SLOW_SENDERS, "rate"},
+        [HPS_GRPC_SLOW_SEND_ROOM] = {HPS_M_SLOW_SENDERS, "room"},
+    };
 
     for (unsigned i = 0; i < HPS_GRPC_NO_STARTS; i++) {
         const char *how = hps_grpc_no_start_name((enum hps_grpc_no_start)i);
@@ -459,8 +467,8 @@ static void fill_series(struct hps_daemon *daemon)
             hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS_FAILED, how, NULL, NULL, NULL);
     }
     for (unsigned i = 0; i < HPS_GRPC_SLOW_COUNT; i++) {
-        daemon->slow_readers[i] =
-            hps_server_metric(daemon->metrics, HPS_M_SLOW_READERS, slow[i], NULL, NULL, NULL);
+        daemon->slow_clients[i] =
+            hps_server_metric(daemon->metrics, slow[i].metric, slow[i].reason, NULL, NULL, NULL);
     }
 }
 

@@ -64,7 +64,7 @@ struct hps_daemon {
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
     struct hps_metric *connections_failed[HPS_GRPC_NO_STARTS];
-    struct hps_metric *slow_readers[HPS_GRPC_SLOW_COUNT];
+    struct hps_metric *slow_clients[HPS_GRPC_SLOW_COUNT];
     struct hps_rpc_metrics *rpc_metrics;
     struct hps_breaker *durable_breaker;      /* of the persistent store; also in options.env */
     struct hps_store_servers *shared_servers; /* NULL: no store is made of servers */

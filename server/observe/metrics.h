@@ -30,6 +30,8 @@
       "Connections that ended before their first request.")                                      \
     X(SLOW_READERS, COUNTER, "slow_readers_cut_total", "reason",                                 \
       "Connections and calls cut off, as their clients took replies too slowly.")                \
+    X(SLOW_SENDERS, COUNTER, "slow_requests_refused_total", "reason",                            \
+      "Calls refused, as their requests came too slowly.")                                       \
     X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                \
       "Time of look-ups by stage.")                                                              \
     X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                           \

@@ -91,3 +91,27 @@ def test_service_when_sent_large_or_random_messages_then_others_do_not_wait(targ
             client.send(call(1 + 2 * i, path, chance.randbytes(chance.randint(0, 60))))
         client.send(frame(wire.HEADERS, 99999, head(path), END_HEADERS) +
                     wire.data(99999, wire.grpc_frame(wire.text(7, b"")) * many(2000, 20000)), reads=False)
+
+
+def test_bodies_when_they_trickle_with_all_the_memory_then_they_are_refused_and_others_are_taken(other):
+    """Requests that were sent but for a few bytes, which come one by one: others must get their memory."""
+    target = other(server={"request_bytes_max": "8MiB", "reply_bytes_in_flight": "64MiB"})
+    large = wire.lookup("m", wire.query("b", b"\1\0\0\0\0\0\0\0" * (128 * 1024)))  # 1 MiB, and well meant
+    with target.beside(), contextlib.ExitStack() as stack:
+        hogs = [stack.enter_context(Client(target.address, source=ATTACKER)) for _ in range(2)]
+        for hog in hogs:
+            hog.upload(1, wire.LOOKUP, bytes(8 * MIB - 5), keep=10000)
+        honest = stack.enter_context(Client(target.address, hello=wire.OPEN))
+        stream, codes = 1, []
+        while wire.OK not in codes:
+            for hog in hogs:
+                with contextlib.suppress(Gone):
+                    hog.send(wire.data(1, b"x", end=False))
+            honest.upload(stream, wire.LOOKUP, large)
+            codes.append(honest.code(stream))
+            assert codes[-1] in (wire.OK, wire.RESOURCE_EXHAUSTED), codes
+            stream += 2
+            assert len(codes) < 9000, "the memory of requests is not given up"
+        assert codes[0] == wire.RESOURCE_EXHAUSTED and target.metric("slow_requests_refused_total") >= 1
+        for hog in hogs:
+            hog.close()

@@ -5,6 +5,7 @@ Nothing here refuses to write what is wrong. What the server answers is read as 
 frames came, how calls ended, and whether the connection still is. Every read has an end: PATIENCE_S.
 """
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -17,7 +18,7 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
 END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
 TABLE_SIZE, ENABLE_PUSH, STREAMS_MAX, WINDOW, FRAME_MAX, LIST_MAX = range(1, 7)
 CANCEL, REFUSED_STREAM, ENHANCE_YOUR_CALM = 0x8, 0x7, 0xb
-PATIENCE_S = 30
+PATIENCE_S = 30 * float(os.environ.get("HPS_TEST_SLOW") or 1)  # ./dev attack asan, tsan
 
 OK, CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 1, 3, 4, 5, 7, 8
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
@@ -369,16 +370,17 @@ class Client:
         """Bytes of DATA for which the server has opened its window."""
         return max(0, min(self.granted[0], self.window + self.granted.get(stream, 0)))
 
-    def upload(self, stream, path, message, *fields, compressed=0):
-        """A call of a message of any size, sent as fast as the server takes it."""
+    def upload(self, stream, path, message, *fields, compressed=0, keep=0):
+        """A call of a message of any size, sent as fast as the server takes it, but for `keep` bytes at its end."""
         self.send(frame(HEADERS, stream, head(path, *fields), END_HEADERS))
-        body = memoryview(grpc_frame(message, compressed))
+        whole = grpc_frame(message, compressed)
+        body = memoryview(whole)[:len(whole) - keep]
         while len(body) and stream not in self.trailers and stream not in self.resets:
             self.read_until(lambda c: stream in c.trailers or stream in c.resets or c.may_send(stream), "a window")
             size = min(self.may_send(stream), len(body))
             for each in (0, stream):
                 self.granted[each] = self.granted.get(each, 0) - size
-            self.send(data(stream, bytes(body[:size]), end=size == len(body)))
+            self.send(data(stream, bytes(body[:size]), end=size == len(body) and not keep))
             body = body[size:]
 
     def read_until(self, condition, what):

@@ -710,3 +710,9 @@ bool wire_find(const struct wire *wire, uint8_t type, uint32_t stream, const uin
     }
     return false;
 }
+
+void wire_take_settings(struct wire *wire)
+{
+    WIRE_UNTIL(wire, wire_find(wire, 4, 0, NULL, NULL));
+    assert_true(wire_frame(wire, 4, 1, 0, NULL, 0));
+}

@@ -115,6 +115,8 @@ void wire_pump(struct wire *wire); /* one turn, and read what came */
 /* Does a frame of this type (and stream, unless 0) lie in what came? Its payload is set, if so. */
 bool wire_find(const struct wire *wire, uint8_t type, uint32_t stream, const uint8_t **out_payload,
                size_t *out_size);
+/* Wait for the server's SETTINGS, and acknowledge them: its windows hold from then on. */
+void wire_take_settings(struct wire *wire);
 #define WIRE_UNTIL(wire, condition)             \
     do {                                        \
         unsigned wire_turns_ = 0;               \

@@ -741,13 +741,6 @@ static uint64_t window_given(const struct wire *wire)
     return given;
 }
 
-/* Before this the window of a stream is 64 KB. */
-static void wire_take_settings(struct wire *wire)
-{
-    WIRE_UNTIL(wire, wire_find(wire, 4, 0, NULL, NULL));
-    assert_true(wire_frame(wire, 4, 1, 0, NULL, 0));
-}
-
 /* A connection whose replies are not read, so that window is withheld. */
 static void wire_open_full(struct wire *wire, struct rig *rig)
 {

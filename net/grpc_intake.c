@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How fast clients send their requests. One that is being put together takes memory that others
+ * want, and a byte now and then is no reason to leave it that. What waits for its client alone is
+ * refused
+ *
+ *   - by its loop's tick, when it came at less than the minimum for 10 s;
+ *   - after a search through all loops, when a request somewhere was refused for want of memory:
+ *     those of one connection that came at less than the minimum of late, of the connection that
+ *     has most memory in such requests.
+ *
+ * Loop thread of the connection.
+ */
+#include "net/grpc_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+enum {
+    SECOND_US = 1000 * 1000,
+    NOTE_US = 40 * 1000, /* what is noted is not noted anew sooner, however short a tick is */
+};
+
+/* The next bytes of the request are the client's to send, and the window is there for them. */
+static bool call_waits(const struct hps_grpc_call *call)
+{
+    if (call->request.phase != GRPC_REQUEST_OPEN && call->request.phase != GRPC_REQUEST_WHOLE) {
+        return false;
+    }
+    bool between = call->entry->method->client_streaming && /* messages: it may take its time */
+                   hps_grpc_decoder_idle(&call->request.decoder);
+    return !between && call->request.stash.size == 0 && !call->conn->withheld;
+}
+
+/* Of the minimum, what each of the calls must bring that share a connection. */
+static uint64_t call_minimum(const struct grpc_conn *conn)
+{
+    uint64_t n_calls = 0;
+
+    for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+        n_calls += call_waits(call);
+    }
+    return conn->grpc_loop->limits.request_bytes_per_s_min / (n_calls > 0 ? n_calls : 1);
+}
+
+static void refuse(struct hps_grpc_call *call, enum hps_grpc_slow why)
+{
+    uint64_t minimum = call->grpc_loop->limits.request_bytes_per_s_min;
+
+    HPS_LOG(WARN, "grpc",
+            "slow request refused: it came at less than request_bytes_per_s_min; send it faster, "
+            "or fewer at a time",
+            HPS_STR("peer", call->conn->peer), HPS_U64("bytes", call->request.counted));
+    grpc_slow_count(call->conn, why);
+    grpc_call_refuse(call, HPS_EXHAUSTED,
+                     "the request came at less than %" PRIu64 " bytes a second%s", minimum,
+                     why == HPS_GRPC_SLOW_SEND_ROOM ? " while there was no memory for others" : "");
+}
+
+void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us)
+{
+    if (conn->grpc_loop->limits.request_bytes_per_s_min == 0) {
+        return;
+    }
+    uint64_t minimum = call_minimum(conn);
+    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+        struct grpc_pace *pace = &call->request.pace;
+        grpc_pace_see(pace, call_waits(call), call->request.received, now_us);
+        if (conn->grpc_loop->ticked_us[0] == now_us) {
+            grpc_pace_note(pace, call->request.received);
+        }
+        if (grpc_pace_was_slow(pace, call->request.received, minimum, now_us)) {
+            refuse(call, HPS_GRPC_SLOW_SEND_RATE);
+        }
+    }
+}
+
+void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us)
+{
+    if (now_us - grpc_loop->ticked_us[0] < NOTE_US) {
+        return;
+    }
+    memmove(grpc_loop->ticked_us + 1, grpc_loop->ticked_us,
+            sizeof grpc_loop->ticked_us - sizeof grpc_loop->ticked_us[0]);
+    grpc_loop->ticked_us[0] = now_us;
+}
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+/* It came at less than `minimum` since note i, at which it was waited for already. */
+static bool is_slow(const struct hps_grpc_call *call, int i, uint64_t minimum, uint64_t now_us)
+{
+    uint64_t noted_us = call->grpc_loop->ticked_us[i];
+    const struct grpc_pace *pace = &call->request.pace;
+
+    if (!call_waits(call) || pace->since_us == 0 || pace->since_us > noted_us) {
+        return false;
+    }
+    HPS_ASSERT(now_us > noted_us && call->request.received >= pace->noted[i]);
+    return (call->request.received - pace->noted[i]) * SECOND_US / (now_us - noted_us) < minimum;
+}
+
+/* The measure is the memory that slow requests of a connection have. */
+static struct grpc_slow find_sender(struct hps_grpc_loop *grpc_loop)
+{
+    uint64_t now_us = hps_clock_us();
+    int i = grpc_notes_usable(grpc_loop->ticked_us, now_us);
+    struct grpc_slow slowest = {0};
+
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL && i >= 0; conn = conn->next) {
+        uint64_t minimum = call_minimum(conn);
+        size_t bytes = 0;
+        for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+            bytes += is_slow(call, i, minimum, now_us) ? call->request.counted : 0;
+        }
+        if (bytes > slowest.measure) {
+            slowest = (struct grpc_slow){.conn = conn, .measure = bytes};
+        }
+    }
+    return slowest;
+}
+
+static void cut_sender(const struct grpc_slow *slow)
+{
+    struct grpc_conn *conn = slow->conn;
+    uint64_t now_us = hps_clock_us();
+    int i = grpc_notes_usable(conn->grpc_loop->ticked_us, now_us);
+    uint64_t minimum = call_minimum(conn);
+
+    for (struct hps_grpc_call *call = conn->calls; call != NULL && i >= 0; call = call->next) {
+        if (is_slow(call, i, minimum, now_us)) {
+            refuse(call, HPS_GRPC_SLOW_SEND_ROOM);
+        }
+    }
+}
+
+void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop)
+{
+    static const struct grpc_search senders = {.find = find_sender, .cut = cut_sender};
+
+    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
+    if (grpc_loop->limits.request_bytes_per_s_min > 0) {
+        grpc_search_begin(grpc_loop->server, &senders);
+    }
+}

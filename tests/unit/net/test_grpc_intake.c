@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How fast clients send their requests: which are refused for it, when, and which are not. The
+ * clock is the test's. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "tests/lib/grpc_rig.h"
+
+enum {
+    MINIMUM = 64 * 1024, /* bytes a second */
+    ALL_MAX = 900 * 1024,
+    SECOND_US = 1000 * 1000,
+    FRAME_BYTES = 16000,
+    SENDERS = 3,
+    EXHAUSTED = 8, /* of gRPC */
+};
+
+struct fixture {
+    struct rig rig;
+    struct wire senders[SENDERS];
+};
+
+static int setup(void **state)
+{
+    static struct fixture fixture;
+    struct hps_grpc_limits limits = rig_limits;
+
+    hps_log_level_set(HPS_LOG_ERROR);
+    hps_clock_fake(hps_clock_us());
+    limits.request_bytes_per_s_min = MINIMUM;
+    limits.request_bytes_all_max = ALL_MAX;
+    limits.handshake_timeout_us = 0;
+    limits.stall_timeout_us = 0;
+    rig_open(&fixture.rig, &limits);
+    for (unsigned i = 0; i < SENDERS; i++) {
+        wire_open(&fixture.senders[i], &fixture.rig);
+        wire_take_settings(&fixture.senders[i]);
+    }
+    *state = &fixture;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < SENDERS; i++) {
+        wire_close(&f->senders[i]);
+    }
+    rig_close(&f->rig);
+    hps_clock_real();
+    hps_log_level_set(HPS_LOG_INFO);
+    return 0;
+}
+
+/* The head of a call, and of a message of `size` bytes. */
+static void begin(struct wire *wire, uint32_t id, const char *path, uint32_t size)
+{
+    const uint8_t prefix[5] = {0, (uint8_t)(size >> 24), (uint8_t)(size >> 16),
+                               (uint8_t)(size >> 8), (uint8_t)size};
+
+    assert_true(wire_request(wire, id, path, false, NULL));
+    assert_true(wire_frame(wire, 0, 0, id, prefix, sizeof prefix));
+}
+
+static void bring(struct wire *wire, uint32_t id, size_t size)
+{
+    static const uint8_t bytes[FRAME_BYTES];
+
+    for (size_t n; size > 0; size -= n) {
+        n = size < sizeof bytes ? size : sizeof bytes;
+        assert_true(wire_frame(wire, 0, 0, id, bytes, n));
+    }
+}
+
+static void end(struct wire *wire, uint32_t id)
+{
+    assert_true(wire_frame(wire, 0, 1, id, "", 0));
+}
+
+static void pass(struct fixture *f, uint64_t us)
+{
+    for (unsigned i = 0; i < SENDERS; i++) {
+        wire_pump(&f->senders[i]);
+        hps_buf_clear(&f->senders[i].in);
+    }
+    hps_clock_advance(us);
+    rig_turn(&f->rig);
+    rig_turn(&f->rig);
+}
+
+static void test_request_when_a_byte_comes_now_and_then_then_refused_alone(void **state)
+{
+    struct fixture *f = *state;
+    struct wire *wire = &f->senders[0];
+
+    begin(wire, 1, "/t.T/Echo", 1 << 20);
+    bring(wire, 1, 200 * 1024); /* at once, and that was all */
+    for (unsigned second = 0; second < 10; second++) {
+        assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
+        bring(wire, 1, 1);
+        pass(f, SECOND_US);
+    }
+    for (unsigned second = 0; second < 11; second++) { /* that burst is not of this period */
+        pass(f, SECOND_US);
+        bring(wire, 1, 1);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[EXHAUSTED] == 1);
+    begin(wire, 3, "/t.T/Echo", 5);
+    bring(wire, 3, 5);
+    end(wire, 3);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_false(wire->closed);
+}
+
+static void test_request_when_it_comes_fast_enough_then_it_goes_on(void **state)
+{
+    struct fixture *f = *state;
+    struct wire *wire = &f->senders[0];
+
+    begin(wire, 1, "/t.T/Echo", 12 * (MINIMUM + 8000));
+    for (unsigned second = 0; second < 12; second++) {
+        bring(wire, 1, MINIMUM + 8000);
+        pass(f, SECOND_US);
+    }
+    end(wire, 1);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
+}
+
+/* Two on a connection share what it brings. */
+static void test_requests_when_they_share_a_connection_then_the_minimum_too(void **state)
+{
+    struct fixture *f = *state;
+    struct wire *wire = &f->senders[0];
+
+    begin(wire, 1, "/t.T/Echo", 420 * 1024);
+    begin(wire, 3, "/t.T/Echo", 420 * 1024);
+    for (unsigned second = 0; second < 11; second++) {
+        bring(wire, 1, MINIMUM / 2 + 4000);
+        bring(wire, 3, MINIMUM / 2 - 8000);
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1); /* of the second */
+    bring(wire, 1, 420 * 1024 - 11 * (MINIMUM / 2 + 4000));
+    end(wire, 1);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_int_equal(f->rig.n_ended[EXHAUSTED], 1);
+}
+
+static void test_request_when_it_is_whole_but_never_ends_then_refused(void **state)
+{
+    struct fixture *f = *state;
+
+    begin(&f->senders[0], 1, "/t.T/Echo", 1000);
+    bring(&f->senders[0], 1, 1000);
+    for (unsigned second = 0; second < 22; second++) {
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[EXHAUSTED] == 1);
+}
+
+static void test_stream_when_it_rests_between_messages_then_it_may_but_not_within_one(void **state)
+{
+    static const uint8_t four[9] = {0, 0, 0, 0, 4};
+    struct fixture *f = *state;
+    struct wire *wire = &f->senders[0];
+
+    assert_true(wire_request(wire, 1, "/t.T/Count", false, NULL));
+    assert_true(wire_frame(wire, 0, 0, 1, four, sizeof four));
+    for (unsigned second = 0; second < 30; second++) {
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
+    assert_true(wire_frame(wire, 0, 0, 1, four, 7));
+    for (unsigned second = 0; second < 22; second++) {
+        pass(f, SECOND_US);
+    }
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1);
+}
+
+static void test_request_when_there_is_no_memory_then_slow_ones_make_room_for_the_next(void **state)
+{
+    struct fixture *f = *state;
+    struct wire *little = &f->senders[0];
+    struct wire *hog = &f->senders[1];
+    struct wire *late = &f->senders[2];
+
+    begin(little, 1, "/t.T/Echo", 1 << 20); /* slow, but it has less */
+    bring(little, 1, 30 * 1024);
+    begin(hog, 1, "/t.T/Echo", 1 << 20);
+    bring(hog, 1, 600 * 1024);
+    begin(hog, 3, "/t.T/Echo", 1 << 20);
+    bring(hog, 3, 180 * 1024);
+    for (unsigned second = 0; second < 3; second++) {
+        pass(f, SECOND_US);
+    }
+    begin(late, 1, "/t.T/Echo", 100 * 1024);
+    bring(late, 1, 100 * 1024);
+    end(late, 1);
+    RIG_UNTIL(&f->rig, f->rig.n_ended[EXHAUSTED] == 3);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_ROOM], 2); /* both of the hog's */
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
+    begin(late, 3, "/t.T/Echo", 100 * 1024);
+    bring(late, 3, 100 * 1024);
+    end(late, 3);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_int_equal(f->rig.n_ended[EXHAUSTED], 3);
+}
+
+/* Small ones go on whatever others have sent, but for a connection that has many of them. */
+static void test_requests_when_small_ones_are_many_then_their_connection_is_refused(void **state)
+{
+    enum { BYTES = 60 * 1024, MANY = 30 };
+    struct fixture *f = *state;
+    struct wire *many = &f->senders[0];
+    struct wire *few = &f->senders[1];
+
+    for (uint32_t i = 0; i < MANY; i++) {
+        begin(many, 2 * i + 1, "/t.T/Echo", BYTES + 1);
+        bring(many, 2 * i + 1, BYTES);
+        wire_pump(many);
+    }
+    RIG_UNTIL(&f->rig, f->rig.n_ended[EXHAUSTED] >= MANY - (1 << 20) / BYTES - 1);
+    begin(few, 1, "/t.T/Echo", BYTES);
+    bring(few, 1, BYTES);
+    end(few, 1);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_in_range(f->rig.n_ended[EXHAUSTED], MANY - (1 << 20) / BYTES - 1, MANY - 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_request_when_a_byte_comes_now_and_then_then_refused_alone),
+        TEST(test_request_when_it_comes_fast_enough_then_it_goes_on),
+        TEST(test_requests_when_they_share_a_connection_then_the_minimum_too),
+        TEST(test_request_when_it_is_whole_but_never_ends_then_refused),
+        TEST(test_stream_when_it_rests_between_messages_then_it_may_but_not_within_one),
+        TEST(test_request_when_there_is_no_memory_then_slow_ones_make_room_for_the_next),
+        TEST(test_requests_when_small_ones_are_many_then_their_connection_is_refused),
+#undef TEST
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
