@@ -475,7 +475,7 @@ def test_reload_when_certificates_become_required_then_connections_without_one_e
     authority = Authority(work, "ca")
     (certificate, key), client = authority.issue("server"), authority.issue("client")
     tls = {"certificate": certificate, "key": key, "client_ca": authority.path}
-    small = Small(work, server={"tls": tls})
+    small = Small(work, server={"tls": tls, "handshake_timeout_ms": int(1000 * PATIENCE_S)})
     with small.daemon as daemon:
         host, port = daemon.grpc[0].rsplit(":", 1)
 
@@ -498,6 +498,7 @@ def test_reload_when_certificates_become_required_then_connections_without_one_e
             with contextlib.suppress(ssl.SSLError, ConnectionResetError):
                 while bare.recv(4096):  # GOAWAY, then the end
                     pass
+            assert "options not applied" not in daemon.log()
             known.sendall(b"\0\0\x08\6\0\0\0\0\0answered")
             got = b""
             while b"answered" not in got:
