@@ -19,6 +19,7 @@ enum type {
     CONTINUATION
 };
 enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4, PADDED = 8, WITH_PRIORITY = 32, HEAD_BYTES = 9 };
+enum { LARGE_BYTES = 64, LARGE_BYTES_MAX = 255 * LARGE_BYTES };
 
 static void put(struct frames *frames, const void *data, size_t size)
 {
@@ -43,12 +44,12 @@ static void put_u32(struct frames *frames, uint32_t value)
 
 static void put_head(struct frames *frames, size_t size, unsigned type, unsigned flags, uint32_t id)
 {
-    put_u8(frames, (unsigned)(size >> 16));
-    put_u8(frames, (unsigned)(size >> 8));
-    put_u8(frames, (unsigned)size);
-    put_u8(frames, type);
-    put_u8(frames, flags);
-    put_u32(frames, id);
+    const uint8_t head[HEAD_BYTES] = {
+        (uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size,
+        (uint8_t)type,         (uint8_t)flags,       (uint8_t)(id >> 24),
+        (uint8_t)(id >> 16),   (uint8_t)(id >> 8),   (uint8_t)id};
+
+    put(frames, head, sizeof(head));
 }
 
 void frames_init(struct frames *frames, bool server, const char *const *paths, unsigned n_paths)
@@ -95,19 +96,23 @@ static uint32_t some_id(const struct frames *frames, struct script *script)
 static void put_field(struct frames *frames, const char *name, const char *value)
 {
     const char *const texts[2] = {name, value};
+    uint8_t field[1 + 2 * (3 + 255)] = {0x10};
+    size_t n = 1;
 
-    put_u8(frames, 0x10);
     for (unsigned i = 0; i < 2; i++) {
         size_t size = strlen(texts[i]);
+        HPS_ASSERT(size <= 255);
         if (size < 127) {
-            put_u8(frames, (unsigned)size);
-        } else { /* at most 255 */
-            put_u8(frames, 127);
-            put_u8(frames, (unsigned)(size - 127) | 128);
-            put_u8(frames, (unsigned)(size - 127) >> 7);
+            field[n++] = (uint8_t)size;
+        } else {
+            field[n++] = 127;
+            field[n++] = (uint8_t)((size - 127) | 128);
+            field[n++] = (uint8_t)((size - 127) >> 7);
         }
-        put(frames, texts[i], size);
+        memcpy(field + n, texts[i], size);
+        n += size;
     }
+    put(frames, field, n);
 }
 
 static void put_some_field(struct frames *frames, struct script *script, const char *const *usual,
@@ -241,6 +246,18 @@ static void put_headers(struct frames *frames, struct script *script, bool raw)
 
 /* ---- the others ------------------------------------------------------------------------------ */
 
+/* 0, 1, and so on. */
+static void put_counted(struct frames *frames, size_t size)
+{
+    static uint8_t bytes[LARGE_BYTES_MAX];
+
+    HPS_ASSERT(size <= sizeof(bytes));
+    for (size_t i = 0; bytes[1] == 0 && i < sizeof(bytes); i++) {
+        bytes[i] = (uint8_t)i;
+    }
+    put(frames, bytes, size);
+}
+
 /* A message of gRPC, or a part of one, or something else. */
 static void put_data(struct frames *frames, struct script *script)
 {
@@ -251,16 +268,14 @@ static void put_data(struct frames *frames, struct script *script)
 
     put_head(frames, 0, DATA, flags & END_STREAM, id);
     uint8_t lie = script_u8(script);
-    size_t large = (flags & 0x40) != 0 ? (size_t)script_u8(script) * 64 : 0;
+    size_t large = (flags & 0x40) != 0 ? (size_t)script_u8(script) * LARGE_BYTES : 0;
     const uint8_t *data = script_run(script, &size);
     if ((flags & 2) == 0) {
         put_u8(frames, (flags & 4) != 0);
         put_u32(frames, lie >= 0xf0 ? script_u32(script) : (uint32_t)(size + large));
     }
     put(frames, data, size);
-    for (size_t i = 0; i < large; i++) {
-        put_u8(frames, (unsigned)i);
-    }
+    put_counted(frames, large);
     end_frame(frames, begin);
 }
 

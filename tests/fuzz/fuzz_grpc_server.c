@@ -239,6 +239,7 @@ static void world_open(void)
     static const struct hps_grpc_limits limits = {
         .request_bytes_max = 64 * 1024,
         .request_bytes_all_max = 256 * 1024,
+        .request_bytes_per_s_min = 4096,
         .connection_reply_bytes_max = 512 * 1024,
         .streams_max = 16,
         .compression = true,

@@ -270,11 +270,13 @@ static void serve(void)
     while (atomic_flag_test_and_set(&world.busy)) {
         sched_yield();
     }
+    bool knocks = true;
     for (unsigned i = 0; i < PEERS_MAX; i++) {
         struct peer *peer = &world.peers[i];
-        if (peer->fd < 0) {
+        if (peer->fd < 0 && knocks) {
             peer->fd = accept4(world.listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
             peer->size = 0;
+            knocks = peer->fd >= 0;
         }
         if (peer->fd >= 0) {
             peer_serve(peer);
