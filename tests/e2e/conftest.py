@@ -12,17 +12,23 @@ def pytest_configure(config):
                                        "under which all takes ten times as long, runs it only with HPS_TSAN_ALL=1")
 
 
+SHARED_BROKERS = 2  # one would be busy from beginning to end, and all the rest done before
+
+
 @pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items):
     """Under ThreadSanitizer those marked one_thread are left out. Tests that share a broker go to one of the processes
-    that run tests: there are then no two of it. What takes long begins first, so that nothing waits for it at the
-    end."""
+    that run tests, and those of a file to the same: there are then no more brokers than SHARED_BROKERS. What takes long
+    begins first, so that nothing waits for it at the end."""
     if SANITIZER == "thread" and not os.environ.get("HPS_TSAN_ALL"):
         items[:] = [item for item in items if item.get_closest_marker("one_thread") is None]
     chaos = ("test_kafka_chaos.py", "test_redis_chaos.py")
     items.sort(key=lambda item: ("broker" not in item.fixturenames, item.path.name not in chaos))
+    sharing = list(dict.fromkeys(item.path for item in items if "broker" in item.fixturenames))
     for item in items:
-        for broker in ("broker", "secure", "three_brokers"):
+        if "broker" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group(f"broker{sharing.index(item.path) % SHARED_BROKERS}"))
+        for broker in ("secure", "three_brokers"):
             if broker in item.fixturenames:
                 item.add_marker(pytest.mark.xdist_group(broker))
 

@@ -59,6 +59,12 @@ def kills(usual):
     return int(os.environ.get("HPS_KILLS") or (usual // 2 if SANITIZER else usual))
 
 
+def chaos_s():
+    """For how long everything happens to Redis or Kafka: $HPS_CHAOS_S, or the usual, of which sanitizers have time for
+    a third."""
+    return float(os.environ.get("HPS_CHAOS_S") or (10 if SANITIZER else 30))
+
+
 def kill_seed():
     """Of the random choices of a test of kills, which tells it when it fails: $HPS_KILL_SEED, or any."""
     return int(os.environ.get("HPS_KILL_SEED") or random.SystemRandom().randrange(2**32))

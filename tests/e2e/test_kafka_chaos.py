@@ -37,12 +37,12 @@ import kafka_actors as actors
 import kafka_cluster
 import relay
 from kafka_actors import BY_NAME, FILE_KEYS, KEYS, MODELS, MORTAL, TABLES, TOPICS, topics_of
-from rig import (PATIENCE_S, SANITIZER, SLOW, Daemon, Table, default_config, kafka, kill_seed, model_config, scratch,
-                 until)
+from rig import (PATIENCE_S, SLOW, Daemon, Table, chaos_s, default_config, kafka, kill_seed, model_config,
+                 scratch, until)
 
 pytestmark = pytest.mark.skipif(kafka.missing() is not None, reason=f"no Kafka broker: {kafka.missing()}")
 
-SECONDS = float(os.environ.get("HPS_CHAOS_S") or (10 if SANITIZER else 60))
+SECONDS = chaos_s()
 ROUND_S = 15  # between two comparisons of all that there is
 REFRESH_MS = 500
 PACE = min(SLOW, 3)  # a sanitizer's daemon may take longer to know

@@ -12,7 +12,6 @@ HPS_CHAOS_S sets for how long (the default is for `./dev check`), HPS_KILL_SEED 
 import collections
 import contextlib
 import json
-import os
 import random
 import re
 import signal
@@ -30,12 +29,12 @@ import chaos
 import redis
 from chaos import (ACTIVE, DIMS, FILE_KEYS, GONE, GUEST, KEYS, MODEL, N_DAEMONS, PLACES, THERE, VERSIONS,
                    topic_of)
-from rig import (PATIENCE_S, ROOT, SANITIZER, SLOW, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config,
-                 kill_seed, model_config, pb, records, until)
+from rig import (PATIENCE_S, ROOT, SANITIZER, SLOW, Authority, Daemon, Table, admin_grpc, admin_pb, ask, chaos_s,
+                 default_config, kill_seed, model_config, pb, records, until)
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=f"no Redis server: {redis.missing()}")
 
-SECONDS = float(os.environ.get("HPS_CHAOS_S") or (10 if SANITIZER else 60))
+SECONDS = chaos_s()
 SHARDS = 16
 USER, PASSWORD = "hpsd", "correct-horse"
 RATE = 60 if SANITIZER else 300  # records a second
