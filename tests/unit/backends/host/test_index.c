@@ -17,6 +17,7 @@
 #include "backends/host/index.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "tests/lib/work.h"
 
 static struct hps_host_budget budget;
 static struct hps_host_account account;
@@ -92,7 +93,7 @@ static void test_growth_when_under_way_then_every_key_is_found_after_every_step(
 static void test_growth_when_large_then_charged_for_little_more_than_one_index(void **state)
 {
     (void)state;
-    enum { N = 2000000 };
+    enum { N = HPS_TEST_WORK(2000000) };
     for (uint64_t i = 0; i < N; i++) {
         add(i);
         (void)hps_host_index_step(&index_);
@@ -108,7 +109,7 @@ static void test_growth_when_large_then_charged_for_little_more_than_one_index(v
 static void test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_waits(void **state)
 {
     (void)state;
-    enum { N = 400000 };
+    enum { N = HPS_TEST_WORK(400000) };
     for (uint64_t i = 0; i < N / 4; i++) {
         add(i);
     }
@@ -134,7 +135,7 @@ static void test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_w
 static void test_slots_when_killed_then_used_again_only_once_buried(void **state)
 {
     (void)state;
-    enum { N = 1000, ROUNDS = 300 };
+    enum { N = 1000, ROUNDS = HPS_TEST_WORK(300) };
     uint32_t generation = 0;
     uint64_t slot = 0;
     for (uint64_t i = 0; i < N; i++) {

@@ -22,6 +22,7 @@
 #include "backends/store_limits.h"
 #include "base/epoch.h"
 #include "base/heap.h"
+#include "tests/lib/work.h"
 
 static struct hps_error error;
 static const struct hps_call no_limit = {0};
@@ -102,7 +103,7 @@ static struct hps_store_usage usage_of(struct fixture *f)
 static void test_put_when_many_keys_then_index_grows_and_keeps_all(void **state)
 {
     (void)state;
-    enum { N = 300000 };
+    enum { N = HPS_TEST_WORK(300000) };
     struct fixture f = open_with(UINT64_C(1) << 30, &narrow);
     for (uint64_t key = 0; key < N; key++) {
         assert_int_equal(put(&f, key * key, key), HPS_OK);
@@ -123,7 +124,7 @@ static void test_put_when_many_keys_then_index_grows_and_keeps_all(void **state)
 static void test_put_when_keys_come_and_go_then_erased_slots_are_used_again(void **state)
 {
     (void)state;
-    enum { ALIVE = 1000, TURNS = 200000 };
+    enum { ALIVE = 1000, TURNS = HPS_TEST_WORK(200000) };
     struct fixture f = open_with(UINT64_C(1) << 20, &narrow);
     uint64_t value = 0;
     for (uint64_t i = 0; i < TURNS; i++) {
@@ -756,7 +757,7 @@ static void test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_row
     (void)state;
     static const struct hps_table wide = {
         .name = "wide", .id = 0, .dim = 32, .row_bytes = 128, .dtype = HPS_DTYPE_FP32};
-    enum { N = 400000 };
+    enum { N = 100000 + HPS_TEST_WORK(300000) };
     struct fixture f = open_evicting(UINT64_C(1) << 32, 0, 0, &wide);
     const uint8_t row[128] = {1};
     uint64_t worst = 0;

@@ -209,7 +209,7 @@ static void test_index_when_other_keys_come_and_go_under_a_reader_then_shrinks_a
 static void test_rows_when_a_reader_stays_then_bounded_and_given_back(void **state)
 {
     (void)state;
-    enum { N = 1000, TURNS = 400000, ROW = 512 };
+    enum { N = 1000, TURNS = HPS_TEST_WORK(400000), ROW = 512 };
     struct rig rig;
     open_rig(&rig, UINT64_C(2048) * MIB, ROW);
     for (hps_key key = 0; key < N; key++) {
@@ -247,7 +247,7 @@ static void test_rows_when_a_reader_stays_then_bounded_and_given_back(void **sta
 static void test_rows_when_most_keys_go_then_the_others_move_and_memory_comes_back(void **state)
 {
     (void)state;
-    enum { N = 50000, STAYS = 100 };
+    enum { N = HPS_TEST_WORK(50000), STAYS = 100 };
     struct rig rig;
     static const uint32_t widths[] = {2, 60, 1040};
     for (unsigned w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
@@ -380,7 +380,7 @@ static void race_run(uint32_t row_bytes)
         pthread_join(readers[i], NULL);
     }
     assert_int_equal(atomic_load(&race.n_bad), 0);
-    for (uint64_t i = 0; i < 600000; i++) {
+    for (uint64_t i = 0; i < HPS_TEST_WORK(600000); i++) {
         race_write(&race, hps_mix64(i));
     }
     ops->space_usage(race.space, &usage);
