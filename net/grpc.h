@@ -51,8 +51,8 @@ struct hps_grpc_method {
      * borrowed for the call unless kept by hps_grpc_call_keep_message. Unary: called exactly once,
      * after the half-close. */
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
-    /* Instead of on_message, not with client_streaming: the message as it came, for who unpacks it
-     * (hps_grpc_unpack) where it holds up nobody. Its bytes are borrowed likewise. */
+    /* Instead of on_message: the message as it came, for who unpacks it (hps_grpc_unpack) where it
+     * holds up nobody. Its bytes are borrowed likewise. */
     void (*on_packed)(struct hps_grpc_call *call, const struct hps_grpc_packed *packed);
     /* client_streaming only: the client sent its last message. */
     void (*on_half_close)(struct hps_grpc_call *call);
@@ -235,8 +235,11 @@ void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
  * of a packed one until the call is freed. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call);
 /* A kept message of a method with on_packed is of no more use. Until then its bytes count as those
- * of requests that are being put together. */
+ * of requests that are being put together. With client_streaming: all that are kept. */
 void hps_grpc_call_drop_message(struct hps_grpc_call *call);
+/* client_streaming: while it is paused no further message of the client is delivered, and what it
+ * sends waits, for no more than a window. Within on_message, or outside. Loop thread. */
+void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused);
 /* The plain bytes of a message: where they are, or inflated in `plain`.
  *
  * unit    size_max bytes, beside packed->size_max
@@ -260,7 +263,8 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
  * too, and on_room follows, unless the call is finished or over before. A lone answer may be of any
  * size.
  *
- * unit    bytes > 0, once per call, before it is finished; held: bytes that the call keeps while it
+ * unit    bytes > 0, once per call, before it is finished (client_streaming: again once it is
+ *         discharged); held: bytes that the call keeps while it
  *         stands in line, and if it gets no room until it is closed
  * error   EXHAUSTED: those in line would hold more than connection_reply_bytes_max, or than
  *         request_bytes_all_max on all connections. Nothing counts, and nothing follows

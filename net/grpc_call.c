@@ -90,6 +90,17 @@ void hps_grpc_call_ref(struct hps_grpc_call *call)
     HPS_ASSERT(refs > 0);
 }
 
+static void free_kept(struct hps_grpc_call *call)
+{
+    while (call->request.kept != NULL) {
+        struct grpc_kept *kept = call->request.kept;
+        call->request.kept = kept->next;
+        hps_buf_fini(&kept->body);
+        hps_free(kept);
+    }
+    call->request.kept_bytes = 0;
+}
+
 void hps_grpc_call_unref(struct hps_grpc_call *call)
 {
     unsigned refs = atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel);
@@ -101,12 +112,7 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     HPS_ASSERT(grpc_call_is_closed(call)); /* until then its stream has a reference */
     HPS_ASSERT(!hps_timer_armed(&call->deadline.timer));
     HPS_ASSERT(call->charge.conn == NULL); /* who charges it discharges it */
-    while (call->request.kept != NULL) {
-        struct grpc_kept *kept = call->request.kept;
-        call->request.kept = kept->next;
-        hps_buf_fini(&kept->body);
-        hps_free(kept);
-    }
+    free_kept(call);
     if (call->grant != NULL) {
         call->release_grant(call->grant);
     }
@@ -287,11 +293,27 @@ void hps_grpc_call_drop_message(struct hps_grpc_call *call)
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(call->keep && call->entry->method->on_packed != NULL);
     call->keep = false;
-    hps_grpc_decoder_fini(&call->request.decoder);
+    if (call->entry->method->client_streaming) {
+        free_kept(call);
+    } else {
+        hps_grpc_decoder_fini(&call->request.decoder);
+    }
     if (!grpc_call_is_closed(call)) {
-        grpc_call_count_bytes(call, 0);
+        grpc_call_count_bytes(call, grpc_call_held_bytes(call));
     }
     HPS_DEBUG_SANE(grpc_call_sane(call));
+}
+
+void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused)
+{
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    HPS_ASSERT(call->entry->method->client_streaming);
+    call->request.paused = paused;
+    /* Not at once: who goes on may be answering within the delivery of the message before. */
+    if (!paused && call->conn != NULL && call->request.stash.size > 0) {
+        call->conn->turn.stashed = true;
+        grpc_turn_resume(call->conn);
+    }
 }
 
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)

@@ -143,8 +143,7 @@ static void request_sane(const struct hps_grpc_call *call)
     }
     /* What is held of an unfinished request is counted, to the byte. */
     if (call->request.phase < GRPC_REQUEST_DISPATCHED && !call->delivering) {
-        HPS_ASSERT(call->request.counted ==
-                   hps_grpc_decoder_held(&call->request.decoder) + call->request.stash.size);
+        HPS_ASSERT(call->request.counted == grpc_call_held_bytes(call));
         HPS_ASSERT(streaming || call->request.stash.size == 0);
     }
 }

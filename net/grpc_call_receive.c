@@ -57,10 +57,10 @@ static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *si
     return status == HPS_OK;
 }
 
-static void deliver_packed(struct hps_grpc_call *call)
+static void deliver_packed(struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                           bool compressed)
 {
-    const struct hps_grpc_packed packed =
-        pack(call, call->request.message, call->request.message_size, call->request.compressed);
+    const struct hps_grpc_packed packed = pack(call, data, size, compressed);
 
     HPS_ASSERT(!call->delivering && !grpc_call_is_finished(call));
     call->delivered = true;
@@ -79,7 +79,7 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
     hps_grpc_call_ref(call);
     if (call->entry->method->on_packed != NULL) {
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
-        deliver_packed(call);
+        deliver_packed(call, data, size, call->request.compressed);
     } else if (!call->request.compressed || inflate(call, &data, &size)) {
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         deliver(call, data, size);
@@ -99,7 +99,7 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
 
 /* Streaming: one message now. What the service wants to keep is moved out of the decoder's way. */
 static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, const uint8_t *data,
-                             size_t size)
+                             size_t size, bool compressed)
 {
     if (call->request.kept_spare == NULL) {
         call->request.kept_spare = hps_calloc(1, sizeof *call->request.kept_spare);
@@ -108,7 +108,11 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
             return;
         }
     }
-    deliver(call, data, size);
+    if (call->entry->method->on_packed != NULL) {
+        deliver_packed(call, data, size, compressed);
+    } else {
+        deliver(call, data, size);
+    }
     if (call->conn != NULL) {
         grpc_turn_see(call->conn, hps_clock_us());
     }
@@ -116,6 +120,7 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
         struct grpc_kept *kept = call->request.kept_spare;
         call->request.kept_spare = NULL;
         kept->body = *owner;
+        call->request.kept_bytes += owner->size;
         kept->next = call->request.kept;
         call->request.kept = kept;
         hps_buf_init(owner, 0);
@@ -139,19 +144,20 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
         call->request.compressed = message->compressed;
         call->request.message = data;
         call->request.message_size = size;
-    } else if (!message->compressed) {
-        deliver_streamed(call, &call->request.decoder.body, data, size);
+    } else if (!message->compressed || call->entry->method->on_packed != NULL) {
+        deliver_streamed(call, &call->request.decoder.body, data, size, message->compressed);
     } else if (inflate(call, &data, &size)) {
-        deliver_streamed(call, &call->request.plain, data, size);
+        deliver_streamed(call, &call->request.plain, data, size, false);
     }
 }
 
-/* A client that does not read its answers, or has had its share of this turn: its further messages
- * have to wait. */
+/* A client that does not read its answers, has had its share of this turn, or whose service asks
+ * for it: its further messages have to wait. */
 static bool must_wait(const struct hps_grpc_call *call)
 {
     return call->entry->method->client_streaming && !grpc_call_is_finished(call) &&
-           (call->stream->queued > STREAMED_QUEUED_BYTES || grpc_turn_is_over(call->conn));
+           (call->request.paused || call->stream->queued > STREAMED_QUEUED_BYTES ||
+            grpc_turn_is_over(call->conn));
 }
 
 /* Returns how much was taken; the rest must wait. */
@@ -189,8 +195,7 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
     const struct hps_grpc_limits *limits = &call->grpc_loop->limits;
     size_t all_max = limits->request_bytes_all_max;
 
-    grpc_call_count_bytes(call,
-                          hps_grpc_decoder_held(&call->request.decoder) + call->request.stash.size);
+    grpc_call_count_bytes(call, grpc_call_held_bytes(call));
     size_t all =
         atomic_load_explicit(&call->grpc_loop->server->request_bytes, memory_order_relaxed);
     if (call->conn->request_bytes / 8 > limits->request_bytes_max) {
@@ -273,6 +278,8 @@ void grpc_call_resume(struct hps_grpc_call *call)
     }
     if (!must_wait(call)) {
         take_in_stash(call);
+    } else if (call->request.paused) {
+        return;                                 /* hps_grpc_call_pause */
     } else if (grpc_turn_is_over(call->conn)) { /* else as soon as answers have gone */
         call->conn->turn.stashed = true;
         grpc_turn_resume(call->conn);

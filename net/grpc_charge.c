@@ -17,8 +17,8 @@ enum { SMALL_HELD_BYTES = 64 * 1024 }; /* stands in line however much others hol
 
 static const unsigned charge_follows[GRPC_CHARGE_PHASES] = {
     [GRPC_CHARGE_NONE] = TO(GRPC_CHARGE_WAITING) | TO(GRPC_CHARGE_COUNTED),
-    [GRPC_CHARGE_WAITING] = TO(GRPC_CHARGE_COUNTED) | TO(GRPC_CHARGE_OVER),
-    [GRPC_CHARGE_COUNTED] = TO(GRPC_CHARGE_OVER),
+    [GRPC_CHARGE_WAITING] = TO(GRPC_CHARGE_COUNTED) | TO(GRPC_CHARGE_OVER) | TO(GRPC_CHARGE_NONE),
+    [GRPC_CHARGE_COUNTED] = TO(GRPC_CHARGE_OVER) | TO(GRPC_CHARGE_NONE),
     [GRPC_CHARGE_OVER] = 0,
 };
 
@@ -199,17 +199,31 @@ hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t
     return HPS_AGAIN;
 }
 
+/* The call may be charged again if it has further messages. */
+static enum grpc_charge_phase phase_behind(const struct hps_grpc_call *call)
+{
+    return call->entry->method->client_streaming && !grpc_call_is_finished(call) ? GRPC_CHARGE_NONE
+                                                                                 : GRPC_CHARGE_OVER;
+}
+
 void hps_grpc_call_discharge(struct hps_grpc_call *call)
 {
     struct grpc_conn *conn = call->charge.conn;
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
-    HPS_ASSERT(call->charge.phase != GRPC_CHARGE_WAITING); /* its call is not over */
+    if (call->charge.phase == GRPC_CHARGE_WAITING) {
+        HPS_ASSERT(phase_behind(call) == GRPC_CHARGE_NONE); /* else it left the line at its end */
+        dequeue(call->conn, call);
+        forget_held(call->conn, call);
+        phase_set(call, GRPC_CHARGE_NONE);
+        release_later(call->conn);
+        return;
+    }
     if (call->charge.phase != GRPC_CHARGE_COUNTED) {
         return;
     }
     HPS_ASSERT(conn != NULL && conn->charges.bytes >= call->charge.bytes);
-    phase_set(call, GRPC_CHARGE_OVER);
+    phase_set(call, phase_behind(call));
     call->charge.conn = NULL;
     conn->charges.bytes -= call->charge.bytes;
     if (conn->http != NULL) {

@@ -292,14 +292,16 @@ struct hps_grpc_call {
         bool compressed;                 /* the message; inflated when it is delivered */
         struct hps_grpc_decoder decoder; /* HTTP/1.1: its body and size_max, nothing else */
         struct hps_buf plain;            /* an inflated message */
-        struct hps_buf stash;   /* streaming: what came while its answers wait to be read */
-        const uint8_t *message; /* unary: the one, once it is whole */
+        struct hps_buf stash;            /* streaming: what came while its messages wait */
+        bool paused;                     /* streaming: by the service */
+        const uint8_t *message;          /* unary: the one, once it is whole */
         size_t message_size;
         size_t counted;    /* in conn->request_bytes; of a dispatched one while it is kept */
         uint64_t received; /* bytes of its body, ever */
         struct grpc_pace pace;
         size_t unconsumed; /* taken in, window withheld while the connection is full */
         struct grpc_kept *kept;
+        size_t kept_bytes; /* of all of them */
         struct grpc_kept *kept_spare;
     } request;
 
@@ -374,6 +376,13 @@ static inline void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held
         call->conn->request_bytes += more;
         call->request.counted = held;
     }
+}
+
+/* Bytes that the request of a call takes: of what is being put together, waits, or is kept. */
+static inline size_t grpc_call_held_bytes(const struct hps_grpc_call *call)
+{
+    return hps_grpc_decoder_held(&call->request.decoder) + call->request.stash.size +
+           call->request.kept_bytes;
 }
 
 /* The bytes of a request that nobody will look at go, and count no more. */

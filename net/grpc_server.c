@@ -62,7 +62,6 @@ hps_status hps_grpc_server_add(struct hps_grpc_server *server,
         const struct hps_grpc_method *method = &service->methods[i];
         HPS_ASSERT(method->path[0] == '/');
         HPS_ASSERT((method->on_message == NULL) == (method->on_packed != NULL));
-        HPS_ASSERT(method->on_packed == NULL || !method->client_streaming);
         entries[server->n_entries++] = (struct grpc_entry){.ctx = service->ctx,
                                                            .method = method,
                                                            .path_size = strlen(method->path),

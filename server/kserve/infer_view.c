@@ -589,7 +589,8 @@ hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode
         .request = {.model = infer->model.at,
                     .model_size = infer->model.size - suffix,
                     .request_id = infer->id.size == 0 ? NULL : infer->id.at,
-                    .request_id_size = infer->id.size},
+                    .request_id_size = infer->id.size,
+                    .timeout_us = infer->timeout_us},
         .answer = {.model = infer->model, .id = infer->id, .by_position = by_position},
         .err = err};
     hps_status status = read_parameters(&view);

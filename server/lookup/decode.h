@@ -51,6 +51,7 @@ struct hps_lookup_request {
     enum hps_dtype output;
     bool concat; /* ROW_LAYOUT_CONCAT: queries have as many rows (bags, or keys) each */
     bool explain;
+    uint64_t timeout_us; /* from the arrival of the request; 0: none beside the call's deadline */
     const char *request_id; /* NULL: none */
     size_t request_id_size;
 };

@@ -30,9 +30,9 @@ struct hps_lookup_front {
     hps_status (*check)(const struct hps_lookup_asked *asked,
                         const struct hps_lookup_request *request, const struct hps_version *version,
                         struct hps_error *err);
-    /* The model, or its version, was not found: `err` may be put in the protocol's words. May be
-     * NULL. Any thread. */
-    void (*not_found)(const struct hps_lookup_request *request, struct hps_error *err);
+    /* The model, its version, or a table was not found: `err` may be put in the protocol's words.
+     * May be NULL. Any thread. */
+    void (*not_found)(const struct hps_lookup_request *request, bool table, struct hps_error *err);
     /* Of the whole answer: an upper bound before the look-up has run. Loop thread. */
     uint64_t (*bytes_max)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup);
     /* The whole answer. Loop thread of `call`, whose headers it may add to. As hps_encode_lookup.
@@ -42,6 +42,10 @@ struct hps_lookup_front {
                          struct hps_block *rows, struct hps_block_pool *pool,
                          struct hps_arena *arena, struct hps_encoded *out_encoded,
                          struct hps_error *err);
+    /* Of a call that carries many requests: say what was wrong with one, which is all that ends.
+     * `asked` is NULL where it could not be read. Loop thread. */
+    void (*tell)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                 const struct hps_error *err);
 };
 
 /* ---- callbacks of methods -------------------------------------------------------------------- */
@@ -52,5 +56,16 @@ void hps_lookup_call_packed(struct hps_lookup_service *service,
                             const struct hps_grpc_packed *packed);
 void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
 void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
+
+/* Requests come one after the other, and are answered in their order; each is a look-up of its own,
+ * and may fail by itself (front->tell). The call ends when the client has sent its last, and has
+ * all answers. */
+void hps_lookup_stream_packed(struct hps_lookup_service *service,
+                              const struct hps_lookup_front *front, struct hps_grpc_call *call,
+                              const struct hps_grpc_packed *packed);
+void hps_lookup_stream_half_close(struct hps_grpc_call *call); /* on_half_close */
+void hps_lookup_stream_room(struct hps_grpc_call *call);       /* on_room */
+void hps_lookup_stream_drained(struct hps_grpc_call *call);    /* on_drained */
+void hps_lookup_stream_closed(struct hps_grpc_call *call);     /* on_close */
 
 #endif

@@ -4,7 +4,8 @@
  * may use), unpack.c (from the bytes that came to a message), prepare.c (from a message to a
  * planned look-up), room.c (the wait for room for the reply), dispatch.c (does what comes next, and
  * decides on which thread), handover.c (to such a thread and back), reply.c and explain.c (the
- * answer), request.c (turns, errors, the end), request_pool.c (idle requests).
+ * answer), exchange.c (a call that carries many), request.c (turns, errors, the end),
+ * request_pool.c (idle requests).
  *
  * A request belongs to the loop thread of its connection, which calls what is declared here unless
  * it says something else. While its phase says that somebody else has it, the loop thread touches
@@ -58,6 +59,7 @@ struct request_call {
 };
 
 struct hps_account; /* server/access/account.h */
+struct exchange;    /* exchange.c */
 
 /* The room for the reply among all replies. */
 struct request_room {
@@ -102,6 +104,7 @@ struct request {
     struct hps_pool *pool;         /* of PHASE_UNPACK, PHASE_WORKER and PHASE_IO; else NULL */
     struct hps_grpc_packed packed; /* of PHASE_UNPACK: what came, kept by the call */
     struct request_call call;
+    struct exchange *exchange; /* NULL: the call is of this request alone */
     struct request_room room;
     struct request_gpu gpu;
     struct hps_update_hold hold; /* of PHASE_LINE */
@@ -252,6 +255,14 @@ bool request_leave_line(struct request *request) HPS_MUST_CHECK;
 void request_reply(struct request *request);
 /* More messages of the stream, while little is queued. */
 void request_pump(struct request *request);
+
+/* ---- exchange.c ------------------------------------------------------------------------------ */
+
+/* The answer is sent: the request is over when it has left. */
+void exchange_sent(struct exchange *exchange);
+/* Instead of an answer. */
+void exchange_tell(struct exchange *exchange, const struct request *request,
+                   const struct hps_error *err);
 
 /* ---- explain.c ------------------------------------------------------------------------------- */
 

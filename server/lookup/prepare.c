@@ -257,6 +257,17 @@ static hps_status check_staleness(const struct hps_version *version, uint32_t st
                          staleness_ms_max, version->number, age_ms);
 }
 
+/* The call's own deadline follows on its loop thread. */
+static void limit_deadline(struct request *request, uint64_t timeout_us)
+{
+    uint64_t at_us = request->call.start_us + timeout_us;
+    uint64_t *deadline_us = &request->lookup.deadline_us;
+
+    if (at_us > timeout_us && (*deadline_us == 0 || at_us < *deadline_us)) {
+        *deadline_us = at_us;
+    }
+}
+
 static hps_status pin_version(struct request *request, const struct hps_lookup_request *message,
                               struct hps_error *err)
 {
@@ -270,7 +281,7 @@ static hps_status pin_version(struct request *request, const struct hps_lookup_r
                                   out_version, err);
 
     if (status == HPS_NOT_FOUND && request->front->not_found != NULL) {
-        request->front->not_found(message, err);
+        request->front->not_found(message, false, err);
     } else if (status == HPS_NOT_FOUND && message->version == 0 && !by_label) {
         hps_known_models(models, request->call.grpc, HPS_ROLE_LOOKUP, err);
     }
@@ -329,6 +340,13 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     lookup->insertion = service->parts.insertion;
     lookup->path = service->parts.path;
     lookup->blocks = service->parts.blocks;
+    if (message.timeout_us > 0) {
+        limit_deadline(request, message.timeout_us);
+    }
     status = make_parts(request, &message, err);
+    if (status == HPS_NOT_FOUND && front->not_found != NULL) {
+        front->not_found(&message, true, err);
+        status = err->status;
+    }
     return status == HPS_OK ? hps_lookup_plan(lookup, err) : status;
 }

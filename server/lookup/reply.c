@@ -116,6 +116,9 @@ void request_reply(struct request *request)
         request_fail(request, &err);
     } else if (request->call.streaming) {
         request_pump(request);
+    } else if (request->exchange != NULL) {
+        request->call.code = 0;
+        exchange_sent(request->exchange);
     } else {
         finish_ok(request);
     }

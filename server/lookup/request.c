@@ -313,12 +313,16 @@ void request_fail(struct request *request, const struct hps_error *err)
     HPS_ASSERT(!request->call.closed);
     HPS_ASSERT(request->call.code < 0);
     hps_stages_enter(&request->stages, HPS_STAGE_SEND);
+    request->phase = PHASE_REPLY; /* before the call hears of it, and may be over at once */
+    request->call.code = hps_status_grpc_code(err->status);
+    if (request->exchange != NULL) {
+        exchange_tell(request->exchange, request, err);
+    } else {
+        hps_grpc_call_fail(request->call.grpc, err);
+    }
     if (request->course.step == HPS_STEP_NONE) {
         drop_message(request);
     }
-    request->phase = PHASE_REPLY; /* before the call hears of it, and may be over at once */
-    request->call.code = hps_status_grpc_code(err->status);
-    hps_grpc_call_fail(request->call.grpc, err);
 }
 
 void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
@@ -329,8 +333,12 @@ void request_reject_for(struct request *request, enum hps_reject reason, uint64_
 
     HPS_ASSERT(size > 0 && (size_t)size < sizeof(text));
     hps_metric_add(request->service->parts.metrics->rejected[reason], 1);
-    /* Without the hint the client falls back to its own pace. */
-    hps_ignore(hps_grpc_call_add_trailer(request->call.grpc, PUSHBACK_NAME, text, (size_t)size));
+    /* Without the hint the client falls back to its own pace; beside other requests of a call there
+     * is no place for it. */
+    hps_ignore(
+        request->exchange != NULL
+            ? HPS_OK
+            : hps_grpc_call_add_trailer(request->call.grpc, PUSHBACK_NAME, text, (size_t)size));
     request_fail(request, err);
 }
 

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ModelInfer and ModelStreamInfer as front ends of the look-up service.
+ */
+#include <stdio.h>
+
+#include "server/access/access.h"
+#include "server/kserve/infer_internal.h"
+
+/* What stays of a request until it is answered. */
+struct hps_lookup_asked {
+    struct kserve_answer answer;
+};
+
+/* ---- every transport ------------------------------------------------------------------------- */
+
+hps_status kserve_keep(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
+                       struct hps_arena *arena, struct hps_lookup_request *out_request,
+                       struct hps_lookup_asked **out_asked, struct hps_error *err)
+{
+    struct hps_lookup_asked *asked = hps_arena_calloc(arena, 1, sizeof(*asked));
+
+    if (asked == NULL) {
+        return hps_error_set(err, HPS_EXHAUSTED, "no memory for a request");
+    }
+    hps_status status = kserve_view(infer, limits, arena, out_request, &asked->answer, err);
+    if (status == HPS_OK) {
+        *out_asked = asked;
+    }
+    return status;
+}
+
+const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *asked)
+{
+    return &asked->answer;
+}
+
+hps_status kserve_front_check(const struct hps_lookup_asked *asked,
+                              const struct hps_lookup_request *request,
+                              const struct hps_version *version, struct hps_error *err)
+{
+    return kserve_view_check(&asked->answer, request, version, err);
+}
+
+/* Triton's words, which clients look for; and a tensor that a model lacks is a wrong argument. */
+void kserve_front_not_found(const struct hps_lookup_request *request, bool table,
+                            struct hps_error *err)
+{
+    const struct kserve_text model = {request->model, request->model_size};
+
+    if (table) {
+        err->status = HPS_INVALID;
+    } else if (request->version == 0 && request->label_size == 0) {
+        hps_ignore(hps_error_set(err, HPS_NOT_FOUND,
+                                 "Request for unknown model: '%.*s' is not found",
+                                 KSERVE_TEXT_ARGS(model)));
+    }
+}
+
+/* ---- gRPC ------------------------------------------------------------------------------------ */
+
+static hps_status decode(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                         const struct hps_decode_limits *limits, struct hps_arena *arena,
+                         struct hps_lookup_request *out_request,
+                         struct hps_lookup_asked **out_asked, struct hps_error *err)
+{
+    struct kserve_infer infer;
+    hps_status status = kserve_infer_grpc(data, size, limits, arena, &infer, err);
+
+    (void)call;
+    return status == HPS_OK ? kserve_keep(&infer, limits, arena, out_request, out_asked, err)
+                            : status;
+}
+
+static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
+{
+    return kserve_answer_grpc_bytes_max(&asked->answer, lookup);
+}
+
+static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
+                         struct hps_block *rows, struct hps_block_pool *pool,
+                         struct hps_arena *arena, struct hps_encoded *out_encoded,
+                         struct hps_error *err)
+{
+    (void)call;
+    (void)explain;
+    (void)err;
+    return kserve_answer_grpc(&asked->answer, lookup, rows, pool, arena, out_encoded);
+}
+
+static const struct hps_lookup_front front = {.decode = decode,
+                                              .check = kserve_front_check,
+                                              .not_found = kserve_front_not_found,
+                                              .bytes_max = bytes_max,
+                                              .encode = encode};
+
+static void on_infer(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
+{
+    hps_lookup_call_packed(hps_grpc_call_ctx(call), &front, call, packed);
+}
+
+/* ---- a stream of them ------------------------------------------------------------------------ */
+
+static uint64_t stream_bytes_max(const struct hps_lookup_asked *asked,
+                                 const struct hps_lookup *lookup)
+{
+    return KSERVE_STREAM_PREFIX_BYTES + bytes_max(asked, lookup);
+}
+
+static hps_status stream_encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                                const struct hps_lookup *lookup,
+                                const struct hps_encode_explain *explain, struct hps_block *rows,
+                                struct hps_block_pool *pool, struct hps_arena *arena,
+                                struct hps_encoded *out_encoded, struct hps_error *err)
+{
+    struct hps_encoded encoded;
+    hps_status status = encode(call, asked, lookup, explain, rows, pool, arena, &encoded, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = kserve_stream_wrap(&encoded, pool, arena, out_encoded);
+    if (status != HPS_OK) {
+        hps_encoded_release(&encoded);
+    }
+    return status;
+}
+
+static void stream_tell(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                        const struct hps_error *err)
+{
+    static const struct kserve_text none = {NULL, 0};
+    uint8_t message[KSERVE_STREAM_ERROR_BYTES_MAX];
+    size_t size = kserve_stream_error(asked == NULL ? none : asked->answer.id, err->text, message);
+
+    hps_grpc_call_send_copy(call, message, size);
+}
+
+static const struct hps_lookup_front stream_front = {.decode = decode,
+                                                     .check = kserve_front_check,
+                                                     .not_found = kserve_front_not_found,
+                                                     .bytes_max = stream_bytes_max,
+                                                     .encode = stream_encode,
+                                                     .tell = stream_tell};
+
+static void on_stream_infer(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
+{
+    hps_lookup_stream_packed(hps_grpc_call_ctx(call), &stream_front, call, packed);
+}
+
+/* ---- the methods ----------------------------------------------------------------------------- */
+
+static const struct hps_grpc_method methods[] = {
+    {.path = "/inference.GRPCInferenceService/ModelInfer",
+     .roles = HPS_ROLE_LOOKUP,
+     .on_packed = on_infer,
+     .on_close = hps_lookup_call_closed,
+     .on_room = hps_lookup_call_room},
+    {.path = "/inference.GRPCInferenceService/ModelStreamInfer",
+     .roles = HPS_ROLE_LOOKUP,
+     .client_streaming = true,
+     .on_packed = on_stream_infer,
+     .on_half_close = hps_lookup_stream_half_close,
+     .on_close = hps_lookup_stream_closed,
+     .on_drained = hps_lookup_stream_drained,
+     .on_room = hps_lookup_stream_room},
+};
+
+struct hps_grpc_service hps_kserve_infer_grpc(struct hps_lookup_service *lookup)
+{
+    return (struct hps_grpc_service){.name = "inference.GRPCInferenceService",
+                                     .methods = methods,
+                                     .n_methods = sizeof(methods) / sizeof(methods[0]),
+                                     .ctx = lookup};
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the front ends of ModelInfer share: infer.c (gRPC), infer_rest.c (HTTP), answer_stream.c
+ * (the messages of ModelStreamInfer). Threads: as server/lookup/front.h says of each.
+ */
+#ifndef HPS_SERVER_KSERVE_INFER_INTERNAL_H
+#define HPS_SERVER_KSERVE_INFER_INTERNAL_H
+
+#include "server/kserve/infer.h"
+#include "server/kserve/infer_service.h"
+#include "server/lookup/front.h"
+
+/* The look-up of a request that was read, and what stays of it for its answer. Errors: kserve_view.
+ */
+hps_status kserve_keep(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
+                       struct hps_arena *arena, struct hps_lookup_request *out_request,
+                       struct hps_lookup_asked **out_asked, struct hps_error *err) HPS_MUST_CHECK;
+const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *asked);
+
+/* For every transport: `check` and `not_found` of struct hps_lookup_front. */
+hps_status kserve_front_check(const struct hps_lookup_asked *asked,
+                              const struct hps_lookup_request *request,
+                              const struct hps_version *version, struct hps_error *err)
+    HPS_MUST_CHECK;
+void kserve_front_not_found(const struct hps_lookup_request *request, bool table,
+                            struct hps_error *err);
+
+/* ---- answer_stream.c ------------------------------------------------------------------------- */
+
+enum { KSERVE_STREAM_PREFIX_BYTES = 16, KSERVE_STREAM_ERROR_BYTES_MAX = 2048 };
+
+/* A ModelInferResponse as a ModelStreamInferResponse: its slices, behind one more.
+ *
+ * owner   what `response` refers to goes on to *out; on failure it stays
+ * error   NO_MEMORY, EXHAUSTED (arena)
+ */
+hps_status kserve_stream_wrap(const struct hps_encoded *response, struct hps_block_pool *pool,
+                              struct hps_arena *arena, struct hps_encoded *out) HPS_MUST_CHECK;
+/* A ModelStreamInferResponse that says what is wrong with the request of that id; texts are cut
+ * where they are too long. Returns its size. */
+size_t kserve_stream_error(struct kserve_text id, const char *text,
+                           uint8_t out[KSERVE_STREAM_ERROR_BYTES_MAX]);
+
+#endif
