@@ -489,10 +489,12 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     }
     const struct hps_grpc_guard guard = hps_access_guard(daemon->access);
     hps_grpc_server_guard_set(daemon->server, &guard);
+    daemon->kserve_infer = hps_kserve_infer_grpc(daemon->lookup);
     const struct {
         const struct hps_grpc_service *service;
         uint32_t mask;
     } services[] = {{hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {&daemon->kserve_infer, LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_model_service_grpc(daemon->model), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_kserve_service_grpc(daemon->kserve), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_admin_service_grpc(daemon->admin), LISTENER_ADMIN},

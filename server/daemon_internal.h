@@ -19,6 +19,7 @@
 #include "server/catalog/readiness.h"
 #include "server/catalog/store_servers.h"
 #include "server/daemon.h"
+#include "server/kserve/infer_service.h"
 #include "server/kserve/service.h"
 #include "server/listeners.h"
 #include "server/lookup/service.h"
@@ -82,6 +83,7 @@ struct hps_daemon {
     struct hps_pool *admin_pool;
     struct hps_insertion *insertion;
     struct hps_lookup_service *lookup;
+    struct hps_grpc_service kserve_infer; /* of `lookup`, in other bytes */
     struct hps_model_service *model;
     struct hps_kserve_service *kserve;
     struct hps_admin_service *admin;
