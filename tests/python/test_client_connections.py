@@ -278,31 +278,64 @@ def run_python(program, *args, **environment):
 
 
 FORK = """
-    import os, sys
+    import os, sys, threading
     import hpsd
-    client = hpsd.connect(sys.argv[1], "shop", hedge_ms=float(sys.argv[3]) or None)
-    if sys.argv[2] == "used":
+    address, how = sys.argv[1:3]
+    client = hpsd.connect(address, "shop", hedge_ms=5 if how == "hedged" else None, timeout=30)
+    if how == "aio":
+        import asyncio, hpsd.aio
+        loop = asyncio.new_event_loop()
+        beside = hpsd.aio.connect(address, "shop")
+        loop.run_until_complete(beside.lookup("items", [1]))
+    elif how == "beside":
+        import grpc
+        channel = grpc.insecure_channel(address)
+        grpc.channel_ready_future(channel).result(30)
+    if how != "unused":
         client.lookup("items", [1])
-    for _ in range(5):
+    stop, threads = threading.Event(), []
+
+    def look():
+        while not stop.is_set():
+            client.lookup("items", [1, 2])
+
+    if how == "busy":
+        threads = [threading.Thread(target=look) for _ in range(3)]
+        threading.excepthook = lambda failed: os._exit(9)
+    for thread in threads:
+        thread.start()
+    for _ in range(int(sys.argv[3])):
         child = os.fork()
         if child == 0:
             try:
-                for one in (client, hpsd.connect(sys.argv[1], "shop")):
+                for one in (client, hpsd.connect(address, "shop")):
                     rows = one.lookup("items", [1])
-                os._exit(0 if rows.shape == (1, 4) else 1)
+                grandchild = os.fork()
+                if grandchild == 0:
+                    os._exit(0 if client.lookup("items", [1]).shape == (1, 4) else 1)
+                client.lookup("items", [1])
+                os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
             except hpsd.Error as error:
-                os._exit(2 if "GRPC_POLL_STRATEGY=poll" in str(error) else 3)
+                os._exit(2 if "does not survive" in str(error) else 3)
         client.lookup("items", [1])
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    stop.set()
+    for thread in threads:
+        thread.join()
     """
 
 
-@pytest.mark.parametrize("used, hedge_ms, strategy, code", [("unused", 0, "all", 0), ("used", 0, "poll", 0),
-                                                            ("used", 5, "poll", 0), ("used", 0, "all", 2)])
-def test_fork_when_it_is_survived_then_both_go_on_and_else_the_child_is_told(daemon, used, hedge_ms, strategy, code):
-    out = run_python(FORK, daemon.grpc[0], used, str(hedge_ms), GRPC_POLL_STRATEGY=strategy)
-    first, *others = map(int, out.split())
-    assert first == code and set(others) == {0 if strategy == "poll" else 2}  # by then the parent has used it
+@pytest.mark.parametrize("strategy", ["all", "poll"])
+@pytest.mark.parametrize("how", ["unused", "used", "hedged", "busy"])
+def test_fork_when_processes_look_up_then_connections_come_back_in_both(daemon, how, strategy):
+    """Also while other threads look up, and in the child of a child."""
+    out = run_python(FORK, daemon.grpc[0], how, "10", GRPC_POLL_STRATEGY=strategy)
+    assert out.split() == ["0"] * 10
+
+
+@pytest.mark.parametrize("how", ["aio", "beside"])
+def test_fork_when_grpc_is_used_beside_then_the_child_is_told(daemon, how):
+    assert run_python(FORK, daemon.grpc[0], how, "2").split() == ["2", "2"]
 
 
 def descriptors():

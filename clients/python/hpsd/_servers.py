@@ -15,6 +15,7 @@ from .errors import Error, error
 
 DOWN_S_MIN, DOWN_S_MAX = 0.1, 2.0  # for how long one is left alone, after one failure and after several
 UNPROVEN_S = 1.0  # for the first answer of a server, while there are others
+HOLD_S = 0.5  # for the lock that is never held for long
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5  # between two rounds in which nobody answered
 
 
@@ -54,6 +55,8 @@ class Servers:
         self._lock = threading.Lock()
         self._next = random.randrange(len(targets))  # clients that start together begin with different ones
         self.of_threads = of_threads
+        self.calls: List[None] = []  # one for each that is under way
+        self.n_held = 0  # forks that have ended connections
         # This process was forked from one that used gRPC, which does not survive that.
         self._of_parent = not _fork.register(self)
 
@@ -81,6 +84,7 @@ class Servers:
                 raise _fork.error()
             with self._lock:
                 if server.channel is None:
+                    _fork.used()
                     server.channel = self._open(server.target)
                 made = server.methods[path] = getattr(server.channel, kind)(path)
         return made
@@ -114,29 +118,44 @@ class Servers:
     def take_channels(self) -> List[Any]:
         """Forget all connections; the next calls make new ones. Returns those to be closed: not the ones that are
         watched, on which grpcio's thread would fail, and which end with it."""
-        channels = []
         with self._lock:
-            for server in self._all:
-                if server.unwatch is not None and server.unreachable:
-                    server.unwatch()
-                elif server.channel is not None:
-                    channels.append(server.channel)
-                server.forget()
+            return self._take_channels()
+
+    def _take_channels(self) -> List[Any]:
+        channels = []
+        for server in self._all:
+            if server.unwatch is not None and server.unreachable:
+                server.unwatch()
+            elif server.channel is not None:
+                channels.append(server.channel)
+            server.forget()
         return channels
 
     # ---- forks; see _fork.py ----
 
-    def before_fork(self) -> None:
-        """End the connections: no thread of gRPC's is left then."""
-        for channel in self.take_channels():
+    def is_busy(self) -> bool:
+        """There are calls under way, or connections of an event loop, which are not ended for a fork."""
+        return bool(self.calls) or any(server.channel is not None for server in self._all)
+
+    def hold(self) -> bool:
+        """End the connections, and let calls wait for `let_go`; those under way are made again then. False if that cannot
+        be: connections are of an event loop, or this thread has the lock, and runs a signal handler."""
+        if not self.of_threads or not self._lock.acquire(timeout=HOLD_S):
+            return False
+        channels = self._take_channels()
+        if channels:
+            self.n_held += 1
+        for channel in channels:
             channel.close()
+        return True
 
-    def is_open(self) -> bool:
-        return any(server.channel is not None for server in self._all)
+    def let_go(self) -> None:
+        self._lock.release()
 
-    def after_fork(self, survived: bool) -> None:
+    def begin_anew(self, survived: bool) -> None:
         """In the child."""
         self._lock = threading.Lock()
+        self.calls = []
         self._of_parent = self._of_parent or not survived
         for server in self._all:
             if server.channel is not None:
