@@ -1,33 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python code of the documents, by page: README, the client's own, and each section of docs/python.md. The blocks of
-a page are one program."""
+"""The code of the documents, block by block, for the tests that run it: tests/python what is Python of users,
+tests/e2e/test_documents.py the rest, and that nothing is left out."""
+import glob
 import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDRESS = "127.0.0.1:8601"
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NEEDS = {"connections": "import hpsd\n", "errors": "import hpsd\n"}  # what sections take for granted
+NEEDS = {"connections": "import hpsd\n", "errors": "import hpsd\n"}  # what sections of docs/python.md take for granted
+PAGES = ("README.md", "clients/python/README.md", "docs/python.md")  # whose Python is run by tests/python
 
 
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as f:
+@dataclass(frozen=True)
+class Block:
+    """`language` is what its fence says; "" if it is indented."""
+
+    file: str
+    section: str
+    line: int
+    language: str
+    code: str
+
+    def __str__(self):
+        return f"{self.file}:{self.line}"
+
+
+def read(file):
+    with open(os.path.join(ROOT, file), encoding="utf-8") as f:
         return f.read()
 
 
-def all_of_them():
-    """{page: its blocks}; those that need torch have it in their names."""
-    pages = {"README": BLOCK.findall(read("README.md")),
-             "clients": BLOCK.findall(read("clients", "python", "README.md"))}
-    for section in re.split(r"^## ", read("docs", "python.md"), flags=re.MULTILINE):
-        name = section.split("\n", 1)[0].lower()
-        blocks = BLOCK.findall(section)
-        if blocks:
-            torch = "torch_" if any("torch" in block for block in blocks) else ""
-            pages[f"python_{torch}{name}"] = [NEEDS.get(name, ""), *blocks]
-    return pages
+def files():
+    found = ["README.md", "CONTRIBUTING.md"]
+    for pattern in ("docs/**/*.md", "clients/**/*.md", "deploy/**/*.md", "tests/**/*.md"):
+        found += sorted(glob.glob(pattern, root_dir=ROOT, recursive=True))
+    return found
+
+
+def _of_file(file):
+    """Blocks are fenced, or indented by four spaces behind an empty line; such may have empty lines within."""
+    lines = read(file).split("\n")
+    section, at = "", 0
+    while at < len(lines):
+        begin = at
+        if lines[at].startswith("```"):
+            at = lines.index("```", at + 1)
+            yield Block(file, section, begin + 1, lines[begin][3:], "\n".join(lines[begin + 1:at]) + "\n")
+        elif lines[at].startswith("    ") and lines[at - 1] == "":
+            while at + 1 < len(lines) and lines[at + 1][:4] in ("", "    "):
+                at += 1
+            yield Block(file, section, begin + 1, "", "\n".join(line[4:] for line in lines[begin:at + 1]).rstrip() + "\n")
+        elif re.match("#+ ", lines[at]):
+            section = lines[at].lstrip("# ").lower()
+        at += 1
+
+
+def blocks():
+    return [block for file in files() for block in _of_file(file)]
+
+
+def block(file, begins):
+    """The one of a file that begins so."""
+    found, = [one for one in _of_file(file) if one.code.startswith(begins)]
+    return found
+
+
+def python_pages():
+    """{page: its blocks}: README, the client's own, and each section of docs/python.md; the blocks of a page are one
+    program. Those that need torch have it in their names."""
+    pages = {}
+    for file in PAGES:
+        for one in _of_file(file):
+            if one.language == "python":
+                name = {"README.md": "README", "clients/python/README.md": "clients"}.get(file, f"python_{one.section}")
+                pages.setdefault(name, [NEEDS[one.section]] if one.section in NEEDS else []).append(one.code)
+    return {name.replace("_", "_torch_") if any("torch" in code for code in codes) else name: codes
+            for name, codes in pages.items()}
 
 
 def at(code, address):
@@ -35,9 +86,9 @@ def at(code, address):
     return code.replace(ADDRESS, address)
 
 
-def run(name, address, work):
+def run_page(name, address, work):
     """The program of a page."""
-    code = at("\n".join(all_of_them()[name]), address)
+    code = at("\n".join(python_pages()[name]), address)
     path = os.path.join(ROOT, "clients", "python")
     done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True,
                           timeout=120, cwd=work, check=False, env={**os.environ, "PYTHONPATH": path})

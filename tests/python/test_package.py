@@ -27,7 +27,7 @@ def test_descriptor_when_protos_have_changed_then_it_is_theirs():
 # ---- types -------------------------------------------------------------------------------------------
 
 def test_types_when_checked_then_neither_the_package_nor_the_examples_have_an_error(work):
-    for name, blocks in documents.all_of_them().items():
+    for name, blocks in documents.python_pages().items():
         with open(os.path.join(work, f"{name}.py"), "w", encoding="utf-8") as f:
             f.write("\n".join(blocks))
     files = sorted(os.path.join(work, name) for name in os.listdir(work) if name.endswith(".py"))
@@ -38,22 +38,28 @@ def test_types_when_checked_then_neither_the_package_nor_the_examples_have_an_er
 
 # ---- the code of the documents -----------------------------------------------------------------------
 
-@pytest.mark.parametrize("name", [name for name in documents.all_of_them() if "torch" not in name])
+@pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" not in name])
 def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
-    documents.run(name, two_tables.grpc[0], work)
+    documents.run_page(name, two_tables.grpc[0], work)
 
 
 # ---- pip ---------------------------------------------------------------------------------------------
 
-def test_install_when_without_network_then_the_first_look_up_works(work, two_tables):
-    """Of a copy, as setuptools builds where the source is."""
-    source = shutil.copytree(PACKAGE, os.path.join(work, "source"))
-    python = os.path.join(work, "venv", "bin", "python")
+def test_install_when_as_shown_and_without_network_then_the_first_look_up_works(work, two_tables):
+    """Of a copy, as setuptools builds where the source is. apt-get would need the network: ./dev has what it names."""
+    apt, pip, path = (line.split("#")[0].strip() for line in documents.block("docs/python.md", "apt-get").code.splitlines())
+    assert set(apt.split()[2:]) <= set(documents.read("dev").split()) and path == "export PYTHONPATH=$PWD/clients/python"
+    shutil.copytree(PACKAGE, os.path.join(work, "clients", "python"))
     run("/usr/bin/python3", "-m", "venv", "--system-site-packages", os.path.join(work, "venv"))
-    run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", source)
-    block = documents.all_of_them()["README"][0]
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    out = run(python, "-c", documents.at(block, two_tables.grpc[0]), cwd=work, env=alone)
+    for readme in (documents.read("README.md"), documents.read("clients/python/README.md")):
+        assert pip in " ".join(readme.split())
+    offline = ["unshare", "--user", "--net"]
+    if subprocess.run([*offline, "true"], capture_output=True, check=False).returncode != 0:
+        offline = []
+    run(*offline, "bash", "-euc", f". venv/bin/activate; {pip}", cwd=work, env=alone)
+    python = os.path.join(work, "venv", "bin", "python")
+    out = run(python, "-c", documents.at(documents.python_pages()["README"][0], two_tables.grpc[0]), cwd=work, env=alone)
     assert len(re.findall(r"[-0-9.e]+", out)) >= 3 * 16
-    assert os.path.exists(os.path.join(run(python, "-c", "import hpsd; print(hpsd.__path__[0])", cwd=work,
-                                           env=alone).strip(), "py.typed"))
+    installed = run(python, "-c", "import hpsd; print(hpsd.__path__[0])", cwd=work, env=alone).strip()
+    assert installed.startswith(work) and os.path.exists(os.path.join(installed, "py.typed"))

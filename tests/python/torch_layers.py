@@ -331,6 +331,6 @@ def test_compile_when_a_module_has_layers_then_they_are_opaque_to_it(client):
 
 # ---- the code of the documents -----------------------------------------------------------------------
 
-@pytest.mark.parametrize("name", [name for name in documents.all_of_them() if "torch" in name])
+@pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" in name])
 def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
-    documents.run(name, two_tables.grpc[0], work)
+    documents.run_page(name, two_tables.grpc[0], work)

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents show is run as it stands there, with the addresses, paths and sizes of a test; what is not run is
+listed, with the reason. Python of users is run by tests/python."""
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import documents
+import redis
+import test_check
+import test_kafka_rights
+import test_redis
+import test_redis_export
+from rig import BIN, PATIENCE_S, REPORT, ROOT, Authority, Table, default_config, generate, hpsgen, model_config, pb, run_hpsd
+
+pytestmark = pytest.mark.one_thread
+guarded_broker = test_kafka_rights.guarded_broker  # a fixture
+RUN = set()
+
+# file, how the block begins: why it is not run, and what is tested instead.
+NOT_RUN = {
+    ("docs/gpu-results.md", "try.sh"): "is in the bundle that ./dev gpu-bundle makes for another machine, 27 MB",
+    ("docs/operations.md", "./dev build && sudo cmake --install"):
+        "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
+    ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",
+    ("docs/python.md", "apt-get install"): "is run line by line by tests/python/test_package.py; what apt-get would install, ./dev does",
+}
+DRAWINGS = "docs/architecture.md"  # all of its blocks: folders, files in the order of their work, data paths
+
+
+def code_of(file, begins):
+    """For a test that runs a block: its argument `code`."""
+    found = documents.block(file, begins)
+    RUN.add(found)
+    return pytest.mark.parametrize("code", [found.code], ids=[str(found)])
+
+
+def with_values(code, values):
+    """The same with the values of a test, {what is shown: what is put there}; each is needed."""
+    for old, new in values.items():
+        assert old in code, f"{old} is not in\n{code}"
+        code = code.replace(old, str(new))
+    return code
+
+
+def shell(code, work, **environment):
+    """Run by a shell, line by line as somebody would who copies it; what it says."""
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-euxo", "pipefail", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S * 4,
+                          check=False, cwd=work, env={**os.environ, "PATH": path, **environment})
+    assert done.returncode == 0, f"{code}\n{done.stdout}{done.stderr}"
+    assert not REPORT.search(done.stderr), done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def started(code, work):
+    """Run a block that starts hpsd as its last command, with addresses of its own; the address for look-ups, and an
+    environment in which the programs are found."""
+    programs = os.path.join(work, "build", "bin")
+    os.makedirs(programs)
+    for name in os.listdir(BIN):
+        os.symlink(os.path.join(BIN, name), os.path.join(programs, name))
+    for name, command in (("hpsd", f"{shlex.quote(BIN)}/hpsd --listen 127.0.0.1:0 --http-listen 127.0.0.1:0"),
+                          ("python3", shlex.quote(sys.executable))):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(programs, name))
+        write(os.path.join(programs, name), f'#!/bin/sh\nexec {command} "$@"\n')
+    env = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    log = os.path.join(work, "log")
+    with open(log, "wb") as err:
+        process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", f"{code}\nwait\n"], cwd=work, env=env, stderr=err,
+                                   stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    with process:
+        said = ""
+        while not said.startswith("ready"):
+            readable = select.select([process.stdout], [], [], PATIENCE_S * 2)[0]
+            said = process.stdout.readline() if readable else ""
+            assert said, read(log)
+        addresses = dict(pair.split("=", 1) for pair in said.split()[1:])
+        try:
+            yield addresses["grpc"], env
+        finally:
+            os.kill(int(addresses["pid"]), 9)
+    assert not REPORT.search(read(log)), read(log)
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    os.chmod(path, 0o755)
+    return path
+
+
+def read(path):
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+# ---- README, and what a newcomer does ----------------------------------------------------------------
+
+@code_of("README.md", "./dev build")
+def test_readme_when_followed_then_the_first_look_up_and_the_others(work, code):
+    write(f"{work}/dev", "#!/bin/sh\n[ $1 = build ]\n")  # it is
+    os.symlink(f"{ROOT}/clients", f"{work}/clients")
+    with started(code, work) as (address, env):
+        env = {**env, "PYTHONPATH": f"{ROOT}/clients/python"}
+
+        def run(*args, **how):
+            return subprocess.run(args, cwd=work, env=env, capture_output=True, text=True, check=True, timeout=PATIENCE_S, **how).stdout
+        rows = np.load(f"{work}/items.npy")
+        first, second = documents.python_pages()["README"]
+        assert len(first.splitlines()) == 3
+        assert run("python3", "-c", documents.at(first, address)) == f"{rows[:3]}\n"
+        assert run("python3", "-c", documents.at(first + second, address)).count("[") == 3 + 1 + 2 + 1
+        commands = re.findall(r"`(hpsctl --addr unix:state/admin\.sock [^`]+)`", read(f"{ROOT}/README.md"))
+        assert [len(re.findall("found", run("bash", "-c", command))) > 0 for command in commands] == [True, True]
+
+
+@code_of("docs/performance.md", "hps-gen --tables 26")
+def test_measuring_when_followed_then_every_row_is_right(work, code):
+    code = with_values(code, {"--rows 100000": "--rows 100", "--dim 128": "--dim 8", "--duration 10": "--requests 50",
+                                 "--rate 2000": "--requests 50 --rate 2000"})
+    begin, rest = code.split("&\n", 1)
+    with started(f"{begin}&", work) as (address, _):
+        out = shell(with_values(rest, {"hps-bench": f"hps-bench --addr {address}"}), work)
+    assert out.count("keys/s") >= 2
+
+
+VERBS = [("README.md", "./dev demo"), ("CONTRIBUTING.md", "./dev check"), ("docs/gpu-results.md", "./dev gpu\n"),
+         ("docs/gpu-results.md", "./dev gpu-bundle")]
+
+
+@pytest.mark.parametrize("file, begins", VERBS)
+def test_verbs_when_documents_name_them_then_dev_has_them(file, begins):
+    """They are not run: among them is the one that runs this test, and others need a GPU, or hours."""
+    block = documents.block(file, begins)
+    RUN.add(block)
+    said = subprocess.run([f"{ROOT}/dev", "help"], capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+    for line in block.code.splitlines():
+        program, *words = line.split("#")[0].split()
+        assert os.access(f"{ROOT}/{program}", os.X_OK), line
+        assert program != "./dev" or re.search(rf"^  {re.escape(words[0])} ", said, re.MULTILINE), line
+
+
+for verb_block in VERBS:
+    RUN.add(documents.block(*verb_block))
+
+
+# ---- look-ups ----------------------------------------------------------------------------------------
+
+@code_of("docs/lookups.md", "row = np.frombuffer")
+def test_int8_rows_when_read_as_shown_then_their_values(work, daemon, code):
+    keys = np.arange(50, dtype="<i8")
+    table = Table("items", keys, hpsgen.rows(1, 0, keys, 12))
+    one = daemon(default_config([model_config("m", [table.save(work)], [12], ["items"], row_dtype="int8_rowwise_f32")]))
+
+    def result_as(output_type):
+        request = pb.LookupRequest(model="m", output_type=output_type,
+                                   queries=[pb.TableQuery(table="items", keys=keys.tobytes())])
+        return one.stub().Lookup(request, timeout=PATIENCE_S).results[0]
+    names = {"np": np, "result": result_as(pb.DATA_TYPE_RAW)}
+    exec(code, names)  # pylint: disable=exec-used
+    expected = np.frombuffer(result_as(pb.DATA_TYPE_FP32).rows, "<f4").reshape(50, 12)
+    np.testing.assert_array_equal(names["values"], expected)
+
+
+@code_of("docs/lookups.md", "query = lambda")
+def test_matrix_when_asked_for_as_shown_then_tables_side_by_side(work, daemon, code):
+    keys = np.arange(50, dtype="<i8")
+    tables = [Table(name, keys, np.repeat(keys[:, None], dim, 1).astype("<f4")) for name, dim in (("items", 3), ("users", 5))]
+    one = daemon(default_config([model_config("dlrm", [table.save(work) for table in tables], [3, 5], ["items", "users"])]))
+    names = {"np": np, "pb": pb, "lookup": lambda request: one.stub().Lookup(request, timeout=PATIENCE_S),
+             "items": np.array([1, 2, 3]), "item_offsets": np.array([0, 2, 3]),
+             "users": np.array([7]), "user_offsets": np.array([0, 0, 1])}
+    exec(code, names)  # pylint: disable=exec-used
+    np.testing.assert_array_equal(names["batch"], [[3] * 3 + [0] * 5, [3] * 3 + [7] * 5])
+
+
+@code_of("docs/lookups.md", "hpsctl lookup dlrm")
+def test_shell_when_looked_up_as_shown_then_rows_and_bags(work, daemon, code):
+    generate(f"{work}/g", "--tables", 1, "--rows", 500, "--dim", 4, "--format", "npy")
+    one = daemon(default_config([model_config("dlrm", [f"{work}/g/feature_0.npy"], [4], ["items"])]))
+    out = shell(with_values(code, {"hps-bench": f"hps-bench --addr {one.grpc[0]} --requests 20"}), work, HPSD_ADDR=one.admin)
+    assert "found" in out and "unknown" in out and "keys/s" in out
+
+
+# ---- operations --------------------------------------------------------------------------------------
+
+def dlrm(work, number):
+    """The tables of version `number` below work/models."""
+    for name, dim in (("items", 4), ("users", 8)):
+        Table.random(name, 40, dim, seed=number).save(f"{work}/models/dlrm/{number}")
+        Table.random(name, 40, dim, seed=number).save_hugectr(f"{work}/models/{number}")
+    return [f"{work}/models/dlrm/{number}/{name}.rows.npy" for name in ("items", "users")]
+
+
+def config_of(work, **more):
+    entry = model_config("dlrm", dlrm(work, 1), [4, 8], ["items", "users"])
+    dlrm(work, 2)
+    return default_config([entry], server={"model_roots": [work]}, **more)
+
+
+@code_of("docs/operations.md", "hpsctl load dlrm --from /models/dlrm/2 --dry-run")
+def test_versions_when_switched_as_shown_then_back_at_the_first(work, daemon, code):
+    one = daemon(config_of(work))
+    shell(with_values(code, {"/models/": f"{work}/models/"}), work, HPSD_ADDR=one.admin)
+    assert list(one.versions("dlrm")) == [1]
+
+
+@code_of("docs/operations.md", "hpsctl load dlrm --table users")
+def test_load_when_tables_are_named_as_shown_then_versions_of_them(work, daemon, code):
+    config = config_of(work)
+    config["models"][0]["embedding_table_names"] = ["users", "items"]
+    config["models"][0]["sparse_files"].reverse()
+    config["models"][0]["embedding_vecsize_per_table"].reverse()
+    one = daemon(config)
+    with open(f"{work}/ps.json", "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    shell(with_values(code, {"/models/dlrm0_sparse_2000.model": f"{work}/models/2/users", "/etc/hpsd": work,
+                                "/models/dlrm1_sparse_2000.model": f"{work}/models/2/items"}), work, HPSD_ADDR=one.admin)
+    assert sorted(one.versions("dlrm")) == [1, 2, 3]
+
+
+@code_of("docs/operations.md", "hpsctl load dlrm --from /models/dlrm/2 --row-dtype")
+def test_load_when_of_a_type_as_shown_then_rows_are_stored_so(work, daemon, code):
+    one = daemon(config_of(work))
+    shell(with_values(code, {"/models/": f"{work}/models/"}), work, HPSD_ADDR=one.admin)
+    reply = one.stub().GetModel(pb.GetModelRequest(model="dlrm", version=2), timeout=PATIENCE_S)
+    assert {table.data_type for table in reply.versions[0].tables} == {pb.DATA_TYPE_INT8_ROWWISE_F16}
+
+
+@code_of("docs/operations.md", "hpsctl snapshot create")
+def test_snapshot_when_made_and_restored_as_shown_then_the_same_model(work, daemon, code):
+    config = config_of(work)
+    one = daemon(config)
+    make, restore = code.splitlines()
+    shell(with_values(make, {"/var/lib/hpsd": work}), work, HPSD_ADDR=one.admin)
+    one.stop()
+    shell(with_values(restore, {"/var/lib/hpsd/monday": f"{work}/monday", "--state-dir /var/lib/hpsd": f"--state-dir {work}/new"}), work)
+    other = daemon({**config, "models": []}, state="new")
+    assert list(other.versions("dlrm")) == [1]
+
+
+# ---- configurations ----------------------------------------------------------------------------------
+
+def passes(work, **config):
+    test_check.passed(test_check.check(work, default_config(**config)))
+
+
+@code_of("README.md", '"volatile_db"')
+def test_tiers_when_configured_as_shown_then_the_check_passes(work, code):
+    passes(work, **json.loads("{" + with_values(code, {"/var/lib/hpsd": work}) + "}"))
+
+
+@code_of("docs/operations.md", '"update_source"')
+def test_updates_when_configured_as_shown_then_the_check_passes(work, code):
+    passes(work, **json.loads("{" + code + "}"))
+
+
+@code_of("docs/operations.md", '"properties"')
+def test_properties_when_configured_as_shown_then_the_check_passes(work, code):
+    Authority(work, "kafka-ca")
+    source = json.loads("{" + with_values(code, {"/etc/hpsd": work}) + "}")
+    passes(work, update_source={"type": "kafka", "brokers": "k1:9092", **source})
+
+
+@code_of("docs/operations.md", '"tls"')
+def test_tls_when_configured_as_shown_then_it_is_served(work, daemon, code):
+    authority = Authority(work, "clients")
+    certificate, key = authority.issue("server")
+    code = with_values(code, {"/etc/hpsd/tls.crt": certificate, "/etc/hpsd/tls.key": key, "/etc/hpsd/clients.crt": authority.path})
+    one = daemon(default_config(server=json.loads("{" + code + "}")))
+    assert one.alive()
+
+
+@code_of("docs/operations.md", '{"rules"')
+def test_roles_when_written_as_shown_then_they_are_served(work, daemon, code):
+    roles = write(f"{work}/roles.json", with_values(code, {"9f86...": "9f86" * 16}))
+    os.chmod(roles, 0o600)
+    one = daemon(default_config(server={"access": roles}))
+    assert one.alive()
+
+
+# ---- Redis -------------------------------------------------------------------------------------------
+
+needs_redis = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
+
+
+@needs_redis
+@code_of("docs/redis.md", "ACL SETUSER")
+def test_redis_user_when_made_as_shown_then_it_may_do_what_a_daemon_needs(work, code):
+    words = code.split()
+    with redis.Redis(work) as server:
+        server.ask(*words)
+    assert words[2:4] == ["hpsd", "on"] and words[5:] == test_redis.ACL  # which tests serve with
+
+
+@needs_redis
+@code_of("docs/redis.md", "hpsd --config hps.json --export DIR")
+def test_export_when_made_as_shown_then_files_of_the_rows(work, code):
+    table = Table.random("items", 30, 4)
+    with redis.Redis(work) as server:
+        test_redis_export.write([server], "m", table)
+        config = test_redis_export.config_of(server.address, {"m": [table]})
+        config["server"]["state_dir"] = f"{work}/none"
+        write(f"{work}/hps.json", json.dumps(config))
+        shell(with_values(code, {"DIR": f"{work}/out"}), work)
+    assert len(np.fromfile(f"{work}/out/m/items/key", "<i8")) == len(table.keys)
+
+
+# ---- Kafka -------------------------------------------------------------------------------------------
+
+@code_of("docs/operations.md", "kafka-acls.sh")
+def test_rights_when_granted_as_shown_then_the_broker_takes_them(guarded, code):
+    for line in code.splitlines():
+        words = line.split()
+        assert words[:3] == ["kafka-acls.sh", "...", "--add"] and words[3:5] == ["--allow-principal", "User:hpsd"]
+        guarded.rights("--add", *words[5:])
+
+
+@code_of("docs/operations.md", "hpsctl updates")
+def test_streams_when_watched_and_moved_as_shown_then_they_go_on(work, broker, daemon, code):
+    broker.create("hps_et.shown.items", 4)
+    broker.write("hps_et.shown.items", [{"key": b"\0" * 8, "value": b"\0" * 16, "partition": 3} for _ in range(3)])
+    config = config_of(work, update_source={"type": "kafka", "brokers": broker.bootstrap, "start": "earliest",
+                                            "metadata_refresh_interval_ms": 200})
+    config["models"][0]["model"] = "shown"
+    one = daemon(config)
+    shell(with_values(code, {"dlrm": "shown", "123456": 2, "120000": 1}), work, HPSD_ADDR=one.admin)
+    assert "paused" in one.ctl("updates", "--model", "shown")
+
+
+@code_of("docs/publishing.md", "hps-publish -b HOST:PORT")
+def test_publishing_when_as_shown_then_rows_are_in_the_log(work, broker, code):
+    old, new = (os.path.dirname(dlrm(work, number)[0]) for number in (1, 2))
+    for table in ("items", "users"):
+        broker.create(f"hps_et.published.{table}")
+    np.save(f"{work}/items.npy", np.ones((5, 4), "<f4"))
+    np.save(f"{work}/keys.npy", np.arange(5))
+    write(f"{work}/trainer", "#!/bin/sh\necho items 1 0.5 1 1.5 2; echo users 2 null\n")
+    code = with_values(code, {"HOST:PORT": broker.bootstrap, "MODEL": "published", "TABLE": "items", "DIR": new, "OLD": old, "NEW": new,
+                                 "trainer |": "./trainer |"})
+    shell(code, work)
+    lengths = {table: len(broker.read(f"hps_et.published.{table}")) for table in ("items", "users")}
+    assert lengths["items"] >= 40 + 5 + 40 + 1 + 5 and lengths["users"] >= 40 + 40 + 1
+
+
+# ---- nothing is left out -----------------------------------------------------------------------------
+
+def test_blocks_when_in_any_document_then_they_are_run_or_there_is_a_reason():
+    left_out = {documents.block(*where) for where in NOT_RUN}
+    assert all(NOT_RUN.values()) and not left_out & RUN
+    python = {one for one in documents.blocks() if one.file in documents.PAGES and one.language == "python"}
+    others = [str(one) for one in documents.blocks()
+              if one not in RUN | left_out | python and (one.file, one.language) != (DRAWINGS, "")]
+    assert others == [], "blocks that no test runs: run them here, or say in NOT_RUN why not"
