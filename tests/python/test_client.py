@@ -153,6 +153,23 @@ def test_large_reply_when_beyond_4_mb_then_it_comes(client):
     np.testing.assert_array_equal(client.lookup("wide", keys), rows_of("wide", keys))
 
 
+def watched_paths(monkeypatch):
+    """The methods of look-ups from now on."""
+    paths, path_of = [], _lookup.Lookup.path
+    monkeypatch.setattr(_lookup.Lookup, "path", lambda *args, **how: paths.append(path_of(*args, **how)) or paths[-1])
+    return paths
+
+
+def test_large_reply_when_hedged_then_one_message_and_else_pieces(daemon, monkeypatch):
+    keys = np.arange(40_000) % N_ROWS
+    for hedge_ms in (None, 60_000):
+        with hpsd.connect(daemon.grpc[0], MODEL, hedge_ms=hedge_ms) as client:
+            client.lookup("wide", [1])
+            paths = watched_paths(monkeypatch)
+            np.testing.assert_array_equal(client.lookup("wide", keys), rows_of("wide", keys))
+            assert paths == ["/hps.v1.ParameterServer/" + ("LookupStream" if hedge_ms is None else "Lookup")]
+
+
 @pytest.mark.parametrize("concat", [False, True])
 def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, concat):
     keys = np.arange(70_000) % (N_ROWS + 1)  # one of them is unknown
@@ -163,9 +180,8 @@ def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, conc
     how = {"pooling": {"items": "sum"}, "concat": concat, "full": True}
     whole = client.lookup(asked, **how)
     monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN", 1)
-    paths = []
-    path_of = _lookup.Lookup.path
-    monkeypatch.setattr(_lookup.Lookup, "path", lambda *args: paths.append(path_of(*args)) or paths[-1])
+    monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN_ELSE", 1)
+    paths = watched_paths(monkeypatch)
     pieces = client.lookup(asked, **how)
     assert paths == ["/hps.v1.ParameterServer/LookupStream"]
     for name in asked:

@@ -30,6 +30,7 @@ _OPTIONS: List[Tuple[str, Any]] = [
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.primary_user_agent", "hpsd-python"),
+    ("SingleThreadedUnaryStream", 1),  # whoever reads a stream waits for it, with no thread beside
 ]
 
 

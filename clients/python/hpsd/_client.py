@@ -208,12 +208,13 @@ class Client:
 
     def _ask(self, lookup: Lookup, options: Options, timeout_s: float) -> Reading:
         request = lookup.request(self._defaults.model, self._version, options)
-        path = lookup.path(self._widths)
+        hedge_s = self._defaults.hedge_s
+        path = lookup.path(self._widths, likes_pieces=hedge_s is None)
         if path == _messages.LOOKUP_STREAM:
             reading = self._transport.stream(path, request, timeout_s, lookup.begin)
         else:
             reading = lookup.begin()
-            reading.add(self._transport.unary(path, request, timeout_s, self._defaults.hedge_s))
+            reading.add(self._transport.unary(path, request, timeout_s, hedge_s))
         head = reading.end()
         self._widths.learn(reading)
         if self._pins and self._version == 0:

@@ -24,7 +24,9 @@ class _Tensor(Protocol):
 T = TypeVar("T", bound=_Tensor)
 Keys = Union[T, Tuple[T, Any], Tuple[T, Any, Any]]
 
-STREAM_BYTES_MIN = 32 << 20  # an answer as large comes in pieces, each copied to its place as it comes
+# An answer as large comes in pieces, each copied to its place while the processor has it at hand.
+STREAM_BYTES_MIN = 2 << 20
+STREAM_BYTES_MIN_ELSE = 32 << 20  # in an event loop, where pieces cost more, and with hedging, which they exclude
 
 
 class Widths:
@@ -71,9 +73,9 @@ class Lookup:
     def request(self, model: str, version: int, options: Options) -> bytes:
         return request(model, version, self.asked, options, self.concat)
 
-    def path(self, widths: Widths) -> str:
-        """How to ask: as one message, or in pieces if it is large."""
-        large = widths.expected_bytes(self.asked) >= STREAM_BYTES_MIN
+    def path(self, widths: Widths, likes_pieces: bool) -> str:
+        """How to ask: for one message, or for pieces if the answer is large."""
+        large = widths.expected_bytes(self.asked) >= (STREAM_BYTES_MIN if likes_pieces else STREAM_BYTES_MIN_ELSE)
         return _messages.LOOKUP_STREAM if large else _messages.LOOKUP
 
     def begin(self) -> Reading:

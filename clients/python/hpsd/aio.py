@@ -155,7 +155,7 @@ class Client:
 
     async def _ask(self, lookup: Lookup, options: Options, timeout_s: float) -> Reading:
         request = lookup.request(self._defaults.model, self._version, options)
-        path = lookup.path(self._widths)
+        path = lookup.path(self._widths, likes_pieces=False)
         if path == _messages.LOOKUP_STREAM:
             reading = await self._transport.stream(path, request, timeout_s, lookup.begin)
         else:
