@@ -20,6 +20,7 @@ import pytest
 
 import hpsd
 import hpsd.aio
+from hpsd import _lookup
 from hpsd._servers import Attempts, Servers
 from rig import PATIENCE_S, Authority, Daemon, scratch, until
 from served import MODEL, config, rows_of
@@ -182,6 +183,24 @@ def test_deadline_when_the_server_does_not_answer_then_it_ends_the_call():
         assert len(calls) == 1
         with pytest.raises(TimeoutError):
             client.lookup("items", [1], timeout=0.1)
+
+
+def test_errors_when_answers_come_in_pieces_then_the_same(daemon, monkeypatch):
+    monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN", 0)
+    with hpsd.connect(daemon.grpc[0], MODEL) as client:
+        with pytest.raises(hpsd.NotFound, match="777") as caught:
+            client.lookup("items", [777], unknown="error")
+        assert caught.value.code is grpc.StatusCode.NOT_FOUND
+    held, address = closed_port()
+    with held, hpsd.connect([address, daemon.grpc[0]], MODEL) as client:
+        for _ in range(4):
+            assert client.lookup("items", [1]).shape == (1, 4)
+    with held, hpsd.connect(address, timeout=0.3) as client, pytest.raises(hpsd.Unavailable):
+        client.lookup("items", [1])
+    with silent_server() as (silent, calls), hpsd.connect(silent, timeout=0.2) as client:
+        with pytest.raises(hpsd.DeadlineExceeded):
+            client.lookup("items", [1])
+        assert len(calls) == 1
 
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])
