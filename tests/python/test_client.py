@@ -10,7 +10,7 @@ import pytest
 
 import hpsd
 import hpsd.aio
-from hpsd import _lookup, _query, _wire
+from hpsd import _lookup, _model, _query, _wire
 from rig import UNLIMITED, pb, pb_grpc
 from served import DEFAULT, DIMS, MODEL, N_ROWS, pooled, rows_of
 
@@ -246,6 +246,19 @@ def test_model_when_asked_for_then_tables_in_order_and_versions(client):
     assert list(model.tables) == list(DIMS) and model.tables["users"].place == 1
     assert (model.tables["items"].data_type, model.tables["items"].row_count) == ("fp32", N_ROWS)
     assert model.active.positions == () and model.active.rejected_record_count == 0
+
+
+def test_model_when_it_takes_updates_then_positions_of_each_version():
+    position = pb.UpdatePosition(topic="hps_et.shop.items", partition=3, next_offset=2**40)
+    reply = pb.GetModelResponse(model=MODEL, active_version=2, versions=[
+        pb.ModelVersion(version=1, label="a", lineage="x", tables=[pb.ModelTable(table="items", dim=4, data_type=pb.DATA_TYPE_BF16)]),
+        pb.ModelVersion(version=2, positions=[position], rejected_record_count=7, update_sequence=5)])
+    model = _model.read(reply.SerializeToString())
+    assert model.active.positions == (hpsd.Position("hps_et.shop.items", 3, 2**40),)
+    assert (model.active.rejected_record_count, model.active.update_sequence) == (7, 5)
+    assert (model.versions[1].label, model.versions[1].lineage, model.versions[1].tables["items"].data_type) == ("a", "x", "bf16")
+    with pytest.raises(LookupError, match="no active version"):
+        _model.read(pb.GetModelResponse(model=MODEL).SerializeToString()).active  # pylint: disable=expression-not-assigned
 
 
 def test_copies_when_of_a_client_then_they_connect_by_themselves(daemon):

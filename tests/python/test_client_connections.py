@@ -143,6 +143,12 @@ def test_attempts_when_all_have_failed_then_a_pause_and_the_deadline_ends_it():
 
 # ---- servers that are not there ----------------------------------------------------------------------
 
+def test_deadline_when_none_is_said_then_there_is_one():
+    assert hpsd.connect("127.0.0.1").timeout == 5
+    with pytest.raises(hpsd.InvalidArgument, match="timeout: got 0, expected a number above 0"):
+        hpsd.connect("127.0.0.1", timeout=0)
+
+
 def test_deadline_when_nobody_listens_then_unavailable_says_where_and_how_often():
     held, address = closed_port()
     with held, hpsd.connect(address, timeout=0.3) as client:

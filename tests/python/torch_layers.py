@@ -15,6 +15,7 @@ import torch
 import documents
 import hpsd
 import hpsd.torch as layers
+from hpsd import _answer, _query
 from served import DIMS, MODEL, N_ROWS, rows_of
 
 
@@ -45,6 +46,17 @@ def test_lookup_when_of_tensors_then_tensors_in_memory_of_their_own(client, dtyp
     close(client.lookup("items", keys), weight("items")[keys.long()])
     both = client.lookup({"items": keys, "users": [1]})
     assert isinstance(both["items"], torch.Tensor) and isinstance(both["users"], np.ndarray)
+
+
+def test_tensors_when_asked_with_then_they_are_copied_where_numpy_would():
+    keys = torch.arange(12).reshape(3, 4)
+    assert np.shares_memory(_query.query("items", keys).keys, keys.numpy())
+    assert not np.shares_memory(_query.query("items", keys.int()).keys, keys.numpy())
+    weights = torch.ones(12)
+    made = _query.query("items", (keys, torch.tensor([0, 12]), weights), "sum")
+    assert np.shares_memory(made.keys, keys.numpy()) and np.shares_memory(made.weights, weights.numpy())
+    rows = np.ones((3, 4), np.float32)
+    assert np.shares_memory(_answer.as_tensor(rows).numpy(), rows)
 
 
 @pytest.mark.parametrize("output", [torch.float16, torch.bfloat16, torch.float32])
