@@ -213,6 +213,10 @@ shown "hps-bench --model dlrm --keys 64 --zipf 1.05 --duration 2 --verify" \
 protoc -I proto --python_out="$demo" proto/hps/v1/lookup.proto
 shown "python3 docs/examples/verify.py $grpc dlrm ...     # stock grpcio, no code of hpsd" \
     env PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$model"
+shown "python3     # the same in three lines of hpsd's own client" \
+    env PYTHONPATH=clients/python "$python" -c "import hpsd
+client = hpsd.connect('$grpc', model='dlrm')
+print('  ', client.lookup('feature_0', [0, 1, 2]).shape, len(client.model().tables), 'tables')"
 measure all-warm
 
 step "4. A restart without the model's files: RocksDB has every row"
