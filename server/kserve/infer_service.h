@@ -12,5 +12,8 @@
 /* The methods over gRPC, for hps_grpc_server_add, which borrows what is returned; `lookup` is
  * borrowed for its life. */
 struct hps_grpc_service hps_kserve_infer_grpc(struct hps_lookup_service *lookup);
+/* Its routes over HTTP/1.1 are added to the server. NO_MEMORY */
+hps_status hps_kserve_infer_http(struct hps_grpc_server *server, struct hps_lookup_service *lookup,
+                                 uint32_t listener_mask) HPS_MUST_CHECK;
 
 #endif

@@ -45,6 +45,11 @@ static hps_status unpack(struct request *request, const struct hps_grpc_packed *
 
 static void go_on(struct request *request, hps_status status, const struct hps_error *err)
 {
+    uint64_t deadline_us = request->lookup.deadline_us;
+
+    if (status == HPS_OK && request->exchange == NULL && deadline_us != 0) {
+        hps_grpc_call_deadline_limit(request->call.grpc, deadline_us);
+    }
     if (status == HPS_OK) {
         request_ask_room(request);
     } else {

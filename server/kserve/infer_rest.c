@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * POST /v2/models/M[/versions/V]/infer as a front end of the look-up service.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/access/access.h"
+#include "server/kserve/infer_internal.h"
+
+static const char LENGTH_HEADER[] = "inference-header-content-length";
+
+/* How much of the body is JSON. SIZE_MAX: all, nothing says anything else. */
+static hps_status json_bytes(const struct hps_grpc_call *call, size_t *out_size,
+                             struct hps_error *err)
+{
+    size_t size = 0;
+    const char *text = hps_grpc_call_header(call, LENGTH_HEADER, &size);
+    uint64_t value = 0;
+
+    *out_size = SIZE_MAX;
+    if (text == NULL) {
+        return HPS_OK;
+    }
+    bool good = size > 0 && size <= 15;
+    for (size_t i = 0; good && i < size; i++) {
+        good = text[i] >= '0' && text[i] <= '9';
+        value = value * 10 + (uint64_t)(text[i] - '0');
+    }
+    if (!good) {
+        return hps_error_set(err, HPS_INVALID,
+                             "Inference-Header-Content-Length: '%.64s' is not the number of bytes "
+                             "of JSON in front of the tensors",
+                             text);
+    }
+    *out_size = (size_t)value;
+    return HPS_OK;
+}
+
+static struct kserve_text segment(const struct hps_grpc_call *call, unsigned i)
+{
+    struct kserve_text text = {0};
+
+    text.at = hps_grpc_call_segment(call, i, &text.size);
+    return text;
+}
+
+static hps_status decode(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                         const struct hps_decode_limits *limits, struct hps_arena *arena,
+                         struct hps_lookup_request *out_request,
+                         struct hps_lookup_asked **out_asked, struct hps_error *err)
+{
+    struct kserve_infer infer;
+    size_t json_size;
+    hps_status status = json_bytes(call, &json_size, err);
+
+    if (status == HPS_OK) {
+        status = kserve_infer_http(data, size, json_size, limits, arena, &infer, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    infer.model = segment(call, 0);
+    infer.model_version = segment(call, 1);
+    return kserve_keep(&infer, limits, arena, out_request, out_asked, err);
+}
+
+static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
+{
+    return kserve_answer_http_bytes_max(kserve_answer_of(asked), lookup);
+}
+
+/* The head of an answer that is JSON alone says nothing of tensors. */
+static hps_status add_headers(struct hps_grpc_call *call, uint64_t size, size_t json_size)
+{
+    static const char type_name[] = "content-type";
+    static const char binary[] = "application/octet-stream";
+    static const char json[] = "application/json";
+    char length[24];
+
+    if (json_size == size) {
+        return hps_grpc_call_add_header(call, type_name, json, strlen(json));
+    }
+    int n = snprintf(length, sizeof(length), "%zu", json_size);
+    hps_status status = hps_grpc_call_add_header(call, type_name, binary, strlen(binary));
+    return status == HPS_OK ? hps_grpc_call_add_header(call, LENGTH_HEADER, length, (size_t)n)
+                            : status;
+}
+
+static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
+                         struct hps_block *rows, struct hps_block_pool *pool,
+                         struct hps_arena *arena, struct hps_encoded *out_encoded,
+                         struct hps_error *err)
+{
+    struct hps_encoded encoded;
+    size_t json_size = 0;
+    hps_status status = kserve_answer_http(kserve_answer_of(asked), lookup, rows, pool, arena,
+                                           &encoded, &json_size, err);
+
+    (void)explain;
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = add_headers(call, encoded.size, json_size);
+    if (status != HPS_OK) {
+        hps_encoded_release(&encoded);
+        return status;
+    }
+    *out_encoded = encoded;
+    return HPS_OK;
+}
+
+static const struct hps_lookup_front front = {.decode = decode,
+                                              .check = kserve_front_check,
+                                              .not_found = kserve_front_not_found,
+                                              .bytes_max = bytes_max,
+                                              .encode = encode};
+
+static void on_infer(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
+{
+    hps_lookup_call_packed(hps_grpc_call_ctx(call), &front, call, packed);
+}
+
+#define INFER_METHOD(pattern)                                               \
+    {                                                                       \
+        .path = (pattern), .roles = HPS_ROLE_LOOKUP, .on_packed = on_infer, \
+        .on_close = hps_lookup_call_closed, .on_room = hps_lookup_call_room \
+    }
+
+static const struct hps_http_route routes[] = {
+    {"POST", "/v2/models/{}/infer", INFER_METHOD("/v2/models/{}/infer")},
+    {"POST", "/v2/models/{}/versions/{}/infer", INFER_METHOD("/v2/models/{}/versions/{}/infer")},
+};
+
+hps_status hps_kserve_infer_http(struct hps_grpc_server *server, struct hps_lookup_service *lookup,
+                                 uint32_t listener_mask)
+{
+    return hps_grpc_server_add_http(server, routes, sizeof(routes) / sizeof(routes[0]), lookup,
+                                    listener_mask);
+}
