@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/float_text.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -41,5 +42,8 @@ hps_status hps_json_text(struct hps_buf *buf, const char *text, size_t size)
 
 hps_status hps_json_float(struct hps_buf *buf, float value)
 {
-    return isfinite(value) ? hps_buf_printf(buf, "%.9g", (double)value) : put(buf, "null");
+    char text[HPS_FLOAT_TEXT_BYTES];
+
+    return isfinite(value) ? hps_buf_append(buf, text, hps_float_text(value, text))
+                           : put(buf, "null");
 }

@@ -223,16 +223,23 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
     HPS_MUST_CHECK;
 
 /* The body of the answer: JSON, and behind it the tensors that are asked for so. Rows that are
- * asked for as JSON are written as numbers that read back as the same floats.
+ * asked for as JSON are written as the shortest numbers that read back as the same floats: about
+ * 40 ns each, so where many are, it is not for a thread that others wait for.
  *
- * unit    *out_json_size bytes of JSON at the front; what follows is slices of `rows`
- * error   NO_MEMORY, EXHAUSTED
+ * unit    *out_json_size bytes of JSON at the front; what follows is slices of `rows`, but STATUS
+ * error   INVALID: an output whose values JSON cannot say (NaN, infinities, FP16, BF16), by name;
+ *         NO_MEMORY, EXHAUSTED
  */
 uint64_t kserve_answer_http_bytes_max(const struct kserve_answer *answer,
                                       const struct hps_lookup *lookup);
 hps_status kserve_answer_http(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                               struct hps_block *rows, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out_encoded,
-                              size_t *out_json_size) HPS_MUST_CHECK;
+                              size_t *out_json_size, struct hps_error *err) HPS_MUST_CHECK;
+/* Can the rows, of that type, be answered as they are asked for? Before the look-up, which would be
+ * for nothing.
+ * error   INVALID: as above */
+hps_status kserve_answer_http_check(const struct kserve_answer *answer, enum hps_dtype output,
+                                    struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

@@ -16,7 +16,7 @@ static enum kserve_datatype datatype_of(enum hps_dtype dtype)
     case HPS_DTYPE_BF16:
         return KSERVE_BF16;
     default:
-        HPS_ASSERT(dtype == HPS_DTYPE_FP32); /* rows as they are stored are refused */
+        HPS_ASSERT(dtype == HPS_DTYPE_FP32 || dtype == 0); /* RAW is refused */
         return KSERVE_FP32;
     }
 }

@@ -488,8 +488,58 @@ def redis_tier():
     yield "nothing", b"\0" + run(get)
 
 
+def kserve_http():
+    def body(json, raw=b"", head=None):
+        head = 0xffff if head is None and not raw else len(json) if head is None else head
+        return struct.pack("<H", head) + json.encode() + raw
+
+    def tensor(name, datatype, shape, rest):
+        return '{"name":"%s","datatype":"%s","shape":%s,%s}' % (name, datatype, shape, rest)
+
+    def inputs(*tensors, more=""):
+        return '{"inputs":[%s]%s}' % (",".join(tensors), more)
+
+    def raw(size):
+        return '"parameters":{"binary_data_size":%d}' % size
+
+    keys, counts = tensor("KEYS", "INT64", "[1,4]", raw(32)), tensor("NUMKEYS", "INT32", "[1,2]", raw(8))
+    flat = tensor("KEYS", "INT64", "[3]", '"data":[1, -9223372036854775808,9223372036854775807]')
+    output = ',"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}},{"name":"STATUS"}]'
+    yield "raw", body(inputs(keys, counts, more=output), struct.pack("<4q2i", 1, 2, -1, 4, 1, 3))
+    yield "json", body(inputs(flat, tensor("NUMKEYS", "INT32", "[1,2]", '"data":[[2,1]]'), more=output))
+    yield "mixed", body(inputs(flat, counts, more=',"parameters":{"binary_data_output":true}'), bytes(8))
+    yield "floats", body(inputs(tensor("t.weights", "FP32", "[5]", '"data":[1,-0.5,1e-3,1E+38,16777217]')))
+    yield "float_large", body(inputs(tensor("w", "FP32", "[1]", '"data":[100000000000000000000]')))
+    yield "bytes", body(inputs(tensor("b", "UINT8", "[2,2]", '"data":[[0,255],[1,2]]')))
+    yield "escaped", body('{"\\u0069nputs":[{"d\\u0061ta":[1],"name":"\\u00e4\\n","datatype":"INT64","shape":[1]}]}')
+    yield "parameters", body(inputs(more=',"id":"r","parameters":{"timeout":5,"hps_miss_policy":"wait",'
+                                    '"hps_max_wait_us":1,"hps_output_type":"FP16","hps_pooling":"sum","priority":1,'
+                                    '"sequence_id":"s","mine":null,"triton_enable_empty_final_response":true}'))
+    yield "unknown", body(inputs(more=',"x":[1,{"data":[1]},[[]],"]",1.5e3,false]'))
+    yield "empty_tensor", body(inputs(tensor("a", "INT64", "[0]", '"data":[]'), tensor("b", "INT64", "[2,0]", '"data":[[],[]]')))
+    yield "shared_memory", body(inputs(tensor("a", "INT64", "[1]", '"parameters":{"shared_memory_region":"r"}')))
+    yield "classification", body(inputs(more=',"outputs":[{"name":"a","parameters":{"classification":3}}]'))
+    yield "both", body(inputs(tensor("a", "INT64", "[1]", '"data":[1],' + raw(8))), bytes(8))
+    yield "size_large", body(inputs(tensor("a", "INT64", "[1]", raw(2**63 - 1))), bytes(8))
+    yield "shape_large", body(inputs(tensor("a", "INT64", "[2305843009213693952,8]", raw(0))), bytes(1))
+    yield "shape_negative", body(inputs(tensor("a", "INT64", "[-1]", '"data":[1]')))
+    yield "ragged", body(inputs(tensor("a", "INT64", "[2,2]", '"data":[[1],[2,3,4]]')))
+    yield "exponent", body(inputs(tensor("a", "INT64", "[1]", '"data":[1e3]')))
+    yield "string", body(inputs(tensor("a", "INT64", "[1]", '"data":["]1"]')))
+    yield "twice", body(inputs(flat, flat))
+    yield "twice_key", body('{"inputs":[],"inputs":[]}')
+    yield "many_outputs", body(inputs(more=',"outputs":[%s]' % ",".join('{"name":"o%d"}' % i for i in range(40))))
+    yield "deep", body("[" * 40 + "]" * 40)
+    yield "not_closed", body('{"inputs":[{"data":[[1]')
+    yield "behind", body(inputs() + " x")
+    yield "header_beyond", body(inputs(), head=1000)
+    yield "header_zero", body("", bytes(8), head=0)
+    yield "empty", body("")
+
+
 TARGETS = {"access": access, "addr": addr, "topic_filter": topic_filter, "gzip": gzip_, "http2_filter": http2_filter, "position": position,
-           "catalog": catalog, "http1": http1, "http1_server": http1_server, "grpc_server": grpc_server, "grpc_client": grpc_client,
+           "catalog": catalog, "http1": http1, "http1_server": http1_server, "kserve_http": kserve_http,
+           "grpc_server": grpc_server, "grpc_client": grpc_client,
            "update_decode": update_decode, "publish": publish, "manifest": manifest, "snapshot": snapshot,
            "rowfile": rowfile, "rowsort": rowsort, "rpc": rpc, "redis_tier": redis_tier}
 
