@@ -472,6 +472,20 @@ static void fill_series(struct hps_daemon *daemon)
     }
 }
 
+/* What HTTP/1.1 asks for by paths. */
+static hps_status add_routes(struct hps_daemon *daemon, struct hps_error *err)
+{
+    unsigned n = 0;
+    const struct hps_http_route *routes = hps_kserve_infer_routes(&n);
+
+    hps_status status =
+        hps_grpc_server_add_http(daemon->server, routes, n, daemon->lookup, LISTENER_KSERVE);
+    if (status == HPS_OK) {
+        status = hps_rpc_metrics_add_http(daemon->rpc_metrics, routes, n);
+    }
+    return status == HPS_OK ? HPS_OK : no_memory(err);
+}
+
 static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
 {
     struct hps_grpc_limits limits;
@@ -513,7 +527,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
             return no_memory(err);
         }
     }
-    return HPS_OK;
+    return add_routes(daemon, err);
 }
 
 /* ---- loops ----------------------------------------------------------------------------------- */

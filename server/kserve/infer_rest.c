@@ -9,6 +9,8 @@
 #include "server/access/access.h"
 #include "server/kserve/infer_internal.h"
 
+enum { JSON_VALUES_MAX = 65536 }; /* of an answer */
+
 static const char LENGTH_HEADER[] = "inference-header-content-length";
 
 /* How much of the body is JSON. SIZE_MAX: all, nothing says anything else. */
@@ -63,7 +65,10 @@ static hps_status decode(const struct hps_grpc_call *call, const uint8_t *data, 
     }
     infer.model = segment(call, 0);
     infer.model_version = segment(call, 1);
-    return kserve_keep(&infer, limits, arena, out_request, out_asked, err);
+    status = kserve_keep(&infer, limits, arena, out_request, out_asked, err);
+    return status == HPS_OK
+               ? kserve_answer_http_check(kserve_answer_of(*out_asked), out_request->output, err)
+               : status;
 }
 
 static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
@@ -88,6 +93,27 @@ static hps_status add_headers(struct hps_grpc_call *call, uint64_t size, size_t 
                             : status;
 }
 
+/* Values are written as text by the loop thread, which has other clients, too. */
+static hps_status check_json(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                             struct hps_error *err)
+{
+    uint64_t n_values = 0;
+
+    for (uint32_t i = 0; i < answer->n_outputs; i++) {
+        const struct kserve_answer_output *output = &answer->outputs[i];
+        bool rows = output->kind != KSERVE_OUTPUT_STATUS;
+        uint64_t bytes = output->binary ? 0 : kserve_values_bytes_max(lookup, output);
+        n_values += rows ? bytes / sizeof(float) : bytes;
+    }
+    if (n_values > JSON_VALUES_MAX) {
+        return hps_error_set(err, HPS_INVALID,
+                             "outputs: %" PRIu64
+                             " values as JSON, limit is %d; ask for binary_data",
+                             n_values, JSON_VALUES_MAX);
+    }
+    return HPS_OK;
+}
+
 static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                          const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
                          struct hps_block *rows, struct hps_block_pool *pool,
@@ -96,10 +122,14 @@ static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_ask
 {
     struct hps_encoded encoded;
     size_t json_size = 0;
-    hps_status status = kserve_answer_http(kserve_answer_of(asked), lookup, rows, pool, arena,
-                                           &encoded, &json_size, err);
 
     (void)explain;
+    hps_status status = check_json(kserve_answer_of(asked), lookup, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = kserve_answer_http(kserve_answer_of(asked), lookup, rows, pool, arena, &encoded,
+                                &json_size, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -134,9 +164,8 @@ static const struct hps_http_route routes[] = {
     {"POST", "/v2/models/{}/versions/{}/infer", INFER_METHOD("/v2/models/{}/versions/{}/infer")},
 };
 
-hps_status hps_kserve_infer_http(struct hps_grpc_server *server, struct hps_lookup_service *lookup,
-                                 uint32_t listener_mask)
+const struct hps_http_route *hps_kserve_infer_routes(unsigned *out_n)
 {
-    return hps_grpc_server_add_http(server, routes, sizeof(routes) / sizeof(routes[0]), lookup,
-                                    listener_mask);
+    *out_n = sizeof(routes) / sizeof(routes[0]);
+    return routes;
 }

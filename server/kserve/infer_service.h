@@ -12,8 +12,7 @@
 /* The methods over gRPC, for hps_grpc_server_add, which borrows what is returned; `lookup` is
  * borrowed for its life. */
 struct hps_grpc_service hps_kserve_infer_grpc(struct hps_lookup_service *lookup);
-/* Its routes over HTTP/1.1 are added to the server. NO_MEMORY */
-hps_status hps_kserve_infer_http(struct hps_grpc_server *server, struct hps_lookup_service *lookup,
-                                 uint32_t listener_mask) HPS_MUST_CHECK;
+/* The routes over HTTP/1.1, for hps_grpc_server_add_http with `lookup` as ctx. */
+const struct hps_http_route *hps_kserve_infer_routes(unsigned *out_n);
 
 #endif

@@ -336,6 +336,7 @@ class Daemon:
         self.addresses = self.read_line("listening")
         self.grpc = self.addresses["grpc"].split(",")
         self.http = self.addresses["http"]
+        self.kserve = self.addresses.get("kserve", "").split(",")  # of server.kserve_listen
         self.admin = self.addresses["admin"]
         if ready:
             assert self.read_line("ready") == self.addresses
@@ -356,7 +357,7 @@ class Daemon:
         words = line.decode().split()
         assert words[0] == word, line
         found = dict(pair.split("=", 1) for pair in words[1:])
-        assert set(found) == {"grpc", "http", "admin", "pid"}, line
+        assert set(found) - {"kserve"} == {"grpc", "http", "admin", "pid"}, line
         return found
 
     def alive(self):

@@ -243,6 +243,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/observe/rpc_metrics.c": "test_rpc.py: every method is counted",
     "server/access/token.c": "test_rpc.py: an admin listener on TCP with a token",
     "server/kserve/infer.c": "test_kserve_infer.py: one by one, and as a stream",
+    "server/kserve/infer_rest.c": "test_kserve_http.py",
     "server/kserve/infer_grpc.c": "test_kserve_infer.py, by stubs of stock grpcio, and fuzz_kserve_grpc.c",
     "server/kserve/infer_view.c": "test_kserve_infer.py: both views, and each thing that is refused",
     "server/kserve/answer_grpc.c": "test_kserve_infer.py",
