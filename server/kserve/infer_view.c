@@ -363,14 +363,24 @@ static const struct kserve_tensor *find_beside(const struct view *view, const st
     return find_input(inputs, name, size);
 }
 
-/* "items.offsets", and there is an "items". */
-static bool is_beside(const struct inputs *inputs, struct kserve_text name)
+/* The input "items" of "items.offsets"; NULL: there is none. */
+static const struct kserve_tensor *find_base(const struct inputs *inputs, struct kserve_text name)
 {
     const char *suffix = ends(name, KSERVE_OFFSETS)   ? KSERVE_OFFSETS
                          : ends(name, KSERVE_WEIGHTS) ? KSERVE_WEIGHTS
                                                       : NULL;
 
-    return suffix != NULL && find_input(inputs, name.at, name.size - strlen(suffix)) != NULL;
+    return suffix == NULL ? NULL : find_input(inputs, name.at, name.size - strlen(suffix));
+}
+
+/* "items.offsets", and there is an "items", which has keys: what stands beside something that
+ * stands beside a table itself would be read by nobody, and is taken for a table that there is
+ * not. */
+static bool is_beside(const struct inputs *inputs, struct kserve_text name)
+{
+    const struct kserve_tensor *base = find_base(inputs, name);
+
+    return base != NULL && find_base(inputs, base->name) == NULL;
 }
 
 /* Where bags begin, as a look-up has it: from 0, never falling, to the number of keys. */
