@@ -19,9 +19,9 @@ struct hps_lookup_limits {
     uint32_t tables_max;   /* queries of one request */
     uint32_t keys_max;     /* of one request */
     uint64_t queue_us_max; /* wait for room of other replies */
-    /* Rows of a look-up that may run on a loop thread: as many as it sends to a connection in one
-     * turn, which takes it about as long. Handed over they cost half as much again: they are
-     * written on one core and read on another. */
+    /* Rows of a look-up that may run on a loop thread. Handed over they cost half as much again,
+     * as they are written on one core and read on another; but a loop whose clients all ask for
+     * more at once answers nobody else meanwhile. */
     uint64_t inline_bytes_max;
     uint32_t inline_keys_max;
     uint32_t inline_message_bytes; /* of a request, inflated, that is decoded there */
@@ -33,7 +33,7 @@ struct hps_lookup_limits {
     ((struct hps_lookup_limits){.tables_max = 1024,                 \
                                 .keys_max = 2 * 1024 * 1024,        \
                                 .queue_us_max = 250 * 1000,         \
-                                .inline_bytes_max = 1024 * 1024,    \
+                                .inline_bytes_max = 256 * 1024,     \
                                 .inline_keys_max = 8192,            \
                                 .inline_message_bytes = 128 * 1024, \
                                 .arenas_idle_max = 256})
