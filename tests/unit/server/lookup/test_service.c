@@ -128,6 +128,20 @@ void hps_grpc_call_drop_message(struct hps_grpc_call *call)
     fail();
 }
 
+/* One request a call: streams of them are in tests/e2e/test_kserve_infer.py. */
+void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused)
+{
+    (void)call;
+    (void)paused;
+    fail();
+}
+
+/* Requests here have no deadline but the call's. */
+void hps_grpc_call_deadline_limit(struct hps_grpc_call *call, uint64_t at_us)
+{
+    assert_int_equal(at_us, hps_grpc_call_deadline_us(call));
+}
+
 void hps_grpc_call_ref(struct hps_grpc_call *call)
 {
     atomic_fetch_add(&call->refs, 1);
