@@ -237,7 +237,8 @@ static void on_refusal(void *ctx, const struct hps_access_refusal *refusal) /* a
 {
     struct hps_daemon *daemon = ctx;
     const char *slash = strrchr(refusal->method, '/');
-    bool is_path = refusal->method[0] == '/'; /* of a gRPC method */
+    bool is_path = refusal->method[0] == '/' && /* of a gRPC method, not of a route of KServe */
+                   strncmp(refusal->method, "/v2", 3) != 0;
     const struct hps_audit_event event = {.method = is_path ? slash + 1 : refusal->method,
                                           .who = refusal->who,
                                           .peer = refusal->peer,
@@ -472,18 +473,26 @@ static void fill_series(struct hps_daemon *daemon)
     }
 }
 
-/* What HTTP/1.1 asks for by paths. */
-static hps_status add_routes(struct hps_daemon *daemon, struct hps_error *err)
+/* Of KServe over HTTP/1.1, if anybody can ask for them: each has a histogram. */
+static hps_status add_routes(struct hps_daemon *daemon, const struct hps_http_route *routes,
+                             unsigned n_routes, void *ctx)
+{
+    if (hps_listeners_address(&daemon->listeners, HPS_LISTENER_KSERVE, 0)[0] == '\0') {
+        return HPS_OK;
+    }
+    hps_status status =
+        hps_grpc_server_add_http(daemon->server, routes, n_routes, ctx, LISTENER_KSERVE);
+    return status == HPS_OK ? hps_rpc_metrics_add_http(daemon->rpc_metrics, routes, n_routes)
+                            : status;
+}
+
+static hps_status add_kserve_routes(struct hps_daemon *daemon)
 {
     unsigned n = 0;
-    const struct hps_http_route *routes = hps_kserve_infer_routes(&n);
-
-    hps_status status =
-        hps_grpc_server_add_http(daemon->server, routes, n, daemon->lookup, LISTENER_KSERVE);
-    if (status == HPS_OK) {
-        status = hps_rpc_metrics_add_http(daemon->rpc_metrics, routes, n);
-    }
-    return status == HPS_OK ? HPS_OK : no_memory(err);
+    const struct hps_http_route *infer = hps_kserve_infer_routes(&n);
+    hps_status status = add_routes(daemon, infer, n, daemon->lookup);
+    const struct hps_http_route *others = hps_kserve_service_routes(daemon->kserve, &n);
+    return status == HPS_OK ? add_routes(daemon, others, n, daemon->kserve) : status;
 }
 
 static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
@@ -527,7 +536,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
             return no_memory(err);
         }
     }
-    return add_routes(daemon, err);
+    return add_kserve_routes(daemon) == HPS_OK ? HPS_OK : no_memory(err);
 }
 
 /* ---- loops ----------------------------------------------------------------------------------- */

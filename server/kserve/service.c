@@ -12,6 +12,7 @@
 #include "base/heap.h"
 #include "inference/grpc_service.pb-c.h"
 #include "server/access/access.h"
+#include "server/kserve/http.h"
 #include "server/kserve/op.h"
 
 enum { ARENA_BYTES = 4 * 1024, ARENA_BYTES_MAX = HPS_MESSAGE_BYTES_MAX };
@@ -83,6 +84,8 @@ struct hps_kserve_service {
     struct hps_kserve_parts parts;
     struct hps_grpc_service grpc;
     struct hps_grpc_method methods[N_METHODS];
+    struct hps_http_route *routes; /* [n_routes] */
+    size_t n_routes;
 };
 
 static const char *name_of(const struct kserve_method *method)
@@ -118,6 +121,10 @@ static void answer(struct kserve_op *op)
     HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(op->call)));
     if (op->error.status != HPS_OK) {
         hps_grpc_call_fail(op->call, &op->error);
+        return;
+    }
+    if (hps_grpc_call_is_http(op->call)) {
+        kserve_op_answer_http(op);
         return;
     }
     HPS_ASSERT(op->reply != NULL);
@@ -322,48 +329,84 @@ static struct kserve_op *op_new(const struct hps_kserve_service *service,
     return op;
 }
 
-static const struct kserve_method *method_of(const struct hps_grpc_call *call)
+/* By its path, or its last part. */
+static const struct kserve_method *method_of(const char *path)
 {
-    const char *path = hps_grpc_call_path(call);
     size_t i = 0;
-    while (strcmp(methods[i].path, path) != 0) {
-        i++; /* a call only gets here through one of these paths */
+    while (strcmp(methods[i].path, path) != 0 && strcmp(name_of(&methods[i]), path) != 0) {
+        i++; /* a call only gets here through one of them */
     }
     return &methods[i];
 }
 
 static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    struct kserve_op *op = op_new(hps_grpc_call_ctx(call), call, method_of(call));
+    const struct kserve_method *method = method_of(hps_grpc_call_path(call));
+    struct kserve_op *op = op_new(hps_grpc_call_ctx(call), call, method);
     if (op == NULL) {
         return;
     }
-    op->request = hps_message_unpack(op->method->request, op->arena, data, size);
+    op->request = hps_message_unpack(method->request, op->arena, data, size);
     if (op->request == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID, "request: malformed message"));
     }
     start(op);
 }
 
+static void on_http(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    const struct kserve_method *method = method_of(kserve_route_of(call)->method);
+    struct kserve_op *op = op_new(hps_grpc_call_ctx(call), call, method);
+    if (op != NULL) {
+        op->error.status = kserve_op_read_http(op, method->request, data, size);
+        start(op);
+    }
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
+
+static struct hps_grpc_method grpc_method(const struct kserve_method *method)
+{
+    return (struct hps_grpc_method){.path = method->path,
+                                    .open = method->scope == OPEN,
+                                    .roles = method->roles,
+                                    .request_bytes_max = HPS_REQUEST_BYTES_MAX,
+                                    .on_message = on_message,
+                                    .on_close = on_close};
+}
+
+static void fill_routes(struct hps_kserve_service *service, const struct kserve_route *routes)
+{
+    for (size_t i = 0; i < service->n_routes; i++) {
+        struct hps_http_route *route = &service->routes[i];
+        route->verb = routes[i].verb;
+        route->pattern = routes[i].pattern;
+        route->method = grpc_method(method_of(routes[i].method));
+        route->method.path = routes[i].pattern;
+        route->method.on_message = on_http;
+    }
+}
 
 struct hps_kserve_service *hps_kserve_service_new(const struct hps_kserve_parts *parts)
 {
     HPS_ASSERT(parts->models != NULL && parts->catalog != NULL && parts->readiness != NULL);
     HPS_ASSERT(parts->config != NULL && parts->audit != NULL);
     HPS_ASSERT(parts->workers != NULL && parts->admin_pool != NULL);
+    size_t n_routes = 0;
+    const struct kserve_route *routes = kserve_routes(&n_routes);
     struct hps_kserve_service *service = hps_calloc(1, sizeof(*service));
-    if (service == NULL) {
+    struct hps_http_route *http = hps_calloc(n_routes, sizeof(*http));
+    if (service == NULL || http == NULL) {
+        hps_free(service);
+        hps_free(http);
         return NULL;
     }
     service->parts = *parts;
+    service->routes = http;
+    service->n_routes = n_routes;
+    fill_routes(service, routes);
     for (unsigned i = 0; i < N_METHODS; i++) {
-        service->methods[i] = (struct hps_grpc_method){.path = methods[i].path,
-                                                       .open = methods[i].scope == OPEN,
-                                                       .roles = methods[i].roles,
-                                                       .request_bytes_max = HPS_REQUEST_BYTES_MAX,
-                                                       .on_message = on_message,
-                                                       .on_close = on_close};
+        service->methods[i] = grpc_method(&methods[i]);
     }
     service->grpc = (struct hps_grpc_service){
         .name = SERVICE, .methods = service->methods, .n_methods = N_METHODS, .ctx = service};
@@ -372,10 +415,20 @@ struct hps_kserve_service *hps_kserve_service_new(const struct hps_kserve_parts 
 
 void hps_kserve_service_free(struct hps_kserve_service *service)
 {
+    if (service != NULL) {
+        hps_free(service->routes);
+    }
     hps_free(service);
 }
 
 const struct hps_grpc_service *hps_kserve_service_grpc(const struct hps_kserve_service *service)
 {
     return &service->grpc;
+}
+
+const struct hps_http_route *hps_kserve_service_routes(const struct hps_kserve_service *service,
+                                                       unsigned *out_n)
+{
+    *out_n = (unsigned)service->n_routes;
+    return service->routes;
 }

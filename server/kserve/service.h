@@ -32,5 +32,9 @@ struct hps_kserve_service *hps_kserve_service_new(const struct hps_kserve_parts 
 void hps_kserve_service_free(struct hps_kserve_service *service);
 /* For hps_grpc_server_add. */
 const struct hps_grpc_service *hps_kserve_service_grpc(const struct hps_kserve_service *service);
+/* The same methods as routes of HTTP/1.1, for hps_grpc_server_add_http with `service` as their ctx.
+ */
+const struct hps_http_route *hps_kserve_service_routes(const struct hps_kserve_service *service,
+                                                       unsigned *out_n);
 
 #endif

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients of KServe v2 and Triton ask beside look-ups, over gRPC with stubs of the stock kind: what is ready, what
-a model looks like in its two views, how it fares, and its loads and unloads."""
+"""What clients of KServe v2 and Triton ask beside look-ups, over gRPC with stubs of the stock kind and over HTTP/1.1 with
+the client of Python: what is ready, what a model looks like in its two views, how it fares, its loads and unloads."""
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 from rig import (PATIENCE_S, Daemon, Table, ask, default_config, health_grpc, health_pb2, kserve_grpc, kserve_pb,
                  model_config, refused, reflected, until)
@@ -386,6 +388,185 @@ def test_roles_when_there_is_a_role_file_then_each_sees_and_does_what_is_its(wor
         with refused(DENIED, "token:ops", "'secret'"):
             ops.RepositoryModelUnload(model_name="secret")
         assert 'method=RepositoryModelUnload' in daemon.log() and "who=token:app" in daemon.log()
+
+
+# ---- over HTTP ---------------------------------------------------------------------------------------
+
+class Http:
+    """One connection that is kept."""
+
+    def __init__(self, daemon, token=None):
+        host, _, port = daemon.kserve[0].rpartition(":")
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S * 4)
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def ask(self, verb, path, body=None):
+        """(status, what its JSON says, or nothing)"""
+        text = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        self.connection.request(verb, "/v2" + path, text, self.headers)
+        reply = self.connection.getresponse()
+        data = reply.read()
+        if data:
+            assert reply.headers["Content-Type"] == "application/json"
+        return reply.status, json.loads(data) if data else None
+
+    def get(self, path):
+        return self.ask("GET", path)
+
+    def post(self, path, body=None):
+        return self.ask("POST", path, body)
+
+
+@pytest.fixture(name="both")
+def over_both(work, daemon):
+    one = daemon(default_config([configured(work, label="nightly")],
+                                server={"model_roots": [work], "kserve_listen": ["127.0.0.1:0"]}))
+    return one, Client(one), Http(one)
+
+
+def as_json(message):
+    """As gRPC has it, in the form of HTTP: 64-bit integers are numbers there, and maps without entries left out."""
+    def plain(value):
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items() if one != {} or name.startswith("c")}
+        if isinstance(value, list):
+            return [plain(one) for one in value]
+        return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else value
+    defaults = ("including_default_value_fields" if "including_default_value_fields" in
+                json_format.MessageToDict.__code__.co_varnames else "always_print_fields_with_no_presence")
+    return plain(json_format.MessageToDict(message, preserving_proto_field_name=True, **{defaults: True}))
+
+
+def as_json_texts(value):
+    """Numbers of versions are texts; here all texts of digits are numbers, as in as_json."""
+    if isinstance(value, dict):
+        return {name: as_json_texts(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [as_json_texts(one) for one in value]
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else value
+
+
+def test_http_when_the_server_is_asked_then_its_state_is_the_status(both):
+    _, _, web = both
+    assert web.get("/health/live") == web.get("/health/ready") == (200, None)
+    status, about = web.get("")
+    assert status == 200 and about["name"] == "hpsd" and "statistics" in about["extensions"]
+    for path, ready in (("m", 200), ("m/versions/1", 200), ("m/versions/nightly", 200), ("m.tables", 200),
+                        ("m/versions/2", 400), ("x", 400), ("m/versions/-1", 400)):
+        assert web.get(f"/models/{path}/ready")[0] == ready, path
+
+
+def test_http_when_the_server_is_not_ready_then_400_without_a_body(work, daemon):
+    config = configured(work)
+    config["sparse_files"][0] += ".gone"
+    one = daemon(default_config([config], server={"kserve_listen": ["127.0.0.1:0"]}), ready=False)
+    web = Http(one)
+    until(lambda: "failed" in one.get("/readyz")[1], "the failure")
+    assert web.get("/health/live") == (200, None) and web.get("/health/ready") == (400, None)
+    status, listed = web.post("/repository/index")
+    assert status == 200 and [(m["name"], m["version"], m["state"]) for m in listed] == [("m", "", "UNAVAILABLE")]
+    assert "failed to load" in listed[0]["reason"]
+    status, error = web.get("/models/m")
+    assert status == 503 and "failed to load" in error["error"]
+
+
+@pytest.mark.parametrize("name", ["m", "m.tables"])
+def test_http_when_a_model_is_described_then_as_over_grpc(both, name):
+    _, client, web = both
+    for place, version in ((f"/models/{name}", ""), (f"/models/{name}/versions/1", "1")):
+        for path, wanted in (("", client.ModelMetadata(name=name, version=version)),
+                             ("/config", client.ModelConfig(name=name, version=version).config),
+                             ("/stats", client.ModelStatistics(name=name, version=version))):
+            status, found = web.get(place + path)
+            assert status == 200 and as_json_texts(found) == as_json(wanted), place + path
+    status, found = web.get(f"/models/{name}")
+    assert found["versions"] == ["1"] and found["inputs"][0]["shape"] == ([-1, -1] if name == "m" else [-1])
+
+
+def test_http_when_statistics_are_asked_for_then_in_tritons_form(both):
+    one, client, web = both
+    for _ in range(3):
+        ask(one.stub(), "m", {"items": [1]})
+    counted(client, 3)
+    status, found = web.get("/models/stats")
+    stats, = found["model_stats"]
+    assert status == 200 and (stats["name"], stats["version"]) == ("m", "1")
+    assert (stats["inference_count"], stats["execution_count"]) == (3, 3) and stats["last_inference"] > 1e12
+    assert stats["inference_stats"]["success"]["count"] == 3 and stats["inference_stats"]["success"]["ns"] > 0
+    assert stats["inference_stats"]["fail"] == {"count": 0, "ns": 0}
+    assert stats["batch_stats"][0]["batch_size"] == 1
+
+
+def test_http_when_names_are_unknown_then_404_in_tritons_words(both):
+    _, _, web = both
+    for path in ("/models/x", "/models/x/config", "/models/x/stats"):
+        status, error = web.get(path)
+        assert status == 404 and error["error"].startswith("Request for unknown model: 'x' is not found"), path
+    status, error = web.get("/models/m/versions/9")
+    assert status == 404 and error["error"] == "Request for unknown model: 'm' version '9' is not found"
+    assert web.get("/models/m/versions/0/config")[0] == 400
+    assert web.get("/models/m/nothing")[0] == 404
+    assert web.post("/models/m/config")[0] == 405
+    for path in ("/models/..%2Fm", "/models/%2e%2e/config", "/models/m%00/config"):
+        assert web.get(path)[0] in (400, 404), path
+
+
+def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybody(both):
+    one, client, web = both
+    entry = {"name": "m", "version": "1", "state": "READY", "reason": ""}
+    for body in (None, {}, {"ready": True}, {"ready": False, "more": [1]}):
+        assert web.post("/repository/index", body) == (200, [entry])
+    for body, words in ((b"[]", "object"), (b"{", "not JSON"), ({"ready": "yes"}, "ready")):
+        status, error = web.post("/repository/index", body)
+        assert status == 400 and words in error["error"]
+    for verb in ("load", "unload"):
+        status, error = web.post(f"/repository/models/m/{verb}")
+        assert status == 401 and "role: load" in error["error"]
+    assert client.index() == [("m", "1", "READY")]
+
+
+def test_http_when_the_role_is_there_then_loads_and_unloads(work):
+    path = os.path.join(work, "roles.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"rules": [{"who": ["token:ops"], "may": ["read", "load"], "models": ["m"]},
+                             {"who": ["token:watch"], "may": ["read"], "models": ["m"]}],
+                   "tokens": [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()}
+                              for name in ("ops", "watch")]}, f)
+    models = [configured(work), configured(work, "secret")]
+    server = {"access": path, "kserve_listen": ["127.0.0.1:0"]}
+    with Daemon(work, default_config(models, server=server), flags=["--admin-listen", "127.0.0.1:0"]) as daemon:
+        ops, watch, anybody = Http(daemon, "ops"), Http(daemon, "watch"), Http(daemon)
+        assert anybody.get("/health/ready") == (200, None)
+        assert anybody.get("")[0] == 401 and anybody.get("/models/m")[0] == 401
+        assert watch.get("/models/secret")[0] == watch.get("/models/nobody")[0] == 403
+        assert watch.post("/repository/models/m/unload")[0] == 403
+        status, error = ops.post("/repository/models/m/load", {"parameters": {"config": "{}"}})
+        assert status == 400 and "parameter 'config'" in error["error"]
+        for body, words in (({"parameters": {"unload_dependents": "yes"}}, "unload_dependents"),
+                            ({"parameters": {"other": 1}}, "'other'"), ({"parameters": []}, "not an object")):
+            status, error = ops.post("/repository/models/m/unload", body)
+            assert status == 400 and words in error["error"]
+        assert ops.post("/repository/models/m/unload", {"parameters": {"unload_dependents": True}}) == (200, None)
+        assert ops.get("/models/m/ready") == (400, None)
+        assert ops.post("/repository/models/m/load") == (200, None)
+        assert ops.get("/models/m/ready") == (200, None)
+        assert ops.post("/repository/models/secret/unload")[0] == 403
+        assert "method=RepositoryModelUnload model=m" in daemon.log()
+        assert "method=/v2/repository/models/{}/unload" in daemon.log()  # who was not let in
+
+
+def test_http_when_a_route_is_not_built_then_501_by_its_name(both):
+    one, _, web = both
+    memory = [(verb, f"/{kind}sharedmemory{path}") for kind in ("system", "cuda")
+              for verb, path in (("GET", "/status"), ("GET", "/region/r/status"), ("POST", "/region/r/register"),
+                                 ("POST", "/unregister"), ("POST", "/region/r/unregister"))]
+    others = [(verb, path) for verb in ("GET", "POST") for path in ("/trace/setting", "/models/m/trace/setting",
+                                                                    "/logging")]
+    for verb, path in memory + others:
+        status, error = web.ask(verb, path, b"{}" if verb == "POST" else None)
+        assert status == 501 and "is not built: " in error["error"], (verb, path)
+    code = 'hpsd_rpc_requests_total{method="v2/systemsharedmemory/status",code="UNIMPLEMENTED"}'
+    assert one.metrics()[code] == 1
 
 
 # ---- what others send ----------------------------------------------------------------------------------

@@ -269,6 +269,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/lookup/handover.c": "test_service.c, test_fault_lookup.c and test_fault_unit_race.c",
     "server/lookup/reply.c": "test_service.c, test_fault_lookup.c and test_lookup.py",
     "server/lookup/request_pool.c": "test_service.c and test_fault_lookup.c",
+    "server/kserve/http.c": "test_kserve_admin.py: every route, and bodies that are none",
     "server/kserve/metadata.c": "test_kserve_admin.py, by a stock client",
     "server/kserve/op.c": "test_kserve_admin.py: labels, unknown names",
     "server/kserve/repository.c": "test_kserve_admin.py, by a stock client",
