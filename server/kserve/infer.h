@@ -80,7 +80,7 @@ struct kserve_infer {
 
     /* Parameters that hpsd knows; what others say is ignored, where it is legal. */
     uint64_t timeout_us;            /* from the arrival of the request; 0: none */
-    struct kserve_text miss_policy; /* hps_miss_policy: exact, wait, memory_only, auto */
+    struct kserve_text miss_policy; /* hps_miss_policy: exact, wait, memory_only, threshold */
     int64_t wait_us_max;            /* hps_max_wait_us; -1: not given */
     struct kserve_text output_type; /* hps_output_type: FP32, FP16, BF16 */
     struct kserve_text pooling;     /* hps_pooling: sum, mean, mean_by_count, sqrtn */

@@ -64,7 +64,7 @@ def shell(code, work, **environment):
 @contextlib.contextmanager
 def started(code, work):
     """Run a block that starts hpsd as its last command, with addresses of its own; the address for look-ups, and an
-    environment in which the programs are found."""
+    environment in which the programs are found, and the line that told all addresses (HPSD_SAID)."""
     programs = os.path.join(work, "build", "bin")
     os.makedirs(programs)
     for name in os.listdir(BIN):
@@ -87,7 +87,7 @@ def started(code, work):
             assert said, read(log)
         addresses = dict(pair.split("=", 1) for pair in said.split()[1:])
         try:
-            yield addresses["grpc"], env
+            yield addresses["grpc"], {**env, "HPSD_SAID": said}
         finally:
             os.kill(int(addresses["pid"]), 9)
     assert not REPORT.search(read(log)), read(log)
@@ -191,6 +191,60 @@ def test_shell_when_looked_up_as_shown_then_rows_and_bags(work, daemon, code):
     one = daemon(default_config([model_config("dlrm", [f"{work}/g/feature_0.npy"], [4], ["items"])]))
     out = shell(with_values(code, {"hps-bench": f"hps-bench --addr {one.grpc[0]} --requests 20"}), work, HPSD_ADDR=one.admin)
     assert "found" in out and "unknown" in out and "keys/s" in out
+
+
+# ---- KServe ------------------------------------------------------------------------------------------
+
+KSERVE = "docs/kserve.md"
+PORTS = {"127.0.0.1:8600": "kserve", "127.0.0.1:8601": "grpc"}  # what is shown: of which listener it is
+KSERVE_REQUESTS = [documents.block(KSERVE, begins) for begins in ("curl -sS", "import grpc", "import json")]
+RUN.update(KSERVE_REQUESTS)
+README_SERVER = documents.block("README.md", "./dev build").code.split("\n", 1)[1]
+NO_TRITONCLIENT = "tritonclient is not installed"
+
+
+@contextlib.contextmanager
+def followed(work, code):
+    """The block that starts a server of items and users; a function that puts its addresses where a block has those that are shown."""
+    with started(with_values(code, {"127.0.0.1:8600": "127.0.0.1:0"}), work) as (_, env):
+        addresses = dict(re.findall(r"(\w+)=(\S+)", env["HPSD_SAID"]))
+        yield lambda block: re.sub("|".join(PORTS), lambda shown: addresses[PORTS[shown[0]]], block)
+
+
+@code_of(KSERVE, "hps-gen --tables 2")
+def test_kserve_when_begun_as_shown_then_each_first_request_has_the_rows_of_its_keys(work, code):
+    by_hand, by_grpc, by_http = (block.code for block in KSERVE_REQUESTS)
+    assert "`protoc -I proto --python_out=. proto/inference/*.proto`" in read(f"{ROOT}/{KSERVE}")  # as rig.py makes them
+    with followed(work, code) as here:
+        items, users = (np.load(f"{work}/g/feature_{number}.npy") for number in range(2))
+        expected = np.concatenate([items[[0, 1, 2]].ravel(), users[7]])
+        output, = json.loads(shell(here(by_hand), work))["outputs"]
+        assert output["name"] == "OUTPUT0" and np.array_equal(np.array(output["data"], "<f4"), expected)
+        names = {}
+        exec(here(by_grpc), names)  # pylint: disable=exec-used
+        np.testing.assert_array_equal(names["rows"], expected)
+        exec(here(by_http), names)  # pylint: disable=exec-used
+        np.testing.assert_allclose(names["means"], [items[:3].mean(axis=0), items[7:9].mean(axis=0)], rtol=1e-6)
+
+
+@code_of("README.md", "keys, counts = triton")
+def test_readme_when_by_tritonclient_then_three_lines_and_the_rows_of_the_keys(work, code):
+    triton = pytest.importorskip("tritonclient.http", reason=NO_TRITONCLIENT)
+    assert len(code.splitlines()) == 3
+    with followed(work, with_values(README_SERVER, {"hpsd ": "hpsd --kserve-listen 127.0.0.1:8600 "})) as here:
+        names = {"np": np, "triton": triton}
+        exec(here(code.replace("127.0.0.1:8000", "127.0.0.1:8600")), names)  # pylint: disable=exec-used
+        np.testing.assert_array_equal(names["rows"], np.load(f"{work}/items.npy")[:3].ravel())
+
+
+@code_of(KSERVE, "import numpy as np\nimport tritonclient")
+def test_kserve_when_by_tritonclient_as_shown_then_the_rows_of_the_keys(work, code):
+    pytest.importorskip("tritonclient.http", reason=NO_TRITONCLIENT)
+    with followed(work, documents.block(KSERVE, "hps-gen --tables 2").code) as here:
+        names = {}
+        exec(here(code), names)  # pylint: disable=exec-used
+        items, users = (np.load(f"{work}/g/feature_{number}.npy") for number in range(2))
+        np.testing.assert_array_equal(names["rows"], np.concatenate([items[[0, 1, 2]].ravel(), users[7]]))
 
 
 # ---- operations --------------------------------------------------------------------------------------
