@@ -223,8 +223,8 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
     HPS_MUST_CHECK;
 
 /* The body of the answer: JSON, and behind it the tensors that are asked for so. Rows that are
- * asked for as JSON are written as the shortest numbers that read back as the same floats: about
- * 40 ns each, so where many are, it is not for a thread that others wait for.
+ * asked for as JSON are written as the shortest numbers that read back as the same floats: where
+ * many are, that is not for a thread that others wait for.
  *
  * unit    *out_json_size bytes of JSON at the front; what follows is slices of `rows`, but STATUS
  * error   INVALID: an output whose values JSON cannot say (NaN, infinities, FP16, BF16), by name;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Floats as the shortest texts. All 2^32 of them have been through these checks once; here it is
- * those at the edges, and some of the others. One thread.
+ * Floats as the shortest texts: those at the edges, and some of the others. That a text reads back
+ * was once seen of every finite float that is not negative. One thread.
  */
 #include <math.h>
 #include <setjmp.h>
