@@ -36,7 +36,7 @@ struct hps_grpc_packed {
     size_t size_max; /* of the message when inflated */
     bool compressed;
     bool is_http; /* the body of an HTTP/1.1 request */
-    bool is_zlib; /* compressed: as "deflate" of HTTP/1.1 has it, else as gzip has */
+    bool is_zlib; /* compressed: as "deflate" of gRPC and HTTP/1.1 has it, else as gzip has */
 };
 
 /* A method. Callbacks run on the loop thread of the call's connection. */

@@ -83,7 +83,9 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
     } else if (HPS_HTTP_IS(name, name_size, "grpc-encoding")) {
         call->headers.encoding = HPS_HTTP_IS(value, value_size, "identity") ? GRPC_IDENTITY
                                  : HPS_HTTP_IS(value, value_size, "gzip")   ? GRPC_GZIP
-                                                                            : GRPC_UNKNOWN_ENCODING;
+                                 : HPS_HTTP_IS(value, value_size, "deflate")
+                                     ? GRPC_ZLIB
+                                     : GRPC_UNKNOWN_ENCODING;
         keep_header(call, name, name_size, value, value_size);
     } else if (name[0] != ':' && !HPS_HTTP_IS(name, name_size, "te") &&
                !HPS_HTTP_IS(name, name_size, "grpc-accept-encoding")) {
@@ -128,15 +130,15 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     } else if (call->headers.bad_timeout) {
         grpc_call_refuse(call, HPS_INTERNAL,
                          "grpc-timeout: must be 1 to 8 digits and one of HMSmun");
-    } else if (call->headers.encoding == GRPC_GZIP && !call->grpc_loop->limits.compression) {
-        call->reply.offer_encodings = true;
-        grpc_call_refuse(call, HPS_UNIMPLEMENTED,
-                         "grpc-encoding gzip: this server takes no compressed messages");
     } else if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
         call->reply.offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
-                         "grpc-encoding %.40s is not known, identity and gzip are",
+                         "grpc-encoding %.40s is not known; identity, gzip and deflate are",
                          grpc_fields_get(&call->headers.fields, "grpc-encoding", NULL));
+    } else if (call->headers.encoding != GRPC_IDENTITY && !call->grpc_loop->limits.compression) {
+        call->reply.offer_encodings = true;
+        grpc_call_refuse(call, HPS_UNIMPLEMENTED,
+                         "grpc-encoding: this server takes no compressed messages");
     } else {
         size_t limit = call->entry->method->request_bytes_max;
         if (limit == 0) {

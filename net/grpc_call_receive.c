@@ -135,7 +135,7 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
     const uint8_t *data = message->data;
     size_t size = message->size;
 
-    if (message->compressed && call->headers.encoding != GRPC_GZIP) {
+    if (message->compressed && call->headers.encoding == GRPC_IDENTITY) {
         grpc_call_refuse(call, HPS_INTERNAL, "a compressed message without grpc-encoding");
         return;
     }

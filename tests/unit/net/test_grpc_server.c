@@ -290,7 +290,7 @@ static void test_request_when_headers_are_wrong_then_refused(void **state)
         {"grpc-timeout", "100", "grpc-status: 13\n"},
         {"grpc-timeout", "123456789S", "grpc-status: 13\n"},
         {"grpc-timeout", "99999999H", "grpc-status: 0\n"},
-        {"grpc-encoding", "snappy", "grpc-accept-encoding: identity,gzip\n"},
+        {"grpc-encoding", "snappy", "grpc-accept-encoding: identity,deflate,gzip\n"},
         {"grpc-encoding", "identity", "grpc-status: 0\n"},
         {"x-data-bin", "not*base64", "grpc-status: 13\n"},
     };
@@ -340,7 +340,22 @@ static void test_gzip_request_then_inflated_within_the_limit(void **state)
     assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
 }
 
-static void test_gzip_request_when_compression_is_off_then_told_what_is_taken(void **state)
+/* Of gRPC, too, it is what zlib calls so: with a head and a checksum. */
+static void test_deflate_request_then_inflated(void **state)
+{
+    static const char *extra[] = {"grpc-encoding", "deflate", NULL};
+    static const char message[] = "\1\0\0\0\13x\234KLJ\6\0\2M\1\47";
+    struct fixture *f = *state;
+
+    probe_call(&f->probe, "/t.T/Echo", extra, message, sizeof message - 1);
+    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
+    assert_int_equal(f->probe.data.size, 8);
+    assert_memory_equal(f->probe.data.data, "\0\0\0\0\3abc", 8);
+    probe_call(&f->probe, "/t.T/Echo", extra, "\1\0\0\0\3abc", 8);
+    assert_true(probe_has(&f->probe, "grpc-status: 13\n"));
+}
+
+static void test_compressed_request_when_compression_is_off_then_told_what_is_taken(void **state)
 {
     static const char *extra[] = {"grpc-encoding", "gzip", NULL};
     struct hps_grpc_limits limits = rig_limits;
@@ -1191,7 +1206,8 @@ int main(void)
         TEST(test_request_when_headers_are_wrong_then_refused),
         TEST(test_length_when_above_limit_then_refused_before_the_body_comes),
         TEST(test_gzip_request_then_inflated_within_the_limit),
-        TEST(test_gzip_request_when_compression_is_off_then_told_what_is_taken),
+        TEST(test_deflate_request_then_inflated),
+        TEST(test_compressed_request_when_compression_is_off_then_told_what_is_taken),
         TEST(test_metadata_when_binary_then_decoded_and_encoded),
         TEST(test_client_streaming_then_every_message_counted),
         TEST(test_guard_when_set_then_asked_for_every_method_that_is_not_open),
