@@ -46,10 +46,9 @@ static float value_of(int directory, uint64_t key)
     return (float)directory * 1000.0f + (float)key;
 }
 
-static void write_model(struct rig *rig, const char *name, int directory, const char *table)
+static void write_table(struct rig *rig, const char *name, int directory, const char *table)
 {
     char path[128];
-    hps_tmpdir_mkdir(&rig->dir, name);
     snprintf(path, sizeof(path), "%s/%s.npy", name, table);
     const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, DIM, HPS_DTYPE_FP32};
     struct hps_row_writer *writer;
@@ -63,6 +62,12 @@ static void write_model(struct rig *rig, const char *name, int directory, const 
         assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
     }
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+}
+
+static void write_model(struct rig *rig, const char *name, int directory, const char *table)
+{
+    hps_tmpdir_mkdir(&rig->dir, name);
+    write_table(rig, name, directory, table);
 }
 
 static void open_catalog(struct rig *rig)
@@ -432,6 +437,78 @@ static void test_unload_when_its_number_is_loaded_again_then_its_counts_go_on(vo
     load_ok(rig, "three", true);
     expect_states(rig, "1=active ");
     assert_int_equal(count_look_up(rig, 1), 3);
+}
+
+static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its_rows(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_versions_gone gone;
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    struct hps_version *used = pin(rig, 1);
+    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_OK);
+    assert_int_equal(gone.n, 2);
+    assert_int_equal(gone.numbers[0], 1);
+    assert_int_equal(gone.numbers[1], 2); /* the active one is the last to go */
+    assert_int_equal(served(rig, 0), 0);
+    await_states(rig, "1=unloading ");
+    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_NOT_FOUND);
+    assert_int_equal(gone.n, 0);
+    hps_version_unpin(used);
+    await_states(rig, "");
+    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_NOT_FOUND);
+    assert_non_null(strstr(err.text, "\"m\""));
+    close_catalog(rig);
+    open_catalog(rig);
+    expect_states(rig, ""); /* nor after a restart */
+}
+
+/* Whether a load began, which has ended well then. */
+static bool load_configured(struct rig *rig)
+{
+    struct hps_load *load = NULL;
+    struct hps_load_state state = {.done = false};
+    struct hps_error err = {0};
+    if (hps_catalog_load_configured(rig->catalog, "m", &load, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    while (load != NULL && !state.done) {
+        sched_yield();
+        hps_load_state_get(load, &state);
+    }
+    assert_int_equal(state.error.status, HPS_OK);
+    hps_load_unref(load);
+    return load != NULL;
+}
+
+static void test_load_configured_when_a_version_has_the_files_then_that_one_serves(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_load *load = NULL;
+    struct hps_error err = {0};
+    assert_int_equal(hps_catalog_load_configured(rig->catalog, "m", &load, &err), HPS_NOT_FOUND);
+    assert_non_null(strstr(err.text, "models[]"));
+    close_catalog(rig);
+    configure(rig, "\"version\": 5, \"label\": \"nightly\"");
+    open_catalog(rig);
+    assert_true(load_configured(rig));
+    expect_states(rig, "5=active ");
+    assert_int_equal(served(rig, 0), 1);
+    assert_false(load_configured(rig));
+    expect_states(rig, "5=active ");
+    load_ok(rig, "two", true);
+    assert_int_equal(served(rig, 0), 2);
+    assert_false(load_configured(rig));
+    expect_states(rig, "5=active 6=resident ");
+    assert_int_equal(served(rig, 0), 1);
+    write_table(rig, "one", 3, "items"); /* other files under the same name */
+    assert_true(load_configured(rig));
+    assert_int_equal(served(rig, 0), 3);
+    struct hps_version *version = pin(rig, 0);
+    assert_int_equal(version->number, 7); /* 5 is taken */
+    assert_string_equal(version->label, "nightly");
+    hps_version_unpin(version);
 }
 
 static void test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same(void **state)
@@ -923,6 +1000,8 @@ int main(void)
         TEST(test_unload_when_in_use_then_nothing_else_waits_for_it),
         TEST(test_unload_when_the_only_other_one_is_unloading_then_the_active_one_may_go),
         TEST(test_unload_when_its_number_is_loaded_again_then_its_counts_go_on),
+        TEST(test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its_rows),
+        TEST(test_load_configured_when_a_version_has_the_files_then_that_one_serves),
         TEST(test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same),
         TEST(test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left),
         TEST(test_open_when_restarted_then_serves_the_same),
