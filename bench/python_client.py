@@ -33,37 +33,40 @@ NAMES = [f"t{i}" for i in range(TABLES)]
 class Report:
     """Lines of the table and of the file, as bench/report.c writes them."""
 
-    def __init__(self, path):
-        self.file = open(path, "w", encoding="utf-8")
+    def __init__(self, path, bench="python"):
+        self.file, self.bench = open(path, "w", encoding="utf-8"), bench
         print(f"{'BENCH':11} {'CASE':34} {'METRIC':24} {'VALUE':>12} {'UNIT':8} TARGET")
 
     def __call__(self, case, metric, value, unit, at_least=None, at_most=None):
-        line = {"bench": "python", "case": case, "metric": metric, "value": float(f"{value:.6g}"), "unit": unit}
+        line = {"bench": self.bench, "case": case, "metric": metric, "value": float(f"{value:.6g}"), "unit": unit}
         text = ""
         if at_least is not None or at_most is not None:
             target = at_least if at_most is None else at_most
             met = value >= target if at_most is None else value <= target
             line.update(target=target, met=met)
             text = f"{'>=' if at_most is None else '<='} {target:g} {'met' if met else 'MISSED'}"
-        print(f"{'python':11} {case:34} {metric:24} {value:12.4g} {unit:8} {text}", flush=True)
+        print(f"{self.bench:11} {case:34} {metric:24} {value:12.4g} {unit:8} {text}", flush=True)
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
 
 
 class Daemon:
-    """hpsd with tables of made-up rows, on TCP and on a Unix socket."""
+    """hpsd with tables of made-up rows, the same in each, on TCP and on a Unix socket."""
 
     def __init__(self, bin_dir, work):
         flags = []
-        rows = np.random.default_rng(1).random((ROWS, DIM), np.float32)
+        self.rows = np.random.default_rng(1).random((ROWS, DIM), np.float32)
         for name in NAMES:
-            np.save(f"{work}/{name}.npy", rows)
+            np.save(f"{work}/{name}.npy", self.rows)
             flags += ["--table", f"{name}={work}/{name}.npy"]
         self.log = open(f"{work}/log", "wb")
         self.process = subprocess.Popen(
             [f"{bin_dir}/hpsd", "--listen", "127.0.0.1:0", "--listen", f"unix:{work}/hpsd.sock",
-             "--http-listen", "127.0.0.1:0", "--state-dir", f"{work}/state", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
-        self.tcp, self.unix = dict(pair.split("=", 1) for pair in self.line("listening").split()[1:])["grpc"].split(",")
+             "--kserve-listen", "127.0.0.1:0", "--kserve-listen", f"unix:{work}/kserve.sock", "--http-listen", "127.0.0.1:0",
+             "--state-dir", f"{work}/state", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
+        said = dict(pair.split("=", 1) for pair in self.line("listening").split()[1:])
+        self.tcp, self.unix = said["grpc"].split(",")
+        self.kserve_tcp, self.kserve_unix = said["kserve"].split(",")
         self.line("ready")
 
     def line(self, word):

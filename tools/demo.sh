@@ -77,6 +77,7 @@ start() {
     grpc=$(sed -E 's/.* grpc=([^ ,]+).*/\1/' <<<" $line")
     http=$(sed -E 's/.* http=([^ ]+).*/\1/' <<<" $line")
     admin=$(sed -E 's/.* admin=([^ ]+).*/\1/' <<<" $line")
+    kserve=$(sed -E 's/.* kserve=([^ ,]+).*/\1/' <<<" $line")
     export HPSD_ADDR=$admin
     until "$bin/hpsctl" ping >/dev/null 2>&1; do
         if ! kill -0 "$pid" 2>/dev/null; then
@@ -187,7 +188,7 @@ with open(source, encoding="utf-8") as f:
     config = json.load(f)
 for model in config["models"]:
     model["gpucache"] = False
-config["server"] = {"listen": ["127.0.0.1:0"], "http_listen": "127.0.0.1:0", "state_dir": state,
+config["server"] = {"listen": ["127.0.0.1:0"], "kserve_listen": ["127.0.0.1:0"], "http_listen": "127.0.0.1:0", "state_dir": state,
                     "admin_listen": f"unix:{state}/admin.sock", "drain_delay_ms": 0}
 config["persistent_db"] = {"type": "rocks_db", "path": state}
 for name, volatile in (("all", {"type": "parallel_hash_map"}),
@@ -210,13 +211,15 @@ step "3. Look-ups over gRPC, every row checked against the generator's formula"
 shown "hps-bench --model dlrm --keys 64 --zipf 1.05 --duration 2 --verify" \
     "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 2 \
     --verify --quiet
-protoc -I proto --python_out="$demo" proto/hps/v1/lookup.proto
+protoc -I proto --python_out="$demo" proto/hps/v1/lookup.proto proto/inference/*.proto
 shown "python3 docs/examples/verify.py $grpc dlrm ...     # stock grpcio, no code of hpsd" \
     env PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$model"
 shown "python3     # the same in three lines of hpsd's own client" \
     env PYTHONPATH=clients/python "$python" -c "import hpsd
 client = hpsd.connect('$grpc', model='dlrm')
 print('  ', client.lookup('feature_0', [0, 1, 2]).shape, len(client.model().tables), 'tables')"
+shown "python3 docs/examples/kserve.py $grpc $kserve dlrm ...     # as a client of Triton asks HPS: KEYS, NUMKEYS, OUTPUT0" \
+    env PYTHONPATH="$demo" "$python" docs/examples/kserve.py "$grpc" "$kserve" dlrm "$model"
 measure all-warm
 
 step "4. A restart without the model's files: RocksDB has every row"
