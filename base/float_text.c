@@ -161,7 +161,8 @@ static size_t put_decimal(char *out, struct decimal decimal)
         return put_digits(out, digits + first, n, (size_t)point);
     }
     if (point <= 0 && point >= -3) {
-        memcpy(out, "0.", 2);
+        out[0] = '0';
+        out[1] = '.';
         at = 2 + put_zeros(out + 2, -point);
         return at + put_digits(out + at, digits + first, n, n);
     }
@@ -181,8 +182,9 @@ size_t hps_float_text(float value, char out_text[HPS_FLOAT_TEXT_BYTES])
         out_text[at++] = '-';
     }
     if (exponent == 0 && fraction == 0) {
-        memcpy(out_text + at, "0.0", 3);
-        return at == 0 ? 1 : at + 3;
+        static const char zero[] = "-0.0"; /* the sign is there */
+        memcpy(out_text, at == 0 ? "0" : zero, at == 0 ? 1 : sizeof(zero) - 1);
+        return at == 0 ? 1 : sizeof(zero) - 1;
     }
     struct decimal decimal = exponent == 0 ? shortest(fraction, EXPONENT_MIN)
                                            : shortest(fraction | UINT32_C(1) << FRACTION_BITS,

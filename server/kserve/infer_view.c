@@ -353,13 +353,13 @@ static const struct kserve_tensor *find_beside(const struct view *view, const st
                                                struct kserve_text table, const char *suffix)
 {
     size_t size = table.size + strlen(suffix);
-    char *name = hps_arena_alloc(view->arena, size);
+    char *name = hps_arena_alloc(view->arena, size + 1);
 
     if (name == NULL) {
         return NULL; /* and sort_inputs had more: the arena fails what comes next, too */
     }
     memcpy(name, table.at, table.size);
-    memcpy(name + table.size, suffix, strlen(suffix));
+    memcpy(name + table.size, suffix, strlen(suffix) + 1);
     return find_input(inputs, name, size);
 }
 

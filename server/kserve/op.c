@@ -31,11 +31,10 @@ void *kserve_alloc(struct kserve_op *op, size_t count, size_t size)
 
 char *kserve_join(struct kserve_op *op, const char *first, const char *second)
 {
-    size_t size = strlen(first);
-    char *text = kserve_alloc(op, size + strlen(second) + 1, 1);
+    size_t size = strlen(first) + strlen(second) + 1;
+    char *text = kserve_alloc(op, size, 1);
     if (text != NULL) {
-        memcpy(text, first, size);
-        memcpy(text + size, second, strlen(second));
+        snprintf(text, size, "%s%s", first, second);
     }
     return text;
 }
