@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# gRPC's interoperability cases (Java) and smoke tests of Python and Node against our gRPC server; pooled look-ups of
-# hpsd against PyTorch's.
+# gRPC's interoperability cases (Java) and smoke tests of Python and Node against our gRPC server; clients of KServe v2
+# in Java and Node, and pooled look-ups against PyTorch's, with hpsd.
 # usage: run.sh BUILD-DIR   (built libraries in it; clients are fetched into BUILD-DIR/interop)
 set -euo pipefail
 
@@ -25,7 +25,7 @@ die() {
     exit 1
 }
 
-for program in java mvn node npm protoc protoc-c gcc; do
+for program in java javac mvn node npm protoc protoc-c gcc; do
     command -v "$program" >/dev/null || die "$program is not installed"
 done
 [[ -f $protos/grpc/testing/test.proto ]] || die "$protos is missing (package grpc-proto)"
@@ -45,7 +45,7 @@ server_build() {
 }
 
 clients_fetch() {
-    if ! compgen -G "$out/java/grpc-interop-testing-*.jar" >/dev/null; then
+    if ! compgen -G "$out/java/javax.annotation-api-*.jar" >/dev/null; then
         cp "$here/pom.xml" "$out/pom.xml"
         mvn -q -B -f "$out/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
             -DoutputDirectory="$out/java" || die "the Java client could not be fetched"
@@ -54,6 +54,23 @@ clients_fetch() {
         npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$out/node" \
             @grpc/grpc-js@1.10.9 @grpc/proto-loader@0.7.13 || die "the Node client could not be fetched"
     fi
+}
+
+# Stubs of our protos by grpc-java's plugin, and the client that uses them.
+kserve_build() {
+    local plugin=$out/protoc-gen-grpc-java machine
+    machine=$(uname -m)
+    if [[ ! -x $plugin ]]; then
+        mvn -q -B dependency:copy -DoutputDirectory="$out/plugin" -Dmdep.stripVersion=true \
+            -Dartifact="io.grpc:protoc-gen-grpc-java:1.60.0:exe:linux-${machine/aarch64/aarch_64}" ||
+            die "the plugin of grpc-java could not be fetched"
+        install -m 755 "$out"/plugin/protoc-gen-grpc-java-*.exe "$plugin"
+    fi
+    rm -rf "$out/kserve"
+    mkdir -p "$out/kserve/source" "$out/kserve/classes"
+    protoc --plugin="$plugin" -I"$root/proto" --java_out="$out/kserve/source" \
+        --grpc-java_out="$out/kserve/source" inference/{grpc_service,model_config}.proto
+    javac -nowarn -cp "$out/java/*" -d "$out/kserve/classes" "$out"/kserve/source/inference/*.java "$here/KServe.java"
 }
 
 server_pid=
@@ -84,6 +101,7 @@ tally() {
 
 server_build
 clients_fetch
+kserve_build
 
 exec {ready}< <(exec "$out/server" 127.0.0.1:0 2>"$out/server.log")
 server_pid=$!
@@ -110,7 +128,14 @@ NODE_PATH=$out/node/node_modules timeout 120 node "$here/smoke.js" "$address" "$
 tally node "$out/node.log"
 
 server_stop
-HPS_BIN_DIR=$build/bin PYTHONPATH=$root/tests/e2e timeout 300 "$python" "$here/bags.py" >"$out/bags.log" 2>&1 || true
+export HPS_BIN_DIR=$build/bin PYTHONPATH=$root/tests/e2e:$root/tests/lib
+timeout 120 "$python" "$here/kserve.py" "$out/kserve/asked" java -cp "$out/kserve/classes:$out/java/*" KServe \
+    >"$out/kserve-java.log" 2>&1 || true
+tally kserve_java "$out/kserve-java.log"
+NODE_PATH=$out/node/node_modules timeout 120 "$python" "$here/kserve.py" "$out/kserve/asked" \
+    node "$here/kserve.js" "$root/proto" >"$out/kserve-node.log" 2>&1 || true
+tally kserve_node "$out/kserve-node.log"
+timeout 300 "$python" "$here/bags.py" >"$out/bags.log" 2>&1 || true
 tally bags "$out/bags.log"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))
