@@ -114,6 +114,7 @@ static hps_status read_parameter(struct reader *reader, struct cursor in,
 {
     struct field field;
     unsigned n_fields = 0;
+    unsigned n_values = 0; /* pieces of one would have to be put together: no client makes them */
 
     *out = (struct kserve_parameter){.type = KSERVE_PARAMETER_OTHER};
     if (++reader->n_parameters > KSERVE_PARAMETERS_MAX) {
@@ -124,7 +125,8 @@ static hps_status read_parameter(struct reader *reader, struct cursor in,
             return malformed(reader, "parameters");
         }
         bool known = field.number == ENTRY_KEY || field.number == ENTRY_VALUE;
-        if (known && field.wire != WIRE_LEN) {
+        n_values += field.number == ENTRY_VALUE ? 1 : 0;
+        if ((known && field.wire != WIRE_LEN) || n_values > 1) {
             return malformed(reader, "parameters");
         }
         if (field.number == ENTRY_KEY) {
@@ -195,8 +197,12 @@ static hps_status read_input_field(struct reader *reader, const struct field *fi
         return read_tensor_parameter(reader, KSERVE_INPUT, tensor->name, field_bytes(field));
     } else if (field->number == INPUT_CONTENTS) {
         struct cursor *contents = &reader->contents[tensor - reader->infer->inputs];
-        reader->n_contents += contents->at == NULL;
-        *contents = field_bytes(field); /* pieces of one are for no client that there is */
+        if (contents->at != NULL) { /* pieces, to be put together: no client makes them */
+            return hps_error_set(reader->err, HPS_INVALID, "input '%.*s': contents are there twice",
+                                 KSERVE_TEXT_ARGS(tensor->name));
+        }
+        reader->n_contents++;
+        *contents = field_bytes(field);
     }
     return HPS_OK;
 }
@@ -240,7 +246,7 @@ static bool add_value(struct values *out, enum kserve_datatype datatype, uint64_
 {
     size_t size = kserve_datatype_bytes(datatype);
 
-    if ((size_t)(out->end - out->at) < size) {
+    if ((size_t)(out->end - out->at) < size || (datatype == KSERVE_UINT8 && value > UINT8_MAX)) {
         return false;
     }
     memcpy(out->at, &value, size); /* little-endian, as all that hpsd runs on */
@@ -248,7 +254,7 @@ static bool add_value(struct values *out, enum kserve_datatype datatype, uint64_
     return true;
 }
 
-/* False: malformed, or more than there is room for. */
+/* False: malformed, more than there is room for, or more than the type holds. */
 static bool add_values(struct values *out, enum kserve_datatype datatype, const struct field *field)
 {
     struct cursor in = field_bytes(field);

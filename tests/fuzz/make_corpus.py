@@ -537,8 +537,80 @@ def kserve_http():
     yield "empty", body("")
 
 
+def kserve_grpc():
+    def tensor(name, datatype, shape, *more):
+        return blob(5, blob(1, name) + blob(2, datatype) + blob(3, b"".join(map(varint, shape))) + b"".join(more))
+
+    def raw(form, *values):
+        return blob(7, struct.pack(f"<{len(values)}{form}", *values))
+
+    def parameter(field, name, value):
+        return blob(field, blob(1, name) + blob(2, value))
+
+    def typed(field, *values):
+        return blob(5, blob(field, b"".join(map(varint, values))))
+
+    model = blob(1, "m")
+    keys, counts = tensor("KEYS", "INT64", [1, 4]), tensor("NUMKEYS", "INT32", [1, 2])
+    values = raw("q", 1, 2, -1, 4) + raw("i", 1, 3)
+    items, offsets = tensor("items", "INT64", [3]), tensor("items.offsets", "INT64", [3])
+    weights = tensor("items.weights", "FP32", [3])
+    bags = blob(1, "m.tables") + items + offsets + weights
+    pooled = parameter(4, "hps_pooling", blob(3, "mean"))
+    raws = raw("q", 5, 6, 7) + raw("q", 0, 1, 3) + raw("f", 1, -0.5, 2)
+    yield "hps", model + blob(2, "7") + keys + counts + blob(6, blob(1, "OUTPUT0")) + values
+    yield "raw_first", values + counts + keys + model
+    yield "typed", (model + tensor("KEYS", "INT64", [2], typed(3, 1, -5)) +
+                    tensor("NUMKEYS", "INT32", [2], typed(2, 1, 1)))
+    yield "typed_one_by_one", model + tensor("KEYS", "INT64", [2], blob(5, num(3, 1) + blob(3, b"\2") + blob(3, b"")))
+    yield "typed_floats", (blob(1, "m.tables") + tensor("items", "INT64", [1], typed(3, 9)) +
+                           tensor("items.offsets", "INT32", [2], typed(2, 0, 1)) + pooled +
+                           tensor("items.weights", "FP32", [1], blob(5, blob(6, struct.pack("<f", 0.5)))))
+    yield "typed_twice", model + tensor("KEYS", "INT64", [2], typed(3, 1), typed(3, 2))
+    yield "typed_bytes", model + tensor("x", "UINT8", [3], typed(4, 0, 255, 256))
+    yield "typed_other", model + tensor("KEYS", "INT64", [2], typed(2, 1, 2))
+    yield "typed_short", model + tensor("KEYS", "INT64", [1 << 30], typed(3, 1, 2))
+    yield "both", model + tensor("KEYS", "INT64", [1], typed(3, 1)) + raw("q", 1)
+    yield "bags", bags + pooled + raws
+    yield "bags_int32", blob(1, "m.tables") + items + tensor("items.offsets", "INT32", [3]) + pooled + raw("q", 5, 6, 7) + raw("i", 0, 1, 3)
+    yield "bags_falling", bags + pooled + raw("q", 5, 6, 7) + raw("q", 0, 4, 3) + raw("f", 1, 2, 3)
+    yield "bags_without_pooling", bags + raws
+    yield "beside_what_is_beside", (blob(1, "m.tables") + items + offsets + tensor("items.offsets.offsets", "INT64", [0]) +
+                                    pooled + raw("q", 5, 6, 7) + raw("q", 0, 1, 3) + raw("q"))
+    yield "outputs", model + keys + counts + b"".join(blob(6, blob(1, name)) for name in ("STATUS", "OUTPUT0")) + values
+    yield "output_twice", model + keys + counts + blob(6, blob(1, "OUTPUT0")) * 2 + values
+    yield "many_outputs", model + keys + counts + b"".join(blob(6, blob(1, f"o{i}")) for i in range(80)) + values
+    yield "input_twice", model + keys + keys + raw("q", 1, 2, 3, 4) * 2
+    yield "parameters", (model + keys + counts + values + blob(3, "id") + parameter(4, "timeout", num(2, 5)) +
+                         parameter(4, "hps_miss_policy", blob(3, "wait")) + parameter(4, "hps_max_wait_us", num(2, 9)) +
+                         parameter(4, "hps_output_type", blob(3, "FP16")) + parameter(4, "priority", num(5, 1)) +
+                         parameter(4, "x", num(1, 1)) + parameter(4, "y", varint(4 << 3 | 1) + bytes(8)))
+    yield "parameter_twice", (model + parameter(4, "timeout", num(2, 5)) + parameter(4, "timeout", num(5, 6)) +
+                              parameter(4, "timeout", blob(3, "x") + num(2, 7)))
+    yield "parameter_in_halves", model + blob(4, blob(1, "timeout") + blob(2, num(2, 5)) + blob(2, b""))
+    yield "parameter_without_value", model + blob(4, blob(1, "timeout"))
+    yield "parameter_negative", model + parameter(4, "timeout", num(2, -1))
+    yield "reserved", model + parameter(4, "triton_x", num(2, 1))
+    yield "shared_memory", model + tensor("KEYS", "INT64", [1], parameter(4, "shared_memory_region", blob(3, "r")))
+    yield "shape_overflow", model + tensor("KEYS", "INT64", [1 << 62, 8]) + raw("q")
+    yield "shape_negative", model + tensor("KEYS", "INT64", [-1]) + raw("q", 1)
+    yield "shape_long", model + tensor("KEYS", "INT64", [1] * 9) + raw("q", 1)
+    yield "shape_one_by_one", model + blob(5, blob(1, "KEYS") + blob(2, "INT64") + num(3, 1) + num(3, 1)) + raw("q", 1)
+    yield "shape_none", model + tensor("KEYS", "INT64", []) + raw("q", 1)
+    yield "raw_short", model + keys + counts + raw("q", 1)
+    yield "raw_one", model + keys + counts + raw("q", 1, 2, -1, 4)
+    yield "datatype", model + tensor("KEYS", "BYTES", [1]) + raw("q", 1)
+    yield "name_with_nul", blob(1, "m\0x") + blob(3, "\0") + keys + counts + values
+    yield "last_wins", blob(1, "a") + blob(1, "m") + blob(2, "1") + blob(2, "next") + keys + counts + values
+    yield "unknown", model + keys + counts + values + num(90, 1) + blob(91, b"x") + varint(92 << 3 | 5) + bytes(4)
+    yield "wire", num(1, 1) + varint(5 << 3 | 5) + bytes(4)
+    yield "cut", (model + keys)[:-3]
+    yield "empty", b""
+
+
 TARGETS = {"access": access, "addr": addr, "topic_filter": topic_filter, "gzip": gzip_, "http2_filter": http2_filter, "position": position,
            "catalog": catalog, "http1": http1, "http1_server": http1_server, "kserve_http": kserve_http,
+           "kserve_grpc": kserve_grpc,
            "grpc_server": grpc_server, "grpc_client": grpc_client,
            "update_decode": update_decode, "publish": publish, "manifest": manifest, "snapshot": snapshot,
            "rowfile": rowfile, "rowsort": rowsort, "rpc": rpc, "redis_tier": redis_tier}
