@@ -319,6 +319,9 @@ void grpc_call_end(struct hps_grpc_call *call)
     } else if (method->client_streaming) {
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         call->delivered = true;
+        /* The last message, if nobody kept it, lies here still. */
+        hps_grpc_decoder_fini(&call->request.decoder);
+        grpc_call_count_bytes(call, grpc_call_held_bytes(call));
         if (method->on_half_close != NULL) {
             hps_grpc_call_ref(call);
             method->on_half_close(call);
