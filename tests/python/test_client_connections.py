@@ -358,8 +358,33 @@ def test_fork_when_processes_look_up_then_connections_come_back_in_both(daemon, 
     assert out.split() == ["0"] * 10
 
 
+PLAIN_FORK = """
+    import os, sys
+    import grpc
+    channel = grpc.insecure_channel(sys.argv[1])
+    grpc.channel_ready_future(channel).result(30)
+    if os.fork() == 0:
+        os._exit(0)
+    print("forked", flush=True)
+    os._exit(0)
+    """
+
+
+def grpc_lets_fork(address):
+    """Whether a process that uses gRPC alone comes back from a fork: that of Debian 13 waits within it, and says so."""
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(PLAIN_FORK), address], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout:
+            if line == "forked\n" or "before forking" in line:
+                process.kill()
+                return line == "forked\n"
+    raise AssertionError("neither forked nor waiting")
+
+
 @pytest.mark.parametrize("how", ["aio", "beside"])
 def test_fork_when_grpc_is_used_beside_then_the_child_is_told(daemon, how):
+    if not grpc_lets_fork(daemon.grpc[0]):
+        pytest.skip("gRPC lets no process fork that has a channel")
     assert run_python(FORK, daemon.grpc[0], how, "2").split() == ["2", "2"]
 
 
