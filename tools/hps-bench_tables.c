@@ -59,8 +59,8 @@ static uint64_t names_count(const char *names)
     return n;
 }
 
-static hps_status add_table(struct bench_plan *plan, const char *name, size_t size, uint32_t place,
-                            uint64_t n_rows, enum hps_dtype dtype, struct hps_error *err)
+static hps_status add_table(struct bench_plan *plan, const char *name, size_t size,
+                            const struct bench_table *is, struct hps_error *err)
 {
     HPS_ASSERT(plan->tables != NULL);
     struct bench_table *table = &plan->tables[plan->n_tables];
@@ -69,15 +69,14 @@ static hps_status add_table(struct bench_plan *plan, const char *name, size_t si
         return hps_error_set(err, HPS_INVALID, "--tables: a name of %zu bytes; 1 to %d", size,
                              BENCH_NAME_BYTES - 1);
     }
-    if (n_rows == 0) {
+    if (is->n_rows == 0) {
         return hps_error_set(err, HPS_INVALID, "table \"%.*s\" has no rows to ask for", (int)size,
                              name);
     }
+    *table = *is;
     memcpy(table->name, name, size);
     table->name[size] = '\0';
-    table->number = table_number(table->name, place);
-    table->n_rows = n_rows;
-    table->dtype = dtype;
+    table->number = table_number(table->name, is->number);
     plan->n_tables++;
     return HPS_OK;
 }
@@ -94,11 +93,14 @@ static hps_status take_list(struct bench_plan *plan, const Hps__V1__ListTablesRe
     }
     for (size_t i = 0; i < list->n_tables && status == HPS_OK; i++) {
         const Hps__V1__TableInfo *info = list->tables[i];
-        enum hps_dtype dtype = HPS_DTYPE_FP32;
-        (void)hps_dtype_parse(info->data_type, strlen(info->data_type), &dtype);
+        struct bench_table is = {.number = (uint32_t)i,
+                                 .place = info->place,
+                                 .dim = info->dim,
+                                 .n_rows = info->row_count,
+                                 .dtype = HPS_DTYPE_FP32};
+        (void)hps_dtype_parse(info->data_type, strlen(info->data_type), &is.dtype);
         if (names_have(names, info->table)) {
-            status = add_table(plan, info->table, strlen(info->table), (uint32_t)i, info->row_count,
-                               dtype, err);
+            status = add_table(plan, info->table, strlen(info->table), &is, err);
         }
     }
     if (status == HPS_OK && strcmp(names, "all") != 0 && plan->n_tables != names_count(names)) {
@@ -153,7 +155,9 @@ hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64
     }
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         size_t size = strcspn(names, ",");
-        status = add_table(plan, names, size, i, n_rows, HPS_DTYPE_FP32, err);
+        const struct bench_table is = {
+            .number = i, .place = i, .n_rows = n_rows, .dtype = HPS_DTYPE_FP32};
+        status = add_table(plan, names, size, &is, err);
         names += size + (names[size] == ',');
     }
     return status;

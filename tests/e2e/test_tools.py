@@ -70,6 +70,31 @@ def test_bench_when_rows_are_right_then_0_and_when_one_is_not_then_5(daemon, wor
     run("hps-bench", *args, "--model", "none", code=1)
 
 
+@pytest.mark.parametrize("protocol", ["kserve", "kserve-http"])
+def test_bench_when_by_kserve_then_rows_are_checked_as_others_are(daemon, work, protocol):
+    generate(f"{work}/g", "--tables", 3, "--rows", 1000, "--dim", 8)
+    one = daemon(default_config(server={"model_roots": [work], "kserve_listen": ["127.0.0.1:0"]}))
+    one.load("m", f"{work}/g")
+    address = one.grpc[0] if protocol == "kserve" else one.kserve[0]
+    args = ["--protocol", protocol, "--addr", address, "-q", "-n", 50, "-k", 100, "--verify", "--model", "m", "-o", "json"]
+    admin = ["--admin", one.admin]
+    for words in (admin, ["--rows", 1000, "--tables", "feature_0,feature_1,feature_2"], [*admin, "--output-type", "fp16"],
+                  [*admin, "--connections", 2, "--concurrency", 3, "--miss-policy", "wait", "--max-wait", 1]):
+        result = json.loads(run("hps-bench", *args, *words).stdout.splitlines()[-1])
+        assert (result["keys"], result["rows_checked"], result["rows_wrong"]) == (50 * 3 * 100, 50 * 3 * 100, 0)
+    run("hps-bench", *args, *admin, "--data-seed", 2, code=5)
+    one_table = run("hps-bench", *args, "--rows", 1000, "--tables", "feature_0", code=1).stdout
+    assert "1 counts, but model 'm' has 3" in one_table, one_table
+    for words in (["--stream"], ["--pooling", "sum"], ["--row-layout", "concat"], ["--output-type", "raw"]):
+        assert f"--protocol {protocol} excludes {words[0]}" in run("hps-bench", *args, *words, code=2).stderr
+
+
+def test_bench_when_by_kserve_over_http_and_nobody_is_there_then_1(work):
+    run("hps-bench", "--protocol", "kserve-http", "--addr", f"unix:{work}/none", "--rows", 1, "--tables", "a", "-q", "-n", 3, code=1)
+    told = run("hps-bench", "--protocol", "kserve-http", "--tls", "--rows", 1, "--tables", "a", code=2).stderr
+    assert "--protocol kserve-http excludes --tls" in told
+
+
 def test_bench_when_bags_and_matrices_are_right_then_0_and_when_one_is_not_then_5(daemon, work):
     generate(f"{work}/g", "--tables", 3, "--rows", 1000, "--dim", 8)
     one = daemon(default_config(server={"model_roots": [work]}))
