@@ -19,10 +19,12 @@ import test_check
 import test_kafka_rights
 import test_redis
 import test_redis_export
+import test_tritonclient
 from rig import BIN, PATIENCE_S, REPORT, ROOT, Authority, Table, default_config, generate, hpsgen, model_config, pb, run_hpsd
 
 pytestmark = pytest.mark.one_thread
-guarded_broker = test_kafka_rights.guarded_broker  # a fixture
+guarded_broker = test_kafka_rights.guarded_broker  # a fixture, as the next two
+genuine_client, its_http_client = test_tritonclient.genuine_client, test_tritonclient.its_http_client
 RUN = set()
 
 # file, how the block begins: why it is not run, and what is tested instead.
@@ -200,7 +202,6 @@ PORTS = {"127.0.0.1:8600": "kserve", "127.0.0.1:8601": "grpc"}  # what is shown:
 KSERVE_REQUESTS = [documents.block(KSERVE, begins) for begins in ("curl -sS", "import grpc", "import json")]
 RUN.update(KSERVE_REQUESTS)
 README_SERVER = documents.block("README.md", "./dev build").code.split("\n", 1)[1]
-NO_TRITONCLIENT = "tritonclient is not installed"
 
 
 @contextlib.contextmanager
@@ -228,18 +229,17 @@ def test_kserve_when_begun_as_shown_then_each_first_request_has_the_rows_of_its_
 
 
 @code_of("README.md", "keys, counts = triton")
-def test_readme_when_by_tritonclient_then_three_lines_and_the_rows_of_the_keys(work, code):
-    triton = pytest.importorskip("tritonclient.http", reason=NO_TRITONCLIENT)
+def test_readme_when_by_tritonclient_then_three_lines_and_the_rows_of_the_keys(work, web, code):
     assert len(code.splitlines()) == 3
     with followed(work, with_values(README_SERVER, {"hpsd ": "hpsd --kserve-listen 127.0.0.1:8600 "})) as here:
-        names = {"np": np, "triton": triton}
+        names = {"np": np, "triton": web}
         exec(here(code.replace("127.0.0.1:8000", "127.0.0.1:8600")), names)  # pylint: disable=exec-used
         np.testing.assert_array_equal(names["rows"], np.load(f"{work}/items.npy")[:3].ravel())
 
 
 @code_of(KSERVE, "import numpy as np\nimport tritonclient")
+@pytest.mark.usefixtures("web")
 def test_kserve_when_by_tritonclient_as_shown_then_the_rows_of_the_keys(work, code):
-    pytest.importorskip("tritonclient.http", reason=NO_TRITONCLIENT)
     with followed(work, documents.block(KSERVE, "hps-gen --tables 2").code) as here:
         names = {}
         exec(here(code), names)  # pylint: disable=exec-used
