@@ -57,9 +57,8 @@ static const struct hps_program program = {
              .details =
                  "\n"
                  "Prints `listening grpc=ADDR http=ADDR admin=ADDR pid=N` on stdout as soon as\n"
-                 "it can be connected to (and kserve=ADDR, if there is one), and `ready ...` when "
-                 "every model is served. The log\n"
-                 "is on stderr.\n"
+                 "it can be connected to (and kserve=ADDR, if there is one), and `ready ...` when\n"
+                 "every model is served. The log is on stderr.\n"
                  "\n"
                  "signals:\n"
                  "  TERM, INT  drain: finish calls under way, then exit; a second one: at once\n"
