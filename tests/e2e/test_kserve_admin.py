@@ -235,11 +235,11 @@ def test_statistics_when_versions_come_and_go_then_numbers_only_rise(served, wor
     client.RepositoryModelUnload(model_name="m")
     assert client.stats() == {}
     client.RepositoryModelLoad(model_name="m")
-    after = numbers(client.stats()["m", "1"])
-    assert after == before
+    again = numbers(client.stats()["m", "1"])  # of the last one, times may be added behind its count
+    assert again[1] == 3 and all(new >= old for old, new in zip(before, again))
     ask(stub, "m", {"items": [1]})
     after = numbers(counted(client, 4))
-    assert all(new >= old for old, new in zip(before, after)) and after[1] == 4
+    assert all(new >= old for old, new in zip(again, after)) and after[1] == 4
 
 
 def test_statistics_when_asked_for_some_then_under_the_name_that_was_asked_for(served, work):
