@@ -317,6 +317,9 @@ void grpc_call_end(struct hps_grpc_call *call)
     } else if (!hps_grpc_decoder_idle(&call->request.decoder)) {
         grpc_call_refuse(call, HPS_INTERNAL, "the request ends within a message");
     } else if (method->client_streaming) {
+        /* The last message was delivered, or is kept elsewhere; the call may go on for long. */
+        hps_grpc_decoder_fini(&call->request.decoder);
+        grpc_call_count_bytes(call, grpc_call_held_bytes(call));
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         call->delivered = true;
         /* The last message, if nobody kept it, lies here still. */

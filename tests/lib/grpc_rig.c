@@ -125,6 +125,18 @@ static void on_count_end(struct hps_grpc_call *call)
     hps_grpc_call_finish(call, 0, NULL);
 }
 
+/* Its client has sent all, and the answer is for later. */
+static void on_linger(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    (void)data;
+    rig_of(call)->bytes += size;
+}
+
+static void on_linger_end(struct hps_grpc_call *call)
+{
+    ((struct rig *)hps_grpc_call_ctx(call))->n_half_closes++;
+}
+
 static void on_chat(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     static const uint8_t answer[4096];
@@ -234,6 +246,11 @@ static const struct hps_grpc_method methods[] = {
      .client_streaming = true,
      .on_message = on_count,
      .on_half_close = on_count_end,
+     .on_close = on_close},
+    {.path = "/t.T/Linger",
+     .client_streaming = true,
+     .on_message = on_linger,
+     .on_half_close = on_linger_end,
      .on_close = on_close},
     {.path = "/t.T/Chat",
      .client_streaming = true,

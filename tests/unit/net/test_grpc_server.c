@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "net/grpc_internal.h"
 #include "net/http2.h"
 #include "net/sock.h"
 #include "tests/lib/fault_heap.h"
@@ -823,6 +824,26 @@ static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void
     rig_close(&rig);
 }
 
+/* What was put together of its last message is not held as long as the call lasts. */
+static void test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on(
+    void **state)
+{
+    struct wire wire;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, &rig_limits);
+    wire_open(&wire, &rig);
+    wire_request(&wire, 1, "/t.T/Linger", false, NULL);
+    wire_frame(&wire, 0, 0, 1, "\0\0\0\0\4ab", 7);
+    wire_frame(&wire, 0, 1, 1, "cd", 2);
+    WIRE_UNTIL(&wire, rig.n_half_closes == 1);
+    assert_int_equal(rig.bytes, 4);
+    assert_int_equal(atomic_load(&rig.server->request_bytes), 0);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
 static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **state)
 {
     static const char *extra[] = {"grpc-encoding", "gzip", NULL};
@@ -1223,6 +1244,8 @@ int main(void)
         cmocka_unit_test(test_requests_when_replies_are_not_read_then_wait_their_turn),
         cmocka_unit_test(test_window_when_calls_are_given_up_then_comes_back),
         cmocka_unit_test(test_answers_when_a_stream_does_not_read_then_its_messages_wait),
+        cmocka_unit_test(
+            test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on),
         cmocka_unit_test(test_gzip_requests_when_not_yet_ended_then_held_as_they_came),
         cmocka_unit_test(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
         TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
