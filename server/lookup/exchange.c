@@ -31,13 +31,22 @@ static void end_current(struct exchange *exchange)
     request_turn_end(request);
 }
 
-/* Take in the next message, if the answer to the one before has left. */
+/* The answer has left, and nobody else has the request: one that the gpu was left with goes on
+ * counting against the connection until it is back, and a call counts one at a time. */
+static bool is_over(const struct exchange *exchange)
+{
+    const struct request *request = exchange->current;
+
+    return request != NULL && request->phase == PHASE_REPLY && request->gpu.left_version == NULL &&
+           hps_grpc_call_queued(exchange->call) == 0;
+}
+
+/* Take in the next message, if the one before is over. */
 static void go_on(struct exchange *exchange)
 {
     struct hps_grpc_call *call = exchange->call;
 
-    if (exchange->current != NULL && exchange->current->phase == PHASE_REPLY &&
-        hps_grpc_call_queued(call) == 0) {
+    if (is_over(exchange)) {
         end_current(exchange);
     }
     if (exchange->current != NULL) {
@@ -92,9 +101,12 @@ void hps_lookup_stream_packed(struct hps_lookup_service *service,
                               const struct hps_grpc_packed *packed)
 {
     struct exchange *exchange = exchange_of(service, front, call);
-    struct request *request = exchange == NULL ? NULL : request_new(service, front, call, false);
+    struct request *request = NULL;
     struct hps_error err;
 
+    if (exchange != NULL) { /* the call may have begun long ago */
+        request = request_new(service, front, call, false, hps_clock_us());
+    }
     if (request == NULL) {
         hps_error_set(&err, HPS_NO_MEMORY, "no memory for a request");
         hps_grpc_call_fail(call, &err);

@@ -152,6 +152,9 @@ static void on_gpu(struct hps_task *task)
     if (request->gpu.left_version != NULL) {
         hps_version_unpin(request->gpu.left_version);
         request->gpu.left_version = NULL;
+        if (request->exchange != NULL) {
+            exchange_sent(request->exchange);
+        }
     } else {
         HPS_ASSERT(request->phase == PHASE_GPU);
         hps_stages_enter_at(&request->stages, HPS_STAGE_LOOP, request->gpu.done_us);

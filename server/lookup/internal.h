@@ -144,10 +144,14 @@ void request_free_idle(struct hps_lookup_service *service);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 
-/* A request for a call, in PHASE_LOOP. NULL: no memory. */
+/* A request for a call, in PHASE_LOOP, that began then: its time, and what it says itself of its
+ * deadline, count from there. NULL: no memory.
+ *
+ * unit    start_us by hps_clock_us
+ */
 struct request *request_new(struct hps_lookup_service *service,
                             const struct hps_lookup_front *front, struct hps_grpc_call *call,
-                            bool streaming);
+                            bool streaming, uint64_t start_us);
 /* Every callback of the loop thread that touches a request stands between these two; they nest. At
  * the end of the outermost one the request is sane; and is given back, if nobody has it any more:
  * it may be gone afterwards. */
@@ -258,7 +262,8 @@ void request_pump(struct request *request);
 
 /* ---- exchange.c ------------------------------------------------------------------------------ */
 
-/* The answer is sent: the request is over when it has left. */
+/* The answer is sent, or the gpu that was left with the request is done: it is over when both are
+ * so, and the answer has left. */
 void exchange_sent(struct exchange *exchange);
 /* Instead of an answer. */
 void exchange_tell(struct exchange *exchange, const struct request *request,

@@ -119,7 +119,7 @@ static void end_request(struct request *request)
 
 struct request *request_new(struct hps_lookup_service *service,
                             const struct hps_lookup_front *front, struct hps_grpc_call *call,
-                            bool streaming)
+                            bool streaming, uint64_t start_us)
 {
     struct request *request = request_take(service);
 
@@ -132,9 +132,9 @@ struct request *request_new(struct hps_lookup_service *service,
     request->loop = hps_grpc_call_loop(call);
     request->phase = PHASE_LOOP;
     request->call = (struct request_call){
-        .grpc = call, .streaming = streaming, .code = -1, .start_us = hps_grpc_call_start_us(call)};
+        .grpc = call, .streaming = streaming, .code = -1, .start_us = start_us};
     request->lookup.deadline_us = hps_grpc_call_deadline_us(call);
-    hps_stages_begin(&request->stages, HPS_STAGE_RECEIVE, request->call.start_us);
+    hps_stages_begin(&request->stages, HPS_STAGE_RECEIVE, start_us);
     hps_timer_init(&request->timer, request_on_timer, request);
     hps_grpc_call_ref(call);
     hps_metric_gauge_add(service->parts.metrics->requests_in_flight, 1);

@@ -63,7 +63,8 @@ static void on_packed(struct hps_lookup_service *service, const struct hps_looku
                       struct hps_grpc_call *call, const struct hps_grpc_packed *packed,
                       bool streaming)
 {
-    struct request *request = request_new(service, front, call, streaming);
+    struct request *request =
+        request_new(service, front, call, streaming, hps_grpc_call_start_us(call));
     struct hps_error err;
 
     if (request == NULL) {

@@ -37,6 +37,7 @@ struct hps_grpc_call {
     bool unheld;                 /* the batch waits for nobody */
     bool crowded;                /* its connection has no room for another answer */
     bool turned_away;            /* nor for another one that waits for that */
+    bool paused;                 /* no message comes */
     size_t charged;
     size_t held;        /* said to be, while it waits */
     unsigned n_watched; /* slow readers: watched, and cut off */
@@ -128,12 +129,9 @@ void hps_grpc_call_drop_message(struct hps_grpc_call *call)
     fail();
 }
 
-/* One request a call: streams of them are in tests/e2e/test_kserve_infer.py. */
 void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused)
 {
-    (void)call;
-    (void)paused;
-    fail();
+    call->paused = paused;
 }
 
 /* Requests here have no deadline but the call's. */
@@ -1398,6 +1396,150 @@ static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **s
     assert_int_equal(n_found_by(&t->calls[2], "gpu"), 0);
 }
 
+/* ---- calls that carry many ------------------------------------------------------------------- */
+
+enum { HOUR_US = 3600u * 1000 * 1000 };
+
+/* As hps.v1, with a deadline in the message. */
+static hps_status streamed_decode(const struct hps_grpc_call *call, const uint8_t *data,
+                                  size_t size, const struct hps_decode_limits *limits,
+                                  struct hps_arena *arena, struct hps_lookup_request *out_request,
+                                  struct hps_lookup_asked **out_asked, struct hps_error *err)
+{
+    hps_status status = hps_decode_lookup(data, size, limits, arena, out_request, err);
+
+    (void)call;
+    (void)out_asked;
+    out_request->timeout_us = HOUR_US / 2;
+    return status;
+}
+
+static uint64_t streamed_bytes_max(const struct hps_lookup_asked *asked,
+                                   const struct hps_lookup *lookup)
+{
+    (void)asked;
+    return hps_encode_size_max(lookup);
+}
+
+static hps_status streamed_encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                                  const struct hps_lookup *lookup,
+                                  const struct hps_encode_explain *explain, struct hps_block *rows,
+                                  struct hps_block_pool *pool, struct hps_arena *arena,
+                                  struct hps_encoded *out_encoded, struct hps_error *err)
+{
+    (void)call;
+    (void)asked;
+    (void)err;
+    return hps_encode_lookup(lookup, explain, rows, pool, arena, out_encoded);
+}
+
+static void streamed_tell(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+                          const struct hps_error *err)
+{
+    (void)call;
+    (void)asked;
+    fail_msg("%s", err->text);
+}
+
+static const struct hps_lookup_front streamed = {.decode = streamed_decode,
+                                                 .bytes_max = streamed_bytes_max,
+                                                 .encode = streamed_encode,
+                                                 .tell = streamed_tell};
+
+/* The next message of a stream: keys[0 .. n) of t0. */
+static void send_next(struct service_test *t, unsigned i, uint32_t n)
+{
+    Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT;
+    Hps__V1__TableQuery *queries[] = {&query};
+    Hps__V1__LookupRequest request = HPS__V1__LOOKUP_REQUEST__INIT;
+
+    query.table = (char *)(uintptr_t) "t0";
+    query.keys.data = (uint8_t *)t->keys;
+    query.keys.len = (size_t)n * sizeof(hps_key);
+    request.model = (char *)(uintptr_t) "m";
+    request.queries = queries;
+    request.n_queries = 1;
+    request.miss_policy = HPS__V1__MISS_POLICY__MISS_POLICY_WAIT;
+    request.max_wait_us = 1000;
+    size_t size = hps__v1__lookup_request__get_packed_size(&request);
+    uint8_t *bytes = hps_alloc(size);
+    assert_non_null(bytes);
+    hps__v1__lookup_request__pack(&request, bytes);
+    const struct hps_grpc_packed packed = {.data = bytes, .size = size, .size_max = SIZE_MAX};
+    assert_false(t->calls[i].paused);
+    hps_lookup_stream_packed(t->service, &streamed, &t->calls[i], &packed);
+    hps_free(bytes);
+}
+
+/* The client has read all. */
+static void read_all(struct service_test *t, unsigned i)
+{
+    t->calls[i].queued = 0;
+    hps_lookup_stream_drained(&t->calls[i]);
+    hps_loop_turn(t->loop, 0);
+}
+
+static void test_many_when_the_call_began_long_ago_then_each_has_its_own_time(void **state)
+{
+    struct service_test *t = *state;
+    static struct hps_slow_request slow[HPS_SLOWLOG_SIZE];
+    struct hps_grpc_call *call = &t->calls[0];
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    call->received_us = HOUR_US;
+    for (unsigned n = 1; n <= 2; n++) {
+        send_next(t, 0, 1);
+        assert_int_equal(call->n_messages, n);
+        assert_true(call->paused);
+        read_all(t, 0);
+        assert_false(call->paused);
+        assert_int_equal(call->charged, 0);
+    }
+    hps_lookup_stream_half_close(call);
+    assert_int_equal(call->code, 0);
+    hps_lookup_stream_closed(call);
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, slow, HPS_SLOWLOG_SIZE), 2);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(slow[i].grpc_code, 0);
+        assert_true(slow[i].duration_us < HOUR_US / 2);
+    }
+}
+
+/* What the gpu still has counts, and a call counts one at a time. */
+static void test_many_when_the_gpu_is_left_with_one_then_the_next_waits_for_it(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_grpc_call *call = &t->calls[0];
+
+    open_gpu_service(t, HPS_LOOKUP_PATH_GPU);
+    hps_device_sim_hold(t->gpu.tier->device, true);
+    send_next(t, 0, 160);
+    while (call->n_messages == 0) {
+        hps_loop_turn(t->loop, 1000);
+    }
+    read_all(t, 0);
+    assert_true(call->paused);
+    assert_true(call->charged > 0);
+    hps_device_sim_hold(t->gpu.tier->device, false);
+    while (call->paused) {
+        hps_loop_turn(t->loop, 1000);
+    }
+    assert_int_equal(call->charged, 0);
+    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    send_next(t, 0, 160);
+    while (call->n_messages == 1) {
+        hps_loop_turn(t->loop, 1000);
+    }
+    hps_lookup_stream_half_close(call);
+    read_all(t, 0);
+    while (call->code < 0) {
+        hps_loop_turn(t->loop, 1000);
+    }
+    hps_lookup_stream_closed(call);
+    hps_gpu_tier_drain(t->gpu.tier);
+}
+
 /* ---- units ----------------------------------------------------------------------------------- */
 
 static void open_unit_service(struct service_test *t)
@@ -1877,6 +2019,8 @@ int main(void)
         SERVICE_TEST(test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then),
         SERVICE_TEST(test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays),
         SERVICE_TEST(test_gpu_when_it_is_lost_meanwhile_then_answered_from_below),
+        SERVICE_TEST(test_many_when_the_call_began_long_ago_then_each_has_its_own_time),
+        SERVICE_TEST(test_many_when_the_gpu_is_left_with_one_then_the_next_waits_for_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
