@@ -126,10 +126,9 @@ static void on_count_end(struct hps_grpc_call *call)
 }
 
 /* Its client has sent all, and the answer is for later. */
-static void on_linger(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+static void on_linger(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
-    (void)data;
-    rig_of(call)->bytes += size;
+    rig_of(call)->bytes += packed->size;
 }
 
 static void on_linger_end(struct hps_grpc_call *call)
@@ -249,7 +248,7 @@ static const struct hps_grpc_method methods[] = {
      .on_close = on_close},
     {.path = "/t.T/Linger",
      .client_streaming = true,
-     .on_message = on_linger,
+     .on_packed = on_linger,
      .on_half_close = on_linger_end,
      .on_close = on_close},
     {.path = "/t.T/Chat",
