@@ -18,7 +18,7 @@ struct shard {
     alignas(2 * CACHE_LINE) _Atomic uint64_t n_good;
     _Atomic uint64_t good_us;
     _Atomic uint64_t part_us[HPS_USAGE_PARTS];
-    _Atomic uint64_t last_us;
+    _Atomic uint64_t last_ms;
     _Atomic uint64_t n_failed;
     _Atomic uint64_t failed_us;
 };
@@ -49,7 +49,7 @@ void hps_usage_add(struct hps_usage *usage, const struct hps_usage_lookup *looku
 {
     struct shard *shard = &usage->shards[hps_version_shard()];
     /* Of two threads of a shard either may be the later one by nothing that anybody could see. */
-    atomic_store_explicit(&shard->last_us, lookup->ended_us, memory_order_relaxed);
+    atomic_store_explicit(&shard->last_ms, lookup->ended_ms, memory_order_relaxed);
     if (!lookup->good) {
         add(&shard->n_failed, 1);
         add(&shard->failed_us, lookup->us);
@@ -67,7 +67,7 @@ void hps_usage_get(const struct hps_usage *usage, struct hps_usage_sums *out_sum
     struct hps_usage_sums sums = {0};
     for (unsigned i = 0; i < HPS_PIN_SHARDS; i++) {
         const struct shard *shard = &usage->shards[i];
-        uint64_t last_us = get(&shard->last_us);
+        uint64_t last_ms = get(&shard->last_ms);
         sums.n_good += get(&shard->n_good);
         sums.good_us += get(&shard->good_us);
         sums.n_failed += get(&shard->n_failed);
@@ -75,7 +75,7 @@ void hps_usage_get(const struct hps_usage *usage, struct hps_usage_sums *out_sum
         for (unsigned k = 0; k < HPS_USAGE_PARTS; k++) {
             sums.part_us[k] += get(&shard->part_us[k]);
         }
-        sums.last_us = last_us > sums.last_us ? last_us : sums.last_us;
+        sums.last_ms = last_ms > sums.last_ms ? last_ms : sums.last_ms;
     }
     *out_sums = sums;
 }

@@ -21,7 +21,7 @@ enum hps_usage_part {
 /* One look-up that is over. */
 struct hps_usage_lookup {
     bool good;         /* it was answered */
-    uint64_t ended_us; /* hps_clock_us */
+    uint64_t ended_ms; /* hps_clock_wall_ms */
     uint64_t us;       /* from its first byte to its last */
     uint64_t part_us[HPS_USAGE_PARTS];
 };
@@ -35,7 +35,7 @@ struct hps_usage_sums {
     uint64_t n_good, good_us;
     uint64_t n_failed, failed_us;
     uint64_t part_us[HPS_USAGE_PARTS]; /* of good ones */
-    uint64_t last_us;                  /* when the last one ended, good or not; 0: there was none */
+    uint64_t last_ms;                  /* when the last one ended, good or not; 0: there was none */
 };
 
 /* What has been counted; of look-ups that end meanwhile some numbers may be there and others not

@@ -3,7 +3,6 @@
  * How models fare: what cache/version/usage.h counts, as ModelStatistics has it. A look-up is one
  * inference and one execution, whatever number of keys it has. On workers.
  */
-#include "base/clock.h"
 #include "cache/version/usage.h"
 #include "inference/grpc_service.pb-c.h"
 #include "server/access/access.h"
@@ -61,13 +60,6 @@ static void put_batches(struct kserve_op *op, const struct hps_usage_sums *sums,
     to->n_batch_stats = 1;
 }
 
-/* The clock of usage has no date. */
-static uint64_t unix_ms(uint64_t at_us)
-{
-    uint64_t ago_ms = (hps_clock_us() - at_us) / 1000;
-    return at_us == 0 ? 0 : hps_clock_wall_ms() - ago_ms;
-}
-
 static void put_version(struct kserve_op *op, const char *name, const struct hps_version *version,
                         Inference__ModelStatistics *to)
 {
@@ -77,7 +69,7 @@ static void put_version(struct kserve_op *op, const char *name, const struct hps
     }
     to->name = kserve_text(op, name);
     to->version = kserve_number(op, version->number);
-    to->last_inference = unix_ms(sums.last_us);
+    to->last_inference = sums.last_ms;
     to->inference_count = sums.n_good;
     to->execution_count = sums.n_good;
     to->inference_stats = inference_stats(op, &sums);

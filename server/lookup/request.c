@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "server/lookup/internal.h"
 
 /* What a client that was refused for want of room should wait before it tries again. */
@@ -58,7 +59,7 @@ static void count_usage(const struct request *request, bool good)
         return;
     }
     struct hps_usage_lookup lookup = {
-        .good = good, .ended_us = request->call.closed_us, .us = request->slow.duration_us};
+        .good = good, .ended_ms = hps_clock_wall_ms(), .us = request->slow.duration_us};
     lookup.part_us[HPS_USAGE_QUEUE] =
         us[HPS_STAGE_ADMISSION] + us[HPS_STAGE_QUEUE] + us[HPS_STAGE_LOOP];
     lookup.part_us[HPS_USAGE_INPUT] = us[HPS_STAGE_DECODE];

@@ -14,8 +14,8 @@
 enum { N_THREADS = 24, N_LOOKUPS = 1000 }; /* more threads than there are shards */
 
 static const struct hps_usage_lookup good = {
-    .good = true, .ended_us = 7000, .us = 100, .part_us = {1, 2, 3, 4}};
-static const struct hps_usage_lookup bad = {.ended_us = 9000, .us = 50, .part_us = {1, 2, 3, 4}};
+    .good = true, .ended_ms = 7000, .us = 100, .part_us = {1, 2, 3, 4}};
+static const struct hps_usage_lookup bad = {.ended_ms = 9000, .us = 50, .part_us = {1, 2, 3, 4}};
 
 static void test_get_when_nothing_was_counted_then_zeros(void **state)
 {
@@ -23,7 +23,7 @@ static void test_get_when_nothing_was_counted_then_zeros(void **state)
     struct hps_usage_sums sums;
     (void)state;
     hps_usage_get(hps_usages_of(usages, "m", 1), &sums);
-    assert_int_equal(sums.n_good + sums.n_failed + sums.good_us + sums.failed_us + sums.last_us, 0);
+    assert_int_equal(sums.n_good + sums.n_failed + sums.good_us + sums.failed_us + sums.last_ms, 0);
     hps_usages_free(usages);
 }
 
@@ -44,7 +44,7 @@ static void test_add_when_it_failed_then_its_parts_count_for_nothing(void **stat
     for (unsigned i = 0; i < HPS_USAGE_PARTS; i++) {
         assert_int_equal(sums.part_us[i], i + 1);
     }
-    assert_int_equal(sums.last_us, 9000);
+    assert_int_equal(sums.last_ms, 9000);
     hps_usages_free(usages);
 }
 

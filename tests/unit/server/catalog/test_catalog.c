@@ -414,7 +414,7 @@ static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one
 /* As one look-up would be. */
 static uint64_t count_look_up(struct rig *rig, int64_t number)
 {
-    const struct hps_usage_lookup lookup = {.good = true, .ended_us = 1, .us = 1};
+    const struct hps_usage_lookup lookup = {.good = true, .ended_ms = 1, .us = 1};
     struct hps_usage_sums sums;
     struct hps_version *version = pin(rig, number);
     hps_usage_add(version->usage, &lookup);
