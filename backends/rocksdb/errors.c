@@ -26,8 +26,15 @@ static const struct {
     {"Not implemented: ", HPS_INTERNAL},
 };
 
+/* What a write says that waited for a flush or a compaction until that failed: its error follows.
+ */
+static const char GAVE_UP[] = "Result incomplete: ";
+
 hps_status hps_rocksdb_text_status(const char *text)
 {
+    if (strncmp(text, GAVE_UP, strlen(GAVE_UP)) == 0) {
+        text += strlen(GAVE_UP);
+    }
     for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
         const char *first_words = meanings[i].first_words;
         if (strncmp(text, first_words, strlen(first_words)) == 0) {

@@ -273,6 +273,12 @@ static void test_text_when_the_words_come_later_then_io(void **state)
     assert_int_equal(hps_rocksdb_text_status("IO error: in Corruption: No space left"), HPS_IO);
     assert_int_equal(hps_rocksdb_text_status("IO error: While open: /a/LOCK/b: denied"), HPS_IO);
     assert_int_equal(hps_rocksdb_text_status(""), HPS_IO);
+    /* That of a write that waited for a compaction, which met a full disk (test_fault_rocksdb.c,
+     * where it depends on who comes first). */
+    assert_int_equal(hps_rocksdb_text_status("Result incomplete: IO error: No space left on "
+                                             "device: While appending to file: 000705.sst"),
+                     HPS_EXHAUSTED);
+    assert_int_equal(hps_rocksdb_text_status("Result incomplete: "), HPS_IO);
 }
 
 int main(void)
