@@ -102,17 +102,6 @@ static void put_output(struct out *out, const struct kserve_answer_output *outpu
     out->at = begin + size;
 }
 
-static void add_slice(struct hps_encoded *encoded, struct hps_block *block, const void *data,
-                      size_t size)
-{
-    if (size > 0) {
-        hps_block_ref(block);
-        encoded->slices[encoded->n_slices++] =
-            (struct hps_slice){.block = block, .data = data, .size = size};
-        encoded->size += size;
-    }
-}
-
 /* The status of keys lies in the arena, and is copied behind the heads; rows are where they are. */
 static void add_values(struct hps_encoded *encoded, struct out *out, uint8_t **begin,
                        const struct kserve_answer_output *output,
@@ -129,9 +118,9 @@ static void add_values(struct hps_encoded *encoded, struct out *out, uint8_t **b
             memcpy(out->at, piece->at, piece->size);
             out->at += piece->size;
         } else {
-            add_slice(encoded, heads, *begin, (size_t)(out->at - *begin));
+            hps_encoded_add(encoded, heads, *begin, (size_t)(out->at - *begin));
             *begin = out->at;
-            add_slice(encoded, rows, piece->at, piece->size);
+            hps_encoded_add(encoded, rows, piece->at, piece->size);
         }
     }
 }
@@ -190,7 +179,7 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
     for (uint32_t i = 0; i < answer->n_outputs; i++) {
         add_values(&encoded, &out, &begin, &answer->outputs[i], &values[i], heads, rows);
     }
-    add_slice(&encoded, heads, begin, (size_t)(out.at - begin));
+    hps_encoded_add(&encoded, heads, begin, (size_t)(out.at - begin));
     HPS_ASSERT(encoded.n_slices <= n_slices_max);
     hps_block_unref(heads);
     *out_encoded = encoded;

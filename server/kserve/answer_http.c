@@ -246,17 +246,6 @@ static hps_status put_json(struct writer *out, const struct kserve_answer *answe
 
 /* ---- the body -------------------------------------------------------------------------------- */
 
-static void add_slice(struct hps_encoded *encoded, struct hps_block *block, const void *data,
-                      size_t size)
-{
-    if (size > 0) {
-        hps_block_ref(block);
-        encoded->slices[encoded->n_slices++] =
-            (struct hps_slice){.block = block, .data = data, .size = size};
-        encoded->size += size;
-    }
-}
-
 /* The bytes of one output: the status of keys, which lies in the arena, is copied behind the JSON;
  * rows are where they are. */
 static void add_values(struct hps_encoded *encoded, struct writer *out,
@@ -269,9 +258,9 @@ static void add_values(struct hps_encoded *encoded, struct writer *out,
         if (output->kind == KSERVE_OUTPUT_STATUS) {
             const char *begin = out->at;
             put(out, piece->at, piece->size);
-            add_slice(encoded, block, begin, piece->size);
+            hps_encoded_add(encoded, block, begin, piece->size);
         } else {
-            add_slice(encoded, rows, piece->at, piece->size);
+            hps_encoded_add(encoded, rows, piece->at, piece->size);
         }
     }
 }
@@ -337,7 +326,7 @@ hps_status kserve_answer_http(const struct kserve_answer *answer, const struct h
     hps_buf_fini(&out.text);
     if (status == HPS_OK) {
         *out_json_size = (size_t)(out.at - (char *)block->data);
-        add_slice(&encoded, block, block->data, *out_json_size);
+        hps_encoded_add(&encoded, block, block->data, *out_json_size);
         for (uint32_t i = 0; i < answer->n_outputs; i++) {
             if (answer->outputs[i].binary) {
                 add_values(&encoded, &out, &answer->outputs[i], &values[i], block, rows);

@@ -3,8 +3,8 @@
  * ModelInfer of KServe v2 as a look-up, in three steps that share what is declared here:
  *
  *     infer_grpc.c, infer_http.c   the bytes of a request -> struct kserve_infer
- *     infer_view.c                 kserve_infer -> struct hps_lookup_request, by the view it asks
- * for answer_grpc.c, answer_http.c a look-up that is done -> the bytes of its answer
+ *     infer_view.c                 that -> struct hps_lookup_request, by the view it asks for
+ *     answer_grpc.c, answer_http.c a look-up that is done -> the bytes of its answer
  *
  * A model has two views. `dlrm`, as NVIDIA's HPS showed it: KEYS and NUMKEYS, tables by their
  * position, one flat OUTPUT0. `dlrm.tables`: an input and an output for each table.

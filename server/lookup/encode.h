@@ -31,6 +31,20 @@ struct hps_encoded {
     uint64_t size; /* of the message */
 };
 
+/* One slice more, if it is not empty, for which there must be room.
+ * owner   takes a reference of its own */
+static inline void hps_encoded_add(struct hps_encoded *encoded, struct hps_block *block,
+                                   const void *data, uint64_t size)
+{
+    if (size == 0) {
+        return;
+    }
+    hps_block_ref(block);
+    encoded->slices[encoded->n_slices++] =
+        (struct hps_slice){.block = block, .data = data, .size = (size_t)size};
+    encoded->size += size;
+}
+
 /* Bytes of the whole answer as one message; an upper bound before the look-up has run. */
 uint64_t hps_encode_size_max(const struct hps_lookup *lookup);
 

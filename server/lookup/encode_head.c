@@ -151,25 +151,13 @@ uint64_t encode_result_bytes_max(const char *table, uint32_t n_tiers)
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-static void add_slice(struct hps_encoded *encoded, struct hps_block *block, const uint8_t *data,
-                      uint64_t size)
-{
-    if (size == 0) {
-        return;
-    }
-    hps_block_ref(block);
-    encoded->slices[encoded->n_slices++] =
-        (struct hps_slice){.block = block, .data = data, .size = (size_t)size};
-    encoded->size += size;
-}
-
 void encode_add_result(struct hps_encoded *encoded, struct out *out, const struct result *result,
                        struct hps_block *heads, struct hps_block *rows)
 {
     uint8_t *begin = put_result(out, result);
 
-    add_slice(encoded, heads, begin, (uint64_t)(out->at - begin));
-    add_slice(encoded, rows, result->rows, result->rows_bytes);
+    hps_encoded_add(encoded, heads, begin, (uint64_t)(out->at - begin));
+    hps_encoded_add(encoded, rows, result->rows, result->rows_bytes);
 }
 
 void encode_add_explain(struct hps_encoded *encoded, struct out *out,
@@ -177,7 +165,7 @@ void encode_add_explain(struct hps_encoded *encoded, struct out *out,
 {
     if (explain != NULL && explain->n_stages + explain->n_notes > 0) {
         uint8_t *begin = put_explain(out, explain);
-        add_slice(encoded, heads, begin, (uint64_t)(out->at - begin));
+        hps_encoded_add(encoded, heads, begin, (uint64_t)(out->at - begin));
     }
 }
 
@@ -187,7 +175,7 @@ void encode_add_head(struct hps_encoded *encoded, struct out *out, const struct 
     uint8_t *begin = out->at;
 
     put_head(out, head);
-    add_slice(encoded, heads, begin, (uint64_t)(out->at - begin));
+    hps_encoded_add(encoded, heads, begin, (uint64_t)(out->at - begin));
 }
 
 void encode_add_matrix(struct hps_encoded *encoded, struct out *out, const uint8_t *matrix,
@@ -200,8 +188,8 @@ void encode_add_matrix(struct hps_encoded *encoded, struct out *out, const uint8
     }
     put_tag(out, RESPONSE_MATRIX, WIRE_LEN);
     put_varint(out, size);
-    add_slice(encoded, heads, begin, (uint64_t)(out->at - begin));
-    add_slice(encoded, rows, matrix, size);
+    hps_encoded_add(encoded, heads, begin, (uint64_t)(out->at - begin));
+    hps_encoded_add(encoded, rows, matrix, size);
 }
 
 /* ---- of a look-up ---------------------------------------------------------------------------- */
