@@ -3,7 +3,7 @@
  * ModelStreamInferResponse: an answer, or what was wrong. Used by one thread at a time.
  */
 #include "server/kserve/infer_internal.h"
-#include "server/rpc/fields.h"
+#include "server/rpc/wire.h"
 
 /* Field numbers of grpc_service.proto. */
 enum { STREAM_ERROR_MESSAGE = 1, STREAM_INFER_RESPONSE, RESPONSE_ID = 3 };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "server/kserve/infer.h"
-#include "server/rpc/fields.h"
+#include "server/rpc/wire.h"
 
 /* Field numbers of grpc_service.proto. */
 enum {

@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "server/lookup/decode.h"
-#include "server/rpc/fields.h"
+#include "server/rpc/wire.h"
 
 /* What a message may have beside its queries, or pieces of its keys: each scalar once or twice, and
  * what newer clients add. */

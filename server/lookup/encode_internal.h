@@ -17,7 +17,7 @@
 
 #include "base/assert.h"
 #include "server/lookup/encode.h"
-#include "server/rpc/fields.h"
+#include "server/rpc/wire.h"
 
 /* Bytes to spare of a block of heads: tag and length of a matrix are in them. */
 enum { ENCODE_MARGIN = 64 };

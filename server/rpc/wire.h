@@ -4,8 +4,8 @@
  * look-ups, and their answers. Reading never goes beyond the bytes that there are, writing never
  * beyond the room that there is, which its caller has measured. Any thread.
  */
-#ifndef HPS_SERVER_RPC_FIELDS_H
-#define HPS_SERVER_RPC_FIELDS_H
+#ifndef HPS_SERVER_RPC_WIRE_H
+#define HPS_SERVER_RPC_WIRE_H
 
 #include <stdbool.h>
 #include <stddef.h>
