@@ -72,7 +72,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stre
     grpc_fields_init(&call->reply.trailers);
     hps_grpc_decoder_init(&call->request.decoder, 0, false);
     hps_buf_init(&call->request.plain, 0);
-    hps_buf_init(&call->request.stash, GRPC_WINDOW_BYTES);
+    hps_buf_init(&call->request.stash, 2 * GRPC_WINDOW_BYTES); /* half of it delivered */
     hps_buf_init(&call->reply.status_text, 4096);
     call->client = conn->client;
     memcpy(call->peer, conn->peer, sizeof call->peer);

@@ -53,6 +53,7 @@ void grpc_call_drop_request(struct hps_grpc_call *call)
     HPS_ASSERT(call->request.phase == GRPC_REQUEST_DROPPED && !call->delivering);
     hps_grpc_decoder_fini(&call->request.decoder);
     hps_buf_fini(&call->request.stash);
+    call->request.stash_taken = 0;
     grpc_call_count_bytes(call, 0);
 }
 
@@ -108,6 +109,8 @@ static void request_sane(const struct hps_grpc_call *call)
     bool streaming = call->entry != NULL && call->entry->method->client_streaming;
 
     HPS_ASSERT((call->held_next == NULL) || call->request.phase == GRPC_REQUEST_HELD);
+    HPS_ASSERT(call->request.stash_taken == 0 ||
+               call->request.stash_taken < call->request.stash.size);
     switch (call->request.phase) {
     case GRPC_REQUEST_HEADERS:
         HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE && !call->delivered);

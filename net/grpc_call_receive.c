@@ -210,14 +210,35 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
     }
 }
 
+/* What was not taken waits in the stash, from which `data` may come itself. What was taken of that
+ * stays until it is as much as the rest: a message is moved about once, however many wait. */
+static hps_status put_aside(struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                            size_t taken)
+{
+    struct hps_buf *stash = &call->request.stash;
+
+    if (stash->size == 0) {
+        return hps_buf_append(stash, data + taken, size - taken);
+    }
+    HPS_ASSERT(data == stash->data + call->request.stash_taken);
+    call->request.stash_taken += taken;
+    if (taken == size) {
+        hps_buf_fini(stash);
+        call->request.stash_taken = 0;
+    } else if (call->request.stash_taken >= size - taken) {
+        hps_buf_consume(stash, call->request.stash_taken);
+        call->request.stash_taken = 0;
+    }
+    return HPS_OK;
+}
+
 /* Feed `data`, put aside what must wait, give window back for the rest. False: the call is gone. */
 static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     hps_grpc_call_ref(call);
     size_t taken = feed(call, data, size);
     bool gone = call->conn == NULL;
-    if (!gone && taken < size &&
-        hps_buf_append(&call->request.stash, data + taken, size - taken) != HPS_OK) {
+    if (!gone && !grpc_call_is_finished(call) && put_aside(call, data, size, taken) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
     } else if (!gone && taken < size && grpc_turn_is_over(call->conn)) {
         call->conn->turn.stashed = true;
@@ -261,14 +282,13 @@ void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
 
 static void take_in_stash(struct hps_grpc_call *call)
 {
-    struct hps_buf stash = call->request.stash;
+    const struct hps_buf *stash = &call->request.stash; /* stays while a message is delivered */
+    size_t from = call->request.stash_taken;
 
-    hps_buf_init(&call->request.stash, GRPC_WINDOW_BYTES);
-    if (take_in(call, stash.data, stash.size) && call->request.phase == GRPC_REQUEST_STASHED &&
-        call->request.stash.size == 0) {
+    if (take_in(call, stash->data + from, stash->size - from) &&
+        call->request.phase == GRPC_REQUEST_STASHED && stash->size == 0) {
         grpc_call_end(call);
     }
-    hps_buf_fini(&stash);
 }
 
 void grpc_call_resume(struct hps_grpc_call *call)

@@ -292,7 +292,8 @@ struct hps_grpc_call {
         bool compressed;                 /* the message; inflated when it is delivered */
         struct hps_grpc_decoder decoder; /* HTTP/1.1: its body and size_max, nothing else */
         struct hps_buf plain;            /* an inflated message */
-        struct hps_buf stash;            /* streaming: what came while its messages wait */
+        struct hps_buf stash;            /* streaming: what came while its messages wait, */
+        size_t stash_taken;              /* behind so many bytes that were delivered */
         bool paused;                     /* streaming: by the service */
         const uint8_t *message;          /* unary: the one, once it is whole */
         size_t message_size;

@@ -321,7 +321,9 @@ static void test_call_when_it_lies_then_assert(void **state)
     LIES(GRPC_REQUEST_HELD, conn->held_head = NULL); /* in no queue */
     LIES(GRPC_REQUEST_DISPATCHED, call->delivered = false);
     LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request.stash)); /* nothing would end it */
-    LIES(GRPC_REQUEST_OPEN, grpc_call_count_bytes(call, 1));         /* of nothing */
+    LIES(GRPC_REQUEST_STASHED, call->request.stash_taken = 1);       /* all of it */
+    LIES(GRPC_REQUEST_OPEN, call->request.stash_taken = 1);          /* of nothing */
+    LIES(GRPC_REQUEST_OPEN, grpc_call_count_bytes(call, 1));         /* the same */
     LIES(GRPC_REQUEST_DROPPED, grpc_call_count_bytes(call, 1));
     LIES(GRPC_REQUEST_OPEN, call->request.unconsumed = 1); /* nobody gives it back */
     LIES(GRPC_REQUEST_OPEN, conn->calls = NULL);

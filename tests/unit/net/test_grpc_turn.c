@@ -16,6 +16,7 @@
 #include "net/conn.h"
 #include "net/tls.h"
 #include "tests/lib/certs.h"
+#include "tests/lib/fault_heap.h"
 #include "tests/lib/grpc_rig.h"
 
 enum { DATA = 0, PING = 6, WINDOW_UPDATE = 8, ACK = 1, END_STREAM = 1 };
@@ -78,6 +79,17 @@ static void on_streamed(struct hps_grpc_call *call, const uint8_t *data, size_t 
     (void)call;
 }
 
+/* The same, of messages that are numbered. */
+static void on_numbered(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct fixture *f = hps_grpc_call_ctx(call);
+
+    hps_clock_advance(WORK_US);
+    assert_int_equal(size, 2);
+    assert_int_equal(data[0] << 8 | data[1], f->n);
+    f->n++;
+}
+
 static void on_half_close(struct hps_grpc_call *call)
 {
     struct fixture *f = hps_grpc_call_ctx(call);
@@ -117,6 +129,10 @@ static const struct hps_grpc_method methods[] = {
     {.path = "/w.W/Stream",
      .client_streaming = true,
      .on_message = on_streamed,
+     .on_half_close = on_half_close},
+    {.path = "/w.W/Numbers",
+     .client_streaming = true,
+     .on_message = on_numbered,
      .on_half_close = on_half_close},
 };
 
@@ -269,6 +285,46 @@ static void test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn
     WIRE_UNTIL(&wire, f.rig.n_ended[0] == 1);
     wire_close(&wire);
     fixture_close(&f);
+}
+
+/* Thousands of small messages that wait are not moved about for each turn in which some of them are
+ * delivered: that would be the square of their number. More come meanwhile, cut anywhere. */
+static void test_messages_of_a_stream_when_thousands_wait_then_they_stay_where_they_are(
+    void **state)
+{
+    enum { N = 6000, EACH = 7, PIECE = 1000 };
+    static uint8_t bytes[N * EACH];
+    struct fixture f;
+    struct wire wire;
+    size_t sent = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < N; i++) {
+        const uint8_t message[EACH] = {0, 0, 0, 0, 2, (uint8_t)(i >> 8), (uint8_t)i};
+        memcpy(bytes + (size_t)EACH * i, message, EACH);
+    }
+    hps_fault_heap_install(0);
+    fixture_open(&f);
+    wire_ready(&wire, &f.rig);
+    assert_true(wire_request(&wire, 1, "/w.W/Numbers", false, NULL));
+    for (; sent < sizeof bytes / 2; sent += PIECE) {
+        assert_true(wire_frame(&wire, DATA, 0, 1, bytes + sent, PIECE));
+    }
+    RIG_UNTIL(&f.rig, f.n > 100);
+    size_t before = hps_fault_heap_allocations();
+    RIG_UNTIL(&f.rig, f.n > 2000);
+    assert_true(hps_fault_heap_allocations() - before < 100);
+    for (; sent < sizeof bytes; sent += PIECE) {
+        assert_true(wire_frame(&wire, DATA, sent + PIECE == sizeof bytes ? END_STREAM : 0, 1,
+                               bytes + sent, PIECE));
+        rig_turn(&f.rig);
+    }
+    WIRE_UNTIL(&wire, f.n_half_closes == 1);
+    assert_int_equal(f.n, N);
+    wire_close(&wire);
+    fixture_close(&f);
+    assert_int_equal(hps_fault_heap_live(), 0);
+    hps_fault_heap_remove();
 }
 
 /* Of two streams whose messages wait, the first takes the whole of the turn and is done. */
@@ -426,6 +482,8 @@ int main(void)
             test_calls_when_another_connection_takes_long_then_served_in_the_same_turn),
         cmocka_unit_test(test_connection_when_lost_while_calls_are_held_then_they_are_gone),
         cmocka_unit_test(test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn),
+        cmocka_unit_test(
+            test_messages_of_a_stream_when_thousands_wait_then_they_stay_where_they_are),
         cmocka_unit_test(
             test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_goes_on),
         cmocka_unit_test(test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn),
