@@ -20,13 +20,15 @@
 #include "backends/store_log.h"
 #include "backends/store_servers.h"
 #include "base/clock.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "net/sock.h"
 #include "tests/fuzz/place.h"
 #include "tests/fuzz/script.h"
 
 enum { KEYS_MAX = 8, DIM = 2, ROW_BYTES = DIM * 4, OPS_MAX = 6, ANSWERS_MAX = 64, SHARDS = 2 };
-enum { WAIT_US = 20 * 1000 * 1000, INPUT_BYTES_MAX = 1 << 16, PARTITION = 77 };
+enum { INPUT_BYTES_MAX = 1 << 16, PARTITION = 77, TIME_FACTOR = 100 };
+#define WAIT_US (UINT64_C(20) * 1000 * 1000 * TIME_FACTOR)
 enum { PEERS_MAX = 12, IN_BYTES_MAX = 1 << 16, ANSWER_BYTES_MAX = 1 << 16 };
 
 static const uint8_t default_row[ROW_BYTES];
@@ -285,17 +287,45 @@ static void serve(void)
     atomic_flag_clear(&world.busy);
 }
 
+/* ---- time, and who waits ----------------------------------------------------------------------
+ *
+ * It passes TIME_FACTOR times as fast, so that pauses of up to a second after what went wrong, of
+ * which other inputs would have had a thousand executions, cost next to nothing. Linked with --wrap
+ * for each of these. */
+
+uint64_t __real_hps_clock_us(void);
+uint64_t __wrap_hps_clock_us(void);
+bool __real_hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t deadline_us);
+bool __wrap_hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t deadline_us);
 int __real_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout,
                  const sigset_t *mask);
 int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout,
                  const sigset_t *mask);
 
+uint64_t __wrap_hps_clock_us(void)
+{
+    return __real_hps_clock_us() * TIME_FACTOR;
+}
+
+bool __wrap_hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t deadline_us)
+{
+    uint64_t now_us = __wrap_hps_clock_us();
+    uint64_t left_us = deadline_us > now_us ? (deadline_us - now_us) / TIME_FACTOR : 0;
+
+    return __real_hps_cond_wait_until(cond, lock, now_us + left_us);
+}
+
 /* Whoever is about to wait for the server has it answer first: no thread of its own has to be
- * waited for, which would take most of the time. Linked with --wrap=ppoll. */
+ * waited for, which would take most of the time. */
 int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
+    uint64_t us =
+        ((uint64_t)timeout->tv_sec * 1000000 + (uint64_t)timeout->tv_nsec / 1000) / TIME_FACTOR;
+    const struct timespec left = {.tv_sec = (time_t)(us / 1000000),
+                                  .tv_nsec = (long)(us % 1000000) * 1000};
+
     serve();
-    return __real_ppoll(fds, n, timeout, mask);
+    return __real_ppoll(fds, n, &left, mask);
 }
 
 static void server_open(void)
