@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "tests/lib/grpc_rig.h"
+#include "tests/lib/http_peer.h"
 
 enum { SECOND_US = 1000 * 1000, GREEDY = 11, MODEST = 22 };
 enum { FRAME_HEADERS = 1, FRAME_GOAWAY = 7 };
@@ -146,6 +147,124 @@ static void test_connection_when_told_to_leave_before_it_is_open_then_ends(void 
     close(first);
     close(second);
     close(other);
+    close_rig(&rig);
+}
+
+/* ---- giving way: HTTP/1.1 -------------------------------------------------------------------- */
+
+/* A client that has asked once, and got its answer. */
+static void open_answered(struct peer *peer, struct rig *rig)
+{
+    peer_open(peer, rig);
+    peer_say(peer, GET("/names/a/b"));
+    expect_answer(peer, 200, "a|b");
+    assert_false(peer->closed);
+}
+
+/* A client with a call that is not answered. */
+static void open_waiting(struct peer *peer, struct rig *rig)
+{
+    unsigned n = rig->n_messages;
+
+    peer_open(peer, rig);
+    peer_say(peer, GET("/park"));
+    PEER_UNTIL(peer, rig->n_messages == n + 1);
+}
+
+static void test_http_connections_when_a_place_is_needed_then_the_longest_idle_ends(void **state)
+{
+    struct rig rig;
+    struct peer peers[3], other;
+
+    (void)state;
+    open_rig(&rig, (struct hps_peers_limits){.connections_max = 3, .share = 1});
+    for (unsigned i = 0; i < 3; i++) { /* each of another address */
+        rig.client = GREEDY + i;
+        open_answered(&peers[i], &rig);
+        hps_clock_advance(SECOND_US);
+    }
+    peer_say(&peers[0], GET("/names/a/b")); /* so that the second is idle for the longest time */
+    expect_answer(&peers[0], 200, "a|b");
+    hps_clock_advance(SECOND_US);
+    rig.client = MODEST;
+    open_answered(&other, &rig);
+    expect_end(&peers[1]);
+    assert_false(rig.refused);
+    for (unsigned i = 0; i < 3; i += 2) {
+        peer_say(&peers[i], GET("/names/c/d"));
+        expect_answer(&peers[i], 200, "c|d");
+    }
+    assert_int_equal(rig.n_connections, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        peer_close(&peers[i]);
+    }
+    peer_close(&other);
+    close_rig(&rig);
+}
+
+static void test_idle_http_connection_when_its_peer_has_too_many_then_goes_before_one_with_a_call(
+    void **state)
+{
+    struct rig rig;
+    struct peer waiting, idle, other;
+
+    (void)state;
+    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.5});
+    open_waiting(&waiting, &rig);
+    open_answered(&idle, &rig);
+    rig.client = MODEST;
+    open_answered(&other, &rig); /* at once, however short the other one has been idle */
+    expect_end(&idle);
+    hps_grpc_call_finish(rig.parked, 0, NULL);
+    expect_answer(&waiting, 200, "");
+    assert_false(waiting.closed);
+    peer_close(&waiting);
+    peer_close(&idle);
+    peer_close(&other);
+    close_rig(&rig);
+}
+
+static void test_http_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_answer(
+    void **state)
+{
+    struct rig rig;
+    struct peer waiting, second, other;
+
+    (void)state;
+    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
+    open_waiting(&waiting, &rig);
+    struct hps_grpc_call *call = rig.parked;
+    open_waiting(&second, &rig);
+    rig.client = MODEST;
+    open_answered(&other, &rig);
+    assert_false(waiting.closed);
+    hps_grpc_call_finish(call, 0, NULL);
+    expect_head(&waiting, 200, "\r\nConnection: close\r\n");
+    expect_end(&waiting);
+    peer_close(&waiting);
+    peer_close(&second);
+    peer_close(&other);
+    close_rig(&rig);
+}
+
+static void test_http_connection_with_a_call_when_that_does_not_end_then_cut_off(void **state)
+{
+    struct rig rig;
+    struct peer first, second, other;
+
+    (void)state;
+    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
+    open_waiting(&first, &rig);
+    open_waiting(&second, &rig);
+    rig.client = MODEST;
+    open_answered(&other, &rig);
+    assert_int_equal(rig.n_connections, 3);
+    hps_clock_advance(2 * SECOND_US + 1);
+    expect_end(&first);
+    assert_int_equal(rig.n_connections, 2);
+    peer_close(&first);
+    peer_close(&second);
+    peer_close(&other);
     close_rig(&rig);
 }
 
@@ -355,6 +474,12 @@ int main(void)
             test_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_call),
         cmocka_unit_test(test_connection_with_a_call_when_that_does_not_end_then_cut_off),
         cmocka_unit_test(test_connection_when_told_to_leave_before_it_is_open_then_ends),
+        cmocka_unit_test(test_http_connections_when_a_place_is_needed_then_the_longest_idle_ends),
+        cmocka_unit_test(
+            test_idle_http_connection_when_its_peer_has_too_many_then_goes_before_one_with_a_call),
+        cmocka_unit_test(
+            test_http_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_answer),
+        cmocka_unit_test(test_http_connection_with_a_call_when_that_does_not_end_then_cut_off),
         cmocka_unit_test(test_preface_when_wrong_then_named_and_after_some_its_peer_is_slowed),
         cmocka_unit_test(
             test_probe_when_it_says_nothing_then_counted_and_not_held_against_its_peer),
