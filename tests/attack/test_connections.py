@@ -4,12 +4,16 @@ import contextlib
 import socket
 import struct
 
+import numpy as np
 import pytest
 import wire
+from http1 import answers, get, request
+from kserve_body import compose
 from target import ATTACKER, many
 from wire import Client, Gone, call
 
-SERVER = {"connections_max": 64, "handshake_timeout_ms": 60000, "reply_bytes_in_flight": "1GiB"}
+SERVER = {"connections_max": 64, "handshake_timeout_ms": 60000, "reply_bytes_in_flight": "1GiB",
+          "kserve_listen": ["127.0.0.1:0"]}
 FRESH = 2  # the neighbour: every second call over a connection of its own
 
 SMALL = wire.lookup("m", wire.query("a", [1]))
@@ -61,6 +65,63 @@ def test_connections_when_one_address_takes_all_then_others_get_theirs(target, k
                 stack.enter_context(contextlib.closing(KINDS[kind](target)))
         for _ in range(many(5, 50)):
             target.is_served()
+
+
+# ---- the same over HTTP/1.1, on the listener of KServe -------------------------------------------------
+
+MODEST = "127.0.0.77"  # who takes no more than a place
+LIVE = get("/v2/health/live")
+
+
+def http_mute(target, sends=b"", source=ATTACKER):
+    sock = wire.connect(target.daemon.kserve[0], source=source)
+    with contextlib.suppress(OSError):
+        sock.sendall(sends)
+    return sock
+
+
+def http_idle(target):
+    sock = http_mute(target)
+    answers(sock, 1, LIVE)
+    return sock
+
+
+def http_half_a_body(target):
+    return http_mute(target, request(b"x" * 1000)[:-1])
+
+
+def http_half_closed(target):
+    sock = http_idle(target)
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+    return sock
+
+
+def http_busy(target):
+    """Has requests under way whose answers it does not take."""
+    keys = np.zeros(4096, "<i8")
+    wide = request(*compose([("KEYS", keys), ("NUMKEYS", np.array([4096, 0], "<i4"))], binary_output=True))
+    return http_mute(target, wide * 4)
+
+
+HTTP_KINDS = {"idle": http_idle, "mute": http_mute, "half a head": lambda target: http_mute(target, LIVE[:20]),
+              "half a body": http_half_a_body, "half-closed": http_half_closed, "busy": http_busy}
+
+
+@pytest.mark.parametrize("kind", HTTP_KINDS)
+def test_http_connections_when_one_address_takes_all_then_others_get_theirs(target, kind):
+    """Of gRPC and of HTTP/1.1, for all have their places in one table."""
+    before = target.metric("connections_displaced_total")
+    with contextlib.ExitStack() as stack:
+        for _ in range(64):
+            with contextlib.suppress(ConnectionError):
+                stack.enter_context(HTTP_KINDS[kind](target))
+        for _ in range(many(5, 50)):
+            with http_mute(target, source=MODEST) as sock:
+                assert [status for status, _ in answers(sock, 1, LIVE)] == [200]
+            target.is_served()
+        if kind != "half-closed":  # which the server closes by itself
+            assert target.metric("connections_displaced_total") > before
 
 
 def test_connections_when_one_address_opens_them_all_the_time_then_others_get_theirs(target):

@@ -5,7 +5,6 @@ without end, names twice, bodies a byte at a time, gzip bombs, models called lik
 import contextlib
 import gzip
 import json
-import re
 import struct
 import threading
 import zlib
@@ -13,6 +12,7 @@ import zlib
 import numpy as np
 import pytest
 import wire
+from http1 import answers, request
 from kserve_body import LENGTH, compose
 from target import ATTACKER, many
 from wire import Client, Gone, number, text, varint
@@ -20,43 +20,14 @@ from wire import Client, Gone, number, text, varint
 SERVER = {"kserve_listen": ["127.0.0.1:0"], "handshake_timeout_ms": 1000, "reply_stall_timeout_ms": 1000}
 MIB = 1 << 20
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-PATH = "/v2/models/m/infer"
 KEYS, COUNTS = np.array([0, -1], "<i8"), np.array([1, 1], "<i4")
 GOOD = [("KEYS", KEYS), ("NUMKEYS", COUNTS)]
 
 
 # ---- HTTP/1.1 ----------------------------------------------------------------------------------------
 
-def request(body=b"", headers=(), path=PATH, method="POST", length=True):
-    """Bytes of a request; nothing is checked."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: attack"]
-    lines += [f"Content-Length: {len(body)}"] if length else []
-    lines += [f"{name}: {value}" for name, value in dict(headers).items()]
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
-
-
 def connect(target):
     return wire.connect(target.daemon.kserve[0], source=ATTACKER)
-
-
-def answers(sock, n=1, sends=b""):
-    """[(status, body)] of up to n answers; fewer if the server closes."""
-    with contextlib.suppress(ConnectionError):
-        sock.sendall(sends)
-    got, found = b"", []
-    with contextlib.suppress(ConnectionError):
-        while len(found) < n:
-            head, end, rest = got.partition(b"\r\n\r\n")
-            length = int((re.findall(rb"(?i)content-length: (\d+)", head) or [b"0"])[0])
-            if end and len(rest) >= length:
-                found.append((int(head.split()[1]), rest[:length]))
-                got = rest[length:]
-                continue
-            piece = sock.recv(65536)
-            if not piece:
-                break
-            got += piece
-    return found
 
 
 def ask(target, bytes_, n=1):
@@ -254,7 +225,7 @@ SMUGGLED = {
     "a line feed in a value": request(b"0\r\n\r\n" + HIDDEN, {"X": "y\nTransfer-Encoding: chunked"}),
     "a carriage return in a value": request(b"0\r\n\r\n" + HIDDEN, {"X": "y\rTransfer-Encoding: chunked"}),
     "line feeds alone": request(HIDDEN, {"Content-Length": "0"}, length=False).replace(b"\r\n", b"\n", 4),
-    "a header in the path": request(HIDDEN, path=f"{PATH} HTTP/1.1\r\nContent-Length: 0\r\nX: y"),
+    "a header in the path": request(HIDDEN, path="/v2/models/m/infer HTTP/1.1\r\nContent-Length: 0\r\nX: y"),
     "HTTP/1.0 with chunks": request(b"0\r\n\r\n" + HIDDEN, {"Transfer-Encoding": "chunked"}).replace(b"1.1", b"1.0", 1),
 }
 

@@ -3,24 +3,21 @@
 look up and must not notice. Each is tried with all methods, and again after a reload took its right away.
 """
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 
 import pytest
 import wire
+from guarded import REFUSED, ROLES, TOKENS, Guarded, digest, rules
 from rig import Authority, admin_pb, until
-from target import HERE, Target, many, scratch
-from wire import NOT_FOUND, OK, PERMISSION_DENIED, UNAUTHENTICATED, Client, Gone, call
+from target import HERE, many, scratch
+from wire import NOT_FOUND, OK, PERMISSION_DENIED, UNAUTHENTICATED, Gone, call
 
 SMALL = wire.lookup("m", wire.query("a", [1]))
 WIDE = wire.lookup("m", wire.query("a", b"\0" * 8 * 4096))
-REFUSED = (PERMISSION_DENIED, UNAUTHENTICATED)
 
 
 def admin(method):
@@ -39,67 +36,6 @@ METHODS = {  # what each needs
     admin("CreateSnapshot"): ("admin", admin_pb.CreateSnapshotRequest(directory="/nowhere/at/all")),
     admin("ResetSlowLog"): ("admin", admin_pb.ResetSlowLogRequest()),
 }
-ROLES = {"looker": ["lookup"], "reader": ["read"], "loader": ["load"], "chief": ["admin"], "nobody": [],
-         "all": ["lookup", "read", "load", "admin"]}
-TOKENS = {"ci": "a token of somebody", "old": "a token that has expired"}
-
-
-def digest(token):
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def rules():
-    made = [{"who": [f"cert:{name}.example"], "may": may, **({"models": ["m"]} if name in ("looker", "loader") else {})}
-            for name, may in ROLES.items() if may]
-    made += [{"who": ["cert:ads.example"], "may": ["lookup"], "models": ["ads-*"]},
-             {"who": ["token:ci", "token:old"], "may": ["read", "admin"]}]
-    return {"rules": made, "tokens": [{"name": "ci", "sha256": digest(TOKENS["ci"])},
-                                      {"name": "old", "sha256": digest(TOKENS["old"]),
-                                       "expires": "2001-01-01T00:00:00Z"}]}
-
-
-class Guarded(Target):
-    def __init__(self, work):
-        self.authority, others = Authority(work, "ours"), Authority(work, "theirs")
-        self.pairs = {name: self.authority.issue(name, f"DNS:{name}.example") for name in (*ROLES, "ads")}
-        self.pairs["stranger"] = others.issue("stranger", "DNS:all.example")
-        certificate, key = self.authority.issue("server")
-        self.access_file = os.path.join(work, "access.json")
-        self.write(rules())
-        mine = self.pairs["looker"]
-        super().__init__(work, client={"ca": self.authority.path, "certificate": mine[0], "key": mine[1]}, server={
-            "admin_listen": "127.0.0.1:0", "access": self.access_file, "tls": {
-                "certificate": certificate, "key": key, "client_ca": self.authority.path}})
-        self.address = self.address.replace("127.0.0.1", "localhost")
-        self.admin = self.daemon.admin.replace("127.0.0.1", "localhost")
-
-    def write(self, made):
-        with open(self.access_file + ".new", "w", encoding="utf-8") as f:
-            json.dump(made, f)
-        os.chmod(self.access_file + ".new", 0o600)
-        os.replace(self.access_file + ".new", self.access_file)
-
-    def reload(self, made=None):
-        """What it changes is to be waited for: lines of the log are limited in rate."""
-        if made is not None:
-            self.write(made)
-        self.daemon.send(signal.SIGHUP)
-
-    def through(self, who, address=None, hello=wire.settings()):
-        made = ssl.create_default_context(cafile=self.authority.path)
-        made.set_alpn_protocols(["h2"])
-        if who is not None:
-            made.load_cert_chain(*self.pairs[who])
-        return Client(address or self.address, tls=made, hello=hello)
-
-    def code(self, who, path, message, *fields, on_admin=False):
-        """The gRPC code, or UNAUTHENTICATED where there is not even a connection."""
-        try:
-            with self.through(who, self.admin if on_admin else self.address) as client:
-                client.send(call(1, path, message, *fields))
-                return client.code(1)
-        except (Gone, OSError):
-            return UNAUTHENTICATED
 
 
 @pytest.fixture(name="shared", scope="module")
