@@ -87,6 +87,7 @@ enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* that a pattern may have */
 struct hps_grpc_limits {
     size_t request_bytes_max;
     size_t request_bytes_all_max;      /* being put together, all connections; 0 = none */
+    size_t request_bytes_share;        /* of that, of a peer while others lack room; 0 = none */
     size_t connection_reply_bytes_max; /* charged, or queued; further calls of it wait */
     uint32_t streams_max;
     bool compression;               /* gzip messages are taken */

@@ -15,6 +15,7 @@ enum {
     SMALL_REQUEST_BYTES = 64 * 1024,      /* goes on however much others have sent, */
     SMALL_CONNECTION_BYTES = 1024 * 1024, /* if its connection has no more than that */
     STREAMED_QUEUED_BYTES = 64 * 1024,    /* answers beyond which a client's messages wait */
+    CROWDED_US = 10 * 1000 * 1000,        /* for which shares hold once somebody lacked room */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -190,23 +191,61 @@ static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
     return grpc_call_is_finished(call) ? size : taken;
 }
 
+static bool is_large(const struct hps_grpc_call *call)
+{
+    return call->request.counted > SMALL_REQUEST_BYTES ||
+           (call->request.counted > 0 && call->conn->request_bytes > SMALL_CONNECTION_BYTES);
+}
+
+static bool is_crowded(struct hps_grpc_server *server, uint64_t now_us)
+{
+    uint64_t crowded_us = atomic_load_explicit(&server->crowded_us, memory_order_relaxed);
+
+    return crowded_us != 0 && now_us < crowded_us + CROWDED_US;
+}
+
+/* Who has less than a share and finds no room may go beyond what there is, all of them by a share
+ * at most: from then on whoever has more gives way, each of its requests when bytes of it come. */
+static void check_room(struct hps_grpc_call *call)
+{
+    struct hps_grpc_server *server = call->grpc_loop->server;
+    size_t all_max = call->grpc_loop->limits.request_bytes_all_max;
+    size_t share = call->grpc_loop->limits.request_bytes_share;
+    bool has_share = share > 0 && call->conn->seat != NULL;
+    size_t all = atomic_load_explicit(&server->request_bytes, memory_order_relaxed);
+    size_t peer = hps_seat_peer_holds(call->conn->seat);
+    uint64_t now_us = hps_clock_us();
+
+    if (has_share && peer > share && is_crowded(server, now_us)) {
+        grpc_call_refuse(call, HPS_EXHAUSTED,
+                         "requests of %zu bytes of this client under way while others find no "
+                         "room; its share is %zu (peer_share)",
+                         peer, share);
+        return;
+    }
+    if (all <= all_max) {
+        return;
+    }
+    grpc_intakes_cut(call->grpc_loop); /* for who comes next */
+    if (has_share && peer <= share) {
+        atomic_store_explicit(&server->crowded_us, now_us, memory_order_relaxed);
+    }
+    if (!has_share || peer > share || all - all_max > share) {
+        grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way, the limit is %zu",
+                         all, all_max);
+    }
+}
+
 void grpc_call_check_bytes(struct hps_grpc_call *call)
 {
     const struct hps_grpc_limits *limits = &call->grpc_loop->limits;
-    size_t all_max = limits->request_bytes_all_max;
 
     grpc_call_count_bytes(call, grpc_call_held_bytes(call));
-    size_t all =
-        atomic_load_explicit(&call->grpc_loop->server->request_bytes, memory_order_relaxed);
     if (call->conn->request_bytes / 8 > limits->request_bytes_max) {
         grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way on one connection",
                          call->conn->request_bytes);
-    } else if (all_max > 0 && all > all_max && call->request.counted > 0 &&
-               (call->request.counted > SMALL_REQUEST_BYTES ||
-                call->conn->request_bytes > SMALL_CONNECTION_BYTES)) {
-        grpc_intakes_cut(call->grpc_loop); /* for who comes next */
-        grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way, the limit is %zu",
-                         all, all_max);
+    } else if (limits->request_bytes_all_max > 0 && is_large(call)) {
+        check_room(call);
     }
 }
 

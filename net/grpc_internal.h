@@ -86,6 +86,8 @@ struct hps_grpc_server {
     struct grpc_route *routes;
     unsigned n_routes;
     atomic_size_t request_bytes; /* of requests that are being put together, all connections */
+    _Atomic uint64_t crowded_us; /* when there last was no room for them, of a peer with less than
+                                  * a share; 0: never */
     atomic_size_t line_bytes;    /* that calls in the lines of their connections hold meanwhile */
     struct hps_grpc_loop *loops; /* changed while none of them runs */
     _Atomic uint64_t watched_us; /* when loops were last asked to note how far readers are */
@@ -362,7 +364,7 @@ extern const unsigned grpc_reply_follows[GRPC_REPLY_PHASES];
  */
 void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to,
                             uint64_t at_us);
-/* Bytes of an unfinished request count against the connection and the server.
+/* Bytes of an unfinished request count against the connection, its peer and the server.
  *
  * unit    held bytes that it takes now, instead of those that were counted last
  */
@@ -374,6 +376,7 @@ static inline void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held
     if (more != 0) {                            /* all loops write the server's sum */
         atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, more,
                                   memory_order_relaxed);
+        hps_seat_hold(call->conn->seat, more);
         call->conn->request_bytes += more;
         call->request.counted = held;
     }

@@ -37,6 +37,7 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
     if (server != NULL) {
         server->limits = *limits;
         atomic_init(&server->request_bytes, 0);
+        atomic_init(&server->crowded_us, 0);
         atomic_init(&server->line_bytes, 0);
         atomic_init(&server->watched_us, 0);
         atomic_init(&server->search.under_way, false);

@@ -51,6 +51,7 @@ struct peer {
     struct peer *rest_next, *rest_prev; /* among those that have no seat */
     uint64_t client;
     struct hps_seat *hand;
+    atomic_size_t held; /* bytes of requests, by all of its seats */
     unsigned n;
     unsigned n_leaving;
     bool is_over;
@@ -62,7 +63,7 @@ struct peer {
 };
 
 struct hps_peers {
-    struct hps_lock lock; /* over everything here, but for the atomics of seats */
+    struct hps_lock lock; /* over everything here, but for the atomics of seats and peers */
     struct hps_peers_limits limits;
     struct hps_peers_metrics metrics;
     unsigned refs; /* of the owner and each seat */
@@ -147,6 +148,7 @@ static void peer_sane(const struct peer *peer)
 {
     HPS_ASSERT((peer->hand == NULL) == (peer->n == 0));
     HPS_ASSERT(peer->n_leaving <= peer->n);
+    HPS_ASSERT(peer->n > 0 || atomic_load_explicit(&peer->held, memory_order_relaxed) == 0);
     HPS_ASSERT(!peer->is_resting || (peer->n == 0 && !peer->is_over));
 }
 
@@ -223,6 +225,7 @@ static struct peer *peer_get(struct hps_peers *peers, uint64_t client)
     }
     struct peer *peer = hps_calloc(1, sizeof *peer);
     if (peer != NULL) {
+        atomic_init(&peer->held, 0);
         peer->client = client;
         peer->next = *bucket;
         *bucket = peer;
@@ -579,6 +582,18 @@ void hps_seat_idle(struct hps_seat *seat, uint64_t now_us)
     if (seat != NULL) {
         atomic_store_explicit(&seat->idle_since_us, now_us, memory_order_relaxed);
     }
+}
+
+void hps_seat_hold(struct hps_seat *seat, size_t more)
+{
+    if (seat != NULL) {
+        atomic_fetch_add_explicit(&seat->peer->held, more, memory_order_relaxed);
+    }
+}
+
+size_t hps_seat_peer_holds(const struct hps_seat *seat)
+{
+    return seat != NULL ? atomic_load_explicit(&seat->peer->held, memory_order_relaxed) : 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -24,6 +24,7 @@
 #define HPS_NET_PEERS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/metric.h"
@@ -100,6 +101,12 @@ bool hps_seat_is_leaving(const struct hps_seat *seat);
  * by its thread alone. NULL is legal. */
 void hps_seat_busy(struct hps_seat *seat);
 void hps_seat_idle(struct hps_seat *seat, uint64_t now_us);
+
+/* Its connection holds so many bytes of requests more (modulo 2^64: it may be fewer), which count
+ * together with those of the other connections of its peer; all are given back before
+ * hps_seat_free. NULL is legal: they count nowhere, and are 0. */
+void hps_seat_hold(struct hps_seat *seat, size_t more);
+size_t hps_seat_peer_holds(const struct hps_seat *seat);
 
 /* The connection has failed before its first request, by what its peer did. Returns how often that
  * was since this peer was last told of, if it is time to tell of it again (the first time, then

@@ -430,11 +430,22 @@ static size_t request_bytes_all_max(const struct hps_config_server *config)
     return share > two ? share : two;
 }
 
+/* Of one peer; never so little that the longest request would be more. */
+static size_t request_bytes_share(const struct hps_config_server *config)
+{
+    size_t share = (size_t)((double)request_bytes_all_max(config) * config->peer_share);
+    if (config->peer_share == 0) {
+        return 0;
+    }
+    return share > config->request_bytes_max ? share : config->request_bytes_max;
+}
+
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits)
 {
     *out_limits = (struct hps_grpc_limits){
         .request_bytes_max = config->request_bytes_max,
         .request_bytes_all_max = request_bytes_all_max(config),
+        .request_bytes_share = request_bytes_share(config),
         .connection_reply_bytes_max = config->connection_reply_bytes,
         .streams_max = config->streams_per_connection,
         .compression = config->compression,

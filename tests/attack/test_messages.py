@@ -93,12 +93,16 @@ def test_service_when_sent_large_or_random_messages_then_others_do_not_wait(targ
                     wire.data(99999, wire.grpc_frame(wire.text(7, b"")) * many(2000, 20000)), reads=False)
 
 
+FEW_BYTES = {"request_bytes_max": "8MiB", "reply_bytes_in_flight": "64MiB"}  # 16 MiB for requests, 8 of an address
+LARGE = wire.lookup("m", wire.query("b", b"\1\0\0\0\0\0\0\0" * (128 * 1024)))  # 1 MiB, and well meant
+
+
 def test_bodies_when_they_trickle_with_all_the_memory_then_they_are_refused_and_others_are_taken(other):
-    """Requests that were sent but for a few bytes, which come one by one: others must get their memory."""
-    target = other(server={"request_bytes_max": "8MiB", "reply_bytes_in_flight": "64MiB"})
-    large = wire.lookup("m", wire.query("b", b"\1\0\0\0\0\0\0\0" * (128 * 1024)))  # 1 MiB, and well meant
+    """Requests that were sent but for a few bytes, which come one by one: others must get their memory, those behind
+    the same proxy, too."""
+    target = other(server=FEW_BYTES)
     with target.beside(), contextlib.ExitStack() as stack:
-        hogs = [stack.enter_context(Client(target.address, source=ATTACKER)) for _ in range(2)]
+        hogs = [stack.enter_context(Client(target.address)) for _ in range(2)]
         for hog in hogs:
             hog.upload(1, wire.LOOKUP, bytes(8 * MIB - 5), keep=10000)
         honest = stack.enter_context(Client(target.address, hello=wire.OPEN))
@@ -107,7 +111,7 @@ def test_bodies_when_they_trickle_with_all_the_memory_then_they_are_refused_and_
             for hog in hogs:
                 with contextlib.suppress(Gone):
                     hog.send(wire.data(1, b"x", end=False))
-            honest.upload(stream, wire.LOOKUP, large)
+            honest.upload(stream, wire.LOOKUP, LARGE)
             codes.append(honest.code(stream))
             assert codes[-1] in (wire.OK, wire.RESOURCE_EXHAUSTED), codes
             stream += 2
@@ -115,3 +119,24 @@ def test_bodies_when_they_trickle_with_all_the_memory_then_they_are_refused_and_
         assert codes[0] == wire.RESOURCE_EXHAUSTED and target.metric("slow_requests_refused_total") >= 1
         for hog in hogs:
             hog.close()
+
+
+def test_bodies_when_one_address_sends_them_fast_enough_and_never_to_the_end_then_those_of_others_are_taken(other):
+    """As much as there is memory for, again and again: who comes from elsewhere is not refused once."""
+    target = other(server={**FEW_BYTES, "request_bytes_per_s_min": 1024})
+    refused = 0
+    with target.beside(), contextlib.ExitStack() as stack:
+        hogs = [stack.enter_context(Client(target.address, source=ATTACKER)) for _ in range(3)]
+        streams = dict.fromkeys(hogs, -1)
+        honest = stack.enter_context(Client(target.address, hello=wire.OPEN))
+        for turn in range(many(20, 100)):
+            for hog in hogs:
+                if streams[hog] < 0 or streams[hog] in hog.trailers:
+                    refused += streams[hog] in hog.trailers
+                    streams[hog] += 2
+                    hog.upload(streams[hog], wire.LOOKUP, bytes(8 * MIB - 5), keep=300 * 1024)
+                else:
+                    hog.send(wire.data(streams[hog], bytes(2048), end=False))
+            honest.upload(1 + 2 * turn, wire.LOOKUP, LARGE)
+            assert honest.code(1 + 2 * turn) == wire.OK, honest.message(1 + 2 * turn)
+        assert refused > 0

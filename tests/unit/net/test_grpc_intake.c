@@ -19,6 +19,7 @@ enum {
     ALL_MAX = 900 * 1024,
     SECOND_US = 1000 * 1000,
     FRAME_BYTES = 16000,
+    SHARE = 300 * 1024,
     SENDERS = 3,
     EXHAUSTED = 8, /* of gRPC */
 };
@@ -28,24 +29,52 @@ struct fixture {
     struct wire senders[SENDERS];
 };
 
+static void open_rig(struct fixture *f, const struct hps_grpc_limits *wanted)
+{
+    struct hps_grpc_limits limits = *wanted;
+
+    hps_log_level_set(HPS_LOG_ERROR);
+    hps_clock_fake(hps_clock_us());
+    limits.request_bytes_all_max = ALL_MAX;
+    limits.handshake_timeout_us = 0;
+    limits.stall_timeout_us = 0;
+    rig_open(&f->rig, &limits);
+}
+
+static void open_sender(struct fixture *f, unsigned i)
+{
+    wire_open(&f->senders[i], &f->rig);
+    wire_take_settings(&f->senders[i]);
+}
+
 static int setup(void **state)
 {
     static struct fixture fixture;
     struct hps_grpc_limits limits = rig_limits;
 
-    hps_log_level_set(HPS_LOG_ERROR);
-    hps_clock_fake(hps_clock_us());
     limits.request_bytes_per_s_min = MINIMUM;
-    limits.request_bytes_all_max = ALL_MAX;
-    limits.handshake_timeout_us = 0;
-    limits.stall_timeout_us = 0;
-    rig_open(&fixture.rig, &limits);
+    open_rig(&fixture, &limits);
     for (unsigned i = 0; i < SENDERS; i++) {
-        wire_open(&fixture.senders[i], &fixture.rig);
-        wire_take_settings(&fixture.senders[i]);
+        open_sender(&fixture, i);
     }
     *state = &fixture;
     return 0;
+}
+
+/* Senders may take any time, and are of these peers. */
+static void setup_shares(struct fixture *f, const uint64_t peers[SENDERS])
+{
+    static const struct hps_peers_limits no_limits;
+    struct hps_grpc_limits limits = rig_limits;
+
+    limits.request_bytes_share = SHARE;
+    open_rig(f, &limits);
+    f->rig.peers = hps_peers_new(&no_limits, NULL);
+    assert_non_null(f->rig.peers);
+    for (unsigned i = 0; i < SENDERS; i++) {
+        f->rig.client = peers[i];
+        open_sender(f, i);
+    }
 }
 
 static int teardown(void **state)
@@ -239,6 +268,90 @@ static void test_requests_when_small_ones_are_many_then_their_connection_is_refu
     assert_in_range(f->rig.n_ended[EXHAUSTED], MANY - (1 << 20) / BYTES - 1, MANY - 10);
 }
 
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+static void close_shares(struct fixture *f)
+{
+    struct hps_peers *peers = f->rig.peers;
+    void *state = f;
+
+    teardown(&state);
+    hps_peers_free(peers);
+}
+
+/* Bytes of a request that is never ended: as many as have come. */
+static void hold(struct fixture *f, unsigned sender, uint32_t id, size_t size)
+{
+    begin(&f->senders[sender], id, "/t.T/Echo", 1 << 20);
+    bring(&f->senders[sender], id, size);
+    wire_pump(&f->senders[sender]);
+    wire_pump(&f->senders[sender]);
+}
+
+static void test_request_when_another_client_has_all_the_memory_then_taken_and_that_one_gives_way(
+    void **state)
+{
+    static struct fixture f;
+
+    (void)state;
+    setup_shares(&f, (const uint64_t[SENDERS]){1, 1, 2});
+    hold(&f, 0, 1, 500 * 1024);
+    hold(&f, 1, 1, 350 * 1024);
+    assert_int_equal(f.rig.n_ended[EXHAUSTED], 0); /* there is room: more than a share is fine */
+    begin(&f.senders[2], 1, "/t.T/Echo", 200 * 1024);
+    bring(&f.senders[2], 1, 100 * 1024);
+    wire_pump(&f.senders[2]);
+    bring(&f.senders[0], 1, 1);
+    RIG_UNTIL(&f.rig, f.rig.n_ended[EXHAUSTED] == 1);
+    bring(&f.senders[1], 1, 1); /* still more than a share */
+    RIG_UNTIL(&f.rig, f.rig.n_ended[EXHAUSTED] == 2);
+    bring(&f.senders[2], 1, 100 * 1024);
+    end(&f.senders[2], 1);
+    RIG_UNTIL(&f.rig, f.rig.n_messages == 1);
+
+    hold(&f, 0, 3, SHARE - 10 * 1024);
+    assert_int_equal(f.rig.n_ended[EXHAUSTED], 2);
+    hold(&f, 1, 3, 100 * 1024); /* for a while no more than that */
+    RIG_UNTIL(&f.rig, f.rig.n_ended[EXHAUSTED] == 3);
+    hps_clock_advance(10 * SECOND_US);
+    hold(&f, 1, 5, 400 * 1024);
+    assert_int_equal(f.rig.n_ended[EXHAUSTED], 3);
+    close_shares(&f);
+}
+
+static void test_request_when_its_own_client_has_all_the_memory_then_refused_alone(void **state)
+{
+    static struct fixture f;
+
+    (void)state;
+    setup_shares(&f, (const uint64_t[SENDERS]){1, 1, 1});
+    hold(&f, 0, 1, 500 * 1024);
+    hold(&f, 1, 1, 350 * 1024);
+    hold(&f, 2, 1, 100 * 1024);
+    RIG_UNTIL(&f.rig, f.rig.n_ended[EXHAUSTED] == 1);
+    bring(&f.senders[0], 1, 1);
+    bring(&f.senders[1], 1, 1);
+    wire_pump(&f.senders[0]);
+    wire_pump(&f.senders[1]);
+    assert_int_equal(f.rig.n_ended[EXHAUSTED], 1);
+    close_shares(&f);
+}
+
+static void test_requests_when_many_clients_go_beyond_the_memory_then_by_a_share_at_most(
+    void **state)
+{
+    static struct fixture f;
+
+    (void)state;
+    setup_shares(&f, (const uint64_t[SENDERS]){1, 2, 3});
+    hold(&f, 0, 1, 880 * 1024);
+    hold(&f, 1, 1, SHARE - 10 * 1024);
+    assert_int_equal(f.rig.n_ended[EXHAUSTED], 0);
+    hold(&f, 2, 1, 100 * 1024);
+    RIG_UNTIL(&f.rig, f.rig.n_ended[EXHAUSTED] == 1);
+    close_shares(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +364,11 @@ int main(void)
         TEST(test_request_when_there_is_no_memory_then_slow_ones_make_room_for_the_next),
         TEST(test_requests_when_small_ones_are_many_then_their_connection_is_refused),
 #undef TEST
+        cmocka_unit_test(
+            test_request_when_another_client_has_all_the_memory_then_taken_and_that_one_gives_way),
+        cmocka_unit_test(test_request_when_its_own_client_has_all_the_memory_then_refused_alone),
+        cmocka_unit_test(
+            test_requests_when_many_clients_go_beyond_the_memory_then_by_a_share_at_most),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -434,6 +434,33 @@ static void admit_two(void *ctx)
     hps_peers_free(peers);
 }
 
+/* ---- what they hold -------------------------------------------------------------------------- */
+
+static void test_bytes_when_held_by_some_of_a_peer_then_counted_together(void **state)
+{
+    static struct rig rig;
+
+    (void)state;
+    rig_open(&rig, (struct hps_peers_limits){0});
+    struct place *first = come(&rig, GREEDY);
+    struct place *second = come(&rig, GREEDY);
+    struct place *other = come(&rig, MODEST);
+    hps_seat_hold(first->seat, 100);
+    hps_seat_hold(second->seat, 20);
+    hps_seat_hold(other->seat, 3);
+    assert_int_equal(hps_seat_peer_holds(first->seat), 120);
+    assert_int_equal(hps_seat_peer_holds(other->seat), 3);
+    hps_seat_hold(first->seat, (size_t)-100);
+    hps_seat_free(first->seat);
+    first->seat = NULL;
+    assert_int_equal(hps_seat_peer_holds(second->seat), 20);
+    hps_seat_hold(second->seat, (size_t)-20);
+    hps_seat_hold(other->seat, (size_t)-3);
+    hps_seat_hold(NULL, 7); /* of a connection that has no seat */
+    assert_int_equal(hps_seat_peer_holds(NULL), 0);
+    rig_close(&rig);
+}
+
 static void test_admit_when_no_memory_then_refused_and_nothing_is_left(void **state)
 {
     (void)state;
@@ -460,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_failures_when_few_or_unlimited_then_nobody_is_slowed),
         cmocka_unit_test(test_failures_when_told_then_again_after_a_while_with_their_number),
         cmocka_unit_test(test_failures_when_of_many_peers_then_only_some_are_remembered),
+        cmocka_unit_test(test_bytes_when_held_by_some_of_a_peer_then_counted_together),
         cmocka_unit_test(test_admit_when_no_memory_then_refused_and_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
