@@ -10,6 +10,7 @@ import threading
 import pytest
 import redis
 import wire
+from neighbour import slowness
 from rig import SLOW
 from target import Target, many, scratch
 
@@ -108,11 +109,11 @@ CUT = {MANGLES["what was cut"], MANGLES["HTTP"]}  # and the connection with it
 @pytest.fixture(name="shared", scope="module")
 def target_with_redis():
     with scratch() as work, redis.Redis(work) as server:
-        between = Between(server)
+        between, slow = Between(server), SLOW * slowness()  # else its answers come too late, and it is left alone
         target = Target(work, volatile_db={"type": "redis_cluster", "address": between.address, "num_partitions": 4,
                                            "cache_missed_embeddings": True,
-                                           "redis_command_timeout_ms": int(100 * SLOW),
-                                           "redis_connect_timeout_ms": int(200 * SLOW)})
+                                           "redis_command_timeout_ms": int(100 * slow),
+                                           "redis_connect_timeout_ms": int(200 * slow)})
         target.between = between
         yield target
         between.mangle = None
