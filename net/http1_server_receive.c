@@ -423,19 +423,31 @@ static uint8_t *direct_room(struct http1 *http, size_t *out_room)
     return http->base.events->on_room(http->base.ctx, &http->stream, size, out_room);
 }
 
-static hps_status read_direct(struct http1 *http, uint8_t *to, size_t room)
+/* One read. *out_more: the socket may have more. */
+static hps_status read_to(struct http1 *http, uint8_t *to, size_t room, size_t *out_size,
+                          bool *out_more)
 {
-    size_t size = 0;
-    hps_status status = hps_conn_read(http->conn, to, room, &size);
+    hps_status status = hps_conn_read(http->conn, to, room, out_size);
 
     if (status == HPS_OK) {
-        http->in.work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
+        http->in.work += *out_size > READ_WORK_MIN ? *out_size : READ_WORK_MIN;
+        *out_more = *out_size == room || hps_conn_is_tls(http->conn);
+    }
+    return status;
+}
+
+static hps_status read_direct(struct http1 *http, uint8_t *to, size_t room, bool *out_more)
+{
+    size_t size = 0;
+    hps_status status = read_to(http, to, room, &size, out_more);
+
+    if (status == HPS_OK) {
         take_data(http, to, size);
     }
     return status;
 }
 
-static hps_status read_buffered(struct http1 *http)
+static hps_status read_buffered(struct http1 *http, bool *out_more)
 {
     struct hps_buf *in = &http->in.bytes;
     size_t size = 0;
@@ -448,35 +460,34 @@ static hps_status read_buffered(struct http1 *http)
         return HPS_NO_MEMORY;
     }
     room = in->capacity - in->size < room ? in->capacity - in->size : room;
-    hps_status status = hps_conn_read(http->conn, in->data + in->size, room, &size);
+    hps_status status = read_to(http, in->data + in->size, room, &size, out_more);
     if (status == HPS_OK) {
         in->size += size;
-        http->in.work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
         http1_take_in(http);
     }
     return status;
 }
 
-static hps_status read_away(struct http1 *http)
+static hps_status read_away(struct http1 *http, bool *out_more)
 {
     uint8_t sink[SINK_BYTES];
     size_t size = 0;
-    hps_status status = hps_conn_read(http->conn, sink, sizeof sink, &size);
+    hps_status status = read_to(http, sink, sizeof sink, &size, out_more);
 
-    http->in.work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
     http->in.dropped += size;
     return http->in.dropped > DROPPED_BYTES_MAX ? HPS_CLOSED : status;
 }
 
-static hps_status read_once(struct http1 *http)
+static hps_status read_once(struct http1 *http, bool *out_more)
 {
     size_t room = 0;
     uint8_t *direct = direct_room(http, &room);
 
     if (http->phase == HTTP1_LINGER) {
-        return read_away(http);
+        return read_away(http, out_more);
     }
-    return direct != NULL ? read_direct(http, direct, room) : read_buffered(http);
+    return direct != NULL ? read_direct(http, direct, room, out_more)
+                          : read_buffered(http, out_more);
 }
 
 /* The peer sends no more. If its request is whole it may still wait for the answer. */
@@ -505,11 +516,13 @@ static bool reads(const struct http1 *http)
 
 void http1_read_in(struct http1 *http)
 {
+    bool more = true;
+
     HPS_ASSERT(http->busy > 0 && http->phase > HTTP1_HANDSHAKE);
     http->base.read_us = hps_loop_now_us(http->loop);
     http->in.work = 0;
-    while (reads(http) && http->in.work < READ_TURN_WORK) {
-        hps_status status = read_once(http);
+    while (more && reads(http) && http->in.work < READ_TURN_WORK) {
+        hps_status status = read_once(http, &more);
         if (status == HPS_AGAIN) {
             return;
         }

@@ -29,6 +29,16 @@ struct fixture {
     struct peer peer;
 };
 
+static int counted_not_fd = -1;
+static unsigned n_reads; /* of sockets other than that, when it is one */
+
+/* In libc's place. */
+ssize_t recv(int fd, void *data, size_t size, int flags)
+{
+    n_reads += counted_not_fd >= 0 && fd != counted_not_fd ? 1 : 0;
+    return recvfrom(fd, data, size, flags, NULL, NULL);
+}
+
 /* Time stands still but for hps_clock_advance. */
 static int setup(void **state)
 {
@@ -106,6 +116,23 @@ static void test_connection_when_idle_for_too_long_then_closed(void **state)
     assert_int_equal(f->rig.n_connections, 1);
     pass(f, 2 * (uint64_t)SECOND_US);
     expect_end(&f->peer);
+}
+
+/* A system call that says "nothing more" costs what one does that brings something. */
+static void test_request_when_it_comes_whole_then_the_socket_is_read_once(void **state)
+{
+    struct fixture *f = *state;
+
+    peer_say(&f->peer, POST("/echo", "3", "abc"));
+    expect_answer(&f->peer, 200, "abc");
+    counted_not_fd = f->peer.fd;
+    n_reads = 0;
+    for (unsigned i = 1; i <= 3; i++) {
+        peer_say(&f->peer, POST("/echo", "3", "abc"));
+        expect_answer(&f->peer, 200, "abc");
+        assert_int_equal(n_reads, i);
+    }
+    counted_not_fd = -1;
 }
 
 static void test_body_when_it_stalls_then_408(void **state)
@@ -563,6 +590,7 @@ int main(void)
         TEST(test_connection_when_it_asks_nothing_then_closed_and_nobody_is_to_blame),
         TEST(test_head_when_it_comes_slowly_then_closed),
         TEST(test_connection_when_idle_for_too_long_then_closed),
+        TEST(test_request_when_it_comes_whole_then_the_socket_is_read_once),
         TEST(test_body_when_it_stalls_then_408),
         TEST(test_reply_when_nobody_takes_it_then_cut_off_and_its_memory_is_free),
         TEST(test_reply_when_taken_too_slowly_then_cut_off),
