@@ -202,9 +202,13 @@ struct texts {
 
 static struct hps_http_field number(const char *name, uint64_t value, char text[NUMBER_BYTES])
 {
-    int size = snprintf(text, NUMBER_BYTES, "%" PRIu64, value);
+    size_t at = NUMBER_BYTES;
 
-    return (struct hps_http_field){name, strlen(name), text, (size_t)size};
+    do {
+        text[--at] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    return (struct hps_http_field){name, strlen(name), text + at, NUMBER_BYTES - at};
 }
 
 static unsigned list_fields(struct hps_grpc_call *call, size_t size, struct texts *texts,

@@ -71,9 +71,16 @@ struct grpc_entry {
     uint32_t listener_mask;
 };
 
+struct grpc_segment {
+    const char *text; /* not NUL-terminated */
+    size_t size;
+};
+
 struct grpc_route {
     struct grpc_entry entry;
     const char *verb;
+    struct grpc_segment segments[HPS_HTTP_SEGMENTS_MAX]; /* [n_segments] of its pattern */
+    unsigned n_segments;
     uint32_t literals; /* bit 31 - i: segment i of the pattern is no "{}" */
 };
 

@@ -14,50 +14,48 @@
 
 enum { PATH_BYTES_MAX = 2048, ALLOW_BYTES = 64 };
 
-struct segment {
-    const char *text; /* not NUL-terminated */
-    size_t size;
-};
-
 struct path {
     unsigned n;
-    struct segment segments[HPS_HTTP_SEGMENTS_MAX + 1]; /* one more than any pattern has */
+    struct grpc_segment segments[HPS_HTTP_SEGMENTS_MAX + 1]; /* one more than any pattern has */
     char bytes[PATH_BYTES_MAX];
 };
 
 /* ---- patterns -------------------------------------------------------------------------------- */
 
 /* The segment that begins at `at`, which stands at a '/'; behind it. False: there is none. */
-static bool next_segment(const char **at, struct segment *out)
+static bool next_segment(const char **at, struct grpc_segment *out)
 {
     if (**at != '/') {
         HPS_ASSERT(**at == '\0');
         return false;
     }
     size_t size = strcspn(*at + 1, "/");
-    *out = (struct segment){.text = *at + 1, .size = size};
+    *out = (struct grpc_segment){.text = *at + 1, .size = size};
     *at += 1 + size;
     return true;
 }
 
-static bool is_open(const struct segment *segment)
+static bool is_open(const struct grpc_segment *segment)
 {
     return segment->size == 2 && memcmp(segment->text, "{}", 2) == 0;
 }
 
-static uint32_t literals_of(const char *pattern)
+static bool is_literal(const struct grpc_route *route, unsigned i)
 {
-    struct segment segment;
-    uint32_t literals = 0;
-    unsigned n = 0;
+    return (route->literals & 1u << (31 - i)) != 0;
+}
+
+static void cut_pattern(const char *pattern, struct grpc_route *route)
+{
+    struct grpc_segment segment;
 
     while (next_segment(&pattern, &segment)) {
-        HPS_ASSERT(n < HPS_HTTP_SEGMENTS_MAX && segment.size > 0);
-        literals |= is_open(&segment) ? 0 : 1u << (31 - n);
-        n++;
+        unsigned i = route->n_segments++;
+        HPS_ASSERT(i < HPS_HTTP_SEGMENTS_MAX && segment.size > 0);
+        route->segments[i] = segment;
+        route->literals |= is_open(&segment) ? 0 : 1u << (31 - i);
     }
-    HPS_ASSERT(n > 0);
-    return literals;
+    HPS_ASSERT(route->n_segments > 0);
 }
 
 hps_status hps_grpc_server_add_http(struct hps_grpc_server *server,
@@ -77,14 +75,13 @@ hps_status hps_grpc_server_add_http(struct hps_grpc_server *server,
         HPS_ASSERT(strcmp(method->path, route->pattern) == 0);
         HPS_ASSERT((method->on_message == NULL) == (method->on_packed != NULL));
         HPS_ASSERT(!method->client_streaming);
-        grown[server->n_routes++] = (struct grpc_route){
-            .entry = {.ctx = ctx,
-                      .method = method,
-                      .path_size = strlen(method->path),
-                      .listener_mask = listener_mask},
-            .verb = route->verb,
-            .literals = literals_of(route->pattern),
-        };
+        struct grpc_route *added = &grown[server->n_routes++];
+        *added = (struct grpc_route){.entry = {.ctx = ctx,
+                                               .method = method,
+                                               .path_size = strlen(method->path),
+                                               .listener_mask = listener_mask},
+                                     .verb = route->verb};
+        cut_pattern(route->pattern, added);
     }
     return HPS_OK;
 }
@@ -101,7 +98,7 @@ static int hex_of(char c)
 }
 
 /* Decode one segment behind what is at `to`. NULL: well; else what is wrong. */
-static const char *decode(const struct segment *raw, char *to, struct segment *out)
+static const char *decode(const struct grpc_segment *raw, char *to, struct grpc_segment *out)
 {
     size_t size = 0;
 
@@ -124,14 +121,14 @@ static const char *decode(const struct segment *raw, char *to, struct segment *o
     if ((size == 1 && to[0] == '.') || (size == 2 && memcmp(to, "..", 2) == 0)) {
         return "no segment is \".\" or \"..\"";
     }
-    *out = (struct segment){.text = to, .size = size};
+    *out = (struct grpc_segment){.text = to, .size = size};
     return NULL;
 }
 
 static const char *parse(const char *text, size_t size, struct path *path)
 {
     const char *at = text;
-    struct segment raw;
+    struct grpc_segment raw;
     size_t used = 0;
 
     path->n = 0;
@@ -142,7 +139,7 @@ static const char *parse(const char *text, size_t size, struct path *path)
         return "it begins with a '/'";
     }
     while (path->n <= HPS_HTTP_SEGMENTS_MAX && next_segment(&at, &raw)) {
-        struct segment *segment = &path->segments[path->n++];
+        struct grpc_segment *segment = &path->segments[path->n++];
         const char *why = decode(&raw, path->bytes + used, segment);
         if (why != NULL) {
             return why;
@@ -156,22 +153,19 @@ static const char *parse(const char *text, size_t size, struct path *path)
 
 static bool fits(const struct grpc_route *route, const struct path *path)
 {
-    const char *pattern = route->entry.method->path;
-    struct segment segment;
-    unsigned n = 0;
-
-    for (; next_segment(&pattern, &segment); n++) {
-        if (n == path->n) {
-            return false;
-        }
-        const struct segment *mine = &path->segments[n];
-        if (is_open(&segment) ? mine->size == 0
-                              : mine->size != segment.size ||
-                                    memcmp(mine->text, segment.text, segment.size) != 0) {
+    if (route->n_segments != path->n) {
+        return false;
+    }
+    for (unsigned i = 0; i < path->n; i++) {
+        const struct grpc_segment *mine = &path->segments[i];
+        const struct grpc_segment *wanted = &route->segments[i];
+        if (is_literal(route, i)
+                ? mine->size != wanted->size || memcmp(mine->text, wanted->text, wanted->size) != 0
+                : mine->size == 0) {
             return false;
         }
     }
-    return n == path->n;
+    return true;
 }
 
 static bool has_verb(const struct grpc_route *route, const char *verb)
@@ -204,7 +198,7 @@ static hps_status keep_segments(struct hps_grpc_call *call, const struct grpc_ro
     hps_status status = HPS_OK;
 
     for (unsigned i = 0; i < path->n && status == HPS_OK; i++) {
-        if ((route->literals & 1u << (31 - i)) == 0) {
+        if (!is_literal(route, i)) {
             status = grpc_fields_add(&call->headers.fields, name, 2, path->segments[i].text,
                                      path->segments[i].size);
             name[1]++;

@@ -211,6 +211,11 @@ static hps_status put_field(struct hps_buf *out, const struct hps_http_field *fi
     return HPS_OK;
 }
 
+static hps_status put_text(struct hps_buf *out, const char *text)
+{
+    return hps_buf_append(out, text, strlen(text));
+}
+
 static hps_status put_head(struct http1 *http, const struct hps_http_field *fields,
                            unsigned n_fields)
 {
@@ -221,17 +226,20 @@ static hps_status put_head(struct http1 *http, const struct hps_http_field *fiel
     for (size_t i = 0; i < fields->value_size; i++) {
         status = status * 10 + (unsigned)(fields->value[i] - '0');
     }
-    hps_status put = hps_buf_printf(out, "HTTP/1.1 %u %s\r\n", status, hps_http1_reason(status));
-    for (unsigned i = 1; i < n_fields && put == HPS_OK; i++) {
-        put = put_field(out, &fields[i]);
+    if (put_text(out, "HTTP/1.1 ") != HPS_OK ||
+        hps_buf_append(out, fields->value, fields->value_size) != HPS_OK ||
+        put_text(out, " ") != HPS_OK || put_text(out, hps_http1_reason(status)) != HPS_OK ||
+        put_text(out, "\r\n") != HPS_OK) {
+        return HPS_NO_MEMORY;
     }
-    if (put == HPS_OK) {
-        put = hps_buf_printf(out, "%s\r\n",
-                             http->close        ? "Connection: close\r\n"
-                             : http->minor == 0 ? "Connection: keep-alive\r\n"
-                                                : "");
+    for (unsigned i = 1; i < n_fields; i++) {
+        if (put_field(out, &fields[i]) != HPS_OK) {
+            return HPS_NO_MEMORY;
+        }
     }
-    return put;
+    return put_text(out, http->close        ? "Connection: close\r\n\r\n"
+                         : http->minor == 0 ? "Connection: keep-alive\r\n\r\n"
+                                            : "\r\n");
 }
 
 hps_status http1_respond(struct hps_http_stream *stream, const struct hps_http_field *fields,

@@ -12,6 +12,8 @@
 #include "config/json.h"
 #include "server/kserve/json_scan.h"
 
+enum { WHERE_BYTES = 64 };
+
 struct reader {
     const struct hps_decode_limits *limits;
     struct hps_arena *arena;
@@ -45,14 +47,27 @@ static hps_status keep_text(const struct reader *reader, const json_t *json,
     return HPS_OK;
 }
 
+/* What an error calls a member of array[index], or of the request itself, of which array is NULL.
+ */
+static const char *where(const char *array, size_t index, char text[WHERE_BYTES])
+{
+    text[0] = '\0';
+    if (array != NULL) {
+        (void)snprintf(text, WHERE_BYTES, "%s[%zu].", array, index);
+    }
+    return text;
+}
+
 /* A member of an object, which is a string. */
-static hps_status take_text(const struct reader *reader, const json_t *object, const char *where,
-                            const char *name, struct kserve_text *out_text)
+static hps_status take_text(const struct reader *reader, const json_t *object, const char *array,
+                            size_t index, const char *name, struct kserve_text *out_text)
 {
     const json_t *json = json_object_get(object, name);
+    char text[WHERE_BYTES];
 
     if (!json_is_string(json)) {
-        return hps_error_set(reader->err, HPS_INVALID, "%s%s: %s, expected a string", where, name,
+        return hps_error_set(reader->err, HPS_INVALID, "%s%s: %s, expected a string",
+                             where(array, index, text), name,
                              json == NULL ? "missing" : "of another type");
     }
     return keep_text(reader, json, out_text);
@@ -60,16 +75,19 @@ static hps_status take_text(const struct reader *reader, const json_t *object, c
 
 /* The parameters that an object has; NULL: none. */
 static hps_status take_parameters(const struct reader *reader, const json_t *object,
-                                  const char *where, json_t **out_parameters)
+                                  const char *array, size_t index, json_t **out_parameters)
 {
     json_t *json = json_object_get(object, "parameters");
+    char text[WHERE_BYTES];
 
     if (json != NULL && !json_is_object(json)) {
-        return hps_error_set(reader->err, HPS_INVALID, "%sparameters: expected an object", where);
+        return hps_error_set(reader->err, HPS_INVALID, "%sparameters: expected an object",
+                             where(array, index, text));
     }
     if (json_object_size(json) > KSERVE_PARAMETERS_MAX) {
         return hps_error_set(reader->err, HPS_INVALID, "%sparameters: %zu of them, limit is %d",
-                             where, json_object_size(json), KSERVE_PARAMETERS_MAX);
+                             where(array, index, text), json_object_size(json),
+                             KSERVE_PARAMETERS_MAX);
     }
     *out_parameters = json;
     return HPS_OK;
@@ -212,19 +230,15 @@ static hps_status take_values(struct reader *reader, const json_t *json, size_t 
                           : kserve_json_values(data->text, tensor, reader->arena, reader->err);
 }
 
-/* An object with a name, and its parameters; `where` is what errors call it before it has one. */
+/* An object with a name, and its parameters. */
 static hps_status take_named(const struct reader *reader, const json_t *json, const char *array,
                              size_t index, struct kserve_text *out_name, json_t **out_parameters)
 {
-    char where[64];
-
-    (void)snprintf(where, sizeof(where), "%s[%zu]", array, index);
     if (!json_is_object(json)) {
-        return hps_error_set(reader->err, HPS_INVALID, "%s: expected an object", where);
+        return hps_error_set(reader->err, HPS_INVALID, "%s[%zu]: expected an object", array, index);
     }
-    (void)snprintf(where, sizeof(where), "%s[%zu].", array, index);
-    hps_status status = take_text(reader, json, where, "name", out_name);
-    return status == HPS_OK ? take_parameters(reader, json, where, out_parameters) : status;
+    hps_status status = take_text(reader, json, array, index, "name", out_name);
+    return status == HPS_OK ? take_parameters(reader, json, array, index, out_parameters) : status;
 }
 
 static hps_status take_input(struct reader *reader, const json_t *json, size_t index,
@@ -277,11 +291,15 @@ static hps_status take_inputs(struct reader *reader, const json_t *root)
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-static hps_status take_bool(const struct reader *reader, const char *where, const char *name,
-                            const json_t *value, bool *out_value)
+/* A parameter that is true or false. */
+static hps_status take_bool(const struct reader *reader, const char *array, size_t index,
+                            const char *name, const json_t *value, bool *out_value)
 {
+    char text[WHERE_BYTES];
+
     if (!json_is_boolean(value)) {
-        return hps_error_set(reader->err, HPS_INVALID, "%s%s: expected true or false", where, name);
+        return hps_error_set(reader->err, HPS_INVALID, "%sparameters.%s: expected true or false",
+                             where(array, index, text), name);
     }
     *out_value = json_is_true(value);
     return HPS_OK;
@@ -293,10 +311,8 @@ static hps_status take_output(struct reader *reader, const json_t *json, size_t 
     json_t *parameters = NULL;
     const char *name;
     json_t *value;
-    char where[64];
     hps_status status = take_named(reader, json, "outputs", index, &output->name, &parameters);
 
-    (void)snprintf(where, sizeof(where), "outputs[%zu].parameters.", index);
     output->binary = reader->infer->binary;
     json_object_foreach (parameters, name, value) {
         if (status != HPS_OK) {
@@ -304,7 +320,7 @@ static hps_status take_output(struct reader *reader, const json_t *json, size_t 
         }
         status =
             strcmp(name, "binary_data") == 0
-                ? take_bool(reader, where, name, value, &output->binary)
+                ? take_bool(reader, "outputs", index, name, value, &output->binary)
                 : kserve_check_parameter(KSERVE_OUTPUT, output->name, text_of(name), reader->err);
     }
     return status;
@@ -340,7 +356,7 @@ static hps_status take_id(struct reader *reader, const json_t *root)
     if (id == NULL) {
         return HPS_OK;
     }
-    hps_status status = take_text(reader, root, "", "id", &infer->id);
+    hps_status status = take_text(reader, root, NULL, 0, "id", &infer->id);
     if (status == HPS_OK && infer->id.size > reader->limits->request_id_max) {
         return hps_error_set(reader->err, HPS_INVALID, "id: %zu bytes, limit is %u", infer->id.size,
                              reader->limits->request_id_max);
@@ -355,7 +371,7 @@ static hps_status take_request_parameter(const struct reader *reader, const char
     hps_status status = HPS_OK;
 
     if (strcmp(name, "binary_data_output") == 0) {
-        return take_bool(reader, "parameters.", name, value, &reader->infer->binary);
+        return take_bool(reader, NULL, 0, name, value, &reader->infer->binary);
     }
     if (json_is_string(value)) {
         parameter.type = KSERVE_PARAMETER_TEXT;
@@ -380,7 +396,7 @@ static hps_status take_request(struct reader *reader, json_t *root)
     }
     hps_status status = take_id(reader, root);
     if (status == HPS_OK) {
-        status = take_parameters(reader, root, "", &parameters);
+        status = take_parameters(reader, root, NULL, 0, &parameters);
     }
     json_object_foreach (parameters, name, value) {
         if (status == HPS_OK) {

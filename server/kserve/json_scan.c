@@ -25,6 +25,7 @@ struct level {
 struct scan {
     const char *at;
     const char *end;
+    const char *from; /* what lies before `at` from here on is of the head, and not yet there */
     const struct hps_decode_limits *limits;
     struct kserve_json *out;
     struct hps_error *err;
@@ -102,12 +103,13 @@ static hps_status put(struct scan *scan, const char *text, size_t size)
     return HPS_OK;
 }
 
-static hps_status put_and_skip(struct scan *scan, size_t size)
+/* What the head has not yet of the text before `at`; it goes on from there. */
+static hps_status put_rest(struct scan *scan)
 {
-    const char *text = scan->at;
+    const char *from = scan->from;
 
-    scan->at += size;
-    return put(scan, text, size);
+    scan->from = scan->at;
+    return put(scan, from, (size_t)(scan->at - from));
 }
 
 static hps_status not_closed(const struct scan *scan, const char *what)
@@ -214,7 +216,8 @@ static hps_status open_level(struct scan *scan, bool object)
     enum place place = place_of(scan, object);
     scan->levels[scan->depth++] =
         (struct level){.place = place, .object = object, .key_next = object};
-    return put_and_skip(scan, 1);
+    scan->at++;
+    return HPS_OK;
 }
 
 static hps_status close_level(struct scan *scan, bool object)
@@ -226,7 +229,8 @@ static hps_status close_level(struct scan *scan, bool object)
                              "the JSON of the request: '%c' closes what was not opened", *scan->at);
     }
     scan->depth--;
-    return put_and_skip(scan, 1);
+    scan->at++;
+    return HPS_OK;
 }
 
 /* Values of a tensor begin: note where they are. */
@@ -243,8 +247,10 @@ static hps_status take_data(struct scan *scan)
     if (status != HPS_OK) {
         return hps_error_set(scan->err, status, "no memory for the JSON of the request");
     }
+    status = put_rest(scan);
     scan->at = end;
-    return put(scan, "null", 4);
+    scan->from = end;
+    return status == HPS_OK ? put(scan, "null", 4) : status;
 }
 
 static hps_status take_string(struct scan *scan)
@@ -263,7 +269,8 @@ static hps_status take_string(struct scan *scan)
             return status;
         }
     }
-    return put_and_skip(scan, (size_t)(end - scan->at));
+    scan->at = end;
+    return HPS_OK;
 }
 
 /* ---- the text -------------------------------------------------------------------------------- */
@@ -287,23 +294,27 @@ static hps_status take_nested(struct scan *scan)
 /* A number, a literal, or what is none: jansson will say. */
 static hps_status take_word(struct scan *scan)
 {
-    size_t size = 1;
-    hps_status status = count_value(scan);
-
-    while (size < (size_t)(scan->end - scan->at) && !is_space(scan->at[size]) &&
-           !is_mark(scan->at[size])) {
-        size++;
-    }
-    return status == HPS_OK ? put_and_skip(scan, size) : status;
+    do {
+        scan->at++;
+    } while (scan->at < scan->end && !is_space(*scan->at) && !is_mark(*scan->at));
+    return count_value(scan);
 }
 
 /* One space stays, as it keeps what is before it from what is behind. */
 static hps_status take_space(struct scan *scan)
 {
-    while (scan->at < scan->end && is_space(*scan->at)) {
-        scan->at++;
+    const char *behind = ++scan->at;
+    hps_status status = HPS_OK;
+
+    while (behind < scan->end && is_space(*behind)) {
+        behind++;
     }
-    return put(scan, " ", 1);
+    if (behind > scan->at) {
+        status = put_rest(scan);
+        scan->at = behind;
+        scan->from = behind;
+    }
+    return status;
 }
 
 static hps_status take(struct scan *scan)
@@ -329,7 +340,8 @@ static hps_status take(struct scan *scan)
         if (level != NULL) {
             level->key_next = *scan->at == ',';
         }
-        return put_and_skip(scan, 1);
+        scan->at++;
+        return HPS_OK;
     default:
         return take_word(scan);
     }
@@ -340,6 +352,7 @@ hps_status kserve_json_scan(struct kserve_text text, const struct hps_decode_lim
 {
     struct scan scan = {.at = text.at,
                         .end = text.at + text.size,
+                        .from = text.at,
                         .limits = limits,
                         .out = out_json,
                         .err = err,
@@ -350,6 +363,9 @@ hps_status kserve_json_scan(struct kserve_text text, const struct hps_decode_lim
     hps_status status = put(&scan, " ", 1); /* so that there is a head */
     while (scan.at < scan.end && status == HPS_OK) {
         status = take(&scan);
+    }
+    if (status == HPS_OK) {
+        status = put_rest(&scan);
     }
     if (status == HPS_OK && scan.depth > 0) {
         status = not_closed(&scan, level_of(&scan)->object ? "an object" : "an array");

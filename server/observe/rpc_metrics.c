@@ -20,8 +20,11 @@ struct method_series {
 struct hps_rpc_metrics {
     struct hps_metrics *metrics;
     struct method_series methods[METHODS_MAX]; /* the first is "unknown" */
+    uint8_t by_path[METHODS_MAX];              /* [n_methods] which of them, in order of paths */
     unsigned n_methods;
 };
+
+_Static_assert(METHODS_MAX <= UINT8_MAX + 1, "by_path has their indexes");
 
 static const char *const code_names[CODES] = {
     "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
@@ -34,9 +37,35 @@ static const char *label_of(const struct method_series *series)
     return series->path[0] == '/' ? series->path + 1 : series->path;
 }
 
+/* Where the method stands in by_path, or would. */
+static unsigned place_of(const struct hps_rpc_metrics *rpc, const char *path)
+{
+    unsigned from = 0;
+    unsigned to = rpc->n_methods;
+
+    while (from < to) {
+        unsigned middle = (from + to) / 2;
+        if (strcmp(rpc->methods[rpc->by_path[middle]].path, path) < 0) {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    return from;
+}
+
+static bool stands_at(const struct hps_rpc_metrics *rpc, unsigned place, const char *path)
+{
+    return place < rpc->n_methods && strcmp(rpc->methods[rpc->by_path[place]].path, path) == 0;
+}
+
 static void add_method(struct hps_rpc_metrics *rpc, const char *path)
 {
+    unsigned place = place_of(rpc, path);
+
     HPS_ASSERT(rpc->n_methods < METHODS_MAX);
+    memmove(rpc->by_path + place + 1, rpc->by_path + place, rpc->n_methods - place);
+    rpc->by_path[place] = (uint8_t)rpc->n_methods;
     struct method_series *series = &rpc->methods[rpc->n_methods++];
     series->path = path;
     series->duration =
@@ -73,16 +102,14 @@ hps_status hps_rpc_metrics_add_http(struct hps_rpc_metrics *rpc,
                                     const struct hps_http_route *routes, unsigned n_routes)
 {
     for (unsigned i = 0; i < n_routes; i++) {
-        unsigned at = 0;
-        while (at < rpc->n_methods && strcmp(rpc->methods[at].path, routes[i].pattern) != 0) {
-            at++;
+        const char *pattern = routes[i].pattern;
+        if (stands_at(rpc, place_of(rpc, pattern), pattern)) {
+            continue;
         }
-        if (at == METHODS_MAX) {
+        if (rpc->n_methods == METHODS_MAX) {
             return HPS_EXHAUSTED;
         }
-        if (at == rpc->n_methods) {
-            add_method(rpc, routes[i].pattern);
-        }
+        add_method(rpc, pattern);
     }
     return HPS_OK;
 }
@@ -92,11 +119,9 @@ void hps_rpc_metrics_end(void *ctx, struct hps_grpc_call *call, int grpc_code, u
     struct hps_rpc_metrics *rpc = ctx;
     HPS_ASSERT(rpc->n_methods > 0);
     const char *path = hps_grpc_call_path(call);
-    unsigned i = rpc->n_methods - 1;
-    while (i > 0 && (path == NULL || strcmp(rpc->methods[i].path, path) != 0)) {
-        i--;
-    }
-    struct method_series *series = &rpc->methods[i];
+    unsigned place = path != NULL ? place_of(rpc, path) : rpc->n_methods;
+    bool known = path != NULL && stands_at(rpc, place, path);
+    struct method_series *series = &rpc->methods[known ? rpc->by_path[place] : 0];
     unsigned code = grpc_code >= 0 && grpc_code < CODES ? (unsigned)grpc_code : 2;
     struct hps_metric *count = atomic_load(&series->by_code[code]);
     if (count == NULL) {
