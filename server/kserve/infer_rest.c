@@ -76,27 +76,11 @@ static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps
     return kserve_answer_http_bytes_max(kserve_answer_of(asked), lookup);
 }
 
-/* The head of an answer that is JSON alone says nothing of tensors. */
-static hps_status add_headers(struct hps_grpc_call *call, uint64_t size, size_t json_size)
-{
-    static const char type_name[] = "content-type";
-    static const char binary[] = "application/octet-stream";
-    static const char json[] = "application/json";
-    char length[24];
-
-    if (json_size == size) {
-        return hps_grpc_call_add_header(call, type_name, json, strlen(json));
-    }
-    int n = snprintf(length, sizeof(length), "%zu", json_size);
-    hps_status status = hps_grpc_call_add_header(call, type_name, binary, strlen(binary));
-    return status == HPS_OK ? hps_grpc_call_add_header(call, LENGTH_HEADER, length, (size_t)n)
-                            : status;
-}
-
 /* Values are written as text by the loop thread, which has other clients, too. */
-static hps_status check_json(const struct kserve_answer *answer, const struct hps_lookup *lookup,
-                             struct hps_error *err)
+static hps_status check_answer(const struct hps_lookup_asked *asked,
+                               const struct hps_lookup *lookup, struct hps_error *err)
 {
+    const struct kserve_answer *answer = kserve_answer_of(asked);
     uint64_t n_values = 0;
 
     for (uint32_t i = 0; i < answer->n_outputs; i++) {
@@ -114,6 +98,23 @@ static hps_status check_json(const struct kserve_answer *answer, const struct hp
     return HPS_OK;
 }
 
+/* The head of an answer that is JSON alone says nothing of tensors. */
+static hps_status add_headers(struct hps_grpc_call *call, uint64_t size, size_t json_size)
+{
+    static const char type_name[] = "content-type";
+    static const char binary[] = "application/octet-stream";
+    static const char json[] = "application/json";
+    char length[24];
+
+    if (json_size == size) {
+        return hps_grpc_call_add_header(call, type_name, json, strlen(json));
+    }
+    int n = snprintf(length, sizeof(length), "%zu", json_size);
+    hps_status status = hps_grpc_call_add_header(call, type_name, binary, strlen(binary));
+    return status == HPS_OK ? hps_grpc_call_add_header(call, LENGTH_HEADER, length, (size_t)n)
+                            : status;
+}
+
 static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                          const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
                          struct hps_block *rows, struct hps_block_pool *pool,
@@ -124,12 +125,8 @@ static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_ask
     size_t json_size = 0;
 
     (void)explain;
-    hps_status status = check_json(kserve_answer_of(asked), lookup, err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    status = kserve_answer_http(kserve_answer_of(asked), lookup, rows, pool, arena, &encoded,
-                                &json_size, err);
+    hps_status status = kserve_answer_http(kserve_answer_of(asked), lookup, rows, pool, arena,
+                                           &encoded, &json_size, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -144,6 +141,7 @@ static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_ask
 
 static const struct hps_lookup_front front = {.decode = decode,
                                               .check = kserve_front_check,
+                                              .check_answer = check_answer,
                                               .not_found = kserve_front_not_found,
                                               .bytes_max = bytes_max,
                                               .encode = encode};

@@ -30,6 +30,10 @@ struct hps_lookup_front {
     hps_status (*check)(const struct hps_lookup_asked *asked,
                         const struct hps_lookup_request *request, const struct hps_version *version,
                         struct hps_error *err);
+    /* The look-up is planned: may its answer be asked for? Thread, error: as decode. May be NULL.
+     */
+    hps_status (*check_answer)(const struct hps_lookup_asked *asked,
+                               const struct hps_lookup *lookup, struct hps_error *err);
     /* The model, its version, or a table was not found: `err` may be put in the protocol's words.
      * May be NULL. Any thread. */
     void (*not_found)(const struct hps_lookup_request *request, bool table, struct hps_error *err);

@@ -348,5 +348,10 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
         front->not_found(&message, true, err);
         status = err->status;
     }
-    return status == HPS_OK ? hps_lookup_plan(lookup, err) : status;
+    if (status == HPS_OK) {
+        status = hps_lookup_plan(lookup, err);
+    }
+    return status == HPS_OK && front->check_answer != NULL
+               ? front->check_answer(request->asked, lookup, err)
+               : status;
 }

@@ -209,14 +209,25 @@ def test_infer_when_the_answer_has_14_megabytes_then_every_row_is_there(served, 
         np.testing.assert_array_equal(answer.values["OUTPUT0"], served.flat(groups))
 
 
-def test_infer_when_over_http_then_it_is_counted_as_other_look_ups_are(served, client):
-    def counted():
-        keys = sum(value for name, value in served.daemon.metrics().items() if name.startswith("hpsd_lookup_keys_total"))
-        return keys, served.daemon.metrics()["hpsd_requests_in_flight"]
+def counted(served):
+    """(keys that were looked up, requests that are under way)"""
+    keys = sum(value for name, value in served.daemon.metrics().items() if name.startswith("hpsd_lookup_keys_total"))
+    return keys, served.daemon.metrics()["hpsd_requests_in_flight"]
 
-    before, _ = counted()
+
+def test_infer_when_over_http_then_it_is_counted_as_other_look_ups_are(served, client):
+    before, _ = counted(served)
     client.infer("m", hps_inputs(served.groups((40, 1, 1))))
-    until(lambda: counted() == (before + 42, 0), "42 keys more")
+    until(lambda: counted(served) == (before + 42, 0), "42 keys more")
+
+
+def test_infer_when_the_answer_has_too_many_values_for_json_then_refused_before_any_is_looked_up(served, client):
+    until(lambda: counted(served)[1] == 0, "nothing is under way")
+    before, _ = counted(served)
+    groups = served.groups((65536 // 4 + 1, 0, 0))
+    client.refused(400, "65540 values as JSON, limit is 65536; ask for binary_data", path_of("m"), *compose(hps_inputs(groups)))
+    client.infer("m", hps_inputs([groups[0][1:], [], []]))
+    until(lambda: counted(served) == (before + 65536 // 4, 0), "keys of the second alone")
 
 
 # ---- curl --------------------------------------------------------------------------------------------
