@@ -50,8 +50,8 @@ static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *si
     hps_buf_fini(&call->request.plain);
     hps_status status =
         hps_grpc_unpack(&packed, packed.size_max, &call->request.plain, data, size, &err);
-    if (status == HPS_EXHAUSTED && call->is_http) {
-        grpc_http_refuse(call, 413, status, "%s", err.text);
+    if (status == HPS_EXHAUSTED) {
+        hps_grpc_call_fail_too_large(call, &err);
     } else if (status != HPS_OK) {
         hps_grpc_call_fail(call, &err);
     }

@@ -372,6 +372,15 @@ void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_stat
     hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
 }
 
+void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err)
+{
+    if (call->is_http) {
+        grpc_http_refuse(call, 413, err->status, "%s", err->text);
+    } else {
+        hps_grpc_call_fail(call, err);
+    }
+}
+
 void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_status)
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));

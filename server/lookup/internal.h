@@ -52,8 +52,9 @@ struct request_call {
     struct hps_grpc_call *grpc; /* with a reference */
     bool streaming;
     bool explain;
-    bool closed; /* on_close was called */
-    int code;    /* that we ended it with; -1: we have not */
+    bool closed;    /* on_close was called */
+    bool too_large; /* its message is, whoever else is there */
+    int code;       /* that we ended it with; -1: we have not */
     uint64_t start_us;
     uint64_t closed_us;
 };

@@ -318,6 +318,8 @@ void request_fail(struct request *request, const struct hps_error *err)
     request->call.code = hps_status_grpc_code(err->status);
     if (request->exchange != NULL) {
         exchange_tell(request->exchange, request, err);
+    } else if (request->call.too_large && err->status == HPS_EXHAUSTED) { /* not late since */
+        hps_grpc_call_fail_too_large(request->call.grpc, err);
     } else {
         hps_grpc_call_fail(request->call.grpc, err);
     }

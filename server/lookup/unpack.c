@@ -36,6 +36,7 @@ static hps_status unpack(struct request *request, const struct hps_grpc_packed *
     hps_status status = hps_grpc_unpack(packed, size_max, &plain, &data, &size, err);
 
     *out_too_large = status == HPS_EXHAUSTED && size_max < packed->size_max;
+    request->call.too_large = status == HPS_EXHAUSTED && !*out_too_large;
     if (status == HPS_OK) {
         status = request_prepare(request, data, size, err);
     }

@@ -400,6 +400,13 @@ def test_infer_when_the_body_is_larger_than_the_limit_then_413_before_it_is_sent
     client.connection.close()
 
 
+@pytest.mark.parametrize("mebibytes", [30, 200])
+@pytest.mark.parametrize("encoding, pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_infer_when_the_body_inflates_to_more_than_the_limit_then_413_of_a_worker_too(client, encoding, pack, mebibytes):
+    body, headers = compose(GOOD, binary=False)
+    client.refused(413, "", path_of("m"), pack(b" " * (mebibytes << 20) + body), {**headers, "Content-Encoding": encoding})
+
+
 def test_infer_when_its_time_is_over_then_504(served, client):
     groups = served.groups((10, 400000, 0))
     client.refused(504, "", path_of("m"), *compose(hps_inputs(groups), binary_output=True, timeout=1))

@@ -255,6 +255,11 @@ void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
     hps_grpc_call_finish(call, hps_status_grpc_code(err->status), err->text);
 }
 
+void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err)
+{
+    hps_grpc_call_fail(call, err);
+}
+
 /* ---- the service ----------------------------------------------------------------------------- */
 
 enum { LOOKUP, LOOKUP_STREAM, CALLS = 4, TEST_KEYS_MAX = 60000, MANY_KEYS = 300000 };
