@@ -43,17 +43,17 @@ hps_status kserve_front_check(const struct hps_lookup_asked *asked,
 }
 
 /* Triton's words, which clients look for; and a tensor that a model lacks is a wrong argument. */
-void kserve_front_not_found(const struct hps_lookup_request *request, bool table,
-                            struct hps_error *err)
+void kserve_front_not_found(const struct hps_lookup_request *request,
+                            enum hps_lookup_missing missing, struct hps_error *err)
 {
     const struct kserve_text model = {request->model, request->model_size};
+    const struct kserve_version version = {.number = request->version,
+                                           .label = {request->label, request->label_size}};
 
-    if (table) {
+    if (missing == HPS_LOOKUP_NO_TABLE) {
         err->status = HPS_INVALID;
-    } else if (request->version == 0 && request->label_size == 0) {
-        hps_ignore(hps_error_set(err, HPS_NOT_FOUND,
-                                 "Request for unknown model: '%.*s' is not found",
-                                 KSERVE_TEXT_ARGS(model)));
+    } else {
+        kserve_say_not_found(model, missing == HPS_LOOKUP_NO_VERSION ? &version : NULL, err);
     }
 }
 

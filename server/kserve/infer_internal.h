@@ -22,8 +22,8 @@ hps_status kserve_front_check(const struct hps_lookup_asked *asked,
                               const struct hps_lookup_request *request,
                               const struct hps_version *version, struct hps_error *err)
     HPS_MUST_CHECK;
-void kserve_front_not_found(const struct hps_lookup_request *request, bool table,
-                            struct hps_error *err);
+void kserve_front_not_found(const struct hps_lookup_request *request,
+                            enum hps_lookup_missing missing, struct hps_error *err);
 
 /* ---- answer_stream.c ------------------------------------------------------------------------- */
 

@@ -4,6 +4,8 @@
  */
 #include "server/kserve/names.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 bool kserve_take_tables(struct kserve_text *model)
@@ -51,4 +53,25 @@ hps_status kserve_version_read(struct kserve_text text, struct kserve_version *o
         out_version->label = text;
     }
     return HPS_OK;
+}
+
+void kserve_say_not_found(struct kserve_text model, const struct kserve_version *version,
+                          struct hps_error *err)
+{
+    char number[24];
+
+    if (version == NULL) {
+        hps_ignore(hps_error_set(err, HPS_NOT_FOUND,
+                                 "Request for unknown model: '%.*s' is not found",
+                                 KSERVE_TEXT_ARGS(model)));
+        return;
+    }
+    struct kserve_text text = version->label;
+    if (version->number != 0) {
+        int size = snprintf(number, sizeof(number), "%" PRId64, version->number);
+        text = (struct kserve_text){number, (size_t)size};
+    }
+    hps_ignore(hps_error_set(err, HPS_NOT_FOUND,
+                             "Request for unknown model: '%.*s' version '%.*s' is not found",
+                             KSERVE_TEXT_ARGS(model), KSERVE_TEXT_ARGS(text)));
 }

@@ -45,4 +45,9 @@ struct kserve_version {
 hps_status kserve_version_read(struct kserve_text text, struct kserve_version *out_version,
                                struct hps_error *err) HPS_MUST_CHECK;
 
+/* Make *err that a model, or that version of it (NULL: the model itself), is not there, in the
+ * words that clients of Triton look for. */
+void kserve_say_not_found(struct kserve_text model, const struct kserve_version *version,
+                          struct hps_error *err);
+
 #endif

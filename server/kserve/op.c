@@ -75,25 +75,14 @@ void *kserve_messages(struct kserve_op *op, const ProtobufCMessageDescriptor *ty
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-/* In the words that clients of Triton look for. */
 static void not_found(struct kserve_op *op, bool model_known)
 {
+    const struct kserve_text name = {op->name, strlen(op->name)};
+
+    kserve_say_not_found(name, model_known ? &op->version : NULL, &op->error);
     if (!model_known) {
-        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
-                                 "Request for unknown model: '%.130s' is not found", op->name));
         hps_known_models(op->parts->models, op->call, HPS_ROLE_READ, &op->error);
-        return;
     }
-    const struct kserve_version *version = &op->version;
-    char number[24];
-    (void)snprintf(number, sizeof(number), "%" PRId64, version->number);
-    struct kserve_text text = version->label;
-    if (version->number != 0) {
-        text = (struct kserve_text){number, strlen(number)};
-    }
-    hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
-                             "Request for unknown model: '%.130s' version '%.*s' is not found",
-                             op->name, KSERVE_TEXT_ARGS(text)));
 }
 
 /* The one that the request names. */

@@ -16,6 +16,12 @@
 /* What a front end knows of a request beside what a look-up is; in the arena of the request. */
 struct hps_lookup_asked;
 
+enum hps_lookup_missing {
+    HPS_LOOKUP_NO_MODEL,
+    HPS_LOOKUP_NO_VERSION, /* of that number or label; the model is there */
+    HPS_LOOKUP_NO_TABLE,
+};
+
 struct hps_lookup_front {
     /* The bytes of a request to what it asks for. `call` has the headers. Of data[size] nothing is
      * needed once the keys that `out_request` points to are copied.
@@ -34,9 +40,10 @@ struct hps_lookup_front {
      */
     hps_status (*check_answer)(const struct hps_lookup_asked *asked,
                                const struct hps_lookup *lookup, struct hps_error *err);
-    /* The model, its version, or a table was not found: `err` may be put in the protocol's words.
-     * May be NULL. Any thread. */
-    void (*not_found)(const struct hps_lookup_request *request, bool table, struct hps_error *err);
+    /* Something was not found: `err` may be put in the protocol's words. May be NULL. Any thread.
+     */
+    void (*not_found)(const struct hps_lookup_request *request, enum hps_lookup_missing missing,
+                      struct hps_error *err);
     /* Of the whole answer: an upper bound before the look-up has run. Loop thread. */
     uint64_t (*bytes_max)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup);
     /* The whole answer. Loop thread of `call`, whose headers it may add to. As hps_encode_lookup.

@@ -281,7 +281,11 @@ static hps_status pin_version(struct request *request, const struct hps_lookup_r
                                   out_version, err);
 
     if (status == HPS_NOT_FOUND && request->front->not_found != NULL) {
-        request->front->not_found(message, false, err);
+        int64_t active;
+        size_t n =
+            hps_models_pin_all(models, message->model, message->model_size, NULL, 0, &active);
+        request->front->not_found(message, n > 0 ? HPS_LOOKUP_NO_VERSION : HPS_LOOKUP_NO_MODEL,
+                                  err);
     } else if (status == HPS_NOT_FOUND && message->version == 0 && !by_label) {
         hps_known_models(models, request->call.grpc, HPS_ROLE_LOOKUP, err);
     }
@@ -345,7 +349,7 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     }
     status = make_parts(request, &message, err);
     if (status == HPS_NOT_FOUND && front->not_found != NULL) {
-        front->not_found(&message, true, err);
+        front->not_found(&message, HPS_LOOKUP_NO_TABLE, err);
         status = err->status;
     }
     if (status == HPS_OK) {

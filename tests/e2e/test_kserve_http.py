@@ -365,8 +365,9 @@ def test_infer_when_a_million_outputs_are_asked_for_then_400_before_memory_is_ta
 def test_infer_when_the_model_is_unknown_then_404_in_words_that_clients_know(client):
     body = compose(GOOD)
     client.refused(404, "Request for unknown model: 'nope' is not found", path_of("nope"), *body)
-    client.refused(404, "version 9", path_of("m", 9), *body)
-    client.refused(404, "x", path_of("m", "x"), *body)
+    client.refused(404, "Request for unknown model: 'nope' is not found", path_of("nope", 9), *body)
+    for version in ("9", "x"):
+        client.refused(404, f"Request for unknown model: 'm' version '{version}' is not found", path_of("m", version), *body)
     client.refused(400, "below 0", path_of("m", "-1"), *body)
     client.refused(404, "unknown path", "/v2/models/m/infers", *body)
 
