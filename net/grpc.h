@@ -125,7 +125,8 @@ enum hps_grpc_slow {
 struct hps_grpc_observer {
     void *ctx;
     void (*on_call_end)(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us);
-    void (*on_connection)(void *ctx, int delta); /* +1 opened, -1 closed */
+    /* +1 opened, -1 closed; is_http: it speaks HTTP/1.1 */
+    void (*on_connection)(void *ctx, bool is_http, int delta);
     /* A connection ended without a request, and not because we wanted it to. Before -1. */
     void (*on_no_start)(void *ctx, const char *peer, enum hps_grpc_no_start how);
     void (*on_slow)(void *ctx, enum hps_grpc_slow why); /* a connection, or one of its calls */

@@ -277,7 +277,7 @@ static void conn_gone(struct grpc_conn *conn)
     }
     atomic_fetch_sub_explicit(&grpc_loop->n_conns, 1, memory_order_relaxed);
     if (observer->on_connection != NULL) {
-        observer->on_connection(observer->ctx, -1);
+        observer->on_connection(observer->ctx, conn->is_http, -1);
     }
     if (conn->visitor != NULL) {
         grpc_loop->server->guard.visitor_free(conn->visitor);
@@ -391,7 +391,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     grpc_loop->conns = conn;
     atomic_fetch_add_explicit(&grpc_loop->n_conns, 1, memory_order_relaxed);
     if (observer->on_connection != NULL) {
-        observer->on_connection(observer->ctx, 1);
+        observer->on_connection(observer->ctx, conn->is_http, 1);
     }
     grpc_conn_leave(conn, now_us); /* it may have been asked to already */
 }

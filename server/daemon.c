@@ -319,11 +319,12 @@ void daemon_tls_free(struct daemon_tls *tls)
 
 /* ---- services -------------------------------------------------------------------------------- */
 
-static void on_connection(void *ctx, int delta)
+static void on_connection(void *ctx, bool is_http, int delta)
 {
     struct hps_daemon *daemon = ctx;
+    const char *listener = is_http ? "kserve" : "grpc";
     hps_metric_gauge_add(
-        hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS, "grpc", NULL, NULL, NULL), delta);
+        hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS, listener, NULL, NULL, NULL), delta);
 }
 
 static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)

@@ -125,26 +125,15 @@ static void add_values(struct hps_encoded *encoded, struct out *out, uint8_t **b
     }
 }
 
-static hps_status collect(const struct kserve_answer *answer, const struct hps_lookup *lookup,
-                          struct hps_arena *arena, struct kserve_values **out_values,
-                          size_t *out_pieces, uint64_t *out_status_bytes)
+/* They are copied behind the heads. */
+static uint64_t status_bytes(const struct kserve_answer *answer, const struct kserve_values *values)
 {
-    struct kserve_values *values =
-        hps_arena_calloc(arena, (size_t)answer->n_outputs + 1, sizeof(*values));
-    hps_status status = values == NULL ? HPS_EXHAUSTED : HPS_OK;
+    uint64_t bytes = 0;
 
-    *out_pieces = 0;
-    *out_status_bytes = 0;
-    for (uint32_t i = 0; i < answer->n_outputs && status == HPS_OK; i++) {
-        status = kserve_values_of(lookup, &answer->outputs[i], arena, &values[i]);
-        if (status == HPS_OK) {
-            *out_pieces += values[i].n_pieces;
-            *out_status_bytes +=
-                answer->outputs[i].kind == KSERVE_OUTPUT_STATUS ? values[i].size : 0;
-        }
+    for (uint32_t i = 0; i < answer->n_outputs; i++) {
+        bytes += answer->outputs[i].kind == KSERVE_OUTPUT_STATUS ? values[i].size : 0;
     }
-    *out_values = values;
-    return status;
+    return bytes;
 }
 
 hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct hps_lookup *lookup,
@@ -154,14 +143,14 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
     struct hps_encoded encoded = {0};
     struct kserve_values *values;
     size_t n_pieces;
-    uint64_t status_bytes;
-    hps_status status = collect(answer, lookup, arena, &values, &n_pieces, &status_bytes);
+    hps_status status = kserve_values_of_all(answer, lookup, arena, &values, &n_pieces);
 
     if (status != HPS_OK) {
         return status;
     }
     size_t n_slices_max = 2 * n_pieces + 1;
-    size_t size = (size_t)(heads_bytes(answer, lookup->version->model) + status_bytes);
+    size_t size =
+        (size_t)(heads_bytes(answer, lookup->version->model) + status_bytes(answer, values));
     encoded.slices = hps_arena_alloc(arena, n_slices_max * sizeof(*encoded.slices));
     if (encoded.slices == NULL) {
         return HPS_EXHAUSTED;

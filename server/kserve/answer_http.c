@@ -265,26 +265,6 @@ static void add_values(struct hps_encoded *encoded, struct writer *out,
     }
 }
 
-/* Of each output; *out_pieces: of those whose bytes are sent. */
-static hps_status collect(const struct kserve_answer *answer, const struct hps_lookup *lookup,
-                          struct hps_arena *arena, struct kserve_values **out_values,
-                          size_t *out_pieces)
-{
-    struct kserve_values *values =
-        hps_arena_calloc(arena, (size_t)answer->n_outputs + 1, sizeof(*values));
-    hps_status status = values == NULL ? HPS_EXHAUSTED : HPS_OK;
-
-    *out_pieces = 0;
-    for (uint32_t i = 0; i < answer->n_outputs && status == HPS_OK; i++) {
-        status = kserve_values_of(lookup, &answer->outputs[i], arena, &values[i]);
-        if (status == HPS_OK && answer->outputs[i].binary) {
-            *out_pieces += values[i].n_pieces;
-        }
-    }
-    *out_values = values;
-    return status;
-}
-
 hps_status kserve_answer_http_check(const struct kserve_answer *answer, enum hps_dtype output,
                                     struct hps_error *err)
 {
@@ -307,7 +287,7 @@ hps_status kserve_answer_http(const struct kserve_answer *answer, const struct h
     struct kserve_values *values;
     size_t n_pieces;
     size_t size = (size_t)block_bytes(answer, lookup);
-    hps_status status = collect(answer, lookup, arena, &values, &n_pieces);
+    hps_status status = kserve_values_of_all(answer, lookup, arena, &values, &n_pieces);
 
     if (status == HPS_OK) {
         encoded.slices = hps_arena_alloc(arena, (n_pieces + 1) * sizeof(*encoded.slices));

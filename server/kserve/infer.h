@@ -203,7 +203,15 @@ struct kserve_values {
 hps_status kserve_values_of(const struct hps_lookup *lookup,
                             const struct kserve_answer_output *output, struct hps_arena *arena,
                             struct kserve_values *out) HPS_MUST_CHECK;
-/* Its bytes, known once the look-up is planned. */
+/* Of each output of an answer, and how many pieces they have together.
+ *
+ * shape   *out_values [n_outputs], owner: the arena
+ * error   EXHAUSTED: the arena is full
+ */
+hps_status kserve_values_of_all(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                                struct hps_arena *arena, struct kserve_values **out_values,
+                                size_t *out_pieces) HPS_MUST_CHECK;
+/* The bytes of one, known once the look-up is planned. */
 uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
                                  const struct kserve_answer_output *output);
 /* NumSample of an answer: how many keys each table was asked for, rounded down. HPS divided by the

@@ -86,6 +86,26 @@ hps_status kserve_values_of(const struct hps_lookup *lookup,
     return HPS_OK;
 }
 
+hps_status kserve_values_of_all(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                                struct hps_arena *arena, struct kserve_values **out_values,
+                                size_t *out_pieces)
+{
+    struct kserve_values *values =
+        hps_arena_calloc(arena, (size_t)answer->n_outputs + 1, sizeof(*values));
+    hps_status status = values == NULL ? HPS_EXHAUSTED : HPS_OK;
+    size_t n_pieces = 0;
+
+    for (uint32_t i = 0; i < answer->n_outputs && status == HPS_OK; i++) {
+        status = kserve_values_of(lookup, &answer->outputs[i], arena, &values[i]);
+        n_pieces += values[i].n_pieces;
+    }
+    if (status == HPS_OK) {
+        *out_values = values;
+        *out_pieces = n_pieces;
+    }
+    return status;
+}
+
 uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
                                  const struct kserve_answer_output *output)
 {

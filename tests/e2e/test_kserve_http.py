@@ -230,6 +230,21 @@ def test_infer_when_the_answer_has_too_many_values_for_json_then_refused_before_
     until(lambda: counted(served) == (before + 65536 // 4, 0), "keys of the second alone")
 
 
+def test_connections_when_open_then_counted_by_their_listener(tmp_path):
+    _, model = a_model(str(tmp_path), "m")
+    with Daemon(str(tmp_path), default_config([model], server={"kserve_listen": ["127.0.0.1:0"]})) as daemon:
+        daemon.wait_ready()
+        before = daemon.metrics().get('hpsd_connections{listener="grpc"}', 0)
+        clients = [Client(daemon) for _ in range(3)]
+        for client in clients:
+            assert client.ask("GET", "/v2/health/live")[0] == 200
+        assert daemon.metrics()['hpsd_connections{listener="kserve"}'] == 3
+        assert daemon.metrics().get('hpsd_connections{listener="grpc"}', 0) == before
+        for client in clients:
+            client.connection.close()
+        until(lambda: daemon.metrics()['hpsd_connections{listener="kserve"}'] == 0, "all of them closed")
+
+
 # ---- curl --------------------------------------------------------------------------------------------
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl")

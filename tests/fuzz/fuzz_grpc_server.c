@@ -161,9 +161,10 @@ static const struct hps_grpc_method methods[] = {
 static const char *const paths[] = {"/t.T/Echo", "/t.T/Park",   "/t.T/Pour", "/t.T/Chat",
                                     "/t.T/Tiny", "/t.T/Packed", "/t.T/None", "nowhere"};
 
-static void on_connection(void *ctx, int delta)
+static void on_connection(void *ctx, bool is_http, int delta)
 {
     (void)ctx;
+    (void)is_http;
     world.n_connections += delta;
 }
 

@@ -152,9 +152,10 @@ static const struct hps_http_route routes[] = {
     ROUTE("POST", "/packed", .on_packed = on_packed, .on_close = on_close, .on_room = on_room),
 };
 
-static void on_connection(void *ctx, int delta)
+static void on_connection(void *ctx, bool is_http, int delta)
 {
     (void)ctx;
+    (void)is_http;
     world.n_connections += delta;
 }
 

@@ -397,8 +397,9 @@ static void on_call_end(void *ctx, struct hps_grpc_call *call, int code, uint64_
     ((struct rig *)ctx)->n_ended[code]++;
 }
 
-static void on_connection(void *ctx, int delta)
+static void on_connection(void *ctx, bool is_http, int delta)
 {
+    (void)is_http;
     struct rig *rig = ctx;
 
     rig->n_connections += delta;
