@@ -12,11 +12,13 @@
 #include "base/buf.h"
 #include "base/heap.h"
 #include "net/conn.h"
+#include "net/tls.h"
 
 enum { HEAD_BYTES_MAX = 16 * 1024, READ_BYTES = 64 * 1024, DIGITS_MAX = 15 };
 
 struct hps_http_client {
     char *address;
+    struct hps_tls *tls;
     struct hps_loop *loop;
     struct hps_conn *conn; /* NULL: the next request makes one */
     bool connected;
@@ -278,8 +280,8 @@ static void on_deadline(void *ctx)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_http_client_new(const char *address, struct hps_loop *loop, size_t answer_bytes_max,
-                               struct hps_http_client **out_client)
+hps_status hps_http_client_new(const char *address, struct hps_tls *tls, struct hps_loop *loop,
+                               size_t answer_bytes_max, struct hps_http_client **out_client)
 {
     struct hps_http_client *client = hps_calloc(1, sizeof(*client));
     char *copy = hps_strdup(address);
@@ -290,6 +292,7 @@ hps_status hps_http_client_new(const char *address, struct hps_loop *loop, size_
         return HPS_NO_MEMORY;
     }
     client->address = copy;
+    client->tls = tls != NULL ? hps_tls_ref(tls) : NULL;
     client->loop = loop;
     hps_timer_init(&client->timer, on_deadline, client);
     hps_buf_init(&client->in, answer_bytes_max + HEAD_BYTES_MAX + READ_BYTES);
@@ -303,6 +306,7 @@ void hps_http_client_free(struct hps_http_client *client)
         hps_timer_stop(&client->timer);
         drop(client);
         hps_buf_fini(&client->in);
+        hps_tls_unref(client->tls);
         hps_free(client->address);
         hps_free(client);
     }
@@ -310,7 +314,7 @@ void hps_http_client_free(struct hps_http_client *client)
 
 static hps_status connect_to(struct hps_http_client *client, struct hps_error *err)
 {
-    hps_status status = hps_conn_connect(client->address, NULL, &client->conn, err);
+    hps_status status = hps_conn_connect(client->address, client->tls, &client->conn, err);
 
     if (status == HPS_OK) {
         status = hps_conn_attach(client->conn, client->loop, 0, on_ready, client);

@@ -14,6 +14,7 @@
 #include "net/loop.h"
 
 struct hps_http_client;
+struct hps_tls; /* net/tls.h */
 
 /* A whole answer, borrowed for the callback. */
 struct hps_http_answer {
@@ -30,9 +31,10 @@ typedef void (*hps_http_done_fn)(void *ctx, const struct hps_http_answer *answer
                                  const struct hps_error *err);
 
 /* Connects with the first request. `address` ("host:port" or "unix:PATH") is copied, `loop`
- * borrowed. */
-hps_status hps_http_client_new(const char *address, struct hps_loop *loop, size_t answer_bytes_max,
-                               struct hps_http_client **out_client) HPS_MUST_CHECK;
+ * borrowed, `tls` (for HTTP/1.1; NULL: none) referenced. */
+hps_status hps_http_client_new(const char *address, struct hps_tls *tls, struct hps_loop *loop,
+                               size_t answer_bytes_max, struct hps_http_client **out_client)
+    HPS_MUST_CHECK;
 /* A request under way ends without a word. NULL is legal. */
 void hps_http_client_free(struct hps_http_client *client);
 

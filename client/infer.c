@@ -229,11 +229,13 @@ hps_status hps_client_infer_encode_http(const struct hps_client_infer *infer, st
     hps_status status = put_json(infer, n_keys, &json);
     if (status == HPS_OK) {
         size_t size = json.size + n_keys * sizeof(hps_key) + infer->n_queries * sizeof(uint32_t);
+        bool has_token = infer->token != NULL && infer->token[0] != '\0';
         status =
             hps_buf_printf(buf,
-                           "POST /v2/models/%s/infer HTTP/1.1\r\nHost: hpsd\r\n"
+                           "POST /v2/models/%s/infer HTTP/1.1\r\nHost: hpsd\r\n%s%s%s"
                            "Inference-Header-Content-Length: %zu\r\nContent-Length: %zu\r\n\r\n",
-                           infer->model, json.size, size);
+                           infer->model, has_token ? "Authorization: Bearer " : "",
+                           has_token ? infer->token : "", has_token ? "\r\n" : "", json.size, size);
     }
     if (status == HPS_OK) {
         status = hps_buf_append(buf, json.data, json.size);

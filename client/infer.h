@@ -19,6 +19,7 @@ struct hps_client_infer {
     const char
         *miss_policy; /* a word of HPS_CLIENT_LOOKUP_MISS_POLICIES; NULL or "table": the model's */
     uint32_t max_wait_us; /* 0: not said */
+    const char *token;    /* over HTTP: bearer token; NULL or "": none */
 };
 
 /* Append a ModelInferRequest. error EXHAUSTED: past the buffer's maximum; NO_MEMORY. */

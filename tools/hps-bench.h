@@ -12,7 +12,7 @@
 #include "base/dtype.h"
 #include "base/row_sum.h"
 #include "base/types.h"
-#include "client/client.h"
+#include "client/credentials.h"
 #include "client/hist.h"
 #include "client/lookup.h"
 #include "client/zipf.h"
@@ -126,6 +126,7 @@ struct bench_worker {
     struct bench_counts counts;
     struct hps_hist latency_us;
     struct hps_loop *loop;
+    struct hps_client_credentials credentials; /* of connections over HTTP */
     struct hps_client **clients;
     uint64_t n_clients;
     struct bench_slot *slots;

@@ -158,10 +158,9 @@ static hps_status check_pooling(struct hps_error *err)
     return plan.n_bag_keys == 0 ? HPS_OK : hps_args_ranges(ranges, 1, err);
 }
 
-/* What KServe's view of positions has no words for, and what the client of HTTP has not. */
+/* What KServe's view of positions has no words for. */
 static hps_status check_protocol(struct hps_error *err)
 {
-    bool http = plan.protocol == BENCH_KSERVE_HTTP;
     const struct {
         bool is_given;
         const char *name;
@@ -170,9 +169,6 @@ static hps_status check_protocol(struct hps_error *err)
         {plan.pooling != HPS_POOLING_NONE, "pooling"},
         {plan.concat, "row-layout concat"},
         {plan.output_type == HPS_DTYPE_RAW, "output-type raw"},
-        {http && (tool_connect.tls || tool_connect.tls_ca != NULL || tool_connect.tls_cert != NULL),
-         "tls"},
-        {http && tool_connect.token_file != NULL, "token-file"},
     };
 
     for (size_t i = 0; i < sizeof(excluded) / sizeof(excluded[0]); i++) {

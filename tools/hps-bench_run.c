@@ -341,6 +341,7 @@ static hps_status encode_infer(struct bench_slot *slot)
         .output = (enum hps_dtype)plan->output_type,
         .miss_policy = plan->miss_policy_word,
         .max_wait_us = plan->max_wait_us,
+        .token = slot->worker->credentials.token,
     };
 
     return plan->protocol == BENCH_KSERVE ? hps_client_infer_encode(&infer, &slot->request)
@@ -509,8 +510,8 @@ static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot
     hps_buf_init(&slot->request, REQUEST_BYTES_MAX);
     if (client != NULL) {
         slot->channel = hps_client_channel(client);
-    } else if (hps_http_client_new(plan->connect.address, worker->loop, HPS_CLIENT_REPLY_BYTES_MAX,
-                                   &slot->http) != HPS_OK) {
+    } else if (hps_http_client_new(plan->connect.address, worker->credentials.tls, worker->loop,
+                                   HPS_CLIENT_REPLY_BYTES_MAX, &slot->http) != HPS_OK) {
         return HPS_NO_MEMORY;
     }
     slot->keys = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->keys));
@@ -533,6 +534,12 @@ static hps_status worker_open(struct bench_worker *worker)
 
     if (status != HPS_OK) {
         return status;
+    }
+    if (plan->protocol == BENCH_KSERVE_HTTP) {
+        status = hps_client_credentials_open(&options, true, &worker->credentials, &worker->err);
+        if (status != HPS_OK) {
+            return status;
+        }
     }
     options.loop = worker->loop;
     uint64_t share = plan->n_connections / plan->n_threads +
@@ -576,6 +583,7 @@ static void worker_close(struct bench_worker *worker)
         hps_free(worker->slots[i].queries);
     }
     bench_check_free(&worker->check);
+    hps_client_credentials_close(&worker->credentials);
     hps_free(worker->slots);
     hps_free(worker->clients);
     hps_loop_free(worker->loop);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """hps-gen, hps-bench, and what all programs share: help, versions, wrong words."""
+import hashlib
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from made_up import Admin, partition, version
-from rig import BIN, PATIENCE_S, admin_pb, ask, default_config, floats, generate, hpsgen
+from rig import BIN, PATIENCE_S, Authority, admin_pb, ask, default_config, floats, generate, hpsgen
 
 pytestmark = pytest.mark.one_thread
 TOOLS = ("hpsd", "hpsd-sim", "hpsctl", "hps-gen", "hps-bench", "hps-publish")
@@ -91,8 +92,30 @@ def test_bench_when_by_kserve_then_rows_are_checked_as_others_are(daemon, work, 
 
 def test_bench_when_by_kserve_over_http_and_nobody_is_there_then_1(work):
     run("hps-bench", "--protocol", "kserve-http", "--addr", f"unix:{work}/none", "--rows", 1, "--tables", "a", "-q", "-n", 3, code=1)
-    told = run("hps-bench", "--protocol", "kserve-http", "--tls", "--rows", 1, "--tables", "a", code=2).stderr
-    assert "--protocol kserve-http excludes --tls" in told
+    told = run("hps-bench", "--protocol", "kserve-http", "--token-file", f"{work}/none", "--rows", 1, "--tables", "a", code=1)
+    assert f"token file {work}/none: No such file" in told.stderr
+
+
+def test_bench_when_by_kserve_over_http_with_tls_and_roles_then_the_token_and_the_authority_decide(daemon, work):
+    generate(f"{work}/g", "--tables", 2, "--rows", 100, "--dim", 8)
+    certificate, key = Authority(work, "ca").issue("server")
+    other = Authority(work, "other")
+    for name in ("app", "nobody"):
+        with open(f"{work}/{name}", "w", encoding="ascii") as f:
+            f.write(name + "\n")
+    with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
+        json.dump({"rules": [{"who": ["token:app"], "may": ["lookup"], "models": ["m"]}],
+                   "tokens": [{"name": "app", "sha256": hashlib.sha256(b"app").hexdigest()}]}, f)
+    one = daemon(default_config(server={"model_roots": [work], "kserve_listen": ["127.0.0.1:0"], "access": f"{work}/roles.json",
+                                        "tls": {"certificate": certificate, "key": key}}))
+    one.load("m", f"{work}/g")
+    args = ["--protocol", "kserve-http", "--addr", one.kserve[0].replace("127.0.0.1", "localhost"), "-q", "-n", 20, "-k", 10,
+            "--verify", "--model", "m", "--rows", 100, "--tables", "feature_0,feature_1", "-o", "json"]
+    ca, token = ["--tls-ca", f"{work}/ca.pem"], ["--token-file", f"{work}/app"]
+    result = json.loads(run("hps-bench", *args, *ca, *token).stdout.splitlines()[-1])
+    assert (result["rows_checked"], result["rows_wrong"]) == (20 * 2 * 10, 0)
+    for words in ([*ca], [*ca, "--token-file", f"{work}/nobody"], token, [*token, "--tls-ca", other.path]):
+        run("hps-bench", *args, *words, code=1)
 
 
 def test_bench_when_bags_and_matrices_are_right_then_0_and_when_one_is_not_then_5(daemon, work):

@@ -71,8 +71,8 @@ static void open_rig(struct rig *rig)
     assert_int_equal(bind(rig->listener, (const struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(listen(rig->listener, 4), 0);
     assert_int_equal(hps_loop_new(&rig->loop, &err), HPS_OK);
-    assert_int_equal(hps_http_client_new(rig->address, rig->loop, ANSWER_BYTES_MAX, &rig->client),
-                     HPS_OK);
+    assert_int_equal(
+        hps_http_client_new(rig->address, NULL, rig->loop, ANSWER_BYTES_MAX, &rig->client), HPS_OK);
 }
 
 static void close_peer(struct rig *rig)
