@@ -86,11 +86,13 @@ struct hps_host_place {
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
+#define HPS_HOST_HASH_FACTOR UINT64_C(0xd6e8feb86659fd93)
+
 static inline uint64_t hps_host_hash(uint64_t seed, hps_key key)
 {
     uint64_t h = key ^ seed;
-    h = (h ^ (h >> 32)) * UINT64_C(0xd6e8feb86659fd93);
-    h = (h ^ (h >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+    h = (h ^ (h >> 32)) * HPS_HOST_HASH_FACTOR;
+    h = (h ^ (h >> 32)) * HPS_HOST_HASH_FACTOR;
     return h ^ (h >> 32);
 }
 

@@ -3,8 +3,9 @@
  * Two passes over a block of keys. The first fetches the bucket of a key some way ahead and probes
  * the one whose bucket has arrived; the second does so with rows: fetch ahead, copy. A fetch holds
  * its place in the core until its page is translated, so what counts is that only few instructions
- * lie between two. Hence two passes: one that fetches both bucket and row reached 0.60 of gather
- * and index where two reach 0.82 (docs/performance.md). Any thread.
+ * lie between two. Hence keys are hashed before, and there are two passes: one that fetches both
+ * bucket and row reached 0.60 of gather and index where two reach 0.82 (docs/performance.md). Any
+ * thread.
  *
  * Vector kernels read the five keys of a bucket as plain loads. Each 8-byte lane is read whole on
  * x86, behind the acquire load of the bucket's state. ThreadSanitizer cannot know that and gets the
@@ -24,13 +25,20 @@
 
 enum {
     LINE_BYTES = HPS_HOST_LINE_BYTES,
+    BUCKET_SHIFT = 6, /* log2 of the bytes of one */
     NAIVE_KEYS = 12,
     AHEAD = HPS_HOST_AHEAD,
     L2_BYTES_USUAL = 2 << 20,
 };
 
+_Static_assert(HPS_HOST_BUCKET_BYTES == 1 << BUCKET_SHIFT, "addresses of buckets");
+
 /* ---- passes, made for each kind of vectors --------------------------------------------------- */
 
+/* Where each key of a block is to be probed, from the first one on: before anything is fetched, so
+ * that between two fetches there is no hashing. */
+typedef void (*aim_fn)(const struct hps_host_lookup *lookup, const hps_key *keys,
+                       struct hps_host_block *block, uint32_t first);
 typedef uint32_t (*match_fn)(const struct hps_host_bucket *bucket, hps_key key);
 typedef void (*copy_fn)(const struct hps_host_lookup *lookup, uint8_t *to, const uint8_t *from);
 
@@ -72,29 +80,34 @@ static inline void bucket_fetch(const struct hps_host_bucket *bucket)
     __builtin_prefetch(bucket, 0, 2); /* to L2, as rows */
 }
 
-/* What aiming needs, read once per block. */
-struct aim {
-    uint64_t seed;
-    struct hps_host_bucket *array;
-    uint64_t n_homes;
-};
-
-static inline __attribute__((always_inline)) void key_aim(const struct aim *aim, hps_key key,
-                                                          struct hps_host_block *block, uint32_t i,
-                                                          bool growing)
+static bool is_growing(const struct hps_host_block *block)
 {
-    uint64_t hash = hps_host_hash(aim->seed, key);
-    struct hps_host_bucket *bucket =
-        growing ? hps_host_aim(block->now, hash) : &aim->array[hps_host_home(hash, aim->n_homes)];
-    bucket_fetch(bucket);
-    block->buckets[i] = bucket;
+    return atomic_load_explicit(&block->now->from, memory_order_acquire) != NULL;
+}
+
+static void aim_plain(const struct hps_host_lookup *lookup, const hps_key *keys,
+                      struct hps_host_block *block, uint32_t first)
+{
+    const struct hps_host_buckets *now = block->now;
+    uint64_t seed = lookup->index->seed;
+    if (is_growing(block)) {
+        for (uint32_t i = first; i < block->n; i++) {
+            block->buckets[i] = hps_host_aim(now, hps_host_hash(seed, keys[i]));
+        }
+        return;
+    }
+    struct hps_host_bucket *array = now->array;
+    uint64_t n_homes = now->n_homes;
+    for (uint32_t i = first, n = block->n; i < n; i++) {
+        block->buckets[i] = &array[hps_host_home(hps_host_hash(seed, keys[i]), n_homes)];
+    }
 }
 
 /* Keys that are not in the buckets they were aimed at. */
 struct missed {
     uint32_t n;
     uint32_t n_later; /* of those: that may lie behind them */
-    uint8_t later[HPS_HOST_BLOCK_KEYS];
+    uint16_t later[HPS_HOST_BLOCK_KEYS];
 };
 
 static inline __attribute__((always_inline)) void key_probe(const struct hps_host_lookup *lookup,
@@ -115,7 +128,7 @@ static inline __attribute__((always_inline)) void key_probe(const struct hps_hos
     missed->n++;
     if (hps_host_passed(state)) {
         bucket_fetch(bucket + 1);
-        missed->later[missed->n_later++] = (uint8_t)i;
+        missed->later[missed->n_later++] = (uint16_t)i;
     }
 }
 
@@ -133,43 +146,30 @@ static void block_probe_later(const struct hps_host_lookup *lookup, const hps_ke
     }
 }
 
-static inline __attribute__((always_inline)) void keys_probe(const struct hps_host_lookup *given,
-                                                             const hps_key *keys,
-                                                             struct hps_host_block *block,
-                                                             struct missed *missed, match_fn match,
-                                                             bool growing)
-{
-    const struct hps_host_lookup lookup = *given; /* in registers, whatever is written below */
-    const struct aim aim = {given->index->seed, block->now->array, block->now->n_homes};
-    uint32_t n = block->n;
-    uint32_t i = 0;
-    for (; i < n && i < AHEAD; i++) {
-        key_aim(&aim, keys[i], block, i, growing);
-    }
-    for (i = 0; i + AHEAD < n; i++) {
-        key_aim(&aim, keys[i + AHEAD], block, i + AHEAD, growing);
-        key_probe(&lookup, keys[i], block, i, missed, match);
-    }
-    for (; i < n; i++) {
-        key_probe(&lookup, keys[i], block, i, missed, match);
-    }
-}
-
-static inline __attribute__((always_inline)) void block_probe(const struct hps_host_lookup *lookup,
+static inline __attribute__((always_inline)) void block_probe(const struct hps_host_lookup *given,
                                                               const hps_key *keys,
                                                               struct hps_host_block *block,
-                                                              match_fn match)
+                                                              aim_fn aim, match_fn match)
 {
+    const struct hps_host_lookup lookup = *given; /* in registers, whatever is written below */
     struct missed missed;
     missed.n = 0;
     missed.n_later = 0;
-    if (atomic_load_explicit(&block->now->from, memory_order_acquire) == NULL) {
-        keys_probe(lookup, keys, block, &missed, match, false);
-    } else {
-        keys_probe(lookup, keys, block, &missed, match, true);
+    aim(given, keys, block, 0);
+    uint32_t n = block->n;
+    uint32_t i = 0;
+    for (; i < n && i < AHEAD; i++) {
+        bucket_fetch(block->buckets[i]);
     }
-    block_probe_later(lookup, keys, block, &missed);
-    block->n_found = block->n - missed.n;
+    for (i = 0; i + AHEAD < n; i++) {
+        bucket_fetch(block->buckets[i + AHEAD]);
+        key_probe(&lookup, keys[i], block, i, &missed, match);
+    }
+    for (; i < n; i++) {
+        key_probe(&lookup, keys[i], block, i, &missed, match);
+    }
+    block_probe_later(given, keys, block, &missed);
+    block->n_found = n - missed.n;
 }
 
 /* The usual case: all keys were found, and none behind them is missing. */
@@ -269,7 +269,7 @@ static inline void copy_plain(const struct hps_host_lookup *lookup, uint8_t *to,
 static void scalar_probe(const struct hps_host_lookup *lookup, const hps_key *keys,
                          struct hps_host_block *block)
 {
-    block_probe(lookup, keys, block, hps_host_match);
+    block_probe(lookup, keys, block, aim_plain, hps_host_match);
 }
 
 static void scalar_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
@@ -367,7 +367,7 @@ AVX2 static inline void stream_avx2(const struct hps_host_lookup *lookup, uint8_
 AVX2 static void avx2_probe(const struct hps_host_lookup *lookup, const hps_key *keys,
                             struct hps_host_block *block)
 {
-    block_probe(lookup, keys, block, match_avx2);
+    block_probe(lookup, keys, block, aim_plain, match_avx2);
 }
 
 AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
@@ -388,14 +388,49 @@ AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batc
 
 /* ---- AVX-512 --------------------------------------------------------------------------------- */
 
-/* For copies alone: a bucket as one vector is compared no faster than as one of four keys and one
- * more (docs/performance.md). */
+/* For hashes and copies: a bucket as one vector is compared no faster than as one of four keys and
+ * one more (docs/performance.md). */
 
-#define AVX512 __attribute__((target("avx512f,avx2,bmi")))
+#define AVX512 __attribute__((target("avx512f,avx512dq,avx2,bmi")))
+
+enum { HASHES = 8 }; /* of a vector */
 
 static bool runs_avx512(void)
 {
-    return __builtin_cpu_supports("avx512f") && runs_avx2();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && runs_avx2();
+}
+
+/* hps_host_hash and hps_host_home of as many keys. Of the product of a hash and n_homes, which is
+ * below 2^32, the upper 64 bits. */
+AVX512 static inline __m512i homes_avx512(__m512i keys, __m512i seed, __m512i n_homes)
+{
+    const __m512i factor = _mm512_set1_epi64((long long)HPS_HOST_HASH_FACTOR);
+    __m512i h = _mm512_xor_si512(keys, seed);
+    h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
+    h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
+    h = _mm512_xor_si512(h, _mm512_srli_epi64(h, 32));
+    __m512i upper = _mm512_mul_epu32(_mm512_srli_epi64(h, 32), n_homes);
+    __m512i lower = _mm512_mul_epu32(h, n_homes);
+    return _mm512_srli_epi64(_mm512_add_epi64(upper, _mm512_srli_epi64(lower, 32)), 32);
+}
+
+AVX512 static void aim_avx512(const struct hps_host_lookup *lookup, const hps_key *keys,
+                              struct hps_host_block *block, uint32_t first)
+{
+    const struct hps_host_buckets *now = block->now;
+    uint32_t i = first;
+    if (!is_growing(block) && now->n_homes <= UINT32_MAX) {
+        const __m512i array = _mm512_set1_epi64((long long)(uintptr_t)now->array);
+        const __m512i seed = _mm512_set1_epi64((long long)lookup->index->seed);
+        const __m512i n_homes = _mm512_set1_epi64((long long)now->n_homes);
+        for (; i + HASHES <= block->n; i += HASHES) {
+            __m512i homes =
+                homes_avx512(_mm512_loadu_si512((const void *)(keys + i)), seed, n_homes);
+            homes = _mm512_slli_epi64(homes, BUCKET_SHIFT);
+            _mm512_storeu_si512((void *)(block->buckets + i), _mm512_add_epi64(array, homes));
+        }
+    }
+    aim_plain(lookup, keys, block, i);
 }
 
 AVX512 static inline void copy_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
@@ -427,6 +462,12 @@ AVX512 static inline void stream_avx512(const struct hps_host_lookup *lookup, ui
     }
 }
 
+AVX512 static void avx512_probe(const struct hps_host_lookup *lookup, const hps_key *keys,
+                                struct hps_host_block *block)
+{
+    block_probe(lookup, keys, block, aim_avx512, match_avx2);
+}
+
 AVX512 static void avx512_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                                const struct hps_host_block *block)
 {
@@ -445,7 +486,7 @@ AVX512 static void avx512_copy(const struct hps_host_lookup *lookup, struct hps_
 
 static const struct hps_host_kernel kernels[] = {
 #ifdef HOST_VECTORS
-    {"avx512", runs_avx512, avx2_probe, avx512_copy},
+    {"avx512", runs_avx512, avx512_probe, avx512_copy},
     {"avx2", runs_avx2, avx2_probe, avx2_copy},
 #endif
     {"scalar", runs_everywhere, scalar_probe, scalar_copy},

@@ -12,7 +12,7 @@
 
 enum {
     HPS_HOST_LINE_BYTES = 64,
-    HPS_HOST_BLOCK_KEYS = 256, /* what is noted of them between the passes stays in L1 */
+    HPS_HOST_BLOCK_KEYS = 512, /* what is noted of them between the passes stays in L1 */
     HPS_HOST_AHEAD = 48,       /* keys between fetch and use: 24 to 64 measured the same */
 };
 

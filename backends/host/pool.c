@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-enum { BLOCKS_PER_LOOK = 4 }; /* at the deadline, and whether anybody waits */
+enum { BLOCKS_PER_LOOK = 2 }; /* at the deadline, and whether anybody waits */
 
 /* Bags on their way: [bag, end) are to be answered, of `bag` the keys before `key` were added. */
 struct pool {
