@@ -295,6 +295,20 @@ INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
     }
 }
 
+/* The same, dim a constant: nothing is left of the loop. */
+INLINE void row_fetch_lines(enum hps_dtype type, const uint8_t *row, uint32_t dim)
+{
+    uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
+
+    UNROLL for (uint32_t at = 0; at < row_bytes; at += LINE_BYTES)
+    {
+        __builtin_prefetch(row + at, 0, 2);
+    }
+    if (row_bytes % LINE_BYTES != 0) {
+        __builtin_prefetch(row + row_bytes - 1, 0, 2);
+    }
+}
+
 /* What is summed up; n_fetch: as many of the rows may be fetched, from the first one on. */
 struct sum {
     float *sum;
@@ -315,9 +329,10 @@ INLINE vec weight_at(const struct sum *sum, uint32_t i)
     return v_all(weight);
 }
 
-/* n_vectors, a constant, of columns from `column` on, of all rows one after the other. */
+/* n_vectors, a constant, of columns from `column` on, of all rows one after the other; with the
+ * first ones rows ahead are fetched. width: dim, where it is a constant; 0: it is not. */
 INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t column,
-                        uint32_t n_vectors)
+                        uint32_t n_vectors, uint32_t width)
 {
     uint8_t *to = (uint8_t *)(void *)(sum->sum + column);
     vec acc[SUM_VECTORS];
@@ -329,7 +344,12 @@ INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t col
     for (uint32_t i = 0; i < sum->n; i++) {
         const uint8_t *row = sum->rows[i];
         if (column == 0 && i + HPS_ROW_SUM_AHEAD < sum->n_fetch) {
-            row_fetch(type, sum->rows[i + HPS_ROW_SUM_AHEAD], sum->dim);
+            const uint8_t *ahead = sum->rows[i + HPS_ROW_SUM_AHEAD];
+            if (width != 0) {
+                row_fetch_lines(type, ahead, width);
+            } else {
+                row_fetch(type, ahead, sum->dim);
+            }
         }
         struct affine affine = affine_of(type, row, sum->dim);
         vec weight = weight_at(sum, i);
@@ -365,27 +385,52 @@ INLINE void sum_tail(enum hps_dtype type, const struct sum *sum, uint32_t column
 }
 
 /* Passes over the rows, each for as many columns as fit the registers. */
-INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
+INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
 {
     uint32_t column = 0;
 
     for (; sum->dim - column >= 8 * WIDTH; column += 8 * WIDTH) {
-        sum_vectors(type, sum, column, 8);
+        sum_vectors(type, sum, column, 8, 0);
     }
     if (sum->dim - column >= 4 * WIDTH) {
-        sum_vectors(type, sum, column, 4);
+        sum_vectors(type, sum, column, 4, 0);
         column += 4 * WIDTH;
     }
     if (sum->dim - column >= 2 * WIDTH) {
-        sum_vectors(type, sum, column, 2);
+        sum_vectors(type, sum, column, 2, 0);
         column += 2 * WIDTH;
     }
     if (sum->dim - column >= WIDTH) {
-        sum_vectors(type, sum, column, 1);
+        sum_vectors(type, sum, column, 1, 0);
         column += WIDTH;
     }
     if (column < sum->dim) {
         sum_tail(type, sum, column);
+    }
+}
+
+/* Of the usual widths nothing is left of the loops over columns and over lines to be fetched. */
+INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
+{
+    switch (sum->dim) {
+    case WIDTH:
+        sum_vectors(type, sum, 0, 1, WIDTH);
+        break;
+    case 2 * WIDTH:
+        sum_vectors(type, sum, 0, 2, 2 * WIDTH);
+        break;
+    case 4 * WIDTH:
+        sum_vectors(type, sum, 0, 4, 4 * WIDTH);
+        break;
+    case 8 * WIDTH:
+        sum_vectors(type, sum, 0, 8, 8 * WIDTH);
+        break;
+    case 16 * WIDTH:
+        sum_vectors(type, sum, 0, 8, 16 * WIDTH);
+        sum_vectors(type, sum, 8 * WIDTH, 8, 16 * WIDTH);
+        break;
+    default:
+        sum_passes(type, sum);
     }
 }
 
