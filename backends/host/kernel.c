@@ -246,6 +246,28 @@ static inline __attribute__((always_inline)) void block_copy_lines(
     }
 }
 
+/* Other rows: nothing is left of the loop that fetches a short one. */
+static inline __attribute__((always_inline)) void block_copy_other(
+    const struct hps_host_lookup *given, struct hps_batch *batch,
+    const struct hps_host_block *block, copy_fn copy)
+{
+    struct hps_host_lookup lookup = *given;
+    switch (lookup.fetch_bytes / LINE_BYTES) {
+#define STEPS(n)                                 \
+    case n:                                      \
+        lookup.fetch_bytes = (n)*LINE_BYTES;     \
+        block_copy(&lookup, batch, block, copy); \
+        break;
+        STEPS(0)
+        STEPS(1)
+        STEPS(2)
+        STEPS(3)
+#undef STEPS
+    default:
+        block_copy(&lookup, batch, block, copy);
+    }
+}
+
 /* Rows that change: by whatever vectors base/dtype.h has. */
 static inline void copy_converted(const struct hps_host_lookup *lookup, uint8_t *to,
                                   const uint8_t *from)
@@ -374,15 +396,15 @@ AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batc
                            const struct hps_host_block *block)
 {
     if (lookup->out.convert != NULL) {
-        block_copy(lookup, batch, block, copy_converted);
+        block_copy_other(lookup, batch, block, copy_converted);
     } else if (lookup->out.stream) {
         block_copy(lookup, batch, block, stream_avx2);
     } else if (lookup->row_bytes % LINE_BYTES == 0) {
         block_copy_lines(lookup, batch, block, copy_avx2);
     } else if (lookup->row_bytes >= 32) {
-        block_copy(lookup, batch, block, copy_odd_avx2);
+        block_copy_other(lookup, batch, block, copy_odd_avx2);
     } else {
-        block_copy(lookup, batch, block, copy_narrow_avx2);
+        block_copy_other(lookup, batch, block, copy_narrow_avx2);
     }
 }
 
@@ -476,7 +498,7 @@ AVX512 static void avx512_copy(const struct hps_host_lookup *lookup, struct hps_
     } else if (lookup->out.convert == NULL && lookup->row_bytes % LINE_BYTES == 0) {
         block_copy_lines(lookup, batch, block, copy_avx512);
     } else if (lookup->out.convert == NULL && lookup->row_bytes > LINE_BYTES) {
-        block_copy(lookup, batch, block, copy_odd_avx512);
+        block_copy_other(lookup, batch, block, copy_odd_avx512);
     } else {
         avx2_copy(lookup, batch, block);
     }
