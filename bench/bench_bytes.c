@@ -3,8 +3,9 @@
  * What fewer bytes are worth in the host map: rows of FP16 and INT8 looked up as they are and as
  * FP32, beside rows of FP32 and beside what the memory allows for rows of each width (ceiling.h);
  * sums of 32 rows beside look-ups of the same number of keys, and beside torch.nn.EmbeddingBag,
- * which is given row numbers; rows per byte. One thread; its CPU time. All take turns, a batch of
- * 1,024 keys each, every batch with keys of its own.
+ * which is given row numbers; rows per byte. One thread; its CPU time. Look-ups and ceilings are of
+ * 1,024 keys, sums and what is beside them of 512 bags; all take turns of the same length, so that
+ * each has the caches to itself meanwhile. No keys come twice.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,14 +21,15 @@
 #include "client/zipf.h"
 
 enum {
-    BATCH = BENCH_CEILING_KEYS_MAX,
+    FEW = BENCH_CEILING_KEYS_MAX,
     BAG_KEYS = 32,
-    N_BAGS = BATCH / BAG_KEYS,
+    N_BAGS = 512,
+    MANY = N_BAGS * BAG_KEYS,
     ROUNDS = 5,
     PIECE = 1024,
     DIM_MAX = 128,
 };
-#define ROUND_NS  UINT64_C(500000000)
+#define TURN_NS   UINT64_C(100000000) /* that of embedding_bag.py, too */
 #define MAP_BYTES (UINT64_C(8) << 30)
 
 /* How rows are stored; FP32 is what the others are compared with. */
@@ -36,12 +38,11 @@ static const enum hps_dtype dtypes[KINDS] = {HPS_DTYPE_FP32, HPS_DTYPE_FP16,
                                              HPS_DTYPE_INT8_ROWWISE_F32};
 static const char *const names[KINDS] = {"fp32", "fp16", "int8"};
 
-/* What is timed, of each kind of rows. */
-enum step { GATHER, STREAM, RAW, TO_FP32, SUM, MEAN, STEPS };
+/* What is timed, of each kind of rows; from ALL on of many keys. */
+enum step { GATHER, STREAM, INDEX, RAW, TO_FP32, ALL, SUM, MEAN, STEPS };
 
 struct times {
-    double ns[KINDS][STEPS]; /* per key */
-    double index_ns;
+    double ns[KINDS][STEPS];            /* per key */
     double torch_sum_ns, torch_mean_ns; /* 0: there is none */
 };
 
@@ -54,9 +55,9 @@ struct work {
     uint8_t *out;
     uint8_t *streamed; /* where rows go past the cache: what they throw out of it is not `out` */
     uint32_t offsets[N_BAGS + 1];
-    hps_key keys[BATCH];
-    uint32_t slots[BATCH];
-    uint64_t places[BATCH];
+    hps_key keys[MANY];
+    uint32_t slots[MANY];
+    uint64_t places[FEW];
     struct hps_random random;
     struct hps_zipf zipf;
 };
@@ -66,25 +67,26 @@ static hps_key key_of(uint64_t row)
     return hps_mix64(row + 1);
 }
 
-static void draw(struct work *work)
+static void draw(struct work *work, uint32_t n)
 {
-    for (unsigned i = 0; i < BATCH; i++) {
-        work->places[i] = hps_zipf_row(&work->zipf, hps_zipf_rank(&work->zipf, &work->random));
-        work->keys[i] = key_of(work->places[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t row = hps_zipf_row(&work->zipf, hps_zipf_rank(&work->zipf, &work->random));
+        work->places[i % FEW] = row; /* for those who want few */
+        work->keys[i] = key_of(row);
         work->slots[i] = i;
     }
 }
 
 /* ---- what is timed --------------------------------------------------------------------------- */
 
-static hps_status look_up(struct work *work, enum kind kind, enum hps_dtype output)
+static hps_status look_up(struct work *work, enum kind kind, enum hps_dtype output, uint32_t n)
 {
     const struct hps_table *table = &work->tables[kind];
     struct hps_call call = {0};
     struct hps_batch batch = {.keys = work->keys,
                               .slots = work->slots,
                               .rows = work->out,
-                              .n = BATCH,
+                              .n = n,
                               .shape.stride = hps_dtype_row_bytes(output, table->dim),
                               .shape.dtype = output};
 
@@ -117,14 +119,19 @@ static hps_status run_step(struct work *work, enum kind kind, enum step step)
     switch (step) {
     case GATHER:
     case STREAM:
-        bench_ceiling_gather(&work->ceiling, work->tables[kind].row_bytes, work->places, BATCH,
+        bench_ceiling_gather(&work->ceiling, work->tables[kind].row_bytes, work->places, FEW,
                              step == STREAM ? work->streamed : work->out,
                              step == STREAM ? BENCH_COPY_STREAM : BENCH_COPY_VECTORS);
         return HPS_OK;
+    case INDEX:
+        bench_ceiling_touch(&work->ceiling, work->keys, FEW);
+        return HPS_OK;
     case RAW:
-        return look_up(work, kind, dtypes[kind]);
+        return look_up(work, kind, dtypes[kind], FEW);
     case TO_FP32:
-        return look_up(work, kind, HPS_DTYPE_FP32);
+        return look_up(work, kind, HPS_DTYPE_FP32, FEW);
+    case ALL:
+        return look_up(work, kind, HPS_DTYPE_FP32, MANY);
     case SUM:
         return pool(work, kind, HPS_POOLING_SUM);
     default:
@@ -132,30 +139,33 @@ static hps_status run_step(struct work *work, enum kind kind, enum step step)
     }
 }
 
-static hps_status round_of(struct work *work, struct times *out_times)
+/* out_ns: of CPU time, per key. */
+static hps_status turn_of(struct work *work, enum kind kind, enum step step, double *out_ns)
 {
-    uint64_t spent[KINDS][STEPS] = {{0}}, index_ns = 0, n_batches = 0;
-    uint64_t end_ns = bench_now_ns() + ROUND_NS;
+    uint32_t n = step < ALL ? FEW : MANY;
+    uint64_t spent_ns = 0, n_keys = 0;
     hps_status status = HPS_OK;
 
-    while (status == HPS_OK && (n_batches == 0 || bench_now_ns() < end_ns)) {
-        for (unsigned i = 0; i < KINDS * STEPS && status == HPS_OK; i++) {
-            draw(work);
-            uint64_t begin_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-            status = run_step(work, (enum kind)(i / STEPS), (enum step)(i % STEPS));
-            spent[i / STEPS][i % STEPS] += bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns;
-        }
-        draw(work);
+    while (status == HPS_OK && spent_ns < TURN_NS) {
+        draw(work, n);
         uint64_t begin_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-        bench_ceiling_touch(&work->ceiling, work->keys, BATCH);
-        index_ns += bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns;
-        n_batches++;
+        status = run_step(work, kind, step);
+        spent_ns += bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns;
+        n_keys += n;
     }
-    for (unsigned i = 0; i < KINDS * STEPS; i++) {
-        out_times->ns[i / STEPS][i % STEPS] =
-            (double)spent[i / STEPS][i % STEPS] / (double)(n_batches * BATCH);
+    *out_ns = (double)spent_ns / (double)n_keys;
+    return status;
+}
+
+static hps_status round_of(struct work *work, struct times *out_times)
+{
+    hps_status status = HPS_OK;
+
+    for (unsigned i = 0; i < KINDS * STEPS && status == HPS_OK; i++) {
+        enum kind kind = (enum kind)(i / STEPS);
+        enum step step = (enum step)(i % STEPS);
+        status = turn_of(work, kind, step, &out_times->ns[kind][step]);
     }
-    out_times->index_ns = (double)index_ns / (double)(n_batches * BATCH);
     out_times->torch_sum_ns = bench_bags_ns(&work->torch, "sum");
     out_times->torch_mean_ns = bench_bags_ns(&work->torch, "mean");
     return status;
@@ -167,7 +177,7 @@ static hps_status round_of(struct work *work, struct times *out_times)
 static double ceiling_ns(const struct times *times, enum kind kind)
 {
     const double *ns = times->ns[kind];
-    return (ns[GATHER] < ns[STREAM] ? ns[GATHER] : ns[STREAM]) + times->index_ns;
+    return (ns[GATHER] < ns[STREAM] ? ns[GATHER] : ns[STREAM]) + ns[INDEX];
 }
 
 static double ratio_of(const struct times *times, enum kind kind, enum step step)
@@ -185,6 +195,11 @@ static double raw_ns(const struct times *times, enum kind kind)
 static double to_fp32_ns(const struct times *times, enum kind kind)
 {
     return times->ns[kind][TO_FP32];
+}
+
+static double all_ns(const struct times *times, enum kind kind)
+{
+    return times->ns[kind][ALL];
 }
 
 static double sum_ns(const struct times *times, enum kind kind)
@@ -219,7 +234,7 @@ static double lookup_share(const struct times *times, enum kind kind)
 
 static double sum_ratio(const struct times *times, enum kind kind)
 {
-    return times->ns[kind][TO_FP32] / times->ns[kind][SUM];
+    return times->ns[kind][ALL] / times->ns[kind][SUM];
 }
 
 static double torch_sum_ratio(const struct times *times, enum kind kind)
@@ -246,6 +261,7 @@ static const struct row report_rows[] = {
     {"lookup, raw", "ns/key", raw_ns, false, {0}, 0},
     {"(gather+index)/lookup", "ratio", lookup_share, false, {0}, 0},
     {"lookup, to fp32", "ns/key", to_fp32_ns, true, {0}, 0},
+    {"lookup of 16,384 to fp32", "ns/key", all_ns, false, {0}, 0},
     {"sum of 32", "ns/key", sum_ns, false, {0}, 0},
     {"raw/fp32, ceilings", "ratio", ceiling_ratio, true, {0}, 0},
     {"raw/fp32", "ratio", raw_ratio, true, {0}, 0},
@@ -430,8 +446,8 @@ hps_status bench_bytes(struct hps_error *err)
     }
     bench_bind(1);
     work->random.state = 1;
-    work->out = hps_alloc_aligned(64, (size_t)BATCH * DIM_MAX * sizeof(float));
-    work->streamed = hps_alloc_aligned(64, (size_t)BATCH * DIM_MAX * sizeof(float));
+    work->out = hps_alloc_aligned(64, (size_t)MANY * DIM_MAX * sizeof(float));
+    work->streamed = hps_alloc_aligned(64, (size_t)MANY * DIM_MAX * sizeof(float));
     status = work->out != NULL && work->streamed != NULL ? HPS_OK
                                                          : hps_error_set(err, status, "no memory");
     for (uint32_t b = 0; b <= N_BAGS; b++) {
