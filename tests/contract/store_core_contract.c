@@ -515,7 +515,7 @@ static void test_scan_when_many_rows_then_in_key_order(void **state)
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-enum { RACE_KEYS = 512, RACE_READERS = 3, RACE_WRITES = HPS_TEST_WORK(20000), RACE_BATCH = 100 };
+enum { RACE_KEYS = 512, RACE_READERS = 3, RACE_WRITES = HPS_TEST_WORK(5000), RACE_BATCH = 100 };
 
 struct race {
     struct hps_space *space;

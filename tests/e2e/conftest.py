@@ -10,6 +10,8 @@ from rig import SANITIZER, Daemon, default_config, kafka, scratch
 def pytest_configure(config):
     config.addinivalue_line("markers", "one_thread: what is asserted depends on no order of threads; ThreadSanitizer, "
                                        "under which all takes ten times as long, runs it only with HPS_TSAN_ALL=1")
+    config.addinivalue_line("markers", "chaos: minutes of everything at once; sanitizers run it only if HPS_CHAOS_S says "
+                                       "for how long")
 
 
 SHARED_BROKERS = 2  # one would be busy from beginning to end, and all the rest done before
@@ -17,17 +19,23 @@ SHARED_BROKERS = 2  # one would be busy from beginning to end, and all the rest 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items):
-    """Under ThreadSanitizer those marked one_thread are left out. Tests that share a broker go to one of the processes
-    that run tests, and those of a file to the same: there are then no more brokers than SHARED_BROKERS. What takes long
-    begins first, so that nothing waits for it at the end."""
+    """Under ThreadSanitizer those marked one_thread are left out, under any sanitizer those marked chaos. Tests that
+    share a broker go to one of the processes that run tests, and those of a file to the same: there are then no more
+    brokers than SHARED_BROKERS. So do those that share one of several daemons of their file. What takes long begins
+    first, so that nothing waits for it at the end."""
     if SANITIZER == "thread" and not os.environ.get("HPS_TSAN_ALL"):
         items[:] = [item for item in items if item.get_closest_marker("one_thread") is None]
+    if SANITIZER and not os.environ.get("HPS_CHAOS_S"):
+        items[:] = [item for item in items if item.get_closest_marker("chaos") is None]
     chaos = ("test_kafka_chaos.py", "test_redis_chaos.py")
     items.sort(key=lambda item: ("broker" not in item.fixturenames, item.path.name not in chaos))
     sharing = list(dict.fromkeys(item.path for item in items if "broker" in item.fixturenames))
     for item in items:
         if "broker" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group(f"broker{sharing.index(item.path) % SHARED_BROKERS}"))
+        served = getattr(item, "callspec", None) and item.callspec.params.get("served")
+        if served:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {served}"))
         for broker in ("secure", "three_brokers"):
             if broker in item.fixturenames:
                 item.add_marker(pytest.mark.xdist_group(broker))

@@ -40,7 +40,8 @@ from kafka_actors import BY_NAME, FILE_KEYS, KEYS, MODELS, MORTAL, TABLES, TOPIC
 from rig import (PATIENCE_S, SLOW, Daemon, Table, chaos_s, default_config, kafka, kill_seed, model_config,
                  scratch, until)
 
-pytestmark = pytest.mark.skipif(kafka.missing() is not None, reason=f"no Kafka broker: {kafka.missing()}")
+pytestmark = [pytest.mark.skipif(kafka.missing() is not None, reason=f"no Kafka broker: {kafka.missing()}"),
+              pytest.mark.chaos]
 
 SECONDS = chaos_s()
 ROUND_S = 15  # between two comparisons of all that there is

@@ -32,7 +32,8 @@ from chaos import (ACTIVE, DIMS, FILE_KEYS, GONE, GUEST, KEYS, MODEL, N_DAEMONS,
 from rig import (PATIENCE_S, ROOT, SANITIZER, SLOW, Authority, Daemon, Table, admin_grpc, admin_pb, ask, chaos_s,
                  default_config, kill_seed, model_config, pb, records, until)
 
-pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=f"no Redis server: {redis.missing()}")
+pytestmark = [pytest.mark.skipif(redis.missing() is not None, reason=f"no Redis server: {redis.missing()}"),
+              pytest.mark.chaos]
 
 SECONDS = chaos_s()
 SHARDS = 16

@@ -202,6 +202,7 @@ def test_hpsctl_when_something_is_wrong_then_the_exit_code_says_what(loaded, wor
     loaded.ctl("lookup", "m", "feature_0", 10**12, code=5)
 
 
+@pytest.mark.one_thread
 def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
     generate(f"{work}/big", "--tables", 4, "--rows", 200000, "--dim", 32)
     load = subprocess.Popen([os.path.join(BIN, "hpsctl"), "--addr", loaded.admin, "load", "big", "--from",
@@ -225,6 +226,7 @@ def test_hpsctl_when_the_daemon_hangs_then_it_gives_up_in_time(loaded):
         loaded.send(signal.SIGCONT)
 
 
+@pytest.mark.one_thread
 def test_hpsctl_when_a_load_outlasts_its_deadline_then_exit_code_4(loaded, work):
     generate(f"{work}/big", "--tables", 4, "--rows", 400000, "--dim", 32)
     loaded.ctl_out_of_time("load", "big", "--from", f"{work}/big", has_begun=lambda: loaded.versions("big"))

@@ -17,8 +17,8 @@
 
 enum { N_CHECKS_MAX = 32 };
 
-/* What ThreadSanitizer sees does not depend on how long things take. */
-#if defined(HPS_TSAN)
+/* What sanitizers see does not depend on how long things take. */
+#if defined(HPS_TSAN) || defined(__SANITIZE_ADDRESS__)
 enum { FIRST_MODE = 1, N_SEEDS = 1 };
 #else
 enum { FIRST_MODE = 0, N_SEEDS = 2 };
