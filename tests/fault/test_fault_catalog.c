@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <sched.h>
 #include <cmocka.h>
 
 #include "backends/host/map.h"
@@ -21,6 +20,7 @@
 #include "tests/lib/config_fixture.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/fault_heap.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 40, N_TABLES = 2 };
@@ -101,7 +101,7 @@ static bool load(struct scenario *s, const char *directory, int64_t version, boo
         return false;
     }
     do {
-        sched_yield();
+        nap();
         hps_load_state_get(one, &state);
     } while (!state.done);
     hps_load_unref(one);
@@ -170,7 +170,7 @@ static void unload_one(struct scenario *s)
         return;
     }
     while (!atomic_load(&s->unloaded)) {
-        sched_yield();
+        nap();
     }
 }
 

@@ -4,7 +4,6 @@
  * answered, who is told what, and that all of it comes back by itself.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -18,6 +17,7 @@
 
 #include "backends/redis/client/internal.h"
 #include "base/heap.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/redis_calls.h"
 #include "tests/lib/redis_rig.h"
 
@@ -507,7 +507,7 @@ static void await_waiting(struct hps_redis_cluster *cluster, const char *address
         }
         hps_lock_release(&cluster->lock);
         assert_true(hps_clock_us() < until_us);
-        sched_yield();
+        nap();
     }
 }
 

@@ -21,6 +21,7 @@
 #include "base/heap.h"
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/names.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/redis_calls.h"
 #include "tests/lib/redis_rig.h"
 
@@ -280,7 +281,7 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
     uint64_t end_us = redis_soon_us();
     while (!is_told(cluster, "redis.hung:7000", "name lookup timed out")) {
         assert_true(hps_clock_us() < end_us);
-        sched_yield();
+        nap();
     }
     uint32_t n_failed = 0;
     for (unsigned i = 0; i < 50; i++) {
@@ -291,7 +292,7 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
     assert_int_equal(atomic_load(&names_waiting), 1); /* however often it was tried */
     sem_post(&names_go);
     while (atomic_load(&names_waiting) > 0) {
-        sched_yield();
+        nap();
     }
     hps_fake_redis_free(fake);
 }
@@ -364,7 +365,7 @@ static void named_await_connections(struct named *named, uint32_t n)
     uint64_t end_us = redis_soon_us();
     while (named_node(named).n_connections < n) {
         assert_true(hps_clock_us() < end_us);
-        sched_yield();
+        nap();
     }
 }
 
@@ -391,7 +392,7 @@ static void test_name_when_its_look_up_hangs_then_the_connections_that_are_there
     uint64_t end_us = redis_soon_us();
     while (named_node(&named).n_broken < n_broken + 2 || atomic_load(&names_waiting) == 0) {
         assert_true(hps_clock_us() < end_us);
-        sched_yield();
+        nap();
     }
     assert_int_equal(atomic_load(&names_waiting), 1);
     assert_string_equal(named_node(&named).error, "name lookup timed out");

@@ -5,11 +5,11 @@
 #include "tests/gpu/embed_rig.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/heap.h"
+#include "tests/lib/nap.h"
 
 enum { POISON = 0xb7, UNKNOWN = UINT32_MAX, CHANGE_MAX = HPS_EMBED_SLICE_ROWS_MAX };
 
@@ -95,7 +95,7 @@ static void query_close(struct embed_rig *rig, struct embed_query *query)
     if (query->region != NULL) {
         while (hps_embed_region_free(query->region) == HPS_AGAIN) {
             hps_embed_advance(rig->cache);
-            (void)sched_yield();
+            nap();
         }
     }
     if (query->device != 0) {
@@ -304,7 +304,7 @@ void embed_change(struct embed_rig *rig, struct embed_table *table, enum hps_emb
         if (status == HPS_AGAIN) {
             taken = 0;
             hps_embed_advance(rig->cache);
-            (void)sched_yield();
+            nap();
         } else if (!embed_ok(rig, status, "stage")) {
             break;
         }
@@ -443,7 +443,7 @@ bool embed_begin_now(struct embed_rig *rig, struct embed_query *query)
 void embed_begin_later(struct embed_rig *rig, struct embed_query *query)
 {
     while (!rig->failed && !submit(rig, query)) {
-        (void)sched_yield();
+        nap();
     }
 }
 
@@ -536,7 +536,7 @@ void embed_finish(struct embed_rig *rig, struct embed_query *query)
             (void)embed_ok(rig, status, "poll");
             break;
         }
-        (void)sched_yield();
+        nap();
     }
     if (!rig->failed) {
         fetch(rig, query);
@@ -570,7 +570,7 @@ void embed_look_up_all(struct embed_rig *rig, struct embed_table *table)
     embed_query_all(rig, query, table);
     embed_begin(rig, query);
     while (!rig->failed && hps_embed_poll(query->ticket) == HPS_AGAIN) {
-        (void)sched_yield();
+        nap();
     }
     if (!rig->failed && !table->exact && hps_embed_poll(query->ticket) == HPS_OK) {
         learn(query, table);
@@ -582,7 +582,7 @@ void embed_drain(struct embed_rig *rig)
 {
     do {
         hps_embed_advance(rig->cache);
-        (void)sched_yield();
+        nap();
     } while (!rig->failed && !hps_embed_idle(rig->cache));
 }
 

@@ -5,6 +5,7 @@
  */
 #include "backends/redis/internal.h"
 
+#include "tests/lib/nap.h"
 #include "tests/lib/redis_fixture.h"
 
 /* The answer to a question that was put at `seen`. */
@@ -322,7 +323,7 @@ static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(voi
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
     while (redis_shards_ask(own, true, hps_clock_us() + FX_WAIT_US) > 0) {
         assert_true(hps_clock_us() < end_us);
-        sched_yield();
+        nap();
     }
     assert_true(own->shards[3].exact);
     space_release(space);

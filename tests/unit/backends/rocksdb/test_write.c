@@ -6,7 +6,6 @@
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include "backends/store_durable.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/work.h"
 
 /* ---- crashes --------------------------------------------------------------------------------- */
@@ -215,7 +215,7 @@ static void wait_for_room(struct hps_store *store, uint64_t bytes)
 
     while (store->ops->durable->bytes_free(store) <= bytes) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 

@@ -4,7 +4,6 @@
  * more batches than one, of bags that no batch takes, beside a device that is lost.
  */
 #include <math.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +18,7 @@
 #include "cache/device/sim/sim.h"
 #include "cache/gpu/internal.h"
 #include "client/zipf.h"
+#include "tests/lib/nap.h"
 
 enum {
     N_TABLES = 3,
@@ -159,7 +159,7 @@ static void wait_done(void)
 
     while (!atomic_load(&rig.done)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 

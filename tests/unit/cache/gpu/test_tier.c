@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,6 +23,7 @@
 #include "base/log.h"
 #include "cache/gpu/internal.h"
 #include "tests/lib/fault_heap.h"
+#include "tests/lib/nap.h"
 
 enum {
     N_TABLES = 3,
@@ -238,7 +238,7 @@ static void wait_done(struct question *question)
 
     while (!atomic_load(&question->done)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 
@@ -297,7 +297,7 @@ static void await_changes(uint32_t table, uint64_t n)
     while (usage.n_inserted + usage.n_refused < n) {
         assert_true(hps_clock_us() < give_up_us);
         hps_gpu_space_usage(rig.space, table, &usage);
-        sched_yield();
+        nap();
     }
 }
 
@@ -501,7 +501,7 @@ static void *release_later(void *arg)
 
     while (!is_full(arg)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     hps_device_sim_hold(rig.tier->device, false);
     return NULL;
@@ -637,7 +637,7 @@ static void test_caches_when_not_all_fit_then_those_that_do_are_made(void **stat
         uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
         while (hps_gpu_space_coming(rig.space)) {
             assert_true(hps_clock_us() < give_up_us);
-            sched_yield();
+            nap();
         }
     }
     assert_int_equal(sizes[0], 2);
@@ -670,7 +670,7 @@ static void test_caches_when_room_comes_then_the_missing_ones_are_made(void **st
     uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
     while (hps_gpu_space_coming(rig.space)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     assert_int_equal(hps_gpu_space_tables_without_room(rig.space, rig.tier), 0);
     assert_false(hps_gpu_space_caches(other, 0));
@@ -757,7 +757,7 @@ static void test_lost_when_a_version_waits_for_room_then_it_waits_no_more(void *
     hps_device_give_up(rig.tier->device, "enough");
     while (!hps_gpu_tier_lost(rig.tier)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     gpu_tier_call(rig.tier, read_wanted, &wanted);
     assert_false(wanted);
@@ -804,7 +804,7 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
     }
     while (!hps_gpu_space_caches(next, 0)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     assert_false(hps_gpu_space_caches(rig.space, 0));
     insert(rig.space, 0, 0, 10, 1, NULL, &report);
@@ -823,7 +823,7 @@ static void test_lost_when_nothing_is_asked_then_it_is_noticed(void **state)
     insert(rig.space, 0, 0, 100, 1, NULL, &report);
     while (!hps_gpu_tier_lost(rig.tier)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     assert_false(hps_gpu_space_caches(rig.space, 0));
 }
@@ -850,7 +850,7 @@ static void test_close_when_a_lost_device_may_still_write_then_the_slab_stays(vo
     assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
     while (hps_device_sim_stuck(kept.device) < 2) { /* one looks up, one counts */
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     hps_device_give_up(kept.device, "it hangs");
     wait_done(&question);
@@ -868,7 +868,7 @@ static void test_close_when_a_lost_device_may_still_write_then_the_slab_stays(vo
     hps_device_sim_hang(kept.device, false);
     while (!hps_device_quiet(kept.device)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     assert_int_equal(hps_embed_region_free(kept.region), HPS_OK);
     hps_embed_cache_close(kept.cache);
@@ -991,7 +991,7 @@ static void await_lost(const struct hps_gpu_tier *tier)
 
     while (!hps_gpu_tier_lost(tier)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 
@@ -1107,7 +1107,7 @@ static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state
         }
         while (!hps_gpu_tier_lost(rig.tier)) { /* more work, until it comes to its end */
             hps_gpu_update(rig.space, 0, &key, row, 1);
-            sched_yield();
+            nap();
         }
         ask(&questions[0], rig.space, 0, 10);
         assert_int_equal(hps_gpu_lookup(&questions[0].lookup), HPS_UNAVAILABLE);
@@ -1144,7 +1144,7 @@ static void hang(struct question *question)
     assert_int_equal(hps_gpu_lookup(&question->lookup), HPS_OK);
     while (hps_device_calls_now(&rig.tier->watch.calls) == 0) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 

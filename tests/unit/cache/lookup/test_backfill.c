@@ -5,7 +5,6 @@
  * seen.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +17,7 @@
 #include "cache/lookup/tiers.h"
 #include "cache/version/absent.h"
 #include "tests/lib/lookup_fixture.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/walk_metrics.h"
 
 enum { KEYS_MAX = 20000, WALKERS = 2, REDIS = 1, DISK = 2, T0_ROW_BYTES = 16 };
@@ -192,7 +192,7 @@ static uint32_t n_in(struct shared_test *t, uint32_t tier, hps_key from, hps_key
 static void settle(struct shared_test *t)
 {
     while (hps_insertion_rows(t->insertion) > 0 || hps_insertion_backfill_bytes(t->insertion) > 0) {
-        sched_yield();
+        nap();
     }
 }
 

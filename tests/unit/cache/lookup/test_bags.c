@@ -4,7 +4,6 @@
  * bytes are always the same, and those that tests/lib/forms_fixture.h says. One thread, but for
  * helpers and the simulated device.
  */
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "tests/lib/forms_fixture.h"
 #include "tests/lib/gpu_fixture.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/work.h"
 
 enum { N_DRAWS = HPS_TEST_WORK(60), GIVE_UP_US = 60 * 1000 * 1000, ODD = 0xA5 };
@@ -82,7 +82,7 @@ static void ask_gpu(struct bags_test *t)
     }
     while (!atomic_load(&t->answered)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 

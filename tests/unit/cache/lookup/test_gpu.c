@@ -4,7 +4,6 @@
  * key, so that the answers themselves say who gave them: that is compared with what was counted.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +16,7 @@
 #include "cache/version/absent.h"
 #include "cache/version/fetched.h"
 #include "tests/lib/gpu_fixture.h"
+#include "tests/lib/nap.h"
 
 enum { KEYS_MAX = 600, SPACE_OF_KEYS = 400, GIVE_UP_US = 60 * 1000 * 1000 };
 
@@ -227,7 +227,7 @@ static void wait_answered(struct gpu_test *t)
 
     while (!atomic_load(&t->answered)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 
@@ -875,7 +875,7 @@ static void test_policy_when_the_rate_is_reached_then_misses_come_behind(void **
     uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
     while (hps_insertion_rows(t->insertion) > 0) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
     t->lookup.miss_policy = HPS_MISS_MODEL;
     ask(t, 1, HPS_LOOKUP_PATH_GPU);
@@ -1011,7 +1011,7 @@ static void wait_inserted(struct gpu_test *t)
 
     while (hps_insertion_rows(t->insertion) > 0) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 

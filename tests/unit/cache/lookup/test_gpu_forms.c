@@ -4,7 +4,6 @@
  * is asked, what others are then, and that the bytes are right whatever becomes of it. What is
  * right says tests/lib/forms_fixture.h.
  */
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "tests/lib/forms_fixture.h"
 #include "tests/lib/gpu_fixture.h"
+#include "tests/lib/nap.h"
 
 enum { GIVE_UP_US = 60 * 1000 * 1000, ODD = 0xA5, KEYS_CACHED = 600 };
 
@@ -105,7 +105,7 @@ static void wait_answered(struct forms_test *t)
 
     while (!atomic_load(&t->answered)) {
         assert_true(hps_clock_us() < give_up_us);
-        sched_yield();
+        nap();
     }
 }
 

@@ -5,7 +5,6 @@
  * turns the tests can wait for; one test lets many threads at it.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +16,7 @@
 #include "cache/version/absent.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/lookup_fixture.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/walk_metrics.h"
 
 enum { KEYS_MAX = 3 * HPS_INSERTION_JOB_KEYS, VERSIONS = 2 };
@@ -168,7 +168,7 @@ static void add(struct insertion_test *t, unsigned version, uint32_t table, uint
 static void wait_until_empty(struct insertion_test *t)
 {
     while (hps_insertion_rows(t->insertion) > 0) {
-        sched_yield();
+        nap();
     }
 }
 

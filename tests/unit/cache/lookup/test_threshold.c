@@ -4,7 +4,6 @@
  * inserted behind the answer. The host tier stands in for the embedding cache. The jobs' only
  * thread is held, so that what was queued can be counted.
  */
-#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "cache/version/absent.h"
 #include "tests/lib/lookup_fixture.h"
+#include "tests/lib/nap.h"
 
 enum { KEYS_MAX = 400, PARTS = 2 };
 
@@ -329,7 +329,7 @@ static void test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_h
     expect(t, 0, 10, 0);
     sem_post(&t->go_on);
     while (n_queued(t) > 0) {
-        sched_yield();
+        nap();
     }
     assert_true(t->fx.version.cache_full);
     assert_false(ask(t, 1)); /* else its rows would be missing for ever */

@@ -4,7 +4,6 @@
  * absent, rows that an update has overtaken, stores that are down, parts that are asked together.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -18,6 +17,7 @@
 #include "cache/version/absent.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/lookup_fixture.h"
+#include "tests/lib/nap.h"
 
 enum { KEYS_MAX = 64, WALKERS = 4 };
 
@@ -130,7 +130,7 @@ static void join(struct walker *walker)
 static void until_it_waits(const struct walker *walker)
 {
     while (walker->n_looks < 2) {
-        (void)sched_yield();
+        nap();
     }
 }
 

@@ -4,7 +4,6 @@
  * a thread; and no client has more than its share.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "cache/update/internal.h"
+#include "tests/lib/nap.h"
 
 enum { READS_MAX = 8, SHARE_US = HPS_UPDATE_HOLD_US_PER_S };
 
@@ -41,7 +41,7 @@ struct hold_test {
 static void wait_for(const atomic_bool *flag)
 {
     while (!atomic_load(flag)) {
-        sched_yield();
+        nap();
     }
 }
 
@@ -115,7 +115,7 @@ static void wait_for_turn(struct hold_test *t, enum update_turn turn)
         hps_lock_acquire(&t->version->updates->lock);
         waits = t->version->updates->turn == turn;
         hps_lock_release(&t->version->updates->lock);
-        sched_yield();
+        nap();
     }
 }
 
@@ -140,7 +140,7 @@ static void block(struct hps_task *task)
     struct hold_test *t = (struct hold_test *)((char *)task - offsetof(struct hold_test, blocker));
     atomic_store(&t->blocked, true);
     while (atomic_load(&t->blocks)) {
-        sched_yield();
+        nap();
     }
 }
 

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <cmocka.h>
 
@@ -25,6 +24,7 @@
 #include "server/observe/metrics.h"
 #include "server/update/position.h"
 #include "tests/lib/config_fixture.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 50 };
@@ -172,7 +172,7 @@ static hps_status load(struct rig *rig, const char *dir, int64_t version, bool a
         return status;
     }
     do {
-        sched_yield();
+        nap();
         hps_load_state_get(one, out_state);
     } while (!out_state->done);
     hps_load_unref(one);
@@ -231,7 +231,7 @@ static struct wait wait_new(void)
 static void wait_done(struct wait *wait)
 {
     while (!atomic_load(&wait->done)) {
-        sched_yield();
+        nap();
     }
     assert_int_equal(wait->error.status, HPS_OK);
 }
@@ -246,7 +246,7 @@ static hps_status unload(struct rig *rig, int64_t version, struct hps_error *err
         return status;
     }
     while (!atomic_load(&wait.done)) { /* the reaper, if it waits for another one, may be first */
-        sched_yield();
+        nap();
     }
     return wait.error.status;
 }
@@ -277,7 +277,7 @@ static void await_states(struct rig *rig, const char *expected)
 {
     char text[128];
     do {
-        sched_yield();
+        nap();
         text[0] = '\0';
         hps_catalog_each(rig->catalog, add_state, text);
     } while (strcmp(text, expected) != 0);
@@ -474,7 +474,7 @@ static bool load_configured(struct rig *rig)
         fail_msg("%s", err.text);
     }
     while (load != NULL && !state.done) {
-        sched_yield();
+        nap();
         hps_load_state_get(load, &state);
     }
     assert_int_equal(state.error.status, HPS_OK);
@@ -945,7 +945,7 @@ static hps_status apply_slowly(struct hps_space *space, const struct hps_call *c
 {
     atomic_store(&slow.waits, true);
     while (!atomic_load(&slow.go)) {
-        sched_yield();
+        nap();
     }
     return quick_ops->durable->apply(space, call, writes, n_writes, records, n_records, err);
 }
@@ -974,7 +974,7 @@ static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **s
     rig->durable->ops = &slow.ops;
     assert_int_equal(pthread_create(&thread, NULL, updater_main, NULL), 0);
     while (!atomic_load(&slow.waits)) {
-        sched_yield();
+        nap();
     }
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
     assert_false(wait.done);

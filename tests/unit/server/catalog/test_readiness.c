@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
@@ -18,6 +17,7 @@
 #include "server/catalog/readiness.h"
 #include "server/observe/metrics.h"
 #include "tests/lib/config_fixture.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 100 };
@@ -146,7 +146,7 @@ static const char *state_of(struct rig *rig)
 static void await(struct rig *rig, const char *words)
 {
     do {
-        sched_yield();
+        nap();
         hps_readiness_refresh(rig->readiness);
     } while (strstr(state_of(rig), words) == NULL);
 }
@@ -181,7 +181,7 @@ static void test_ready_when_a_load_fails_and_is_tried_again_then_all_change_at_o
     assert_true(n_failures(rig) == 1);
     hps_catalog_retry_models(rig->catalog);
     while (n_failures(rig) < 2) {
-        sched_yield();
+        nap();
     }
     await(rig, "model \"m\" failed to load: ");
     assert_int_equal(rig->n_first, 0);
@@ -222,7 +222,7 @@ static void test_ready_when_it_is_lost_and_comes_back_then_first_is_told_once(vo
     await(rig, "ready");
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &gone.unload, &err), HPS_OK);
     while (!atomic_load(&gone.done)) {
-        sched_yield();
+        nap();
     }
     await(rig, "model \"m\" has no active version; use hpsctl load");
     expect_pin(rig, HPS_NOT_FOUND, "not loaded");

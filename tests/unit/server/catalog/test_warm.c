@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <cmocka.h>
 
@@ -23,6 +22,7 @@
 #include "server/observe/metrics.h"
 #include "tests/lib/config_fixture.h"
 #include "tests/lib/fake_store.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, ROW_BYTES = 16, N_ROWS = 3000, N_HOT = 1500, BUDGET = N_ROWS * 40 };
@@ -90,7 +90,7 @@ static void load(struct rig *rig, const char *name, bool activate)
         fail_msg("%s", err.text);
     }
     do {
-        sched_yield();
+        nap();
         hps_load_state_get(one, &state);
     } while (!state.done);
     hps_load_unref(one);
@@ -157,7 +157,7 @@ static void drain_warmer(struct rig *rig)
     struct mark mark = {.task = {.run = reach}};
     assert_int_equal(hps_pool_post(rig->catalog->warmer, &mark.task), HPS_OK);
     while (!atomic_load(&mark.reached)) {
-        sched_yield();
+        nap();
     }
 }
 
@@ -222,14 +222,14 @@ static void on_switched(struct hps_switch *waiter, const struct hps_error *error
 static void wait_done(struct wait *wait)
 {
     while (!atomic_load(&wait->done)) {
-        sched_yield();
+        nap();
     }
 }
 
 static void wait_rows(struct rig *rig, int64_t number, uint64_t n)
 {
     while (host_rows(rig, number) < n) {
-        sched_yield();
+        nap();
     }
 }
 
@@ -351,7 +351,7 @@ static void test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_fo
     hps_clock_advance(301 * UINT64_C(1000000));
     hps_catalog_tick(rig->catalog);
     while (hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) == n_saved) {
-        sched_yield(); /* until the hot keys are saved */
+        nap(); /* until the hot keys are saved */
     }
     hps_catalog_switch(rig->catalog, "m", 1, &wait.waiter);
     hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 2);
@@ -409,7 +409,7 @@ static void test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_
     hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_done(&wait);
     while (!atomic_load(&unloading.done)) {
-        sched_yield();
+        nap();
     }
     assert_int_equal(wait.error.status, HPS_PRECONDITION);
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_GET), n_calls);
@@ -448,7 +448,7 @@ static void test_tick_when_the_time_has_come_then_hot_keys_are_written_once(void
     hps_catalog_tick(rig->catalog);
     hps_catalog_tick(rig->catalog);
     while (hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) == n_before) {
-        sched_yield();
+        nap();
     }
     hps_catalog_stop(rig->catalog); /* nothing new was asked for */
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), n_before + 1);

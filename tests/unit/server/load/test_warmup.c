@@ -4,7 +4,6 @@
  * becomes of records that are damaged, left over or of no model.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,6 +22,7 @@
 #include "server/load/warmup.h"
 #include "server/load/whole.h"
 #include "tests/lib/fake_store.h"
+#include "tests/lib/nap.h"
 
 enum { DIM = 4, ROW_BYTES = 16, N_ROWS = 4000, HOST_ROW_BYTES = ROW_BYTES + 24 };
 
@@ -652,7 +652,7 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
     hps_gpu_space_active(rig->version->gpu, false);
     hps_gpu_space_active(last, true);
     while (hps_gpu_space_coming(last)) {
-        sched_yield();
+        nap();
     }
     report = fill(rig, rig->version, 0); /* which has none now, and is to have none */
     assert_int_equal(report.end, HPS_WARMUP_DONE);
@@ -721,7 +721,7 @@ static bool on_device(struct rig *rig, struct hps_block_pool *blocks, uint32_t t
                                                  .done = on_whole_answer}};
     assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
     while (!atomic_load(&question.done)) {
-        sched_yield();
+        nap();
     }
     memcpy(out_row, question.lookup.block->data, ROW_BYTES);
     hps_block_unref(question.lookup.block);
@@ -777,7 +777,7 @@ static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(v
         }
         do {
             hps_gpu_space_usage(rig->version->gpu, t, &usage);
-            sched_yield();
+            nap();
         } while (usage.n_inserted < N_ROWS); /* as soon as all has been applied */
         assert_int_equal(usage.n_rows, N_ROWS);
         assert_true(usage.resident_share >= 1);

@@ -3,7 +3,6 @@
  * The look-up service over calls that the test plays itself, on a real loop with real workers:
  * where work runs, who waits, and that a client that goes away leaves nothing behind.
  */
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -19,6 +18,7 @@
 #include "net/loop.h"
 #include "server/lookup/internal.h"
 #include "tests/lib/gpu_fixture.h"
+#include "tests/lib/nap.h"
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
@@ -849,7 +849,7 @@ static void test_service_when_a_large_look_up_finds_no_thread_then_refused_with_
     hps_fake_gate_shut(disk, HPS_FAKE_GET);
     start(t, 0, LOOKUP, "m", "t0", TEST_KEYS_MAX);
     while (hps_fake_keys(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < TEST_KEYS_MAX) {
-        sched_yield();
+        nap();
     }
     start(t, 1, LOOKUP, "m", "t0", 1);
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
@@ -1042,7 +1042,7 @@ static void test_times_when_a_store_is_slow_then_each_wait_has_its_name(void **s
     hps_clock_advance(2000);
     hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
     while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT) == 0) {
-        (void)sched_yield();
+        nap();
     }
     run_until_finished(t, 0);
     hps_clock_advance(400); /* the clients read slowly */
@@ -1112,7 +1112,7 @@ static void test_times_when_another_fetches_the_row_then_the_wait_is_named(void 
     start(t, 1, LOOKUP, "m", "t0", 1);
     unsigned n_looks = atomic_load(&t->calls[1].n_looks);
     while (atomic_load(&t->calls[1].n_looks) < n_looks + 4) { /* again and again while it waits */
-        (void)sched_yield();
+        nap();
     }
     hps_clock_advance(6000);
     hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
@@ -1812,7 +1812,7 @@ static void test_unit_when_it_stands_in_line_for_a_thread_then_batches_begin(voi
     begin_batch(t, true);
     start(t, 0, LOOKUP, "m", "t0", 1);
     while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 2) { /* read again, once */
-        sched_yield();
+        nap();
     }
     block_io(t, 1); /* behind it, and before it comes back */
     run_until_in_line(t, 1);
