@@ -250,25 +250,31 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
 }
 
 /* What was not taken waits in the stash, from which `data` may come itself. What was taken of that
- * stays until it is as much as the rest: a message is moved about once, however many wait. */
+ * stays until it is as much as the rest, which then gets memory of its size: a message is moved
+ * about once, however many wait, and no stream holds much more than what is counted. */
 static hps_status put_aside(struct hps_grpc_call *call, const uint8_t *data, size_t size,
                             size_t taken)
 {
     struct hps_buf *stash = &call->request.stash;
+    size_t all_taken = call->request.stash_taken + taken;
 
     if (stash->size == 0) {
         return hps_buf_append(stash, data + taken, size - taken);
     }
     HPS_ASSERT(data == stash->data + call->request.stash_taken);
-    call->request.stash_taken += taken;
-    if (taken == size) {
+    if (all_taken < size - taken) {
+        call->request.stash_taken = all_taken;
+        return HPS_OK;
+    }
+    struct hps_buf rest;
+    hps_buf_init(&rest, stash->size_max);
+    hps_status status = hps_buf_append(&rest, data + taken, size - taken);
+    if (status == HPS_OK) {
         hps_buf_fini(stash);
-        call->request.stash_taken = 0;
-    } else if (call->request.stash_taken >= size - taken) {
-        hps_buf_consume(stash, call->request.stash_taken);
+        *stash = rest;
         call->request.stash_taken = 0;
     }
-    return HPS_OK;
+    return status;
 }
 
 /* Feed `data`, put aside what must wait, give window back for the rest. False: the call is gone. */
