@@ -112,6 +112,18 @@ uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, si
     return decoder->body.data + decoder->body.size;
 }
 
+/* The next one begins. Memory of a large one goes with it: nobody would count it any more. */
+static void forget_message(struct hps_grpc_decoder *decoder)
+{
+    decoder->delivered = false;
+    decoder->n_prefix = 0;
+    if (decoder->body.capacity > BODY_FIRST_BYTES) {
+        hps_buf_fini(&decoder->body);
+    } else {
+        hps_buf_clear(&decoder->body);
+    }
+}
+
 hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t *data, size_t size,
                                  size_t *out_used, struct hps_grpc_message *out_message,
                                  bool *out_complete, struct hps_error *err)
@@ -119,9 +131,7 @@ hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t
     size_t used = 0;
 
     if (decoder->delivered) {
-        decoder->delivered = false;
-        decoder->n_prefix = 0;
-        hps_buf_clear(&decoder->body);
+        forget_message(decoder);
     }
     if (decoder->n_prefix < HPS_GRPC_PREFIX_BYTES) {
         used = min_size(size, (size_t)(HPS_GRPC_PREFIX_BYTES - decoder->n_prefix));

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "net/grpc_frame.h"
+#include "tests/lib/fault_heap.h"
 
 static void test_decoder_when_split_anywhere_then_same_messages(void **state)
 {
@@ -105,6 +106,40 @@ static void test_decoder_when_bytes_are_put_in_its_room_then_not_copied(void **s
     assert_ptr_equal(message.data + 2, to);
     assert_null(hps_grpc_decoder_room(&decoder, 100, &room));
     hps_grpc_decoder_fini(&decoder);
+}
+
+static void test_decoder_when_the_message_behind_a_large_one_begins_then_its_memory_is_free(
+    void **state)
+{
+    enum { LARGE = 1 << 20, STEP = 1 << 14 };
+    static const uint8_t head[] = {0, LARGE >> 24, LARGE >> 16, 0, 0};
+    static const uint8_t step[STEP];
+    struct hps_grpc_decoder decoder;
+    struct hps_grpc_message message;
+    bool complete = false;
+    size_t used;
+
+    (void)state;
+    hps_fault_heap_install(0);
+    hps_grpc_decoder_init(&decoder, LARGE, false);
+    assert_int_equal(
+        hps_grpc_decoder_feed(&decoder, head, sizeof head, &used, &message, &complete, NULL),
+        HPS_OK);
+    for (unsigned i = 0; i < LARGE / STEP; i++) {
+        assert_false(complete);
+        assert_int_equal(
+            hps_grpc_decoder_feed(&decoder, step, STEP, &used, &message, &complete, NULL), HPS_OK);
+        assert_int_equal(used, STEP);
+    }
+    assert_true(complete);
+    assert_int_equal(message.size, LARGE);
+    assert_true(hps_fault_heap_live_bytes() >= LARGE); /* it is the service's until then */
+    assert_int_equal(hps_grpc_decoder_feed(&decoder, head, 1, &used, &message, &complete, NULL),
+                     HPS_OK);
+    assert_int_equal(hps_grpc_decoder_held(&decoder), 0);
+    assert_true(hps_fault_heap_live_bytes() <= 64 * 1024 + 4096);
+    hps_grpc_decoder_fini(&decoder);
+    hps_fault_heap_remove();
 }
 
 static void test_decoder_when_prefix_is_bad_then_refused_and_nothing_held(void **state)
@@ -295,6 +330,8 @@ int main(void)
         cmocka_unit_test(test_decoder_when_split_anywhere_then_same_messages),
         cmocka_unit_test(test_decoder_when_message_lies_whole_then_lent_in_place),
         cmocka_unit_test(test_decoder_when_bytes_are_put_in_its_room_then_not_copied),
+        cmocka_unit_test(
+            test_decoder_when_the_message_behind_a_large_one_begins_then_its_memory_is_free),
         cmocka_unit_test(test_decoder_when_prefix_is_bad_then_refused_and_nothing_held),
         cmocka_unit_test(test_decoder_when_cut_short_then_not_idle),
         cmocka_unit_test(test_timeout_when_parsed_then_microseconds),
