@@ -5,7 +5,7 @@
  * refused
  *
  *   - by its loop's tick, when it came at less than the minimum for 10 s;
- *   - after a search through all loops, when a request somewhere was refused for want of memory:
+ *   - after a search through all loops, when a request somewhere found no memory:
  *     those of one connection that came at less than the minimum of late, of the connection that
  *     has most memory in such requests.
  *

@@ -645,8 +645,9 @@ void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us);
 /* At each tick: refuse the requests of a connection that came at less than the minimum for long
  * enough. */
 void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us);
-/* A request was refused for want of memory for it: of all connections, refuse the requests of the
- * one that has most of them that came at less than the minimum of late. Loop thread. */
+/* A request found no memory, whether it is refused for that or not: of all connections, refuse the
+ * requests of the one that has most of them that came at less than the minimum of late. Loop
+ * thread. */
 void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
 
 /* ---- grpc_server.c --------------------------------------------------------------------------- */
