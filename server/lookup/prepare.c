@@ -274,6 +274,7 @@ static hps_status pin_version(struct request *request, const struct hps_lookup_r
     struct hps_models *models = request->service->parts.models;
     struct hps_version **out_version = &request->lookup.version;
     bool by_label = message->label_size > 0;
+    bool one = by_label || message->version != 0;
     hps_status status =
         by_label ? hps_models_pin_label(models, message->model, message->model_size, message->label,
                                         message->label_size, out_version, err)
@@ -284,9 +285,9 @@ static hps_status pin_version(struct request *request, const struct hps_lookup_r
         int64_t active;
         size_t n =
             hps_models_pin_all(models, message->model, message->model_size, NULL, 0, &active);
-        request->front->not_found(message, n > 0 ? HPS_LOOKUP_NO_VERSION : HPS_LOOKUP_NO_MODEL,
-                                  err);
-    } else if (status == HPS_NOT_FOUND && message->version == 0 && !by_label) {
+        request->front->not_found(message,
+                                  one && n > 0 ? HPS_LOOKUP_NO_VERSION : HPS_LOOKUP_NO_MODEL, err);
+    } else if (status == HPS_NOT_FOUND && !one) {
         hps_known_models(models, request->call.grpc, HPS_ROLE_LOOKUP, err);
     }
     return status;
