@@ -110,7 +110,8 @@ static hps_status put_insert(struct redis_batch *batch, const struct inserting *
     return status;
 }
 
-/* What the script answered to n rows: how many went in, or -1; rows of the shard. */
+/* What the script answered to n rows: how many went in, or -1; rows of the shard. More than n is no
+ * answer of that script. */
 static bool take_inserted(struct redis_space *space, uint32_t shard, struct redis_shard_seen seen,
                           uint32_t n, const struct hps_redis_reply *reply,
                           struct hps_insert_report *report)
@@ -122,7 +123,7 @@ static bool take_inserted(struct redis_space *space, uint32_t shard, struct redi
         return true;
     }
     if (reply->status != HPS_OK || reply->values->n != 3 ||
-        !hps_redis_values_i64(reply->values, 1, &n_inserted) ||
+        !hps_redis_values_i64(reply->values, 1, &n_inserted) || n_inserted > (int64_t)n ||
         !hps_redis_values_i64(reply->values, 2, &n_rows)) {
         return false;
     }
