@@ -27,8 +27,7 @@ def pytest_collection_modifyitems(items):
         items[:] = [item for item in items if item.get_closest_marker("one_thread") is None]
     if SANITIZER and not os.environ.get("HPS_CHAOS_S"):
         items[:] = [item for item in items if item.get_closest_marker("chaos") is None]
-    chaos = ("test_kafka_chaos.py", "test_redis_chaos.py")
-    items.sort(key=lambda item: ("broker" not in item.fixturenames, item.path.name not in chaos))
+    items.sort(key=lambda item: ("broker" not in item.fixturenames, item.get_closest_marker("chaos") is None))
     sharing = list(dict.fromkeys(item.path for item in items if "broker" in item.fixturenames))
     for item in items:
         if "broker" in item.fixturenames:

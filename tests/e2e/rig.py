@@ -61,9 +61,8 @@ def kills(usual):
 
 
 def chaos_s():
-    """For how long everything happens to Redis or Kafka: $HPS_CHAOS_S, or the usual, of which sanitizers have time for
-    half."""
-    return float(os.environ.get("HPS_CHAOS_S") or (10 if SANITIZER else 20))
+    """For how long everything happens to Redis or Kafka: $HPS_CHAOS_S, without which sanitizers leave it out."""
+    return float(os.environ.get("HPS_CHAOS_S") or 20)
 
 
 def kill_seed():

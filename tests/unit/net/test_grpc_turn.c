@@ -293,22 +293,30 @@ static void test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn
     fixture_close(&f);
 }
 
+enum { NUMBER_BYTES = 7 };
+
+/* n messages, each of two bytes that say which it is. */
+static void put_numbers(uint8_t *bytes, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        const uint8_t message[NUMBER_BYTES] = {0, 0, 0, 0, 2, (uint8_t)(i >> 8), (uint8_t)i};
+        memcpy(bytes + (size_t)NUMBER_BYTES * i, message, NUMBER_BYTES);
+    }
+}
+
 /* Thousands of small messages that wait are not moved about for each turn in which some of them are
  * delivered: that would be the square of their number. More come meanwhile, cut anywhere. */
 static void test_messages_of_a_stream_when_thousands_wait_then_they_stay_where_they_are(
     void **state)
 {
-    enum { N = 6000, EACH = 7, PIECE = 1000 };
-    static uint8_t bytes[N * EACH];
+    enum { N = 6000, PIECE = 1000 };
+    static uint8_t bytes[N * NUMBER_BYTES];
     struct fixture f;
     struct wire wire;
     size_t sent = 0;
 
     (void)state;
-    for (unsigned i = 0; i < N; i++) {
-        const uint8_t message[EACH] = {0, 0, 0, 0, 2, (uint8_t)(i >> 8), (uint8_t)i};
-        memcpy(bytes + (size_t)EACH * i, message, EACH);
-    }
+    put_numbers(bytes, N);
     hps_fault_heap_install(0);
     fixture_open(&f);
     wire_ready(&wire, &f.rig);
@@ -338,27 +346,24 @@ static void test_messages_of_a_stream_when_thousands_wait_then_they_stay_where_t
 static void test_messages_of_a_stream_when_few_of_thousands_still_wait_then_little_memory_is_held(
     void **state)
 {
-    enum { N = 6000, EACH = 7, LEFT = 10 };
-    static uint8_t bytes[N * EACH];
+    enum { N = 6000, LEFT = 10 };
+    static uint8_t bytes[N * NUMBER_BYTES];
     struct fixture f;
     struct wire wire;
 
     (void)state;
-    for (unsigned i = 0; i < N; i++) {
-        const uint8_t message[EACH] = {0, 0, 0, 0, 2, (uint8_t)(i >> 8), (uint8_t)i};
-        memcpy(bytes + (size_t)EACH * i, message, EACH);
-    }
+    put_numbers(bytes, N);
     hps_fault_heap_install(0);
     fixture_open(&f);
     f.pause_at = 1;
     wire_ready(&wire, &f.rig);
     assert_true(wire_request(&wire, 1, "/w.W/Numbers", false, NULL));
-    assert_true(wire_frame(&wire, DATA, 0, 1, bytes, LEFT * EACH));
+    assert_true(wire_frame(&wire, DATA, 0, 1, bytes, LEFT * NUMBER_BYTES));
     RIG_UNTIL(&f.rig, f.n == 1);
     size_t before = hps_fault_heap_live_bytes();
     f.pause_at = N - LEFT;
     hps_grpc_call_pause(f.paused, false);
-    for (size_t at = LEFT * EACH; at < sizeof bytes; at += 16 * 1024) {
+    for (size_t at = LEFT * NUMBER_BYTES; at < sizeof bytes; at += 16 * 1024) {
         size_t size = sizeof bytes - at < 16 * 1024 ? sizeof bytes - at : 16 * 1024;
         assert_true(wire_frame(&wire, DATA, at + size == sizeof bytes ? END_STREAM : 0, 1,
                                bytes + at, size));
