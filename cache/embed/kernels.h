@@ -36,7 +36,11 @@ enum {
     HPS_EMBED_SET_BYTES = 64,
     HPS_EMBED_SPILL_LINES_MAX = 3, /* with a set's own ways as many as a warp has lanes */
     HPS_EMBED_TILE_KEYS = 32,      /* one warp's */
+#if defined(HPS_TSAN) || defined(__SANITIZE_ADDRESS__)
+    HPS_EMBED_BLOCK_THREADS = 64, /* of a simulated device, each of which is dear there */
+#else
     HPS_EMBED_BLOCK_THREADS = 256,
+#endif
     HPS_EMBED_BLOCK_WARPS = HPS_EMBED_BLOCK_THREADS / 32,
     HPS_EMBED_SKETCH_ROWS = 4,
     HPS_EMBED_SKETCH_CELLS_PER_SET = 16, /* of each row: two per slot */

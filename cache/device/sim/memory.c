@@ -15,13 +15,14 @@
 enum {
     ALIGN = 256,
     UNDEFINED_BYTE = 0xa5,
-    UNDEFINED_BYTES_MAX = 32 << 20, /* of an allocation: more would only take time and memory */
+    UNDEFINED_BYTES_MAX = 1 << 20, /* of an allocation: more would only take time and memory */
     GUARD_BYTE = 0xc9,
     GUARD_BYTES = ALIGN, /* on each side */
 };
 
 struct hps_sim_range {
     struct hps_sim_range *next;
+    void *block; /* guards included; NULL: the caller's */
     uint8_t *begin;
     size_t size;
     enum hps_sim_memory_kind kind;
@@ -61,26 +62,26 @@ hps_status hps_sim_memory_new(struct hps_sim_memory *memory, enum hps_sim_memory
                              size, free_bytes, memory->limit_bytes);
     }
     struct hps_sim_range *range = hps_calloc(1, sizeof(*range));
-    uint8_t *block = size > SIZE_MAX / 2 ? NULL : hps_alloc_aligned(ALIGN, size + 2 * GUARD_BYTES);
+    /* Zeroes as they come: pages that nobody touches cost nothing. */
+    uint8_t *block =
+        size > SIZE_MAX / 2 ? NULL : hps_calloc(1, size + 2 * GUARD_BYTES + ALIGN - 1);
     if (range == NULL || block == NULL) {
         hps_free(range);
-        hps_free_aligned(block);
+        hps_free(block);
         hps_sim_lock(&memory->lock);
         memory->used_bytes -= kind == HPS_SIM_DEVICE ? size : 0;
         hps_sim_unlock(&memory->lock);
         return hps_error_set(err, HPS_NO_MEMORY, "simulated device: %zu bytes: no memory", size);
     }
-    uint8_t *begin = block + GUARD_BYTES;
-    if (kind == HPS_SIM_HOST) {
-        memset(begin, 0, size);
-    } else {
+    uint8_t *begin = block + GUARD_BYTES + -(uintptr_t)block % ALIGN;
+    if (kind != HPS_SIM_HOST) {
         memset(begin, UNDEFINED_BYTE, size < UNDEFINED_BYTES_MAX ? size : UNDEFINED_BYTES_MAX);
     }
-    memset(block, GUARD_BYTE, GUARD_BYTES);
+    memset(begin - GUARD_BYTES, GUARD_BYTE, GUARD_BYTES);
     memset(begin + size, GUARD_BYTE, GUARD_BYTES);
-    HPS_POISON(block, GUARD_BYTES);
+    HPS_POISON(begin - GUARD_BYTES, GUARD_BYTES);
     HPS_POISON(begin + size, GUARD_BYTES);
-    *range = (struct hps_sim_range){NULL, begin, size, kind};
+    *range = (struct hps_sim_range){NULL, block, begin, size, kind};
     hps_sim_lock(&memory->lock);
     range_add(memory, range);
     hps_sim_unlock(&memory->lock);
@@ -95,7 +96,7 @@ hps_status hps_sim_memory_register(struct hps_sim_memory *memory, void *host, si
     if (range == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "simulated device: no memory");
     }
-    *range = (struct hps_sim_range){NULL, host, size, HPS_SIM_REGISTERED};
+    *range = (struct hps_sim_range){NULL, NULL, host, size, HPS_SIM_REGISTERED};
     hps_sim_lock(&memory->lock);
     const struct hps_sim_range *other = memory->ranges;
     while (other != NULL &&
@@ -151,7 +152,7 @@ void hps_sim_memory_free(struct hps_sim_memory *memory, enum hps_sim_memory_kind
     }
     if (kind != HPS_SIM_REGISTERED) {
         guard_check(range);
-        hps_free_aligned(range->begin - GUARD_BYTES);
+        hps_free(range->block);
     }
     hps_free(range);
 }

@@ -59,6 +59,7 @@ struct site {
 struct lane {
     struct hps_simt_thread here; /* first: hps_simt_here points to it */
     uint32_t index;              /* in its warp */
+    uint32_t launch;             /* the last that it took part in */
     struct warp *warp;
     struct hps_simt *simt;
     struct hps_fiber *fiber;
@@ -101,6 +102,7 @@ struct hps_simt {
     uint32_t set;
     uint32_t barriers; /* that all threads of the block have come to */
     struct block_memory *memory;
+    uint32_t launch; /* its number */
     uint64_t launch_order;
     uint64_t end_order;
 };
@@ -241,9 +243,11 @@ static void lane_run(void *arg)
     struct hps_simt *simt = self->simt;
     for (;;) {
         hps_simt_here = &self->here;
-        HPS_ORDER_ACQUIRE(&simt->launch_order);
+        if (self->launch != simt->launch || simt->kernel->shared_size != 0) { /* which is of now */
+            self->launch = simt->launch;
+            HPS_ORDER_ACQUIRE(&simt->launch_order);
+        }
         simt->body(simt->args);
-        HPS_ORDER_RELEASE(&simt->end_order);
         self->warp->present &= ~(1U << self->index);
         lane_yield(self);
     }
@@ -407,6 +411,22 @@ static void memory_free(struct hps_simt *simt)
     }
 }
 
+#if defined(HPS_TSAN)
+/* After all that its lanes have done. */
+static void launch_end(struct hps_simt *simt)
+{
+    for (uint32_t set = 0; set < SETS; set++) {
+        for (uint32_t i = 0; i < simt->n_lanes[set]; i++) {
+            const struct lane *lane = simt->lanes[set][i];
+            if (lane->launch == simt->launch) {
+                hps_fiber_release(simt->stream, lane->fiber, &simt->end_order);
+            }
+        }
+    }
+    HPS_ORDER_ACQUIRE(&simt->end_order);
+}
+#endif
+
 hps_status hps_simt_run(struct hps_simt *simt, const struct hps_kernel *kernel, uint32_t n_blocks,
                         const void *args)
 {
@@ -417,6 +437,7 @@ hps_status hps_simt_run(struct hps_simt *simt, const struct hps_kernel *kernel, 
     simt->kernel = kernel;
     simt->body = hps_sim_body_of(kernel);
     simt->args = args;
+    simt->launch++;
     uint32_t first = simt_random(simt, n_blocks);
     for (uint32_t i = 0; i < n_blocks && status == HPS_OK; i++) {
         struct block_memory *memory = memory_new(simt);
@@ -436,7 +457,9 @@ hps_status hps_simt_run(struct hps_simt *simt, const struct hps_kernel *kernel, 
 #endif
     }
     hps_simt_here = NULL;
-    HPS_ORDER_ACQUIRE(&simt->end_order);
+#if defined(HPS_TSAN)
+    launch_end(simt);
+#endif
     memory_free(simt);
     return status;
 }
