@@ -119,7 +119,10 @@ static size_t skip_value(const struct hps_text *source, size_t at)
             depth--;
             at++;
         } else if (depth == 0) {
-            return at + strcspn(source->text + at, ",]} \t\r\n");
+            while (at < source->size && strchr(",]} \t\r\n", source->text[at]) == NULL) {
+                at++;
+            }
+            return at;
         } else {
             at++;
             continue;

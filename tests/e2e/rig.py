@@ -51,6 +51,7 @@ SANITIZER = sanitizer()
 GPU = os.environ.get("HPS_DEVICE") == "sim"
 SLOW = float(os.environ.get("HPS_TEST_SLOW") or (8 if SANITIZER else 1))
 PATIENCE_S = 30 * SLOW
+LONG_LOAD_ROWS = 50_000 if SANITIZER else 250_000  # of each of four tables: enough to be met under way
 CALL_S = 10  # that hpsctl waits for an answer, if nothing else is said
 REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|Assertion|assertion")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ports
-from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
+from rig import (LONG_LOAD_ROWS, PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
                  model_config, pb, pb_grpc, refused, run_hpsd, until)
 
 
@@ -108,7 +108,7 @@ def test_restart_when_versions_were_switched_then_the_active_one_is_remembered(d
 def test_kill_when_a_load_is_under_way_then_nothing_of_it_is_left(daemon, work):
     table, config = model(work)
     one = daemon(config)
-    generate(f"{work}/big", "--tables", 4, "--rows", 300000, "--dim", 32)
+    generate(f"{work}/big", "--tables", 4, "--rows", LONG_LOAD_ROWS, "--dim", 32)
     progress = one.admin_stub().LoadModel(
         admin_pb.LoadModelRequest(model="m", directory=f"{work}/big"), timeout=PATIENCE_S)
     assert next(message for message in progress if message.rows_done > 0 or message.done)
@@ -119,7 +119,7 @@ def test_kill_when_a_load_is_under_way_then_nothing_of_it_is_left(daemon, work):
     versions = one.versions("m")
     if versions != {1: "active"}:  # the load had come to its end
         assert versions == {1: "active", 2: "resident"}
-        keys = np.arange(0, 300000, 97)
+        keys = np.arange(0, LONG_LOAD_ROWS, 97)
         for number in range(4):
             result = ask(one.stub(), "m", {f"feature_{number}": keys}, version=2).results[0]
             np.testing.assert_array_equal(floats(result), hpsgen.rows(1, number, keys, 32))

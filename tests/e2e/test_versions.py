@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from rig import (BIN, PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
+from rig import (BIN, LONG_LOAD_ROWS, PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
                  model_config, pb_grpc, refused, scratch, until)
 
 ROWS, DIM, TABLES = 3000, 16, 3
@@ -204,7 +204,7 @@ def test_hpsctl_when_something_is_wrong_then_the_exit_code_says_what(loaded, wor
 
 @pytest.mark.one_thread
 def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
-    generate(f"{work}/big", "--tables", 4, "--rows", 200000, "--dim", 32)
+    generate(f"{work}/big", "--tables", 4, "--rows", LONG_LOAD_ROWS, "--dim", 32)
     load = subprocess.Popen([os.path.join(BIN, "hpsctl"), "--addr", loaded.admin, "load", "big", "--from",
                              f"{work}/big"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert load.stderr.readline()
