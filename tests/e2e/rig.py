@@ -63,7 +63,7 @@ def kills(usual):
 
 def chaos_s():
     """For how long everything happens to Redis or Kafka: $HPS_CHAOS_S, without which sanitizers leave it out."""
-    return float(os.environ.get("HPS_CHAOS_S") or 20)
+    return float(os.environ.get("HPS_CHAOS_S") or 10)
 
 
 def kill_seed():
