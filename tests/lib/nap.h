@@ -17,4 +17,10 @@ static inline void nap(void)
     (void)ppoll(NULL, 0, &moment, NULL);
 }
 
+/* Between two looks at what another process brings about. */
+static inline void nap_ms(int ms)
+{
+    (void)poll(NULL, 0, ms);
+}
+
 #endif

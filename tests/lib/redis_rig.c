@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
+#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 #define SLOTS        16384
@@ -60,11 +60,6 @@ struct hps_redis_rig {
     char answer[ANSWER_BYTES];
     size_t answer_size;
 };
-
-static void pause_shortly(void)
-{
-    poll(NULL, 0, PAUSE_MS);
-}
 
 bool hps_redis_rig_present(void)
 {
@@ -260,7 +255,7 @@ void hps_redis_rig_await(struct hps_redis_rig *rig, uint32_t node, const char *w
             fail_msg("node %u: no '%s' in the answer to %s: %.2000s", node, wanted, command,
                      rig->answer);
         }
-        pause_shortly();
+        nap_ms(PAUSE_MS);
     }
 }
 
@@ -328,7 +323,7 @@ void hps_redis_rig_start(struct hps_redis_rig *rig, uint32_t node)
         if (hps_clock_us() > until_us) {
             fail_msg(PROGRAM " on port %u does not answer: see %s/log", server->port, server->dir);
         }
-        pause_shortly();
+        nap_ms(PAUSE_MS);
     }
     server->pid = 0;
     fail_msg(PROGRAM " does not start: see %s/log", server->dir);
@@ -579,7 +574,7 @@ static void await_owner(struct hps_redis_rig *rig, uint16_t slot, uint32_t owner
             if (hps_clock_us() > until_us) {
                 fail_msg("node %u does not hear that slot %u is node %u's", i, slot, owner);
             }
-            pause_shortly();
+            nap_ms(PAUSE_MS);
         }
     }
 }

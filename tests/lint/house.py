@@ -152,7 +152,7 @@ LOCKS = (r"pthread_(?:mutex|cond|condattr|mutexattr|rwlock|rwlockattr|spin|spinl
          r"(?:mtx|cnd)_\w+|std::(?:\w*mutex|condition_variable\w*|\w+_lock|lock_guard)")
 LOCKS_IN = ("base/lock.h", "base/lock.c")
 UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|srand|system|popen"
-SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep"
+SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep|p?poll(?=\s*\(NULL)"
 SLEEPS_IN = {
     "tests/lib/nap.h": "the moment between two looks at a condition, where sched_yield would spin",
 }
@@ -690,6 +690,7 @@ PLANTS = [  # rule, file, content
     ("lock", "server/c.h", C + "#define LOCK PTHREAD_MUTEX_INITIALIZER\n"),
     ("banned call", "net/b.c", C + "void f(char *a)\n{\n    strcpy(a, a);\n}\n"),
     ("banned call", "tests/unit/base/test_z.c", C + "void f(void)\n{\n    usleep(1);\n}\n"),
+    ("banned call", "tests/unit/base/test_z.c", C + "void f(void)\n{\n    poll(NULL, 0, 1);\n}\n"),
     ("store read", "server/load/b.c", C + "void f(void)\n{\n    space->store->ops->get(space, &call, t, &b);\n}\n"),
     ("store read", "server/admin/c.c", C + "void f(void)\n{\n    ops.get_many(space, &call, parts, 2);\n}\n"),
     ("store read", "server/load/d.c", C + "void f(void)\n{\n    read_fn *read = ops->get;\n}\n"),

@@ -63,8 +63,7 @@ hps_status hps_sim_memory_new(struct hps_sim_memory *memory, enum hps_sim_memory
     }
     struct hps_sim_range *range = hps_calloc(1, sizeof(*range));
     /* Zeroes as they come: pages that nobody touches cost nothing. */
-    uint8_t *block =
-        size > SIZE_MAX / 2 ? NULL : hps_calloc(1, size + 2 * GUARD_BYTES + ALIGN - 1);
+    uint8_t *block = size > SIZE_MAX / 2 ? NULL : hps_calloc(1, size + 2 * GUARD_BYTES + ALIGN - 1);
     if (range == NULL || block == NULL) {
         hps_free(range);
         hps_free(block);
