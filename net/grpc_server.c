@@ -220,14 +220,17 @@ static void on_released(void *ctx)
     grpc_conn_release_held(conn);
 }
 
+/* Those that are left are looked at in grpc_conn_release_held and each tick, not once for each that
+ * ends. */
 static void on_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
+    struct grpc_conn *conn = ctx;
     struct hps_grpc_call *call = stream->user;
 
     if (call != NULL) {
         grpc_call_closed(call, error);
     }
-    HPS_DEBUG_SANE(grpc_conn_sane(ctx));
+    HPS_DEBUG_ASSERT(conn->calls != NULL || (grpc_conn_sane(conn), true));
 }
 
 static void loop_phase_set(struct hps_grpc_loop *grpc_loop, enum grpc_loop_phase to)
