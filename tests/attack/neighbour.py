@@ -2,9 +2,6 @@
 """The healthy client beside which attacks are made: a process of its own with stock grpcio, one small look-up after
 the other, each with a deadline, none tried again, every byte compared. Every "fresh"th goes over a new connection.
 
-A machine on which more tasks are ready than READY_MAX for each core lets everybody wait: there a deadline is as many
-times longer.
-
     python3 neighbour.py '{"address": "127.0.0.1:8601", "deadline_s": 2, "rows": "ROWS.npz"}'
 
 With "ca" over TLS; with "certificate" and "key" it has a certificate, with "token" a bearer token. A line on stdin asks
@@ -12,7 +9,6 @@ for a line on stdout, of the calls since the one before: {"calls", "failures", "
 end of stdin ends it.
 """
 import json
-import os
 import select
 import sys
 import time
@@ -22,15 +18,6 @@ import numpy as np
 import wire
 
 PAUSE_S = 0.002  # between calls: a neighbour, and no load
-READY_MAX = 4    # tasks of a core: as many as an attack has on two of them
-
-
-def slowness():
-    """How many times as long as usual this machine takes, by the tasks that are ready now, and in the last minute."""
-    with open("/proc/loadavg", encoding="ascii") as f:
-        minute, _, _, now, _ = f.read().split()
-    ready = max(float(minute), float(now.split("/", 1)[0]))
-    return max(1.0, ready / (READY_MAX * len(os.sched_getaffinity(0))))
 
 
 def contents(path):
@@ -61,8 +48,7 @@ class Neighbour:
         request = wire.lookup("m", wire.query("a", [int(key) for key in self.keys[at]]))
         begun = time.monotonic()
         try:
-            reply = channel.unary_unary(wire.LOOKUP)(request, timeout=self.deadline_s * slowness(),
-                                                     metadata=self.metadata)
+            reply = channel.unary_unary(wire.LOOKUP)(request, timeout=self.deadline_s, metadata=self.metadata)
         except grpc.RpcError as error:
             self.failures.append(f"call {self.calls}: {error.code()}: {error.details()}")
             return

@@ -10,9 +10,7 @@ import threading
 import pytest
 import redis
 import wire
-from neighbour import slowness
-from rig import SLOW
-from target import Target, many, scratch
+from target import DEADLINE_S, Target, many, scratch, until
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
 
@@ -109,7 +107,7 @@ CUT = {MANGLES["what was cut"], MANGLES["HTTP"]}  # and the connection with it
 @pytest.fixture(name="shared", scope="module")
 def target_with_redis():
     with scratch() as work, redis.Redis(work) as server:
-        between, slow = Between(server), SLOW * slowness()  # else its answers come too late, and it is left alone
+        between, slow = Between(server), DEADLINE_S / 2  # else its answers come too late, and it is left alone
         target = Target(work, volatile_db={"type": "redis_cluster", "address": between.address, "num_partitions": 4,
                                            "cache_missed_embeddings": True,
                                            "redis_command_timeout_ms": int(100 * slow),
@@ -127,8 +125,7 @@ def test_redis_when_it_answers_with_something_else_then_rows_come_from_below(tar
     for _ in range(many(2, 20)):
         already = between.n_mangled
         between.mangle = MANGLES[name]
-        while between.n_mangled == already:  # the daemon asks its Redis
-            target.is_served()
+        until(lambda already=already: target.is_served() or between.n_mangled > already, "the daemon to ask its Redis")
         target.is_served()
     assert target.resident_bytes() - before < GROWS_MAX
     assert "\u202e" not in target.daemon.log() and "\x1b" not in target.daemon.log()
@@ -140,5 +137,4 @@ def test_redis_when_it_is_well_again_then_it_is_used(target):
                    if name.startswith("hpsd_tier_server_keys_total") and 'result="hit"' in name)
 
     before = hits()
-    while hits() == before:
-        target.is_served()
+    until(lambda: target.is_served() or hits() > before, "rows of its Redis")
