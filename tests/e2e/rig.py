@@ -56,6 +56,18 @@ CALL_S = 10  # that hpsctl waits for an answer, if nothing else is said
 REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|Assertion|assertion")
 
 
+def as_somebody_else():
+    """Why programs of this tree cannot be run as another user, or nothing."""
+    if os.geteuid() != 0:
+        return "only root can be somebody else"
+    path = BIN
+    while path != "/":
+        if not os.stat(path).st_mode & 0o001:
+            return f"{path} is closed to others"
+        path = os.path.dirname(path)
+    return ""
+
+
 def kills(usual):
     """How many a test of kills makes: $HPS_KILLS, or the usual number, of which sanitizers have time for a quarter."""
     return int(os.environ.get("HPS_KILLS") or (usual // 4 if SANITIZER else usual))

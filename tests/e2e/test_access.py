@@ -15,8 +15,8 @@ import grpc
 import pytest
 from grpc.reflection.v1 import reflection_pb2, reflection_pb2_grpc as reflection_grpc
 
-from rig import (BIN, PATIENCE_S, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config, health_grpc,
-                 health_pb2, key_bytes, model_config, pb, pb_grpc, refused, run_hpsd, until)
+from rig import (BIN, PATIENCE_S, Authority, Daemon, Table, admin_grpc, admin_pb, as_somebody_else, ask, default_config,
+                 health_grpc, health_pb2, key_bytes, model_config, pb, pb_grpc, refused, run_hpsd, until)
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 
@@ -199,7 +199,7 @@ def test_admin_socket_when_the_role_file_names_nobody_then_the_daemons_user_may_
             served.admin().ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(bool(as_somebody_else()), reason=as_somebody_else())
 def test_admin_socket_when_its_mode_lets_everybody_in_then_peer_credentials_decide(work):
     table = Table.random("a", 9, 4).save(f"{work}/m")
     os.chmod(work, 0o755)
