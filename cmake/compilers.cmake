@@ -45,11 +45,9 @@ if(HPS_ASAN)
     add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
         $<$<C_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
     add_link_options(-fsanitize=address,undefined)
-    if(CMAKE_C_COMPILER_ID STREQUAL "GNU") # calls into its library, and its own thread-locals, cost a tenth
-        add_link_options(-static-libasan)
-    endif()
     # gcc puts what is to lie at multiples of 64 bytes of a stack that is checked after return anywhere.
     if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+        add_link_options(-static-libasan) # calls into a shared one, and its thread-locals, cost more
         set_property(SOURCE ${HPS_ROOT}/base/row_kernel_avx2.c ${HPS_ROOT}/base/row_kernel_avx512.c
             ${HPS_ROOT}/backends/host/kernel.c APPEND PROPERTY COMPILE_OPTIONS --param=asan-use-after-return=0)
     endif()

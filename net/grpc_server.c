@@ -230,7 +230,9 @@ static void on_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t
     if (call != NULL) {
         grpc_call_closed(call, error);
     }
-    HPS_DEBUG_ASSERT(conn->calls != NULL || (grpc_conn_sane(conn), true));
+    if (conn->calls == NULL) {
+        HPS_DEBUG_SANE(grpc_conn_sane(conn));
+    }
 }
 
 static void loop_phase_set(struct hps_grpc_loop *grpc_loop, enum grpc_loop_phase to)

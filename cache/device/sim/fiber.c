@@ -365,19 +365,15 @@ void hps_fiber_free(struct hps_fiber *fiber)
     }
 }
 
+#if defined(HPS_TSAN)
 void hps_fiber_release(const struct hps_fiber *self, const struct hps_fiber *fiber,
                        uint64_t *address)
 {
-#if defined(HPS_TSAN)
     __tsan_switch_to_fiber(fiber->tsan, __tsan_switch_to_fiber_no_sync);
     HPS_ORDER_RELEASE(address);
     __tsan_switch_to_fiber(self->tsan, __tsan_switch_to_fiber_no_sync);
-#else
-    (void)self;
-    (void)fiber;
-    (void)address;
-#endif
 }
+#endif
 
 #if !defined(HPS_FIBER_BARE)
 void hps_fiber_switch(struct hps_fiber *from, struct hps_fiber *to)

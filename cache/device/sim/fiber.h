@@ -30,9 +30,11 @@ hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *a
                          struct hps_fiber **out_fiber) HPS_MUST_CHECK;
 /* Not the one that runs. NULL is legal. */
 void hps_fiber_free(struct hps_fiber *fiber);
+#if defined(HPS_TSAN)
 /* Say HPS_ORDER_RELEASE(address) for `fiber`, which does not run: `self` does. */
 void hps_fiber_release(const struct hps_fiber *self, const struct hps_fiber *fiber,
                        uint64_t *address);
+#endif
 /* Leave `from`, which runs, for `to`; returns when somebody switches to `from`. */
 #if defined(HPS_FIBER_BARE)
 /* A fiber begins with its saved stack pointer. */
