@@ -19,21 +19,41 @@
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 
-static const char dle_prefix[] = "feature_";
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_name_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_' || c == '-';
+}
 
 bool hps_model_name_valid(const char *name)
 {
     size_t n = 0;
 
     for (; name[n] != '\0'; n++) {
-        char c = name[n];
-        bool legal = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                     c == '_' || c == '-';
-        if (!legal || n == HPS_MODEL_NAME_BYTES_MAX) {
+        if (!is_name_char(name[n]) || n == HPS_MODEL_NAME_BYTES_MAX) {
             return false;
         }
     }
     return n > 0;
+}
+
+bool hps_label_valid(const char *label)
+{
+    bool is_number = true;
+    size_t n = 0;
+
+    for (; label[n] != '\0'; n++) {
+        bool legal = is_name_char(label[n]) || label[n] == '.';
+        if (!legal || n == HPS_MODEL_NAME_BYTES_MAX) {
+            return false;
+        }
+        is_number = is_number && is_digit(label[n]);
+    }
+    return n > 0 && !is_number && label[0] != '-' && label[0] != '.';
 }
 
 static hps_status check_name(const char *name, const char *path, struct hps_error *err)
@@ -60,42 +80,47 @@ static size_t stem_size(const char *name, const char *tail)
     return n > n_tail && strcmp(name + n - n_tail, tail) == 0 ? n - n_tail : 0;
 }
 
-/* The number of feature_<number>, -1 for any other name. Leading zeros make another name. */
-static int64_t dle_number(const char *name)
+/* The digits at *at without leading zeros, and how many they are; moves *at behind them. */
+static size_t take_number(const char **at, const char **out_digits)
 {
-    size_t n_prefix = sizeof(dle_prefix) - 1;
-    int64_t number = 0;
-
-    if (strncmp(name, dle_prefix, n_prefix) != 0) {
-        return -1;
+    while (**at == '0') {
+        (*at)++;
     }
-    const char *digits = name + n_prefix;
-    size_t n = strlen(digits);
-    if (n == 0 || n > 9 || (digits[0] == '0' && n > 1)) {
-        return -1;
+    *out_digits = *at;
+    while (is_digit(**at)) {
+        (*at)++;
     }
-    for (size_t i = 0; i < n; i++) {
-        if (digits[i] < '0' || digits[i] > '9') {
-            return -1;
-        }
-        number = number * 10 + (digits[i] - '0');
-    }
-    return number;
+    return (size_t)(*at - *out_digits);
 }
 
-/* By name, but all feature_<number> stand by number where "feature_" would stand. */
+/* Digits compare as the number that they are, all else as bytes; so do names that differ in leading
+ * zeros alone. */
+static int compare_names(const char *left, const char *right)
+{
+    const char *a = left, *b = right;
+    while (*a != '\0' && *b != '\0') {
+        if (!is_digit(*a) || !is_digit(*b)) {
+            if (*a != *b) {
+                return (unsigned char)*a < (unsigned char)*b ? -1 : 1;
+            }
+            a++;
+            b++;
+            continue;
+        }
+        const char *a_digits, *b_digits;
+        size_t n_a = take_number(&a, &a_digits), n_b = take_number(&b, &b_digits);
+        int order = n_a != n_b ? (n_a < n_b ? -1 : 1) : memcmp(a_digits, b_digits, n_a);
+        if (order != 0) {
+            return order;
+        }
+    }
+    return *a != *b ? (*a == '\0' ? -1 : 1) : strcmp(left, right);
+}
+
 static int compare_tables(const void *left, const void *right)
 {
-    const struct hps_model_table *a = (const struct hps_model_table *)left;
-    const struct hps_model_table *b = (const struct hps_model_table *)right;
-    int64_t a_number = dle_number(a->name);
-    int64_t b_number = dle_number(b->name);
-
-    if (a_number >= 0 && b_number >= 0 && a_number != b_number) {
-        return a_number < b_number ? -1 : 1;
-    }
-    int order = strcmp(a_number >= 0 ? dle_prefix : a->name, b_number >= 0 ? dle_prefix : b->name);
-    return order != 0 ? order : (a_number > b_number) - (a_number < b_number);
+    return compare_names(((const struct hps_model_table *)left)->name,
+                         ((const struct hps_model_table *)right)->name);
 }
 
 void hps_model_table_close(struct hps_model_table *table)
@@ -342,7 +367,7 @@ static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error 
     if (status != HPS_OK) {
         return status;
     }
-    bool is_dle = has_config && dle_number(dir->tables[0].name) == 0 &&
+    bool is_dle = has_config && strcmp(dir->tables[0].name, "feature_0") == 0 &&
                   dir->tables[0].form == HPS_ROW_FORM_NPY;
     if (has_manifest) {
         dir->manifest_path = hps_file_path("%s/manifest.json", dir->path);
@@ -354,11 +379,12 @@ static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error 
         return no_memory(err, dir->path);
     }
     for (size_t i = 0; is_dle && i < dir->n_tables; i++) {
-        if (dle_number(dir->tables[i].name) != (int64_t)i) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "feature_%zu", i);
+        if (strcmp(dir->tables[i].name, name) != 0) {
             return hps_error_set(err, HPS_INVALID,
-                                 "%s: '%s.npy' where a checkpoint with config.json has "
-                                 "'feature_%zu.npy'",
-                                 dir->path, dir->tables[i].name, i);
+                                 "%s: '%s.npy' where a checkpoint with config.json has '%s.npy'",
+                                 dir->path, dir->tables[i].name, name);
         }
     }
     return HPS_OK;

@@ -24,6 +24,11 @@ enum { HPS_MODEL_NAME_BYTES_MAX = 120, HPS_MODEL_TABLES_MAX = 4096 };
 
 /* Names of models and tables: [a-zA-Z0-9_-]{1,120}, as in HPS. */
 bool hps_model_name_valid(const char *name);
+/* Labels of versions: 1 to 120 of a-z A-Z 0-9 . _ -, of which the first is a letter, a digit or _,
+ * and not all are digits. Such a label is no number and stands in a path as it is. */
+bool hps_label_valid(const char *label);
+#define HPS_LABEL_RULE \
+    "1 to 120 of a-z A-Z 0-9 . _ -, beginning with a letter, a digit or _, and not digits alone"
 
 struct hps_model_table {
     const struct hps_roots *roots; /* that its files are read below, borrowed; NULL: any */
@@ -35,7 +40,7 @@ struct hps_model_table {
 struct hps_model_dir {
     const struct hps_roots *roots; /* borrowed by its tables, too */
     char *path;
-    struct hps_model_table *tables; /* by name; feature_<i> by number */
+    struct hps_model_table *tables; /* by name, numbers in it by their value: t_2 before t_10 */
     size_t n_tables;
     char *manifest_path; /* <path>/manifest.json, NULL when there is none */
     char *dle_path;      /* <path>/config.json of a DLE checkpoint, NULL when it is none */

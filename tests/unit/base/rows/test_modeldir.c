@@ -103,18 +103,21 @@ static void test_open_when_dle_checkpoint_then_by_number(void **state)
 static void test_open_when_names_mix_then_one_total_order(void **state)
 {
     (void)state;
-    static const char *const names[] = {"feature_10", "feature_1x", "feature_2", "apple",
-                                        "zoo",        "feature_",   "feature_02"};
-    static const char *const order[] = {"apple",      "feature_",   "feature_2", "feature_10",
-                                        "feature_02", "feature_1x", "zoo"};
-    for (size_t i = 0; i < 7; i++) {
+    static const char *const names[] = {"t10",   "feature_10", "t9_2",    "t2",        "t1x",
+                                        "t9_10", "t02",        "sparse3", "feature_2", "t",
+                                        "t1",    "T3",         "sparse12"};
+    static const char *const order[] = {"T3",   "feature_2", "feature_10", "sparse3", "sparse12",
+                                        "t",    "t1",        "t1x",        "t02",     "t2",
+                                        "t9_2", "t9_10",     "t10"};
+    enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
+    for (size_t i = 0; i < N_NAMES; i++) {
         char name[32];
         (void)snprintf(name, sizeof(name), "%s.npy", names[i]);
         touch(name);
     }
     struct hps_model_dir model = {0};
     assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK);
-    for (size_t i = 0; i < 7; i++) {
+    for (size_t i = 0; i < N_NAMES; i++) {
         assert_string_equal(model.tables[i].name, order[i]);
     }
     hps_model_dir_close(&model);
@@ -233,6 +236,26 @@ static void test_name_when_at_the_limits_then_hps_rule(void **state)
     assert_false(hps_model_name_valid("\xc3\xa9"));
 }
 
+static void test_label_when_a_number_or_no_path_then_not_valid(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"a", "nightly", "v1", "2024-11-28", "1.5", "_x", "7b"};
+    static const char *const bad[] = {"",  "3",   "007",      "-1",  "+3", "a b", "a/b", ".",
+                                      ".", "..x", "\xc3\xbc", "a\n", "-a", "a%b", " 3"};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_true(hps_label_valid(good[i]));
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_false(hps_label_valid(bad[i]));
+    }
+    char label[122];
+    memset(label, 'a', sizeof(label));
+    label[121] = '\0';
+    assert_false(hps_label_valid(label));
+    label[120] = '\0';
+    assert_true(hps_label_valid(label));
+}
+
 static void set_mtime(const char *name, time_t seconds, long nanoseconds)
 {
     struct timespec times[2] = {{seconds, nanoseconds}, {seconds, nanoseconds}};
@@ -337,6 +360,7 @@ int main(void)
         T(test_open_when_rows_have_scales_then_of_their_table),
         T(test_table_when_given_by_path_then_its_form),
         T(test_name_when_at_the_limits_then_hps_rule),
+        T(test_label_when_a_number_or_no_path_then_not_valid),
         T(test_fingerprint_when_any_file_changes_then_another),
         T(test_all_when_memory_fails_then_survived),
     };
