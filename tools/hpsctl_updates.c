@@ -38,7 +38,7 @@ const struct hps_arg hpsctl_updates_args[] = {
     {"to", 0, HPS_ARG_TEXT, "OFFSET", &flags.to,
      "seek: go on from this offset, earliest, latest, or the time @MS (milliseconds since 1970)"},
     {"all", 0, HPS_ARG_FLAG, NULL, &flags.all,
-     "seek: every partition of every version of every model"},
+     "what is changed: every partition of every version of every model"},
     {"refresh", 0, HPS_ARG_FLAG, NULL, &flags.refresh,
      "first ask Kafka for topics, and the leader of each partition for its end"},
     HPS_ARGS_END,
@@ -261,24 +261,25 @@ static int print_paused(struct hpsctl *ctl)
     return TOOL_OK;
 }
 
-/* What is moved has to be named: everything is a lot. */
-static int check_filters(const struct hpsctl *ctl, Hps__V1__UpdateAction action)
+/* What is changed has to be named: a forgotten --model would stop, or move, every model. */
+static int check_filters(const struct hpsctl *ctl)
 {
     bool any = flags.model[0] != '\0' || flags.version != 0 || flags.topic[0] != '\0' ||
                flags.partition >= 0;
     if (flags.partition < -1 || flags.partition > INT32_MAX) {
         return hpsctl_usage(ctl, "--partition %" PRId64 ": expected 0 or more", flags.partition);
     }
-    if (flags.all && action != HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK) {
-        return hpsctl_usage(ctl, "--all: expected with seek alone");
-    }
     if (flags.all && any) {
-        return hpsctl_usage(ctl, "updates seek --all: expected without --model, --version, "
-                                 "--topic and --partition");
+        return hpsctl_usage(ctl,
+                            "updates %s --all: expected without --model, --version, "
+                            "--topic and --partition",
+                            ctl->words[0]);
     }
-    if (action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK && !any && !flags.all) {
-        return hpsctl_usage(ctl, "updates seek: expected --model, --version, --topic or "
-                                 "--partition, what is to be moved; --all is everything");
+    if (!any && !flags.all) {
+        return hpsctl_usage(ctl,
+                            "updates %s: expected --model, --version, --topic or --partition, what "
+                            "it is for; --all is everything",
+                            ctl->words[0]);
     }
     return TOOL_OK;
 }
@@ -318,7 +319,7 @@ static int control(struct hpsctl *ctl, Hps__V1__UpdateAction action)
     request.model = (char *)(uintptr_t)flags.model;
     request.version = flags.version;
     request.topic = (char *)(uintptr_t)flags.topic;
-    int code = check_filters(ctl, action);
+    int code = check_filters(ctl);
     if (code != TOOL_OK) {
         return code;
     }

@@ -66,6 +66,9 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .n_words_min = 1,
       .n_words_max = 1,
       .summary = "Make the previously active version active again",
+      .details = "\n"
+                 "Once: a second rollback is refused, as it would lead back to the version that\n"
+                 "the first one left. `hpsctl activate` goes to any version.",
       .example = "hpsctl rollback dlrm"},
      .run = hpsctl_rollback},
     {{.name = "unload",
@@ -115,8 +118,7 @@ const struct hpsctl_verb hpsctl_verbs[] = {
                  "  seek            go on from --to\n"
                  "  accept-gap      go on although records were lost before they were applied\n"
                  "\n"
-                 "They are for the partitions that --model, --version, --topic and --partition\n"
-                 "leave.",
+                 "Each wants one of --model, --version, --topic and --partition, or --all.",
       .example = "hpsctl updates --model dlrm\n"
                  "hpsctl updates seek --topic hps_et.dlrm.items --partition 3 --to earliest"},
      .run = hpsctl_updates},

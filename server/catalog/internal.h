@@ -200,9 +200,10 @@ hps_status catalog_settle_order(struct catalog_model *model) HPS_MUST_CHECK;
 
 /* ---- switch.c -------------------------------------------------------------------------------- */
 
-/* Make a resident version the active one and write it down. switch_lock held, lock not. */
+/* Make a resident version the active one and write it down. `back`: by a rollback, after which
+ * there is no version to roll back to. switch_lock held, lock not. */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
-                                   int64_t number, struct hps_switched *out_switched,
+                                   int64_t number, bool back, struct hps_switched *out_switched,
                                    struct hps_error *err) HPS_MUST_CHECK;
 /* How `version` (its tables; it need not be resident) differs from the model's active one; empty:
  * that is the same, or none. Lock held. */

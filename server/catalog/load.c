@@ -201,7 +201,7 @@ static hps_status activate_loaded(struct hps_load *load, struct hps_error *err)
         status = catalog_check_active(catalog, load->model, load->entry, err);
     }
     if (status == HPS_OK) {
-        status = catalog_activate_locked(catalog, load->model, load->number, &switched, err);
+        status = catalog_activate_locked(catalog, load->model, load->number, false, &switched, err);
     }
     if (status != HPS_OK) {
         return hps_error_prefix(err, status, "loaded, but not activated");

@@ -71,9 +71,11 @@ hps_status catalog_check_diff(const struct hps_catalog *catalog, struct catalog_
 
 /* lock not held */
 static hps_status make_active(struct hps_catalog *catalog, struct catalog_model *model,
-                              int64_t number, struct hps_switched *switched, struct hps_error *err)
+                              int64_t number, bool back, struct hps_switched *switched,
+                              struct hps_error *err)
 {
     int64_t previous = model->active != number ? model->active : model->previous;
+    previous = back ? 0 : previous; /* what was rolled back from is no version to go back to */
     hps_status status = HPS_OK;
     hps_lock_acquire(&catalog->lock);
     const struct catalog_entry *entry = catalog_entry(model, number);
@@ -113,11 +115,11 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
 }
 
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
-                                   int64_t number, struct hps_switched *out_switched,
+                                   int64_t number, bool back, struct hps_switched *out_switched,
                                    struct hps_error *err)
 {
     struct hps_switched switched = {0};
-    hps_status status = make_active(catalog, model, number, &switched, err);
+    hps_status status = make_active(catalog, model, number, back, &switched, err);
     if (status != HPS_OK) {
         hps_version_diff_free(&switched.diff);
         return status;
@@ -195,7 +197,7 @@ hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *name, i
         status = catalog_check_active(catalog, model, entry, err);
     }
     if (status == HPS_OK) {
-        status = catalog_activate_locked(catalog, model, version, out_switched, err);
+        status = catalog_activate_locked(catalog, model, version, false, out_switched, err);
     }
     hps_lock_release(&catalog->switch_lock);
     if (status == HPS_OK) {
@@ -216,13 +218,16 @@ hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name,
     hps_lock_release(&catalog->lock);
     hps_status status = HPS_OK;
     if (model != NULL && target == 0) {
-        status = hps_error_set(err, HPS_PRECONDITION,
-                               "model \"%s\" has no earlier version to go back to", name);
+        status = hps_error_set(
+            err, HPS_PRECONDITION,
+            "model \"%s\" has no version to roll back to: the active one is the first, or is "
+            "active by a rollback, which is not rolled back; use hpsctl activate",
+            name);
     } else {
         status = catalog_resident(catalog, name, target, &model, &entry, err);
     }
     if (status == HPS_OK) {
-        status = catalog_activate_locked(catalog, model, target, out_switched, err);
+        status = catalog_activate_locked(catalog, model, target, true, out_switched, err);
     }
     hps_lock_release(&catalog->switch_lock);
     if (status == HPS_OK) {

@@ -89,7 +89,7 @@ class State:
             del then().seeds[number]
 
         if operation in ("activate", "rollback"):
-            then(active=version, previous=self.active)
+            then(active=version, previous=self.active if operation == "activate" else 0)
         elif operation == "unload":
             if version == self.active:  # the last one
                 then(previous=0)

@@ -464,7 +464,7 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
     assert values(one.stub(), "ops", "a", [1]) == {1: 101}
     one.ctl("updates", "seek", "--to", "99", code=2)
     one.ctl("updates", "seek", "--to", "99", "--all", code=1)
-    one.ctl("updates", "accept-gap", code=1)
+    one.ctl("updates", "accept-gap", "--all", code=1)
     one.ctl("updates", "pause", "--model", "ghost", code=1)
     one.ctl("wait-for", "nonsense", code=2)
     one.ctl("wait-for", f"{topic}:0:{2**63 - 1}", code=2)  # there is none behind it

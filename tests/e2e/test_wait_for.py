@@ -182,15 +182,15 @@ def test_updates_when_not_connected_or_without_topics_then_said_why():
 
 # ---- changes -------------------------------------------------------------------------------------------
 
-def test_seek_when_nothing_is_named_then_refused_unless_all():
+@pytest.mark.parametrize("verb", (["seek", "--to", "latest"], ["pause"], ["resume"], ["accept-gap"]))
+def test_updates_when_nothing_is_named_then_refused_unless_all(verb):
     with Admin([version([partition(TOPIC)])]) as server:
-        for args in (["--to", "latest"], ["--to", "latest", "--all", "--model", "m"]):
-            _, error = ctl(server, "updates", "seek", *args, code=2)
+        for args in ([], ["--all", "--model", "m"]):
+            _, error = ctl(server, "updates", *verb, *args, code=2)
             assert "--all" in error
-        ctl(server, "updates", "pause", "--all", code=2)
         assert server.changes == []
         for filters in (["--all"], ["--model", "m"], ["--version", 1], ["--topic", TOPIC], ["--partition", 0]):
-            assert ctl(server, "updates", "seek", "--to", "latest", *filters) == ("seek: 3 partitions\n", "")
+            assert ctl(server, "updates", *verb, *filters) == (f"{verb[0]}: 3 partitions\n", "")
     assert len(server.changes) == 5
 
 

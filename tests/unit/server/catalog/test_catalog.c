@@ -297,7 +297,7 @@ static void test_load_when_first_then_active_and_later_only_when_asked(void **st
     assert_int_equal(served(rig, 0), 2);
 }
 
-static void test_rollback_when_twice_then_back_again(void **state)
+static void test_rollback_when_twice_then_refused_also_after_a_restart(void **state)
 {
     struct rig *rig = *state;
     struct hps_error err;
@@ -308,9 +308,18 @@ static void test_rollback_when_twice_then_back_again(void **state)
     load_ok(rig, "two", true);
     assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
     assert_int_equal(switched.version, 1);
-    assert_int_equal(served(rig, 0), 1);
+    for (int i = 0; i < 2; i++) { /* version 2 was left because it is bad */
+        assert_int_equal(served(rig, 0), 1);
+        assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err),
+                         HPS_PRECONDITION);
+        assert_non_null(strstr(err.text, "activate"));
+        close_catalog(rig);
+        open_catalog(rig);
+    }
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, &err), HPS_OK);
+    hps_version_diff_free(&switched.diff);
     assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
-    assert_int_equal(served(rig, 0), 2);
+    assert_int_equal(served(rig, 0), 1);
 }
 
 static void test_rollback_when_the_number_went_to_another_version_then_refused(void **state)
@@ -993,7 +1002,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_load_when_first_then_active_and_later_only_when_asked),
-        TEST(test_rollback_when_twice_then_back_again),
+        TEST(test_rollback_when_twice_then_refused_also_after_a_restart),
         TEST(test_rollback_when_the_number_went_to_another_version_then_refused),
         TEST(test_load_when_beyond_keep_versions_then_oldest_goes),
         TEST(test_unload_when_active_then_refused_while_others_are_there),
