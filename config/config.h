@@ -52,6 +52,8 @@ struct hps_strings {
 
 void hps_strings_fini(struct hps_strings *strings); /* a zeroed one is legal; empty afterwards */
 /* NO_MEMORY. */
+hps_status hps_strings_append(struct hps_strings *strings, const char *text) HPS_MUST_CHECK;
+/* NO_MEMORY. */
 hps_status hps_strings_copy(const struct hps_strings *strings, struct hps_strings *out_copy)
     HPS_MUST_CHECK;
 
@@ -297,6 +299,12 @@ hps_status hps_config_parse(const char *text, size_t size, const char *file,
 hps_status hps_config_parse_file(const char *path, struct hps_config **out_config,
                                  struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
+/* One entry of models[], the text of a JSON object; `what` it is, for messages. The result has that
+ * one model and defaults otherwise. Errors as above. owner: the caller, hps_config_free. Any
+ * thread. */
+hps_status hps_config_parse_entry(const char *text, size_t size, const char *what,
+                                  struct hps_config **out_config, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* The configuration of `--table NAME=PATH ...`: model "default", rocks_db in the state directory,
  * every answer exact, dim from the files. */
 hps_status hps_config_for_tables(const char *const *args, size_t n_args,
@@ -367,11 +375,17 @@ hps_status hps_config_print_effective(const struct hps_config *config, struct hp
 hps_status hps_config_print_files(const struct hps_config *config, struct hps_buf *buf)
     HPS_MUST_CHECK;
 
+/* The entry as hps_config_parse_entry reads it, with the options that were given. Appends to `buf`.
+ */
+hps_status hps_config_print_entry(const struct hps_config_model *model, struct hps_buf *buf)
+    HPS_MUST_CHECK;
+
 struct hps_config_change {
     char path[192]; /* "server.keys_max", "models[dlrm].label", "models[dlrm]" (added or removed) */
     char before[96]; /* as printed; cut; "" when it did not exist */
     char after[96];
     bool reloadable; /* else a restart is needed */
+    bool kept;       /* of models[]: a version keeps what it was loaded with */
 };
 
 /* Calls `fn` for each option that differs and has an effect; both configs finished. Error:
@@ -379,6 +393,11 @@ struct hps_config_change {
 hps_status hps_config_diff(const struct hps_config *before, const struct hps_config *after,
                            void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx)
     HPS_MUST_CHECK;
+/* The same of two entries of models[]; paths are names of options. */
+hps_status hps_config_diff_entry(const struct hps_config_model *before,
+                                 const struct hps_config_model *after,
+                                 void (*fn)(void *ctx, const struct hps_config_change *change),
+                                 void *ctx) HPS_MUST_CHECK;
 /* Give `running` the values of `next` where hps_config_diff calls the difference reloadable, and
  * `next` those of `running`: done twice, it is undone. Models and their entries stay where they
  * are in memory. */

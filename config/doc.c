@@ -45,6 +45,37 @@ static const char intro[] =
     "file. After a restart the files are what is served: one that has changed is loaded as\n"
     "the next version, see Models in [operations.md](operations.md#models).\n"
     "\n"
+    "## What a version keeps\n"
+    "\n"
+    "`models[]` says what a start is to have loaded, and versions are loaded and switched at run\n"
+    "time, too. For each option of it one word says whose value counts:\n"
+    "\n"
+    "- *version*: a version keeps what it was loaded with: its files, widths, types of rows and\n"
+    "  default rows. Another value changes no version that is stored; the next load takes it. "
+    "Until\n"
+    "  then the model counts as `config_drift`: the log and `hpsctl status` name the options that\n"
+    "  differ and the command that loads what the file says.\n"
+    "- *load*: a version keeps it, too: its number, label and lineage. Another value is for the\n"
+    "  next load, and nothing is reported.\n"
+    "- *start*: every version of the model follows the file as it was at the last start.\n"
+    "- *reload*: the same, and a SIGHUP applies a new value.\n"
+    "\n"
+    "The model keeps the order of its tables as long as it has versions.\n"
+    "\n"
+    "A load may bring an entry of its own (`hpsctl load --config FILE`, "
+    "`LoadModelRequest.config`).\n"
+    "Of it the new version keeps *version* and *load*. Where the server's file has an entry for "
+    "the\n"
+    "model, that one says *start* and *reload*, and the load tells which options it has passed "
+    "over.\n"
+    "Where it has none, each version follows the entry that it was loaded with, also after a\n"
+    "restart: so a model is defined without the file. A version without any entry is answered\n"
+    "exactly, with default rows of zeros.\n"
+    "\n"
+    "An active version that was loaded from other files by hand is no drift while `models[]` is\n"
+    "as it was at that load: it is served on after a restart, and the log says so. Without\n"
+    "`persistent_db` nothing of it is stored: a start loads what `models[]` says.\n"
+    "\n"
     "## What becomes of HPS's settings\n"
     "\n"
     "- **Memory.** HPS has no limit, and each shard of each table holds a page of\n"
@@ -158,10 +189,13 @@ static hps_status print_flags(const struct hps_option *option, struct hps_buf *b
         unsigned flag;
         const char *text;
     } flags[] = {
-        {HPS_OPTION_REQUIRED, "required"},
-        {HPS_OPTION_RELOAD, "reload"},
-        {HPS_OPTION_NO_EFFECT, "no effect"},
+        {HPS_OPTION_REQUIRED, "required"},   {HPS_OPTION_RELOAD, "reload"},
+        {HPS_OPTION_NO_EFFECT, "no effect"}, {HPS_OPTION_VERSION, "version"},
+        {HPS_OPTION_LOAD, "load"},
     };
+    const unsigned told =
+        HPS_OPTION_RELOAD | HPS_OPTION_NO_EFFECT | HPS_OPTION_VERSION | HPS_OPTION_LOAD;
+    bool at_start = option->section == HPS_SECTION_model && (option->flags & told) == 0;
     hps_status status = HPS_OK;
     const char *comma = "";
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]) && status == HPS_OK; i++) {
@@ -170,7 +204,7 @@ static hps_status print_flags(const struct hps_option *option, struct hps_buf *b
             comma = ", ";
         }
     }
-    return status;
+    return status == HPS_OK && at_start ? hps_buf_printf(buf, "%s*start*", comma) : status;
 }
 
 static hps_status print_row(const struct hps_option *option, struct hps_buf *buf)

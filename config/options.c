@@ -83,6 +83,8 @@ typedef struct hps_config_tls struct_tls;
 #define OURS      HPS_OPTION_OURS
 #define OPTIONAL  HPS_OPTION_OPTIONAL
 #define NO_EFFECT HPS_OPTION_NO_EFFECT
+#define VERSION   HPS_OPTION_VERSION
+#define LOAD      HPS_OPTION_LOAD
 
 const struct hps_option hps_options[HPS_OPTION_COUNT] = {
 #define OPTION(section, name, field, type, values, unit, def, min, max, flags, help) \

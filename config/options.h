@@ -40,7 +40,9 @@ enum {
     HPS_OPTION_RELOAD = 2,
     HPS_OPTION_OURS = 4,
     HPS_OPTION_NO_EFFECT = 8,
-    HPS_OPTION_OPTIONAL = 16
+    HPS_OPTION_OPTIONAL = 16,
+    HPS_OPTION_VERSION = 32,
+    HPS_OPTION_LOAD = 64
 };
 
 /* A word that an ENUM option takes. */
@@ -91,9 +93,6 @@ void hps_option_mark(struct hps_option_set *set, const struct hps_option *option
  */
 hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
     HPS_MUST_CHECK;
-/* Append `text` to a STRINGS field. */
-hps_status hps_strings_append(struct hps_strings *strings, const char *text) HPS_MUST_CHECK;
-
 /* Give every option of the section its default. On error the struct is as far as it was; freeable.
  */
 hps_status hps_section_set_defaults(enum hps_option_section section, void *base) HPS_MUST_CHECK;

@@ -297,6 +297,11 @@ static hps_status check_model(const struct model_reader *m)
                                 "got \"%s\" again, expected different names", m->model->name);
         }
     }
+    struct hps_text_path label = {.parent = m->path, .key = "label"};
+    if (status == HPS_OK && m->model->label[0] != '\0' && !hps_label_valid(m->model->label)) {
+        status = parse_note(m->reader, &label, true, "expected %s; a load refuses this label",
+                            HPS_LABEL_RULE); /* versions that are stored are served all the same */
+    }
     if (m->model->use_static_table) {
         m->model->embedding_cache_type = HPS_CONFIG_CACHE_STATIC;
     }

@@ -111,6 +111,25 @@ hps_status hps_config_print_effective(const struct hps_config *config, struct hp
     return status == HPS_OK ? print_server(config, buf) : status;
 }
 
+hps_status hps_config_print_entry(const struct hps_config_model *model, struct hps_buf *buf)
+{
+    const char *comma = "{";
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < HPS_OPTION_COUNT && status == HPS_OK; i++) {
+        const struct hps_option *option = &hps_options[i];
+        if (option->section != HPS_SECTION_model || !hps_option_has_value(option) ||
+            !hps_option_is_set(&model->set, (enum hps_option_id)i)) {
+            continue;
+        }
+        status = hps_buf_printf(buf, "%s\"%s\": ", comma, option->name);
+        comma = ", ";
+        if (status == HPS_OK) {
+            status = hps_option_print(option, model, buf);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(buf, "}", 1) : status;
+}
+
 hps_status hps_config_print_files(const struct hps_config *config, struct hps_buf *buf)
 {
     hps_status status = hps_buf_printf(buf, "{\"models\": [");

@@ -128,7 +128,9 @@ static hps_status diff_option(struct diff *diff, const struct hps_option *option
     if (status != HPS_OK) {
         return status;
     }
-    struct hps_config_change change = {.reloadable = is_reloadable(option, pair)};
+    struct hps_config_change change = {
+        .reloadable = is_reloadable(option, pair),
+        .kept = (option->flags & (HPS_OPTION_VERSION | HPS_OPTION_LOAD)) != 0};
     (void)snprintf(change.path, sizeof(change.path), "%s%s%s", prefix, prefix[0] == '\0' ? "" : ".",
                    option->name);
     cut(change.before, sizeof(change.before), &diff->before);
@@ -206,6 +208,23 @@ hps_status hps_config_diff(const struct hps_config *before, const struct hps_con
     if (status == HPS_OK) {
         status = diff_models(&diff, a, b);
     }
+    hps_buf_fini(&diff.before);
+    hps_buf_fini(&diff.after);
+    return status;
+}
+
+hps_status hps_config_diff_entry(const struct hps_config_model *before,
+                                 const struct hps_config_model *after,
+                                 void (*fn)(void *ctx, const struct hps_config_change *change),
+                                 void *ctx)
+{
+    struct diff diff = {.fn = fn, .ctx = ctx};
+    const struct pair pair =
+        model_pair((struct hps_config_model *)(uintptr_t)before, /* only read */
+                   (struct hps_config_model *)(uintptr_t)after);
+    hps_buf_init(&diff.before, VALUE_BYTES_MAX);
+    hps_buf_init(&diff.after, VALUE_BYTES_MAX);
+    hps_status status = diff_section(&diff, "", &pair);
     hps_buf_fini(&diff.before);
     hps_buf_fini(&diff.after);
     return status;

@@ -133,12 +133,24 @@ static void check_table(struct checking *checking, struct hps_config_table *tabl
     hps_source_close(&source);
 }
 
+static void check_label(struct checking *checking)
+{
+    struct hps_error err = {0};
+    if (checking->model->label[0] != '\0' && !hps_label_valid(checking->model->label)) {
+        hps_ignore(hps_error_set(&err, HPS_INVALID, "label: got \"%.130s\", expected %s",
+                                 checking->model->label, HPS_LABEL_RULE));
+        report(checking, !checking->check->stored, &err,
+               "versions in the store are served, a load is refused");
+    }
+}
+
 unsigned hps_check_models(const struct hps_check *check)
 {
     struct checking checking = {.check = check};
     HPS_ASSERT(check->config != NULL && check->tell != NULL);
     for (size_t i = 0; i < check->config->n_models; i++) {
         checking.model = &check->config->models[i];
+        check_label(&checking);
         for (size_t k = 0; k < checking.model->n_tables; k++) {
             check_table(&checking, &checking.model->tables[k]);
         }

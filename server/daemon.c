@@ -404,7 +404,6 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
     const struct hps_kserve_parts kserve = {.models = daemon->models,
                                             .catalog = daemon->catalog,
                                             .readiness = daemon->readiness,
-                                            .config = daemon->options.config,
                                             .audit = daemon->audit,
                                             .workers = daemon->workers,
                                             .admin_pool = daemon->admin_pool};

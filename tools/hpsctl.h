@@ -127,10 +127,7 @@ struct hpsctl_load_files {
     Hps__V1__TableSource *tables;
     Hps__V1__TableSource **pointers; /* [n_tables] to them */
     size_t n_tables;
-    struct hps_config *config;
-    int64_t version; /* that the configuration says; 0: none, as NULL and "" of the next two */
-    const char *label;
-    const char *lineage;
+    struct hps_buf config; /* instead of both: the entry of models[], as JSON; size 0: none */
 };
 
 /* Returns TOOL_OK, or what to exit with after saying why. */

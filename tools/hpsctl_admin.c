@@ -194,9 +194,10 @@ static int print_status(struct hpsctl *ctl, const void *reply)
            status->connections, status->requests_in_flight,
            hpsctl_bytes_text(status->reply_bytes_in_flight, text));
     for (size_t i = 0; i < status->n_config_drift; i++) {
-        printf("drift        %s: its files have changed since they were loaded; "
-               "hpsctl load %s --config FILE --activate\n",
-               status->config_drift[i], status->config_drift[i]);
+        printf("drift        %s\n", status->config_drift[i]);
+    }
+    for (size_t i = 0; i < status->n_notes; i++) {
+        printf("note         %s\n", status->notes[i]);
     }
     printf("\n");
     int code = print_tiers(status);

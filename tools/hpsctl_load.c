@@ -36,7 +36,7 @@ const struct hps_arg hpsctl_load_args[] = {
     {"table", 0, HPS_ARG_LIST, "NAME=PATH", &load_flags.tables,
      "instead: directory or file of one table; repeatable, in the order of the model's tables"},
     {"config", 0, HPS_ARG_TEXT, "FILE", &load_flags.config,
-     "instead: the sparse_files of the model in this ps.json, under its table names"},
+     "instead: the model's whole entry in this ps.json: files, default rows, cache, policies"},
     {"model", 0, HPS_ARG_TEXT, "NAME", &load_flags.model,
      "--config: the model's name in that file (default MODEL)"},
     {"version", 0, HPS_ARG_I64, "N", &load_flags.version,
@@ -68,6 +68,7 @@ struct load_view {
     char stage[24];
     unsigned percent_shown;
     bool unloads_printed;
+    bool notes_printed;
     struct tool_progress bar;
 };
 
@@ -180,8 +181,19 @@ static void print_unloads(struct load_view *view, const Hps__V1__LoadProgress *p
     }
 }
 
+/* From the first message: a load may take hours, and this is to be known before. */
+static void print_notes(struct load_view *view, const Hps__V1__LoadProgress *progress)
+{
+    for (size_t i = 0; !view->notes_printed && i < progress->n_notes; i++) {
+        printf("%s\n", progress->notes[i]);
+    }
+    (void)fflush(stdout);
+    view->notes_printed = true;
+}
+
 static void show_progress(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
+    print_notes(view, progress);
     print_unloads(view, progress);
     if (progress->plan != NULL) {
         tool_progress_end(&view->bar);
@@ -248,21 +260,25 @@ static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status st
     return TOOL_OK;
 }
 
-/* What the command line says comes before what the configuration file does. */
+/* What the command line says comes before what the configuration file does: the server sees to it.
+ */
 static void load_request(struct hpsctl *ctl, const struct hpsctl_load_files *files,
                          Hps__V1__LoadModelRequest *out_request)
 {
     HPS_ASSERT(files->directory == NULL || files->n_tables == 0);
-    const char *label = load_flags.label != NULL ? load_flags.label : files->label;
-    const char *lineage = load_flags.lineage != NULL ? load_flags.lineage : files->lineage;
     Hps__V1__LoadModelRequest request = HPS__V1__LOAD_MODEL_REQUEST__INIT;
     request.model = ctl->words[0];
     request.directory = files->directory != NULL ? files->directory : request.directory;
     request.tables = files->pointers;
     request.n_tables = files->n_tables;
-    request.version = load_flags.version != 0 ? load_flags.version : files->version;
-    request.label = label != NULL ? (char *)(uintptr_t)label : request.label;
-    request.lineage = lineage != NULL ? (char *)(uintptr_t)lineage : request.lineage;
+    request.config = files->config.size > 0 ? (char *)files->config.data : request.config;
+    request.version = load_flags.version;
+    if (load_flags.label != NULL) {
+        request.label = (char *)(uintptr_t)load_flags.label;
+    }
+    if (load_flags.lineage != NULL) {
+        request.lineage = (char *)(uintptr_t)load_flags.lineage;
+    }
     if (load_flags.row_dtype != NULL) {
         request.row_dtype = (char *)(uintptr_t)load_flags.row_dtype;
     }

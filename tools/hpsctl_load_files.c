@@ -10,11 +10,12 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/dtype.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "config/config.h"
 #include "tools/hpsctl.h"
+
+enum { ENTRY_BYTES_MAX = 16 << 20 };
 
 /* `path` from the root: the server's working directory is another. What it leads to is the server's
  * to judge, which may see more than we do. owner: the caller; NULL: no memory */
@@ -39,7 +40,7 @@ void hpsctl_load_files_free(struct hpsctl_load_files *files)
     hps_free(files->tables);
     hps_free(files->pointers);
     hps_free(files->directory);
-    hps_config_free(files->config);
+    hps_buf_fini(&files->config);
     memset(files, 0, sizeof(*files));
 }
 
@@ -81,49 +82,46 @@ static int take_tables(struct hpsctl *ctl, const struct hps_arg_list *list,
     return TOOL_OK;
 }
 
-/* In the words of the request, which does not own it. */
-static char *row_dtype_word(uint32_t row_dtype)
+/* The whole entry, its paths from the root. */
+static bool print_entry(const struct hps_config_model *model, struct hps_buf *text)
 {
-    static char file[] = "file";
-    return row_dtype == 0 ? file : (char *)(uintptr_t)hps_dtype_name((enum hps_dtype)row_dtype);
+    for (size_t i = 0; i < model->n_tables; i++) {
+        char *path = absolute(model->tables[i].path);
+        if (path == NULL) {
+            return false;
+        }
+        hps_free(model->tables[i].path);
+        model->tables[i].path = path;
+    }
+    return hps_config_print_entry(model, text) == HPS_OK && hps_buf_append(text, "", 1) == HPS_OK;
 }
 
-/* The entry as the daemon has it that is started with this file: names, order and files of its
- * tables, and of the version what it says. */
 static int take_config(struct hpsctl *ctl, const char *file, const char *name,
                        struct hpsctl_load_files *files)
 {
-    HPS_ASSERT(files->config == NULL);
     struct hps_error err = {0};
-    if (hps_config_parse_file(file, &files->config, NULL, &err) != HPS_OK) {
+    struct hps_config *config = NULL;
+    int code = TOOL_OK;
+    if (hps_config_parse_file(file, &config, NULL, &err) != HPS_OK) {
         (void)fprintf(stderr, "hpsctl: %s\n", err.text);
         return TOOL_USAGE;
     }
-    const struct hps_config_model *model = hps_config_model_find(files->config, name);
+    const struct hps_config_model *model = hps_config_model_find(config, name);
     if (model == NULL) {
-        return hpsctl_usage(ctl, "%s: models[] has no \"%s\": expected --model NAME, another one",
+        code = hpsctl_usage(ctl, "%s: models[] has no \"%s\": expected --model NAME, another one",
                             file, name);
+    } else if (!print_entry(model, &files->config)) {
+        code = hpsctl_no_memory();
     }
-    if (!room(files, model->n_tables)) {
-        return hpsctl_no_memory();
-    }
-    for (size_t i = 0; i < model->n_tables; i++) {
-        const char *table = model->tables[i].name;
-        if (!add(files, table, strlen(table), model->tables[i].path)) {
-            return hpsctl_no_memory();
-        }
-        files->tables[i].row_dtype = row_dtype_word(model->tables[i].row_dtype);
-    }
-    files->version = (int64_t)model->version;
-    files->label = model->label;
-    files->lineage = model->lineage;
-    return TOOL_OK;
+    hps_config_free(config);
+    return code;
 }
 
 int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
                            struct hpsctl_load_files *out_files)
 {
     struct hpsctl_load_files files = {0};
+    hps_buf_init(&files.config, ENTRY_BYTES_MAX);
     int n_given = (from->directory != NULL) + (from->tables->n > 0) + (from->config != NULL);
     int code = TOOL_OK;
     if (n_given != 1) {

@@ -113,6 +113,8 @@ void hps_version_free(struct hps_version *version)
     hps_free(version->source);
     hps_free(version->fingerprint);
     hps_free(version->load_id);
+    hps_free(version->config);
+    hps_free(version->configured);
     hps_free(version);
 }
 

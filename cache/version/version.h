@@ -62,6 +62,8 @@ struct hps_version {
     char *source;      /* directory it was loaded from */
     char *fingerprint; /* of the source files */
     char *load_id;     /* hash of the rows that were loaded, and where updates began; hex */
+    char *config;      /* the models[] entry that its load brought, JSON; NULL: it brought none */
+    char *configured;  /* hash of what models[] said of the model then; NULL: not known */
     uint64_t loaded_unix_ms;
     uint64_t duplicate_keys;
 
@@ -113,6 +115,10 @@ struct hps_version {
     struct hps_usage *usage;
     bool
         row_versions; /* updates have one per key, and the highest counts; before hps_update_open */
+    /* As the entry of its model says, set before it is published. Its embedding caches are filled
+     * with the rows of hot keys; and with all rows of the tables that they have room for. */
+    bool gpu_warms, gpu_whole;
+    uint32_t batch_samples_max; /* what KServe is told; 0: nothing */
 
     /* For look-ups that do not say, as the configuration of the model has it. A new version has
      * none: exact, and the default row. */

@@ -78,6 +78,7 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->version = version->number;
     info->state = (char *)view->state;
     info->label = admin_text(op, version->label);
+    info->config = admin_text(op, version->config);
     info->lineage = admin_text(op, version->lineage);
     info->source = admin_text(op, version->source);
     info->source_fingerprint = admin_text(op, version->fingerprint);
@@ -288,13 +289,24 @@ static int64_t *unloaded_copy(struct admin_op *op, const struct hps_versions_gon
     return numbers;
 }
 
+/* Copies; NULL: no memory. */
+static char **admin_texts(struct admin_op *op, const struct hps_strings *strings)
+{
+    char **texts = admin_alloc(op, strings->n, sizeof(char *));
+    for (size_t i = 0; texts != NULL && i < strings->n; i++) {
+        texts[i] = admin_text(op, strings->items[i]);
+    }
+    return texts;
+}
+
 static void dry_run(struct admin_op *op, const struct hps_load_request *request)
 {
     struct hps_load_plan plan;
     struct hps_version *version = NULL;
     struct hps_switched effect;
-    hps_status status =
-        hps_catalog_load_plan(op->parts->catalog, request, &plan, &version, &effect, &op->error);
+    struct hps_strings notes;
+    hps_status status = hps_catalog_load_plan(op->parts->catalog, request, &plan, &version, &effect,
+                                              &notes, &op->error);
     if (status != HPS_OK) {
         return;
     }
@@ -303,8 +315,12 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
     Hps__V1__TableInfo **tables = table_infos(op, version, NULL);
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &effect.diff);
     int64_t *unloaded = unloaded_copy(op, &effect.gone);
-    if (reply != NULL && answer != NULL && tables != NULL && diffs != NULL && unloaded != NULL) {
+    char **texts = admin_texts(op, &notes);
+    if (reply != NULL && answer != NULL && tables != NULL && diffs != NULL && unloaded != NULL &&
+        texts != NULL) {
         hps__v1__load_progress__init(reply);
+        reply->notes = texts;
+        reply->n_notes = notes.n;
         hps__v1__load_plan__init(answer);
         answer->disk_bytes_needed = plan.disk_bytes_needed;
         answer->disk_bytes_available = plan.disk_bytes_available;
@@ -329,6 +345,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
         reply->plan = answer;
         op->reply = &reply->base;
     }
+    hps_strings_fini(&notes);
     hps_version_diff_free(&effect.diff);
     hps_version_free(version);
 }
@@ -377,6 +394,7 @@ static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *mes
                                              .directory = message->directory,
                                              .tables = load_tables(op, message),
                                              .n_tables = message->n_tables,
+                                             .config = message->config,
                                              .version = message->version,
                                              .label = message->label,
                                              .lineage = message->lineage,
@@ -399,9 +417,12 @@ void admin_load_model(struct admin_op *op)
     const Hps__V1__LoadModelRequest *message = (const Hps__V1__LoadModelRequest *)op->request;
     op->model = message->model;
     op->version = message->version;
-    if (message->directory[0] == '\0' && message->n_tables == 0) {
+    if (message->config[0] != '\0') {
+        load_model(op, message);
+    } else if (message->directory[0] == '\0' && message->n_tables == 0) {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,
-                                 "directory: got none, and no tables, expected one of both"));
+                                 "directory: got none, and neither tables nor config, expected one "
+                                 "of them"));
     } else if (message->directory[0] != '\0' && message->n_tables > 0) {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,
                                  "directory: got \"%s\" and %zu tables, expected one of both",

@@ -81,6 +81,7 @@ struct progress_stream {
     struct hps_timer timer;
     char *model;
     bool no_wait;
+    bool told; /* what is sent but once */
 };
 
 void *admin_alloc(struct admin_op *op, size_t count, size_t size)
@@ -172,6 +173,12 @@ static void send_progress(struct progress_stream *stream, struct hps_load_state 
     progress.duplicate_key_count = state->duplicate_keys;
     progress.unload_versions = state->going.numbers;
     progress.n_unload_versions = state->going.n;
+    if (state->done || !stream->told) {
+        const struct hps_strings *notes = hps_load_notes(stream->load);
+        progress.notes = notes->items;
+        progress.n_notes = notes->n;
+        stream->told = true;
+    }
     if (state->done) {
         const struct hps_switched *outcome = hps_load_outcome(stream->load);
         const struct hps_version_diff *diff = &outcome->diff;

@@ -259,6 +259,7 @@ void admin_get_status(struct admin_op *op)
     struct hps_admin_status state;
     struct text_list reasons = text_list(op);
     struct text_list drift = text_list(op);
+    struct text_list notes = text_list(op);
     struct text_list addresses = text_list(op);
     struct text_list kserve = text_list(op);
     Hps__V1__GetStatusResponse *reply = admin_alloc(op, 1, sizeof(*reply));
@@ -273,6 +274,7 @@ void admin_get_status(struct admin_op *op)
     reply->ready = hps_readiness_get(parts->readiness, add_text, &reasons);
     reply->draining = state.draining;
     hps_catalog_drift(parts->catalog, add_text, &drift);
+    hps_catalog_notes(parts->catalog, add_text, &notes);
     for (unsigned i = 0; i < state.n_grpc_addresses; i++) {
         add_text(&addresses, state.grpc_addresses[i]);
     }
@@ -283,6 +285,8 @@ void admin_get_status(struct admin_op *op)
     reply->n_not_ready_reasons = reasons.n;
     reply->config_drift = drift.items;
     reply->n_config_drift = drift.n;
+    reply->notes = notes.items;
+    reply->n_notes = notes.n;
     reply->grpc_addresses = addresses.items;
     reply->n_grpc_addresses = addresses.n;
     reply->kserve_addresses = kserve.items;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/lock.h"
+#include "base/log.h"
 #include "cache/update/update.h"
 #include "server/catalog/internal.h"
 #include "server/observe/metrics.h"
@@ -40,21 +41,16 @@ static enum hps_tier_kind cache_tier(const struct hps_catalog *catalog,
 
 void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry)
 {
-    const struct catalog_model *model = entry->model;
-    atomic_store(&entry->version->miss_policy, model->miss_policy);
-    atomic_store(&entry->version->unknown_policy, model->unknown_policy);
+    struct hps_config_policies policies;
+    hps_config_model_policies(catalog_config(entry), &policies);
+    atomic_store(&entry->version->miss_policy, (enum hps_miss_policy)policies.miss);
+    atomic_store(&entry->version->unknown_policy, (enum hps_unknown_policy)policies.unknown_key);
     atomic_store(&entry->version->cache_tier, cache_tier(catalog, entry));
-    atomic_store(&entry->version->hit_rate_threshold, model->hit_rate_threshold);
+    atomic_store(&entry->version->hit_rate_threshold, policies.hit_rate_threshold);
 }
 
-/* Of the model and its versions, as its configuration says. */
 static void set_policies(struct hps_catalog *catalog, struct catalog_model *model)
 {
-    struct hps_config_policies policies;
-    hps_config_model_policies(model->config, &policies);
-    model->miss_policy = (enum hps_miss_policy)policies.miss;
-    model->unknown_policy = (enum hps_unknown_policy)policies.unknown_key;
-    model->hit_rate_threshold = policies.hit_rate_threshold;
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
         catalog_policies(catalog, entry);
     }
@@ -84,7 +80,6 @@ struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *nam
         hps_free(model);
         return NULL;
     }
-    set_policies(catalog, model);
     model->next = *at;
     *at = model;
     return model;
@@ -124,7 +119,11 @@ struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct cata
     entry->model = model;
     entry->version = version;
     entry->state = state;
-    catalog_policies(catalog, entry);
+    if (catalog_follow(catalog, entry) != HPS_OK) {
+        hps_free(entry);
+        hps_version_free(version);
+        return NULL;
+    }
     struct catalog_entry **at = &model->entries;
     while (*at != NULL && (*at)->version->number < version->number) {
         at = &(*at)->next;
@@ -144,6 +143,7 @@ void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model
     }
     *at = model->next;
     hps_table_order_free(&model->order);
+    catalog_defined_free(model->defined);
     hps_ignore(hps_models_expect(catalog->options.models, model->name, NULL)); /* needs no memory */
     hps_free(model->name);
     hps_free(model);
@@ -161,6 +161,7 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
     }
     *at = entry->next;
     hps_free(entry->gpu_usages);
+    hps_config_free(entry->own);
     hps_free(entry);
     if (model->entries != NULL) {
         return;
@@ -336,7 +337,6 @@ static hps_status make_warmup(struct hps_catalog *catalog, struct hps_error *err
     const struct hps_warmup_options options = {.host = hps_stores_host(&env->stores),
                                                .gpu =
                                                    hps_devices_count(catalog->options.devices) > 0,
-                                               .config = config,
                                                .durable = hps_stores_durable(&env->stores),
                                                .host_bytes_max = env->host_bytes_max,
                                                .hot_bytes_max = config->server.hot_keys_bytes,
@@ -373,6 +373,11 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     }
     if (status == HPS_OK && hps_stores_durable(&options->env.stores) != NULL) {
         status = catalog_recover(catalog, err);
+    } else if (status == HPS_OK) {
+        HPS_LOG(
+            WARN, "catalog",
+            "versions not stored: there is no persistent_db, so that a start loads what models[] "
+            "says and forgets what was loaded by hand; configure persistent_db to keep it");
     }
     if (status != HPS_OK) {
         hps_catalog_close(catalog);

@@ -64,9 +64,14 @@ struct hps_load_request {
     const char *directory;                 /* of all tables; "" or NULL: `tables` names them */
     const struct hps_source_named *tables; /* [n_tables] in the order that the model has them */
     size_t n_tables;
-    int64_t version;               /* 0: the highest + 1 */
-    const char *label;             /* "" or NULL: none */
-    const char *lineage;           /* "" or NULL: that of the newest version */
+    /* "" or NULL: none; else, instead of both, an entry of models[] as JSON: its files, below
+     * model_roots, and all else that it says, under the name `model`. What the request says itself
+     * (version, label, lineage, row_dtype) comes before it. */
+    const char *config;
+    const struct hps_config_model *entry; /* set by the catalog: NULL */
+    int64_t version;                      /* 0: the highest + 1 */
+    const char *label;                    /* "" or NULL: none */
+    const char *lineage;                  /* "" or NULL: that of the newest version */
     struct hps_row_wish row_dtype; /* of all tables; not given: as `tables` say, or models[] */
     bool activate;
     bool awaited;    /* its model, a configured one, is not ready before it has ended */
@@ -108,6 +113,8 @@ struct hps_load_state {
     struct hps_error error; /* status OK unless the load failed */
 };
 
+enum { HPS_ENTRY_BYTES_MAX = 16 << 20 }; /* of hps_load_request.config */
+
 /* Check the request and begin. May block (opens the files). out_load: a reference of the caller's.
  * error   INVALID, NOT_FOUND, EXISTS (the version), PERMISSION (outside model_roots), EXHAUSTED,
  *         PRECONDITION (to be activated, but it differs too much from the active version),
@@ -121,13 +128,13 @@ hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *
                                        struct hps_load **out_load, struct hps_error *err)
     HPS_MUST_CHECK;
 /* What hps_catalog_load would need and change. May block. out_version holds the tables; free it
- * with hps_version_free. out_effect: `diff`, to be freed, and what would go. Errors as above, but
- * for PRECONDITION: the difference says it. */
+ * with hps_version_free. out_effect: `diff`, to be freed, and what would go. out_notes: as
+ * hps_load_notes, to be freed. Errors as above, but for PRECONDITION: the difference says it. */
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
-                                 struct hps_switched *out_effect, struct hps_error *err)
-    HPS_MUST_CHECK;
+                                 struct hps_switched *out_effect, struct hps_strings *out_notes,
+                                 struct hps_error *err) HPS_MUST_CHECK;
 void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state);
 /* Once it is done: what it did, as long as the caller has the load. */
 const struct hps_switched *hps_load_outcome(const struct hps_load *load);
@@ -135,6 +142,10 @@ const struct hps_switched *hps_load_outcome(const struct hps_load *load);
  * shape: [*out_n]; names by hps_load_table_name. */
 const struct hps_load_conversion *hps_load_conversions(const struct hps_load *load,
                                                        uint32_t *out_n);
+/* What its caller should know from the beginning, a sentence each: the order of the tables, from
+ * when on updates are applied, what of its entry is not taken, what a restart makes of it. As long
+ * as the caller has the load. */
+const struct hps_strings *hps_load_notes(const struct hps_load *load);
 const char *hps_load_table_name(const struct hps_load *load, uint32_t table);
 void hps_load_unref(struct hps_load *load);
 
@@ -227,7 +238,11 @@ void hps_catalog_each_unserved(struct hps_catalog *catalog,
  * server/catalog/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
-/* Models whose configured files are not those that are served; returns how many. */
+/* Calls `fn` with a sentence for each model whose active version is not what models[] says, and for
+ * each version whose label no load would take any more. */
+void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
+                       void *ctx);
+/* Models of which models[] has changed since their active version was loaded; returns how many. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
 const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);

@@ -45,15 +45,18 @@ hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *
                              "are; use hpsctl load",
                              model);
     }
-    hps_status status = catalog_source_open_config(catalog, config, &source, err);
+    hps_status status = catalog_define(catalog, config, err);
     if (status != HPS_OK) {
         return status;
     }
-    int64_t same = catalog_find_print(catalog, model, &source);
+    int64_t same = catalog_find_defined(catalog, model);
     if (same != 0) {
-        hps_source_close(&source);
         *out_load = NULL;
         return activate(catalog, model, same, false, err);
+    }
+    status = catalog_source_open_config(catalog, config, &source, err);
+    if (status != HPS_OK) {
+        return status;
     }
     const struct hps_load_request request = {.model = config->name,
                                              .version = configured_number(catalog, config),
@@ -77,14 +80,13 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
     struct hps_source source;
     struct hps_load *load = NULL;
     bool waits = false; /* for the load */
-    hps_status status = catalog_source_open_config(catalog, config, &source, err);
-    int64_t same = 0;
-    if (status == HPS_OK && awaited) {
-        same = catalog_find_print(catalog, config->name, &source);
+    hps_status status = catalog_define(catalog, config, err);
+    int64_t same = status == HPS_OK && awaited ? catalog_find_defined(catalog, config->name) : 0;
+    bool served = same != 0 && activate(catalog, config->name, same, true, err) == HPS_OK;
+    if (status == HPS_OK && !served) {
+        status = catalog_source_open_config(catalog, config, &source, err);
     }
-    if (same != 0 && activate(catalog, config->name, same, true, err) == HPS_OK) {
-        hps_source_close(&source);
-    } else if (status == HPS_OK) {
+    if (status == HPS_OK && !served) {
         status = catalog_load_begin(catalog, &request, &source, &load, err);
         waits = status == HPS_OK;
     }

@@ -57,8 +57,7 @@ static struct hps_gpu_space *open_space(const struct hps_catalog *catalog,
 void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry)
 {
     struct hps_version *version = entry->version;
-    const struct hps_config_model *config =
-        hps_config_model_find(catalog->options.config, version->model);
+    const struct hps_config_model *config = catalog_config(entry);
     if (!hps_devices_any_of(catalog->options.devices, config)) {
         return;
     }
@@ -133,7 +132,7 @@ static uint32_t count_wanted(const struct hps_gpu_space *space, uint32_t n_table
 /* "": it has its caches, or is to have none. */
 static void note_missing(const struct catalog_entry *entry, char *out_note, size_t size)
 {
-    const struct hps_config_model *config = entry->model->config;
+    const struct hps_config_model *config = catalog_config(entry);
     out_note[0] = '\0';
     if (config == NULL || !config->gpucache || entry->state == ENTRY_LOADING) {
         return;
@@ -184,10 +183,9 @@ void catalog_gpu_hide(struct hps_catalog *catalog, struct catalog_entry *entry)
     entry->gpu = NULL;
 }
 
-uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version)
+uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version,
+                           const struct hps_config_model *config)
 {
-    const struct hps_config_model *config =
-        hps_config_model_find(catalog->options.config, version->model);
     unsigned n_devices = 0;
     uint64_t bytes = 0;
     for (unsigned i = 0; config != NULL && i < hps_devices_of_count(config); i++) {

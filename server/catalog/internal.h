@@ -16,6 +16,8 @@
 #include "server/load/table_order.h"
 #include "server/load/warmup.h"
 
+struct catalog_defined; /* what models[] says of a model: definition.c */
+
 enum entry_state { ENTRY_LOADING, ENTRY_RESIDENT, ENTRY_UNLOADING };
 
 struct catalog_entry {
@@ -25,6 +27,7 @@ struct catalog_entry {
     struct hps_space *host, *shared, *durable; /* by role, of version->tiers; NULL: not there */
     struct hps_gpu_space *gpu;                 /* version->gpu, as the last */
     struct hps_embed_range_usage *gpu_usages;  /* [n_tables] as the metrics know them */
+    struct hps_config *own;                    /* version->config as it is read; NULL: none */
     enum entry_state state;
     uint64_t last_active; /* of two, the one that became active later has more; 0: never was */
     unsigned n_switching; /* switches to it that wait for its warm-up */
@@ -43,10 +46,11 @@ struct catalog_model {
     uint32_t n_order_stored;      /* tables of it that the record has; 0: it says none */
     bool record_outdated;         /* it is of an earlier build, or names versions that are gone */
     const struct hps_config_model *config; /* NULL: only loaded at run time */
-    enum hps_miss_policy miss_policy;      /* of its versions, as the next */
-    enum hps_unknown_policy unknown_policy;
-    double hit_rate_threshold;
-    bool drift; /* what is configured is not what is served */
+    struct catalog_defined *defined; /* models[] as a start or a load saw it last; NULL: not yet */
+    struct hps_error unusable;       /* why a load of its entry would fail; OK: it would not */
+    unsigned differs; /* in what the active version is not as models[] says: definition.c */
+    bool by_hand;     /* as it was so when that version was loaded */
+    bool drift;       /* as models[] changed since, or its entry is unusable */
     bool
         awaits; /* a load of its configured files is to begin, or under way: not ready until then */
     bool waiting;   /* for the loader thread to begin its load */
@@ -62,6 +66,7 @@ struct hps_load {
     struct hps_source source;
     struct hps_load_env env; /* as it was when the load began */
     struct hps_load_plan plan;
+    struct hps_strings notes; /* set before the loader thread knows it */
     struct hps_load_progress progress;
     struct catalog_model *model;
     struct catalog_entry *entry;
@@ -138,10 +143,10 @@ struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *nam
 struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
 /* What holds of a model between two switches or unloads; asserted at the end of each. Lock held. */
 void catalog_model_sane(struct catalog_model *model);
-/* Take `version` (also on failure, NULL) into the list. Lock held. */
+/* Take `version` (also on failure, NULL) into the list; it follows its entry. Lock held. */
 struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
                                         struct hps_version *version, enum entry_state state);
-/* Give the version the policies that the configuration and its embedding cache make. Lock held. */
+/* Give the version the policies that its entry and its embedding cache make. Lock held. */
 void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry);
 /* Unlink and free a model without versions. Lock held, or nobody else uses the catalog. */
 void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model);
@@ -245,8 +250,9 @@ void catalog_gpu_active(const struct catalog_entry *entry, bool active);
 /* Fill in what the device has of it, and tell the metrics what it has done since. Lock held. */
 void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
                       struct hps_version_view *out_view);
-/* What caches of these tables would take. */
-uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version);
+/* What caches of these tables would take, as `config` (NULL: no entry) says. */
+uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version,
+                           const struct hps_config_model *config);
 
 /* ---- warm.c ---------------------------------------------------------------------------------- */
 
@@ -307,6 +313,58 @@ void catalog_model_metrics_remove(const struct hps_catalog *catalog,
  * thread, no lock held. */
 void catalog_load_again(struct hps_catalog *catalog);
 
+/* ---- request.c ------------------------------------------------------------------------------- */
+
+/* What a load is asked for, completed by the entry that the request brought. */
+struct catalog_request {
+    struct hps_load_request said; /* `entry`: its own, else that of models[]; NULL: neither */
+    struct hps_config *config;    /* of its own */
+    struct hps_source_named *tables;
+    struct hps_buf text;
+};
+
+/* Any thread; lock not held. error   INVALID; NO_MEMORY. owner: catalog_request_close */
+hps_status catalog_request_open(const struct hps_catalog *catalog,
+                                const struct hps_load_request *request,
+                                struct catalog_request *out_whole, struct hps_error *err)
+    HPS_MUST_CHECK;
+void catalog_request_close(struct catalog_request *whole);
+
+/* ---- notes.c --------------------------------------------------------------------------------- */
+
+/* What whoever asks for the load should know: hps_load_notes. Lock held; `model`: NULL, it has no
+ * versions. NO_MEMORY. owner: hps_strings_fini */
+hps_status catalog_load_notes(struct hps_catalog *catalog, const struct catalog_model *model,
+                              const struct hps_load_request *request,
+                              const struct hps_source *source, const struct hps_version *version,
+                              struct hps_strings *out_notes) HPS_MUST_CHECK;
+
+/* ---- definition.c ---------------------------------------------------------------------------- */
+
+/* The entry that a version follows: that of models[], else its own; NULL: none. Any thread. */
+const struct hps_config_model *catalog_config(const struct catalog_entry *entry);
+/* Have a new version follow its entry. Lock held, or nobody else uses the catalog. NO_MEMORY */
+hps_status catalog_follow(const struct hps_catalog *catalog, struct catalog_entry *entry)
+    HPS_MUST_CHECK;
+/* See what models[] says of its model: opens the files. May block; lock not held. error: why its
+ * files cannot be read, or a load of them would fail */
+hps_status catalog_define(struct hps_catalog *catalog, const struct hps_config_model *config,
+                          struct hps_error *err) HPS_MUST_CHECK;
+void catalog_defined_free(struct catalog_defined *defined); /* NULL is legal */
+/* Of what was seen last; NULL: nothing. Lock held. */
+const char *catalog_defined_hash(const struct catalog_model *model);
+/* Is it what models[] says? True of a model without an entry that was seen. Lock held. */
+bool catalog_is_defined(const struct catalog_model *model, const struct hps_version *version);
+/* After another version became the active one, or none: differs, by_hand, drift. Lock held. */
+void catalog_judge(const struct hps_catalog *catalog, struct catalog_model *model);
+/* At a start, of a model with an active version: catalog_define, and say what is not as models[]
+ * says; or set awaits. Nobody else uses the catalog. */
+void catalog_check_files(struct hps_catalog *catalog, struct catalog_model *model);
+/* The configured files are not awaited any more. Lock held. */
+void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model);
+/* The resident version that is what models[] said last; 0: there is none. lock not held. */
+int64_t catalog_find_defined(struct hps_catalog *catalog, const char *model);
+
 /* ---- source.c -------------------------------------------------------------------------------- */
 
 /* The files that a request names, all below server.model_roots. May block; lock not held. error
@@ -318,15 +376,6 @@ hps_status catalog_source_open_config(struct hps_catalog *catalog,
                                       const struct hps_config_model *config,
                                       struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-
-/* Are the configured files of a model with an active version those that are served? If not, set
- * drift, or awaits, and say so. Nobody else knows the catalog. */
-void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model *model);
-/* The configured files are not awaited any more. Lock held. */
-void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model);
-/* The resident version that was loaded from these files; 0: there is none. lock not held. */
-int64_t catalog_find_print(struct hps_catalog *catalog, const char *model,
-                           const struct hps_source *source);
 
 /* ---- unload.c -------------------------------------------------------------------------------- */
 

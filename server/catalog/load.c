@@ -13,54 +13,15 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/utf8.h"
 #include "cache/update/update.h"
 #include "server/catalog/internal.h"
 #include "server/load/records.h"
 
-enum { TEXT_BYTES_MAX = 256, CATCH_UP_POLL_NS = 20 * 1000 * 1000 };
+enum { CATCH_UP_POLL_NS = 20 * 1000 * 1000 };
 
 #define CATCH_UP_US_MAX (UINT64_C(60) * 1000 * 1000)
 
-/* ---- checks ---------------------------------------------------------------------------------- */
-
-/* Answers carry these: a stock client refuses an answer with a string that is not UTF-8. */
-static hps_status check_text(const char *field, const char *text, struct hps_error *err)
-{
-    size_t size = text == NULL ? 0 : strlen(text);
-    if (size > TEXT_BYTES_MAX) {
-        return hps_error_set(err, HPS_INVALID, "%s: got %zu bytes, at most %d are taken", field,
-                             size, TEXT_BYTES_MAX);
-    }
-    for (size_t at = 0; at < size;) {
-        uint32_t point;
-        size_t length = hps_utf8_decode(text + at, size - at, &point);
-        if (length == 0) {
-            return hps_error_set(err, HPS_INVALID, "%s: byte %zu is not UTF-8", field, at);
-        }
-        at += length;
-    }
-    return HPS_OK;
-}
-
-static hps_status check_request(const struct hps_load_request *request, struct hps_error *err)
-{
-    if (!hps_model_name_valid(request->model)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "model: got \"%.130s\", expected 1 to 120 of a-z A-Z 0-9 _ -",
-                             request->model);
-    }
-    if (request->version < 0) {
-        return hps_error_set(err, HPS_INVALID,
-                             "version: got %" PRId64 ", expected 1 or more (0: next)",
-                             request->version);
-    }
-    hps_status status = check_text("label", request->label, err);
-    if (status == HPS_OK) {
-        status = check_text("lineage", request->lineage, err);
-    }
-    return status;
-}
+/* ---- a new version ---------------------------------------------------------------------------- */
 
 /* The version with the highest number, loading ones included. Lock held. */
 static struct hps_version *newest(struct catalog_model *model)
@@ -70,6 +31,14 @@ static struct hps_version *newest(struct catalog_model *model)
         version = entry->version;
     }
     return version;
+}
+
+/* False: no memory. No text, or an empty one, makes none. */
+static bool copy_text(const char *text, char **out_text)
+{
+    bool given = text != NULL && text[0] != '\0';
+    *out_text = given ? hps_strdup(text) : NULL;
+    return !given || *out_text != NULL;
 }
 
 /* Number, lineage and names of the new version. Lock held. */
@@ -111,7 +80,9 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
     version->label = hps_strdup(request->label != NULL ? request->label : "");
     version->source = hps_strdup(source->text);
     version->fingerprint = hps_strdup(source->print.text);
-    if (version->lineage == NULL || version->label == NULL || version->source == NULL ||
+    bool good = copy_text(request->config, &version->config) &&
+                copy_text(catalog_defined_hash(model), &version->configured);
+    if (!good || version->lineage == NULL || version->label == NULL || version->source == NULL ||
         version->fingerprint == NULL) {
         hps_version_free(version);
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
@@ -132,6 +103,7 @@ void hps_load_unref(struct hps_load *load)
     hps_source_close(&load->source);
     hps_version_diff_free(&load->outcome.diff);
     hps_free(load->progress.conversions);
+    hps_strings_fini(&load->notes);
     hps_free(load);
 }
 
@@ -219,10 +191,8 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     struct hps_catalog *catalog = load->catalog;
     struct catalog_entry *entry = load->entry;
     struct hps_store *durable = catalog_durable(catalog);
-    const struct hps_config_model *config = entry->model->config;
     HPS_ASSERT(entry->state == ENTRY_LOADING && !load->published);
     HPS_ASSERT(entry->version->n_tiers > 0);
-    entry->version->row_versions = config != NULL && config->row_versions;
     hps_status status = place_tables(load, err);
     if (status == HPS_OK) {
         status = hps_update_open(entry->version, err);
@@ -500,14 +470,19 @@ static void abandon(struct hps_load *load, const struct hps_error *err)
 
 /* What the load will change, as far as its files and the versions that are there tell; and whether
  * it may, before hours of work are done for nothing. */
-static hps_status foresee(struct hps_load *load, struct hps_error *err)
+static hps_status foresee(struct hps_load *load, const struct hps_load_request *request,
+                          struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
     struct hps_version_diff diff = {0};
     hps_status status = HPS_OK;
     hps_lock_acquire(&catalog->lock);
     catalog_foresee(catalog, load->model, load->activate, load->replace, &load->going);
-    if (load->activate && !load->force) {
+    status = catalog_load_notes(catalog, load->model, request, &load->source, load->entry->version,
+                                &load->notes);
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_set(err, status, "no memory for what is said of a load"));
+    } else if (load->activate && !load->force) {
         status = catalog_diff(load->model, load->entry->version, &diff);
         status = status == HPS_OK
                      ? catalog_check_diff(catalog, load->model, load->number, &diff, err)
@@ -549,7 +524,7 @@ hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load
     load->plan.start_hash = hps_updater_start_hash(catalog->options.updater, &load->source.manifest,
                                                    load->source.print.mtime_ms_oldest);
     if (status == HPS_OK) {
-        status = foresee(load, err);
+        status = foresee(load, request, err);
     }
     if (status == HPS_OK && atomic_load(&catalog->closing)) {
         status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
@@ -570,23 +545,46 @@ hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load
     return HPS_OK;
 }
 
-hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
-                            struct hps_load **out_load, struct hps_error *err)
+/* The request, checked and completed, and its files. What models[] says is seen anew: whether it
+ * changes afterwards is what tells a version that was loaded by hand. */
+static hps_status open_request(struct hps_catalog *catalog, const struct hps_load_request *request,
+                               struct catalog_request *out_whole, struct hps_source *out_source,
+                               struct hps_error *err)
 {
-    struct hps_source source;
-    hps_status status = check_request(request, err);
-    if (status == HPS_OK) {
-        status = catalog_source_open(catalog, request, &source, err);
-    }
+    const struct hps_config_model *config =
+        hps_config_model_find(catalog->options.config, request->model);
+    struct hps_error unseen;
+    hps_status status = catalog_request_open(catalog, request, out_whole, err);
     if (status != HPS_OK) {
         return status;
     }
-    return catalog_load_begin(catalog, request, &source, out_load, err);
+    status = catalog_source_open(catalog, &out_whole->said, out_source, err);
+    if (status != HPS_OK) {
+        catalog_request_close(out_whole);
+    } else if (config != NULL) {
+        hps_ignore(catalog_define(catalog, config, &unseen)); /* what was seen before counts */
+    }
+    return status;
+}
+
+hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
+                            struct hps_load **out_load, struct hps_error *err)
+{
+    struct catalog_request whole;
+    struct hps_source source;
+    hps_status status = open_request(catalog, request, &whole, &source, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = catalog_load_begin(catalog, &whole.said, &source, out_load, err);
+    catalog_request_close(&whole); /* its default rows are in the version by now */
+    return status;
 }
 
 /* What the load of a dry run would change; its tables get their places. */
 static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load_request *request,
-                              struct hps_version *version, struct hps_switched *out_effect,
+                              const struct hps_source *source, struct hps_version *version,
+                              struct hps_switched *out_effect, struct hps_strings *out_notes,
                               struct hps_error *err)
 {
     struct hps_table_order order = {0};
@@ -602,6 +600,9 @@ static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load
     if (model != NULL && status == HPS_OK) {
         status = hps_table_order_copy(&model->order, &order);
     }
+    if (status == HPS_OK) {
+        status = catalog_load_notes(catalog, model, request, source, version, out_notes);
+    }
     hps_lock_release(&catalog->lock);
     if (status == HPS_OK) {
         status = hps_table_order_apply(&order, version);
@@ -609,6 +610,7 @@ static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load
     hps_table_order_free(&order);
     if (status != HPS_OK) {
         hps_version_diff_free(&effect.diff);
+        hps_strings_fini(out_notes);
         return hps_error_set(err, status, "no memory to compare versions");
     }
     *out_effect = effect;
@@ -618,15 +620,17 @@ static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
-                                 struct hps_switched *out_effect, struct hps_error *err)
+                                 struct hps_switched *out_effect, struct hps_strings *out_notes,
+                                 struct hps_error *err)
 {
+    const struct hps_config_model *entry =
+        hps_config_model_find(catalog->options.config, request->model);
+    struct catalog_request whole;
     struct hps_source source;
     struct hps_version *version = NULL;
+    struct hps_strings notes = {0};
     struct catalog_model unknown = {.name = (char *)request->model};
-    hps_status status = check_request(request, err);
-    if (status == HPS_OK) {
-        status = catalog_source_open(catalog, request, &source, err);
-    }
+    hps_status status = open_request(catalog, request, &whole, &source, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -635,7 +639,7 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     if (model != NULL) {
         hps_source_sort(&source, &model->order);
     }
-    status = name_version(model != NULL ? model : &unknown, request, &source, &version, err);
+    status = name_version(model != NULL ? model : &unknown, &whole.said, &source, &version, err);
     uint64_t used = catalog_host_used(catalog);
     const struct hps_load_env env = catalog->options.env;
     hps_lock_release(&catalog->lock);
@@ -643,15 +647,18 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
         status = hps_load_plan(&env, &source, used, version, out_plan, err);
     }
     if (status == HPS_OK) {
-        out_plan->device_bytes_needed = catalog_gpu_bytes(catalog, version);
-        status = plan_effect(catalog, request, version, out_effect, err);
+        entry = entry != NULL ? entry : whole.said.entry;
+        out_plan->device_bytes_needed = catalog_gpu_bytes(catalog, version, entry);
+        status = plan_effect(catalog, &whole.said, &source, version, out_effect, &notes, err);
     }
     hps_source_close(&source);
+    catalog_request_close(&whole);
     if (status != HPS_OK) {
         hps_version_free(version);
         return status;
     }
     *out_version = version;
+    *out_notes = notes;
     return HPS_OK;
 }
 
@@ -705,4 +712,9 @@ const char *hps_load_table_name(const struct hps_load *load, uint32_t table)
 {
     HPS_ASSERT(table < load->source.n_tables);
     return load->source.tables[table].files.name;
+}
+
+const struct hps_strings *hps_load_notes(const struct hps_load *load)
+{
+    return &load->notes;
 }

@@ -112,7 +112,13 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
     catalog_gpu_open(catalog, entry);
     catalog_version_metrics(catalog, version);
     hps_warmup_attach(catalog->warmup, version);
-    version->row_versions = entry->model->config != NULL && entry->model->config->row_versions;
+    if (version->label[0] != '\0' && !hps_label_valid(version->label)) {
+        HPS_LOG(WARN, "catalog",
+                "label is ambiguous: KServe takes digits for a number, and paths hold no such "
+                "label; ask for the version by its number, or load it again with --label",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("label", version->label));
+    }
     status = hps_update_open(version, err);
     if (status == HPS_OK) {
         status = hps_updater_place(version, err);

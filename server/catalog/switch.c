@@ -107,7 +107,7 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
     catalog_note_active(model, catalog_entry(model, number));
     model->n_switches++;
     model->previous = previous;
-    model->drift = false;
+    catalog_judge(catalog, model);
     catalog_share_memory(model);
     catalog_model_sane(model);
     hps_lock_release(&catalog->lock);

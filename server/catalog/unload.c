@@ -93,6 +93,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
     entry->unload = unload;
     model->active = model->active == number ? 0 : model->active;
     model->previous = model->previous == number ? 0 : model->previous;
+    catalog_judge(catalog, model);
     catalog_model_sane(model);
     struct catalog_entry **at = &catalog->unloading;
     while (*at != NULL) {

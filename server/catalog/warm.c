@@ -149,7 +149,7 @@ static void refill_caches(struct hps_catalog *catalog, struct hps_version *versi
         .catalog = catalog, .version = version, .cancel = cancel, .behind = behind};
     const struct hps_warmup_limits limits = {0, go_on, &ctx};
     struct hps_warmup_report report;
-    if (!hps_whole_useful(catalog->options.config, version)) {
+    if (!hps_whole_useful(version)) {
         return;
     }
     warm_up_link(&ctx);
@@ -216,7 +216,7 @@ static void post_task(struct hps_pool *pool, struct warm_task *task)
 void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
                         struct hps_version *version)
 {
-    if (hps_whole_useful(catalog->options.config, version)) {
+    if (hps_whole_useful(version)) {
         post_task(pool, task_new(catalog, version, run_whole, NULL));
     }
 }
@@ -224,8 +224,7 @@ void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
 void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
                          struct hps_version *version)
 {
-    if (hps_warmup_useful(catalog->warmup, version) ||
-        hps_whole_useful(catalog->options.config, version)) {
+    if (hps_warmup_useful(catalog->warmup, version) || hps_whole_useful(version)) {
         post_task(pool, task_new(catalog, version, run_behind, NULL));
     }
 }
@@ -293,7 +292,7 @@ void catalog_warm_load(struct hps_load *load)
     struct hps_catalog *catalog = load->catalog;
     struct hps_version *version = load->entry->version;
     uint64_t us = load->activate ? time_before(catalog, load->model, version) : 0;
-    bool whole = hps_whole_useful(catalog->options.config, version);
+    bool whole = hps_whole_useful(version);
     if (us == 0 && !whole) {
         return;
     }

@@ -229,14 +229,6 @@ static Inference__ModelVersionPolicy *version_policy(struct kserve_op *op,
     return policy;
 }
 
-/* Of its ps.json; 0: nobody has said one. */
-static uint32_t max_batch_size(const struct kserve_op *op)
-{
-    const struct hps_config *config = op->parts->config;
-    const struct hps_config_model *model = hps_config_model_find(config, op->model);
-    return model != NULL && !config->from_tables ? model->max_batch_size : 0;
-}
-
 static void put_config(struct kserve_op *op, Inference__ModelConfig *config,
                        const struct hps_model_pinned *pinned, const struct hps_version *chosen)
 {
@@ -244,7 +236,7 @@ static void put_config(struct kserve_op *op, Inference__ModelConfig *config,
     if (!describe(op, chosen, &tensors)) {
         return;
     }
-    uint32_t batch = tensors.batched ? max_batch_size(op) : 0;
+    uint32_t batch = tensors.batched ? chosen->batch_samples_max : 0;
     Inference__ModelInstanceGroup **groups =
         kserve_messages(op, &inference__model_instance_group__descriptor, 1);
     config->name = kserve_text(op, op->name);

@@ -390,7 +390,7 @@ static void fill_routes(struct hps_kserve_service *service, const struct kserve_
 struct hps_kserve_service *hps_kserve_service_new(const struct hps_kserve_parts *parts)
 {
     HPS_ASSERT(parts->models != NULL && parts->catalog != NULL && parts->readiness != NULL);
-    HPS_ASSERT(parts->config != NULL && parts->audit != NULL);
+    HPS_ASSERT(parts->audit != NULL);
     HPS_ASSERT(parts->workers != NULL && parts->admin_pool != NULL);
     size_t n_routes = 0;
     const struct kserve_route *routes = kserve_routes(&n_routes);

@@ -18,7 +18,6 @@ struct hps_kserve_parts { /* all borrowed for the life of the service */
     struct hps_models *models;
     struct hps_catalog *catalog;
     struct hps_readiness *readiness;
-    const struct hps_config *config; /* of its models[] what a reload does not change */
     struct hps_audit *audit;
     struct hps_pool *workers;
     struct hps_pool *admin_pool; /* for what may block */

@@ -90,6 +90,8 @@ static hps_status put_version(struct hps_store *store, const char *key, size_t k
     record.load_id = version->load_id;
     record.loaded_unix_ms = version->loaded_unix_ms;
     record.duplicate_key_count = version->duplicate_keys;
+    record.config = version->config != NULL ? version->config : record.config;
+    record.configured = version->configured != NULL ? version->configured : record.configured;
     record.n_tables = n;
     record.tables = pointers;
     status = put_message(store, key, key_size, &record.base, err);
@@ -181,6 +183,14 @@ static bool names_fit(const char *model, const char *load_id)
     return strlen(model) <= HPS_MODEL_NAME_BYTES_MAX && strlen(load_id) <= LOAD_ID_BYTES_MAX;
 }
 
+/* NULL: no memory, or there is none, which is good. */
+static char *optional_text(const char *text, bool *good)
+{
+    char *copy = text[0] != '\0' ? hps_strdup(text) : NULL;
+    *good = *good && (copy != NULL || text[0] == '\0');
+    return copy;
+}
+
 static struct hps_version *version_from(const Hps__V1__VersionRecord *record)
 {
     if (!names_fit(record->model, record->load_id)) {
@@ -200,6 +210,8 @@ static struct hps_version *version_from(const Hps__V1__VersionRecord *record)
     version->duplicate_keys = record->duplicate_key_count;
     bool good = version->label != NULL && version->lineage != NULL && version->source != NULL &&
                 version->fingerprint != NULL && version->load_id != NULL;
+    version->config = optional_text(record->config, &good);
+    version->configured = optional_text(record->configured, &good);
     for (uint32_t i = 0; good && i < version->n_tables; i++) {
         good = table_from(record->tables[i], i, &version->tables[i]);
     }

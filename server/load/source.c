@@ -62,6 +62,29 @@ void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype)
     }
 }
 
+/* `files` are those of the source; the same by their canonical paths. */
+static hps_status canonical_print(struct hps_source *source, struct hps_model_table *files,
+                                  struct hps_error *err)
+{
+    char path[PATH_MAX];
+    hps_status status = HPS_OK;
+    uint32_t n = 0;
+    while (status == HPS_OK && n < source->n_tables) {
+        hps_source_canonical(source->tables[n].files.path, path);
+        files[n].path = hps_strdup(path);
+        status = files[n++].path != NULL
+                     ? HPS_OK
+                     : hps_error_set(err, HPS_NO_MEMORY, "no memory for a path");
+    }
+    if (status == HPS_OK) {
+        status = hps_model_fingerprint(files, source->n_tables, &source->canonical, err);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        hps_free(files[i].path);
+    }
+    return status;
+}
+
 static hps_status source_print(struct hps_source *source, struct hps_error *err)
 {
     struct hps_model_table *files = hps_calloc(source->n_tables, sizeof(*files));
@@ -78,6 +101,9 @@ static hps_status source_print(struct hps_source *source, struct hps_error *err)
     }
     if (status == HPS_OK) {
         status = hps_model_fingerprint(files, source->n_tables, &source->print, err);
+    }
+    if (status == HPS_OK) {
+        status = canonical_print(source, files, err);
     }
     hps_free(files);
     return status;
@@ -220,7 +246,7 @@ hps_status hps_source_open_config(const struct hps_strings *model_roots,
     if (status != HPS_OK) {
         return source_finish(&source, status, out_source, err);
     }
-    source.text = hps_strdup(model->n_tables == 1 ? model->tables[0].path : "models[]");
+    source.text = hps_strdup(model->n_tables == 1 ? model->tables[0].path : HPS_SOURCE_CONFIG);
     source.tables = hps_calloc(model->n_tables, sizeof(*source.tables));
     if (source.text == NULL || source.tables == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", model->n_tables);
@@ -309,39 +335,6 @@ bool hps_source_canonical(const char *path, char out_path[PATH_MAX])
     }
     snprintf(out_path, PATH_MAX, "%s", path);
     return false;
-}
-
-/* The fingerprint of the same files by their canonical paths. */
-static hps_status canonical_print(const struct hps_source *source,
-                                  struct hps_fingerprint *out_print)
-{
-    char path[PATH_MAX];
-    struct hps_error err;
-    struct hps_model_table *files = hps_calloc(source->n_tables, sizeof(*files));
-    hps_status status = files != NULL ? HPS_OK : HPS_NO_MEMORY;
-    for (uint32_t i = 0; status == HPS_OK && i < source->n_tables; i++) {
-        files[i] = source->tables[i].files;
-        hps_source_canonical(source->tables[i].files.path, path);
-        files[i].path = hps_strdup(path);
-        status = files[i].path != NULL ? HPS_OK : HPS_NO_MEMORY;
-    }
-    if (status == HPS_OK) {
-        status = hps_model_fingerprint(files, source->n_tables, out_print, &err);
-    }
-    for (uint32_t i = 0; files != NULL && i < source->n_tables; i++) {
-        if (files[i].path != source->tables[i].files.path) {
-            hps_free(files[i].path);
-        }
-    }
-    hps_free(files);
-    return status;
-}
-
-bool hps_source_has_print(const struct hps_source *source, const char *fingerprint)
-{
-    struct hps_fingerprint print;
-    return strcmp(source->print.text, fingerprint) == 0 ||
-           (canonical_print(source, &print) == HPS_OK && strcmp(print.text, fingerprint) == 0);
 }
 
 static int by_place(const void *a, const void *b)

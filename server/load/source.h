@@ -33,7 +33,11 @@ struct hps_source {
     uint32_t n_tables;
     struct hps_manifest manifest;
     struct hps_fingerprint print;
+    struct hps_fingerprint canonical; /* the same by the paths as hps_source_canonical has them */
 };
+
+/* `text` of a source of hps_source_open_config with several tables. */
+#define HPS_SOURCE_CONFIG "models[]"
 
 /* The tables of a directory, in the manifest's order where there is one, else by name. Default rows
  * and row_dtype come from `model` (may be NULL) where it has a table of that name. Nothing is read
@@ -75,9 +79,6 @@ void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype);
 /* Absolute, without links in the directories above the last name: the same for whoever names a
  * file. False: no such directory; out_path is `path` then. `path` need not exist. */
 bool hps_source_canonical(const char *path, char out_path[PATH_MAX]);
-/* Is this the fingerprint of these files, by their paths as they are or as hps_source_canonical has
- * them? */
-bool hps_source_has_print(const struct hps_source *source, const char *fingerprint);
 /* Are the files of the table those that were there at the open? PRECONDITION names the table. */
 hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
     HPS_MUST_CHECK;

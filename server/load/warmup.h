@@ -10,20 +10,18 @@
 #define HPS_SERVER_LOAD_WARMUP_H
 
 #include "cache/version/version.h"
-#include "config/config.h"
 #include "server/observe/metrics.h"
 
 struct hps_warmup;
 
 struct hps_warmup_options {
-    struct hps_store *host; /* NULL: no host map, none is warmed */
-    bool gpu;               /* versions may have embedding caches; without these and without a
-                               host map nothing is counted */
-    const struct hps_config *config; /* whose models say if these are warmed; with gpu */
-    struct hps_store *durable;       /* NULL: nothing is kept */
-    uint64_t host_bytes_max;         /* more keys than fit it are not worth counting */
-    uint64_t hot_bytes_max;          /* for the counts of one model; 0: nothing is counted */
-    bool read_only;                  /* no record is written or removed */
+    struct hps_store *host;    /* NULL: no host map, none is warmed */
+    bool gpu;                  /* versions may have embedding caches; without these and without a
+                                  host map nothing is counted */
+    struct hps_store *durable; /* NULL: nothing is kept */
+    uint64_t host_bytes_max;   /* more keys than fit it are not worth counting */
+    uint64_t hot_bytes_max;    /* for the counts of one model; 0: nothing is counted */
+    bool read_only;            /* no record is written or removed */
     struct hps_metrics *metrics;
 };
 

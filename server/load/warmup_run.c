@@ -55,16 +55,14 @@ static bool host_useful(const struct hps_warmup *warmup, const struct hps_versio
            !hps_version_host_complete(version);
 }
 
-static bool gpu_useful(const struct hps_warmup *warmup, const struct hps_version *version)
+static bool gpu_useful(const struct hps_version *version)
 {
-    const struct hps_config_model *model =
-        version->gpu != NULL ? hps_config_model_find(warmup->options.config, version->model) : NULL;
-    return model != NULL && model->init_ec;
+    return version->gpu != NULL && version->gpu_warms;
 }
 
 bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *version)
 {
-    if (!host_useful(warmup, version) && !gpu_useful(warmup, version)) {
+    if (!host_useful(warmup, version) && !gpu_useful(version)) {
         return false;
     }
     hps_lock_acquire(&warmup->lock);
@@ -83,7 +81,7 @@ static hps_status open_queues(struct hps_warmup *warmup, struct run *run)
 {
     const struct hps_version *version = run->version;
     bool host = host_useful(warmup, version);
-    bool gpu = gpu_useful(warmup, version);
+    bool gpu = gpu_useful(version);
     hps_status status = HPS_OK;
     size_t row_bytes = 0;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {

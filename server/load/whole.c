@@ -39,12 +39,10 @@ static bool is_whole(const struct hps_version *version, uint32_t table)
            hps_gpu_space_rows_max(version->gpu, table) >= version->tables[table].n_rows;
 }
 
-bool hps_whole_useful(const struct hps_config *config, const struct hps_version *version)
+bool hps_whole_useful(const struct hps_version *version)
 {
-    const struct hps_config_model *model =
-        version->gpu != NULL ? hps_config_model_find(config, version->model) : NULL;
     bool useful = false;
-    if (model == NULL || !model->init_ec || !hps_config_caches_whole(model)) {
+    if (version->gpu == NULL || !version->gpu_whole) {
         return false;
     }
     for (uint32_t i = 0; i < version->n_tables; i++) {

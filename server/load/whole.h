@@ -11,7 +11,7 @@
 
 /* Is there such a table: its cache is there, or soon, and has not had all rows since it was made?
  * Not where the model has not init_ec. Any thread. */
-bool hps_whole_useful(const struct hps_config *config, const struct hps_version *version);
+bool hps_whole_useful(const struct hps_version *version);
 /* Refill the caches of all tables, one after the other, with what the lowest tier has; a row that
  * an update overtakes on the way is read again. Memory: what a scan and one batch of at most 1 MiB
  * take. On half of this thread's time. Stops where limits say so, before each batch; the rest may

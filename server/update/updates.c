@@ -357,6 +357,54 @@ uint64_t hps_updater_start_hash(const struct hps_updater *updater,
     return hash;
 }
 
+/* "2026-11-28T08:30:00Z" */
+static void time_text(int64_t unix_ms, char *out_text, size_t size)
+{
+    time_t seconds = (time_t)(unix_ms / 1000);
+    struct tm utc;
+    if (gmtime_r(&seconds, &utc) == NULL ||
+        strftime(out_text, size, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) {
+        snprintf(out_text, size, "Unix time %" PRId64 " s", (int64_t)seconds);
+    }
+}
+
+bool hps_updater_start_text(const struct hps_updater *updater, const struct hps_manifest *manifest,
+                            uint64_t oldest_file_ms, char *out_text, size_t size)
+{
+    char since[48], manifested[96] = "";
+    if (updater == NULL) {
+        return false;
+    }
+    const struct hps_updater_options *options = &updater->options;
+    time_text(update_start_time_ms(options, (int64_t)oldest_file_ms), since, sizeof(since));
+    if (manifest->n_positions > 0) {
+        snprintf(manifested, sizeof(manifested),
+                 "from the manifest's start_positions (%zu partitions); of others ",
+                 manifest->n_positions);
+    }
+    switch (options->start) {
+    case HPS_UPDATE_START_FILES:
+        snprintf(out_text, size,
+                 "%sthose since %s are applied on top of the files, %" PRIu64
+                 " s before the oldest file was written (update_source.start_slack_s)",
+                 manifested, since, options->start_slack_ms / 1000);
+        break;
+    case HPS_UPDATE_START_TIME:
+        snprintf(out_text, size, "%sthose since %s are applied (update_source.start_time_unix_ms)",
+                 manifested, since);
+        break;
+    case HPS_UPDATE_START_EARLIEST:
+        snprintf(out_text, size, "%sall that the log still has are applied (update_source.start)",
+                 manifested);
+        break;
+    case HPS_UPDATE_START_LATEST:
+        snprintf(out_text, size, "%sonly those from now on are applied (update_source.start)",
+                 manifested);
+        break;
+    }
+    return true;
+}
+
 /* ---- views ----------------------------------------------------------------------------------- */
 
 void hps_updater_each(struct hps_updater *updater,

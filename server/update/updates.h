@@ -95,6 +95,9 @@ hps_status hps_updater_seed(struct hps_version *version, const struct hps_manife
  * from the same log. 0: there is no updater. */
 uint64_t hps_updater_start_hash(const struct hps_updater *updater,
                                 const struct hps_manifest *manifest, uint64_t oldest_file_ms);
+/* Where updates of files like these begin, as a sentence for people; false: there is no updater. */
+bool hps_updater_start_text(const struct hps_updater *updater, const struct hps_manifest *manifest,
+                            uint64_t oldest_file_ms, char *out_text, size_t size) HPS_MUST_CHECK;
 /* Tell a tier that is shared with other daemons where the version is: after hps_update_open and the
  * seed, before it is served, also where there is no updater. On the caller's thread; does not wait
  * for the tier. */

@@ -308,7 +308,7 @@ def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the
     one = daemon(default_config(server={"model_roots": [work], "audit_log": path, "log_level": "error"}))
     me = f'peer="unix:pid={os.getpid()},uid={os.getuid()},gid={os.getgid()}"'
     admin = one.admin_stub()
-    one.load("m", f"{work}/v1", label="a\nb\u202e")
+    one.load("m", f"{work}/v1", lineage="a\nb\u202e")
     admin.GetConfig(admin_pb.GetConfigRequest(), timeout=PATIENCE_S)
     admin.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)  # everybody may know that
     with refused(grpc.StatusCode.INVALID_ARGUMENT):
@@ -317,7 +317,7 @@ def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the
     assert start.startswith("method=start ")
     assert load.startswith(f'method=LoadModel model=m version=1 who=user:{os.getuid()} ') and me in load
     assert load.endswith(f' result=done code=0 error="" request.model=m request.directory={work}/v1 '
-                         'request.label="a\\nb\\u202e"')
+                         'request.lineage="a\\nb\\u202e"')
     assert config.startswith("method=GetConfig ") and "result=done code=0" in config and me in config
     assert "method=CreateSnapshot " in snapshot and "result=failed code=3" in snapshot
     assert snapshot.endswith(" request.directory=here")

@@ -181,7 +181,7 @@ def test_config_when_row_dtype_changes_then_it_is_drift_until_it_is_loaded(daemo
 
     def drift():
         return list(one.admin_stub().GetStatus(admin_pb.GetStatusRequest(), timeout=PATIENCE_S).config_drift)
-    assert drift() == ["m"] and "configured row_dtype not served" in one.log()
+    assert drift() == ["m"] and "options=row_dtype" in one.log()
     check(one, "m", ["t"], {"t": "fp32"})
     one.ctl("load", "m", "--config", one.config_file, "--activate")
     check(one, "m", ["t"], {"t": "int8_rowwise_f16"})

@@ -122,10 +122,10 @@ def test_config_when_files_have_changed_then_the_warning_names_the_command_that_
     one.start()
     check(one, first, model="m", version=1)
     assert drift(one) == ["m"]
-    warned, = [line for line in one.log().splitlines() if "level=warn" in line and "configured files changed" in line]
+    warned, = [line for line in one.log().splitlines() if "level=warn" in line and "models[] changed since" in line]
     command = warned.split('command="hpsctl ')[1].split('"')[0]
     assert command == f"load m --config {os.path.realpath(one.config_file)} --activate"
-    assert "hpsctl load m" in one.ctl("status")
+    assert "options=sparse_files" in warned and "hpsctl load m" in one.ctl("status")
     one.ctl(*command.split())
     check(one, second, model="m", version=2)
     assert not drift(one)

@@ -81,6 +81,63 @@ static void test_files_when_printed_then_as_a_configuration_has_them(void **stat
     hps_config_free(config);
 }
 
+static void count_change(void *ctx, const struct hps_config_change *change)
+{
+    (void)change;
+    (*(size_t *)ctx)++;
+}
+
+static void test_entry_when_printed_then_it_reads_as_the_same_model(void **state)
+{
+    (void)state;
+    static const char *const more[] = {
+        "\"label\":\"a\"",
+        "\"row_dtype\":\"fp16\",\"version\":7,\"lineage\":\"x\\\"\\n\",\"dense_file\":\"d\"",
+        "\"gpucacheper\":0.1,\"hit_rate_threshold\":\"0.25\",\"row_versions\":\"TRUE\","
+        "\"miss_policy\":\"exact\",\"embedding_table_names\":[\"items\"],\"max_batch_size\":3"};
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        char text[1024];
+        struct hps_buf buf;
+        struct hps_error err = {0};
+        struct hps_config *back = NULL;
+        size_t n = 0;
+        (void)snprintf(text, sizeof(text), "{\"models\":[{" MODEL_KEYS ",%s,\"unknown\":1}]}",
+                       more[i]);
+        struct hps_config *config = parse_good(text, NULL);
+        hps_buf_init(&buf, 1024 * 1024);
+        assert_int_equal(hps_config_print_entry(&config->models[0], &buf), HPS_OK);
+        assert_int_equal(
+            hps_config_parse_entry((const char *)buf.data, buf.size, "config", &back, &err),
+            HPS_OK);
+        assert_int_equal(
+            hps_config_diff_entry(&config->models[0], &back->models[0], count_change, &n), HPS_OK);
+        assert_int_equal(n, 0);
+        hps_config_free(config);
+        hps_config_free(back);
+        hps_buf_fini(&buf);
+    }
+}
+
+static void test_entry_when_not_one_object_then_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "{",
+                                      "[]",
+                                      "{" MODEL_KEYS "},{" MODEL_KEYS "}",
+                                      "7",
+                                      "{\"model\":\"m\"}",
+                                      "{" MODEL_KEYS "}]"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct hps_config *config = NULL;
+        struct hps_error err = {0};
+        assert_int_equal(hps_config_parse_entry(bad[i], strlen(bad[i]), "config", &config, &err),
+                         HPS_INVALID);
+        assert_int_equal(strncmp(err.text, "config", 6), 0);
+        assert_null(config);
+    }
+}
+
 static void print_all(void *ctx)
 {
     struct hps_buf buf;
@@ -103,6 +160,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_effective_when_printed_then_values_and_where_they_come_from),
         cmocka_unit_test(test_files_when_printed_then_as_a_configuration_has_them),
+        cmocka_unit_test(test_entry_when_printed_then_it_reads_as_the_same_model),
+        cmocka_unit_test(test_entry_when_not_one_object_then_refused),
         cmocka_unit_test(test_effective_when_read_back_then_it_is_legal_json),
         cmocka_unit_test(test_effective_when_any_allocation_fails_then_no_memory),
     };

@@ -96,6 +96,7 @@ static void test_diff_when_models_come_go_or_change_then_listed(void **state)
         &changes);
     assert_int_equal(changes.n, 2);
     assert_int_equal(n_restart, 2);
+    assert_true(find(&changes, "models[m].label")->kept);
     assert_string_equal(find(&changes, "models[m].label")->after, "\"b\"");
     assert_string_equal(find(&changes, "models[n]")->after, "added");
     (void)diff("{" MODELS ",\"server\":{\"model_roots\":[\"/\"]}}",

@@ -828,10 +828,15 @@ static void test_plan_when_asked_then_nothing_is_loaded(void **state)
     struct hps_load_plan plan;
     struct hps_version *version;
     struct hps_switched effect;
+    struct hps_strings notes;
+    struct hps_error err;
     const struct hps_load_request request = {.model = "m",
                                              .directory = hps_tmpdir_join(&rig->dir, "one")};
-    assert_int_equal(hps_catalog_load_plan(rig->catalog, &request, &plan, &version, &effect, NULL),
-                     HPS_OK);
+    assert_int_equal(
+        hps_catalog_load_plan(rig->catalog, &request, &plan, &version, &effect, &notes, &err),
+        HPS_OK);
+    assert_int_equal(notes.n, 0); /* one table, no updates, a store that keeps it */
+    hps_strings_fini(&notes);
     assert_int_equal(plan.n_rows, N_ROWS);
     assert_int_equal(plan.row_bytes, N_ROWS * DIM * sizeof(float));
     assert_true(plan.disk_bytes_needed >= plan.row_bytes);

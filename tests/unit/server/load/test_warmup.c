@@ -607,9 +607,6 @@ static struct hps_gpu_space *space_open(struct hps_gpu_tier *tier, const struct 
 static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **state)
 {
     struct rig *rig = *state;
-    static char name[] = "m";
-    struct hps_config_model model = {.name = name, .init_ec = true};
-    const struct hps_config config = {.models = &model, .n_models = 1};
     const struct hps_gpu_share shares[2] = {{N_ROWS, 300}, {N_ROWS, 0}};
     const hps_key key = 1;
     const uint32_t slot = 0;
@@ -633,7 +630,7 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
     struct hps_gpu_space *last = space_open(tier, rig, shares);
     rig->version->gpu = space_open(tier, rig, shares);
     rig->options.gpu = true;
-    rig->options.config = &config;
+    rig->version->gpu_warms = true;
     restart(rig);
     heat(rig, 0, 0, 500, 1000);
     rig->held = tier->device;
@@ -665,8 +662,6 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
 }
 
 /* ---- whole tables ---------------------------------------------------------------------------- */
-
-static char whole_name[] = "m";
 
 /* Both tables are cached whole, on a device of its own. */
 static struct hps_gpu_tier *whole_open(struct rig *rig, struct hps_block_pool **out_blocks)
@@ -748,29 +743,23 @@ static void expect_row(struct rig *rig, struct hps_block_pool *blocks, uint32_t 
 static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(void **state)
 {
     struct rig *rig = *state;
-    struct hps_config_model model = {.name = whole_name, .init_ec = true, .gpucacheper = 1};
-    const struct hps_config config = {.models = &model, .n_models = 1};
     struct hps_block_pool *blocks;
     struct hps_gpu_tier *tier = whole_open(rig, &blocks);
     struct hps_embed_range_usage usage;
-    assert_true(hps_whole_useful(&config, rig->version));
-    model.init_ec = false;
-    assert_false(hps_whole_useful(&config, rig->version));
-    model.init_ec = true;
-    model.gpucacheper = 0.5;
-    assert_false(hps_whole_useful(&config, rig->version));
-    model.embedding_cache_type = HPS_CONFIG_CACHE_STATIC;
+    assert_false(hps_whole_useful(rig->version));
+    rig->version->gpu_whole = true;
+    assert_true(hps_whole_useful(rig->version));
     rig->stop_at = 5;
     struct hps_warmup_report report = fill_whole(rig);
     assert_int_equal(report.end, HPS_WARMUP_STOPPED);
     assert_int_equal(report.n_keys_all, 2 * N_ROWS);
     assert_true(report.n_keys > 0 && report.n_keys < N_ROWS);
-    assert_true(hps_whole_useful(&config, rig->version));
+    assert_true(hps_whole_useful(rig->version));
     rig->stop_at = 0;
     report = fill_whole(rig);
     assert_int_equal(report.end, HPS_WARMUP_DONE);
     assert_int_equal(report.n_keys, 2 * N_ROWS);
-    assert_false(hps_whole_useful(&config, rig->version));
+    assert_false(hps_whole_useful(rig->version));
     for (uint32_t t = 0; t < 2; t++) {
         for (hps_key key = 0; key < N_ROWS; key += 37) {
             expect_row(rig, blocks, t, key);

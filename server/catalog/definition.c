@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What defines a model: the entry of models[] or the one that a load brought, what of it a version
+ * keeps, and how the active version differs from what models[] says now. docs/config.md has the
+ * rule. On the threads of loads and switches, and of the start.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/update/update.h"
+#include "server/catalog/internal.h"
+#include "server/update/position.h"
+
+enum { DIFFERS_FILES = 1, DIFFERS_DEFAULT_ROW = 2, DIFFERS_ROW_DTYPE = 4, FIELDS_BYTES = 96 };
+
+/* What models[] says of a model: of its tables what a load makes of them, and its files. */
+struct catalog_defined {
+    struct hps_version *version;   /* of which only the tables are of interest */
+    char print[17], canonical[17]; /* of its files, by their paths as they are and without links */
+    char hash[17];                 /* of all of it */
+};
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+const struct hps_config_model *catalog_config(const struct catalog_entry *entry)
+{
+    return entry->model->config != NULL ? entry->model->config
+           : entry->own != NULL         ? &entry->own->models[0]
+                                        : NULL;
+}
+
+hps_status catalog_follow(const struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    struct hps_version *version = entry->version;
+    struct hps_error err = {0};
+    HPS_ASSERT(entry->own == NULL);
+    if (version->config != NULL) {
+        hps_status status = hps_config_parse_entry(version->config, strlen(version->config),
+                                                   "config", &entry->own, &err);
+        if (status == HPS_NO_MEMORY) {
+            return status;
+        }
+        if (status != HPS_OK) {
+            HPS_LOG(WARN, "catalog",
+                    "entry of a version not read: another build wrote it, and the version is "
+                    "served as one without an entry; load it again",
+                    HPS_STR("model", version->model), HPS_I64("version", version->number),
+                    HPS_STR("error", err.text));
+        }
+    }
+    const struct hps_config_model *config = catalog_config(entry);
+    if (config != NULL) {
+        version->row_versions = config->row_versions;
+        version->gpu_warms = config->init_ec;
+        version->gpu_whole = config->init_ec && hps_config_caches_whole(config);
+        version->batch_samples_max =
+            catalog->options.config->from_tables ? 0 : config->max_batch_size;
+    }
+    catalog_policies(catalog, entry);
+    return HPS_OK;
+}
+
+/* ---- what models[] says ---------------------------------------------------------------------- */
+
+void catalog_defined_free(struct catalog_defined *defined)
+{
+    if (defined != NULL) {
+        hps_version_free(defined->version);
+        hps_free(defined);
+    }
+}
+
+static void hash_defined(struct catalog_defined *defined)
+{
+    uint64_t hash = hps_hash_bytes(defined->print, strlen(defined->print), 0);
+    for (uint32_t i = 0; i < defined->version->n_tables; i++) {
+        const struct hps_table *table = &defined->version->tables[i];
+        const uint64_t numbers[] = {table->dim, (uint64_t)table->dtype};
+        hash = hps_hash_bytes(table->name, strlen(table->name) + 1, hash);
+        hash = hps_hash_bytes(numbers, sizeof(numbers), hash);
+        hash = hps_hash_bytes(table->default_row, table->row_bytes, hash);
+    }
+    snprintf(defined->hash, sizeof(defined->hash), "%016" PRIx64, hash);
+}
+
+/* Opens the files. */
+static hps_status read_defined(struct hps_catalog *catalog, const struct hps_config_model *config,
+                               struct catalog_defined **out_defined, struct hps_error *err)
+{
+    struct hps_source source;
+    struct hps_load_plan plan;
+    hps_lock_acquire(&catalog->lock);
+    const struct hps_load_env env = catalog->options.env;
+    hps_lock_release(&catalog->lock);
+    hps_status status = catalog_source_open_config(catalog, config, &source, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct catalog_defined *defined = hps_calloc(1, sizeof(*defined));
+    if (defined != NULL) {
+        defined->version = hps_version_new(config->name, 1, source.n_tables);
+    }
+    status = defined == NULL || defined->version == NULL
+                 ? hps_error_set(err, HPS_NO_MEMORY, "no memory for what models[] says")
+                 : hps_load_plan(&env, &source, 0, defined->version, &plan, err);
+    if (status == HPS_OK) {
+        snprintf(defined->print, sizeof(defined->print), "%s", source.print.text);
+        snprintf(defined->canonical, sizeof(defined->canonical), "%s", source.canonical.text);
+        hash_defined(defined);
+        *out_defined = defined;
+    } else {
+        catalog_defined_free(defined);
+    }
+    hps_source_close(&source);
+    return status;
+}
+
+/* Files that are away, or that cannot be read now, say nothing: the store has the rows. */
+static bool is_away(hps_status status)
+{
+    return status == HPS_NOT_FOUND || status == HPS_PERMISSION || status == HPS_IO ||
+           status == HPS_NO_MEMORY || status == HPS_UNAVAILABLE;
+}
+
+hps_status catalog_define(struct hps_catalog *catalog, const struct hps_config_model *config,
+                          struct hps_error *err)
+{
+    struct catalog_defined *defined = NULL;
+    hps_status status = read_defined(catalog, config, &defined, err);
+    hps_lock_acquire(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, config->name, false);
+    HPS_ASSERT(model != NULL && model->config == config); /* models[] are never removed */
+    if (!is_away(status)) {
+        catalog_defined_free(model->defined);
+        model->defined = defined;
+        model->unusable = (struct hps_error){0};
+        if (status != HPS_OK) {
+            model->unusable = *err;
+            model->unusable.status = status;
+        }
+    }
+    catalog_judge(catalog, model);
+    hps_lock_release(&catalog->lock);
+    return status;
+}
+
+const char *catalog_defined_hash(const struct catalog_model *model)
+{
+    return model->defined != NULL ? model->defined->hash : NULL;
+}
+
+/* ---- what is served -------------------------------------------------------------------------- */
+
+static const struct hps_table *table_of(const struct hps_version *version, const char *name)
+{
+    uint32_t i = hps_version_table(version, name, strlen(name));
+    return i != UINT32_MAX ? &version->tables[i] : NULL;
+}
+
+/* Of what a version keeps, where it is not what models[] says. */
+static unsigned differences(const struct catalog_defined *defined,
+                            const struct hps_version *version)
+{
+    bool same_files = strcmp(defined->print, version->fingerprint) == 0 ||
+                      strcmp(defined->canonical, version->fingerprint) == 0;
+    unsigned found = same_files ? 0 : DIFFERS_FILES;
+    for (uint32_t i = 0; i < defined->version->n_tables; i++) {
+        const struct hps_table *wanted = &defined->version->tables[i];
+        const struct hps_table *table = table_of(version, wanted->name);
+        if (table == NULL || table->dim != wanted->dim) {
+            found |= DIFFERS_FILES;
+        } else if (table->dtype != wanted->dtype) {
+            found |= DIFFERS_ROW_DTYPE;
+        } else if (memcmp(table->default_row, wanted->default_row, table->row_bytes) != 0) {
+            found |= DIFFERS_DEFAULT_ROW;
+        }
+    }
+    return found;
+}
+
+/* Was it loaded while models[] said what it says now? A record of an earlier build does not tell:
+ * then other files mean that it was, unless the version names those of models[] as its source. */
+static bool is_by_hand(const struct catalog_model *model, const struct hps_version *version,
+                       unsigned differs)
+{
+    const struct hps_config_model *config = model->config;
+    if (version->configured != NULL) {
+        return strcmp(version->configured, model->defined->hash) == 0;
+    }
+    const char *source = config->n_tables == 1 ? config->tables[0].path : HPS_SOURCE_CONFIG;
+    return (differs & DIFFERS_FILES) != 0 && strcmp(version->source, source) != 0;
+}
+
+void catalog_judge(const struct hps_catalog *catalog, struct catalog_model *model)
+{
+    const struct catalog_entry *active = catalog_entry(model, model->active);
+    bool from_tables = catalog->options.config->from_tables;
+    model->differs = 0;
+    model->by_hand = false;
+    model->drift = active != NULL && model->unusable.status != HPS_OK;
+    if (active == NULL || model->defined == NULL) {
+        return;
+    }
+    unsigned differs = differences(model->defined, active->version);
+    model->differs = from_tables ? differs & DIFFERS_FILES : differs;
+    model->by_hand =
+        model->differs != 0 && !from_tables && is_by_hand(model, active->version, model->differs);
+    model->drift = model->differs != 0 && !model->by_hand;
+}
+
+bool catalog_is_defined(const struct catalog_model *model, const struct hps_version *version)
+{
+    return model->defined != NULL && differences(model->defined, version) == 0;
+}
+
+int64_t catalog_find_defined(struct hps_catalog *catalog, const char *name)
+{
+    int64_t number = 0;
+    hps_lock_acquire(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, name, false);
+    for (struct catalog_entry *entry = model != NULL ? model->entries : NULL; entry != NULL;
+         entry = entry->next) {
+        if (entry->state == ENTRY_RESIDENT && catalog_is_defined(model, entry->version)) {
+            number = entry->version->number;
+        }
+    }
+    hps_lock_release(&catalog->lock);
+    return number;
+}
+
+/* ---- what is said of it ---------------------------------------------------------------------- */
+
+static const char *fields_text(unsigned differs, char out_text[FIELDS_BYTES])
+{
+    snprintf(out_text, FIELDS_BYTES, "%s%s%s",
+             (differs & DIFFERS_FILES) != 0 ? " sparse_files" : "",
+             (differs & DIFFERS_DEFAULT_ROW) != 0 ? " default_value_for_each_table" : "",
+             (differs & DIFFERS_ROW_DTYPE) != 0 ? " row_dtype" : "");
+    return out_text[0] != '\0' ? out_text + 1 : out_text;
+}
+
+/* The command that loads what is configured. */
+static void load_command(const struct hps_config *config, const struct catalog_model *model,
+                         char out_command[2 * PATH_MAX])
+{
+    char file[PATH_MAX];
+    bool found = realpath(config->file, file) != NULL;
+    if (config->from_tables) {
+        snprintf(out_command, 2 * PATH_MAX, "hpsctl load %s --table NAME=PATH --activate",
+                 model->name);
+    } else {
+        snprintf(out_command, 2 * PATH_MAX, "hpsctl load %s --config %s --activate", model->name,
+                 found ? file : config->file);
+    }
+}
+
+static void log_drift(const struct hps_config *config, const struct catalog_model *model)
+{
+    char command[2 * PATH_MAX], fields[FIELDS_BYTES];
+    load_command(config, model, command);
+    HPS_LOG(WARN, "catalog",
+            "models[] changed since the active version was loaded: the version is served as it was "
+            "loaded; to load what models[] says now run command",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("options", fields_text(model->differs, fields)), HPS_STR("command", command));
+}
+
+static void log_unusable(const struct catalog_model *model)
+{
+    HPS_LOG(WARN, "catalog",
+            "models[] entry not usable: a load of it would fail, and the stored version is served; "
+            "correct the entry",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("error", model->unusable.text));
+}
+
+static void log_by_hand(const struct catalog_model *model)
+{
+    char fields[FIELDS_BYTES];
+    HPS_LOG(INFO, "catalog",
+            "version loaded by hand is served: models[] has been the same since, and names others",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("options", fields_text(model->differs, fields)));
+}
+
+/* The store has the rows. With --table the files were to be served, whatever it has. */
+static void log_unread(const struct hps_config *config, const struct catalog_model *model,
+                       const struct hps_error *err)
+{
+    if (config->from_tables) {
+        HPS_LOG(WARN, "catalog",
+                "files of --table not served: a file cannot be read, and the rows of an earlier "
+                "run are served; restore the file and restart hpsd",
+                HPS_STR("model", model->name), HPS_I64("version", model->active),
+                HPS_STR("error", err->text));
+    }
+}
+
+/* ABORTED, which ends the search: a record of this partition was read. */
+static hps_status find_read(void *ctx, const void *key, size_t key_size, const void *value,
+                            size_t value_size)
+{
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    int32_t partition;
+    struct hps_position position;
+    (void)ctx;
+    if (!hps_position_key_parse(key, key_size, topic, &partition)) {
+        return HPS_OK;
+    }
+    hps_status status = hps_position_decode(value, value_size, &position);
+    return status == HPS_OK && position.last.known ? HPS_ABORTED : status;
+}
+
+/* By another configuration, that is: there are none with --table. They are in no file. */
+static bool has_updates(struct hps_version *version)
+{
+    return hps_update_positions(version, find_read, NULL) != HPS_OK;
+}
+
+void catalog_check_files(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    const struct hps_config *config = catalog->options.config;
+    const struct catalog_entry *entry = catalog_entry(model, model->active);
+    struct hps_error err = {0};
+    if (model->config == NULL || entry == NULL) {
+        return;
+    }
+    hps_status status = catalog_define(catalog, model->config, &err);
+    if (status != HPS_OK && config->from_tables) {
+        log_unread(config, model, &err);
+    } else if (status != HPS_OK && model->drift) {
+        log_unusable(model);
+    } else if (status != HPS_OK) {
+        return;
+    } else if (model->drift && config->from_tables && !has_updates(entry->version)) {
+        model->awaits = true;
+        HPS_LOG(
+            INFO, "catalog",
+            "files of --table changed since an earlier run: they are loaded as the next version",
+            HPS_STR("model", model->name), HPS_I64("version", model->active));
+    } else if (model->drift) {
+        log_drift(config, model);
+    } else if (model->by_hand) {
+        log_by_hand(model);
+    }
+}
+
+void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    if (!model->awaits) {
+        return;
+    }
+    model->awaits = false;
+    catalog_refill_model(catalog, model); /* nothing was refilled as long as that was awaited */
+    if (model->drift && !atomic_load(&catalog->closing)) {
+        HPS_LOG(WARN, "catalog",
+                "files of --table not served: their load failed, and the rows of an earlier run "
+                "are served; fix the files and restart hpsd",
+                HPS_STR("model", model->name), HPS_I64("version", model->active));
+    }
+}
+
+void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
+                       void *ctx)
+{
+    char note[3 * PATH_MAX], command[2 * PATH_MAX], fields[FIELDS_BYTES];
+    hps_lock_acquire(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        fields_text(model->differs, fields);
+        note[0] = '\0';
+        if (model->drift && model->unusable.status != HPS_OK) {
+            snprintf(note, sizeof(note),
+                     "model \"%s\": a load of its models[] entry would fail: %s", model->name,
+                     model->unusable.text);
+        } else if (model->drift) {
+            load_command(catalog->options.config, model, command);
+            snprintf(note, sizeof(note),
+                     "model \"%s\": models[] changed (%s) since version %" PRId64
+                     " was loaded, which is served; to load what it says now: %s",
+                     model->name, fields, model->active, command);
+        } else if (model->by_hand) {
+            snprintf(note, sizeof(note),
+                     "model \"%s\": version %" PRId64
+                     " was loaded by hand; models[] has another %s",
+                     model->name, model->active, fields);
+        }
+        if (note[0] != '\0') {
+            fn(ctx, note);
+        }
+        for (const struct catalog_entry *entry = model->entries; entry != NULL;
+             entry = entry->next) {
+            const char *label = entry->version->label;
+            if (label != NULL && label[0] != '\0' && !hps_label_valid(label)) {
+                snprintf(note, sizeof(note),
+                         "model \"%s\": the label \"%s\" of version %" PRId64
+                         " is ambiguous; ask for it by its number, or load it again with --label",
+                         model->name, label, entry->version->number);
+                fn(ctx, note);
+            }
+        }
+    }
+    hps_lock_release(&catalog->lock);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a caller should know of a load before it has ended, and an operator of what is served. Under
+ * the catalog's lock.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/buf.h"
+#include "base/log.h"
+#include "server/catalog/internal.h"
+
+enum { NOTE_BYTES_MAX = 8192, TABLES_TOLD_MAX = 32 };
+
+static hps_status add(struct hps_strings *notes, struct hps_buf *text)
+{
+    hps_status status = hps_buf_append(text, "", 1);
+    if (status == HPS_OK) {
+        status = hps_strings_append(notes, (const char *)text->data);
+    }
+    hps_buf_clear(text);
+    return status;
+}
+
+/* ---- a load ---------------------------------------------------------------------------------- */
+
+/* Of the model's tables, with those that the version brings. */
+static hps_status note_order(const struct catalog_model *model, const struct hps_version *version,
+                             struct hps_strings *notes, struct hps_buf *text)
+{
+    struct hps_table_order order = {0};
+    hps_status status = model != NULL ? hps_table_order_copy(&model->order, &order) : HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
+        status = hps_table_order_add(&order, version->tables[i].name);
+    }
+    if (status == HPS_OK && order.n > 1) {
+        status = hps_buf_printf(text, "order of tables, for look-ups by position:");
+    }
+    for (uint32_t i = 0; status == HPS_OK && order.n > 1 && i < order.n && i < TABLES_TOLD_MAX;
+         i++) {
+        status = hps_buf_printf(text, "%s %" PRIu32 " %s", i > 0 ? "," : "", i, order.names[i]);
+    }
+    if (status == HPS_OK && order.n > TABLES_TOLD_MAX) {
+        status = hps_buf_printf(text, ", and %" PRIu32 " more (hpsctl tables)",
+                                order.n - TABLES_TOLD_MAX);
+    }
+    if (status == HPS_OK && order.n > 1) {
+        status = add(notes, text);
+    }
+    hps_table_order_free(&order);
+    return status;
+}
+
+/* The version with the highest number, `version` aside; NULL: none. */
+static const struct hps_version *newest_other(const struct catalog_model *model,
+                                              const struct hps_version *version)
+{
+    const struct hps_version *newest = NULL;
+    for (const struct catalog_entry *entry = model != NULL ? model->entries : NULL; entry != NULL;
+         entry = entry->next) {
+        newest = entry->version != version ? entry->version : newest;
+    }
+    return newest;
+}
+
+static hps_status note_updates(const struct hps_catalog *catalog, const struct catalog_model *model,
+                               const struct hps_load_request *request,
+                               const struct hps_source *source, const struct hps_version *version,
+                               struct hps_strings *notes, struct hps_buf *text)
+{
+    char start[256];
+    const struct hps_version *last = newest_other(model, version);
+    bool named = (request->lineage != NULL && request->lineage[0] != '\0') ||
+                 source->manifest.lineage != NULL;
+    if (!hps_updater_start_text(catalog->options.updater, &source->manifest,
+                                source->print.mtime_ms_oldest, start, sizeof(start))) {
+        return HPS_OK;
+    }
+    hps_status status = hps_buf_printf(text, "updates: %s", start);
+    if (status == HPS_OK) {
+        status = add(notes, text);
+    }
+    if (status != HPS_OK || named || last == NULL) {
+        return status;
+    }
+    status = hps_buf_printf(text,
+                            "lineage \"%s\" is that of version %" PRId64
+                            ": updates for it are applied to this version, too; --lineage, or "
+                            "lineage in manifest.json, names another",
+                            version->lineage, last->number);
+    return status == HPS_OK ? add(notes, text) : status;
+}
+
+struct passed_over {
+    struct hps_buf *text;
+    hps_status status;
+};
+
+static void list_passed_over(void *ctx, const struct hps_config_change *change)
+{
+    struct passed_over *passed = ctx;
+    if (!change->kept && passed->status == HPS_OK) {
+        passed->status =
+            hps_buf_printf(passed->text, "%s %s", passed->text->size > 0 ? "," : "", change->path);
+    }
+}
+
+/* What the entry of the load says in vain, as models[] has one. */
+static hps_status note_entry(const struct catalog_model *model,
+                             const struct hps_load_request *request, struct hps_strings *notes,
+                             struct hps_buf *text)
+{
+    struct hps_buf options;
+    struct passed_over passed = {&options, HPS_OK};
+    bool own = request->config != NULL && request->config[0] != '\0';
+    if (!own || model == NULL || model->config == NULL) {
+        return HPS_OK;
+    }
+    hps_buf_init(&options, NOTE_BYTES_MAX / 2);
+    hps_status status =
+        hps_config_diff_entry(model->config, request->entry, list_passed_over, &passed);
+    status = status == HPS_OK ? passed.status : status;
+    if (status == HPS_OK && options.size > 0) {
+        status = hps_buf_printf(text,
+                                "options not taken from the entry, as the server's own file has "
+                                "the model and says them:%.*s",
+                                (int)options.size, (const char *)options.data);
+        status = status == HPS_OK ? add(notes, text) : status;
+    }
+    hps_buf_fini(&options);
+    return status;
+}
+
+static hps_status note_restart(struct hps_catalog *catalog, const struct catalog_model *model,
+                               const struct hps_version *version, struct hps_strings *notes,
+                               struct hps_buf *text)
+{
+    bool configured = model != NULL && model->config != NULL;
+    hps_status status = HPS_OK;
+    if (catalog_durable(catalog) != NULL || (configured && catalog_is_defined(model, version))) {
+        return HPS_OK;
+    }
+    HPS_LOG(WARN, "catalog",
+            "version not stored: there is no persistent_db, and a restart serves what models[] "
+            "says; change models[] if this version is to stay",
+            HPS_STR("model", version->model), HPS_I64("version", version->number));
+    status = hps_buf_printf(text, "warning: there is no persistent_db: a restart %s this version",
+                            configured ? "loads what models[] says, not" : "forgets");
+    return status == HPS_OK ? add(notes, text) : status;
+}
+
+hps_status catalog_load_notes(struct hps_catalog *catalog, const struct catalog_model *model,
+                              const struct hps_load_request *request,
+                              const struct hps_source *source, const struct hps_version *version,
+                              struct hps_strings *out_notes)
+{
+    struct hps_strings notes = {0};
+    struct hps_buf text;
+    hps_buf_init(&text, NOTE_BYTES_MAX);
+    hps_status status = note_order(model, version, &notes, &text);
+    if (status == HPS_OK) {
+        status = note_updates(catalog, model, request, source, version, &notes, &text);
+    }
+    if (status == HPS_OK) {
+        status = note_entry(model, request, &notes, &text);
+    }
+    if (status == HPS_OK) {
+        status = note_restart(catalog, model, version, &notes, &text);
+    }
+    hps_buf_fini(&text);
+    if (status != HPS_OK) {
+        hps_strings_fini(&notes);
+        return status;
+    }
+    *out_notes = notes;
+    return HPS_OK;
+}

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a version keeps and what follows the configuration; models that are defined by a load alone."""
+import json
+import os
+import re
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, kserve_grpc, kserve_pb, model_config, pb,
+                 refused)
+
+UNKNOWN = 123456789
+KAFKA = {"type": "kafka", "brokers": "127.0.0.1:1"}  # nobody listens there
+
+
+def table(number):
+    return Table("t", np.arange(20), np.full((20, 4), number, np.float32))
+
+
+def entry(work, number, default=0.0, **more):
+    """A models[] entry of the files m/NUMBER, whose rows are that number."""
+    path = f"{work}/m/{number}/t.rows.npy"
+    if not os.path.exists(path):
+        table(number).save(f"{work}/m/{number}")
+    return model_config("m", [path], [4], ["t"], [default], **more)
+
+
+def config_of(work, *entries, **more):
+    return default_config(entries, server={"model_roots": [work], "keep_versions": 8}, **more)
+
+
+def served(one, model="m", key=1):
+    return float(floats(ask(one.stub(), model, {"t": [key]}).results[0])[0, 0])
+
+
+def status(one):
+    return one.admin_stub().GetStatus(admin_pb.GetStatusRequest(), timeout=PATIENCE_S)
+
+
+def version_info(one, model="m", version=1):
+    reply = one.admin_stub().ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+    return next(v for m in reply.models if m.model == model for v in m.versions if v.version == version)
+
+
+def again(one, config, kill=False):
+    if kill:
+        one.kill()
+    else:
+        one.stop()
+    one.write_config(config)
+    one.start()
+
+
+def command(one):
+    return one.log().split('command="hpsctl ')[-1].split('"')[0].split()
+
+
+# ---- the order of tables -------------------------------------------------------------------------------
+
+def test_load_when_names_have_numbers_then_positions_follow_their_values(work, daemon):
+    for i in range(12):
+        Table(f"table_{i}", np.arange(9), np.full((9, 2), i, np.float32)).save(f"{work}/m")
+    one = daemon(config_of(work))
+    for dry in (["--dry-run"], []):
+        assert ", ".join(f"{i} table_{i}" for i in range(12)) in one.ctl("load", "m", "--from", f"{work}/m", *dry)
+    key = np.array([3], "<i8").tobytes()
+    reply = one.stub().Lookup(pb.LookupRequest(model="m", queries=[pb.TableQuery(keys=key)] * 12), timeout=PATIENCE_S)
+    assert [result.table for result in reply.results] == [f"table_{i}" for i in range(12)]
+    assert [float(floats(result)[0, 0]) for result in reply.results] == list(range(12))
+    one.kill()
+    one.start()
+    assert [float(floats(r)[0, 0]) for r in one.stub().Lookup(
+        pb.LookupRequest(model="m", queries=[pb.TableQuery(keys=key)] * 12), timeout=PATIENCE_S).results] == list(range(12))
+
+
+# ---- what a version keeps ------------------------------------------------------------------------------
+
+def test_default_row_when_changed_then_kept_and_told_until_it_is_loaded(work, daemon):
+    one = daemon(config_of(work, entry(work, 1, 1.0)))
+    again(one, config_of(work, entry(work, 1, 9.0)))
+    assert served(one, key=UNKNOWN) == 1.0
+    assert list(status(one).config_drift) == ["m"]
+    assert "models[] changed since the active version was loaded" in one.log()
+    assert "options=default_value_for_each_table" in one.log()
+    assert "default_value_for_each_table" in one.ctl("status")
+    one.ctl(*command(one))
+    assert served(one, key=UNKNOWN) == 9.0
+    for _ in range(2):
+        assert not status(one).config_drift and not status(one).notes
+        again(one, config_of(work, entry(work, 1, 9.0)))
+    one.ctl("activate", "m", "1")
+    for _ in range(2):  # before a restart and after it
+        assert served(one, key=UNKNOWN) == 1.0 and list(status(one).config_drift) == ["m"]
+        again(one, config_of(work, entry(work, 1, 9.0)), kill=True)
+
+
+def test_entry_when_no_load_of_it_could_succeed_then_the_stored_version_serves_and_it_is_told(work, daemon):
+    one = daemon(config_of(work, entry(work, 1)))
+    wrong = entry(work, 1)
+    wrong["embedding_vecsize_per_table"] = [8]
+    again(one, config_of(work, wrong))
+    assert served(one) == 1 and list(status(one).config_drift) == ["m"]
+    assert "models[] entry not usable" in one.log() and "would fail" in one.ctl("status")
+    again(one, config_of(work, entry(work, 1)))
+    assert not status(one).config_drift
+
+
+# ---- versions that were loaded by hand -----------------------------------------------------------------
+
+def test_version_when_loaded_by_hand_then_it_is_no_drift_before_and_after_a_restart(work, daemon):
+    config = config_of(work, entry(work, 1))
+    entry(work, 2), entry(work, 3)
+    one = daemon(config)
+    one.ctl("load", "m", "--from", f"{work}/m/2", "--activate")
+    for _ in range(2):
+        assert served(one) == 2 and not status(one).config_drift
+        assert "was loaded by hand" in status(one).notes[0]
+        again(one, config)
+        assert "version loaded by hand is served" in one.log() and "command=" not in one.log()
+    one.ctl("rollback", "m")
+    assert served(one) == 1 and not status(one).config_drift and not status(one).notes
+    one.ctl("activate", "m", "2")
+    again(one, config_of(work, entry(work, 3)))  # whose files nobody has loaded
+    assert served(one) == 2 and list(status(one).config_drift) == ["m"]
+    one.ctl(*command(one))
+    assert served(one) == 3 and not status(one).config_drift
+    one.ctl("activate", "m", "1")  # the files that models[] named before
+    for _ in range(2):
+        assert served(one) == 1 and list(status(one).config_drift) == ["m"]
+        again(one, config_of(work, entry(work, 3)))
+
+
+def test_version_when_there_is_no_persistent_db_then_a_load_and_a_start_warn(work, daemon):
+    entry(work, 2)
+    one = daemon(config_of(work, entry(work, 1), durable=False))
+    assert "versions not stored: there is no persistent_db" in one.log()
+    assert "restart" not in one.ctl("load", "m", "--config", one.config_file, "--version", "5")  # the same
+    assert "a restart loads what models[] says, not this version" in one.ctl(
+        "load", "m", "--from", f"{work}/m/2", "--activate")
+    assert "a restart forgets this version" in one.ctl("load", "n", "--from", f"{work}/m/2", "--dry-run")
+    assert "version not stored" in one.log()
+
+
+# ---- entries that a load brings ------------------------------------------------------------------------
+
+def test_load_when_it_brings_an_entry_then_all_of_it_counts_also_after_a_restart(work, daemon):
+    one = daemon(config_of(work))
+    whole = entry(work, 1, 7.0, label="first", lineage="run7", version=4, unknown_key_policy="error", max_batch_size=77)
+    del whole["model"]
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "config:1: models[0]", "model"):
+        one.load("n", "", config=json.dumps(whole))
+    whole["model"] = "any"
+    assert one.load("n", "", config=json.dumps(whole)).version == 4
+    file = f"{work}/ps.json"
+    with open(file, "w", encoding="utf-8") as f:
+        json.dump(config_of(work, entry(work, 2, 9.0, unknown_key_policy="default_row", row_dtype="fp16")), f)
+    one.ctl("load", "n", "--config", file, "--model", "m", "--label", "second")
+    for _ in range(2):
+        assert served(one, "n") == 1
+        with refused(grpc.StatusCode.NOT_FOUND, str(UNKNOWN)):
+            served(one, "n", UNKNOWN)
+        info = version_info(one, "n", 4)
+        assert (info.label, info.lineage) == ("first", "run7")
+        assert json.loads(info.config)["unknown_key_policy"] == "error"
+        reply = ask(one.stub(), "n", {"t": [UNKNOWN]}, version=5)
+        assert floats(reply.results[0])[0, 0] == 9.0 and reply.label == "second"
+        kserve = kserve_grpc.GRPCInferenceServiceStub(one.channel())
+        told = kserve.ModelConfig(kserve_pb.ModelConfigRequest(name="n", version="4"), timeout=PATIENCE_S)
+        assert told.config.max_batch_size == 77
+        again(one, config_of(work), kill=True)
+
+
+def test_load_when_the_file_has_the_model_then_its_entry_says_how_it_is_served(work, daemon):
+    one = daemon(config_of(work, entry(work, 1, unknown_key_policy="error")))
+    other = entry(work, 2, 9.0, unknown_key_policy="zero", hit_rate_threshold=0.25, label="x")
+    notes = list(one.load("m", "", config=json.dumps(other), activate=True).notes)
+    assert any(re.search(r"not taken.*: hit_rate_threshold, unknown_key_policy$", note) for note in notes), notes
+    for _ in range(2):
+        with refused(grpc.StatusCode.NOT_FOUND, str(UNKNOWN)):
+            served(one, key=UNKNOWN)
+        reply = ask(one.stub(), "m", {"t": [UNKNOWN]}, unknown_key_policy=pb.UNKNOWN_KEY_POLICY_DEFAULT_ROW)
+        assert floats(reply.results[0])[0, 0] == 9.0 and reply.label == "x"
+        assert not status(one).config_drift
+        one.stop()
+        one.start()
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"directory": "/m"}, ("config: set beside directory",)),
+    ({"tables": [admin_pb.TableSource(table="t", path="/m")]}, ("config: set beside tables",)),
+    ({"config": "{"}, ("config:1",)),
+    ({"label": "3"}, ("label", "digits")),
+    ({"config": {"label": "a b"}}, ("label", "a b")),
+    ({"config": {"sparse_files": ["/proc/self/mem"]}}, ("model_roots",)),
+    ({"config": {"embedding_vecsize_per_table": [5]}}, ("5",)),
+    ({"config": {"row_versions": True}}, ("persistent_db",)),
+])
+def test_load_when_the_entry_is_wrong_then_refused_and_nothing_is_there(work, daemon, change, words):
+    one = daemon(config_of(work, durable=False))
+    fields = {"config": entry(work, 1), **change}
+    if isinstance(fields["config"], dict):
+        fields["config"] = json.dumps({**entry(work, 1), **fields["config"]})
+    code = grpc.StatusCode.PERMISSION_DENIED if "model_roots" in words else grpc.StatusCode.INVALID_ARGUMENT
+    with refused(code, *words):
+        one.load("n", fields.pop("directory", ""), **fields)
+    assert one.versions("n") == {}
+
+
+def test_load_when_the_entry_has_a_cache_then_the_version_has_it(work):
+    config = config_of(work, {**entry(work, 1), "gpucache": True})
+    with Daemon(work, config, env={"HPS_DEVICE": "sim"}) as one:
+        for share, rows in ((1.0, 20), (0.0, 0)):
+            whole = {**entry(work, 2), "gpucache": True, "gpucacheper": share}
+            plan = one.load("n", "", config=json.dumps(whole), dry_run=True).plan
+            assert (plan.device_bytes_needed > 0) == (rows > 0)
+            version = one.load("n", "", config=json.dumps(whole)).version
+            assert version_info(one, "n", version).device_row_count == rows
+        one.stop()
+        one.start()
+        assert version_info(one, "n", 1).device_bytes > 0 and version_info(one, "n", 2).device_bytes == 0
+
+
+# ---- updates -------------------------------------------------------------------------------------------
+
+def test_load_when_files_are_older_than_the_log_then_it_says_from_when_updates_are_applied(work, daemon):
+    one = daemon(config_of(work, entry(work, 1, lineage="run1"), update_source=KAFKA))
+    path = entry(work, 2)["sparse_files"][0]
+    for name in os.listdir(os.path.dirname(path)):
+        os.utime(os.path.join(os.path.dirname(path), name), (1_700_000_600, 1_700_000_600))
+    said = one.ctl("load", "m", "--from", f"{work}/m/2", "--dry-run")
+    assert "those since 2023-11-14T22:13:20Z are applied on top of the files, 600 s before" in said
+    assert 'lineage "run1" is that of version 1' in said
+    assert 'lineage "' not in one.ctl("load", "m", "--from", f"{work}/m/2", "--lineage", "run2")
+    with open(f"{work}/m/2/manifest.json", "w", encoding="utf-8") as f:
+        json.dump({"format": "hpsd-manifest", "version": 1, "lineage": "run3", "tables": [{"name": "t"}],
+                   "start_positions": [{"topic": "hps_et.m.t", "partition": 0, "offset": 17}]}, f)
+    said = one.ctl("load", "m", "--from", f"{work}/m/2")
+    assert "from the manifest's start_positions (1 partitions)" in said and "run1" not in said
+
+
+# ---- labels --------------------------------------------------------------------------------------------
+
+def test_label_when_a_number_or_no_path_then_a_load_is_refused(work, daemon):
+    one = daemon(config_of(work, entry(work, 1)))
+    for label in ("3", "-1", "007", "a b/ü", "a/b", "..", ".x"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "label: got", "not digits alone"):
+            one.load("m", f"{work}/m/1", label=label)
+    assert one.versions("m") == {1: "active"}
+    one.load("m", f"{work}/m/1", label="2024-11-28")
+    assert ask(one.stub(), "m", {"t": [1]}, label="2024-11-28").version == 2
+    again(one, config_of(work, entry(work, 1, label="a b")))  # an entry of before: what is stored is served
+    assert served(one) == 1 and "a load refuses this label" in one.log()
