@@ -385,7 +385,7 @@ struct hps_config_change {
     char before[96]; /* as printed; cut; "" when it did not exist */
     char after[96];
     bool reloadable; /* else a restart is needed */
-    bool kept;       /* of models[]: a version keeps what it was loaded with */
+    bool kept;       /* an option of models[] that each version stores */
 };
 
 /* Calls `fn` for each option that differs and has an effect; both configs finished. Error:

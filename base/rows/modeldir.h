@@ -24,8 +24,8 @@ enum { HPS_MODEL_NAME_BYTES_MAX = 120, HPS_MODEL_TABLES_MAX = 4096 };
 
 /* Names of models and tables: [a-zA-Z0-9_-]{1,120}, as in HPS. */
 bool hps_model_name_valid(const char *name);
-/* Labels of versions: 1 to 120 of a-z A-Z 0-9 . _ -, of which the first is a letter, a digit or _,
- * and not all are digits. Such a label is no number and stands in a path as it is. */
+/* Labels of versions follow HPS_LABEL_RULE: never a number, and usable in a path without escapes.
+ */
 bool hps_label_valid(const char *label);
 #define HPS_LABEL_RULE \
     "1 to 120 of a-z A-Z 0-9 . _ -, beginning with a letter, a digit or _, and not digits alone"

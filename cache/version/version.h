@@ -62,8 +62,8 @@ struct hps_version {
     char *source;      /* directory it was loaded from */
     char *fingerprint; /* of the source files */
     char *load_id;     /* hash of the rows that were loaded, and where updates began; hex */
-    char *config;      /* the models[] entry that its load brought, JSON; NULL: it brought none */
-    char *configured;  /* hash of what models[] said of the model then; NULL: not known */
+    char *config;      /* the models[] entry of its load, JSON; NULL: none */
+    char *configured;  /* hash of the server's models[] entry at its load; NULL: not known */
     uint64_t loaded_unix_ms;
     uint64_t duplicate_keys;
 
@@ -115,10 +115,10 @@ struct hps_version {
     struct hps_usage *usage;
     bool
         row_versions; /* updates have one per key, and the highest counts; before hps_update_open */
-    /* As the entry of its model says, set before it is published. Its embedding caches are filled
-     * with the rows of hot keys; and with all rows of the tables that they have room for. */
+    /* From the model's entry, set before the version is published: a warm-up fills its embedding
+     * caches with hot rows; a load fills them with all rows of whole tables. */
     bool gpu_warms, gpu_whole;
-    uint32_t batch_samples_max; /* what KServe is told; 0: nothing */
+    uint32_t batch_samples_max; /* max_batch_size for KServe; 0: unknown */
 
     /* For look-ups that do not say, as the configuration of the model has it. A new version has
      * none: exact, and the default row. */

@@ -64,11 +64,10 @@ struct hps_load_request {
     const char *directory;                 /* of all tables; "" or NULL: `tables` names them */
     const struct hps_source_named *tables; /* [n_tables] in the order that the model has them */
     size_t n_tables;
-    /* "" or NULL: none; else, instead of both, an entry of models[] as JSON: its files, below
-     * model_roots, and all else that it says, under the name `model`. What the request says itself
-     * (version, label, lineage, row_dtype) comes before it. */
+    /* Instead of both: an entry of models[] as JSON, whose name is ignored; "" or NULL: none. The
+     * other fields (version, label, lineage, row_dtype) override it. */
     const char *config;
-    const struct hps_config_model *entry; /* set by the catalog: NULL */
+    const struct hps_config_model *entry; /* NULL: the catalog sets it */
     int64_t version;                      /* 0: the highest + 1 */
     const char *label;                    /* "" or NULL: none */
     const char *lineage;                  /* "" or NULL: that of the newest version */
@@ -142,9 +141,8 @@ const struct hps_switched *hps_load_outcome(const struct hps_load *load);
  * shape: [*out_n]; names by hps_load_table_name. */
 const struct hps_load_conversion *hps_load_conversions(const struct hps_load *load,
                                                        uint32_t *out_n);
-/* What its caller should know from the beginning, a sentence each: the order of the tables, from
- * when on updates are applied, what of its entry is not taken, what a restart makes of it. As long
- * as the caller has the load. */
+/* One sentence each: order of the tables, start of updates, inherited lineage, ignored options of
+ * its entry, whether a restart keeps the version. Valid while the caller holds the load. */
 const struct hps_strings *hps_load_notes(const struct hps_load *load);
 const char *hps_load_table_name(const struct hps_load *load, uint32_t table);
 void hps_load_unref(struct hps_load *load);
@@ -238,11 +236,11 @@ void hps_catalog_each_unserved(struct hps_catalog *catalog,
  * server/catalog/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
-/* Calls `fn` with a sentence for each model whose active version is not what models[] says, and for
- * each version whose label no load would take any more. */
+/* Calls `fn` with a sentence for each model whose active version differs from models[], and for
+ * each version whose label a load would refuse today. As hps_catalog_each. */
 void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
                        void *ctx);
-/* Models of which models[] has changed since their active version was loaded; returns how many. */
+/* Models whose models[] entry changed after the active version was loaded; returns how many. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
 const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);

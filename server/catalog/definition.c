@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * What defines a model: the entry of models[] or the one that a load brought, what of it a version
- * keeps, and how the active version differs from what models[] says now. docs/config.md has the
- * rule. On the threads of loads and switches, and of the start.
+ * * The entry of models[] that a version follows, and how the active version differs from the
+ * server's entry. docs/config.md has the rule. Loader, admin and main threads.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,9 +17,9 @@
 
 enum { DIFFERS_FILES = 1, DIFFERS_DEFAULT_ROW = 2, DIFFERS_ROW_DTYPE = 4, FIELDS_BYTES = 96 };
 
-/* What models[] says of a model: of its tables what a load makes of them, and its files. */
+/* The server's entry of a model: its tables as a load would make them, and its files. */
 struct catalog_defined {
-    struct hps_version *version;   /* of which only the tables are of interest */
+    struct hps_version *version;   /* only its tables are used */
     char print[17], canonical[17]; /* of its files, by their paths as they are and without links */
     char hash[17];                 /* of all of it */
 };
@@ -121,7 +119,7 @@ static hps_status read_defined(struct hps_catalog *catalog, const struct hps_con
     return status;
 }
 
-/* Files that are away, or that cannot be read now, say nothing: the store has the rows. */
+/* The files cannot be read now, so there is nothing to compare. */
 static bool is_away(hps_status status)
 {
     return status == HPS_NOT_FOUND || status == HPS_PERMISSION || status == HPS_IO ||
@@ -163,7 +161,7 @@ static const struct hps_table *table_of(const struct hps_version *version, const
     return i != UINT32_MAX ? &version->tables[i] : NULL;
 }
 
-/* Of what a version keeps, where it is not what models[] says. */
+/* Bits for what a load of the entry would make different. */
 static unsigned differences(const struct catalog_defined *defined,
                             const struct hps_version *version)
 {
@@ -184,8 +182,8 @@ static unsigned differences(const struct catalog_defined *defined,
     return found;
 }
 
-/* Was it loaded while models[] said what it says now? A record of an earlier build does not tell:
- * then other files mean that it was, unless the version names those of models[] as its source. */
+/* Was the entry the same when the version was loaded? Records of earlier builds lack the hash:
+ * there a version with other files counts as loaded by hand, unless its source is the entry. */
 static bool is_by_hand(const struct catalog_model *model, const struct hps_version *version,
                        unsigned differs)
 {
@@ -219,6 +217,13 @@ bool catalog_is_defined(const struct catalog_model *model, const struct hps_vers
     return model->defined != NULL && differences(model->defined, version) == 0;
 }
 
+bool catalog_is_kept(const struct hps_catalog *catalog, const struct catalog_model *model,
+                     const struct hps_version *version)
+{
+    return catalog_durable(catalog) != NULL ||
+           (model != NULL && model->config != NULL && catalog_is_defined(model, version));
+}
+
 int64_t catalog_find_defined(struct hps_catalog *catalog, const char *name)
 {
     int64_t number = 0;
@@ -234,15 +239,26 @@ int64_t catalog_find_defined(struct hps_catalog *catalog, const char *name)
     return number;
 }
 
-/* ---- what is said of it ---------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
+/* Names of options, for people. */
 static const char *fields_text(unsigned differs, char out_text[FIELDS_BYTES])
 {
-    snprintf(out_text, FIELDS_BYTES, "%s%s%s",
-             (differs & DIFFERS_FILES) != 0 ? " sparse_files" : "",
-             (differs & DIFFERS_DEFAULT_ROW) != 0 ? " default_value_for_each_table" : "",
-             (differs & DIFFERS_ROW_DTYPE) != 0 ? " row_dtype" : "");
-    return out_text[0] != '\0' ? out_text + 1 : out_text;
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } fields[] = {{DIFFERS_FILES, "sparse_files"},
+                  {DIFFERS_DEFAULT_ROW, "default_value_for_each_table"},
+                  {DIFFERS_ROW_DTYPE, "row_dtype"}};
+    size_t at = 0;
+    out_text[0] = '\0';
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        if ((differs & fields[i].bit) != 0) {
+            at += (size_t)snprintf(out_text + at, FIELDS_BYTES - at, "%s%s", at > 0 ? ", " : "",
+                                   fields[i].name);
+        }
+    }
+    return out_text;
 }
 
 /* The command that loads what is configured. */
@@ -283,10 +299,12 @@ static void log_unusable(const struct catalog_model *model)
 static void log_by_hand(const struct catalog_model *model)
 {
     char fields[FIELDS_BYTES];
-    HPS_LOG(INFO, "catalog",
-            "version loaded by hand is served: models[] has been the same since, and names others",
-            HPS_STR("model", model->name), HPS_I64("version", model->active),
-            HPS_STR("options", fields_text(model->differs, fields)));
+    HPS_LOG(
+        INFO, "catalog",
+        "version loaded by hand served: models[] differs from it, as it did at that load; to load "
+        "what models[] says use hpsctl load --config",
+        HPS_STR("model", model->name), HPS_I64("version", model->active),
+        HPS_STR("options", fields_text(model->differs, fields)));
 }
 
 /* The store has the rows. With --table the files were to be served, whatever it has. */
@@ -399,7 +417,9 @@ void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
             if (label != NULL && label[0] != '\0' && !hps_label_valid(label)) {
                 snprintf(note, sizeof(note),
                          "model \"%s\": the label \"%s\" of version %" PRId64
-                         " is ambiguous; ask for it by its number, or load it again with --label",
+                         " is not usable everywhere (KServe, paths); ask for its number, or load "
+                         "it again "
+                         "with another --label",
                          model->name, label, entry->version->number);
                 fn(ctx, note);
             }

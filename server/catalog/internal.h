@@ -16,7 +16,7 @@
 #include "server/load/table_order.h"
 #include "server/load/warmup.h"
 
-struct catalog_defined; /* what models[] says of a model: definition.c */
+struct catalog_defined; /* a models[] entry as a load would take it: definition.c */
 
 enum entry_state { ENTRY_LOADING, ENTRY_RESIDENT, ENTRY_UNLOADING };
 
@@ -46,11 +46,11 @@ struct catalog_model {
     uint32_t n_order_stored;      /* tables of it that the record has; 0: it says none */
     bool record_outdated;         /* it is of an earlier build, or names versions that are gone */
     const struct hps_config_model *config; /* NULL: only loaded at run time */
-    struct catalog_defined *defined; /* models[] as a start or a load saw it last; NULL: not yet */
+    struct catalog_defined *defined; /* its entry when a start or load last read it; NULL: never */
     struct hps_error unusable;       /* why a load of its entry would fail; OK: it would not */
-    unsigned differs; /* in what the active version is not as models[] says: definition.c */
-    bool by_hand;     /* as it was so when that version was loaded */
-    bool drift;       /* as models[] changed since, or its entry is unusable */
+    unsigned differs; /* bits of definition.c: how the active version differs from the entry */
+    bool by_hand;     /* it differs, and the entry is the same as when that version was loaded */
+    bool drift;       /* it differs, and the entry changed since; or the entry is unusable */
     bool
         awaits; /* a load of its configured files is to begin, or under way: not ready until then */
     bool waiting;   /* for the loader thread to begin its load */
@@ -315,10 +315,10 @@ void catalog_load_again(struct hps_catalog *catalog);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 
-/* What a load is asked for, completed by the entry that the request brought. */
+/* A request, completed by its own entry. */
 struct catalog_request {
-    struct hps_load_request said; /* `entry`: its own, else that of models[]; NULL: neither */
-    struct hps_config *config;    /* of its own */
+    struct hps_load_request said; /* `entry`: its own, else the server's; NULL: none */
+    struct hps_config *config;    /* the one that has its own entry */
     struct hps_source_named *tables;
     struct hps_buf text;
 };
@@ -332,37 +332,42 @@ void catalog_request_close(struct catalog_request *whole);
 
 /* ---- notes.c --------------------------------------------------------------------------------- */
 
-/* What whoever asks for the load should know: hps_load_notes. Lock held; `model`: NULL, it has no
- * versions. NO_MEMORY. owner: hps_strings_fini */
-hps_status catalog_load_notes(struct hps_catalog *catalog, const struct catalog_model *model,
+/* The sentences of hps_load_notes. model: NULL if there is none. Lock held. NO_MEMORY. owner:
+ * hps_strings_fini */
+hps_status catalog_load_notes(const struct hps_catalog *catalog, const struct catalog_model *model,
                               const struct hps_load_request *request,
                               const struct hps_source *source, const struct hps_version *version,
                               struct hps_strings *out_notes) HPS_MUST_CHECK;
 
 /* ---- definition.c ---------------------------------------------------------------------------- */
 
-/* The entry that a version follows: that of models[], else its own; NULL: none. Any thread. */
+/* The entry that says how a version is served: the server's, else its own; NULL: none. Any thread.
+ */
 const struct hps_config_model *catalog_config(const struct catalog_entry *entry);
-/* Have a new version follow its entry. Lock held, or nobody else uses the catalog. NO_MEMORY */
+/* Read version->config and apply the entry to a new version. Lock held, or nobody else uses the
+ * catalog. NO_MEMORY */
 hps_status catalog_follow(const struct hps_catalog *catalog, struct catalog_entry *entry)
     HPS_MUST_CHECK;
-/* See what models[] says of its model: opens the files. May block; lock not held. error: why its
- * files cannot be read, or a load of them would fail */
+/* Read the files of the server's entry of a model and compare the active version. May block; lock
+ * not held. error: the files cannot be read, or a load of them would fail */
 hps_status catalog_define(struct hps_catalog *catalog, const struct hps_config_model *config,
                           struct hps_error *err) HPS_MUST_CHECK;
 void catalog_defined_free(struct catalog_defined *defined); /* NULL is legal */
-/* Of what was seen last; NULL: nothing. Lock held. */
+/* Of the entry as it was last read; NULL: never. Lock held. */
 const char *catalog_defined_hash(const struct catalog_model *model);
-/* Is it what models[] says? True of a model without an entry that was seen. Lock held. */
+/* Would a load of the server's entry make this version? False if that is not known. Lock held. */
 bool catalog_is_defined(const struct catalog_model *model, const struct hps_version *version);
-/* After another version became the active one, or none: differs, by_hand, drift. Lock held. */
+/* Does a restart serve the version, if it is active then? model: NULL if there is none. Lock held.
+ */
+bool catalog_is_kept(const struct hps_catalog *catalog, const struct catalog_model *model,
+                     const struct hps_version *version);
+/* Set differs, by_hand and drift: after the active version changed. Lock held. */
 void catalog_judge(const struct hps_catalog *catalog, struct catalog_model *model);
-/* At a start, of a model with an active version: catalog_define, and say what is not as models[]
- * says; or set awaits. Nobody else uses the catalog. */
+/* At a start: catalog_define, and log differences or set awaits. Nobody else uses the catalog. */
 void catalog_check_files(struct hps_catalog *catalog, struct catalog_model *model);
 /* The configured files are not awaited any more. Lock held. */
 void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model);
-/* The resident version that is what models[] said last; 0: there is none. lock not held. */
+/* The resident version that a load of the server's entry would make; 0: none. lock not held. */
 int64_t catalog_find_defined(struct hps_catalog *catalog, const char *model);
 
 /* ---- source.c -------------------------------------------------------------------------------- */

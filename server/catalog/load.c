@@ -21,7 +21,7 @@ enum { CATCH_UP_POLL_NS = 20 * 1000 * 1000 };
 
 #define CATCH_UP_US_MAX (UINT64_C(60) * 1000 * 1000)
 
-/* ---- a new version ---------------------------------------------------------------------------- */
+/* ---- a new version --------------------------------------------------------------------------- */
 
 /* The version with the highest number, loading ones included. Lock held. */
 static struct hps_version *newest(struct catalog_model *model)
@@ -478,6 +478,12 @@ static hps_status foresee(struct hps_load *load, const struct hps_load_request *
     hps_status status = HPS_OK;
     hps_lock_acquire(&catalog->lock);
     catalog_foresee(catalog, load->model, load->activate, load->replace, &load->going);
+    if (!catalog_is_kept(catalog, load->model, load->entry->version)) {
+        HPS_LOG(WARN, "catalog",
+                "version not stored: there is no persistent_db, and a restart loads what models[] "
+                "says; change models[] to keep this version",
+                HPS_STR("model", load->model->name), HPS_I64("version", load->number));
+    }
     status = catalog_load_notes(catalog, load->model, request, &load->source, load->entry->version,
                                 &load->notes);
     if (status != HPS_OK) {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * What a caller should know of a load before it has ended, and an operator of what is served. Under
- * the catalog's lock.
+ * * The sentences that a load tells its caller when it begins. Under the catalog's lock.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,7 +7,6 @@
 
 #include "base/assert.h"
 #include "base/buf.h"
-#include "base/log.h"
 #include "server/catalog/internal.h"
 
 enum { NOTE_BYTES_MAX = 8192, TABLES_TOLD_MAX = 32 };
@@ -26,7 +23,7 @@ static hps_status add(struct hps_strings *notes, struct hps_buf *text)
 
 /* ---- a load ---------------------------------------------------------------------------------- */
 
-/* Of the model's tables, with those that the version brings. */
+/* The model's tables, and the new ones of the version. */
 static hps_status note_order(const struct catalog_model *model, const struct hps_version *version,
                              struct hps_strings *notes, struct hps_buf *text)
 {
@@ -93,65 +90,59 @@ static hps_status note_updates(const struct hps_catalog *catalog, const struct c
     return status == HPS_OK ? add(notes, text) : status;
 }
 
-struct passed_over {
+struct ignored {
     struct hps_buf *text;
     hps_status status;
 };
 
-static void list_passed_over(void *ctx, const struct hps_config_change *change)
+static void list_ignored(void *ctx, const struct hps_config_change *change)
 {
-    struct passed_over *passed = ctx;
+    struct ignored *passed = ctx;
     if (!change->kept && passed->status == HPS_OK) {
         passed->status =
             hps_buf_printf(passed->text, "%s %s", passed->text->size > 0 ? "," : "", change->path);
     }
 }
 
-/* What the entry of the load says in vain, as models[] has one. */
+/* Options of the load's entry that the server's entry overrides. */
 static hps_status note_entry(const struct catalog_model *model,
                              const struct hps_load_request *request, struct hps_strings *notes,
                              struct hps_buf *text)
 {
     struct hps_buf options;
-    struct passed_over passed = {&options, HPS_OK};
+    struct ignored passed = {&options, HPS_OK};
     bool own = request->config != NULL && request->config[0] != '\0';
     if (!own || model == NULL || model->config == NULL) {
         return HPS_OK;
     }
     hps_buf_init(&options, NOTE_BYTES_MAX / 2);
-    hps_status status =
-        hps_config_diff_entry(model->config, request->entry, list_passed_over, &passed);
+    hps_status status = hps_config_diff_entry(model->config, request->entry, list_ignored, &passed);
     status = status == HPS_OK ? passed.status : status;
     if (status == HPS_OK && options.size > 0) {
-        status = hps_buf_printf(text,
-                                "options not taken from the entry, as the server's own file has "
-                                "the model and says them:%.*s",
-                                (int)options.size, (const char *)options.data);
+        status = hps_buf_printf(
+            text, "options ignored, because the server's own file has this model:%.*s",
+            (int)options.size, (const char *)options.data);
         status = status == HPS_OK ? add(notes, text) : status;
     }
     hps_buf_fini(&options);
     return status;
 }
 
-static hps_status note_restart(struct hps_catalog *catalog, const struct catalog_model *model,
+static hps_status note_restart(const struct hps_catalog *catalog, const struct catalog_model *model,
                                const struct hps_version *version, struct hps_strings *notes,
                                struct hps_buf *text)
 {
-    bool configured = model != NULL && model->config != NULL;
-    hps_status status = HPS_OK;
-    if (catalog_durable(catalog) != NULL || (configured && catalog_is_defined(model, version))) {
+    if (catalog_is_kept(catalog, model, version)) {
         return HPS_OK;
     }
-    HPS_LOG(WARN, "catalog",
-            "version not stored: there is no persistent_db, and a restart serves what models[] "
-            "says; change models[] if this version is to stay",
-            HPS_STR("model", version->model), HPS_I64("version", version->number));
-    status = hps_buf_printf(text, "warning: there is no persistent_db: a restart %s this version",
-                            configured ? "loads what models[] says, not" : "forgets");
+    bool configured = model != NULL && model->config != NULL;
+    hps_status status =
+        hps_buf_printf(text, "warning: there is no persistent_db: a restart %s this version",
+                       configured ? "loads what models[] says, not" : "forgets");
     return status == HPS_OK ? add(notes, text) : status;
 }
 
-hps_status catalog_load_notes(struct hps_catalog *catalog, const struct catalog_model *model,
+hps_status catalog_load_notes(const struct hps_catalog *catalog, const struct catalog_model *model,
                               const struct hps_load_request *request,
                               const struct hps_source *source, const struct hps_version *version,
                               struct hps_strings *out_notes)

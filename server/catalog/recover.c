@@ -114,8 +114,9 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
     hps_warmup_attach(catalog->warmup, version);
     if (version->label[0] != '\0' && !hps_label_valid(version->label)) {
         HPS_LOG(WARN, "catalog",
-                "label is ambiguous: KServe takes digits for a number, and paths hold no such "
-                "label; ask for the version by its number, or load it again with --label",
+                "label not usable everywhere: KServe reads digits as a number, and other labels "
+                "need escaping in a path; ask for the version by its number, or load it again with "
+                "another --label",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("label", version->label));
     }

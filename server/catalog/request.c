@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * What a load is asked for: checked, and completed by the models[] entry that it brought. On the
- * thread of whoever asks.
+ * * The request of a load, checked and completed by its own models[] entry. On the caller's thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -51,7 +49,7 @@ static bool is_empty(const char *text)
     return text == NULL || text[0] == '\0';
 }
 
-/* The tables that the entry names, unless the request does; of the version what it leaves open. */
+/* Tables of the entry, and the names of the version that the request leaves open. */
 static hps_status complete(struct catalog_request *whole, struct hps_error *err)
 {
     struct hps_load_request *said = &whole->said;

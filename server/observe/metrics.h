@@ -150,7 +150,7 @@
       "Lines that server.audit_log did not take.")                                               \
     X(READY, GAUGE, "ready", "", "1 while /readyz answers 200.")                                 \
     X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                   \
-      "Models whose configured files are not those that are served.")
+      "Models of which models[] has changed since the active version was loaded.")
 
 enum hps_metric_id {
 #define HPS_METRIC_ENUM(id, type, name, labels, help) HPS_M_##id,

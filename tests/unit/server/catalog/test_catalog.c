@@ -16,6 +16,7 @@
 
 #include "backends/host/map.h"
 #include "backends/rocksdb/rocksdb.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "cache/update/update.h"
 #include "cache/version/usage.h"
@@ -520,6 +521,60 @@ static void test_load_configured_when_a_version_has_the_files_then_that_one_serv
     hps_version_unpin(version);
 }
 
+static void add_note(void *ctx, const char *note)
+{
+    char *text = ctx;
+    size_t size = strlen(text);
+    snprintf(text + size, 1024 - size, "%s\n", note);
+}
+
+/* As an earlier build has written it. */
+static void make_older(struct rig *rig, int64_t number, const char *label)
+{
+    struct hps_version *version = pin(rig, number);
+    struct hps_error err;
+    assert_non_null(version->configured);
+    hps_free(version->configured);
+    hps_free(version->label);
+    version->configured = NULL;
+    version->label = hps_strdup(label);
+    assert_int_equal(hps_records_put_version(rig->durable, version, &err), HPS_OK);
+    hps_version_unpin(version);
+}
+
+static void test_open_when_records_are_of_an_earlier_build_then_served_and_what_differs_is_told(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_switched switched;
+    struct hps_error err;
+    close_catalog(rig);
+    configure(rig, "\"version\": 1");
+    open_catalog(rig);
+    assert_true(load_configured(rig));
+    load_ok(rig, "two", true);
+    make_older(rig, 1, "");
+    make_older(rig, 2, "3");
+    for (int i = 0; i < 3; i++) {
+        char notes[1024] = "";
+        close_catalog(rig);
+        open_catalog(rig);
+        hps_catalog_notes(rig->catalog, add_note, notes);
+        assert_non_null(strstr(notes, "the label \"3\" of version 2"));
+        assert_int_equal(served(rig, 0), i == 0 ? 2 : 1);
+        assert_int_equal(strstr(notes, "version 2 was loaded by hand") != NULL, i == 0);
+        assert_int_equal(strstr(notes, "models[] changed (sparse_files) since version 1") != NULL,
+                         i == 2);
+        assert_int_equal(hps_catalog_drift(rig->catalog, NULL, NULL), i == 2);
+        if (i == 0) {
+            assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, false, &switched, &err),
+                             HPS_OK);
+        } else {
+            write_table(rig, "one", 3, "items");
+        }
+    }
+}
+
 static void test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same(void **state)
 {
     struct rig *rig = *state;
@@ -1016,6 +1071,7 @@ int main(void)
         TEST(test_unload_when_its_number_is_loaded_again_then_its_counts_go_on),
         TEST(test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its_rows),
         TEST(test_load_configured_when_a_version_has_the_files_then_that_one_serves),
+        TEST(test_open_when_records_are_of_an_earlier_build_then_served_and_what_differs_is_told),
         TEST(test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same),
         TEST(test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left),
         TEST(test_open_when_restarted_then_serves_the_same),
