@@ -59,20 +59,27 @@ def command(one):
 
 # ---- the order of tables -------------------------------------------------------------------------------
 
-def test_load_when_names_have_numbers_then_positions_follow_their_values(work, daemon):
-    for i in range(12):
-        Table(f"table_{i}", np.arange(9), np.full((9, 2), i, np.float32)).save(f"{work}/m")
+def by_position(one, model):
+    """Names and values of the tables at positions 0 ... 11."""
+    queries = [pb.TableQuery(keys=np.array([3], "<i8").tobytes())] * 12
+    results = one.stub().Lookup(pb.LookupRequest(model=model, queries=queries), timeout=PATIENCE_S).results
+    return [result.table for result in results], [float(floats(result)[0, 0]) for result in results]
+
+
+def test_load_when_names_have_numbers_then_positions_follow_their_values_unless_the_model_has_an_order(work, daemon):
+    paths = {f"table_{i}": Table(f"table_{i}", np.arange(9), np.full((9, 2), i, np.float32)).save(f"{work}/m")
+             for i in range(12)}
     one = daemon(config_of(work))
     for dry in (["--dry-run"], []):
         assert ", ".join(f"{i} table_{i}" for i in range(12)) in one.ctl("load", "m", "--from", f"{work}/m", *dry)
-    key = np.array([3], "<i8").tobytes()
-    reply = one.stub().Lookup(pb.LookupRequest(model="m", queries=[pb.TableQuery(keys=key)] * 12), timeout=PATIENCE_S)
-    assert [result.table for result in reply.results] == [f"table_{i}" for i in range(12)]
-    assert [float(floats(result)[0, 0]) for result in reply.results] == list(range(12))
-    one.kill()
-    one.start()
-    assert [float(floats(r)[0, 0]) for r in one.stub().Lookup(
-        pb.LookupRequest(model="m", queries=[pb.TableQuery(keys=key)] * 12), timeout=PATIENCE_S).results] == list(range(12))
+    earlier = sorted(paths)  # 0, 1, 10, 11, 2
+    one.ctl("load", "old", *[word for name in earlier for word in ("--table", f"{name}={paths[name]}")])
+    assert "2 table_10, 3 table_11, 4 table_2" in one.ctl("load", "old", "--from", f"{work}/m", "--activate")
+    for _ in range(2):
+        assert by_position(one, "m") == ([f"table_{i}" for i in range(12)], list(range(12)))
+        assert by_position(one, "old") == (earlier, [int(name[6:]) for name in earlier])
+        one.stop()
+        one.start()
 
 
 # ---- what a version keeps ------------------------------------------------------------------------------
