@@ -14,6 +14,7 @@
 #include "base/rows/fileio.h"
 #include "base/rows/modeldir.h"
 #include "config/parse_internal.h"
+#include "config/secrets.h"
 
 enum { FILE_BYTES_MAX = 64 * 1024 * 1024, PATH_CHARS = 192, EXPECTED_CHARS = 256 };
 
@@ -86,7 +87,7 @@ hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_
     }
     char got[GOT_CHARS];
     char expected[EXPECTED_CHARS];
-    hps_text_spelling(&reader->source, path, got, sizeof(got));
+    hps_text_got(&reader->source, path, got, sizeof(got));
     expected_text(option, expected, sizeof(expected));
     const char *meant = word == NULL ? NULL : hps_option_suggest_word(option, word);
     if (meant != NULL) {
@@ -100,7 +101,7 @@ hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_t
                            const char *expected)
 {
     char got[GOT_CHARS];
-    hps_text_spelling(&reader->source, path, got, sizeof(got));
+    hps_text_got(&reader->source, path, got, sizeof(got));
     return parse_fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
 }
 
@@ -143,7 +144,7 @@ static hps_status read_strings(const struct parse_reader *reader, const struct h
         struct hps_text_path inner = {.parent = path, .index = i};
         if (!json_is_string(item)) {
             char got[GOT_CHARS];
-            hps_text_spelling(&reader->source, &inner, got, sizeof(got));
+            hps_text_got(&reader->source, &inner, got, sizeof(got));
             return parse_fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got);
         }
         status = hps_strings_append(field, json_string_value(item));
@@ -194,11 +195,9 @@ static hps_status unknown_key(const struct parse_reader *reader, const struct hp
     } else if (meant != NULL) {
         (void)snprintf(hint, sizeof(hint), "; did you mean \"%s\"?", meant);
     }
-    if (ours) {
-        char got[GOT_CHARS];
-        hps_text_spelling(&reader->source, path, got, sizeof(got));
+    if (ours) { /* its value may be a secret */
         return parse_fail(reader, path, HPS_INVALID,
-                          "unknown key (got %s), expected one of docs/config.md%s", got, hint);
+                          "unknown key, expected one of docs/config.md%s", hint);
     }
     return parse_note(reader, path, true, "unknown key, ignored%s", hint);
 }
@@ -218,7 +217,7 @@ hps_status parse_section(const struct parse_reader *reader, const struct hps_tex
     HPS_ASSERT(base != NULL && set != NULL);
     if (!json_is_object(object)) {
         char got[GOT_CHARS];
-        hps_text_spelling(&reader->source, path, got, sizeof(got));
+        hps_text_got(&reader->source, path, got, sizeof(got));
         return parse_fail(reader, path, HPS_INVALID, "got %s, expected an object", got);
     }
     const char *key = NULL;
@@ -421,9 +420,12 @@ static hps_status fail_json(const struct parse_reader *reader, const json_error_
     char path[PATH_CHARS];
     size_t offset = error->position < 0 ? 0 : (size_t)error->position;
     hps_text_path_at(source, offset, path, sizeof(path));
-    return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%s, expected legal JSON",
+    /* jansson quotes the token that it stopped at. */
+    const char *token = hps_secrets_is_path(path) ? strstr(error->text, " near ") : NULL;
+    size_t shown = token != NULL ? (size_t)(token - error->text) : strlen(error->text);
+    return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%.*s, expected legal JSON",
                          source->file, hps_text_line(source, offset), path,
-                         path[0] == '\0' ? "" : ": ", error->text);
+                         path[0] == '\0' ? "" : ": ", (int)shown, error->text);
 }
 
 json_t *parse_json(const struct parse_reader *reader, hps_status *out_status)

@@ -13,15 +13,22 @@
 
 bool hps_secrets_is_property(const char *property)
 {
-    static const char *const words[] = {"password", "secret", "jaas", "oauthbearer", "key.pem"};
+    static const char *const words[] = {"password", "passwd",      "pwd",    "secret",
+                                        "jaas",     "oauthbearer", "key.pem"};
     size_t name_size = strcspn(property, "=");
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        const char *found = strstr(property, words[i]);
+        const char *found = strcasestr(property, words[i]);
         if (found != NULL && (size_t)(found - property) < name_size) {
             return true;
         }
     }
     return false;
+}
+
+bool hps_secrets_is_path(const char *path)
+{
+    /* Every property counts: in a wrong form its name cannot be told from its value. */
+    return hps_secrets_is_property(path) || strstr(path, "properties") != NULL;
 }
 
 /* Is there a secret in the configuration's own file? */

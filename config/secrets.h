@@ -18,8 +18,11 @@ struct hps_secret {
 /* How many there are. */
 size_t hps_secrets_of(const struct hps_config *config,
                       struct hps_secret out_secrets[HPS_SECRETS_MAX]);
-/* Has a property of update_source ("NAME=VALUE") a value that must not be printed? */
+/* Must the value of a property of update_source ("NAME=VALUE") stay out of output and messages? */
 bool hps_secrets_is_property(const char *property);
+/* The same for the value at a path of the configuration ("update_source.properties[0]"), whatever
+ * its JSON type is. */
+bool hps_secrets_is_path(const char *path);
 /* Note each that every user of this host can read; and each that gives rights, and that others than
  * its owner can write to. error NO_MEMORY */
 hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)

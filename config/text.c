@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "config/secrets.h"
+
+enum { NAME_BYTES = 256 };
 
 static size_t skip_string(const char *text, size_t size, size_t at)
 {
@@ -189,6 +192,23 @@ void hps_text_spelling(const struct hps_text *source, const struct hps_text_path
     out_text[n] = '\0';
     if (cut && size > 4) {
         memcpy(out_text + size - 4, "...", 4);
+    }
+}
+
+void hps_text_got(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
+                  size_t size)
+{
+    char name[NAME_BYTES];
+    size_t at = hps_text_locate(source, path);
+    char first = source->text[at];
+    hps_text_path_print(path, name, sizeof(name));
+    if (hps_secrets_is_path(name)) {
+        (void)snprintf(out_text, size, "a value that is not shown");
+    } else if ((first == '{' || first == '[') && skip_value(source, at) - at > 2) {
+        /* secrets may lie within */
+        (void)snprintf(out_text, size, first == '{' ? "an object" : "a list");
+    } else {
+        hps_text_spelling(source, path, out_text, size);
     }
 }
 

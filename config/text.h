@@ -39,6 +39,10 @@ size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path
 /* The value as written, cut to size; blanks for control characters. */
 void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,
                        char *out_text, size_t size);
+/* The value as messages show it: a scalar as written; "an object", "a list"; "a value that is not
+ * shown" where it may be a secret. Cut to size. */
+void hps_text_got(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
+                  size_t size);
 /* "models[0].sparse_files"; cut to size. "" for the root. */
 void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size);
 /* The path of the byte at `offset`, for errors of the JSON library itself. */

@@ -58,7 +58,7 @@ static void test_effective_when_read_back_then_it_is_legal_json(void **state)
     assert_int_equal(hps_config_parse(text, strlen(text), "effective", &back, NULL, &err),
                      HPS_INVALID);
     assert_null(strstr(err.text, "expected legal JSON"));
-    assert_non_null(strstr(err.text, "supportlonglong: got {\"value\": true"));
+    assert_non_null(strstr(err.text, "supportlonglong: got an object"));
     hps_config_free(config);
 }
 

@@ -132,9 +132,46 @@ static void test_property_when_its_name_says_so_then_it_is_a_secret(void **state
     assert_false(hps_secrets_is_property("client.id=password"));
 }
 
+/* Each is refused, or warned of, without the word "hunter2". */
+static void test_message_when_a_secret_has_a_wrong_form_then_its_value_is_not_shown(void **state)
+{
+    (void)state;
+    static const char *const members[] = {
+        "\"update_source\":{\"type\":\"kafka\",\"properties\":{\"sasl.password\":\"hunter2\"}}",
+        "\"update_source\":{\"type\":\"kafka\",\"properties\":[[\"sasl.password=hunter2\"]]}",
+        "\"update_source\":{\"type\":\"kafka\",\"properties\":[\"sasl.password\" \"hunter2\"]}",
+        "\"update_source\":{\"type\":\"kafka\",\"properties\":[\"sasl.password:hunter2\"]}",
+        "\"update_source\":{\"type\":\"kafka\",\"server\":\"kafka://u:hunter2@h:9\"}",
+        "\"update_source\":[{\"sasl.password\":\"hunter2\"}]",
+        "\"volatile_db\":{\"type\":\"redis\",\"password\":[\"hunter2\"]}",
+        "\"volatile_db\":{\"type\":\"redis\",\"password\":hunter2}",
+        "\"volatile_db\":{\"type\":\"redis\",\"user_name\":{\"a\":\"hunter2\"}}",
+        "\"volatile_db\":{\"type\":\"redis\",\"address\":\"h:1,redis://u:hunter2@h:7000\"}",
+        "\"volatile_db\":{\"type\":\"map\",\"address\":\":hunter2@h:7000\"}",
+        "\"server\":{\"admin_token\":\"hunter2\"}",
+        "\"server\":\"hunter2 is a string\", \"server\":\"hunter2\"",
+    };
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        char text[1024];
+        struct hps_config *config = NULL;
+        struct hps_error err = {0};
+        const struct hps_config_flags flags = {.state_dir = "/var/lib/hpsd"};
+        (void)snprintf(text, sizeof(text), "{\"supportlonglong\":true,%s}", members[i]);
+        hps_status status = hps_config_parse(text, strlen(text), "ps.json", &config, NULL, &err);
+        status = status == HPS_OK ? hps_config_finish(config, &flags, NULL, &err) : status;
+        assert_int_equal(status, HPS_INVALID);
+        if (strstr(err.text, "hunter2") != NULL) {
+            fail_msg("a secret is shown: %s", err.text);
+        }
+        assert_non_null(strstr(err.text, "ps.json"));
+        hps_config_free(config);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_message_when_a_secret_has_a_wrong_form_then_its_value_is_not_shown),
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_note_when_others_can_read_a_secret_then_each_is_named),
         TEST(test_note_when_others_can_write_what_gives_rights_then_it_is_named),
