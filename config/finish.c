@@ -16,6 +16,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
+#include "base/rows/topic_filter.h"
 #include "config/limits.h"
 #include "config/options.h"
 #include "config/secrets.h"
@@ -372,6 +373,31 @@ static hps_status check_redis_access(const struct hps_config *config, struct hps
     return HPS_OK;
 }
 
+/* An address with a user's name and password in it: it would be printed wherever the address is. */
+static hps_status check_addresses(const struct hps_config *config, struct hps_error *err)
+{
+    const struct {
+        const char *option, *text, *instead;
+    } all[] = {
+        {"volatile_db.address", config->volatile_db.address, "volatile_db.user_name and password"},
+        {"update_source.server", config->update_source.brokers, "update_source.properties"},
+    };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        for (const char *at = all[i].text; *at != '\0';) {
+            at += strspn(at, ",; \t");
+            size_t n = strcspn(at, ",; \t");
+            if (strncmp(at, "unix:", 5) != 0 && memchr(at, '@', n) != NULL) {
+                return hps_error_set(err, HPS_INVALID,
+                                     "%s: %s: got '@' in an address, expected host:port; give "
+                                     "credentials as %s",
+                                     config->file, all[i].option, all[i].instead);
+            }
+            at += n;
+        }
+    }
+    return HPS_OK;
+}
+
 static hps_status check_redis(const struct hps_config *config, struct hps_notes *notes,
                               struct hps_error *err)
 {
@@ -522,11 +548,33 @@ static char *default_group(void)
     return hps_file_path("hpsd.%s", host);
 }
 
+/* Names that Kafka takes for a topic. */
+enum { TOPIC_BYTES_MAX = 249 };
+#define TOPIC_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+static hps_status check_filters(const struct hps_config *config, const char *section,
+                                const struct hps_strings *texts, struct hps_error *err)
+{
+    struct hps_topic_filters *filters = NULL;
+    hps_status status =
+        hps_topic_filters_new((const char *const *)texts->items, (uint32_t)texts->n, &filters, err);
+    hps_topic_filters_free(filters);
+    return status == HPS_OK ? HPS_OK
+           : status == HPS_NO_MEMORY
+               ? no_memory(config, err)
+               : hps_error_prefix(err, status, "%s: %s.update_filters", config->file, section);
+}
+
 static hps_status check_updates(struct hps_config *config, struct hps_error *err)
 {
     struct hps_config_update_source *source = &config->update_source;
-    if (source->type == HPS_CONFIG_UPDATE_SOURCE_NULL) {
-        return HPS_OK;
+    hps_status status =
+        check_filters(config, "volatile_db", &config->volatile_db.update_filters, err);
+    if (status == HPS_OK) {
+        status = check_filters(config, "persistent_db", &config->persistent_db.update_filters, err);
+    }
+    if (status != HPS_OK || source->type == HPS_CONFIG_UPDATE_SOURCE_NULL) {
+        return status;
     }
     for (size_t i = 0; i < source->properties.n; i++) {
         const char *property = source->properties.items[i];
@@ -537,6 +585,13 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
                                  "%s: update_source.properties[%zu]: expected \"NAME=VALUE\"",
                                  config->file, i);
         }
+    }
+    const char *letters = source->dead_letter_topic;
+    if (strlen(letters) > TOPIC_BYTES_MAX || letters[strspn(letters, TOPIC_CHARS)] != '\0') {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: update_source.dead_letter_topic: got \"%.60s\", expected at most "
+                             "%d of a-z A-Z 0-9 . _ -",
+                             config->file, letters, TOPIC_BYTES_MAX);
     }
     if (source->start == HPS_CONFIG_UPDATE_START_TIME && source->start_time_unix_ms == 0) {
         return hps_error_set(err, HPS_INVALID,
@@ -580,6 +635,9 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
     }
     if (status == HPS_OK) {
         status = check_tiers(config, notes, err);
+    }
+    if (status == HPS_OK) {
+        status = check_addresses(config, err);
     }
     if (status == HPS_OK) {
         status = check_redis(config, notes, err);

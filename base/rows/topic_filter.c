@@ -16,10 +16,41 @@ struct hps_topic_filters {
     regex_t regexes[];
 };
 
+/* The first operator of repetition that has nothing to repeat, or NULL. regcomp takes `*` or `a|*`
+ * for an expression that matches only the empty text. */
+static const char *dangling_repetition(const char *filter)
+{
+    bool begins = true;
+    for (const char *at = filter; *at != '\0'; at++) {
+        if (*at == '\\' && at[1] != '\0') {
+            at++;
+            begins = false;
+        } else if (*at == '[') {
+            at += at[1] == '^' ? 2 : 1;
+            at += at[0] == ']' ? 1 : 0; /* a first one is an ordinary character */
+            at += strcspn(at, "]");
+            at -= *at == '\0' ? 1 : 0;
+            begins = false;
+        } else if (begins && strchr("*+?{", *at) != NULL) {
+            return at;
+        } else {
+            begins = strchr("(|^", *at) != NULL;
+        }
+    }
+    return NULL;
+}
+
 /* Anchored, so that a match is one of the whole name; anchors within are legal there. */
 static hps_status compile(regex_t *regex, const char *filter, struct hps_error *err)
 {
     size_t size = strlen(filter) + sizeof("^()$");
+    const char *dangling = dangling_repetition(filter);
+    if (dangling != NULL) {
+        return hps_error_set(err, HPS_INVALID,
+                             "update filter \"%s\" is not a regular expression: '%c' has nothing "
+                             "to repeat (\".*\" matches every name)",
+                             filter, *dangling);
+    }
     char *anchored = hps_alloc(size);
     if (anchored == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for an update filter");

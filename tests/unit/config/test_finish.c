@@ -444,6 +444,12 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
     (void)state;
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"properties\":[\"a=b\",\"=c\"]}"),
                NULL, "update_source.properties[1]: expected \"NAME=VALUE\"");
+    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"map\",\"update_filters\":[\"a\",\"*\"]}"),
+               NULL, "volatile_db.update_filters: update filter \"*\" is not a regular expression");
+    finish_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"update_filters\":[\"(\"]}"),
+               NULL, "persistent_db.update_filters: update filter \"(\" is not");
+    finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"dead_letter_topic\":\"a b\"}"),
+               NULL, "update_source.dead_letter_topic: got \"a b\"");
     finish_bad(FILE_WITH_MODEL("\"row_versions\":true"), NULL,
                "models[0].row_versions: got true, but the versions are kept in persistent_db");
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"start\":\"time\"}"), NULL,
