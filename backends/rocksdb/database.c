@@ -260,6 +260,7 @@ static void *opening_run(void *arg)
     struct opening *opening = arg;
     pthread_setname_np(pthread_self(), "rocksdb-open");
     hps_thread_background();
+    hps_rocksdb_catch_exceptions();
     opening->status = database_start(opening->store, opening->given, opening->err);
     return NULL;
 }

@@ -4,10 +4,15 @@
  * of that are looked at, here and nowhere else. Any thread.
  */
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "backends/rocksdb/internal.h"
+#include "backends/rocksdb/listener.h"
 #include "base/assert.h"
 #include "base/log.h"
+
+enum { EXIT_STORE = 4 }; /* the daemon's exit code for a store that it cannot use */
 
 /* The first words of texts, which RocksDB makes of code and subcode, and of what it was doing where
  * those do not tell enough. test_errors.c has RocksDB make each. */
@@ -25,6 +30,25 @@ static const struct {
     {"Invalid argument: ", HPS_INTERNAL},
     {"Not implemented: ", HPS_INTERNAL},
 };
+
+/* RocksDB throws where the C interface has no error to return. */
+static void terminated(const char *exception)
+{
+    struct rlimit limit = {0};
+    bool thread = strcmp(exception, "St12system_error") == 0;
+    (void)getrlimit(RLIMIT_NPROC, &limit);
+    HPS_LOG(ERROR, "rocksdb",
+            thread ? "store failed: RocksDB could not start a thread; raise the limit of processes "
+                     "(ulimit -u), or TasksMax= of the unit"
+                   : "store failed: RocksDB threw an exception; restart hpsd",
+            HPS_STR("exception", exception), HPS_U64("processes_max", limit.rlim_cur));
+    _exit(EXIT_STORE);
+}
+
+void hps_rocksdb_catch_exceptions(void)
+{
+    hps_rocksdb_terminate_set(terminated);
+}
 
 /* What a write says that waited for a flush or a compaction until that failed: its error follows.
  */

@@ -170,6 +170,10 @@ static inline void hps_rocksdb_key_encode(char *out, uint32_t table, hps_key key
 
 /* ---- errors.c -------------------------------------------------------------------------------- */
 
+/* From now on an exception of RocksDB that nothing catches is logged with its cause, and the
+ * process ends with exit code 4. */
+void hps_rocksdb_catch_exceptions(void);
+
 /* What `text` of RocksDB means. Borrowed. IO: none of those that are known. */
 hps_status hps_rocksdb_text_status(const char *text);
 /* takes `text`, which RocksDB allocated. Sets err to "rocksdb: what: text". */

@@ -3,8 +3,11 @@
 // See listener.h.
 #include "backends/rocksdb/listener.h"
 
+#include <exception>
 #include <memory>
 #include <string>
+
+#include <cxxabi.h>
 
 #include <rocksdb/listener.h>
 #include <rocksdb/utilities/object_registry.h>
@@ -105,6 +108,16 @@ void hps_rocksdb_listener_offer(hps_rocksdb_event_fn *fn, void *ctx)
                                                                               make);
     (void)registered;
     offered = {fn, ctx, false};
+}
+
+void hps_rocksdb_terminate_set(hps_rocksdb_terminate_fn *fn)
+{
+    static hps_rocksdb_terminate_fn *last;
+    last = fn;
+    std::set_terminate([] {
+        const std::type_info *type = abi::__cxa_current_exception_type();
+        last(type != nullptr ? type->name() : "");
+    });
 }
 
 bool hps_rocksdb_listener_made(void)

@@ -76,6 +76,12 @@ void hps_rocksdb_listener_offer(hps_rocksdb_event_fn *fn, void *ctx);
 /* End the offer. False: RocksDB has made no listener. */
 bool hps_rocksdb_listener_made(void);
 
+/* Call `fn` instead of std::terminate's message when RocksDB throws an exception that it does not
+ * catch, such as std::system_error where a thread cannot be started. exception: the mangled name of
+ * its type, or "". It ends the process. */
+typedef void hps_rocksdb_terminate_fn(const char *exception);
+void hps_rocksdb_terminate_set(hps_rocksdb_terminate_fn *fn);
+
 #ifdef __cplusplus
 }
 #endif

@@ -579,10 +579,10 @@ def json_documents(text):
         return [line for line in text.splitlines() if line]
 
 
-def run_hpsd(*args, timeout=None):
-    """hpsd that is to end by itself: (exit code, stdout, stderr)."""
+def run_hpsd(*args, timeout=None, **process):
+    """hpsd that is to end by itself: (exit code, stdout, stderr). process: as for subprocess.run."""
     done = subprocess.run([program(os.environ), *map(str, args)], capture_output=True, text=True,
-                          timeout=timeout or PATIENCE_S * 2, check=False)
+                          timeout=timeout or PATIENCE_S * 2, check=False, **process)
     assert not REPORT.search(done.stderr), done.stderr
     return done.returncode, done.stdout, done.stderr
 

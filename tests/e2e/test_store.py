@@ -3,14 +3,16 @@
 import ctypes
 import glob
 import hashlib
+import json
 import os
+import resource
 
 import grpc
 import numpy as np
 import pytest
 
-from rig import (Daemon, Table, admin_pb, ask, default_config, floats, model_config, refused, rocksdb_families,
-                 rocksdb_library, run_hpsd)
+from rig import (SANITIZER, Daemon, Table, admin_pb, as_somebody_else, ask, default_config, floats, model_config,
+                 refused, rocksdb_families, rocksdb_library, run_hpsd)
 
 pytestmark = pytest.mark.one_thread
 EXIT_STORE = 4
@@ -36,6 +38,21 @@ def stopped_daemon(work):
     one = Daemon(work, config)
     one.stop()
     return one, table, config
+
+
+@pytest.mark.skipif(bool(SANITIZER), reason="its runtime needs more threads than the limit allows")
+@pytest.mark.skipif(bool(as_somebody_else()), reason=as_somebody_else())
+def test_start_when_rocksdb_cannot_start_a_thread_then_exit_code_4_and_the_limit(work):
+    user = 34567
+    os.chown(work, user, user)
+    with open(f"{work}/ps.json", "w", encoding="utf-8") as out:
+        json.dump(default_config([]), out)
+    code, out, err = run_hpsd(
+        "--state-dir", f"{work}/state", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+        "--config", f"{work}/ps.json", user=user, group=user, extra_groups=[], cwd="/",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (3, 3)))
+    assert (code, out) == (EXIT_STORE, ""), err
+    assert "store failed: RocksDB could not start a thread" in err and "processes_max=3" in err, err
 
 
 # ---- whose database, of which format ------------------------------------------------------------------

@@ -102,7 +102,7 @@ LIBRARIES = {
     },
     r"rocksdb/": {"backends/rocksdb/listener.cc": "what the C interface has not: a listener"},
     r"grpcpp/": {"bench/grpc_cpp_server.cc": "the comparison with libgrpc++"},
-    r"(cstdio|cstring|memory|string|vector)$": {
+    r"(cstdio|cstring|cxxabi\.h|exception|memory|string|vector)$": {
         "backends/rocksdb/listener.cc": "types of the listener's calls",
         "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
     },
@@ -134,7 +134,7 @@ CXX_IN = {
     "backends/rocksdb/listener.cc": "a listener of RocksDB is a C++ object",
     "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
 }
-CXX_LINES_MAX = 120  # of the product
+CXX_LINES_MAX = 130  # of the product
 
 SYSTEM = re.compile(
     r"^(sys|net|netinet|arpa|linux)/\w+\.h$|^(assert|complex|cpuid|ctype|dirent|dlfcn|endian|errno|execinfo|"
@@ -679,7 +679,7 @@ PLANTS = [  # rule, file, content
     ("library", "backends/rocksdb/listener.cc", C + "#include <rocksdb/c.h>\n"),
     ("library", "net/d.c", C + "#include <string>\n"),
     ("language", "backends/rocksdb/more.cc", C),
-    ("language", "backends/rocksdb/listener.cc", C + "int a;\n" * 120),
+    ("language", "backends/rocksdb/listener.cc", C + "int a;\n" * CXX_LINES_MAX),
     ("untested", "backends/rocksdb/listener.cc", C),
     ("library", "config/b.c", C + "#include <openssl/ssl.h>\n"),
     ("library", "base/c.c", C + "#include <glib.h>\n"),
