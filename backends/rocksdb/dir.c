@@ -278,7 +278,7 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
 {
     HPS_ASSERT(!dir->read_only);
     hps_lock_acquire(&dir->lock);
-    if (!dir->ballast && hps_rocksdb_dir_free_bytes(dir) >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
+    if (!dir->ballast && free_above(dir, 0) >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
         struct hps_error ignored;
         int fd = -1;
         dir->ballast =
