@@ -126,8 +126,10 @@ struct hps_rocksdb {
     struct hps_rocksdb_family *families;
     struct hps_rocksdb_family *dropped; /* whose handles are still there, see spaces.c */
 
-    struct hps_pool *readers; /* NULL: whoever asks reads alone */
-    uint32_t split_keys;      /* least share of a reader */
+    struct hps_pool *readers; /* NULL: each caller reads alone */
+    uint64_t memory_bytes;    /* of page cache for the files */
+    uint32_t n_cpus;
+    atomic_bool disk_bound; /* the files exceed it: hps_rocksdb_mode_review */
 
     struct hps_rocksdb_wal wal;
     struct hps_rocksdb_health health;
@@ -201,6 +203,9 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
     HPS_MUST_CHECK;
 /* Put store->mode into the options. */
 void hps_rocksdb_options_set_mode(struct hps_rocksdb *store);
+/* Compare the files that there are now with the memory for them: at the open, after each load and
+ * drop, and from time to time. */
+void hps_rocksdb_mode_review(struct hps_rocksdb *store);
 
 /* ---- damaged.c ------------------------------------------------------------------------------- */
 

@@ -455,5 +455,6 @@ hps_status hps_rocksdb_load_commit(struct hps_store_load *load, struct hps_error
         }
     }
     load_free(load);
+    hps_rocksdb_mode_review(store);
     return HPS_OK;
 }

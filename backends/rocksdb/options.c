@@ -170,10 +170,12 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
         return status;
     }
     store->mode = given->read_mode;
+    store->memory_bytes = given->memory_bytes;
     if (store->mode == HPS_ROCKSDB_READ_AUTO) {
-        store->mode = files.bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
-                      : direct_works                     ? HPS_ROCKSDB_READ_DIRECT
-                                                         : HPS_ROCKSDB_READ_BUFFERED;
+        uint64_t bytes = files.bytes > given->load_bytes ? files.bytes : given->load_bytes;
+        store->mode = bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
+                      : direct_works               ? HPS_ROCKSDB_READ_DIRECT
+                                                   : HPS_ROCKSDB_READ_BUFFERED;
     }
     if (store->mode == HPS_ROCKSDB_READ_DIRECT && !direct_works) {
         return hps_error_set(err, HPS_INVALID,
@@ -186,4 +188,21 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
     HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
             HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", given->memory_bytes));
     return HPS_OK;
+}
+
+void hps_rocksdb_mode_review(struct hps_rocksdb *store)
+{
+    struct hps_rocksdb_dir_files files;
+    struct hps_error ignored;
+    if (hps_rocksdb_dir_files(&store->dir, ".sst", &files, &ignored) != HPS_OK) {
+        return;
+    }
+    bool bound = files.bytes > store->memory_bytes || store->mode == HPS_ROCKSDB_READ_DIRECT;
+    bool before = atomic_exchange(&store->disk_bound, bound);
+    if (bound && !before && store->mode == HPS_ROCKSDB_READ_MMAP) {
+        HPS_LOG(WARN, "rocksdb",
+                "read mode outdated: the files have outgrown the memory for them; restart hpsd, so "
+                "that persistent_db.read_mode auto chooses direct",
+                HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", store->memory_bytes));
+    }
 }

@@ -259,11 +259,14 @@ static bool read_cut(struct read *read)
     const struct hps_rocksdb *store = hps_rocksdb_of(read->space);
     uint32_t n_max = store->batch_keys_max < CHUNK_KEYS ? store->batch_keys_max : CHUNK_KEYS;
     HPS_ASSERT(read->n_keys > 0 && n_max > 0);
-    bool shared = store->readers != NULL && read->n_keys >= 2 * store->split_keys;
+    bool disk = atomic_load_explicit(&store->disk_bound, memory_order_relaxed);
+    uint32_t share_min = disk ? SPLIT_KEYS_DISK : SPLIT_KEYS_CPU;
+    bool shared = store->readers != NULL && read->n_keys >= 2 * share_min;
     if (shared) {
         uint32_t n_threads = hps_pool_threads(store->readers) + 1;
+        n_threads = disk || n_threads < store->n_cpus ? n_threads : store->n_cpus;
         uint32_t n_even = (read->n_keys + n_threads - 1) / n_threads;
-        n_even = n_even > store->split_keys ? n_even : store->split_keys;
+        n_even = n_even > share_min ? n_even : share_min;
         n_max = n_even < n_max ? n_even : n_max;
     }
     read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
@@ -342,15 +345,14 @@ hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,
     return status;
 }
 
-/* Threads that help with one large read: as many as the disk takes, or as there are CPUs where
- * reading is copying. The caller is one of them. */
+/* Threads that help with one large read, as many as the disk takes. Where reads only copy, a read
+ * is cut for as many of them as there are CPUs. The caller is one of them. */
 hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                                      const struct hps_rocksdb_options *given, struct hps_error *err)
 {
-    bool disk = store->mode == HPS_ROCKSDB_READ_DIRECT;
-    uint64_t n_max = disk ? READERS_MAX : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n = (uint32_t)hps_rocksdb_clamp(given->n_threads, 1, n_max) - 1;
-    store->split_keys = disk ? SPLIT_KEYS_DISK : SPLIT_KEYS_CPU;
+    uint32_t n = (uint32_t)hps_rocksdb_clamp(given->n_threads, 1, READERS_MAX) - 1;
+    store->n_cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    hps_rocksdb_mode_review(store);
     if (n == 0) {
         return HPS_OK;
     }

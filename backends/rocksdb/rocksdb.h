@@ -11,7 +11,8 @@
 
 /* How rows are read from disk. */
 enum hps_rocksdb_read_mode {
-    HPS_ROCKSDB_READ_AUTO,   /* MMAP if all files fit memory_bytes when it is opened, else DIRECT */
+    HPS_ROCKSDB_READ_AUTO,   /* MMAP if the files and those to be loaded fit memory_bytes, else
+                              * DIRECT; chosen when the store is opened */
     HPS_ROCKSDB_READ_MMAP,   /* no copy in the kernel; a sector that cannot be read ends the process
                               */
     HPS_ROCKSDB_READ_DIRECT, /* past the page cache, by many threads */
@@ -26,7 +27,9 @@ struct hps_rocksdb_options {
     uint64_t disk_free_min_bytes; /* writes stop below it; 0 = max(2 GiB, 5 % of the file system) */
     uint64_t block_cache_bytes;
     enum hps_rocksdb_read_mode read_mode;
-    uint64_t memory_bytes; /* that the files may take in the page cache, for AUTO */
+    uint64_t memory_bytes; /* of page cache for the files: beyond it reads wait for the disk, and
+                            * more threads share a large one */
+    uint64_t load_bytes;   /* of the model files that the configuration names, for AUTO */
     uint32_t wal_sync_ms;  /* writes reach the disk within it; 0 = before they return */
 };
 

@@ -333,6 +333,7 @@ hps_status hps_rocksdb_space_drop(struct hps_space *base, struct hps_error *err)
             hps_rocksdb_sync_wake(store);
         }
         hps_rocksdb_dir_ballast(&store->dir);
+        hps_rocksdb_mode_review(store);
     }
     return status;
 }

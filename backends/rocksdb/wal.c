@@ -16,7 +16,8 @@
 enum {
     WALS_MAX = 16,
     LOOK_MS = 1000, /* the sync thread, where each write is synced by itself */
-    FREE_MS = 20,   /* while dropped families wait for jobs of RocksDB */
+    REVIEW_US = 60000000,
+    FREE_MS = 20, /* while dropped families wait for jobs of RocksDB */
 };
 
 /* ---- the sync -------------------------------------------------------------------------------- */
@@ -49,7 +50,7 @@ static void *sync_run(void *arg)
     struct hps_rocksdb_wal *wal = &store->wal;
     pthread_setname_np(pthread_self(), "rocksdb-sync");
     bool dropped = false;
-    uint64_t due_us = hps_clock_us();
+    uint64_t due_us = hps_clock_us(), reviewed_us = due_us;
     hps_lock_acquire(&wal->lock);
     while (!wal->closing) {
         uint32_t pause_ms = dropped ? FREE_MS : wal->sync_ms != 0 ? wal->sync_ms : LOOK_MS;
@@ -65,6 +66,10 @@ static void *sync_run(void *arg)
         hps_rocksdb_memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
         due_us = hps_clock_us();
+        if (due_us - reviewed_us > REVIEW_US) { /* updates make files, too */
+            hps_rocksdb_mode_review(store);
+            reviewed_us = due_us;
+        }
         hps_lock_acquire(&wal->lock);
     }
     hps_lock_release(&wal->lock);

@@ -2,6 +2,7 @@
  *
  * Reads: damage is data loss and never a wrong row, and large look-ups that the readers share.
  */
+#include "backends/rocksdb/internal.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 #include <pthread.h>
@@ -132,6 +133,32 @@ static void test_get_when_large_and_read_in_any_mode_then_every_row_is_right(voi
     store->ops->close(store);
 }
 
+/* Where files exceed the memory for them, reads wait for the disk and are cut for many readers. */
+static void test_auto_when_the_files_grow_and_shrink_then_reads_follow_them(void **state)
+{
+    (void)state;
+    struct hps_rocksdb_options options = options_of(false);
+    struct hps_store *base = NULL;
+    options.memory_bytes = 1 << 20;
+    assert_int_equal(hps_rocksdb_open(&options, &base, &error), HPS_OK);
+    const struct hps_rocksdb *store = (const struct hps_rocksdb *)base;
+    assert_int_equal(store->mode, HPS_ROCKSDB_READ_MMAP);
+    assert_false(store->disk_bound);
+    struct hps_space *space = open_space(base);
+    load(space, 10000); /* 5 MB */
+    assert_true(store->disk_bound);
+    assert_int_equal(store->mode, HPS_ROCKSDB_READ_MMAP);
+    assert_int_equal(base->ops->space_drop(space, &error), HPS_OK);
+    assert_false(store->disk_bound);
+    base->ops->close(base);
+    options.load_bytes = 2 << 20; /* as the configuration will have it */
+    assert_int_equal(hps_rocksdb_open(&options, &base, &error), HPS_OK);
+    store = (const struct hps_rocksdb *)base;
+    assert_int_equal(store->mode, HPS_ROCKSDB_READ_DIRECT);
+    assert_true(store->disk_bound);
+    base->ops->close(base);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +168,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_get_when_large_and_read_in_any_mode_then_every_row_is_right, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_auto_when_the_files_grow_and_shrink_then_reads_follow_them, setup, teardown),
     };
     return cmocka_run_group_tests_name("rocksdb_read", tests, NULL, NULL);
 }
