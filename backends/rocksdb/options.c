@@ -200,9 +200,10 @@ void hps_rocksdb_mode_review(struct hps_rocksdb *store)
     bool bound = files.bytes > store->memory_bytes || store->mode == HPS_ROCKSDB_READ_DIRECT;
     bool before = atomic_exchange(&store->disk_bound, bound);
     if (bound && !before && store->mode == HPS_ROCKSDB_READ_MMAP) {
-        HPS_LOG(WARN, "rocksdb",
-                "read mode outdated: the files have outgrown the memory for them; restart hpsd, so "
-                "that persistent_db.read_mode auto chooses direct",
-                HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", store->memory_bytes));
+        HPS_LOG(
+            WARN, "rocksdb",
+            "read mode outdated: the files have outgrown the memory for them; restart hpsd with "
+            "persistent_db.read_mode auto or direct",
+            HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", store->memory_bytes));
     }
 }
