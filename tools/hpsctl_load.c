@@ -11,8 +11,14 @@
 #include "tools/hpsctl.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 
-enum { BAR_WIDTH = 28, LINE_STEP_PERCENT = 10, LOAD_REQUEST_BYTES_MAX = 16 << 20 };
+enum {
+    BAR_WIDTH = 28,
+    LINE_STEP_PERCENT = 10,
+    LINE_US = 10000000,
+    LOAD_REQUEST_BYTES_MAX = 16 << 20
+};
 
 static struct {
     const char *from;
@@ -67,6 +73,8 @@ struct load_view {
     bool short_of_room; /* dry run: it would not fit */
     char stage[24];
     unsigned percent_shown;
+    uint64_t shown_us;
+    uint64_t began_us, began_bytes; /* of the first message, for the rate */
     bool unloads_printed;
     bool notes_printed;
     struct tool_progress bar;
@@ -84,14 +92,24 @@ static unsigned progress_percent(const Hps__V1__LoadProgress *progress)
     return percent > 100.0 ? 100 : (unsigned)percent;
 }
 
-static void progress_text(const Hps__V1__LoadProgress *progress, char *out, size_t size)
+static void progress_text(struct load_view *view, const Hps__V1__LoadProgress *progress, char *out,
+                          size_t size)
 {
-    char bytes[HPSCTL_TEXT_BYTES], left[HPSCTL_TEXT_BYTES];
+    char bytes[HPSCTL_TEXT_BYTES], rate[HPSCTL_TEXT_BYTES], left[HPSCTL_TEXT_BYTES];
     bool remaining = progress->remaining_ms > 0;
+    uint64_t now_us = hps_clock_us();
 
-    (void)snprintf(out, size, "%-6s %3u%%  %" PRIu64 " rows  %s%s%s", progress->stage,
+    if (view->began_us == 0) {
+        view->began_us = now_us;
+        view->began_bytes = progress->bytes_done;
+    }
+    double seconds = (double)(now_us - view->began_us) / 1e6;
+    uint64_t moved = progress->bytes_done - view->began_bytes;
+    (void)snprintf(out, size, "%-6s %3u%%  %" PRIu64 " rows  %s  %s/s%s%s", progress->stage,
                    progress_percent(progress), progress->rows_done,
-                   hpsctl_bytes_text(progress->bytes_done, bytes), remaining ? "  left " : "",
+                   hpsctl_bytes_text(progress->bytes_done, bytes),
+                   hpsctl_bytes_text(seconds > 0 ? (uint64_t)((double)moved / seconds) : 0, rate),
+                   remaining ? "  left " : "",
                    remaining ? hpsctl_duration_text((progress->remaining_ms + 999) / 1000, left)
                              : "");
 }
@@ -105,7 +123,7 @@ static void draw_bar(struct load_view *view, const Hps__V1__LoadProgress *progre
     memset(bar, ' ', BAR_WIDTH);
     memset(bar, '#', filled);
     bar[BAR_WIDTH] = '\0';
-    progress_text(progress, text, sizeof(text));
+    progress_text(view, progress, text, sizeof(text));
     tool_progress_draw(&view->bar, "[%s] %s", bar, text);
 }
 
@@ -115,12 +133,14 @@ static void draw_line(struct load_view *view, const Hps__V1__LoadProgress *progr
     char text[160];
 
     if (strncmp(view->stage, progress->stage, sizeof(view->stage) - 1) == 0 &&
-        percent < view->percent_shown + LINE_STEP_PERCENT) {
+        percent < view->percent_shown + LINE_STEP_PERCENT &&
+        hps_clock_us() < view->shown_us + LINE_US) {
         return;
     }
     (void)snprintf(view->stage, sizeof(view->stage), "%s", progress->stage);
     view->percent_shown = percent;
-    progress_text(progress, text, sizeof(text));
+    view->shown_us = hps_clock_us();
+    progress_text(view, progress, text, sizeof(text));
     (void)fprintf(stderr, "%s\n", text);
 }
 

@@ -229,7 +229,6 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     load->published = true;
     bool activate =
         load->model->active == 0 || (load->activate && catalog->options.updater == NULL);
-    snprintf(load->model_name, sizeof(load->model_name), "%s", load->model->name);
     if (load->activate && !activate) { /* it stays until activate_fresh has let it go */
         hps_version_pin(entry->version);
         load->waiting = entry;
@@ -438,6 +437,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
         goto out;
     }
     load->model = model;
+    snprintf(load->model_name, sizeof(load->model_name), "%s", model->name);
     load->awaited = request->awaited ? model : NULL;
     load->env = catalog->options.env;
     load->number = version->number;
@@ -682,12 +682,7 @@ void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
     if (table < load->source.n_tables) {
         snprintf(state.table, sizeof(state.table), "%s", load->source.tables[table].files.name);
     }
-    uint64_t started_us = atomic_load(&progress->started_us);
-    if (started_us != 0 && state.rows_done > 0 && state.rows_done < state.rows_total) {
-        uint64_t ms = (hps_clock_us() - started_us) / 1000;
-        state.remaining_ms = (uint64_t)((double)ms * (double)(state.rows_total - state.rows_done) /
-                                        (double)state.rows_done);
-    }
+    state.remaining_ms = hps_load_remaining_ms(progress, hps_clock_us());
     hps_lock_acquire(&load->catalog->lock);
     state.version = load->number;
     state.duplicate_keys = load->duplicate_keys;

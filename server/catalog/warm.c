@@ -406,6 +406,12 @@ void hps_catalog_tick(struct hps_catalog *catalog)
     catalog_expect_all(catalog);
     catalog_tidy(catalog);
     hps_lock_acquire(&catalog->lock);
+    for (struct hps_load *load = catalog->loads; load != NULL; load = load->next) {
+        uint32_t table = atomic_load(&load->progress.table);
+        hps_load_progress_log(
+            &load->progress, load->model_name, load->number,
+            table < load->source.n_tables ? load->source.tables[table].files.name : "", now_us);
+    }
     uint64_t period_us =
         (uint64_t)(catalog->hot_keys_save_s > 0 ? catalog->hot_keys_save_s : AGE_S) * 1000000;
     hps_lock_release(&catalog->lock);

@@ -14,10 +14,11 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/log.h"
 #include "base/rows/rowsort.h"
 #include "server/load/loader_internal.h"
 
-enum { LOAD_BATCH_BYTES = 1 << 20 };
+enum { LOAD_BATCH_BYTES = 1 << 20, LOG_US = 10000000 };
 
 struct hps_space_id hps_load_space_id(const struct hps_version *version)
 {
@@ -455,4 +456,35 @@ hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_versi
     }
     version->shared_takes_missed = env->shared_takes_missed;
     return HPS_OK;
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+uint64_t hps_load_remaining_ms(const struct hps_load_progress *progress, uint64_t now_us)
+{
+    uint64_t started_us = atomic_load(&progress->started_us);
+    uint64_t done = atomic_load(&progress->rows_done), total = atomic_load(&progress->rows_total);
+    if (started_us == 0 || done == 0 || done >= total) {
+        return 0;
+    }
+    return (uint64_t)((double)(now_us - started_us) / 1000 * (double)(total - done) / (double)done);
+}
+
+void hps_load_progress_log(struct hps_load_progress *progress, const char *model, int64_t version,
+                           const char *table, uint64_t now_us)
+{
+    uint64_t started_us = atomic_load(&progress->started_us);
+    uint64_t last_us = progress->logged_us > started_us ? progress->logged_us : started_us;
+    if (started_us == 0 || now_us < last_us + LOG_US) {
+        return;
+    }
+    uint64_t bytes = atomic_load(&progress->bytes_done);
+    double seconds = (double)(now_us - started_us) / 1e6;
+    progress->logged_us = now_us;
+    HPS_LOG(INFO, "catalog", "version loading", HPS_STR("model", model),
+            HPS_I64("version", version), HPS_STR("stage", atomic_load(&progress->stage)),
+            HPS_STR("table", table), HPS_U64("rows", atomic_load(&progress->rows_done)),
+            HPS_U64("rows_total", atomic_load(&progress->rows_total)), HPS_U64("bytes", bytes),
+            HPS_U64("bytes_per_s", (double)bytes / seconds),
+            HPS_U64("left_s", hps_load_remaining_ms(progress, now_us) / 1000));
 }

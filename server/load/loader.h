@@ -75,7 +75,15 @@ struct hps_load_progress {
         *conversions;   /* [n_tables of the version], the caller's, zeroed; read
                            once the load has ended. NULL: nobody wants them */
     atomic_bool cancel; /* set by anybody: the load ends with CANCELLED */
+    uint64_t logged_us; /* hps_load_progress_log's */
 };
+
+/* Time left by the rate so far; 0: not known. */
+uint64_t hps_load_remaining_ms(const struct hps_load_progress *progress, uint64_t now_us);
+/* Log how far a load has come, every 10 s from its start on. table: the name of progress->table.
+ * Any thread, one call at a time; cheap enough for a timer. */
+void hps_load_progress_log(struct hps_load_progress *progress, const char *model, int64_t version,
+                           const char *table, uint64_t now_us);
 
 /* What the files of a table are, and what its rows will be. May block. error: as
  * hps_row_reader_open, with the table's name */

@@ -11,10 +11,12 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "backends/host/map.h"
 #include "base/heap.h"
+#include "base/log.h"
 #include "cache/update/update.h"
 #include "server/load/loader.h"
 #include "tests/lib/fake_store.h"
@@ -584,9 +586,40 @@ static void test_load_when_redis_is_alone_and_fails_then_the_load_fails_and_noth
     }
 }
 
+/* started_us is when the load began; a line is due every 10 s from then on. */
+static void test_progress_when_ten_seconds_have_passed_then_one_line_with_rate_and_time_left(
+    void **state)
+{
+    (void)state;
+    struct hps_load_progress progress = {.started_us = 5000000, .rows_total = 300};
+    static const uint64_t at_us[] = {14999999, 15000000, 24999999};
+    char text[1024];
+    int fds[2];
+    atomic_store(&progress.stage, "write");
+    atomic_store(&progress.rows_done, 100);
+    atomic_store(&progress.bytes_done, 4000);
+    assert_int_equal(pipe(fds), 0);
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, fds[1]);
+    for (size_t i = 0; i < sizeof(at_us) / sizeof(at_us[0]); i++) {
+        hps_load_progress_log(&progress, "m", 3, "items", at_us[i]);
+    }
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, STDERR_FILENO);
+    close(fds[1]);
+    ssize_t n = read(fds[0], text, sizeof(text) - 1);
+    assert_true(n > 0);
+    text[n] = '\0';
+    assert_non_null(strstr(text,
+                           " model=m version=3 stage=write table=items rows=100 rows_total=300 "
+                           "bytes=4000 bytes_per_s=400 left_s=20\n"));
+    assert_ptr_equal(strchr(text, '\n'), text + n - 1);
+    close(fds[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            test_progress_when_ten_seconds_have_passed_then_one_line_with_rate_and_time_left),
         cmocka_unit_test(test_fill_when_every_row_is_there_then_the_map_is_complete),
         cmocka_unit_test(test_fill_when_the_map_loses_a_row_then_a_miss_proves_nothing),
         cmocka_unit_test(test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones),
