@@ -200,14 +200,15 @@ static hps_status table_find(struct hps_update_writer *writer, const char *name,
 
 /* ---- records --------------------------------------------------------------------------------- */
 
+/* sent: the type of the record's row. */
 static hps_status send_record(struct hps_update_writer *writer, struct hps_producer_record *record,
-                              struct hps_error *err)
+                              enum hps_dtype sent, struct hps_error *err)
 {
     HPS_ASSERT(record->n_headers == 0);
     HPS_ASSERT(record->partition >= 0);
     uint8_t version[HPS_UPDATE_KEY_BYTES];
     uint8_t row_version[HPS_UPDATE_KEY_BYTES];
-    struct hps_producer_header headers[2];
+    struct hps_producer_header headers[3];
     bool packed = writer->options.form == HPS_UPDATE_PACKED; /* the batch names its version */
 
     record->headers = headers;
@@ -220,6 +221,11 @@ static hps_status send_record(struct hps_update_writer *writer, struct hps_produ
         hps_update_u64_encode(writer->options.row_version, row_version);
         headers[record->n_headers++] = (struct hps_producer_header){
             HPS_UPDATE_HEADER_ROW_VERSION, row_version, sizeof(row_version)};
+    }
+    if (sent != HPS_DTYPE_FP32 && record->value != NULL && !packed) {
+        const char *name = hps_dtype_name(sent);
+        headers[record->n_headers++] =
+            (struct hps_producer_header){HPS_UPDATE_HEADER_DTYPE, name, strlen(name)};
     }
     hps_status status = writer->sink.send(writer->sink.ctx, record, err);
     if (status == HPS_OK) {
@@ -246,7 +252,7 @@ static hps_status send_keyed(struct hps_update_writer *writer, const struct tabl
         .value = row,
         .value_size = row_bytes,
     };
-    return send_record(writer, &record, err);
+    return send_record(writer, &record, table->sent, err);
 }
 
 static hps_status encode_hctr(struct hps_update_writer *writer, const struct lot *lot)
@@ -339,7 +345,7 @@ static hps_status lot_send(struct hps_update_writer *writer, struct lot *lot, st
         .value = writer->record.data,
         .value_size = writer->record.size,
     };
-    status = send_record(writer, &record, err);
+    status = send_record(writer, &record, HPS_DTYPE_FP32, err); /* HCTR; a batch names its types */
     if (status == HPS_OK) {
         writer->written.n_rows += lot->n_rows;
         writer->written.n_deletes += lot->n_deletes;

@@ -35,10 +35,12 @@ enum {
     HPS_UPDATE_TOPIC_BYTES_MAX = 249 /* with its NUL; names have at most 120 bytes each */
 };
 
-/* Headers of a keyed or HCTR record, each 8 bytes, LE: the version that it is for (int64, > 0), and
- * the version of the row (u64) for tables that compare it. */
+/* Headers of a keyed or HCTR record. 8 bytes, LE: the version that it is for (int64, > 0), and the
+ * version of the row (u64) for tables that compare it. Text: the type of the row (hps_dtype_name),
+ * as types of one width cannot be told apart. */
 #define HPS_UPDATE_HEADER_VERSION     "hps-version"
 #define HPS_UPDATE_HEADER_ROW_VERSION "hps-row-version"
+#define HPS_UPDATE_HEADER_DTYPE       "hps-dtype"
 
 enum hps_update_form { HPS_UPDATE_HCTR = 1, HPS_UPDATE_KEYED, HPS_UPDATE_PACKED };
 

@@ -429,6 +429,25 @@ static hps_status read_row_version(struct hps_update_decoder *decoder,
     return HPS_OK;
 }
 
+/* A row's width gives its type; the header, where there is one, tells types of one width apart. */
+static hps_status check_dtype(struct hps_update_decoder *decoder,
+                              const struct hps_update_bytes *from,
+                              const struct hps_update_record *record)
+{
+    const char *name = from->dtype_header;
+    const char *expected = hps_dtype_name(record->dtype);
+    if (name == NULL || hps_update_record_deletes(record) ||
+        (from->dtype_header_size == strlen(expected) &&
+         memcmp(name, expected, strlen(expected)) == 0)) {
+        return HPS_OK;
+    }
+    return BAD(decoder, HPS_UPDATE_BAD_DTYPE,
+               "header " HPS_UPDATE_HEADER_DTYPE ": '%.*s', but a row of %" PRIu32
+               " bytes is %s in this table",
+               (int)(from->dtype_header_size < 32 ? from->dtype_header_size : 32), name,
+               record->row_bytes, expected);
+}
+
 static hps_status add(struct hps_update_decoder *decoder, const struct hps_update_route *route,
                       const struct hps_update_bytes *from, bool follows)
 {
@@ -468,7 +487,10 @@ static hps_status add(struct hps_update_decoder *decoder, const struct hps_updat
                    "model",
                    hps_update_form_text(record.form));
     }
-    return decoder->fate->for_other ? HPS_OK : add_plain(decoder, route->table_id, &record);
+    status = decoder->fate->for_other ? HPS_OK : check_dtype(decoder, from, &record);
+    return status != HPS_OK || decoder->fate->for_other
+               ? status
+               : add_plain(decoder, route->table_id, &record);
 }
 
 hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,

@@ -15,7 +15,8 @@
 /* Why a record was left out, behind those of HPS_UPDATE_REJECT_LIST; also labels of
  * update_records_rejected_total. */
 #define HPS_UPDATE_BAD_TABLE "table" /* the model has none of that name */
-#define HPS_UPDATE_BAD_DTYPE "dtype" /* rows neither in FP32 nor as the table has them */
+#define HPS_UPDATE_BAD_DTYPE "dtype" /* rows neither in FP32 nor as the table has them; hps-dtype \
+                                      */
 #define HPS_UPDATE_BAD_NOT_FINITE \
     "not_finite"                         /* NaN or Inf, or what the table's type cannot hold */
 #define HPS_UPDATE_BAD_PAYLOAD "payload" /* no UpdateBatch, or one that contradicts itself */
@@ -35,8 +36,8 @@ bool hps_update_route(const struct hps_version *version, const char *topic,
 
 /* A record as the log has it; NULL is Kafka's null. */
 struct hps_update_bytes {
-    const void *key, *value, *version_header, *row_version_header;
-    size_t key_size, value_size, version_header_size, row_version_header_size;
+    const void *key, *value, *version_header, *row_version_header, *dtype_header;
+    size_t key_size, value_size, version_header_size, row_version_header_size, dtype_header_size;
 };
 
 /* What became of a record. */

@@ -239,6 +239,11 @@ struct hps_update_bytes update_bytes(const struct hps_update_stream *stream,
         (void)ops->header(record, HPS_UPDATE_HEADER_ROW_VERSION, &bytes.row_version_header,
                           &bytes.row_version_header_size);
     }
+    if (ops->header(record, HPS_UPDATE_HEADER_DTYPE, &bytes.dtype_header,
+                    &bytes.dtype_header_size) &&
+        bytes.dtype_header == NULL) {
+        bytes.dtype_header = ""; /* of no type */
+    }
     return bytes;
 }
 

@@ -226,7 +226,10 @@ def test_lines_when_sent_as_a_type_then_as_numpy_converts_them(broker, form):
         publish(broker, "--model", model, "-t", "t", "--format", form, "--row-dtype", name, "-", lines=lines)
         found = broker.read(topic)
         assert replay(found) == {key: row.tobytes() for key, row in enumerate(dtypes.stored(rows, dtype))}, name
-        if form == "packed":
+        if form == "keyed":
+            header = [("hps-dtype", name.encode())] if name != "fp32" else []
+            assert all((m.headers() or []) == header for m in found), name
+        else:
             assert [t.data_type for m in found for t in records.unpacked(m.value()).tables] == [dtype]
     _, error = publish(None, "--dry-run", "-t", "t", "--format", form, "--row-dtype", "fp16", "-", code=2,
                        lines="1 1 2 3\n2 1 70000 3\n")

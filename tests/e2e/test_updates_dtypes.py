@@ -98,7 +98,8 @@ def write_all(broker, model, content, name, first):
     dtype, rows = NAMES[name], rows_of(4, first)
     own = [odd_row(name, first + i) for i in range(3)]
     broker.write(f"hps_et.{model}.{name}",
-                 [records.keyed(first, rows[0]), native(first + 4, own[0]),
+                 [{**records.keyed(first, rows[0]), "headers": [("hps-dtype", b"fp32")]},
+                  {**native(first + 4, own[0]), "headers": [("hps-dtype", name.encode())]},
                   records.hctr([(first + 1, rows[1]), (first + 2, rows[2])])])
     broker.write(f"hps_et.{model}", [packed(name, dtypes.FP32, [(first + 3, rows[3].tobytes())]),
                                      packed(name, dtype, [(first + 5, own[1]), (first + 6, own[2])])])
@@ -122,6 +123,9 @@ def write_bad(broker, model, name, key):
     if dtype in (dtypes.INT8_F32, dtypes.INT8_F16):
         bad.append(native(key, own[:-1] + b"\x7f" if dtype == dtypes.INT8_F16 else own[:-2] + b"\x80\x7f"))
         reasons.append("not_finite")
+    for header in ("fp16" if name == "bf16" else "bf16", name + " ", ""):
+        bad.append({**native(key, own), "headers": [("hps-dtype", header.encode())]})
+        reasons.append("dtype")
     for other in dtypes.STORED:
         if other not in (FP32, dtype):
             wide.append(packed(name, other, [(key, dtypes.stored(rows_of(1, key), other).tobytes())]))

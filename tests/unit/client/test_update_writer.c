@@ -88,8 +88,12 @@ static hps_status sink_send(void *ctx, const struct hps_producer_record *record,
                             .n_headers = record->n_headers};
     for (size_t i = 0; i < record->n_headers; i++) {
         memcpy(taken->names[i], record->headers[i].name, strlen(record->headers[i].name) + 1);
-        assert_true(hps_update_header_decode(record->headers[i].value, record->headers[i].size,
-                                             &taken->headers[i]));
+        if (strcmp(taken->names[i], "hps-dtype") == 0) {
+            taken->headers[i] = record->headers[i].size;
+        } else {
+            assert_true(hps_update_header_decode(record->headers[i].value, record->headers[i].size,
+                                                 &taken->headers[i]));
+        }
     }
     return HPS_OK;
 }

@@ -193,6 +193,26 @@ static void test_record_when_it_names_another_version_then_passed_over(void **st
     assert_string_equal(add(rig, "hps_et.m.items", &record).bad, HPS_UPDATE_BAD_HEADER);
 }
 
+static void test_record_when_its_header_names_another_type_then_refused(void **state)
+{
+    struct rig *rig = *state;
+    const hps_key one = 1;
+    const float row[2] = {10, 10};
+    struct hps_update_bytes record = keyed(&one, row);
+    record.dtype_header = "bf16";
+    record.dtype_header_size = 4;
+    assert_string_equal(add(rig, "hps_et.m.items", &record).bad, HPS_UPDATE_BAD_DTYPE);
+    assert_non_null(strstr(rig->err.text, "'bf16', but a row of 8 bytes is fp32"));
+    record.dtype_header = "fp32";
+    assert_int_equal(add(rig, "hps_et.m.items", &record).n_keys, 1);
+    record.dtype_header_size = 3;
+    assert_string_equal(add(rig, "hps_et.m.items", &record).bad, HPS_UPDATE_BAD_DTYPE);
+    record = keyed(&one, NULL); /* a delete has no row */
+    record.dtype_header = "bf16";
+    record.dtype_header_size = 4;
+    assert_int_equal(add(rig, "hps_et.m.items", &record).n_keys, 1);
+}
+
 static void test_record_when_not_followed_then_only_one_that_names_the_version(void **state)
 {
     struct rig *rig = *state;
@@ -306,6 +326,7 @@ int main(void)
         TEST(test_packed_when_on_the_model_topic_then_spans_tables),
         TEST(test_packed_when_a_later_table_is_bad_then_nothing_of_it_stays),
         TEST(test_record_when_it_names_another_version_then_passed_over),
+        TEST(test_record_when_its_header_names_another_type_then_refused),
         TEST(test_record_when_not_followed_then_only_one_that_names_the_version),
         TEST(test_record_when_bad_then_left_out_with_its_reason),
         TEST(test_route_when_of_another_model_then_none),
