@@ -1,18 +1,53 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# bundle.sh BIN_DIR BUNDLE: hpsd, hpsd-sim and the tools with all their libraries, the C library included, in one
-# directory that runs on another Linux x86-64 machine, whatever is installed there; only the GPU's
-# driver is that machine's. bundle_try.sh goes along as try.sh.
+# bundle.sh BIN_DIR BUNDLE [GPU_DIR]: everything that travels to a machine with a GPU, below 64 MiB:
+#
+#     try.sh      bundle_try.sh: hpsd end to end
+#     bin/        hpsd, hpsd-sim and the tools. They run on any Linux x86-64: their libraries, the C
+#                 library included, are in lib/. Only the GPU's driver is that machine's.
+#     bin/        from GPU_DIR: gpu_checks, gpu_bench and their variants, which variants.txt lists.
+#                 They take that machine's C library, glibc 2.34 or later.
+#     commit.txt  of this tree
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 bin=$1
 bundle=$2
+gpu=${3:-}
 programs=(hpsd hpsd-sim hpsctl hps-gen hps-bench)
-size_kib_max=$((50 * 1024))
+gpu_programs=()
+size_max=$((64 << 20))
+glibc_max=GLIBC_2.34
+
+die() {
+    printf 'bundle: %s\n' "$*" >&2
+    exit 1
+}
+
+if [[ -n $gpu ]]; then
+    gpu_programs=(gpu_checks gpu_bench)
+    if [[ -e $gpu/variants.txt ]]; then
+        while IFS= read -r variant; do
+            gpu_programs+=("gpu_checks_$variant" "gpu_bench_$variant")
+        done <"$gpu/variants.txt"
+    fi
+fi
+for program in "${gpu_programs[@]}"; do
+    symbols=$(readelf -W --dyn-syms "$gpu/$program" | grep -oE '\w+@GLIBC_[0-9.]+')
+    newest=$(grep -o 'GLIBC_.*' <<<"$symbols" | sort -V | tail -n 1)
+    if [[ $(printf '%s\n' "$newest" $glibc_max | sort -V | tail -n 1) != "$glibc_max" ]]; then
+        die "$program needs $(grep "@$newest$" <<<"$symbols" | tr '\n' ' ')and may need $glibc_max at most"
+    fi
+done
 
 rm -rf "$bundle"
 mkdir -p "$bundle"/{bin,lib,libexec}
+for program in "${gpu_programs[@]}"; do
+    strip -o "$bundle/bin/$program" "$gpu/$program"
+done
+if [[ -e $gpu/variants.txt ]]; then
+    cp "$gpu/variants.txt" "$bundle/bin/"
+fi
 for program in "${programs[@]}"; do
     strip -o "$bundle/libexec/$program" "$bin/$program"
     ldd "$bin/$program" | grep -oE '/[^ ]+ \(0x' | cut -d ' ' -f 1
@@ -32,11 +67,16 @@ strip --strip-unneeded "$bundle"/lib/*.so* 2>/dev/null || true
 for program in "${programs[@]}"; do
     cat >"$bundle/bin/$program" <<'SH'
 #!/bin/sh
-# With the C library of the bundle; libcuda.so.1 is this machine's (HPS_DRIVER_DIR: where it lies).
+# [--driver-dir DIR] ARGUMENT...: with the C library of the bundle, and this machine's libcuda.so.1.
 here=$(dirname "$(readlink -f "$0")")/..
 path=$here/lib
-for folder in "${HPS_DRIVER_DIR:-}" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 \
-    /usr/lib /usr/lib/wsl/lib; do
+driver=
+if [ "${1:-}" = --driver-dir ]; then
+    driver=$2
+    shift 2
+fi
+for folder in "$driver" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib \
+    /usr/lib/wsl/lib; do
     if [ -n "$folder" ] && [ -e "$folder/libcuda.so.1" ]; then
         path=$path:$folder
         break
@@ -49,10 +89,12 @@ SH
 done
 cp tests/gpu/bundle_try.sh "$bundle/try.sh"
 cp LICENSE "$bundle/"
-size_kib=$(du -sk "$bundle" | cut -f1)
-if ((size_kib > size_kib_max)); then
-    echo "bundle: $size_kib KiB, more than $size_kib_max" >&2
-    exit 1
+git -c safe.directory="$PWD" describe --always --abbrev=40 --dirty=", changed" >"$bundle/commit.txt" 2>/dev/null ||
+    echo unknown >"$bundle/commit.txt"
+size=$(du -sb "$bundle" | cut -f 1)
+if ((size >= size_max)); then
+    (cd "$bundle" && du -ab . | sort -n) >&2
+    die "$size bytes, must be below $size_max"
 fi
 "$bundle/bin/hpsd" --version
-printf '%s: %d MiB; try it with %s/try.sh\n' "$bundle" $((size_kib / 1024)) "$bundle"
+printf '%s: %d MiB; try it with %s/try.sh\n' "$bundle" $((size >> 20)) "$bundle"
