@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/rows/finite.h"
 #include "base/rows/modeldir.h"
 #include "client/wire.h"
 
@@ -485,7 +486,7 @@ static hps_status row_as_sent(struct hps_update_writer *writer, const struct tab
     if (table->sent == HPS_DTYPE_FP32) {
         return HPS_OK;
     }
-    if (!(writer->options.nan_allowed && !hps_dtype_is_int8(table->sent)) &&
+    if (!hps_may_be_not_finite(table->sent, writer->options.nan_allowed) &&
         !hps_row_fits(writer->wide.data, table->sent, table->dim, &at)) {
         return hps_error_set(err, HPS_INVALID,
                              "table %s, key %" PRId64 ": %s cannot hold value %u of the row",

@@ -18,6 +18,13 @@
 size_t hps_first_not_finite(enum hps_dtype dtype, const void *rows, uint32_t dim, size_t n,
                             uint32_t *out_at);
 
+/* Whether rows stored as this type may have NaN or Inf. `nan_allowed`: `nan_policy` accepts them.
+ * INT8 rows never may: a scale or bias that is not finite spoils all values of its row. */
+static inline bool hps_may_be_not_finite(enum hps_dtype dtype, bool nan_allowed)
+{
+    return nan_allowed && !hps_dtype_is_int8(dtype);
+}
+
 /* Such a value for a message: "value 17", "scale", "bias". */
 struct hps_value_name {
     char text[24];

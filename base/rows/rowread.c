@@ -181,7 +181,7 @@ static hps_status check_finite(const struct hps_row_reader *reader, uint64_t row
 {
     uint32_t at = 0;
 
-    if (reader->nan_allowed) {
+    if (hps_may_be_not_finite(reader->desc.file_dtype, reader->nan_allowed)) {
         return HPS_OK;
     }
     size_t i = hps_first_not_finite(reader->desc.file_dtype, rows, reader->desc.dim, n, &at);
@@ -197,7 +197,7 @@ static hps_status check_fits(const struct hps_row_reader *reader, uint64_t row, 
     uint32_t at = 0;
     float value;
 
-    if (dtype == HPS_DTYPE_FP32 || (reader->nan_allowed && !hps_dtype_is_int8(dtype)) ||
+    if (dtype == HPS_DTYPE_FP32 || hps_may_be_not_finite(dtype, reader->nan_allowed) ||
         hps_row_fits(values, dtype, reader->desc.dim, &at)) {
         return HPS_OK;
     }

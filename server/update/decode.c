@@ -182,7 +182,7 @@ static hps_status check_finite(struct hps_update_decoder *decoder, const struct 
                                uint32_t n)
 {
     uint32_t at = 0;
-    size_t bad = atomic_load(decoder->options.nan_allowed)
+    size_t bad = hps_may_be_not_finite(dtype, atomic_load(decoder->options.nan_allowed))
                      ? n
                      : hps_first_not_finite(dtype, rows, table->dim, n, &at);
     return bad == n ? HPS_OK : bad_value(decoder, table, keys[bad], at, "NaN or Inf");
@@ -196,7 +196,7 @@ static hps_status convert_rows(struct hps_update_decoder *decoder, const struct 
     HPS_ASSERT(table->dtype != HPS_DTYPE_FP32);
     hps_row_convert_fn convert = hps_row_converter(table->dtype, HPS_DTYPE_FP32, false);
     size_t from_bytes = (size_t)hps_dtype_row_bytes(HPS_DTYPE_FP32, table->dim);
-    bool any = atomic_load(decoder->options.nan_allowed) && !hps_dtype_is_int8(table->dtype);
+    bool any = hps_may_be_not_finite(table->dtype, atomic_load(decoder->options.nan_allowed));
     hps_status status = check_finite(decoder, table, HPS_DTYPE_FP32, keys, from, n);
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         uint32_t at;

@@ -229,6 +229,12 @@ def test_rows_when_nan_policy_accepts_them_then_halves_have_infinities_and_int8_
     save(f"{work}/m", "t", values, "fp32")
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "inf", "(key 17), value 3", "does not fit int8_rowwise_f16"):
         one.load("m", f"{work}/m", row_dtype="int8_rowwise_f16")
+    for dtype, which, name in (("int8_rowwise_f32", 0, "scale"), ("int8_rowwise_f16", 1, "bias")):
+        scales = np.load(save(f"{work}/{dtype}", "t", rows(0), dtype).replace(".npy", ".scale_bias.npy"))
+        scales[17, which] = np.nan
+        np.save(f"{work}/{dtype}/t.scale_bias.npy", scales)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, 'table "t"', "NaN or Inf", "(key 17)", name):
+            one.load("m", f"{work}/{dtype}")
 
 
 def test_check_when_rows_would_not_be_loaded_so_then_it_says_why(work):

@@ -590,6 +590,10 @@ def test_dry_run_when_no_broker_then_counts_and_checks(work):
     _, error = publish(None, "--from", table.save(os.path.join(work, "nan")), "--dry-run", code=2)
     assert "NaN" in error or "nan" in error
     publish(None, "--from", os.path.join(work, "nan", "dry.rows.npy"), "--dry-run", "--allow-nan")
+    np.save(os.path.join(work, "int8.npy"), np.zeros((2, 4), "u1"))
+    np.save(os.path.join(work, "int8.scale_bias.npy"), np.array([[1, 0], [np.nan, 0]], "<f4"))
+    _, error = publish(None, "--from", os.path.join(work, "int8.npy"), "--dry-run", "--allow-nan", code=2)
+    assert "NaN" in error and "scale" in error
 
 
 @pytest.mark.parametrize("lines, words", (
