@@ -217,6 +217,17 @@ static hps_status put_part(struct hps_lookup *whole, struct hps_lookup_part *par
     return HPS_OK;
 }
 
+/* A part has statuses only if some key was not found, and the second reading may have found it. */
+static void drop_statuses(struct hps_lookup *whole)
+{
+    for (uint32_t p = 0; p < whole->n_parts; p++) {
+        struct hps_lookup_part *part = &whole->parts[p];
+        if (part->n_unknown == 0 && part->n_defaulted == 0) {
+            part->key_status = NULL;
+        }
+    }
+}
+
 /* To where they belong. */
 static hps_status put(struct again *again)
 {
@@ -310,6 +321,7 @@ hps_status hps_lookup_reread(struct hps_lookup *lookup, unsigned n_times, struct
     }
     hps_arena_free(again.arena);
     lookup->torn = status == HPS_ABORTED && !lookup->ahead;
+    drop_statuses(lookup);
     if (status == HPS_OK && lookup->n_pooled > 0) {
         status = lookup_add_bags(lookup, NULL, err);
     }

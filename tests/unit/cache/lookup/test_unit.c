@@ -200,6 +200,7 @@ static void check(const struct unit_test *t)
             n_unknown += absent ? 1 : 0;
         }
         assert_int_equal(part->n_unknown, n_unknown);
+        assert_int_equal(part->key_status == NULL, n_unknown == 0);
         assert_int_equal(part->n_defaulted, 0);
     }
 }
