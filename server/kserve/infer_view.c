@@ -546,7 +546,8 @@ static hps_status add_output(struct view *view, const struct kserve_output *aske
                                                                       : KSERVE_OUTPUT_STATUS,
                                          .part = part == UINT32_MAX ? 0 : part,
                                          .binary = asked->binary};
-    if (out->kind == KSERVE_OUTPUT_STATUS && !is(asked->name, KSERVE_STATUS)) {
+    if (out->kind == KSERVE_OUTPUT_STATUS && !is(asked->name, KSERVE_STATUS) &&
+        !is(asked->name, KSERVE_STATUS_ANY)) {
         return hps_error_set(
             view->err, HPS_INVALID,
             view->answer.by_position

@@ -15,14 +15,16 @@
 
 #include "base/status.h"
 
-#define KSERVE_KEYS     "KEYS"
-#define KSERVE_NUMKEYS  "NUMKEYS"
-#define KSERVE_OUTPUT0  "OUTPUT0"
-#define KSERVE_STATUS   "STATUS"
-#define KSERVE_TABLES   ".tables" /* behind the name of a model, which itself has no '.' */
-#define KSERVE_OFFSETS  ".offsets"
-#define KSERVE_WEIGHTS  ".weights"
-#define KSERVE_PLATFORM "hps" /* and backend */
+#define KSERVE_KEYS    "KEYS"
+#define KSERVE_NUMKEYS "NUMKEYS"
+#define KSERVE_OUTPUT0 "OUTPUT0"
+#define KSERVE_STATUS  "STATUS"
+/* The same where a table is called STATUS: no table has a dot in its name. */
+#define KSERVE_STATUS_ANY "hps.STATUS"
+#define KSERVE_TABLES     ".tables" /* behind the name of a model, which itself has no '.' */
+#define KSERVE_OFFSETS    ".offsets"
+#define KSERVE_WEIGHTS    ".weights"
+#define KSERVE_PLATFORM   "hps" /* and backend */
 
 struct kserve_text { /* not terminated */
     const char *at;

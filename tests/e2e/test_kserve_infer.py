@@ -14,8 +14,8 @@ NAMES, DIMS = ("items", "users", "ads"), (4, 8, 3)
 
 
 class Served:
-    def __init__(self, daemon, tables):
-        self.daemon, self.tables = daemon, tables
+    def __init__(self, daemon, tables, clash):
+        self.daemon, self.tables, self.clash = daemon, tables, clash
         self.stub = kserve_grpc.GRPCInferenceServiceStub(daemon.channel())
         self.by_name = {table.name: table for table in tables}
 
@@ -28,9 +28,11 @@ def a_daemon_with_a_model(tmp_path_factory):
     work = str(tmp_path_factory.mktemp("kserve"))
     tables = [Table.random(name, 100, dim, number=i) for i, (name, dim) in enumerate(zip(NAMES, DIMS))]
     paths = [table.save(f"{work}/m") for table in tables]
-    with Daemon(work, default_config([model_config("m", paths, list(DIMS), list(NAMES))])) as daemon:
+    clash = Table.random("STATUS", 20, 2)
+    with Daemon(work, default_config([model_config("m", paths, list(DIMS), list(NAMES)), model_config(
+            "clash", [clash.save(f"{work}/clash")], [2], ["STATUS"])])) as daemon:
         daemon.load("m", f"{work}/m", label="next")
-        yield Served(daemon, tables)
+        yield Served(daemon, tables, clash)
 
 
 def tensor(name, datatype, shape):
@@ -104,6 +106,14 @@ def test_infer_when_outputs_are_named_then_those_in_that_order(served):
     assert [output.name for output in tables.outputs] == ["items", "STATUS"]
     assert tables.outputs[0].shape == [5, 4]
     assert values(tables, 1, np.uint8).tolist() == [1] * 7 + [1, 3, 1, 1, 1]
+
+
+def test_infer_when_a_table_is_called_status_then_its_rows_and_the_statuses_can_both_be_had(served):
+    keys = np.append(served.clash.keys[:3], 10**15)
+    reply = infer(served, "clash.tables", [("STATUS", keys)], ["hps.STATUS", "STATUS"])
+    assert values(reply, 0, np.uint8).tolist() == [1, 1, 1, 3]
+    np.testing.assert_array_equal(values(reply, 1), served.clash.expect(keys))
+    assert values(infer(served, "m", hps_inputs(groups_of(served)), ["hps.STATUS"]), 0, np.uint8).tolist() == [1] * 12
 
 
 def test_infer_when_by_table_then_an_output_for_each(served):
