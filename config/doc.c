@@ -96,8 +96,8 @@ static const char intro[] =
     "  does, and refuses.\n"
     "- **`persistent_db.path`.** hpsd's database is `<path>/hpsd`; one that HPS made there\n"
     "  is left alone.\n"
-    "- **`supportlonglong: false`.** Key files hold int64 in both modes; each key is\n"
-    "  truncated to uint32.\n"
+    "- **`supportlonglong: false`.** Key files, keyed and packed update records and requests\n"
+    "  hold int64 in both modes; each key is truncated to uint32.\n"
     "- **Workspaces, streams, chunks, thread pools** of HPS have no counterpart that could\n"
     "  run out.\n";
 

@@ -373,7 +373,8 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
         .admission = daemon->admission,
         .slowlog = daemon->slowlog,
         .metrics = &daemon->series,
-        .path = (enum hps_lookup_path)daemon->options.config->server.lookup_path};
+        .path = (enum hps_lookup_path)daemon->options.config->server.lookup_path,
+        .key_bytes = daemon->options.config->key_bytes};
     HPS_ASSERT(daemon->catalog != NULL);
     daemon_lookup_limits(&daemon->options.config->server, &lookup.limits);
     daemon->health = hps_health_service_new(service_names, N_NAMES);

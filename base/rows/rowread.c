@@ -84,9 +84,7 @@ static hps_status read_keys(const struct hps_row_reader *reader, uint64_t row, s
     hps_status status = hps_file_pread(reader->keys.fd, reader->keys.path, keys, n * KEY_BYTES,
                                        reader->keys.offset + row * KEY_BYTES, err);
     if (status == HPS_OK && reader->key_bytes == 4) {
-        for (size_t i = 0; i < n; i++) {
-            keys[i] = (uint32_t)keys[i];
-        }
+        hps_keys_narrow(keys, n);
     }
     return status;
 }

@@ -545,6 +545,9 @@ static void explain(struct admin_op *op, struct hps_version *version, const stru
     if (reply == NULL || answers == NULL || pointers == NULL) {
         return;
     }
+    if (op->parts->key_bytes == 4) {
+        hps_keys_narrow(&key, 1);
+    }
     hps_status status =
         hps_explain_key(version, table, key, op->parts->blocks, op->arena, of_tiers, &n);
     if (status != HPS_OK) {

@@ -36,7 +36,7 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
     struct hps_devices *devices; /* NULL: none */
     struct hps_block_pool *blocks;
     struct hps_updater *updater; /* NULL: versions take no updates */
-    uint32_t key_bytes;          /* in files of HugeCTR and records of HPS: 8 or 4 */
+    uint32_t key_bytes; /* 8; 4: HPS's records have such keys, and all others are narrowed */
     struct hps_slowlog *slowlog;
     struct hps_audit *audit;
     const struct hps_service_metrics *metrics;

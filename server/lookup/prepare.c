@@ -158,8 +158,7 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
 
 /* The message is only valid in its callback, and the look-up may run later and elsewhere. False: no
  * memory. */
-static bool copy_bytes(struct request *request, const uint8_t *from, size_t size,
-                       const void **out_copy)
+static bool copy_bytes(struct request *request, const uint8_t *from, size_t size, void **out_copy)
 {
     void *copy = size == 0 ? NULL : hps_arena_alloc(request->arena, size);
 
@@ -175,9 +174,9 @@ static bool copy_bytes(struct request *request, const uint8_t *from, size_t size
 static hps_status make_part(struct request *request, const struct hps_lookup_query *query,
                             uint32_t table, struct hps_lookup_part *part)
 {
-    const void *keys = NULL;
-    const void *offsets = NULL;
-    const void *weights = NULL;
+    void *keys = NULL;
+    void *offsets = NULL;
+    void *weights = NULL;
     size_t n_keys = query->n_keys;
     size_t n_offsets = query->offsets == NULL ? 0 : query->n_bags + (size_t)1;
     size_t n_weights = query->weights == NULL ? 0 : n_keys;
@@ -186,6 +185,9 @@ static hps_status make_part(struct request *request, const struct hps_lookup_que
         !copy_bytes(request, query->offsets, n_offsets * sizeof(uint32_t), &offsets) ||
         !copy_bytes(request, query->weights, n_weights * sizeof(float), &weights)) {
         return HPS_EXHAUSTED;
+    }
+    if (request->service->parts.key_bytes == 4) {
+        hps_keys_narrow(keys, n_keys);
     }
     part->table = &request->lookup.version->tables[table];
     part->n_keys = query->n_keys;

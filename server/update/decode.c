@@ -510,6 +510,9 @@ hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
     if (status != HPS_OK) {
         cut(decoder, &before);
         fate.n_keys = 0;
+    } else if (decoder->options.key_bytes == 4 && fate.n_keys > 0) { /* of every form */
+        HPS_ASSERT(fate.n_keys == (decoder->keys.size - before.keys) / sizeof(hps_key));
+        hps_keys_narrow((hps_key *)(void *)(decoder->keys.data + before.keys), fate.n_keys);
     }
     if (status != HPS_OK && status != HPS_INVALID) {
         return status;

@@ -54,7 +54,7 @@ struct hps_update_decoder;
 
 struct hps_update_decoder_options {
     const struct hps_version *version; /* borrowed */
-    uint32_t key_bytes;                /* of HCTR pairs: 8 or 4 */
+    uint32_t key_bytes;                /* of HCTR pairs: 8; or 4, and all keys are narrowed */
     const atomic_bool *nan_allowed;    /* borrowed */
 };
 

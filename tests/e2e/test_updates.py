@@ -187,9 +187,16 @@ def test_keys_of_four_bytes_when_not_supportlonglong_then_read(broker, daemon, w
     config = config_of(work, broker, "narrow")
     config["supportlonglong"] = False
     one = daemon(config)
-    broker.write("hps_et.narrow.a", [hctr([(3, 303), (4, 304)], "I")])
+    high = 7 << 32
+    broker.write("hps_et.narrow.a", [hctr([(3, 303), (4, 304)], "I"), keyed(-5, 305), keyed(high + 6, None),
+                                     packed({"a": ({high + 7: 307}, [high + 8])})])
     wait_now(one, "narrow")
-    assert values(one.stub(), "narrow", "a", [3, 4, 5]) == {3: 303, 4: 304, 5: 5}
+    meant = {3: 303, 4: 304, 5: 5, 2**32 - 5: 305, 6: -1, 7: 307, 8: -1}
+    assert values(one.stub(), "narrow", "a", meant) == meant
+    assert values(one.stub(), "narrow", "a", [-5, high + 3, high + 5 - 2**63]) == {-5: 305, high + 3: 303,
+                                                                                  high + 5 - 2**63: 5}
+    told = one.admin_stub().ExplainKey(admin_pb.ExplainKeyRequest(model="narrow", table="a", key=-5), timeout=PATIENCE_S)
+    assert told.state == admin_pb.KEY_STATE_FOUND
 
 
 @pytest.mark.parametrize("key_bytes", (8, 4))

@@ -99,6 +99,24 @@ static void test_forms_when_mixed_then_applied_in_order(void **state)
     assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 3) == 30);
 }
 
+static void test_keys_when_they_have_32_bits_then_the_low_ones_of_what_records_hold(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_update_decoder_options narrow = {
+        .version = rig->fx.version, .key_bytes = 4, .nan_allowed = &rig->nan_allowed};
+    const hps_key keys[3] = {(hps_key)-5, (UINT64_C(7) << 32) + 6, 6 + (UINT64_C(1) << 63)};
+    const float row[2] = {10, 10};
+    hps_update_decoder_free(rig->decoder);
+    rig->decoder = hps_update_decoder_new(&narrow);
+    for (unsigned i = 0; i < 3; i++) {
+        struct hps_update_bytes one = keyed(&keys[i], i == 2 ? NULL : row);
+        assert_int_equal(add(rig, "hps_et.m.items", &one).n_keys, 1);
+        apply(rig);
+        assert_true(fixture_value(&rig->fx, FIXTURE_ITEMS, 4294967291) == 10);
+        assert_true(fixture_value(&rig->fx, FIXTURE_ITEMS, 6) == (i == 1 ? 10 : -1));
+    }
+}
+
 /* A packed record of key 5 in both tables, key 1 deleted in the first. */
 static size_t pack(uint8_t *out, int64_t version, const char *second, size_t second_rows_bytes)
 {
@@ -323,6 +341,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_row_version_when_compared_then_each_key_has_that_of_its_record),
         TEST(test_forms_when_mixed_then_applied_in_order),
+        TEST(test_keys_when_they_have_32_bits_then_the_low_ones_of_what_records_hold),
         TEST(test_packed_when_on_the_model_topic_then_spans_tables),
         TEST(test_packed_when_a_later_table_is_bad_then_nothing_of_it_stays),
         TEST(test_record_when_it_names_another_version_then_passed_over),
