@@ -69,6 +69,19 @@ static void break_slot(struct bench_slot *slot, const char *text)
     }
 }
 
+/* The index of a table's query in its slot. KServe finds tables by their place in the model: places
+ * that are not asked have empty queries. */
+static uint64_t query_of(const struct bench_plan *plan, uint64_t table)
+{
+    return plan->protocol == BENCH_HPS ? table : plan->tables[table].place;
+}
+
+static uint64_t n_queries(const struct bench_plan *plan)
+{
+    HPS_ASSERT(plan->n_tables > 0);
+    return query_of(plan, plan->n_tables - 1) + 1; /* tables are sorted by place */
+}
+
 /* One result: the next rows of a table. */
 static void take_result(struct bench_slot *slot, uint64_t table,
                         const struct hps_client_lookup_result *result)
@@ -76,7 +89,7 @@ static void take_result(struct bench_slot *slot, uint64_t table,
     HPS_ASSERT(table < slot->worker->plan->n_tables);
     struct bench_worker *worker = slot->worker;
     const struct bench_plan *plan = worker->plan;
-    const struct hps_client_lookup_query *query = &slot->queries[table];
+    const struct hps_client_lookup_query *query = &slot->queries[query_of(plan, table)];
     struct bench_counts *counts = &worker->counts;
     struct hps_error err = {0};
 
@@ -320,7 +333,7 @@ static void draw_keys(struct bench_slot *slot, uint64_t table)
     for (uint64_t i = 0; weights != NULL && i < plan->n_keys; i++) {
         weights[i] = draw_weight(&worker->random);
     }
-    slot->queries[table] = (struct hps_client_lookup_query){
+    slot->queries[query_of(plan, table)] = (struct hps_client_lookup_query){
         .table = plan->tables[table].name,
         .keys = keys,
         .n_keys = plan->n_keys,
@@ -337,7 +350,7 @@ static hps_status encode_infer(struct bench_slot *slot)
     const struct hps_client_infer infer = {
         .model = plan->model,
         .queries = slot->queries,
-        .n_queries = plan->n_tables,
+        .n_queries = n_queries(plan),
         .output = (enum hps_dtype)plan->output_type,
         .miss_policy = plan->miss_policy_word,
         .max_wait_us = plan->max_wait_us,
@@ -515,7 +528,7 @@ static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot
         return HPS_NO_MEMORY;
     }
     slot->keys = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->keys));
-    slot->queries = hps_calloc(plan->n_tables, sizeof(*slot->queries));
+    slot->queries = hps_calloc(n_queries(plan), sizeof(*slot->queries));
     make_idle(slot);
     if (plan->weighted) {
         slot->weights = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->weights));

@@ -41,9 +41,18 @@ struct expected {
     char why[640];
 };
 
+/* The order of a model's tables, over all of its versions. */
+struct order {
+    struct order *next;
+    char *model;
+    char **names; /* [n] */
+    uint32_t n;
+};
+
 struct hps_models {
-    struct hps_lock lock; /* over what is expected; only those take it that find no version */
+    struct hps_lock lock; /* over the next two; look-ups that find no version or table take it */
     struct expected *expected;
+    struct order *orders;
     _Atomic(struct snapshot *) current;
     struct snapshot *spare; /* writers: as large as the current one */
     struct hps_epoch *epoch;
@@ -125,15 +134,101 @@ static void expected_free(struct hps_models *models, struct expected **at)
     hps_free(one);
 }
 
+/* ---- orders of tables ------------------------------------------------------------------------ */
+
+static void order_free(struct order *order)
+{
+    for (uint32_t i = 0; order != NULL && order->names != NULL && i < order->n; i++) {
+        hps_free(order->names[i]);
+    }
+    if (order != NULL) {
+        hps_free(order->names);
+        hps_free(order->model);
+        hps_free(order);
+    }
+}
+
+static struct order *order_new(const char *model, const char *const *names, uint32_t n)
+{
+    struct order *order = hps_calloc(1, sizeof(*order));
+    bool good = order != NULL;
+    if (good) {
+        order->n = n;
+        order->model = hps_strdup(model);
+        order->names = hps_calloc(n, sizeof(*order->names));
+        good = order->model != NULL && order->names != NULL;
+    }
+    for (uint32_t i = 0; good && i < n; i++) {
+        order->names[i] = hps_strdup(names[i]);
+        good = order->names[i] != NULL;
+    }
+    if (!good) {
+        order_free(order);
+        return NULL;
+    }
+    return order;
+}
+
+/* Unlinks the model's order; *out_order NULL: the list has no order of it. Lock held, or at the
+ * end. */
+static void order_take(struct hps_models *models, const char *model, struct order **out_order)
+{
+    struct order **at = &models->orders;
+    while (*at != NULL && strcmp((*at)->model, model) != 0) {
+        at = &(*at)->next;
+    }
+    *out_order = *at;
+    *at = *at == NULL ? NULL : (*at)->next;
+}
+
+hps_status hps_models_set_order(struct hps_models *models, const char *model,
+                                const char *const *names, uint32_t n)
+{
+    struct order *next = n == 0 ? NULL : order_new(model, names, n);
+    struct order *old;
+    if (n > 0 && next == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    hps_lock_acquire(&models->lock);
+    order_take(models, model, &old);
+    if (next != NULL) {
+        next->next = models->orders;
+        models->orders = next;
+    }
+    hps_lock_release(&models->lock);
+    order_free(old);
+    return HPS_OK;
+}
+
+uint32_t hps_models_table_at(struct hps_models *models, const char *model, uint32_t place,
+                             char *out_name, size_t size)
+{
+    uint32_t n = 0;
+    hps_lock_acquire(&models->lock);
+    const struct order *order = models->orders;
+    while (order != NULL && strcmp(order->model, model) != 0) {
+        order = order->next;
+    }
+    n = order == NULL ? 0 : order->n;
+    snprintf(out_name, size, "%s", place < n ? order->names[place] : "");
+    hps_lock_release(&models->lock);
+    return n;
+}
+
 void hps_models_free(struct hps_models *models)
 {
     if (models == NULL) {
         return;
     }
     struct snapshot *last = atomic_load(&models->current);
+    struct order *order;
     HPS_ASSERT(last->n == 0);
     while (models->expected != NULL) {
         expected_free(models, &models->expected);
+    }
+    while (models->orders != NULL) {
+        order_take(models, models->orders->model, &order);
+        order_free(order);
     }
     hps_lock_fini(&models->lock);
     hps_free(last);

@@ -33,6 +33,14 @@ hps_status hps_models_pin_label(struct hps_models *models, const char *model, si
  */
 size_t hps_models_pin_all(struct hps_models *models, const char *model, size_t model_size,
                           struct hps_version **out_versions, size_t n_max, int64_t *out_active);
+/* The name of the table at a place of the model's order (hps_models_set_order), whether or not a
+ * resident version has it. Returns how many places the model has. Takes a lock: for errors. Any
+ * thread.
+ *
+ * shape   out_name[size] the name, cut if it is longer; "": the model has no such place
+ */
+uint32_t hps_models_table_at(struct hps_models *models, const char *model, uint32_t place,
+                             char *out_name, size_t size);
 /* Calls `fn` with the name of each model that has a version, in no order, until it returns false.
  * It must be quick, and call nothing of this: a change of what is resident waits for it. Any
  * thread. */
@@ -46,6 +54,10 @@ hps_status hps_models_add(struct hps_models *models, struct hps_version *version
  * the add. Any thread. NO_MEMORY */
 hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)
     HPS_MUST_CHECK;
+/* The model's order of tables, names[n], copied; it replaces the one before. n 0: the model is
+ * gone, which needs no memory. Any thread. NO_MEMORY: the order is as it was. */
+hps_status hps_models_set_order(struct hps_models *models, const char *model,
+                                const char *const *names, uint32_t n) HPS_MUST_CHECK;
 /* Make a resident version the active one (number 0: none). This and remove need no memory:
  * NOT_FOUND is all that can be wrong. */
 hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)

@@ -144,7 +144,9 @@ void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model
     *at = model->next;
     hps_table_order_free(&model->order);
     catalog_defined_free(model->defined);
-    hps_ignore(hps_models_expect(catalog->options.models, model->name, NULL)); /* needs no memory */
+    /* Neither needs memory. */
+    hps_ignore(hps_models_expect(catalog->options.models, model->name, NULL));
+    hps_ignore(hps_models_set_order(catalog->options.models, model->name, NULL, 0));
     hps_free(model->name);
     hps_free(model);
 }

@@ -202,6 +202,10 @@ hps_status catalog_configured_order(struct catalog_model *model) HPS_MUST_CHECK;
 /* All that was stored of the model is known: complete the order of its tables from its versions,
  * and give each version its own. */
 hps_status catalog_settle_order(struct catalog_model *model) HPS_MUST_CHECK;
+/* Look-ups by position name tables by the model's order as it is now. NO_MEMORY: by the one before.
+ */
+hps_status catalog_tell_order(struct hps_catalog *catalog, const struct catalog_model *model)
+    HPS_MUST_CHECK;
 
 /* ---- switch.c -------------------------------------------------------------------------------- */
 

@@ -142,6 +142,9 @@ static hps_status place_tables(struct hps_load *load, struct hps_error *err)
     struct catalog_model *model = load->model;
     hps_lock_acquire(&catalog->lock);
     hps_status status = hps_table_order_apply(&model->order, load->entry->version);
+    if (status == HPS_OK) {
+        status = catalog_tell_order(catalog, model);
+    }
     hps_lock_release(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the order of tables");

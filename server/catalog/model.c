@@ -193,6 +193,12 @@ static void warn_of_configured_order(const struct catalog_model *model)
     }
 }
 
+hps_status catalog_tell_order(struct hps_catalog *catalog, const struct catalog_model *model)
+{
+    return hps_models_set_order(catalog->options.models, model->name,
+                                (const char *const *)model->order.names, model->order.n);
+}
+
 hps_status catalog_settle_order(struct catalog_model *model)
 {
     const struct catalog_entry *first = catalog_entry(model, model->active);

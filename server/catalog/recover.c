@@ -240,7 +240,8 @@ hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err)
         status = drop_orphans(catalog, err);
     }
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
-        if (status == HPS_OK && catalog_settle_order(model) != HPS_OK) {
+        if (status == HPS_OK && (catalog_settle_order(model) != HPS_OK ||
+                                 catalog_tell_order(catalog, model) != HPS_OK)) {
             status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
         }
         for (struct catalog_entry *entry = model->entries; status == HPS_OK && entry != NULL;

@@ -35,14 +35,8 @@ const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *aske
     return &asked->answer;
 }
 
-hps_status kserve_front_check(const struct hps_lookup_asked *asked,
-                              const struct hps_lookup_request *request,
-                              const struct hps_version *version, struct hps_error *err)
-{
-    return kserve_view_check(&asked->answer, request, version, err);
-}
-
-/* Triton's words, which clients look for; and a tensor that a model lacks is a wrong argument. */
+/* Triton's words, which clients look for; and an input of a name that a model lacks is a wrong
+ * argument. */
 void kserve_front_not_found(const struct hps_lookup_request *request,
                             enum hps_lookup_missing missing, struct hps_error *err)
 {
@@ -51,7 +45,7 @@ void kserve_front_not_found(const struct hps_lookup_request *request,
                                            .label = {request->label, request->label_size}};
 
     if (missing == HPS_LOOKUP_NO_TABLE) {
-        err->status = HPS_INVALID;
+        err->status = request->queries[0].table_size > 0 ? HPS_INVALID : err->status;
     } else {
         kserve_say_not_found(model, missing == HPS_LOOKUP_NO_VERSION ? &version : NULL, err);
     }
@@ -89,8 +83,8 @@ static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_ask
     return kserve_answer_grpc(&asked->answer, lookup, rows, pool, arena, out_encoded);
 }
 
-static const struct hps_lookup_front front = {.decode = decode,
-                                              .check = kserve_front_check,
+static const struct hps_lookup_front front = {.positions = KSERVE_NUMKEYS,
+                                              .decode = decode,
                                               .not_found = kserve_front_not_found,
                                               .bytes_max = bytes_max,
                                               .encode = encode};
@@ -137,8 +131,8 @@ static void stream_tell(struct hps_grpc_call *call, const struct hps_lookup_aske
     hps_grpc_call_send_copy(call, message, size);
 }
 
-static const struct hps_lookup_front stream_front = {.decode = decode,
-                                                     .check = kserve_front_check,
+static const struct hps_lookup_front stream_front = {.positions = KSERVE_NUMKEYS,
+                                                     .decode = decode,
                                                      .not_found = kserve_front_not_found,
                                                      .bytes_max = stream_bytes_max,
                                                      .encode = stream_encode,

@@ -179,13 +179,6 @@ struct kserve_answer {
 hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
                        struct hps_arena *arena, struct hps_lookup_request *out_request,
                        struct kserve_answer *out_answer, struct hps_error *err) HPS_MUST_CHECK;
-/* The version is known now: does it have these tables?
- * error   INVALID: it names those it has */
-hps_status kserve_view_check(const struct kserve_answer *answer,
-                             const struct hps_lookup_request *request,
-                             const struct hps_version *version, struct hps_error *err)
-    HPS_MUST_CHECK;
-
 /* One output of a look-up that is done.
  *
  * shape   shape[n_dims]: values; slices: [1 + parts of the look-up] bytes in the order of the
@@ -214,8 +207,9 @@ hps_status kserve_values_of_all(const struct kserve_answer *answer, const struct
 /* The bytes of one, known once the look-up is planned. */
 uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
                                  const struct kserve_answer_output *output);
-/* NumSample of an answer: how many keys each table was asked for, rounded down. HPS divided by the
- * most that its configuration allows of a sample, which says nothing where a request has fewer. */
+/* NumSample of an answer: keys by the number of tables that the version has, rounded down. HPS
+ * divided by the most that its configuration allows of a sample, which says nothing where a request
+ * has fewer. */
 int64_t kserve_num_sample(const struct hps_lookup *lookup);
 
 /* ---- answer_grpc.c, answer_http.c ------------------------------------------------------------ */

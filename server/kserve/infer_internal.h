@@ -17,11 +17,7 @@ hps_status kserve_keep(const struct kserve_infer *infer, const struct hps_decode
                        struct hps_lookup_asked **out_asked, struct hps_error *err) HPS_MUST_CHECK;
 const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *asked);
 
-/* For every transport: `check` and `not_found` of struct hps_lookup_front. */
-hps_status kserve_front_check(const struct hps_lookup_asked *asked,
-                              const struct hps_lookup_request *request,
-                              const struct hps_version *version, struct hps_error *err)
-    HPS_MUST_CHECK;
+/* For every transport: `not_found` of struct hps_lookup_front. */
 void kserve_front_not_found(const struct hps_lookup_request *request,
                             enum hps_lookup_missing missing, struct hps_error *err);
 

@@ -139,8 +139,8 @@ static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_ask
     return HPS_OK;
 }
 
-static const struct hps_lookup_front front = {.decode = decode,
-                                              .check = kserve_front_check,
+static const struct hps_lookup_front front = {.positions = KSERVE_NUMKEYS,
+                                              .decode = decode,
                                               .check_answer = check_answer,
                                               .not_found = kserve_front_not_found,
                                               .bytes_max = bytes_max,

@@ -622,15 +622,3 @@ hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode
     }
     return status;
 }
-
-hps_status kserve_view_check(const struct kserve_answer *answer,
-                             const struct hps_lookup_request *request,
-                             const struct hps_version *version, struct hps_error *err)
-{
-    if (answer->by_position && request->n_queries != version->n_places) {
-        return hps_error_set(err, HPS_INVALID,
-                             "input 'NUMKEYS': %u counts, but model '%s' has %u tables",
-                             request->n_queries, version->model, version->n_places);
-    }
-    return HPS_OK;
-}

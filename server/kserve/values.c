@@ -126,5 +126,5 @@ uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
 
 int64_t kserve_num_sample(const struct hps_lookup *lookup)
 {
-    return lookup->n_parts == 0 ? 0 : (int64_t)(lookup->n_keys / lookup->n_parts);
+    return (int64_t)(lookup->n_keys / lookup->version->n_tables);
 }

@@ -23,6 +23,8 @@ enum hps_lookup_missing {
 };
 
 struct hps_lookup_front {
+    /* The name of the list whose entry i is for table i of the model; for errors. */
+    const char *positions;
     /* The bytes of a request to what it asks for. `call` has the headers. Of data[size] nothing is
      * needed once the keys that `out_request` points to are copied.
      * thread  any
@@ -31,11 +33,6 @@ struct hps_lookup_front {
                          const struct hps_decode_limits *limits, struct hps_arena *arena,
                          struct hps_lookup_request *out_request,
                          struct hps_lookup_asked **out_asked, struct hps_error *err);
-    /* The version is pinned: does it have what is asked for? Thread, error: as decode. May be NULL.
-     */
-    hps_status (*check)(const struct hps_lookup_asked *asked,
-                        const struct hps_lookup_request *request, const struct hps_version *version,
-                        struct hps_error *err);
     /* The look-up is planned: may its answer be asked for? Thread, error: as decode. May be NULL.
      */
     hps_status (*check_answer)(const struct hps_lookup_asked *asked,

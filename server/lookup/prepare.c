@@ -112,34 +112,41 @@ static uint32_t table_index_find(const struct table_index *index, const char *na
     return place != 0 ? place - 1 : UINT32_MAX;
 }
 
-/* Which table query i means: by name, or the i-th one. */
-static hps_status find_table(struct table_index *index, struct hps_arena *arena,
-                             const struct hps_lookup_query *query, uint32_t i, uint32_t *out_table,
-                             struct hps_error *err)
+/* A query without a name, for a place of the model's order where this version has no table: it is
+ * only right if it wants nothing. */
+static hps_status not_at_place(const struct request *request, const struct hps_version *version,
+                               const struct hps_lookup_query *query, uint32_t place,
+                               const struct hps_table **out_table, struct hps_error *err)
 {
-    const struct hps_version *version = index->version;
-    uint32_t table = hps_version_table_at(version, i);
+    static const struct hps_table nothing = {.name = "", .dtype = HPS_DTYPE_FP32};
+    char name[128]; /* longer than one of a table */
 
-    if (query->table_size == 0 && i >= version->n_places) {
-        return hps_error_set(err, HPS_INVALID,
-                             "queries[%u].table: empty, and model '%s' has %u tables", i,
-                             version->model, version->n_places);
-    }
-    if (query->table_size == 0 && table == UINT32_MAX) {
-        return hps_error_set(err, HPS_NOT_FOUND,
-                             "queries[%u].table: empty, and version %" PRId64
-                             " of model '%s' lacks that table, which other versions have",
-                             i, version->number, version->model);
-    }
-    if (table != UINT32_MAX &&
-        (query->table_size == 0 ||
-         hps_text_is(version->tables[table].name, query->table, query->table_size))) {
-        *out_table = table;
+    if (query->n_keys == 0 && query->n_bags == 0) {
+        *out_table = &nothing;
         return HPS_OK;
     }
+    uint32_t n = hps_models_table_at(request->service->parts.models, version->model, place, name,
+                                     sizeof(name));
+    if (place >= n) {
+        return hps_error_set(err, HPS_INVALID, "%s[%u]: by position, but model '%s' has %u tables",
+                             request->front->positions, place, version->model, n);
+    }
+    return hps_error_set(err, HPS_NOT_FOUND,
+                         "%s[%u]: table '%s' by position, which version %" PRId64
+                         " of model '%s' lacks",
+                         request->front->positions, place, name, version->number, version->model);
+}
+
+static hps_status find_by_name(const struct request *request, struct table_index *index,
+                               const struct hps_lookup_query *query, uint32_t i,
+                               uint32_t *out_table, struct hps_error *err)
+{
+    const struct hps_version *version = index->version;
+    uint32_t table = UINT32_MAX;
+
     if (version->n_tables <= TABLES_SCANNED_MAX) {
         table = hps_version_table(version, query->table, query->table_size);
-    } else if (index->ids.places != NULL || table_index_build(index, arena) == HPS_OK) {
+    } else if (index->ids.places != NULL || table_index_build(index, request->arena) == HPS_OK) {
         table = table_index_find(index, query->table, query->table_size);
     } else {
         return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u tables", version->n_tables);
@@ -153,6 +160,29 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
         return HPS_NOT_FOUND;
     }
     *out_table = table;
+    return HPS_OK;
+}
+
+/* Which table query i means: by name, or the one at place i of the model's order. */
+static hps_status find_table(const struct request *request, struct table_index *index,
+                             const struct hps_lookup_query *query, uint32_t i,
+                             const struct hps_table **out_table, struct hps_error *err)
+{
+    const struct hps_version *version = index->version;
+    uint32_t table = hps_version_table_at(version, i);
+
+    if (query->table_size == 0 && table == UINT32_MAX) {
+        return not_at_place(request, version, query, i, out_table, err);
+    }
+    if (query->table_size != 0 &&
+        (table == UINT32_MAX ||
+         !hps_text_is(version->tables[table].name, query->table, query->table_size))) {
+        hps_status status = find_by_name(request, index, query, i, &table, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    *out_table = &version->tables[table];
     return HPS_OK;
 }
 
@@ -172,7 +202,7 @@ static bool copy_bytes(struct request *request, const uint8_t *from, size_t size
 /* 8 bytes a key are copied, against a row each that is gathered; and what makes them bags, whose
  * offsets are aligned then. */
 static hps_status make_part(struct request *request, const struct hps_lookup_query *query,
-                            uint32_t table, struct hps_lookup_part *part)
+                            const struct hps_table *table, struct hps_lookup_part *part)
 {
     void *keys = NULL;
     void *offsets = NULL;
@@ -189,7 +219,7 @@ static hps_status make_part(struct request *request, const struct hps_lookup_que
     if (request->service->parts.key_bytes == 4) {
         hps_keys_narrow(keys, n_keys);
     }
-    part->table = &request->lookup.version->tables[table];
+    part->table = table;
     part->n_keys = query->n_keys;
     part->keys = keys;
     part->pooling = query->pooling;
@@ -211,9 +241,8 @@ static hps_status make_parts(struct request *request, const struct hps_lookup_re
         return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u queries", message->n_queries);
     }
     for (uint32_t i = 0; i < message->n_queries; i++) {
-        uint32_t table = 0;
-        hps_status status =
-            find_table(&index, request->arena, &message->queries[i], i, &table, err);
+        const struct hps_table *table = NULL;
+        hps_status status = find_table(request, &index, &message->queries[i], i, &table, err);
         if (status != HPS_OK) {
             return status;
         }
@@ -321,13 +350,9 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
         return status;
     }
     status = pin_version(request, &message, err);
-    if (status == HPS_OK && front->check != NULL) {
-        status = front->check(request->asked, &message, lookup->version, err);
+    if (status == HPS_OK) {
+        status = check_staleness(lookup->version, message.max_staleness_ms, err);
     }
-    if (status != HPS_OK) {
-        return status;
-    }
-    status = check_staleness(lookup->version, message.max_staleness_ms, err);
     if (status != HPS_OK) {
         return status;
     }

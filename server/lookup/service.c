@@ -55,7 +55,7 @@ static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_ask
 }
 
 static const struct hps_lookup_front hps_v1 = {
-    .decode = decode, .bytes_max = bytes_max, .encode = encode};
+    .positions = "queries", .decode = decode, .bytes_max = bytes_max, .encode = encode};
 
 /* ---- callbacks of the call ------------------------------------------------------------------- */
 

@@ -295,7 +295,8 @@ def test_infer_when_curl_uploads_much_then_it_waits_for_the_word_and_both_reques
 WRONG = [  # what, model, inputs, more, words of the error
     ("sum", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS + 1)], {}, "9 keys, but input 'KEYS' has 6"),
     ("negative", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([7, -1, 0], "<i4"))], {}, "'NUMKEYS': [1] is -1"),
-    ("tables", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([3, 3], "<i4"))], {}, "2 counts, but model 'm' has 3"),
+    ("tables", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([3, 0, 0, 3], "<i4"))], {},
+     "NUMKEYS[3]: by position, but model 'm' has 3"),
     ("rows", "m", [("KEYS", KEYS), ("NUMKEYS", np.ones((2, 3), "<i4"))], {}, "'NUMKEYS': its shape has 2 dim"),
     ("type", "m", [("KEYS", KEYS.astype("<i4")), ("NUMKEYS", COUNTS)], {}, "is INT32, expected INT64"),
     ("missing", "m", [("KEYS", KEYS)], {}, "input 'NUMKEYS' of model 'm' is missing"),

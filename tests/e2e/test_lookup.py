@@ -349,8 +349,8 @@ def test_names_when_unknown_then_not_found_says_which(served):
         ask(served.stub, "", {"fp32_7": [1]})
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "version", "-1"):
         ask(served.stub, "fp32", {"fp32_7": [1]}, version=-1)
-    with refused(grpc.StatusCode.INVALID_ARGUMENT, f"queries[{len(DIMS)}].table"):
-        ask(served.stub, "fp32", [pb.TableQuery(keys=b"")] * (len(DIMS) + 1))
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, f"queries[{len(DIMS)}]: by position", f"has {len(DIMS)} tables"):
+        ask(served.stub, "fp32", [pb.TableQuery()] * len(DIMS) + [pb.TableQuery(keys=key_bytes([1]))])
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\x1a\xff\xff\xff\xff\x0f", b"\x08\x01",

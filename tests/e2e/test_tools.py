@@ -84,8 +84,10 @@ def test_bench_when_by_kserve_then_rows_are_checked_as_others_are(daemon, work, 
         result = json.loads(run("hps-bench", *args, *words).stdout.splitlines()[-1])
         assert (result["keys"], result["rows_checked"], result["rows_wrong"]) == (50 * 3 * 100, 50 * 3 * 100, 0)
     run("hps-bench", *args, *admin, "--data-seed", 2, code=5)
-    one_table = run("hps-bench", *args, "--rows", 1000, "--tables", "feature_0", code=1).stdout
-    assert "1 counts, but model 'm' has 3" in one_table, one_table
+    some = json.loads(run("hps-bench", *args, *admin, "--tables", "feature_0,feature_2").stdout.splitlines()[-1])
+    assert (some["keys"], some["rows_checked"], some["rows_wrong"]) == (50 * 2 * 100, 50 * 2 * 100, 0)
+    many = run("hps-bench", *args, "--rows", 1000, "--tables", "feature_0,feature_1,feature_2,feature_3", code=1).stdout
+    assert "NUMKEYS[3]: by position, but model 'm' has 3 tables" in many, many
     for words in (["--stream"], ["--pooling", "sum"], ["--row-layout", "concat"], ["--output-type", "raw"]):
         assert f"--protocol {protocol} excludes {words[0]}" in run("hps-bench", *args, *words, code=2).stderr
 

@@ -378,6 +378,31 @@ static void test_names_when_a_model_has_several_versions_then_once_and_no_more_t
     hps_models_free(models);
 }
 
+static void expect_table(struct hps_models *models, uint32_t place, uint32_t n, const char *name)
+{
+    char got[8];
+    assert_int_equal(hps_models_table_at(models, "m", place, got, sizeof(got)), n);
+    assert_string_equal(got, name);
+}
+
+static void test_order_when_it_grows_or_the_model_goes_then_places_have_its_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a", "b", "a_long_name"};
+    struct hps_models *models = hps_models_new();
+    expect_table(models, 0, 0, "");
+    assert_int_equal(hps_models_set_order(models, "other", names, 1), HPS_OK);
+    for (uint32_t n = 2; n <= 3; n++) {
+        assert_int_equal(hps_models_set_order(models, "m", names, n), HPS_OK);
+        expect_table(models, 1, n, "b");
+        expect_table(models, n, n, "");
+    }
+    expect_table(models, 2, 3, "a_long_");
+    assert_int_equal(hps_models_set_order(models, "m", NULL, 0), HPS_OK);
+    expect_table(models, 0, 0, "");
+    hps_models_free(models);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -391,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_pin_all_when_there_are_several_versions_then_by_number_or_none),
         cmocka_unit_test(
             test_names_when_a_model_has_several_versions_then_once_and_no_more_than_wanted),
+        cmocka_unit_test(test_order_when_it_grows_or_the_model_goes_then_places_have_its_names),
         cmocka_unit_test(test_remove_when_readers_pin_then_never_freed_under_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
