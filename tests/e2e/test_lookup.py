@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look-ups over gRPC with stock grpcio, compared byte by byte with NumPy."""
+import http.client
+import re
 import threading
 
 import grpc
 import numpy as np
 import pytest
 
-from rig import (BF16, FP16, FP32, GPU, PATIENCE_S, VALUE_BYTES, Daemon, Table, ask, default_config, encoded,
+import kserve_body
+from rig import (BF16, FP16, FP32, GPU, PATIENCE_S, ROOT, VALUE_BYTES, Daemon, Table, ask, default_config, encoded,
                  floats, key_bytes, model_config, pb, refused, scratch, statuses, until)
 
 DIMS = (1, 2, 3, 7, 16, 128, 1000, 4096)
@@ -284,6 +287,33 @@ def test_reply_when_longer_than_allowed_then_the_message_names_size_and_limit(da
         for word in ("reply_bytes_max", "65536", "fewer keys"):
             assert word in caught.value.details()
     check(ask(one.stub(), "m", {"a": keys[:1000]}).results[0], table, keys[:1000])
+
+
+def test_limits_when_exceeded_then_the_codes_are_those_of_the_document(daemon, work):
+    with open(f"{ROOT}/docs/lookups.md", encoding="utf-8") as f:
+        rows = re.findall(r"^\| (\w+)[^|]* \| `(\w+)` \| `(\w+)` \| (\d+) \|$", f.read(), re.M)
+    table = Table.random("a", 100, 250)
+    one = daemon(default_config([model_config("m", [table.save(work + "/m")], [250], ["a"])],
+                                server={"keys_max": 4, "tables_max": 2, "request_bytes_max": 4096, "reply_bytes_max": 2048,
+                                        "kserve_listen": ["127.0.0.1:0"]}))
+    keys, bags, pooled = table.keys, np.zeros(6, "<i4"), {"hps_pooling": "sum"}
+    beyond = {  # queries of hps.v1, model and inputs of KServe
+        "keys": ([pb.TableQuery(keys=key_bytes(keys[:5]))], "m", kserve_body.hps_inputs([keys[:5]])),
+        "bags": ([pb.TableQuery(offsets=bags.tobytes(), pooling=pb.POOLING_SUM)], "m.tables",
+                 [("a", keys[:0]), ("a.offsets", bags)]),
+        "tables": ([pb.TableQuery()] * 3, "m", kserve_body.hps_inputs([keys[:0]] * 3)),
+        "request_bytes_max": ([pb.TableQuery(keys=bytes(5000))], "m", kserve_body.hps_inputs([np.zeros(700, "<i8")])),
+        "reply_bytes_max": ([pb.TableQuery(keys=key_bytes(keys[:4]))], "m", kserve_body.hps_inputs([keys[:4]]))}
+    for what, limit, code, status in rows:
+        queries, model, inputs = beyond[limit if what == "bytes" else what]
+        with refused(grpc.StatusCode[code]):
+            ask(one.stub(), "m", queries)
+        body, headers = kserve_body.compose(inputs, binary_output=True, **(pooled if what == "bags" else {}))
+        connection = http.client.HTTPConnection(one.kserve[0], timeout=PATIENCE_S)
+        connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+        assert connection.getresponse().status == int(status), (what, limit)
+        connection.close()
+    assert len(rows) == len(beyond)
 
 
 # ---- bad requests ------------------------------------------------------------------------------------
