@@ -25,16 +25,27 @@ TIERS = {"host map": (HOST, {}, "auto"),
 
 
 class Stored:
-    """A table whose rows are stored as some type, its default row, too."""
+    """A table whose rows are stored as some type, its default row, too. narrow: a key is the low 32 bits of the int64 of
+    a file or a request (`supportlonglong: false`)."""
 
-    def __init__(self, name, dtype, dim, n_rows, number, default=DEFAULT):
-        self.name, self.dtype, self.dim, self.default = name, dtype, dim, default
+    def __init__(self, name, dtype, dim, n_rows, number, default=DEFAULT, narrow=False):
+        self.name, self.dtype, self.dim, self.default, self.narrow = name, dtype, dim, default, narrow
         made = Table.random(name, n_rows, dim, number=number)
-        self.keys, self.at = made.keys, made.at
-        self.bytes = dtypes.stored(made.rows, dtype)
+        one_each = np.unique(self.meant(made.keys), return_index=True)[1]
+        self.keys = made.keys[one_each]
+        self.at = {int(key): i for i, key in enumerate(self.meant(self.keys))}
+        self.bytes = dtypes.stored(made.rows[one_each], dtype)
         self.values = dtypes.values(self.bytes, dtype, dim)
         self.default_bytes = dtypes.stored(np.full((1, dim), default, np.float32), dtype)
         self.default_row = dtypes.values(self.default_bytes, dtype, dim)[0]
+
+    def meant(self, keys):
+        """Keys of a file or a request as the table has them."""
+        return np.asarray(keys, "<i8") & (2**32 - 1 if self.narrow else -1)
+
+    def index(self, key):
+        """Index of the row of a key; None: the key is unknown."""
+        return self.at.get(int(self.meant(key)))
 
     def save(self, directory):
         return dtypes.save(directory, self.name, self.keys, self.bytes, self.dtype, self.dim)
@@ -44,7 +55,7 @@ class Stored:
         out = np.empty((len(keys), self.dim), np.float32)
         for i, (key, state) in enumerate(zip(keys, states, strict=True)):
             if state == FOUND:
-                out[i] = self.values[self.at[int(key)]]
+                out[i] = self.values[self.index(key)]
             else:
                 out[i] = self.default_row if state == DEFAULTED or unknown is None else unknown
         return out
@@ -64,7 +75,8 @@ class Served:
                              [table.default for table in tables.values()],
                              row_dtype=[dtypes.NAMES[table.dtype] for table in tables.values()],
                              **{"hit_rate_threshold": 1.0, **cache})
-        config = default_config([model], volatile_db=host, server={"lookup_path": path})
+        config = default_config([model], volatile_db=host, server={"lookup_path": path},
+                                supportlonglong=not any(table.narrow for table in tables.values()))
         self.daemon = Daemon(work, config, env={"HPS_DEVICE": "sim"} if cache else {})
         self.stub = self.daemon.stub()
 

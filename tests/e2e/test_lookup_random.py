@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ups of which everything is drawn: tables of each type, pooled or not, weights, layout, type of the answer, unknown
-keys, policies, units; as one answer and as a stream, from every combination of tiers; bit for bit with NumPy (bag_rows.py).
+"""Random lookups: tables of each type, pooled or not, weights, layout, type of the answer, unknown
+keys, policies, units, keys of 64 and of 32 bits; as one answer and as a stream, from every combination of tiers. Then by
+position, by every front end, from versions that have different tables. Bit for bit with NumPy (bag_rows.py).
 
 HPS_LOOKUPS of them (a few, unless it is set) in each, drawn from HPS_LOOKUP_SEED. One that fails is told with its
 number: HPS_LOOKUP_FIRST=NUMBER HPS_LOOKUPS=1 makes it again, as the first one of its daemon.
 """
+import http.client
 import itertools
+import json
 import os
 
 import grpc
@@ -13,8 +16,10 @@ import numpy as np
 import pytest
 
 import dtypes
+import kserve_body
 from bag_rows import DEFAULTED, FOUND, POOLINGS, TIERS, UNKNOWN, Served, Stored, pooled, query, states
-from rig import BF16, FP16, FP32, PATIENCE_S, SANITIZER, encoded, key_bytes, pb, scratch
+from rig import (BF16, FP16, FP32, PATIENCE_S, SANITIZER, Daemon, admin_pb, default_config, encoded, key_bytes, kserve_grpc,
+                 kserve_pb, model_config, pb, scratch)
 
 LOOKUPS = int(os.environ.get("HPS_LOOKUPS") or (15 if SANITIZER else 40))
 FIRST = int(os.environ.get("HPS_LOOKUP_FIRST") or 0)
@@ -26,10 +31,20 @@ MESSAGE_BYTES_MAX = 1 << 20
 SHAPES = ((16, 4000), (33, 700))  # of the tables of each type: whole vectors, and what is left over
 
 
-@pytest.fixture(name="tables", scope="module")
-def tables_of_all_tests():
-    return {f"{dtypes.NAMES[dtype]}_{dim}": Stored(f"{dtypes.NAMES[dtype]}_{dim}", dtype, dim, n_rows, number, 0.7)
+@pytest.fixture(name="tables", scope="module", params=[False, True], ids=["int64", "uint32"])
+def tables_of_all_tests(request):
+    return {f"{dtypes.NAMES[dtype]}_{dim}": Stored(f"{dtypes.NAMES[dtype]}_{dim}", dtype, dim, n_rows, number, 0.7,
+                                                   narrow=request.param)
             for number, (dtype, (dim, n_rows)) in enumerate(itertools.product(dtypes.STORED, SHAPES))}
+
+
+def draw_keys(rng, table, n):
+    """Of rows, some more than once; some of no row. Of 32-bit keys in any of their int64 forms."""
+    pool = rng.choice(table.keys, rng.integers(1, len(table.keys)))
+    keys = rng.choice(pool, n)
+    unknown = rng.random(n) < rng.choice([0, 0.02, 0.5, 1], p=[0.4, 0.4, 0.1, 0.1])
+    keys[unknown] = rng.integers(2**50, 2**50 + 20, unknown.sum())
+    return keys ^ rng.integers(-2**31, 2**31, n) << 32 if table.narrow else keys
 
 
 class Part:
@@ -51,10 +66,7 @@ class Part:
                                                                          p=[0.1, 0.1, 0.7, 0.1])).astype(np.float32)
         else:
             self.offsets = np.arange(n_rows + 1)
-        pool = rng.choice(table.keys, rng.integers(1, len(table.keys)))  # so that some keys are there more than once
-        self.keys = rng.choice(pool, n_keys)
-        unknown = rng.random(n_keys) < rng.choice([0, 0.02, 0.5, 1], p=[0.4, 0.4, 0.1, 0.1])
-        self.keys[unknown] = rng.integers(2**50, 2**50 + 20, unknown.sum())
+        self.keys = draw_keys(rng, table, n_keys)
         self.query = query(table, self.keys, self.offsets if self.pooling else None, self.pooling, self.weights)
         if rng.random() < 0.2:
             self.query.key_list.extend(map(int, self.keys))
@@ -65,11 +77,11 @@ class Part:
         return len(self.offsets) - 1
 
     def has_unknown(self):
-        return any(int(key) not in self.table.at for key in self.keys)
+        return any(self.table.index(key) is None for key in self.keys)
 
     def check_states(self, told, impatient):
         for key, state in zip(self.keys, told, strict=True):
-            right = FOUND if int(key) in self.table.at else UNKNOWN
+            right = UNKNOWN if self.table.index(key) is None else FOUND
             assert state == right or (impatient and state == DEFAULTED), (key, state)
 
     def values(self, told, zero):
@@ -83,7 +95,7 @@ class Part:
         out = np.tile(self.table.default_bytes[0], (len(self.keys), 1))
         for i, (key, state) in enumerate(zip(self.keys, told, strict=True)):
             if state == FOUND:
-                out[i] = self.table.bytes[self.table.at[int(key)]]
+                out[i] = self.table.bytes[self.table.index(key)]
             elif state == UNKNOWN and zero:
                 out[i] = 0
         return out.tobytes()
@@ -158,10 +170,11 @@ def as_sent(values, output_type):
         return encoded(values, output_type)
 
 
-def check_counts(result, told, keys):
+def check_counts(result, told, keys, table):
+    assert not result.key_status or set(told) != {FOUND}
     assert result.unknown_key_count == told.count(UNKNOWN)
     assert result.defaulted_key_count == told.count(DEFAULTED)
-    assert len(np.unique(keys)) <= result.unique_key_count <= len(keys)
+    assert len(np.unique(table.meant(keys))) <= result.unique_key_count <= len(keys)
     assert sum(count.found_keys for count in result.tier_counts) <= result.unique_key_count
 
 
@@ -171,7 +184,7 @@ def check_whole(drawn, reply):
         drawn.check_result(result, part, column)
         assert result.row_count == part.n_rows
         told = states(result, len(part.keys))
-        check_counts(result, told, part.keys)
+        check_counts(result, told, part.keys, part.table)
         got.append((told, result.rows))
     drawn.check(got, reply.matrix)
 
@@ -191,7 +204,7 @@ def check_stream(drawn, messages):
             drawn.check_result(result, part, columns[i])
             begin, end = part.offsets[at[i]], part.offsets[at[i] + result.row_count]
             now = states(result, end - begin)
-            check_counts(result, now, part.keys[begin:end])
+            check_counts(result, now, part.keys[begin:end], part.table)
             told[i] += now
             rows[i] += result.rows
             at[i] += result.row_count
@@ -219,3 +232,139 @@ def test_lookups_when_drawn_at_random_then_every_bit_is_as_numpy_has_it(tables, 
                     check_one(served, drawn)
                 except AssertionError as error:
                     raise AssertionError(f"HPS_LOOKUP_SEED={SEED} HPS_LOOKUP_FIRST={number}: {drawn}: {error}") from error
+
+
+# ---- by position, from versions with different tables --------------------------------------------------------------
+
+class Refused(Exception):
+    """(name of a status, its text)"""
+
+
+class Versions:
+    """A daemon with versions 1 and 2 (active), and a third that was unloaded unused; names: of the tables of each.
+    `order`: those of the model's places."""
+
+    def __init__(self, work, tables, names):
+        self.order = list(dict.fromkeys(itertools.chain(*names)))
+        self.of_version = {1: names[0], 2: names[1], 0: names[1]}
+        paths = {name: table.save(work) for name, table in tables.items()}
+        types = {name: dtypes.NAMES[table.dtype] for name, table in tables.items()}
+        model = model_config("m", [paths[name] for name in names[0]], [tables[name].dim for name in names[0]], names[0],
+                             row_dtype=[types[name] for name in names[0]], unknown_key_policy="zero")
+        narrow = next(iter(tables.values())).narrow
+        self.daemon = Daemon(work, default_config([model], supportlonglong=not narrow, server={
+            "model_roots": [work], "keep_versions": 9, "kserve_listen": ["127.0.0.1:0"]}))
+        for number in (2, 3):
+            self.daemon.load("m", "", version=number, activate=number == 2, force=True, tables=[
+                admin_pb.TableSource(table=name, path=paths[name], row_dtype=types[name]) for name in names[number - 1]])
+        self.daemon.ctl("unload", "m", 3)
+
+    def lacks(self, version, place):
+        return place >= len(self.order) or self.order[place] not in self.of_version[version]
+
+
+def ask_hps(daemon, version, groups, output_type, stream):
+    request = pb.LookupRequest(model="m", version=version, output_type=output_type,
+                               queries=[pb.TableQuery(keys=key_bytes(keys)) for keys in groups])
+    stub = daemon.stub()
+    replies = stub.LookupStream(request, timeout=PATIENCE_S) if stream else [stub.Lookup(request, timeout=PATIENCE_S)]
+    results = [result for reply in replies for result in reply.results]
+    return [state for result in results for state in states(result, result.row_count)], b"".join(r.rows for r in results)
+
+
+def ask_kserve_grpc(daemon, version, groups, output_type):
+    request = kserve_pb.ModelInferRequest(model_name="m", model_version=str(version or ""))
+    request.parameters["hps_output_type"].string_param = pb.DataType.Name(output_type)[len("DATA_TYPE_"):]
+    for name, values in kserve_body.hps_inputs(groups):
+        request.inputs.add(name=name, datatype=kserve_body.WIRE[values.dtype.str], shape=values.shape)
+        request.raw_input_contents.append(values.tobytes())
+    request.outputs.add(name="STATUS")
+    request.outputs.add(name="OUTPUT0")
+    reply = kserve_grpc.GRPCInferenceServiceStub(daemon.channel()).ModelInfer(request, timeout=PATIENCE_S)
+    return list(reply.raw_output_contents[0]), reply.raw_output_contents[1]
+
+
+def ask_kserve_http(daemon, version, groups, output_type):
+    body, headers = kserve_body.compose(kserve_body.hps_inputs(groups), ["STATUS", "OUTPUT0"], binary_output=True,
+                                        hps_output_type=pb.DataType.Name(output_type)[len("DATA_TYPE_"):])
+    connection = http.client.HTTPConnection(daemon.kserve[0], timeout=PATIENCE_S)
+    connection.request("POST", f"/v2/models/m{f'/versions/{version}' if version else ''}/infer", body, headers)
+    reply = connection.getresponse()
+    text = reply.read()
+    connection.close()
+    if reply.status != 200:
+        raise Refused({404: "NOT_FOUND", 400: "INVALID_ARGUMENT"}.get(reply.status), json.loads(text)["error"])
+    answer = kserve_body.Answer(text, reply.headers)
+    return answer.values["STATUS"].tolist(), answer.values["OUTPUT0"].tobytes()
+
+
+FRONTS = {"hps.v1": lambda *args: ask_hps(*args, stream=False), "stream": lambda *args: ask_hps(*args, stream=True),
+          "KServe over gRPC": ask_kserve_grpc, "KServe over HTTP": ask_kserve_http}
+
+
+def draw_groups(rng, tables, versions, version):
+    """Keys of each place; often fewer lists than there are places, at times more, which are empty as a rule."""
+    n = int(rng.choice([len(versions.order), rng.integers(len(versions.order)), len(versions.order) + 2]))
+    spare = rng.random() < 0.7  # places that the version lacks get no keys
+    groups = []
+    for place in range(n):
+        table = tables[versions.order[place % len(versions.order)]]
+        n_keys = int(rng.integers(40)) if rng.random() < 0.6 else 0
+        groups.append(draw_keys(rng, table, 0 if spare and versions.lacks(version, place) else n_keys))
+    return groups
+
+
+def check_groups(tables, versions, version, groups, output_type, ask_front):
+    bad = [place for place, keys in enumerate(groups) if len(keys) and versions.lacks(version, place)]
+    try:
+        told, rows = ask_front(versions.daemon, version, groups, output_type)
+    except grpc.RpcError as error:
+        got = error.code().name, error.details()
+    except Refused as error:
+        got = error.args
+    else:
+        assert not bad
+        wanted = [(tables[name], keys) for name, keys in zip(versions.order, groups) if len(keys)]
+        right = [[UNKNOWN if table.index(key) is None else FOUND for key in keys] for table, keys in wanted]
+        assert told == list(itertools.chain(*right))
+        assert rows == b"".join(as_sent(table.rows(keys, of_keys, np.float32(0)), output_type)
+                                for (table, keys), of_keys in zip(wanted, right))
+        return
+    assert bad, got
+    known = bad[0] < len(versions.order)
+    assert got[0] == ("NOT_FOUND" if known else "INVALID_ARGUMENT") and f"[{bad[0]}]" in got[1], got
+    assert (f"'{versions.order[bad[0]]}'" if known else f"{len(versions.order)} tables") in got[1], got
+
+
+def test_lookups_when_by_position_from_versions_with_different_tables_then_places_are_the_models(tables):
+    with scratch() as work:
+        rng = np.random.default_rng(SEED)
+        versions = Versions(work, tables, [list(rng.permutation(list(tables))[:rng.integers(2, 8)]) for _ in range(3)])
+        with versions.daemon:
+            for number in range(FIRST, FIRST + LOOKUPS):
+                rng = np.random.default_rng([SEED, 1, number])
+                if rng.random() < 0.05:
+                    versions.daemon.stop()
+                    versions.daemon.restart()
+                version, output_type = int(rng.choice([0, 1, 2])), int(rng.choice([FP32, FP16, BF16]))
+                groups = draw_groups(rng, tables, versions, version)
+                for name, ask_front in FRONTS.items():
+                    try:
+                        check_groups(tables, versions, version, groups, output_type, ask_front)
+                    except AssertionError as error:
+                        raise AssertionError(f"HPS_LOOKUP_SEED={SEED} HPS_LOOKUP_FIRST={number}: version {version} by {name}: "
+                                             f"{[len(keys) for keys in groups]} of {versions.order}: {error}") from error
+
+
+def test_positions_when_a_larger_version_was_unloaded_unused_then_counts_mean_the_same_before_and_after_a_restart(tables):
+    names = list(tables)[:3]
+    with scratch() as work:
+        versions = Versions(work, tables, [names[:2], names[:2], names])
+        with versions.daemon:
+            for _ in range(2):
+                for counts in ([1, 1], [1, 1, 0], [1], [], [0, 2, 0, 0], [1, 1, 1], [0, 0, 0, 1]):
+                    groups = [tables[name].keys[:n] for name, n in zip([*names, names[0]], counts)]
+                    for ask_front in FRONTS.values():
+                        check_groups(tables, versions, 0, groups, FP32, ask_front)
+                versions.daemon.stop()
+                versions.daemon.restart()

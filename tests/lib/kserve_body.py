@@ -12,7 +12,7 @@ NUMPY = {"INT64": "<i8", "INT32": "<i4", "FP32": "<f4", "UINT8": "u1", "FP16": "
 
 def hps_inputs(groups):
     """KEYS and NUMKEYS of keys by table."""
-    keys = np.concatenate([np.asarray(keys, "<i8") for keys in groups])
+    keys = np.concatenate([np.zeros(0, "<i8"), *(np.asarray(keys, "<i8") for keys in groups)])
     return [("KEYS", keys), ("NUMKEYS", np.array([len(keys) for keys in groups], "<i4"))]
 
 
