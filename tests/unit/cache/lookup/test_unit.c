@@ -401,6 +401,20 @@ static void come_7(struct unit_test *t)
     update(t, 0, 7, 5);
 }
 
+static void test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_status(void **state)
+{
+    struct unit_test *t = *state;
+    update(t, 0, 4, 0);
+    update(t, 1, 4, 0);
+    update(t, 0, 7, ABSENT);
+    let_come(t, come_7, 3, 1);
+    begin(t, 0, 2, 9);
+    assert_int_equal(run(t), HPS_ABORTED);
+    assert_int_equal(t->parts[0].n_unknown, 1);
+    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    check(t);
+}
+
 /* Key 7 of the first part was found, and has gone when it is read again. */
 static void lose_7(struct unit_test *t)
 {
@@ -496,6 +510,7 @@ int main(void)
         UNIT_TEST(test_unit_when_an_unknown_key_is_an_error_then_torn_if_it_has_come),
         UNIT_TEST(test_reread_when_many_keys_come_and_go_then_as_the_dictionary),
         UNIT_TEST(test_reread_when_the_first_key_becomes_unknown_then_the_part_has_a_status),
+        UNIT_TEST(test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_status),
         UNIT_TEST(test_reread_when_updates_come_each_time_then_torn_until_they_do_not),
         UNIT_TEST(test_reread_when_rows_are_ahead_then_it_is_to_begin_anew),
         UNIT_TEST(test_reread_when_the_store_fails_then_its_status),
