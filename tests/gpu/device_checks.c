@@ -132,7 +132,9 @@ static struct buffer *rig_input(struct rig *rig, uint32_t n)
     for (uint32_t i = 0; i < n && !rig->failed; i++) {
         ((uint32_t *)input->host)[i] = scramble(i);
     }
-    rig_upload(rig, input);
+    if (!rig->failed) {
+        rig_upload(rig, input);
+    }
     return input;
 }
 
@@ -296,6 +298,24 @@ static void atomics_compare(struct rig *rig, const uint32_t *words, const uint64
     }
 }
 
+/* The flag alone says that what came before it is there. The event, which is asked for rarely, says
+ * that the kernel failed or ended without raising the flag. */
+static void await_flag(struct rig *rig, const uint32_t *flag, uint32_t value)
+{
+    enum { LOADS = 1 << 20 };
+    hps_status status = HPS_AGAIN;
+
+    if (rig->failed || !rig_ok(rig, hps_event_record(rig->event, rig->stream), "record")) {
+        return;
+    }
+    for (uint32_t n = 1; status == HPS_AGAIN && hps_flag_load(flag) != value; n++) {
+        status = n % LOADS == 0 ? hps_event_done(rig->event) : HPS_AGAIN;
+    }
+    if (status == HPS_AGAIN || rig_ok(rig, status, "flag")) {
+        rig_expect(rig, hps_flag_load(flag) == value, "flag", 0, hps_flag_load(flag), value);
+    }
+}
+
 static bool check_atomics_and_flag(struct hps_device *device, struct hps_error *err)
 {
     struct rig rig;
@@ -322,12 +342,7 @@ static bool check_atomics_and_flag(struct hps_device *device, struct hps_error *
         if (!rig.failed) {
             rig_ok(&rig, hps_launch(rig.stream, &check_atomic, BLOCKS, &args), "launch");
         }
-        /* The flag alone says that the total is there. */
-        while (!rig.failed && hps_flag_load(flag->host) != 77) {
-            if (hps_device_lost(device)) {
-                rig_ok(&rig, HPS_DATA_LOSS, "flag");
-            }
-        }
+        await_flag(&rig, flag->host, 77);
         if (!rig.failed) {
             uint64_t is = *(const uint64_t *)total->host;
             rig_expect(&rig, is == BLOCKS * (BLOCKS + 1) / 2, "total", 0, is,
@@ -385,7 +400,8 @@ static bool check_registered_copies(struct hps_device *device, struct hps_error 
     struct rig rig;
     uint8_t *host = hps_alloc_aligned(4096, 2 * SIZE);
     hps_devptr mapped = 0;
-    if (rig_open(&rig, device, err) && host != NULL &&
+    if (rig_open(&rig, device, err) &&
+        rig_ok(&rig, host != NULL ? HPS_OK : HPS_NO_MEMORY, "memory") &&
         rig_ok(&rig, hps_device_host_register(device, host, 2 * SIZE, &mapped, err), "register")) {
         struct buffer *buffer = rig_buffer(&rig, SIZE);
         struct buffer *second = rig_buffer(&rig, SIZE);

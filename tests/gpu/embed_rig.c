@@ -33,6 +33,14 @@ bool embed_ok(struct embed_rig *rig, hps_status status, const char *what)
                         rig->err->text);
 }
 
+void *embed_calloc(struct embed_rig *rig, size_t count, size_t size)
+{
+    void *memory = hps_calloc(count, size);
+
+    (void)embed_ok(rig, memory != NULL ? HPS_OK : HPS_NO_MEMORY, "memory");
+    return memory;
+}
+
 uint32_t embed_random(struct embed_rig *rig, uint32_t below)
 {
     return (uint32_t)(hps_random_next(&rig->random) % below);
@@ -46,9 +54,9 @@ static void query_open(struct embed_rig *rig, struct embed_query *query, bool on
     hps_devptr unused;
     void *host = NULL;
 
-    query->keys = hps_calloc(n_keys_max, sizeof(*query->keys));
-    query->indices = hps_calloc(n_keys_max, sizeof(*query->indices));
-    query->expected = hps_calloc(n_keys_max, sizeof(*query->expected));
+    query->keys = embed_calloc(rig, n_keys_max, sizeof(*query->keys));
+    query->indices = embed_calloc(rig, n_keys_max, sizeof(*query->indices));
+    query->expected = embed_calloc(rig, n_keys_max, sizeof(*query->expected));
     if (on_device) {
         if (embed_ok(rig, hps_device_alloc(rig->device, rig->query_bytes, &query->device, rig->err),
                      "device memory") &&
@@ -62,10 +70,12 @@ static void query_open(struct embed_rig *rig, struct embed_query *query, bool on
         }
     } else {
         host = hps_alloc_aligned(4096, rig->query_bytes);
-        (void)embed_ok(
-            rig,
-            hps_embed_region_host(rig->cache, host, rig->query_bytes, &query->region, rig->err),
-            "a region");
+        if (embed_ok(rig, host != NULL ? HPS_OK : HPS_NO_MEMORY, "memory")) {
+            (void)embed_ok(
+                rig,
+                hps_embed_region_host(rig->cache, host, rig->query_bytes, &query->region, rig->err),
+                "a region");
+        }
     }
     query->host = host;
 }
@@ -141,12 +151,12 @@ struct places {
     uint32_t *in_spill;
 };
 
-static struct places places_new(const struct embed_table *table)
+static struct places places_new(struct embed_rig *rig, const struct embed_table *table)
 {
     uint32_t n_sets = table->range->desc.n_sets;
 
-    return (struct places){hps_calloc(n_sets, sizeof(uint32_t)),
-                           hps_calloc(hps_embed_blocks(n_sets), sizeof(uint32_t))};
+    return (struct places){embed_calloc(rig, n_sets, sizeof(uint32_t)),
+                           embed_calloc(rig, hps_embed_blocks(n_sets), sizeof(uint32_t))};
 }
 
 static void places_free(struct places *places)
@@ -181,18 +191,16 @@ static bool table_alloc(struct embed_rig *rig, struct embed_table *table, uint32
         config.bytes_max = hps_embed_range_bytes(row_bytes, n_keys, n_keys);
     }
     *table = (struct embed_table){.row_bytes = row_bytes};
-    table->keys = hps_calloc(n_keys, sizeof(*table->keys));
-    table->versions = hps_calloc(n_keys, sizeof(*table->versions));
-    if (rig->failed) {
-        return false;
-    }
+    table->keys = embed_calloc(rig, n_keys, sizeof(*table->keys));
+    table->versions = embed_calloc(rig, n_keys, sizeof(*table->versions));
     uint64_t bytes = (uint64_t)CHANGE_MAX * row_bytes;
     if (bytes > rig->rows_bytes) {
         hps_free(rig->rows);
-        rig->rows = hps_alloc(bytes);
+        rig->rows = embed_calloc(rig, 1, bytes);
         rig->rows_bytes = bytes;
     }
-    return embed_ok(rig, hps_embed_range_new(rig->cache, &config, &table->range, rig->err),
+    return !rig->failed &&
+           embed_ok(rig, hps_embed_range_new(rig->cache, &config, &table->range, rig->err),
                     "a range");
 }
 
@@ -202,9 +210,10 @@ void embed_table_open(struct embed_rig *rig, struct embed_table *table, uint32_t
     if (!table_alloc(rig, table, row_bytes, n_slots, n_keys)) {
         return;
     }
-    struct places places = places_new(table);
+    struct places places = places_new(rig, table);
     table->exact = true;
-    for (uint64_t i = 0; table->n_keys < n_keys && i < 1000 * (uint64_t)n_keys; i++) {
+    for (uint64_t i = 0; !rig->failed && table->n_keys < n_keys && i < 1000 * (uint64_t)n_keys;
+         i++) {
         hps_key key = stride != 0 ? i * stride : hps_random_next(&rig->random);
         if (place(&places, table, key)) {
             table->keys[table->n_keys++] = key;
@@ -220,10 +229,10 @@ void embed_table_open_keys(struct embed_rig *rig, struct embed_table *table, uin
     if (!table_alloc(rig, table, row_bytes, n_slots, n_keys)) {
         return;
     }
-    struct places places = places_new(table);
+    struct places places = places_new(rig, table);
     table->exact = true;
     table->n_keys = n_keys;
-    for (uint32_t i = 0; i < n_keys; i++) {
+    for (uint32_t i = 0; i < n_keys && !rig->failed; i++) {
         table->keys[i] = keys[i];
         table->exact = place(&places, table, keys[i]) && table->exact;
     }
@@ -235,6 +244,7 @@ void embed_table_close(struct embed_table *table)
     hps_embed_range_free(table->range);
     hps_free(table->keys);
     hps_free(table->versions);
+    *table = (struct embed_table){0};
 }
 
 void embed_keys_of_one_set(const struct embed_rig *rig, uint64_t n_slots, uint32_t row_bytes,
@@ -243,6 +253,9 @@ void embed_keys_of_one_set(const struct embed_rig *rig, uint64_t n_slots, uint32
     struct hps_embed_layout layout;
     uint32_t n_found = 0;
 
+    if (rig->failed) {
+        return;
+    }
     hps_embed_layout(row_bytes, bytes_for(row_bytes, n_slots), UINT32_MAX, &layout);
     uint64_t seed = rig->cache->config.seed;
     uint32_t set = hps_embed_set(hps_embed_mix(start, seed), layout.n_sets);
@@ -289,7 +302,7 @@ static void model_change(struct embed_table *table, enum hps_embed_op op, const 
 void embed_change(struct embed_rig *rig, struct embed_table *table, enum hps_embed_op op,
                   const uint32_t *indices, uint32_t n)
 {
-    hps_key keys[256], *many = n <= 256 ? keys : hps_calloc(n, sizeof(*many));
+    hps_key keys[256], *many = n <= 256 ? keys : embed_calloc(rig, n, sizeof(*many));
     const uint8_t *rows = op == HPS_EMBED_ERASE ? NULL : rig->rows;
     uint32_t first_version = rig->version + 1;
 
@@ -323,7 +336,7 @@ void embed_change_random(struct embed_rig *rig, struct embed_table *table, enum 
     uint32_t indices[256];
 
     n = n < 256 ? n : 256;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && !rig->failed; i++) {
         indices[i] = embed_random(rig, table->n_keys);
     }
     embed_change(rig, table, op, indices, n);
@@ -543,7 +556,9 @@ void embed_finish(struct embed_rig *rig, struct embed_query *query)
         check_query(rig, query);
     }
     query_reset(query);
-    hps_embed_advance(rig->cache);
+    if (!rig->failed) {
+        hps_embed_advance(rig->cache);
+    }
 }
 
 void embed_drop(struct embed_rig *rig, struct embed_query *query)
@@ -580,10 +595,10 @@ void embed_look_up_all(struct embed_rig *rig, struct embed_table *table)
 
 void embed_drain(struct embed_rig *rig)
 {
-    do {
+    for (bool idle = false; !rig->failed && !idle; idle = hps_embed_idle(rig->cache)) {
         hps_embed_advance(rig->cache);
         nap();
-    } while (!rig->failed && !hps_embed_idle(rig->cache));
+    }
 }
 
 void embed_expect_counts(struct embed_rig *rig, struct embed_table *table)

@@ -73,6 +73,8 @@ bool embed_rig_close(struct embed_rig *rig);
 /* Note it unless it is OK. Returns whether it is. */
 bool embed_ok(struct embed_rig *rig, hps_status status, const char *what);
 bool embed_expect(struct embed_rig *rig, bool holds, const char *fmt, ...) HPS_PRINTF(3, 4);
+/* As hps_calloc; the rig notes a failure. */
+void *embed_calloc(struct embed_rig *rig, size_t count, size_t size);
 
 /* A range of about n_slots, and n_keys keys that all fit. stride: 0 random, else key i is i *
  * stride (those that would not fit are left out). */
@@ -82,9 +84,10 @@ void embed_table_open(struct embed_rig *rig, struct embed_table *table, uint32_t
  * rows, all of which are to be cached. */
 void embed_table_open_keys(struct embed_rig *rig, struct embed_table *table, uint32_t row_bytes,
                            uint64_t n_slots, const hps_key *keys, uint32_t n_keys);
+/* Zeroes: closed. */
 void embed_table_close(struct embed_table *table);
 /* Of a range of about n_slots: n keys of one set, from the start on. The set is that of the first.
- */
+ * After a failure the keys are not set. */
 void embed_keys_of_one_set(const struct embed_rig *rig, uint64_t n_slots, uint32_t row_bytes,
                            hps_key start, hps_key *keys, uint32_t n);
 

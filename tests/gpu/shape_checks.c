@@ -110,7 +110,7 @@ static void table_open(struct embed_rig *rig, struct shape_table *table, enum hp
         .bytes_max = hps_embed_range_bytes(row_bytes, N_KEYS, N_KEYS)};
 
     *table = (struct shape_table){.stored = stored, .dim = dim, .row_bytes = row_bytes};
-    table->rows = hps_alloc((size_t)N_KEYS * row_bytes);
+    table->rows = embed_calloc(rig, N_KEYS, row_bytes);
     if (rig->failed ||
         !embed_ok(rig, hps_embed_range_new(rig->cache, &config, &table->range, rig->err),
                   "a range")) {
@@ -142,8 +142,10 @@ static struct shape_rig *shape_rig_open(struct hps_device *device, uint32_t mapp
                                                   .batch_parts_max = N_TABLES,
                                                   .mapped_bytes_max = mapped_bytes_max,
                                                   .sample_rate = 1};
-    struct shape_rig *rig = hps_calloc(1, sizeof(*rig));
+    static struct shape_rig the_one; /* too large for a stack */
+    struct shape_rig *rig = &the_one;
 
+    *rig = (struct shape_rig){0};
     embed_rig_open(&rig->rig, device, &config, QUERY_BYTES, on_device ? 1 : 0, err);
     for (uint32_t i = 0; i < N_TABLES; i++) {
         table_open(&rig->rig, &rig->tables[i], (enum hps_dtype)(i / N_DIMS + 1), dims[i % N_DIMS]);
@@ -156,9 +158,7 @@ static bool shape_rig_close(struct shape_rig *rig)
     for (uint32_t i = 0; i < N_TABLES; i++) {
         table_close(&rig->tables[i]);
     }
-    bool ok = embed_rig_close(&rig->rig);
-    hps_free(rig);
-    return ok;
+    return embed_rig_close(&rig->rig);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */

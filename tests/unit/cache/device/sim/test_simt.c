@@ -49,6 +49,48 @@ static void test_checks_when_shuffled_and_delayed_then_hold(void **state)
     }
 }
 
+/* How many of the checks hold on such a device, each on one opened anew. The others say why. */
+static size_t checks_hold(const struct hps_device_sim_config *config)
+{
+    const struct hps_sim_driver sim = hps_sim_driver(*config);
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_device_checks; i++) {
+        struct hps_device *device = NULL;
+        struct hps_error err = {0};
+        assert_int_equal(hps_device_open(&sim.driver, 0, device_check_kernels,
+                                         n_device_check_kernels, &device, &err),
+                         HPS_OK);
+        bool ok = device_checks[i].run(device, &err);
+        hps_device_close(device);
+        assert_true(ok || err.text[0] != '\0');
+        n += ok ? 1 : 0;
+    }
+    return n;
+}
+
+static void test_checks_when_the_device_is_lost_then_fail_and_say_why(void **state)
+{
+    struct hps_device_sim_config config = {.fail_at = 1};
+    (void)state;
+
+    assert_int_equal(checks_hold(&config), 0);
+    while (checks_hold(&config) < n_device_checks) {
+        config.fail_at += 1 + config.fail_at / 2;
+    }
+}
+
+static void test_checks_when_memory_is_short_then_fail_and_say_why(void **state)
+{
+    struct hps_device_sim_config config = {.memory_bytes = 16};
+    (void)state;
+
+    assert_int_equal(checks_hold(&config), 0);
+    while (checks_hold(&config) < n_device_checks) {
+        config.memory_bytes += config.memory_bytes / 2;
+    }
+}
+
 struct bad_args {
     uint32_t *memory; /* [64] mapped, zeroed */
     uint64_t pad;
@@ -250,6 +292,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checks_when_in_order_then_hold),
         cmocka_unit_test(test_checks_when_shuffled_and_delayed_then_hold),
+        cmocka_unit_test(test_checks_when_the_device_is_lost_then_fail_and_say_why),
+        cmocka_unit_test(test_checks_when_memory_is_short_then_fail_and_say_why),
         cmocka_unit_test(test_blocks_when_seeded_then_run_in_other_orders),
         cmocka_unit_test(test_stacks_when_deep_on_every_lane_then_hold),
         cmocka_unit_test(
