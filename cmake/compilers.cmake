@@ -9,6 +9,7 @@ set_property(CACHE HPS_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(HPS_ASAN "AddressSanitizer and UBSan" OFF)
 option(HPS_TSAN "ThreadSanitizer" OFF)
 option(HPS_FUZZ "libFuzzer targets (clang)" OFF)
+option(HPS_WERROR "Warnings are errors" ON)
 
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_EXTENSIONS ON)
@@ -25,9 +26,9 @@ target_compile_definitions(hps_flags INTERFACE _GNU_SOURCE)
 target_compile_options(hps_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>)
 target_compile_options(hps_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes
-    -Wmissing-prototypes -Werror -fno-omit-frame-pointer -fstack-protector-strong>
+    -Wmissing-prototypes $<$<BOOL:${HPS_WERROR}>:-Werror> -fno-omit-frame-pointer -fstack-protector-strong>
     # RocksDB's classes are not asked what they are, and nothing is thrown through C.
-    $<$<COMPILE_LANGUAGE:CXX>:-std=c++17 -Wall -Wextra -Wconversion -Wshadow -Werror -fno-exceptions -fno-rtti
+    $<$<COMPILE_LANGUAGE:CXX>:-std=c++17 -Wall -Wextra -Wconversion -Wshadow $<$<BOOL:${HPS_WERROR}>:-Werror> -fno-exceptions -fno-rtti
     -fno-omit-frame-pointer -fstack-protector-strong>)
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
     target_compile_definitions(hps_flags INTERFACE HPS_DEBUG)
@@ -100,8 +101,8 @@ if(HPS_CUDA_FOUND)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static) # so that programs start where there is no driver
     target_compile_definitions(hps_flags INTERFACE HPS_CUDA)
     target_compile_options(hps_flags INTERFACE
-        $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Werror=all-warnings
-        -Xcompiler=-Wall,-Wextra,-Wconversion,-Werror,-fno-omit-frame-pointer,-ffp-contract=off>)
+        $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false $<$<BOOL:${HPS_WERROR}>:-Werror=all-warnings>
+        -Xcompiler=-Wall,-Wextra,-Wconversion$<$<BOOL:${HPS_WERROR}>:$<COMMA>-Werror>,-fno-omit-frame-pointer,-ffp-contract=off>)
 else()
     message(STATUS "without CUDA: the simulated device only")
 endif()
