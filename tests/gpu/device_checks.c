@@ -298,8 +298,8 @@ static void atomics_compare(struct rig *rig, const uint32_t *words, const uint64
     }
 }
 
-/* The flag alone says that what came before it is there. The event, which is asked for rarely, says
- * that the kernel failed or ended without raising the flag. */
+/* The flag alone must make earlier stores visible, so the event is polled rarely. It tells that the
+ * kernel failed, or ended without raising the flag. */
 static void await_flag(struct rig *rig, const uint32_t *flag, uint32_t value)
 {
     enum { LOADS = 1 << 20 };

@@ -1,132 +1,471 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# `./dev gpu [--sim]`: build the embedding cache on its own, check and measure it on the GPU of this
-# machine, in steps with a time limit each that write what they find at once; under 9 minutes in all.
-# Needs nvcc, cmake, ninja and gcc. Only a build or a check that fails fails the run.
+# run.sh [--sim] [--part 1|2|3] [--limit SECONDS] [--out DIR]: check and measure on this machine's GPU.
 #
-#     build/gpu/results.md      the table, with the commit; in $OUT where that is set
-#     build/gpu/results.jsonl   the same, a line each: bench case metric value unit (target met)
-#     build/gpu/log.txt         all that was said
-#     build/gpu/profile.txt     of the look-up kernel, where ncu is
+# Without --part all three parts run, each into a folder of its own below DIR (build/gpu). A part
+# needs bash and coreutils; what else it needs is carried in build/gpu-bundle or built here. DIR gets
 #
-# --sim: on the simulated device, tiny: shows that it runs, and fails where any step does. Its figures
-# mean nothing.
-# HPS_COMMIT: the commit, where there is no git to ask. HPS_GPU_BUILD: where to build.
-set -euo pipefail
-cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+#     results.md      the table, with the commit and what was not run; replaced after each step
+#     results.jsonl   a line for each result, written by the programs at once
+#     notes.txt       what happened, a line each; log.txt: all output
+#     code.sass, clocks.csv (part 1), profile.txt (part 2)
+#
+# Each step has a limit; the next ones may use what it leaves of its time. A step runs in a process
+# group of its own, which ends with the script, even if that is killed. Exit code 1: a build, a
+# check or a verified row failed, or there is no device. --sim: on the simulated device, with four
+# times the limits; every failure counts and the figures mean nothing.
+set -uo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 2
 
-export gpu_sim=${1:-} gpu_build=${HPS_GPU_BUILD:-$PWD/build/gpu/build} gpu_out=${OUT:-$PWD/build/gpu}
-if (($# > 1)) || [[ -n $gpu_sim && $gpu_sim != --sim ]]; then
-    echo "usage: ./dev gpu [--sim]" >&2
+bundle=$PWD/build/gpu-bundle
+built=$PWD/build/gpu/build
+part_limits=([1]=100 [2]=150 [3]=100)
+# name, limit in seconds, command; in the order of value
+tables=(
+    [1]='probe        4  probe
+    build       36  build
+    device       4  bench probe
+    conformance 30  conformance
+    gather      12  with_clocks bench gather
+    fused        8  with_clocks bench fused
+    code         6  code'
+    [2]='build       27  build
+    device       3  bench probe
+    ceilings     6  bench ceilings
+    delivery     6  bench delivery
+    misses       6  bench misses
+    updates      8  bench updates
+    apply        6  bench apply
+    pooled       5  bench pooled
+    converted    5  bench converted
+    observe      4  bench observe
+    claims       8  bench claims
+    widths       8  bench widths
+    hit_rate     4  bench hit_rate
+    variants    20  variant
+    profile     12  profile
+    memcheck     9  sanitize memcheck
+    initcheck    7  sanitize initcheck
+    torch        6  torch'
+    [3]='daemon     100  daemon'
+)
+must_pass=' build device conformance daemon '
+check_limit=5
+profiles=(lookup:lookup apply:apply pool:pool observe:observe convert:lookup gather:gather)
+variant_checks=(widths_when_gathered widths_when_mapped widths_on_the_device changes_in_order
+    crowded_sets updates_race_look_ups shapes_on_the_device shapes_when_mapped bags_of_all_sizes)
+sanitized_checks=(widths_when_gathered widths_when_mapped crowded_sets changes_in_order
+    bags_of_all_sizes)
+file_kib_max=16384
+files_max=8
+NO_TIME=99
+
+usage() {
+    echo "usage: run.sh [--sim] [--part 1|2|3] [--limit SECONDS] [--out DIR]" >&2
     exit 2
-fi
-json=$gpu_out/results.jsonl
-table=$gpu_out/results.md
-log=$gpu_out/log.txt
-mkdir -p "$gpu_out" "$gpu_build"
-rm -f "$table" "$log" "$gpu_out/profile.txt"
-: >"$json"
-failed=()
-notes=()
+}
 
 have() { command -v "$1" >/dev/null; }
-note() {
-    notes+=("$*")
-    printf 'gpu: %s\n' "$*" | tee -a "$log"
+# Of the GPU: 9.0. Empty where it is not known.
+capability() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1; }
+note() { printf '%s\n' "$*" | tee -a "$out/notes.txt"; }
+not_run() { note "not run: $name: $*"; }
+# Seconds that the step has.
+left() { echo $((deadline - SECONDS)); }
+# within SECONDS COMMAND...: part of a step; 137: it was stopped; NO_TIME: it was not begun.
+within() {
+    local limit=$1 rest
+    rest=$(left)
+    shift
+    if ((limit < 1 || rest < 1)); then
+        return "$NO_TIME"
+    fi
+    timeout --foreground -s KILL $((limit < rest ? limit : rest)) "$@"
+}
+# Append standard input to a file of DIR, up to the size that a file may have.
+keep() { (ulimit -f "$file_kib_max" && exec cat >>"$out/$1"); }
+# A result as the programs write them.
+report() { # BENCH CASE METRIC VALUE TARGET
+    printf '{"bench":"%s","case":"%s","metric":"%s","value":%s,"unit":"","target":%s,"met":%s}\n' "$@" \
+        "$([[ $4 == "$5" ]] && echo true || echo false)" >>"$out/results.jsonl"
 }
 
-commit=${HPS_COMMIT:-$(git -c safe.directory="$PWD" rev-parse HEAD 2>/dev/null || echo unknown)}
-if [[ -n $(git -c safe.directory="$PWD" status --porcelain 2>/dev/null) ]]; then
-    commit+=", and changes that are not committed"
-fi
+# ---- process groups --------------------------------------------------------------------------------
 
-# The table anew, of all lines so far.
-write_table() {
-    {
-        printf '# Device run\n\n- commit: %s\n- date: %s\n' "$commit" "$(date -u +%Y-%m-%d)"
-        if [[ -n $gpu_sim ]]; then
-            echo "- **on the simulated device: these figures mean nothing**"
-        fi
-        printf -- '- %s\n' "${notes[@]}"
-        printf '\n| bench | case | metric | value | unit | target | met |\n'
-        printf '|---|---|---|---:|---|---:|---|\n'
-        sed -E -e 's/^\{"bench":"([^"]*)","case":"([^"]*)","metric":"([^"]*)","value":/| \1 | \2 | \3 | /' \
-            -e 's/,"unit":"([^"]*)"/ | \1 |/' -e 's/,"target":([^,]*),"met":true\}$/ \1 | yes |/' \
-            -e 's/,"target":([^,]*),"met":false\}$/ \1 | **no** |/' -e 's/\}$/ | |/' "$json"
-    } >"$table"
-}
-
-# step NAME SECONDS ARGUMENT...: what it found is in the table when it returns.
-step() {
-    local name=$1 limit=$2 status=0 began=$SECONDS
-    shift 2
-    if [[ -n $gpu_sim ]]; then
-        limit=$((4 * limit)) # any machine, whatever else it does
-    fi
-    printf '\n==> %s (at most %s s)\n' "$name" "$limit" | tee -a "$log"
-    timeout -k 5 "$limit" tests/gpu/step.sh "$@" 2>&1 | tee -a "$log" || status=${PIPESTATUS[0]}
-    if ((status == 124 || status == 137)); then
-        note "$name: stopped after $limit s; what it had found until then is in the table"
-    elif ((status != 0)); then
-        note "$name: exit code $status, see log.txt"
-    fi
-    if [[ -n $gpu_sim ]] && ((status != 0)); then
-        failed+=("$name")
-    fi
-    printf '    %s took %d s\n' "$name" $((SECONDS - began)) | tee -a "$log"
-    write_table
+# limited SECONDS COMMAND...: the command in a process group of its own. A watcher in the group ends
+# all of it after the limit, or when the script is gone and with it the only writer of the pipe.
+group=
+limited() {
+    local status=0 limit=$1
+    shift
+    set -m
+    (
+        set +m
+        exec {life}>&-
+        trap 'exit 143' TERM
+        (
+            trap '' TERM
+            read -r -t "$limit" -u "$alive"
+            kill -TERM 0
+            sleep 0.5
+            kill -KILL 0
+        ) >/dev/null 2>&1 &
+        "$@" </dev/null
+    ) &
+    group=$!
+    set +m
+    wait "$group" 2>/dev/null || status=$?
+    kill -KILL -- "-$group" 2>/dev/null # the watcher, and what the command left behind
+    group=
     return "$status"
 }
 
-finish() {
-    note "took $SECONDS s"
-    write_table
-    printf '\n%s\n%s\n' "$table" "$json"
-    if ((${#failed[@]})); then
-        printf 'gpu: FAILED: %s\n' "${failed[*]}" >&2
-        exit 1
+stop() { # EXIT CODE: the script was told to end
+    trap '' INT TERM HUP
+    if [[ -n $group ]]; then
+        kill -TERM -- "-$group" 2>/dev/null
+        sleep 0.5
+        kill -KILL -- "-$group" 2>/dev/null
     fi
-    exit 0
+    bound_files
+    write_table
+    exit "$1"
 }
 
-note "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1 ||
-    echo no nvidia-smi)"
-step probe 15 probe || true
-if ! have cmake || ! have ninja || ! have gcc || { [[ -z $gpu_sim ]] && ! have nvcc; }; then
-    note "cmake, ninja, gcc and nvcc are needed"
-    failed=(build)
-    finish
+# ---- steps -----------------------------------------------------------------------------------------
+
+probe() {
+    local tool lines
+    for tool in nvidia-smi nvcc cmake ninja gcc compute-sanitizer ncu cuobjdump python3; do
+        lines=$(have "$tool" && "$tool" --version 2>&1 || echo missing)
+        printf '%s: %s\n' "$tool" "${lines//$'\n'/ | }"
+    done
+    uname -srm
+    nvidia-smi --format=csv --query-gpu=name,driver_version,compute_cap,memory.total,pcie.link.gen.max ||
+        note "no nvidia-smi"
+}
+
+# For the GPU at hand alone, as that is quicker; without one for all that are supported. Warnings of
+# another compiler are no errors.
+build() {
+    local options=(-DHPS_CUDA=ON) processor
+    processor=$(capability)
+    if ((${#sim[@]})); then
+        options=(-DHPS_CUDA=OFF)
+    elif [[ -n $processor ]]; then
+        options+=("-DCMAKE_CUDA_ARCHITECTURES=${processor/./}-real")
+    fi
+    cmake -G Ninja -S tests/gpu -B "$built" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHPS_WERROR=OFF \
+        "${options[@]}" && ninja -C "$built" gpu_checks gpu_bench
+}
+
+bench() { # NAME...
+    local status=0
+    "$programs/gpu_bench$variant" "${sim[@]}" --json "$out/results.jsonl" "$@" || status=$?
+    if ((status == 2)); then
+        not_run "gpu_bench$variant does not know $*"
+        return 0
+    fi
+    return "$status"
+}
+
+# Each check in a process of its own, because an error of CUDA stays with the process.
+conformance() {
+    local check names status failed=0
+    mapfile -t names < <("$programs/gpu_checks" --list)
+    for check in "${names[@]}"; do
+        status=0
+        within $((check_limit * slow)) "$programs/gpu_checks" "${sim[@]}" \
+            --json "$out/results.jsonl" "$check" || status=$?
+        case $status in
+            0) continue ;;
+            "$NO_TIME") note "not run: conformance: $check: no time was left" && continue ;;
+            1) note "conformance: $check: failed, see log.txt" ;;
+            *) # it could not report that itself
+                report conformance "$check" holds 0 1
+                note "conformance: $check: exit code $status"
+                ;;
+        esac
+        failed=1
+    done
+    return "$failed"
+}
+
+with_clocks() {
+    if have nvidia-smi; then
+        {
+            nvidia-smi --format=csv -lms 250 \
+                --query-gpu=timestamp,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,temperature.gpu,power.draw |
+                keep clocks.csv
+        } >/dev/null 2>&1 &
+    fi
+    "$@"
+}
+
+# As text where there is a disassembler, else the program that holds it, if it was made here.
+code() {
+    local processor
+    processor=$(capability)
+    if have cuobjdump; then
+        cuobjdump --dump-sass ${processor:+-arch "sm_${processor/./}"} "$programs/gpu_checks" | keep code.sass
+    elif [[ $programs == "$built" && ${#sim[@]} -eq 0 ]]; then
+        keep gpu_checks <"$programs/gpu_checks"
+    else
+        not_run "no cuobjdump"
+    fi
+}
+
+variant() { # NAME
+    local variant=_${1:-} checks=$programs/gpu_checks_${1:-}
+    if [[ ! -x $checks || ! -x $programs/gpu_bench$variant ]]; then
+        not_run "there are no such programs"
+    elif within $(($(left) / 2)) "$checks" "${sim[@]}" "${variant_checks[@]}"; then
+        bench gather apply converted
+    else
+        note "not measured: $name: its checks did not pass"
+        return 1
+    fi
+}
+
+profile() {
+    local one n=${#profiles[@]}
+    if ! have ncu; then
+        not_run "no ncu"
+        return
+    fi
+    for one in "${profiles[@]}"; do
+        within $(($(left) / n--)) ncu --clock-control none -k "regex:${one#*:}" --launch-skip 1 \
+            --launch-count 1 --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
+            --section LaunchStats "$programs/gpu_bench" "profile_${one%:*}" 2>&1 | keep profile.txt ||
+            note "profile_${one%:*}: exit code ${PIPESTATUS[0]}, see profile.txt"
+    done
+}
+
+sanitize() { # TOOL: one check after the other, small ones
+    local check line
+    if ! have compute-sanitizer; then
+        not_run "no compute-sanitizer"
+        return
+    fi
+    for check in "${sanitized_checks[@]}"; do
+        while IFS= read -r line; do
+            printf '%s\n' "$line"
+            if [[ $line =~ ERROR\ SUMMARY:\ ([0-9]+)\ error ]]; then
+                report "$1" "$check" errors "${BASH_REMATCH[1]}" 0
+            fi
+        done < <(compute-sanitizer --tool "$1" "$programs/gpu_checks" "$check" 2>&1)
+    done
+}
+
+torch() { bench --torch bench/gpu/torch_gather.py torch; }
+
+daemon() {
+    local limit
+    limit=$(left)
+    if [[ ! -x $bundle/try.sh ]]; then
+        not_run "there is no $bundle/try.sh; ./dev gpu-bundle makes it"
+        return
+    fi
+    "$bundle/try.sh" "${sim[@]}" --limit $((limit > 2 ? limit - 2 : 1)) --out "$out"
+}
+
+# ---- a part ----------------------------------------------------------------------------------------
+
+# The programs that are carried if they start, else those that were built here.
+find_programs() {
+    local folder
+    for folder in "$@"; do
+        if limited 5 "$folder/gpu_checks" --list >/dev/null 2>&1 && [[ -x $folder/gpu_bench ]]; then
+            programs=$folder
+            return 0
+        fi
+    done
+    return 1
+}
+
+find_commit() {
+    commit=unknown
+    if [[ (-n $programs || $part == 3) && -r $bundle/commit.txt ]]; then
+        commit=$(<"$bundle/commit.txt")
+    elif have git; then
+        commit=$(git -c safe.directory="$PWD" describe --always --exclude="*" --abbrev=40 --dirty=", changed" 2>/dev/null ||
+            echo unknown)
+    fi
+}
+
+# The table anew: all results so far, and the steps that will not run if the script ends now.
+write_table() {
+    local line one met
+    local result='^\{"bench":"([^"]*)","case":"([^"]*)","metric":"([^"]*)","value":([^,]*),"unit":"([^"]*)"'
+    result+='(,"target":([^,]*),"met":(true|false))?\}$'
+    {
+        printf '# GPU run, part %s\n\n- commit: %s\n- programs: %s\n- date: %s\n' "$part" "$commit" \
+            "${programs#"$PWD"/}" "$(date -u +%Y-%m-%d)"
+        if ((${#sim[@]})); then
+            echo "- **on the simulated device: these figures mean nothing**"
+        fi
+        while IFS= read -r line; do
+            printf -- '- %s\n' "$line"
+        done <"$out/notes.txt"
+        if ((at < ${#names[@]})); then
+            printf -- '- %s: the run was stopped in it\n' "${names[at]}"
+        fi
+        for one in "${names[@]:at+1}"; do
+            printf -- '- not run: %s: the run was stopped before it\n' "$one"
+        done
+        printf '\n| bench | case | metric | value | unit | target | met |\n|---|---|---|---:|---|---:|---|\n'
+        while IFS= read -r line; do
+            if [[ $line =~ $result ]]; then
+                met=${BASH_REMATCH[8]/true/yes}
+                printf '| %s | %s | %s | %s | %s | %s | %s |\n' "${BASH_REMATCH[@]:1:5}" \
+                    "${BASH_REMATCH[7]}" "${met/false/**no**}"
+            fi
+        done <"$out/results.jsonl"
+    } >"$out/results.md.new"
+    mv -f "$out/results.md.new" "$out/results.md"
+}
+
+# Cut files of this run that are too large, and remove those that are too many. Files that were in
+# DIR before are not touched.
+declare -A foreign
+bound_files() {
+    local file n=5 # with the next results.md
+    for file in "$out"/*; do
+        if [[ -n ${foreign[$file]:-} ]]; then
+            continue
+        fi
+        if [[ -f $file ]]; then
+            truncate -c -s "<${file_kib_max}K" "$file"
+        fi
+        case ${file##*/} in results.md | results.jsonl | notes.txt | log.txt) continue ;; esac
+        if ((++n > files_max)); then
+            note "removed: ${file##*/}: more than $files_max files"
+            rm -rf "$file"
+        fi
+    done
+}
+
+logged() { "$@" 2>&1 | (ulimit -f "$file_kib_max" && exec tee -a "$out/log.txt"); }
+
+step() { # SECONDS COMMAND...: run the step `name`
+    local status=0 limit=$1 began=$SECONDS
+    shift
+    printf '\n==> %s (at most %s s)\n' "$name" "$limit" | tee -a "$out/log.txt"
+    write_table
+    deadline=$((SECONDS + limit - 1)) # before it is stopped
+    limited "$limit" logged "$@" || status=$?
+    if ((status == 143 || status == 137)); then
+        note "$name: stopped after $limit s; what it had found by then is in the table"
+    elif ((status != 0)); then
+        note "$name: exit code $status, see log.txt"
+    fi
+    if ((status != 0)) && [[ ${#sim[@]} -gt 0 || $must_pass == *" $name "* ]]; then
+        failed+=("$part/$name")
+    fi
+    printf '    %s took %d s\n' "$name" $((SECONDS - began)) | tee -a "$out/log.txt"
+    return "$status"
+}
+
+# The steps of the part: names, limits, commands; one for each variant.
+read_steps() {
+    local one limit command variants=() sum=0
+    names=() limits=() commands=()
+    while read -r one limit command; do
+        ((sum += limit))
+        if [[ $one == variants && -r $programs/variants.txt ]]; then
+            mapfile -t variants <"$programs/variants.txt"
+            for one in "${variants[@]#gpu_bench_}"; do
+                names+=("variant $one") limits+=($((limit * slow / ${#variants[@]}))) commands+=("variant $one")
+            done
+        elif [[ $one != build || -z $programs ]]; then # they are carried
+            names+=("$one") limits+=($((limit * slow))) commands+=("$command")
+        fi
+    done <<<"${tables[part]}"
+    if ((sum > part_limits[part])); then
+        echo "run.sh: the limits of part $part sum to $sum s" >&2
+        exit 2
+    fi
+}
+
+# Seconds for the next step: its own, up to three times that if steps before it have left some of
+# theirs, and no more than the part has.
+next_limit() {
+    local own=${limits[at]} rest=$((part_limit - 2 - SECONDS)) later=0 one limit
+    for one in "${limits[@]:at+1}"; do
+        ((later += one))
+    done
+    limit=$((rest - later < 3 * own ? rest - later : 3 * own))
+    limit=$((limit > own ? limit : own))
+    echo $((limit < rest ? limit : rest))
+}
+
+run_part() { # NUMBER DIR
+    local one limit status why=
+    part=$1 out=$2 SECONDS=0 name='' at=0 commit='' programs='' names=()
+    part_limit=${limit_given:-$((part_limits[part] * slow))}
+    mkdir -p "$out" || exit 2
+    rm -f "$out"/{results.md,results.jsonl,notes.txt,log.txt,code.sass,gpu_checks,clocks.csv,profile.txt}
+    for one in "$out"/*; do
+        foreign[$one]=1
+    done
+    : >"$out/results.jsonl"
+    : >"$out/notes.txt"
+    trap 'stop 130' INT
+    trap 'stop 143' TERM
+    trap 'stop 129' HUP
+    find_programs "$bundle/bin"
+    find_commit
+    read_steps
+    for ((at = 0; at < ${#names[@]}; at++)); do
+        name=${names[at]}
+        limit=$(next_limit)
+        if [[ -z $why ]] && ((limit < 1)); then
+            why="no time was left"
+        fi
+        if [[ -n $why ]]; then
+            not_run "$why"
+            continue
+        fi
+        status=0
+        # shellcheck disable=SC2086 # a command of the table
+        step "$limit" ${commands[at]} || status=$?
+        if [[ $name == build ]] && { ((status != 0)) || ! find_programs "$built"; }; then
+            why="there are no programs for it"
+        elif [[ $name == device ]] && ((status != 0)); then
+            why="no device that can be used"
+        fi
+        bound_files
+    done
+    note "took $SECONDS s"
+    write_table
+    printf '\n%s\n' "$out/results.md"
+}
+
+sim=() part='' limit_given='' folder='' slow=1 failed=() variant=''
+while (($#)); do
+    case $1 in
+        --sim) sim=(--sim) slow=4 ;;
+        --part) [[ ${2:-} == [123] ]] || usage && part=$2 && shift ;;
+        --limit) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage && limit_given=$2 && shift ;;
+        --out) [[ -n ${2:-} ]] || usage && folder=$2 && shift ;;
+        *) usage ;;
+    esac
+    shift
+done
+pipe=$(mktemp -d) && mkfifo "$pipe/alive" || exit 2
+exec {life}<>"$pipe/alive"
+exec {alive}<"$pipe/alive"
+rm -r "$pipe"
+folder=${folder:-build/gpu}
+if [[ -n $part ]]; then
+    run_part "$part" "$folder"
+else
+    for one in 1 2 3; do
+        run_part "$one" "$folder/part$one"
+    done
 fi
-step build 90 build || failed=(build)
 if ((${#failed[@]})); then
-    finish
+    printf 'gpu: FAILED: %s\n' "${failed[*]}" >&2
+    exit 1
 fi
-if ! step device 15 bench probe; then
-    note "no device that can be used; ./dev gpu --sim tries everything on the simulated one"
-    failed=(device)
-    finish
-fi
-step ceilings 50 bench ceilings || true
-step conformance 90 checks || failed=(conformance)
-if [[ -z $gpu_sim ]] && have compute-sanitizer; then
-    step memcheck 35 sanitize memcheck || true
-    step initcheck 35 sanitize initcheck || true
-else
-    note "compute-sanitizer was not run"
-fi
-torch=()
-if [[ -z $gpu_sim ]] && have python3; then
-    torch=(--torch bench/gpu/torch_gather.py)
-fi
-step gather 80 bench "${torch[@]}" widths || true
-step fused 20 bench fused || true
-step delivery 30 bench delivery || true
-step misses 25 bench misses || true
-step updates 20 bench updates || true
-if [[ -z $gpu_sim ]] && have ncu; then
-    step profile 20 profile || true
-else
-    note "ncu was not run"
-fi
-finish

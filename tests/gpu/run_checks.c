@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpu_checks [--sim] [--json FILE] [NAME...]: what must hold on a device, on the GPU or the
- * simulated one; all of it, or what is named. Exit code 1: something does not hold, or no device
- * could be opened. Main thread.
+ * gpu_checks [--sim] [--json FILE] [--list] [NAME...]: run all checks, or the named ones, on the
+ * GPU or the simulated device. --list prints the names, one a line. Exit code 1: a check failed, or
+ * no device could be opened. Main thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -46,6 +46,16 @@ static struct hps_device *open_device(const struct options *options,
     return status == HPS_OK ? device : NULL;
 }
 
+static void list(void)
+{
+    for (size_t c = 0; c < n_device_checks; c++) {
+        (void)puts(device_checks[c].name);
+    }
+    for (size_t c = 0; c < n_embed_checks; c++) {
+        (void)puts(embed_checks[c].name);
+    }
+}
+
 /* Each on a device opened anew: a check that loses it, or leaves something behind, is alone. */
 static void run(struct options *options, const char *name,
                 bool (*check)(struct hps_device *device, struct hps_error *err),
@@ -81,8 +91,11 @@ int main(int argc, char **argv)
             options.sim = true;
         } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
             options.json = argv[++i];
+        } else if (strcmp(argv[i], "--list") == 0) {
+            list();
+            return 0;
         } else {
-            (void)fprintf(stderr, "usage: gpu_checks [--sim] [--json FILE] [NAME...]\n");
+            (void)fprintf(stderr, "usage: gpu_checks [--sim] [--json FILE] [--list] [NAME...]\n");
             return EXIT_USAGE;
         }
     }

@@ -18,8 +18,7 @@
 
 enum { N_CHECKS_MAX = 32 };
 
-/* What sanitizers see does not depend on how long things take, and what ThreadSanitizer sees not on
- * what memory there is. */
+/* Sanitizers need no run without delays, and ThreadSanitizer none that is short of memory. */
 #if defined(HPS_TSAN)
 enum { FIRST_WAY = 1, END_WAY = 3, N_SEEDS = 1 };
 #elif defined(__SANITIZE_ADDRESS__)

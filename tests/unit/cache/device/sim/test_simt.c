@@ -49,7 +49,8 @@ static void test_checks_when_shuffled_and_delayed_then_hold(void **state)
     }
 }
 
-/* How many of the checks hold on such a device, each on one opened anew. The others say why. */
+/* The number of checks that hold on such a device. Each opens it anew, and must say why it fails.
+ */
 static size_t checks_hold(const struct hps_device_sim_config *config)
 {
     const struct hps_sim_driver sim = hps_sim_driver(*config);
