@@ -69,7 +69,7 @@ usage() {
 have() { command -v "$1" >/dev/null; }
 # Of the GPU: 9.0. Empty where it is not known.
 capability() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1; }
-note() { printf '%s\n' "$*" | tee -a "$out/notes.txt"; }
+note() { printf '%s\n' "$*" | tee -p -a "$out/notes.txt"; }
 not_run() { note "not run: $name: $*"; }
 # Seconds that the step has.
 left() { echo $((deadline - SECONDS)); }
@@ -346,12 +346,12 @@ bound_files() {
     done
 }
 
-logged() { "$@" 2>&1 | (ulimit -f "$file_kib_max" && exec tee -a "$out/log.txt"); }
+logged() { "$@" 2>&1 | (ulimit -f "$file_kib_max" && exec tee -p -a "$out/log.txt"); }
 
 step() { # SECONDS COMMAND...: run the step `name`
     local status=0 limit=$1 began=$SECONDS
     shift
-    printf '\n==> %s (at most %s s)\n' "$name" "$limit" | tee -a "$out/log.txt"
+    printf '\n==> %s (at most %s s)\n' "$name" "$limit" | tee -p -a "$out/log.txt"
     write_table
     deadline=$((SECONDS + limit - 1)) # before it is stopped
     limited "$limit" logged "$@" || status=$?
@@ -363,7 +363,7 @@ step() { # SECONDS COMMAND...: run the step `name`
     if ((status != 0)) && [[ ${#sim[@]} -gt 0 || $must_pass == *" $name "* ]]; then
         failed+=("$part/$name")
     fi
-    printf '    %s took %d s\n' "$name" $((SECONDS - began)) | tee -a "$out/log.txt"
+    printf '    %s took %d s\n' "$name" $((SECONDS - began)) | tee -p -a "$out/log.txt"
     return "$status"
 }
 
