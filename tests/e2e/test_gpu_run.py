@@ -88,7 +88,7 @@ def run(tree, *args, **how):
 
 
 def results_of(out, bounded=True):
-    """The results and the table of a part, whose lines are whole however it ended."""
+    """The results and the table of a part. Their lines are whole, even if the part was killed."""
     sizes = [os.path.getsize(f"{out}/{name}") for name in os.listdir(out)]
     assert not bounded or (len(sizes) <= 8 and max(sizes) <= 16 << 20)
     results = [json.loads(line) for line in read(f"{out}/results.jsonl").splitlines()]
@@ -106,8 +106,8 @@ def is_gone(pid):
 
 @pytest.fixture(name="built", scope="module")
 def built_on_the_spot():
-    """A copy of the sources in which the run has built the programs: as root and without a network where that can be
-    had, without git, sed and grep, with a compiler that warns of more. Its exit code and what it said."""
+    """A copy of the sources in which a run has built the programs, and the exit code and output of that run. It had no
+    git, sed or grep, and a compiler that warns of more. It was root without a network where unshare allows that."""
     with scratch() as tree:
         for name in SOURCES:
             shutil.copytree(f"{ROOT}/{name}", f"{tree}/{name}")
@@ -193,7 +193,7 @@ def test_part_when_a_program_writes_too_much_then_its_folder_is_bounded(carried)
     write(f"{out}/another/kept", "kept")
     code, said = run(carried, "--part", "3", "--out", out)
     assert code == 0 and read(f"{out}/another/kept") == "kept", said
-    shutil.rmtree(f"{out}/another")  # is none of the run's
+    shutil.rmtree(f"{out}/another")  # the run has not made it
     _, table = results_of(out)
     assert "| orders | host | p50 | 7 | us |  |  |" in table and "- removed: extra" in table
 
