@@ -113,6 +113,7 @@ LIBRARIES = {
     },
     r"systemd/": {"server/observe/notify.c": "readiness, watchdog, passed sockets"},
     r"cuda_runtime\.h": {"cache/device/cuda.cu": "the device layer over the CUDA runtime"},
+    r"cuda_runtime_api\.h": {"tests/gpu/offline/runtime.c": "stands in for the CUDA runtime"},
     r"sanitizer/": {
         "base/poison.h": "marks pooled memory that nobody owns",
         "cache/device/sim/sanitize.h": "tells of the simulated device's order and stacks",
