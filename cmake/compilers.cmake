@@ -81,6 +81,9 @@ if(NOT HPS_CUDA STREQUAL "OFF" AND NOT HPS_ASAN AND NOT HPS_TSAN AND NOT HPS_FUZ
         set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
     endif()
     include(CheckLanguage)
+    if(NOT CMAKE_CUDA_COMPILER)
+        unset(CMAKE_CUDA_COMPILER CACHE) # it may have been installed since the last time
+    endif()
     check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
         enable_language(CUDA)
