@@ -69,10 +69,17 @@ static bool try(const struct check *check, unsigned fail_at, bool set_device)
     if (WIFEXITED(how) && WEXITSTATUS(how) <= (fail_at == 0 ? PASSED : FAILED)) {
         return true;
     }
-    (void)fprintf(stderr, "sweep: %s: call %u%s fails: %s %d: %s\n", check->name, fail_at,
-                  set_device ? "" : ", but not cudaSetDevice,",
-                  WIFSIGNALED(how) ? "ended by signal" : "exit code",
-                  WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), told->err.text);
+    (void)fprintf(stderr, "sweep: %s: call %u%s fails: ", check->name, fail_at,
+                  set_device ? "" : ", but not cudaSetDevice,");
+    if (WIFSIGNALED(how)) {
+        (void)fprintf(stderr, "ended by signal %d: %s\n", WTERMSIG(how), told->err.text);
+    } else {
+        (void)fprintf(stderr, "%s%s\n",
+                      WEXITSTATUS(how) == LEFT     ? "something is left allocated"
+                      : WEXITSTATUS(how) == SILENT ? "failed without a message"
+                                                   : "",
+                      told->err.text);
+    }
     return false;
 }
 
