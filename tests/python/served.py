@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model that the tests of the Python client look up in: rows that anybody can recompute."""
-import numpy as np
+"""The model that the tests of the Python client look up in: rows that anybody can recompute; and daemons that serve it."""
+import asyncio
 
-from rig import Table, default_config, model_config
+import numpy as np
+import pytest
+
+import hpsd
+import hpsd.aio
+from rig import Daemon, Table, default_config, model_config, scratch
 
 MODEL = "shop"
 N_ROWS = 200
@@ -38,3 +43,59 @@ def pooled(table, keys, offsets, weights=None, mode="sum"):
         by = {"sum": 1, "mean": w.sum(), "sqrtn": np.sqrt((w * w).sum()), "mean_by_count": end - begin}[mode]
         out[bag] = total / by if by != 0 else 0
     return out
+
+
+class Sync:
+    """hpsd.aio called as if it were hpsd: what holds of one holds of the other."""
+
+    def __init__(self, *args, **kwargs):
+        self.loop = asyncio.new_event_loop()
+        self.client = hpsd.aio.connect(*args, **kwargs)
+
+    def lookup(self, *args, **kwargs):
+        return self.loop.run_until_complete(self.client.lookup(*args, **kwargs))
+
+    def model(self, **how):
+        return self.loop.run_until_complete(self.client.model(**how))
+
+    def close(self):
+        self.loop.run_until_complete(self.client.close())
+        self.loop.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.close()
+
+
+# ---- fixtures ----------------------------------------------------------------------------------------
+
+@pytest.fixture(name="work")
+def work_directory():
+    with scratch() as path:
+        yield path
+
+
+@pytest.fixture(name="daemon", scope="session")
+def shared_daemon():
+    """A daemon with MODEL, on TCP and on a Unix socket; nobody changes it."""
+    with scratch() as path, Daemon(path, config(path), listen=("127.0.0.1:0", f"unix:{path}/hpsd.sock")) as one:
+        yield one
+
+
+@pytest.fixture(name="client")
+def client_of_the_shared_daemon(daemon):
+    with hpsd.connect(daemon.grpc[0], model=MODEL) as made:
+        yield made
+
+
+@pytest.fixture(name="two_tables", scope="session")
+def daemon_of_the_documents():
+    """As the documents say: items with rows of 16 values, users with 8."""
+    with scratch() as path:
+        for name, dim in (("items", 16), ("users", 8)):
+            np.save(f"{path}/{name}.npy", np.random.default_rng(dim).random((1000, dim), np.float32))
+        flags = [flag for name in ("items", "users") for flag in ("--table", f"{name}={path}/{name}.npy")]
+        with Daemon(path, flags=flags) as one:
+            yield one

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look-ups from Python: keys as users have them, what comes back, and errors that say what was expected."""
-import asyncio
 import copy
 import pickle
 
@@ -12,28 +11,10 @@ import hpsd
 import hpsd.aio
 from hpsd import _lookup, _model, _query, _wire
 from rig import UNLIMITED, pb, pb_grpc
-from served import DEFAULT, DIMS, MODEL, N_ROWS, pooled, rows_of
+from served import DEFAULT, DIMS, MODEL, N_ROWS, Sync, pooled, rows_of
 
 KEYS = [3, 0, 199, 3]
 FOUND, UNKNOWN = hpsd.Status.FOUND, hpsd.Status.UNKNOWN
-
-
-class Sync:
-    """hpsd.aio called as if it were hpsd: what holds of one holds of the other."""
-
-    def __init__(self, *args, **kwargs):
-        self.loop = asyncio.new_event_loop()
-        self.client = hpsd.aio.connect(*args, **kwargs)
-
-    def lookup(self, *args, **kwargs):
-        return self.loop.run_until_complete(self.client.lookup(*args, **kwargs))
-
-    def model(self):
-        return self.loop.run_until_complete(self.client.model())
-
-    def close(self):
-        self.loop.run_until_complete(self.client.close())
-        self.loop.close()
 
 
 @pytest.fixture(name="client", params=[hpsd.connect, Sync], ids=["sync", "aio"])
@@ -208,7 +189,7 @@ def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, conc
     ("items", [1], {"pooling": "max"}, "pooling: got 'max', expected one of none, sum, mean"),
     ("items", [1], {"output": "fp8"}, "output: got 'fp8', expected one of fp32, fp16, bf16, raw"),
     ("items", [1], {"miss": "never"}, "miss: got 'never', expected one of exact, wait"),
-    ("items", [1], {"max_staleness": -1}, "max_staleness: got -1, expected seconds"),
+    ("items", ([1, 2], [0, 2], [1.0, 1e300]), {"pooling": "sum"}, "weights: got values of float64 that float32 cannot hold"),
     ({"items": [1]}, [1], {}, "keys: got some beside a mapping"),
     (["items"], None, {}, "tables: got list, expected the name of a table, a mapping"),
     ({"items": [1]}, None, {"pooling": {"user": "sum"}}, "pooling: got table 'user', expected tables that are asked for"),
@@ -219,6 +200,35 @@ def test_error_when_the_request_is_wrong_then_says_what_was_expected(client, tab
         client.lookup(tables, keys, **how)
     assert words in str(caught.value), str(caught.value)
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT and isinstance(caught.value, ValueError)
+
+
+NUMBERS = {"timeout": [0, -1, float("inf"), 1e10, "5"], "max_wait": [-1, 4294.97, float("inf"), 1e10],
+           "max_staleness": [-1, 4294968, float("inf"), "1"]}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name in NUMBERS for value in (*NUMBERS[name], float("nan"))])
+def test_numbers_when_the_next_layer_cannot_hold_them_then_they_are_refused(client, name, value):
+    with pytest.raises(hpsd.InvalidArgument, match=f"{name}: got .*, expected seconds from"):
+        client.lookup("items", [1], **{name: value})
+
+
+@pytest.mark.parametrize("connect", [hpsd.connect, hpsd.aio.connect])
+def test_numbers_when_a_client_is_made_with_them_then_they_are_refused(daemon, connect):
+    for value in (*NUMBERS["timeout"], float("nan")):
+        with pytest.raises(hpsd.InvalidArgument, match="timeout: got .*, expected seconds from 1e-06 to 1000000000"):
+            connect(daemon.grpc[0], timeout=value)
+        with pytest.raises(hpsd.InvalidArgument, match="hedge_ms: got .*, expected milliseconds from 0.001 to"):
+            connect(daemon.grpc[0], hedge_ms=1e13 if value == 1e10 else value)
+    for version in (-1, 2**63, 1.5, "1", float("nan"), None):
+        with pytest.raises(hpsd.InvalidArgument, match="version: got .*, expected a whole number from 0 to 9223372036854775807"):
+            connect(daemon.grpc[0]).version(version)
+
+
+def test_numbers_when_they_are_the_largest_then_the_server_answers(client):
+    most = {"timeout": 1e9, "miss": "wait", "max_wait": (2**32 - 1) / 1e6}
+    np.testing.assert_array_equal(client.lookup("items", [1], **most), rows_of("items", [1]))
+    with pytest.raises(hpsd.InvalidArgument, match="timeout: got nan"):
+        client.model(timeout=float("nan"))
 
 
 def test_error_when_there_is_no_such_table_then_says_which_there_are(client):

@@ -36,6 +36,7 @@ class Transport:
     def __init__(self, targets: List[str], tls: Optional[_address.TLS], token: Token) -> None:
         self.servers = Servers(targets, lambda target: _address.open_channel(grpc, target, tls), _watch)
         self._token = token
+        self.widths = Widths()
 
     def close(self) -> None:
         for channel in self.servers.take_channels():
@@ -107,9 +108,10 @@ class Transport:
                 if call.code() is grpc.StatusCode.OK:
                     self.servers.worked(which)
                     return call.result()
+                if racing or which is not server:  # else the attempt has failed, which is counted there
+                    self.servers.failed(which)
                 if not racing:
                     raise call.exception()
-                self.servers.failed(which)
         finally:
             for call in racing:
                 call.cancel()
@@ -138,9 +140,17 @@ class Client:
         self._defaults = defaults
         self._how = how  # the arguments of connect
         self._owns = True  # the connections; a pinned client shares those of another one
-        self._widths = Widths()
+        self._widths = transport.widths
         self._version = 0
         self._pins = False
+
+    @classmethod
+    def of_version(cls, transport: Transport, model: str, timeout: float, hedge_ms: Optional[float],
+                   version: int) -> "Client":
+        """One that shares connections. version 0: whichever is active."""
+        made = cls(transport, Defaults(model, timeout, hedge_ms), ())
+        made._owns, made._version, made._pins = False, version, version != 0
+        return made
 
     @property
     def timeout(self) -> float:
@@ -203,7 +213,7 @@ class Client:
         """
         lookup = Lookup(tables, keys, pooling, concat)
         options = Options(miss, max_wait, unknown, output, max_staleness, consistency)
-        reading = self._ask(lookup, options, self._defaults.timeout if timeout is None else timeout)
+        reading = self._ask(lookup, options, self._defaults.timeout_of(timeout))
         return lookup.result(reading, full)
 
     def _ask(self, lookup: Lookup, options: Options, timeout_s: float) -> Reading:
@@ -227,14 +237,14 @@ class Client:
         """What can be asked for: tables in order, widths, types, versions and how far their updates are. Where the
         server has a role file this needs the role `read`."""
         request = _model.request(self._defaults.model, self._version)
-        timeout_s = self._defaults.timeout if timeout is None else timeout
+        timeout_s = self._defaults.timeout_of(timeout)
         return _model.read(self._transport.unary(_messages.GET_MODEL, request, timeout_s))
 
     def version(self, number: int = 0) -> "Client":
         """A client of one version, whichever is active meanwhile; 0: of the one that answers first. It shares the
         connections of this one."""
         pinned = Client(self._transport, self._defaults, self._how)
-        pinned._owns, pinned._version, pinned._pins = False, number, True
+        pinned._owns, pinned._version, pinned._pins = False, _model.version_number(number), True
         return pinned
 
     # ---- life ----

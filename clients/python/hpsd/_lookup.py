@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
 from . import _messages
 from ._answer import Answer, Reading, shaped
 from ._query import Options, Pooling, Query, queries, request
-from .errors import InvalidArgument
+from .errors import InvalidArgument, seconds
 
 Tables = Union[str, Mapping[str, Any], Sequence[Tuple[str, Any]]]
 Word = Optional[str]
@@ -116,14 +116,12 @@ class Defaults:
 
     def __init__(self, model: str, timeout: float, hedge_ms: Optional[float]) -> None:
         self.model = model
-        self.timeout = _seconds(timeout, "timeout")
-        self.hedge_s = None if hedge_ms is None else _seconds(hedge_ms, "hedge_ms") / 1000
+        self.timeout = seconds(timeout, "timeout")
+        self.hedge_s = None if hedge_ms is None else seconds(hedge_ms, "hedge_ms", 1e-3)
 
-
-def _seconds(value: float, what: str) -> float:
-    if not value > 0:
-        raise InvalidArgument(f"{what}: got {value!r}, expected a number above 0")
-    return float(value)
+    def timeout_of(self, timeout: Seconds) -> float:
+        """Of a call that says this."""
+        return self.timeout if timeout is None else seconds(timeout, "timeout")
 
 
 __all__ = ["Answer", "Defaults", "Keys", "Lookup", "Options", "Pooling", "Reading", "Seconds", "T", "Tables", "Widths",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 from . import _messages
+from .errors import in_range
 
 _DATA_TYPES = {number: word for word, number in _messages.words("DataType", "DATA_TYPE_").items()}
 
@@ -77,6 +78,11 @@ def _version(of: Any) -> Version:
     positions = tuple(Position(one.topic, one.partition, one.next_offset) for one in of.positions)
     return Version(of.version, of.label, of.lineage, of.loaded_unix_ms, {one.table: _table(one) for one in of.tables},
                    of.update_sequence, of.event_time_unix_ms, of.as_of_unix_ms, positions, of.rejected_record_count)
+
+
+def version_number(value: Any) -> int:
+    """Of a version, or 0, as an int that the messages can hold."""
+    return int(in_range(value, "version", 0, 2**63 - 1, "a whole number", whole=True))
 
 
 def request(model: str, version: int) -> bytes:

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _messages, _wire
-from .errors import InvalidArgument
+from .errors import InvalidArgument, in_range
 
 POOLINGS = _messages.words("Pooling", "POOLING_")
 OUTPUTS = {word: number for word, number in _messages.words("DataType", "DATA_TYPE_").items() if not word.startswith("int8")}
 MISS_POLICIES = _messages.words("MissPolicy", "MISS_POLICY_")
 UNKNOWN_POLICIES = _messages.words("UnknownKeyPolicy", "UNKNOWN_KEY_POLICY_")
 CONSISTENCIES = _messages.words("Consistency", "CONSISTENCY_")
+_UINT32_MAX = 2**32 - 1
 NOT_POOLED = POOLINGS["none"]
 _INT64: "np.dtype[Any]" = np.dtype("<i8")
 CONCAT = _messages.words("RowLayout", "ROW_LAYOUT_")["concat"]
@@ -107,7 +108,11 @@ def _weight_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
     if weights.dtype.kind not in "fiu" or weights.size != n_keys:
         raise InvalidArgument(f"{what}: got {weights.size} values of {weights.dtype}, expected {n_keys} real ones, "
                               "one for each key")
-    return np.ascontiguousarray(weights.reshape(-1)).astype("<f4", copy=False)
+    try:
+        with np.errstate(over="raise"):
+            return np.ascontiguousarray(weights.reshape(-1)).astype("<f4", copy=False)
+    except FloatingPointError:
+        raise InvalidArgument(f"{what}: got values of {weights.dtype} that float32 cannot hold") from None
 
 
 def _number(words: Mapping[str, int], word: Optional[str], what: str) -> int:
@@ -189,12 +194,10 @@ def queries(pairs: Sequence[Tuple[str, Any]], pooling: Pooling) -> List[Query]:
 
 
 def _whole(seconds: Optional[float], unit: float, what: str) -> int:
-    """Seconds as a number of units, at least one; 0 for None."""
+    """Seconds as a number of units that a uint32 holds, at least one; 0 for None."""
     if seconds is None:
         return 0
-    if not seconds >= 0:
-        raise InvalidArgument(f"{what}: got {seconds!r}, expected seconds, 0 or more")
-    return max(1, round(seconds * unit))
+    return max(1, round(in_range(seconds, what, 0, _UINT32_MAX / unit, "seconds") * unit))
 
 
 # Fields of LookupRequest.

@@ -82,11 +82,12 @@ class Transport:
                 done = done or (await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED))[0]
                 task = done.pop()
                 which = racing.pop(task)
+                if task.exception() is None:
+                    self.servers.worked(which)
+                elif racing or which is not server:  # else the attempt has failed, which is counted there
+                    self.servers.failed(which)
                 if task.exception() is None or not racing:
-                    if task.exception() is None:
-                        self.servers.worked(which)
                     return task.result()
-                self.servers.failed(which)
         finally:
             for task in racing:
                 task.cancel()
@@ -150,7 +151,7 @@ class Client:
         """As hpsd.Client.lookup."""
         lookup = Lookup(tables, keys, pooling, concat)
         options = Options(miss, max_wait, unknown, output, max_staleness, consistency)
-        timeout_s = self._defaults.timeout if timeout is None else timeout
+        timeout_s = self._defaults.timeout_of(timeout)
         return lookup.result(await self._ask(lookup, options, timeout_s), full)
 
     async def _ask(self, lookup: Lookup, options: Options, timeout_s: float) -> Reading:
@@ -170,13 +171,13 @@ class Client:
     async def model(self, timeout: Optional[float] = None) -> Model:
         """As hpsd.Client.model."""
         request = _model.request(self._defaults.model, self._version)
-        timeout_s = self._defaults.timeout if timeout is None else timeout
+        timeout_s = self._defaults.timeout_of(timeout)
         return _model.read(await self._transport.unary(_messages.GET_MODEL, request, timeout_s))
 
     def version(self, number: int = 0) -> "Client":
         """As hpsd.Client.version."""
         pinned = Client(self._transport, self._defaults, owns=False)
-        pinned._version, pinned._pins = number, True
+        pinned._version, pinned._pins = _model.version_number(number), True
         return pinned
 
     async def close(self) -> None:

@@ -6,6 +6,8 @@ from typing import Any, Dict, Tuple, Type
 
 import grpc
 
+SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
+
 
 class Error(Exception):
     """A look-up failed. `code`: a grpc.StatusCode; `details`: what was expected and what is there."""
@@ -55,6 +57,23 @@ class Unauthenticated(Error, PermissionError):
 
 class Unimplemented(Error, NotImplementedError):
     """This server cannot do that."""
+
+
+def in_range(value: Any, what: str, least: float, most: float, expected: str, whole: bool = False) -> Any:
+    """`value`, if it is a number that the next layer can hold, from `least` to `most`. Else, and for nan, raises
+    InvalidArgument."""
+    try:
+        if least <= value <= most and (not whole or value == int(value)):
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise InvalidArgument(f"{what}: got {value!r}, expected {expected} from {least} to {most}")
+
+
+def seconds(value: Any, what: str, unit_s: float = 1) -> float:
+    """A time that a call may take, in units of `unit_s`, as seconds. gRPC takes times of centuries for none at all."""
+    unit = "seconds" if unit_s == 1 else "milliseconds"
+    return float(in_range(value, what, SECONDS_MIN / unit_s, SECONDS_MAX / unit_s, unit)) * unit_s
 
 
 _CLASSES: Dict[grpc.StatusCode, Type[Error]] = {
