@@ -90,8 +90,10 @@ class Servers:
         return made
 
     def limit(self, server: Server, left_s: float) -> float:
-        """How long an attempt at it may take."""
-        return left_s if server.proven or len(self._all) == 1 else min(left_s, UNPROVEN_S)
+        """How long an attempt at it may take. One that has not answered lately leaves time for another that has."""
+        if server.proven or len(self._all) == 1:
+            return left_s
+        return min(left_s / 2 if any(other.proven for other in self._all) else left_s, UNPROVEN_S)
 
     def worked(self, server: Server) -> None:
         if not server.proven:
@@ -193,7 +195,7 @@ class Attempts:
         """After a failure: whether another attempt may do better."""
         if code is grpc.StatusCode.UNAVAILABLE:
             self._unreached = f"{server.target}: {details}"
-        elif code is not grpc.StatusCode.DEADLINE_EXCEEDED or self.left_s() <= 0:
+        elif code is not grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
         self.servers.failed(server)
         self._tried += (server,)
