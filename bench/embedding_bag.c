@@ -41,7 +41,12 @@ void bench_bags_open(struct bench_bags *bags)
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* best effort: an interrupted run leaves nothing */
         (void)dup2(to[0], STDIN_FILENO);
         (void)dup2(from[1], STDOUT_FILENO);
-        (void)execl("/usr/bin/python3", "python3", HPS_BENCH_BAGS, (char *)NULL);
+        const char *python = getenv("HPS_PYTHON"); /* one that has torch */
+
+        if (python == NULL) {
+            python = "/usr/bin/python3";
+        }
+        (void)execl(python, python, HPS_BENCH_BAGS, (char *)NULL);
         _exit(127);
     }
     (void)close(to[0]);

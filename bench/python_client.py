@@ -127,26 +127,19 @@ def measure_client(report, daemon, keys):
         report(f"1 key{kind}", "client / stub", 1 / ratios[1], "ratio", **target)
 
 
-class Jagged:
-    """What of torchrec.KeyedJaggedTensor is used."""
-
-    def __init__(self, values, offsets, keys):
-        self.values, self.offsets, self.keys = (lambda: values), (lambda: offsets), (lambda: keys)
-        self.weights_or_none, self.stride = (lambda: None), (lambda: BAGS)
-
-
 def measure_layers(report, daemon):
     try:
         import torch
+        from torchrec import KeyedJaggedTensor
     except ImportError:
-        print("python      without torch: EmbeddingBagCollection is not measured")
+        print("python      without torchrec: EmbeddingBagCollection is not measured")
         return
     import hpsd.torch
     torch.set_num_threads(1)
     rng = np.random.default_rng(2)
     values = torch.from_numpy(rng.integers(0, ROWS, TABLES * BAGS * BAG_KEYS))
     offsets = torch.arange(TABLES * BAGS + 1) * BAG_KEYS
-    batch = Jagged(values, offsets, NAMES)
+    batch = KeyedJaggedTensor(NAMES, values, lengths=torch.full((TABLES * BAGS,), BAG_KEYS))
     client = hpsd.connect(daemon.tcp)
     ours = hpsd.torch.EmbeddingBagCollection(client, [
         hpsd.torch.EmbeddingBagConfig(name, DIM, [name]) for name in NAMES]).eval()

@@ -12,7 +12,7 @@ import grpc
 from .errors import InvalidArgument
 
 Addresses = Union[str, Sequence[str]]
-Token = Union[None, str, Callable[[], str]]
+Token = Union[None, str, Callable[[], Optional[str]]]
 PEM = Union[None, bytes, str, "os.PathLike[str]"]
 
 DEFAULT_PORT = 8601
@@ -98,6 +98,5 @@ def open_channel(module: Any, target: str, tls: Optional[TLS]) -> Any:
 
 
 def metadata(token: Token) -> Optional[Tuple[Tuple[str, str], ...]]:
-    if token is None:
-        return None
-    return (("authorization", f"Bearer {token() if callable(token) else token}"),)
+    word = token() if callable(token) else token
+    return None if word is None else (("authorization", f"Bearer {word}"),)

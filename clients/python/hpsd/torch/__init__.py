@@ -12,6 +12,7 @@ from ._collections import (EmbeddingBagCollection, EmbeddingBagConfig, Embedding
 from ._hps import LookupLayer
 from ._jagged import JaggedTensor, KeyedTensor
 from ._layers import Embedding, EmbeddingBag
+from ._program import set_token
 
 __all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection", "EmbeddingBagConfig", "EmbeddingCollection",
-           "EmbeddingConfig", "JaggedTensor", "KeyedTensor", "LookupLayer"]
+           "EmbeddingConfig", "JaggedTensor", "KeyedTensor", "LookupLayer", "set_token"]

@@ -1,115 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all layers have in common: a client, a device and a dtype, no gradients; and that torch.compile takes what they
-do for one opaque operator, `hpsd::rows`, of which it knows the shape alone."""
+"""What all layers have in common: a client, a device and a dtype, no gradients, and the operator `hpsd::rows`, by which
+torch.compile and torch.export record them. The operator's first argument says all of a layer in text, so that a program
+does the same in every process (_program.py)."""
 from __future__ import annotations
 
-import itertools
-import weakref
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from .._client import Client
+from . import _program
 
 Tensors = Tuple[Optional[torch.Tensor], ...]
 _OUTPUTS = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # all else is made of fp32
-
-
-class _ForInference(torch.autograd.Function):
-    """Rows as they are; a backward pass through them is an error."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, anchor: torch.Tensor, what: str) -> torch.Tensor:  # type: ignore[override]
-        ctx.what = what
-        return rows.view_as(rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        raise RuntimeError(f"{ctx.what} is for inference: its rows are in hpsd, and have no gradients. Use it in eval() or "
-                           "under torch.no_grad(), or detach() what it returns")
-
-
-_for_inference: Any = _ForInference.apply
-
-
-def _compiling() -> bool:
-    compiler = getattr(torch, "compiler", None)
-    return bool(compiler is not None and getattr(compiler, "is_compiling", lambda: False)())
+_OPTIONS = {"miss", "max_wait", "unknown", "max_staleness", "consistency", "timeout"}
 
 
 class Layer(torch.nn.Module):
-    """A layer without weights. `options` are those of hpsd.Client.lookup."""
+    """A layer without weights. `options` are those of hpsd.Client.lookup; `arguments` are the other arguments of the
+    constructor. client: None for the layer of a program, whose calls bring a client.
+    """
 
+    kind: ClassVar[str]
     _place: torch.Tensor  # goes where the module goes: to its device and dtype; not in a state_dict
 
-    def __init__(self, client: Client, options: Dict[str, Any]) -> None:
+    def __init__(self, client: Optional[Client], options: Dict[str, Any], **arguments: Any) -> None:
         super().__init__()
-        unknown = options.keys() - {"miss", "max_wait", "unknown", "max_staleness", "consistency", "timeout"}
+        unknown = options.keys() - _OPTIONS
         if unknown:
             raise TypeError(f"{type(self).__name__}: got an unexpected argument {sorted(unknown)[0]!r}")
-        self.client = client
+        self.client: Any = client
         self.options = options
+        self._arguments = arguments
         self.register_buffer("_place", torch.empty(0), persistent=False)
-        self._handle = _register(self)
+        self._anchor = torch.empty(0, requires_grad=True)  # by which a backward pass comes here
+        self._describe()
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            _program.KINDS[cls.kind] = cls
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        state = self.__dict__
+        if "_program" in state and (name in ("client", "options") or name in state["_arguments"]):
+            if name in self._arguments:
+                self._arguments[name] = value
+            self._describe()
 
     def __setstate__(self, state: Any) -> None:
         torch.nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
-        self._handle = _register(self)  # a copy is a layer of its own
+        self._describe()  # the copy has another client
+
+    def __prepare_scriptable__(self) -> Any:
+        """torch.jit.script asks for it."""
+        raise self._not_recorded()
+
+    def _describe(self) -> None:
+        client = self.client
+        self._program = "" if client is None else _program.write(client, self.kind, self._arguments, self.options)
+
+    def _not_recorded(self) -> RuntimeError:
+        return RuntimeError(
+            f"hpsd.torch.{self!r} cannot be traced, scripted, or exported to ONNX: the recording would hold rows instead of "
+            "looking them up. Use torch.compile or torch.export, or call client.lookup outside of the recorded module and "
+            "pass the rows to it as an input")
 
     # ---- of each kind of layer ----
 
-    def look_up(self, tensors: Tensors) -> torch.Tensor:
-        """The rows, on whatever device, and of the dtype that `output` asks for."""
+    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+        """The rows, on any device, and of the dtype that `output` asks for."""
         raise NotImplementedError
 
-    def shape(self, tensors: Tensors) -> List[Any]:
+    def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
         """Of what look_up returns."""
         raise NotImplementedError
 
     # ---- of all ----
 
-    @property
-    def output(self) -> str:
-        return _OUTPUTS.get(self._place.dtype, "fp32")
-
-    def rows(self, *tensors: Optional[torch.Tensor]) -> torch.Tensor:
+    def rows(self, *tensors: Optional[torch.Tensor], layout: Sequence[int] = ()) -> torch.Tensor:
         """What the layer returns for these inputs."""
-        if _compiling() and _operator is not None:
-            return _operator(self._handle, *tensors, *[None] * (3 - len(tensors)), self._place)
-        rows = self._rows_now(tensors)
-        if self.training and torch.is_grad_enabled():
-            return _for_inference(rows, torch.empty(0, requires_grad=True), f"hpsd.torch.{self!r}")
-        return rows
-
-    def _rows_now(self, tensors: Tensors) -> torch.Tensor:
-        with torch.no_grad():
-            return self.look_up(tensors).to(device=self._place.device, dtype=self._place.dtype)
+        if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export() or isinstance(tensors[0], torch.fx.Proxy):
+            raise self._not_recorded()
+        anchor = self._anchor if self.training and torch.is_grad_enabled() else None
+        return _operator(self._program, *tensors, *[None] * (4 - len(tensors)), layout, self._place, anchor)
 
 
-# ---- the operator ------------------------------------------------------------------------------------
+# ---- the operators -----------------------------------------------------------------------------------
 
-_layers: "weakref.WeakValueDictionary[int, Layer]" = weakref.WeakValueDictionary()
-_handles = itertools.count(1)
-
-
-def _register(layer: Layer) -> int:
-    """Operators take numbers, not objects."""
-    handle = next(_handles)
-    _layers[handle] = layer
-    return handle
+def _rows(layer: str, first: torch.Tensor, second: Optional[torch.Tensor], third: Optional[torch.Tensor],
+          fourth: Optional[torch.Tensor], layout: Sequence[int], place: torch.Tensor,
+          anchor: Optional[torch.Tensor]) -> torch.Tensor:
+    made, client = _program.read(layer), _program.client_of(layer)
+    with torch.no_grad():
+        rows = made.look_up(client, (first, second, third, fourth), layout, _OUTPUTS.get(place.dtype, "fp32"))
+        return rows.to(device=place.device, dtype=place.dtype)
 
 
-_operator: Any = None
-if hasattr(torch, "library") and hasattr(torch.library, "custom_op"):  # torch 2.4 and later
-    def _rows(layer: int, first: torch.Tensor, second: Optional[torch.Tensor], third: Optional[torch.Tensor],
-              place: torch.Tensor) -> torch.Tensor:
-        return _layers[layer]._rows_now((first, second, third))
+def _shape_of_rows(layer: str, first: torch.Tensor, second: Optional[torch.Tensor], third: Optional[torch.Tensor],
+                   fourth: Optional[torch.Tensor], layout: Sequence[int], place: torch.Tensor,
+                   anchor: Optional[torch.Tensor]) -> torch.Tensor:
+    made = _program.read(layer)
+    if torch.onnx.is_in_onnx_export():  # Dynamo, by which ONNX's exporter may come, takes that for False in Layer.rows
+        raise made._not_recorded()
+    return place.new_empty(made.shape((first, second, third, fourth), layout))
 
-    def _shape_of_rows(layer: int, first: torch.Tensor, second: Optional[torch.Tensor], third: Optional[torch.Tensor],
-                       place: torch.Tensor) -> torch.Tensor:
-        return place.new_empty(_layers[layer].shape((first, second, third)))
 
-    _operator = torch.library.custom_op(
-        "hpsd::rows", _rows, mutates_args=(),
-        schema="(int layer, Tensor first, Tensor? second, Tensor? third, Tensor place) -> Tensor")
-    _operator.register_fake(_shape_of_rows)
+_library: Any = torch.library
+if not hasattr(_library, "custom_op"):
+    raise ImportError(f"hpsd.torch: got torch {torch.__version__}, expected 2.4 or later; client.lookup takes tensors of any")
+_operator = _library.custom_op(
+    "hpsd::rows", _rows, mutates_args=(), schema="(str layer, Tensor first, Tensor? second, Tensor? third, Tensor? fourth, "
+    "SymInt[] layout, Tensor place, Tensor? anchor) -> Tensor")
+_operator.register_fake(_shape_of_rows)
+
+
+def _no_gradients(gradient: torch.Tensor, layer: str) -> torch.Tensor:
+    raise RuntimeError(f"hpsd.torch.{_program.read(layer)!r} is for inference: its rows are in hpsd, and have no gradients. "
+                       "Use it in eval() or under torch.no_grad(), or detach() what it returns")
+
+
+# A separate operator, since a compiler records the backward pass before it is known whether it will run.
+_fail = _library.custom_op("hpsd::no_gradients", _no_gradients, mutates_args=(),
+                           schema="(Tensor gradient, str layer) -> Tensor")
+_fail.register_fake(lambda gradient, layer: gradient.new_empty(0))
+
+
+def _keep_layer(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.layer = inputs[0]
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    return (*[None] * 7, _fail(gradient, ctx.layer))
+
+
+_operator.register_autograd(_backward, setup_context=_keep_layer)

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRec's collections for inference. They take a KeyedJaggedTensor by its methods keys(), values(), offsets(),
-weights_or_none() and stride(); torchrec need not be installed."""
+"""TorchRec's collections for inference. They take a KeyedJaggedTensor by its methods keys(), values(), lengths(),
+weights_or_none(), stride_per_key() and inverse_indices_or_none(); torchrec need not be installed."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+import itertools
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 
 from .._answer import as_tensor
 from .._client import Client
+from .._query import as_array
 from ..errors import InvalidArgument
 from ._calls import Layer, Tensors
 from ._jagged import classes
@@ -22,7 +25,7 @@ class EmbeddingConfig:
 
     name: str
     embedding_dim: int
-    feature_names: List[str]
+    feature_names: List[str]  # without any: the name of the table
     num_embeddings: int = 0  # not asked for
 
 
@@ -40,118 +43,186 @@ class _Feature:
     feature: str
     table: str
     dim: int
-    pooling: str
-    output: str = ""  # what its rows are called
+    output: str  # the name of its rows in the answer
 
 
-def _pooling(config: Any, is_weighted: bool) -> str:
-    given = getattr(config, "pooling", "sum")
-    word = str(getattr(given, "value", given)).lower()
-    if word not in ("sum", "mean"):
-        raise ValueError(f"table {config.name!r}, pooling: got {given!r}, expected sum or mean")
-    # TorchRec divides a weighted sum by the number of its keys.
-    return "mean_by_count" if is_weighted and word == "mean" else word
+# Fields of TorchRec's configurations that would change the meaning of keys, and their neutral values.
+_PLAIN = {"num_embeddings_post_pruning": None, "has_feature_processor": False}
 
 
-def _features(tables: Sequence[Any], is_weighted: bool = False) -> List[_Feature]:
+def _config(given: Any, kind: Any) -> Any:
+    """The fields that the collections use, as a `kind`."""
+    if isinstance(given, dict):
+        return kind(**given)
+    for field, plain in _PLAIN.items():
+        if getattr(given, field, plain) != plain:
+            raise ValueError(f"table {given.name!r}, {field}: got {getattr(given, field)!r}, expected {plain!r}: hpsd looks up "
+                             "the keys as they are")
+    made = kind(given.name, int(given.embedding_dim), list(given.feature_names) or [given.name])
+    if kind is EmbeddingBagConfig:
+        pooling = getattr(given, "pooling", None)
+        made.pooling = str(getattr(pooling, "value", pooling)).lower()
+        if made.pooling not in ("sum", "mean"):
+            raise ValueError(f"table {given.name!r}, pooling: got {pooling!r}, expected sum or mean")
+    return made
+
+
+def _features(configs: Sequence[Any]) -> List[_Feature]:
     """In the order of their rows, named as in TorchRec: those of several tables with the name of each."""
-    features = [_Feature(feature, config.name, config.embedding_dim, _pooling(config, is_weighted))
-                for config in tables for feature in config.feature_names]
-    if not features:
-        raise ValueError("tables: got none with features, expected at least one")
-    names = [of.feature for of in features]
-    for of in features:
-        of.output = of.feature if names.count(of.feature) == 1 else f"{of.feature}@{of.table}"
-    return features
+    names = [config.name for config in configs]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"tables: got {twice[0]!r} twice, expected one configuration with all its features; to pool a table "
+                         "in two ways takes two collections")
+    if not configs:
+        raise ValueError("tables: got none, expected at least one")
+    uses = [feature for config in configs for feature in config.feature_names]
+    return [_Feature(feature, config.name, config.embedding_dim,
+                     feature if uses.count(feature) == 1 else f"{feature}@{config.name}")
+            for config in configs for feature in config.feature_names]
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    return as_array(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
 
 
 class _Collection(Layer):
-    def __init__(self, client: Client, features: List[_Feature], options: Dict[str, Any]) -> None:
-        super().__init__(client, options)
-        self._features = features
+    def __init__(self, client: Client, tables: Sequence[Any], config: Any, options: Dict[str, Any], **arguments: Any) -> None:
+        configs = [_config(given, config) for given in tables]
+        features = _features(configs)
+        super().__init__(client, options, tables=[asdict(one) for one in configs], **arguments)
+        self._configs, self._features = configs, features
         self._keyed_tensor, self._jagged_tensor = classes()
 
-    def _bags(self, keyed: Any) -> torch.Tensor:
-        """A row for each feature: where its bags begin among all values, and where the last one ends."""
-        keys, n_bags = list(keyed.keys()), keyed.stride()
+    def _layout(self, keyed: Any) -> List[int]:
+        """For each feature the index of its first bag among the bags of all keys, and its number of bags."""
+        if not hasattr(keyed, "stride_per_key"):
+            raise InvalidArgument(f"features: got {type(keyed).__name__}, expected a KeyedJaggedTensor")
+        keys, strides = list(keyed.keys()), list(keyed.stride_per_key())
+        if len(set(keys)) != len(keys):
+            raise InvalidArgument(f"keys of the KeyedJaggedTensor: got {keys}, expected each of them once")
         missing = [of.feature for of in self._features if of.feature not in keys]
         if missing:
             raise InvalidArgument(f"feature {missing[0]!r} is not among the keys {keys} of the KeyedJaggedTensor")
-        places = [keys.index(of.feature) for of in self._features]
-        offsets: torch.Tensor = keyed.offsets()
-        if n_bags == 0:
-            return offsets.new_zeros((len(places), 1))
-        rows = offsets.unfold(0, n_bags + 1, n_bags)
-        return rows if places == list(range(len(keys))) else rows[places]
+        begins = list(itertools.accumulate(strides, initial=0))
+        n_bags = keyed.lengths().shape[0]
+        if begins[-1] != n_bags:
+            raise InvalidArgument(f"lengths of the KeyedJaggedTensor: got {n_bags}, expected {begins[-1]}, a batch of "
+                                  f"{strides} for the keys {keys}")
+        layout = []
+        for of in self._features:
+            place = keys.index(of.feature)
+            layout += [begins[place], strides[place]]
+        return layout
 
-    def _queries(self, tensors: Tensors) -> List[Tuple[str, Any]]:
+    def _queries(self, tensors: Tensors, layout: Sequence[int]) -> List[Tuple[str, Any]]:
         """Keys and offsets, or keys, offsets and weights, of each feature."""
-        values, bags, weights = (None if tensor is None else tensor.detach().cpu().numpy() for tensor in tensors)
-        assert values is not None and bags is not None
-        ends = bags - bags[:, :1]
-        spans = [slice(begin, end) for begin, end in zip(bags[:, 0].tolist(), bags[:, -1].tolist())]
-        return [(of.table, (values[span], row) if weights is None else (values[span], row, weights[span]))
-                for of, row, span in zip(self._features, ends, spans)]
+        values, lengths, weights = (None if tensor is None else _array(tensor) for tensor in tensors[:3])
+        assert values is not None and lengths is not None
+        ends = np.concatenate(([0], lengths.cumsum()))
+        for what, array in (("values", values), ("weights", weights)):
+            if array is not None and array.shape != (ends[-1],):
+                raise InvalidArgument(f"{what} of the KeyedJaggedTensor: got shape {array.shape}, expected ({ends[-1]},), the "
+                                      "sum of its lengths")
+        queries: List[Tuple[str, Any]] = []
+        for of, first, n_bags in zip(self._features, layout[::2], layout[1::2]):
+            bags = ends[first:first + n_bags + 1]
+            span = slice(bags[0], bags[-1])
+            queries.append((of.table, (values[span], bags - bags[0], *([] if weights is None else [weights[span]]))))
+        return queries
 
     def extra_repr(self) -> str:
         return ", ".join(f"{of.output}: {of.table!r}, {of.dim}" for of in self._features)
 
 
 class EmbeddingBagCollection(_Collection):
-    """torchrec.EmbeddingBagCollection: a KeyedJaggedTensor to a KeyedTensor of [B, sum of embedding_dims]. Its matrix is
-    made by hpsd: no rows are put beside each other here."""
+    """torchrec.EmbeddingBagCollection: a KeyedJaggedTensor to a KeyedTensor of [B, sum of embedding_dims]. hpsd makes its
+    matrix. With inverse_indices it is made here, from the distinct bags."""
+
+    kind = "EmbeddingBagCollection"
 
     def __init__(self, client: Client, tables: Sequence[Any], is_weighted: bool = False, **options: Any) -> None:
-        super().__init__(client, _features(tables, is_weighted), options)
+        super().__init__(client, tables, EmbeddingBagConfig, options, is_weighted=is_weighted)
         self.is_weighted = is_weighted
-        self._poolings = {of.table: of.pooling for of in self._features}
+        # TorchRec divides a weighted sum by the number of its keys.
+        mean = "mean_by_count" if is_weighted else "mean"
+        self._poolings = {config.name: mean if config.pooling == "mean" else "sum" for config in self._configs}
         self._dims = [of.dim for of in self._features]
 
-    def look_up(self, tensors: Tensors) -> torch.Tensor:
-        answer = self.client.lookup(self._queries(tensors), pooling=self._poolings, concat=True, full=True,
-                                    output=self.output, **self.options)
+    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+        queries, indices = self._queries(tensors, layout), tensors[3]
+        how: Dict[str, Any] = {"pooling": self._poolings, "output": output, **self.options}
+        if indices is not None:
+            return self._expanded(client.lookup(queries, **how), _array(indices))
+        answer = client.lookup(queries, concat=True, full=True, **how)
         for of, columns in zip(self._features, answer.columns):
             check_dim(of.table, of.dim, columns.stop - columns.start)
         return as_tensor(answer.rows)
 
-    def shape(self, tensors: Tensors) -> List[Any]:
-        assert tensors[1] is not None
-        return [tensors[1].shape[1] - 1, sum(self._dims)]
+    def _expanded(self, bags: List[Any], indices: Any) -> torch.Tensor:
+        """The rows of the batch, from its distinct bags."""
+        for of, rows, at in zip(self._features, bags, indices):
+            check_dim(of.table, of.dim, rows.shape[1])
+            if at.min() < 0 or at.max() >= len(rows):
+                raise InvalidArgument(f"inverse_indices of feature {of.feature!r}: got {at.min()} to {at.max()}, expected 0 to "
+                                      f"{len(rows) - 1}")
+        return as_tensor(np.concatenate([rows[at] for rows, at in zip(bags, indices)], 1))
+
+    def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
+        return [layout[1] if tensors[3] is None else tensors[3].shape[1], sum(self._dims)]
 
     def forward(self, features: Any) -> Any:
+        layout = self._layout(features)
+        indices = self._inverse_indices(features)
+        if indices is None and any(n_bags != layout[1] for n_bags in layout[1::2]):
+            raise InvalidArgument(f"features: got batches of {layout[1::2]}, expected one size, or inverse_indices")
         weights = features.weights_or_none() if self.is_weighted else None
         if self.is_weighted and weights is None:
             raise InvalidArgument("weights: the KeyedJaggedTensor has none, expected some, as is_weighted says")
-        matrix = self.rows(features.values(), self._bags(features), weights)
+        matrix = self.rows(features.values(), features.lengths(), weights, indices, layout=layout)
         return self._keyed_tensor(keys=[of.output for of in self._features], length_per_key=list(self._dims),
                                   values=matrix)
+
+    def _inverse_indices(self, keyed: Any) -> Optional[torch.Tensor]:
+        """A row for each feature."""
+        given = keyed.inverse_indices_or_none()
+        if given is None or given[1].numel() == 0:
+            return None
+        missing = [of.feature for of in self._features if of.feature not in given[0]]
+        if missing:
+            raise InvalidArgument(f"inverse_indices: got those of {given[0]}, expected feature {missing[0]!r} among them")
+        rows: torch.Tensor = given[1][[given[0].index(of.feature) for of in self._features]]
+        return rows
 
 
 class EmbeddingCollection(_Collection):
     """torchrec.EmbeddingCollection: a KeyedJaggedTensor to {feature: JaggedTensor of a row for each key}. As there, all
-    tables have one embedding_dim."""
+    tables have one embedding_dim, and inverse_indices are not used."""
+
+    kind = "EmbeddingCollection"
 
     def __init__(self, client: Client, tables: Sequence[Any], **options: Any) -> None:
-        super().__init__(client, _features(tables), options)
+        super().__init__(client, tables, EmbeddingConfig, options)
         self.embedding_dim = self._features[0].dim
         if any(of.dim != self.embedding_dim for of in self._features):
             raise ValueError(f"embedding_dim: got {sorted({of.dim for of in self._features})}, expected one for all tables")
 
-    def look_up(self, tensors: Tensors) -> torch.Tensor:
-        pairs = [(table, spec[0]) for table, spec in self._queries(tensors)]
-        rows = self.client.lookup(pairs, output=self.output, **self.options)
+    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+        pairs = [(table, spec[0]) for table, spec in self._queries(tensors, layout)]
+        rows = client.lookup(pairs, output=output, **self.options)
         for of, array in zip(self._features, rows):
             check_dim(of.table, of.dim, array.shape[1])
         return torch.cat([as_tensor(array) for array in rows])
 
-    def shape(self, tensors: Tensors) -> List[Any]:
+    def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
         library: Any = torch.library
         return [library.get_ctx().new_dynamic_size(), self.embedding_dim]  # as many as there are keys
 
     def forward(self, features: Any) -> Dict[str, Any]:
-        bags = self._bags(features)
-        rows = self.rows(features.values(), bags, None)
-        lengths = bags[:, 1:] - bags[:, :-1]
-        of_features = torch.split(rows, (bags[:, -1] - bags[:, 0]).tolist())
+        layout = self._layout(features)
+        lengths = features.lengths()
+        rows = self.rows(features.values(), lengths, layout=layout)
+        of_features = [lengths[first:first + n_bags] for first, n_bags in zip(layout[::2], layout[1::2])]
+        n_keys = torch.stack([one.sum() for one in of_features]).tolist()
         return {of.output: self._jagged_tensor(values=values, lengths=length)
-                for of, values, length in zip(self._features, of_features, lengths)}
+                for of, values, length in zip(self._features, torch.split(rows, n_keys), of_features)}

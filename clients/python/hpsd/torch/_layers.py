@@ -2,7 +2,7 @@
 """Embedding and EmbeddingBag: the forward passes of torch.nn's, with rows of hpsd."""
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 import torch
 
@@ -24,10 +24,11 @@ def dim_of(client: Client, table: str) -> int:
 class _OfOneTable(Layer):
     """embedding_dim: values per row; if it is not given the server is asked for it, now."""
 
-    def __init__(self, client: Client, table: str, embedding_dim: Optional[int], options: Any) -> None:
-        super().__init__(client, options)
-        self.table = table
-        self.embedding_dim = dim_of(client, table) if embedding_dim is None else embedding_dim
+    def __init__(self, client: Client, table: str, embedding_dim: Optional[int], options: Any, **arguments: Any) -> None:
+        if embedding_dim is None:
+            embedding_dim = dim_of(client, table)
+        super().__init__(client, options, table=table, embedding_dim=embedding_dim, **arguments)
+        self.table, self.embedding_dim = table, embedding_dim
 
     def extra_repr(self) -> str:
         return f"{self.table!r}, {self.embedding_dim}"
@@ -39,17 +40,19 @@ class Embedding(_OfOneTable):
     As there, what padding_idx names is looked up like any other key.
     """
 
+    kind = "Embedding"
+
     def __init__(self, client: Client, table: str, embedding_dim: Optional[int] = None, *,
                  padding_idx: Optional[int] = None, **options: Any) -> None:
-        super().__init__(client, table, embedding_dim, options)
+        super().__init__(client, table, embedding_dim, options, padding_idx=padding_idx)
         self.padding_idx = padding_idx
 
-    def look_up(self, tensors: Tensors) -> torch.Tensor:
-        rows: torch.Tensor = self.client.lookup(self.table, tensors[0], output=self.output, **self.options)
+    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+        rows: torch.Tensor = client.lookup(self.table, tensors[0], output=output, **self.options)
         check_dim(self.table, self.embedding_dim, rows.shape[-1])
         return rows
 
-    def shape(self, tensors: Tensors) -> List[Any]:
+    def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
         assert tensors[0] is not None
         return [*tensors[0].shape, self.embedding_dim]
 
@@ -65,17 +68,20 @@ class EmbeddingBag(_OfOneTable):
     sum, nor in the number by which a mean is divided.
     """
 
+    kind = "EmbeddingBag"
+
     def __init__(self, client: Client, table: str, embedding_dim: Optional[int] = None, *, mode: str = "mean",
                  include_last_offset: bool = False, padding_idx: Optional[int] = None, **options: Any) -> None:
         if mode not in ("sum", "mean"):
             raise ValueError(f"mode: got {mode!r}, expected 'sum' or 'mean'")
-        super().__init__(client, table, embedding_dim, options)
+        super().__init__(client, table, embedding_dim, options, mode=mode, include_last_offset=include_last_offset,
+                         padding_idx=padding_idx)
         self.mode = mode
         self.include_last_offset = include_last_offset
         self.padding_idx = padding_idx
 
-    def look_up(self, tensors: Tensors) -> torch.Tensor:
-        keys, offsets, weights = tensors
+    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+        keys, offsets, weights, _ = tensors
         assert keys is not None
         ends = self._ends(keys, offsets)
         flat = keys.reshape(-1)
@@ -86,7 +92,7 @@ class EmbeddingBag(_OfOneTable):
             ends = torch.cat((ends.new_zeros(1), kept.to(ends.device).cumsum(0)))[ends]
             flat, weights = flat[kept], None if weights is None else weights[kept]
         spec = (flat, ends) if weights is None else (flat, ends, weights)
-        rows: torch.Tensor = self.client.lookup(self.table, spec, pooling=self.mode, output=self.output, **self.options)
+        rows: torch.Tensor = client.lookup(self.table, spec, pooling=self.mode, output=output, **self.options)
         check_dim(self.table, self.embedding_dim, rows.shape[-1])
         return rows
 
@@ -99,8 +105,8 @@ class EmbeddingBag(_OfOneTable):
             return offsets
         return torch.cat((offsets, torch.tensor([keys.numel()])))
 
-    def shape(self, tensors: Tensors) -> List[Any]:
-        keys, offsets, _ = tensors
+    def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
+        keys, offsets, *_ = tensors
         assert keys is not None
         if offsets is None:
             return [keys.shape[0], self.embedding_dim]

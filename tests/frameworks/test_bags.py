@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooled look-ups over gRPC against torch.nn.EmbeddingBag: one line per case, exit 1 if any failed.
-
-usage: bags.py   (HPS_BIN_DIR: where hpsd is; tests/e2e on PYTHONPATH)
+"""Pooled look-ups over gRPC against torch.nn.EmbeddingBag.
 
 Of each stored type there are tables of some widths; a case is a pooling and an output type, with and without weights,
 each table by itself and all in one matrix. torch has the rows as hpsd says that they are (output FP32, not pooled);
 that those are what was loaded is compared first, byte by byte, with torch's own conversion and quantisation.
 """
 import itertools
-import sys
 
 import numpy as np
+import pytest
 import torch
 
 from rig import Daemon, Table, ask, default_config, key_bytes, model_config, pb, scratch
@@ -108,47 +106,38 @@ class Served:
             result, = ask(self.stub, "m", {table.name: np.append(table.keys, 2**40 + 17)}).results
             self.rows.append(decoded(result.rows, "fp32").reshape(-1, table.dim))
 
-    def check_stored(self, dtype):
-        for table in (table for table, one in zip(self.tables, self.dtypes) if one == dtype):
-            result, = ask(self.stub, "m", {table.name: table.keys}, output_type=pb.DATA_TYPE_RAW).results
-            assert result.data_type == STORED[dtype], result.data_type
-            expected = stored_by_torch(table.rows, dtype)
-            assert expected is None or result.rows == expected, f"{table.name}: other bytes than torch's"
 
-    def check_pooled(self, pooling, output):
-        for weighted, layout in itertools.product((False, True), (pb.ROW_LAYOUT_PER_TABLE, pb.ROW_LAYOUT_CONCAT)):
-            queries = [bags.query(table.name, pooling, weighted) for bags, table in zip(self.bags, self.tables)]
-            answer = ask(self.stub, "m", queries, output_type=OUTPUTS[output][0], row_layout=layout)
-            matrix = decoded(answer.matrix, output).reshape(N_BAGS, -1) if answer.matrix else None
-            for i, (result, table) in enumerate(zip(answer.results, self.tables)):
-                got = matrix[:, result.column:result.column + table.dim] if matrix is not None else \
-                    decoded(result.rows, output).reshape(N_BAGS, table.dim)
-                expected, magnitude = self.bags[i].by_torch(self.rows[i], pooling, weighted)
-                bound = magnitude * 2.0**-23 + np.abs(expected) * OUTPUTS[output][1] + SMALLEST[output]
-                worst = np.argmax(np.abs(got - expected) - bound)
-                assert np.all(np.abs(got - expected) <= bound), (
-                    f"{table.name}, weights {weighted}, layout {layout}: {got.flat[worst]}, torch "
-                    f"{expected.flat[worst]} at {np.unravel_index(worst, got.shape)}, {bound.flat[worst]} allowed")
-
-
-def main():
-    failed = 0
+@pytest.fixture(name="served", scope="module")
+def daemon_with_tables_of_each_type():
     torch.set_num_threads(1)
     with scratch() as work:
         served = Served(work)
-        cases = [(f"rows_{dtype}", lambda dtype=dtype: served.check_stored(dtype)) for dtype in STORED]
-        cases += [(f"{pooling}_{output}", lambda pooling=pooling, output=output: served.check_pooled(pooling, output))
-                  for pooling, output in itertools.product(POOLINGS, OUTPUTS)]
         with served.daemon:
-            for name, check in cases:
-                try:
-                    check()
-                    print(f"PASS bags_{name}", flush=True)
-                except AssertionError as error:
-                    failed += 1
-                    print(f"FAIL bags_{name}: {error}", flush=True)
-    return 1 if failed else 0
+            yield served
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("dtype", STORED)
+def test_rows_when_loaded_then_they_are_what_torch_makes_of_them(served, dtype):
+    for table in (table for table, one in zip(served.tables, served.dtypes) if one == dtype):
+        result, = ask(served.stub, "m", {table.name: table.keys}, output_type=pb.DATA_TYPE_RAW).results
+        assert result.data_type == STORED[dtype]
+        expected = stored_by_torch(table.rows, dtype)
+        assert expected is None or result.rows == expected, f"{table.name}: other bytes than torch's"
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_bags_when_pooled_then_what_torch_makes_of_them(served, pooling, output):
+    for weighted, layout in itertools.product((False, True), (pb.ROW_LAYOUT_PER_TABLE, pb.ROW_LAYOUT_CONCAT)):
+        queries = [bags.query(table.name, pooling, weighted) for bags, table in zip(served.bags, served.tables)]
+        answer = ask(served.stub, "m", queries, output_type=OUTPUTS[output][0], row_layout=layout)
+        matrix = decoded(answer.matrix, output).reshape(N_BAGS, -1) if answer.matrix else None
+        for i, (result, table) in enumerate(zip(answer.results, served.tables)):
+            got = matrix[:, result.column:result.column + table.dim] if matrix is not None else \
+                decoded(result.rows, output).reshape(N_BAGS, table.dim)
+            expected, magnitude = served.bags[i].by_torch(served.rows[i], pooling, weighted)
+            bound = magnitude * 2.0**-23 + np.abs(expected) * OUTPUTS[output][1] + SMALLEST[output]
+            worst = np.argmax(np.abs(got - expected) - bound)
+            assert np.all(np.abs(got - expected) <= bound), (
+                f"{table.name}, weights {weighted}, layout {layout}: {got.flat[worst]}, torch "
+                f"{expected.flat[worst]} at {np.unravel_index(worst, got.shape)}, {bound.flat[worst]} allowed")

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hpsd.torch against torch's own layers with the same rows. Run by ./dev interop, as torch is heavy."""
+"""hpsd.torch against torch's own layers with the same rows."""
 import copy
 import io
 import json
 import os
 import pickle
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -173,7 +171,7 @@ def test_module_when_copied_then_the_copy_works_by_itself(client):
     loaded = torch.load(file, **({"weights_only": False} if torch.__version__ >= "2" else {}))
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
         close(other(keys), layer(keys))
-        assert other._handle != layer._handle
+        assert other.client is not layer.client
 
 
 def test_backward_when_in_training_then_says_that_it_is_for_inference(client):
@@ -186,118 +184,6 @@ def test_backward_when_in_training_then_says_that_it_is_for_inference(client):
         dense = torch.nn.Linear(4, 1)
         dense(layer(torch.tensor([1]))).sum().backward()
         assert dense.weight.grad is not None
-
-
-# ---- TorchRec's collections --------------------------------------------------------------------------
-
-class Jagged:
-    """What of torchrec.KeyedJaggedTensor is used."""
-
-    def __init__(self, bags, weights=None):
-        """bags: {feature: list of lists of keys}"""
-        self._keys = list(bags)
-        flat = [bag for feature in bags.values() for bag in feature]
-        self._stride = len(flat) // len(bags)
-        self._values = torch.tensor([key for bag in flat for key in bag], dtype=torch.int64)
-        self._offsets = torch.tensor([0] + [len(bag) for bag in flat]).cumsum(0)
-        self._weights = weights
-
-    def keys(self):
-        return self._keys
-
-    def values(self):
-        return self._values
-
-    def offsets(self):
-        return self._offsets
-
-    def weights_or_none(self):
-        return self._weights
-
-    def stride(self):
-        return self._stride
-
-
-BATCH = {"clicked": [[1, 2], [], [3]], "user": [[7], [8], [9]], "bought": [[], [5, 5, 6], []], "unused": [[1], [], [2]]}
-TABLES = [layers.EmbeddingBagConfig("items", 4, ["clicked", "bought"], pooling="sum"),
-          layers.EmbeddingBagConfig("users", 8, ["user", "clicked"], pooling="mean")]
-
-
-def expected_bags(table, bags, mode, weights=None):
-    flat = torch.tensor([key for bag in bags for key in bag], dtype=torch.int64)
-    offsets = torch.tensor([0] + [len(bag) for bag in bags]).cumsum(0)[:-1]
-    if weights is not None:
-        total = torch.nn.functional.embedding_bag(flat, weight(table), offsets, mode="sum", per_sample_weights=weights)
-        counts = torch.tensor([[max(1, len(bag))] for bag in bags])
-        return total / counts if mode == "mean" else total
-    return torch.nn.functional.embedding_bag(flat, weight(table), offsets, mode=mode)
-
-
-def test_bag_collection_when_called_then_a_keyed_matrix(client):
-    out = layers.EmbeddingBagCollection(client, TABLES)(Jagged(BATCH))
-    assert out.keys() == ["clicked@items", "bought", "user", "clicked@users"] and out.length_per_key() == [4, 4, 8, 8]
-    assert out.offset_per_key() == [0, 4, 8, 16, 24] and out.values().shape == (3, 24)
-    close(out["clicked@items"], expected_bags("items", BATCH["clicked"], "sum"))
-    close(out["bought"], expected_bags("items", BATCH["bought"], "sum"))
-    close(out["user"], expected_bags("users", BATCH["user"], "mean"))
-    close(out.to_dict()["clicked@users"], expected_bags("users", BATCH["clicked"], "mean"))
-
-
-def test_bag_collection_when_weighted_then_a_mean_is_by_the_number_of_keys(client):
-    bags = {"user": [[1, 2], [3], []], "clicked": [[4], [], [5, 6]]}
-    weights = torch.tensor([0.5, 3, 2, -1, 0.25, 8])
-    out = layers.EmbeddingBagCollection(client, TABLES[1:], is_weighted=True)(Jagged(bags, weights))
-    close(out["user"], expected_bags("users", bags["user"], "mean", weights[:3]))
-    close(out["clicked"], expected_bags("users", bags["clicked"], "mean", weights[3:]))
-    with pytest.raises(hpsd.InvalidArgument, match="weights: the KeyedJaggedTensor has none"):
-        layers.EmbeddingBagCollection(client, TABLES[1:], is_weighted=True)(Jagged(bags))
-
-
-def test_bag_collection_when_the_batch_is_empty_then_so_is_the_matrix(client):
-    out = layers.EmbeddingBagCollection(client, TABLES)(Jagged({name: [] for name in BATCH}))
-    assert out.values().shape == (0, 24)
-
-
-def test_collection_when_called_then_a_row_for_each_key(client):
-    tables = [layers.EmbeddingConfig("users", 8, ["user", "clicked"])]
-    out = layers.EmbeddingCollection(client, tables)(Jagged(BATCH))
-    assert list(out) == ["user", "clicked"]
-    close(out["clicked"].values(), weight("users")[[1, 2, 3]])
-    assert out["clicked"].lengths().tolist() == [2, 0, 1] and out["clicked"].offsets().tolist() == [0, 2, 2, 3]
-    assert [rows.shape[0] for rows in out["clicked"].to_dense()] == [2, 0, 1]
-    close(out["user"].values(), weight("users")[[7, 8, 9]])
-
-
-def test_collections_when_made_or_called_wrongly_then_say_what_was_expected(client):
-    with pytest.raises(hpsd.InvalidArgument, match="feature 'bought' is not among the keys \\['clicked', 'user'\\]"):
-        layers.EmbeddingBagCollection(client, TABLES)(Jagged({"clicked": [[1]], "user": [[1]]}))
-    with pytest.raises(ValueError, match="embedding_dim: got \\[4, 8\\], expected one"):
-        layers.EmbeddingCollection(client, TABLES)
-    with pytest.raises(ValueError, match="table 'x', pooling: got 'max'"):
-        layers.EmbeddingBagCollection(client, [layers.EmbeddingBagConfig("x", 4, ["f"], pooling="max")])
-    wrong = [layers.EmbeddingBagConfig("items", 8, ["clicked"])]
-    with pytest.raises(hpsd.InvalidArgument, match="table 'items': expected rows of 8 values, but they have 4"):
-        layers.EmbeddingBagCollection(client, wrong)(Jagged(BATCH))
-
-
-def test_collections_when_torchrec_is_installed_then_its_classes(client, monkeypatch):
-    """A stand-in with the arguments of TorchRec's constructors."""
-    class KeyedTensor:
-        def __init__(self, keys, length_per_key, values, key_dim=1):
-            self.made_of = (keys, length_per_key, values.shape, key_dim)
-
-    class JaggedTensor:
-        def __init__(self, values, weights=None, lengths=None, offsets=None):
-            self.made_of = (values.shape, lengths.tolist())
-
-    torchrec = types.ModuleType("torchrec")
-    torchrec.KeyedTensor, torchrec.JaggedTensor = KeyedTensor, JaggedTensor
-    monkeypatch.setitem(sys.modules, "torchrec", torchrec)
-    table = types.SimpleNamespace(name="items", embedding_dim=4, feature_names=["clicked"],
-                                  pooling=types.SimpleNamespace(value="SUM"))  # its configurations, too
-    out = layers.EmbeddingBagCollection(client, [table])(Jagged(BATCH))
-    assert out.made_of == (["clicked"], [4], (3, 4), 1)
-    assert layers.EmbeddingCollection(client, [table])(Jagged(BATCH))["clicked"].made_of == ((3, 4), [2, 0, 1])
 
 
 # ---- HPS ---------------------------------------------------------------------------------------------
@@ -315,30 +201,6 @@ def test_lookup_layer_when_made_of_a_ps_json_then_its_table(daemon, work):
         layers.LookupLayer(path, MODEL, 3, 8)
     with pytest.raises(ValueError, match="model_name: got 'x', expected one of .*'shop'"):
         layers.LookupLayer(path, "x", 0, 8)
-
-
-# ---- torch.compile -----------------------------------------------------------------------------------
-
-@pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="torch is older than 2.4")
-def test_compile_when_a_module_has_layers_then_they_are_opaque_to_it(client):
-    class Module(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one = layers.Embedding(client, "items")
-            self.bag = layers.EmbeddingBag(client, "users", mode="sum", padding_idx=3)
-            self.many = layers.EmbeddingBagCollection(client, TABLES)
-
-        def forward(self, keys, bags, batch):
-            return torch.cat((self.one(keys) * 2, self.bag(bags), self.many(batch).values()), 1)
-
-    module = Module().eval()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    for n in (3, 5):
-        batch = Jagged({name: (bags * 2)[:n] for name, bags in BATCH.items()})
-        keys, bags = torch.arange(n), torch.arange(n * 4).reshape(n, 4)
-        close(compiled(keys, bags, batch), module(keys, bags, batch))
-    rows = torch.compile(layers.EmbeddingCollection(client, TABLES[1:]).eval(), backend="aot_eager")(Jagged(BATCH))
-    close(rows["user"].values(), weight("users")[[7, 8, 9]])
 
 
 # ---- the code of the documents -----------------------------------------------------------------------
