@@ -380,7 +380,7 @@ static hps_status check_addresses(const struct hps_config *config, struct hps_er
         const char *option, *text, *instead;
     } all[] = {
         {"volatile_db.address", config->volatile_db.address, "volatile_db.user_name and password"},
-        {"update_source.server", config->update_source.brokers, "update_source.properties"},
+        {"update_source.brokers", config->update_source.brokers, "update_source.properties"},
     };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         for (const char *at = all[i].text; *at != '\0';) {
@@ -548,9 +548,37 @@ static char *default_group(void)
     return hps_file_path("hpsd.%s", host);
 }
 
-/* Names that Kafka takes for a topic. */
-enum { TOPIC_BYTES_MAX = 249 };
-#define TOPIC_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+/* Names that Kafka takes for a topic; those of its properties have no other characters. */
+enum { TOPIC_BYTES_MAX = 249, PORT_DIGITS_MAX = 5 };
+#define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+/* HOST, HOST:PORT or PROTOCOL://HOST:PORT. librdkafka takes any port and waits for the broker. */
+static hps_status check_brokers(const struct hps_config *config, struct hps_error *err)
+{
+    const char *at = config->update_source.brokers;
+    size_t n_brokers = 0;
+    while (at[0] != '\0') {
+        at += strspn(at, ",; \t");
+        size_t n = strcspn(at, ",; \t");
+        const char *colon = memrchr(at, ':', n);
+        const char *port = colon != NULL ? colon + 1 : "9092";
+        size_t n_digits = strspn(port, "0123456789");
+        bool bare = colon == NULL || port[0] == '/' || at[n - 1] == ']'; /* without a port */
+        if (n > 0 && !bare &&
+            (port + n_digits != at + n || n_digits < 1 || n_digits > PORT_DIGITS_MAX ||
+             strtoul(port, NULL, 10) > UINT16_MAX)) {
+            return hps_error_set(err, HPS_INVALID,
+                                 "%s: update_source.brokers: got \"%.*s\", expected host:port",
+                                 config->file, n < 200 ? (int)n : 200, at);
+        }
+        n_brokers += n > 0;
+        at += n;
+    }
+    return n_brokers > 0 ? HPS_OK
+                         : hps_error_set(err, HPS_INVALID,
+                                         "%s: update_source.brokers: got none, expected host:port",
+                                         config->file);
+}
 
 static hps_status check_filters(const struct hps_config *config, const char *section,
                                 const struct hps_strings *texts, struct hps_error *err)
@@ -573,21 +601,25 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
     if (status == HPS_OK) {
         status = check_filters(config, "persistent_db", &config->persistent_db.update_filters, err);
     }
-    if (status != HPS_OK || source->type == HPS_CONFIG_UPDATE_SOURCE_NULL) {
-        return status;
-    }
-    for (size_t i = 0; i < source->properties.n; i++) {
+    for (size_t i = 0; i < source->properties.n && status == HPS_OK; i++) {
         const char *property = source->properties.items[i];
-        const char *equals = strchr(property, '=');
-        if (equals == NULL || equals == property) {
-            /* Not its text: it may be a password. */
+        size_t name_size = strspn(property, NAME_CHARS);
+        if (property[name_size] != '=' || name_size == 0) {
+            /* Not its text: it may be a password, as in "sasl.password: YWJj=". */
             return hps_error_set(err, HPS_INVALID,
                                  "%s: update_source.properties[%zu]: expected \"NAME=VALUE\"",
                                  config->file, i);
         }
     }
+    if (status == HPS_OK && source->type != HPS_CONFIG_UPDATE_SOURCE_NULL) {
+        status = check_brokers(config, err);
+    }
+    if (status != HPS_OK || source->type == HPS_CONFIG_UPDATE_SOURCE_NULL) {
+        return status;
+    }
     const char *letters = source->dead_letter_topic;
-    if (strlen(letters) > TOPIC_BYTES_MAX || letters[strspn(letters, TOPIC_CHARS)] != '\0') {
+    if (strlen(letters) > TOPIC_BYTES_MAX || letters[strspn(letters, NAME_CHARS)] != '\0' ||
+        strcmp(letters, ".") == 0 || strcmp(letters, "..") == 0) {
         return hps_error_set(err, HPS_INVALID,
                              "%s: update_source.dead_letter_topic: got \"%.60s\", expected at most "
                              "%d of a-z A-Z 0-9 . _ -",

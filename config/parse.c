@@ -14,7 +14,6 @@
 #include "base/rows/fileio.h"
 #include "base/rows/modeldir.h"
 #include "config/parse_internal.h"
-#include "config/secrets.h"
 
 enum { FILE_BYTES_MAX = 64 * 1024 * 1024, PATH_CHARS = 192, EXPECTED_CHARS = 256 };
 
@@ -420,8 +419,8 @@ static hps_status fail_json(const struct parse_reader *reader, const json_error_
     char path[PATH_CHARS];
     size_t offset = error->position < 0 ? 0 : (size_t)error->position;
     hps_text_path_at(source, offset, path, sizeof(path));
-    /* jansson quotes the token that it stopped at. */
-    const char *token = hps_secrets_is_path(path) ? strstr(error->text, " near ") : NULL;
+    /* jansson quotes the token that it stopped at, which may be a part of a secret. */
+    const char *token = strstr(error->text, " near '");
     size_t shown = token != NULL ? (size_t)(token - error->text) : strlen(error->text);
     return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%.*s, expected legal JSON",
                          source->file, hps_text_line(source, offset), path,

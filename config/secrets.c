@@ -13,12 +13,12 @@
 
 bool hps_secrets_is_property(const char *property)
 {
-    static const char *const words[] = {"password", "passwd",      "pwd",    "secret",
-                                        "jaas",     "oauthbearer", "key.pem"};
-    size_t name_size = strcspn(property, "=");
+    static const char *const words[] = {"pass", "pwd", "secret", "jaas", "oauthbearer", "key.pem"};
+    /* The last '=': "client.id=a,sasl.password=b" has two properties in one. */
+    const char *equals = strrchr(property, '=');
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *found = strcasestr(property, words[i]);
-        if (found != NULL && (size_t)(found - property) < name_size) {
+        if (found != NULL && (equals == NULL || found < equals)) {
             return true;
         }
     }

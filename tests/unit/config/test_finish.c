@@ -450,12 +450,24 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
                NULL, "persistent_db.update_filters: update filter \"(\" is not");
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"dead_letter_topic\":\"a b\"}"),
                NULL, "update_source.dead_letter_topic: got \"a b\"");
+    finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"dead_letter_topic\":\"..\"}"),
+               NULL, "update_source.dead_letter_topic: got \"..\"");
+    static const char *const brokers[] = {"", " ,", "h:port", "h:9,k:", "h:65536", "h:9092 x:"};
+    for (size_t i = 0; i < sizeof(brokers) / sizeof(brokers[0]); i++) {
+        char text[512];
+        snprintf(text, sizeof(text),
+                 FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"brokers\":\"%s\"}"),
+                 brokers[i]);
+        finish_bad(text, NULL, "update_source.brokers: got");
+    }
     finish_bad(FILE_WITH_MODEL("\"row_versions\":true"), NULL,
                "models[0].row_versions: got true, but the versions are kept in persistent_db");
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"start\":\"time\"}"), NULL,
                "update_source.start_time_unix_ms: got 0");
     struct hps_config *config =
-        parse_good(FILE_WITH("\"update_source\":{\"type\":\"kafka\"}"), NULL);
+        parse_good(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"brokers\":"
+                             "\"h,k:1;[::1]:9092, [::1],SASL_SSL://l:3,SSL://m\"}"),
+                   NULL);
     finish_good(config, NULL);
     assert_memory_equal(config->update_source.group, "hpsd", 4); /* and the name of the host */
     hps_config_free(config);
