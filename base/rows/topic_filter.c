@@ -4,6 +4,7 @@
  */
 #include "base/rows/topic_filter.h"
 
+#include <ctype.h>
 #include <regex.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,40 +17,53 @@ struct hps_topic_filters {
     regex_t regexes[];
 };
 
-/* The first operator of repetition that has nothing to repeat, or NULL. regcomp takes `*` or `a|*`
- * for an expression that matches only the empty text. */
-static const char *dangling_repetition(const char *filter)
+/* The end of the bracket expression that begins at `at`: its ']', or the last character of an
+ * expression that has none. */
+static const char *bracket_end(const char *at)
+{
+    at += at[1] == '^' ? 2 : 1;
+    at += at[0] == ']' ? 1 : 0; /* a first one is an ordinary character */
+    while (*at != '\0' && *at != ']') {
+        const char close[] = {at[1], ']', '\0'}; /* of a class, as in [[:alpha:]_] */
+        bool class = *at == '[' && at[1] != '\0' && strchr(":.=", at[1]) != NULL;
+        const char *end = class ? strstr(at + 2, close) : NULL;
+        at = end != NULL ? end + 2 : at + 1;
+    }
+    return *at == '\0' ? at - 1 : at;
+}
+
+/* What regcomp compiles but does not match as its writer means it: `*` and `a|*` match only the
+ * empty text, and `\\d` a letter. NULL: nothing. */
+static const char *fault_of(const char *filter)
 {
     bool begins = true;
     for (const char *at = filter; *at != '\0'; at++) {
         if (*at == '\\' && at[1] != '\0') {
             at++;
+            if (isalpha((unsigned char)*at) && strchr("bBsSwW", *at) == NULL) {
+                return "it escapes a letter (write [0-9] for a digit)";
+            }
             begins = false;
         } else if (*at == '[') {
-            at += at[1] == '^' ? 2 : 1;
-            at += at[0] == ']' ? 1 : 0; /* a first one is an ordinary character */
-            at += strcspn(at, "]");
-            at -= *at == '\0' ? 1 : 0;
+            at = bracket_end(at);
             begins = false;
         } else if (begins && strchr("*+?{", *at) != NULL) {
-            return at;
+            return "an operator has nothing to repeat (\".*\" matches every name)";
         } else {
             begins = strchr("(|^", *at) != NULL;
         }
     }
-    return NULL;
+    return filter[0] == '\0' ? "it is empty" : NULL;
 }
 
 /* Anchored, so that a match is one of the whole name; anchors within are legal there. */
 static hps_status compile(regex_t *regex, const char *filter, struct hps_error *err)
 {
     size_t size = strlen(filter) + sizeof("^()$");
-    const char *dangling = dangling_repetition(filter);
-    if (dangling != NULL) {
+    const char *fault = fault_of(filter);
+    if (fault != NULL) {
         return hps_error_set(err, HPS_INVALID,
-                             "update filter \"%s\" is not a regular expression: '%c' has nothing "
-                             "to repeat (\".*\" matches every name)",
-                             filter, *dangling);
+                             "update filter \"%s\" is not a regular expression: %s", filter, fault);
     }
     char *anchored = hps_alloc(size);
     if (anchored == NULL) {

@@ -56,6 +56,8 @@ static void test_filter_when_it_worked_in_hps_then_it_works(void **state)
     assert_false(passes("lrm", "hps_et.dlrm.items", "dlrm"));
     assert_false(passes("items", "hps_et.dlrm.items", "dlrm"));
     assert_true(passes("[]*]*d(l|r)+m{1}\\*?", "hps_et.dlrm.items", "dlrm"));
+    assert_true(passes("[[:alpha:]|*]+", "hps_et.dlrm.items", "dlrm"));
+    assert_true(passes("[^[.].]|+]\\w+", "hps_et.dlrm.items", "dlrm"));
 }
 
 static void test_filter_when_it_has_alternatives_then_each_is_anchored(void **state)
@@ -86,7 +88,8 @@ static void test_filters_when_there_are_several_then_one_is_enough_and_none_is_a
 static void test_filter_when_it_is_malformed_then_the_error_names_it(void **state)
 {
     (void)state;
-    const char *wrong[] = {"a(", "a)(b", "[z", "a{2", "*", "a|*", "(+)", "^?a", "[*]|{2}"};
+    const char *wrong[] = {"a(",  "a)(b", "[z",      "a{2", "*",        "a|*",
+                           "(+)", "^?a",  "[*]|{2}", "",    "dlrm\\d+", "[[:alpha:]|]|+"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct hps_topic_filters *filters = NULL;
         struct hps_error err = {0};
