@@ -107,6 +107,7 @@ static void add_record(struct hps_update_decoder *decoder, const struct hps_vers
         value_bytes |= (size_t)(script_u8(script) & 7) << 8;
         record.value = script_take(script, value_bytes, &record.value_size);
     }
+    record.dtype_header = some_bytes(script, (what & 32) != 0, &record.dtype_header_size);
     if (!known) {
         return;
     }
