@@ -41,7 +41,9 @@ static void terminated(const char *exception)
             thread ? "store failed: RocksDB could not start a thread; raise the limit of processes "
                      "(ulimit -u), or TasksMax= of the unit"
                    : "store failed: RocksDB threw an exception; restart hpsd",
-            HPS_STR("exception", exception), HPS_U64("processes_max", limit.rlim_cur));
+            HPS_STR("exception", exception),
+            thread && limit.rlim_cur != RLIM_INFINITY ? HPS_U64("processes_max", limit.rlim_cur)
+                                                      : HPS_LOG_END);
     _exit(EXIT_STORE);
 }
 

@@ -479,6 +479,7 @@ void hps_load_progress_log(struct hps_load_progress *progress, const char *model
         return;
     }
     uint64_t bytes = atomic_load(&progress->bytes_done);
+    uint64_t left_ms = hps_load_remaining_ms(progress, now_us);
     double seconds = (double)(now_us - started_us) / 1e6;
     progress->logged_us = now_us;
     HPS_LOG(INFO, "catalog", "version loading", HPS_STR("model", model),
@@ -486,5 +487,5 @@ void hps_load_progress_log(struct hps_load_progress *progress, const char *model
             HPS_STR("table", table), HPS_U64("rows", atomic_load(&progress->rows_done)),
             HPS_U64("rows_total", atomic_load(&progress->rows_total)), HPS_U64("bytes", bytes),
             HPS_U64("bytes_per_s", (double)bytes / seconds),
-            HPS_U64("left_s", hps_load_remaining_ms(progress, now_us) / 1000));
+            left_ms > 0 ? HPS_U64("left_s", (left_ms + 999) / 1000) : HPS_LOG_END);
 }
