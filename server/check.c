@@ -99,28 +99,42 @@ static void check_manifest(struct checking *checking, const struct hps_model_tab
 
 /* ---- a table --------------------------------------------------------------------------------- */
 
-/* As a load does it, of this one table. */
+static struct hps_load_env env_of(const struct hps_config *config)
+{
+    return (struct hps_load_env){.key_bytes = config->key_bytes,
+                                 .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
+                                 .fp32_only = hps_config_rows_of_hps(config)};
+}
+
+/* As a load does it, of this one table. out_source: the caller closes it, on an error too. */
+static hps_status plan_table(const struct hps_config *config, const struct hps_config_model *model,
+                             struct hps_config_table *table, struct hps_source *out_source,
+                             struct hps_load_plan *out_plan, struct hps_error *err)
+{
+    const struct hps_load_env env = env_of(config);
+    struct hps_config_model one = *model;
+    one.tables = table;
+    one.n_tables = 1;
+    hps_status status = hps_source_open_config(&config->server.model_roots, &one, out_source, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct hps_version *version = hps_version_new(one.name, 1, 1);
+    status = version == NULL ? hps_error_set(err, HPS_NO_MEMORY, "no memory for a version")
+                             : hps_load_plan(&env, out_source, 0, version, out_plan, err);
+    hps_version_free(version);
+    return status;
+}
+
 static void check_table(struct checking *checking, struct hps_config_table *table)
 {
-    const struct hps_config *config = checking->check->config;
-    const struct hps_load_env env = {.key_bytes = config->key_bytes,
-                                     .nan_allowed =
-                                         config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
-                                     .fp32_only = hps_config_rows_of_hps(config)};
-    struct hps_config_model one = *checking->model;
+    const struct hps_load_env env = env_of(checking->check->config);
     struct hps_source source = {0};
-    struct hps_version *version = NULL;
     struct hps_load_plan plan;
     struct hps_row_desc desc;
     struct hps_error err = {0};
-    one.tables = table;
-    one.n_tables = 1;
-    hps_status status = hps_source_open_config(&config->server.model_roots, &one, &source, &err);
-    if (status == HPS_OK) {
-        version = hps_version_new(one.name, 1, 1);
-        status = version == NULL ? hps_error_set(&err, HPS_NO_MEMORY, "no memory for a version")
-                                 : hps_load_plan(&env, &source, 0, version, &plan, &err);
-    }
+    hps_status status =
+        plan_table(checking->check->config, checking->model, table, &source, &plan, &err);
     if (status == HPS_OK) {
         status = hps_load_describe(&env, &source.tables[0], &desc, &err);
     }
@@ -129,7 +143,6 @@ static void check_table(struct checking *checking, struct hps_config_table *tabl
     } else {
         report_unloadable(checking, &err);
     }
-    hps_version_free(version);
     hps_source_close(&source);
 }
 
@@ -142,6 +155,24 @@ static void check_label(struct checking *checking)
         report(checking, !checking->check->stored, &err,
                "versions in the store are served, a load is refused");
     }
+}
+
+uint64_t hps_check_store_bytes(const struct hps_config *config)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < config->n_models; i++) {
+        for (size_t k = 0; k < config->models[i].n_tables; k++) {
+            struct hps_source source = {0};
+            struct hps_load_plan plan;
+            struct hps_error err = {0};
+            if (plan_table(config, &config->models[i], &config->models[i].tables[k], &source, &plan,
+                           &err) == HPS_OK) {
+                bytes += hps_load_store_bytes(&plan);
+            }
+            hps_source_close(&source);
+        }
+    }
+    return bytes;
 }
 
 unsigned hps_check_models(const struct hps_check *check)

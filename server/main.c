@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backends/host/map.h"
@@ -20,7 +19,6 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/rows/fileio.h"
 #include "base/text.h"
 #include "cache/device/device.h"
 #include "cache/gpu/tier.h"
@@ -176,25 +174,6 @@ static hps_status open_host(const struct hps_config *config, uint64_t bytes_max,
     return hps_host_map_open_with(&options, out_host, err);
 }
 
-/* Of the files that models[] names; one that is missing counts as empty. */
-static uint64_t model_file_bytes(const struct hps_config *config)
-{
-    uint64_t bytes = 0;
-    for (size_t m = 0; m < config->n_models; m++) {
-        for (size_t t = 0; t < config->models[m].n_tables; t++) {
-            const char *path = config->models[m].tables[t].path;
-            struct stat info = {0};
-            char *rows = hps_file_path("%s/emb_vector", path);
-            if (rows != NULL && stat(rows, &info) != 0 && stat(path, &info) != 0) {
-                info.st_size = 0;
-            }
-            hps_free(rows);
-            bytes += (uint64_t)info.st_size;
-        }
-    }
-    return bytes;
-}
-
 static hps_status open_rocksdb(const struct hps_config *config, struct hps_store **out_durable,
                                struct hps_error *err)
 {
@@ -209,7 +188,9 @@ static hps_status open_rocksdb(const struct hps_config *config, struct hps_store
         .block_cache_bytes = config->persistent_db.block_cache_bytes,
         .wal_sync_ms = config->persistent_db.wal_sync_ms,
         .read_mode = (enum hps_rocksdb_read_mode)config->persistent_db.read_mode,
-        .load_bytes = model_file_bytes(config),
+        .load_bytes = config->persistent_db.read_mode == HPS_CONFIG_READ_MODE_AUTO
+                          ? hps_check_store_bytes(config)
+                          : 0,
         .memory_bytes = memory_bytes > host_bytes ? memory_bytes - host_bytes : 0};
     return hps_rocksdb_open(&options, out_durable, err);
 }

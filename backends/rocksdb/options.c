@@ -169,10 +169,10 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
     if (status != HPS_OK) {
         return status;
     }
+    uint64_t bytes = files.bytes > given->load_bytes ? files.bytes : given->load_bytes;
     store->mode = given->read_mode;
     store->memory_bytes = given->memory_bytes;
     if (store->mode == HPS_ROCKSDB_READ_AUTO) {
-        uint64_t bytes = files.bytes > given->load_bytes ? files.bytes : given->load_bytes;
         store->mode = bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
                       : direct_works               ? HPS_ROCKSDB_READ_DIRECT
                                                    : HPS_ROCKSDB_READ_BUFFERED;
@@ -186,7 +186,7 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
     HPS_ASSERT(store->mode != HPS_ROCKSDB_READ_AUTO);
     static const char *const names[] = {"auto", "mmap", "direct", "buffered"};
     HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
-            HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", given->memory_bytes));
+            HPS_U64("bytes", bytes), HPS_U64("memory_bytes", given->memory_bytes));
     return HPS_OK;
 }
 

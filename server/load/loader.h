@@ -55,6 +55,14 @@ struct hps_load_plan {
         start_hash; /* set by whoever loads: of where updates begin (server/update/updates.h) */
 };
 
+/* About what the persistent store makes of the rows: 12 key bytes each, and 3 % of index and
+ * filter.
+ */
+static inline uint64_t hps_load_store_bytes(const struct hps_load_plan *plan)
+{
+    return plan->row_bytes + plan->row_bytes / 32 + plan->n_rows * 16;
+}
+
 /* What a load has made of the rows of a table. */
 struct hps_load_conversion {
     enum hps_dtype from, to; /* the same: nothing was converted */

@@ -175,8 +175,7 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
         }
     }
     if (durable != NULL) {
-        /* Rows, 12 key bytes and about 3 % of index and filter. */
-        plan.disk_bytes_needed += plan.row_bytes + plan.row_bytes / 32 + plan.n_rows * 16;
+        plan.disk_bytes_needed += hps_load_store_bytes(&plan);
         plan.disk_bytes_available = durable->ops->durable->bytes_free(durable);
     }
     if (shared != NULL && shared->ops->bulk != NULL) {

@@ -242,7 +242,6 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/run.c": "test_restart.py, test_readiness.py and test_service.py: signals, drain, systemd",
     "server/reload.c": "test_config.py: what a SIGHUP changes, and what it refuses",
     "server/listeners.c": "test_config.py, and test_service.py with sockets of systemd",
-    "server/check.c": "test_check.py",
     "server/export.c": "test_redis_export.py",
     "server/observe/notify.c": "test_service.py, as systemd sees it",
     "server/observe/rpc_metrics.c": "test_rpc.py: every method is counted",
