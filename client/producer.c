@@ -199,17 +199,18 @@ static hps_status set_property(rd_kafka_conf_t *conf, const char *name, const ch
     char text[256];
 
     if (rd_kafka_conf_set(conf, name, value, text, sizeof(text)) != RD_KAFKA_CONF_OK) {
-        return hps_error_set(err, HPS_INVALID, "property %s=%s: %s", name, value, text);
+        return hps_error_set(err, HPS_INVALID, "property \"%s\": %s", name, text);
     }
     return HPS_OK;
 }
 
 static hps_status set_given(rd_kafka_conf_t *conf, const char *pair, struct hps_error *err)
 {
-    const char *equals = strchr(pair, '=');
+    static const char legal[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const char *equals = pair + strspn(pair, legal);
 
-    if (equals == NULL || equals == pair) {
-        return hps_error_set(err, HPS_INVALID, "property \"%s\": expected NAME=VALUE", pair);
+    if (equals[0] != '=' || equals == pair) { /* its text may be a password */
+        return hps_error_set(err, HPS_INVALID, "a property is malformed: expected NAME=VALUE");
     }
     char *name = hps_strndup(pair, (size_t)(equals - pair));
     if (name == NULL) {

@@ -27,8 +27,9 @@ bool hps_secrets_is_property(const char *property)
 
 bool hps_secrets_is_path(const char *path)
 {
-    /* Every property counts: in a wrong form its name cannot be told from its value. */
-    return hps_secrets_is_property(path) || strstr(path, "properties") != NULL;
+    /* Every property and token counts: in a wrong form a name cannot be told from its value. */
+    return hps_secrets_is_property(path) || strstr(path, "properties") != NULL ||
+           strstr(path, "token") != NULL;
 }
 
 /* Is there a secret in the configuration's own file? */

@@ -104,6 +104,10 @@ static void test_file_when_wrong_then_error_names_the_place(void **state)
          "rules[0].reply_bytes", "64MiB"},
         {TOKEN("\"name\":\"a b\",\"sha256\":\"" DIGEST "\""), "tokens[0].name", "1 to 64"},
         {TOKEN("\"name\":\"a\",\"sha256\":\"secret\""), "tokens[0].sha256", "64 hexadecimal"},
+        {TOKEN("\"name\":\"secret=\",\"sha256\":\"" DIGEST "\""), "tokens[0].name", "1 to 64"},
+        {"{\"rules\":[],\"tokens\":\"secret\"}", "tokens", "a list"},
+        {"{\"rules\":[],\"tokens\":[\"secret\"]}", "tokens[0]", "an object"},
+        {"{\"rules\":[],\"tokens\":[\"a\" \"secret\"]}", "tokens[0]", "']' expected"},
         {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-02-30T00:00:00Z\""),
          "tokens[0].expires", "UTC"},
         {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"tomorrow\""),
@@ -122,7 +126,6 @@ static void test_file_when_wrong_then_error_names_the_place(void **state)
                "\""),
          "tokens[1]", "of token \"a\" again"},
     };
-
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_access_file file = {0};
