@@ -73,17 +73,18 @@ static void crossings(struct bench_rig *rig)
 
     crossing.memory = bench_memory(rig, size_max);
     crossing.host = bench_host_memory(rig, size_max, &crossing.mapped);
+    bench_randomize(rig, crossing.memory, size_max);
+    bench_download(rig, crossing.host, crossing.memory, size_max);
     for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
         for (uint64_t size = 64 << 10; size <= size_max && rig->status == HPS_OK; size *= 4) {
-            uint32_t n = (uint32_t)((UINT64_C(64) << 20) / size);
-            struct bench_work work = {ways[w].give, &crossing, rig->sim ? 1 : n < 4 ? 4 : n, 0};
+            struct bench_work work = {.name = ways[w].name, .give = ways[w].give, .arg = &crossing};
             crossing.size = size;
             if (w >= 2 && size > UINT64_C(16) << 20) {
                 break;
             }
-            double us = bench_median_us(rig, &work);
+            bench_turns(rig, &work, 1);
             (void)snprintf(metric, sizeof(metric), "%llu KiB", (unsigned long long)(size >> 10));
-            bench_result(rig, ways[w].name, metric, (double)size / us / 1000, "GB/s",
+            bench_result(rig, ways[w].name, metric, (double)size / work.us / 1000, "GB/s",
                          BENCH_NO_TARGET, 0);
         }
     }
@@ -92,40 +93,34 @@ static void crossings(struct bench_rig *rig)
 
 /* ---- random rows ----------------------------------------------------------------------------- */
 
-struct gathering {
-    struct bench_gather_args args;
-    uint32_t *ids;
-    hps_devptr ids_memory;
-};
-
 static hps_status give_gather(struct bench_rig *rig, void *arg, uint32_t i)
 {
-    const struct gathering *gathering = arg;
-    uint32_t n_blocks = (gathering->args.n + BENCH_THREADS - 1) / BENCH_THREADS;
+    const struct bench_gather_args *args = arg;
 
     (void)i;
-    return hps_launch(rig->stream, &bench_kernel_gather, n_blocks, &gathering->args);
+    return hps_launch(rig->stream, &bench_kernel_gather,
+                      (args->n + BENCH_THREADS - 1) / BENCH_THREADS, args);
 }
 
-static void gather_from(struct bench_rig *rig, struct gathering *gathering, uint32_t row_bytes,
-                        uint64_t footprint, uint64_t out_bytes)
+static void gather_from(struct bench_rig *rig, struct bench_gather_args *args, uint64_t *ids,
+                        uint32_t row_bytes, uint64_t footprint, uint64_t out_bytes)
 {
-    struct bench_gather_args *args = &gathering->args;
-    struct bench_work work = {give_gather, gathering, bench_count(rig, 4, 1), 0};
+    struct bench_work work = {.name = "gather", .give = give_gather, .arg = args};
     uint64_t n_rows = footprint / row_bytes;
     char name[64], metric[64];
 
     args->row_bytes = row_bytes;
+    args->row_stride = row_bytes;
     args->n = (uint32_t)(out_bytes / row_bytes);
     args->lanes = bench_lanes(row_bytes);
     for (uint32_t i = 0; i < args->n; i++) {
-        gathering->ids[i] = (uint32_t)(hps_random_next(&rig->random) % n_rows);
+        ids[i] = hps_random_next(&rig->random) % n_rows;
     }
-    bench_upload(rig, gathering->ids_memory, gathering->ids, (uint64_t)args->n * 4);
-    double us = bench_median_us(rig, &work);
+    bench_upload(rig, args->ids, ids, (uint64_t)args->n * sizeof(*ids));
+    bench_turns(rig, &work, 1);
     (void)snprintf(name, sizeof(name), "random rows of %u B", row_bytes);
     (void)snprintf(metric, sizeof(metric), "from %.3g GB", (double)footprint / 1e9);
-    bench_result(rig, name, metric, 2 * (double)args->n * row_bytes / us / 1000, "GB/s",
+    bench_result(rig, name, metric, 2 * (double)args->n * row_bytes / work.us / 1000, "GB/s",
                  BENCH_NO_TARGET, 0);
 }
 
@@ -134,21 +129,20 @@ static void random_rows(struct bench_rig *rig)
     static const uint32_t widths[] = {32, 64, 128, 256, 512};
     static const double footprints[] = {1e9, 8e9, 32e9, 100e9};
     uint64_t out_bytes = bench_fitting_bytes(rig, UINT64_C(128) << 20, 1, 64 << 10);
-    uint64_t all = bench_fitting_bytes(rig, UINT64_C(100000000000), 0.85, 1 << 20);
+    uint64_t all = bench_fitting_bytes(rig, UINT64_C(100000000000), 0.85, 1 << 20) / 16 * 16;
     uint32_t before = rig->n_pieces;
-    struct gathering gathering;
-
-    gathering.args = (struct bench_gather_args){.rows = bench_memory(rig, all),
-                                                .ids = bench_memory(rig, out_bytes / 8),
-                                                .out = bench_memory(rig, out_bytes)};
-    gathering.ids_memory = gathering.args.ids;
     hps_devptr unused;
-    gathering.ids = bench_host_memory(rig, out_bytes / 8, &unused);
+    struct bench_gather_args args = {.rows = bench_memory(rig, all),
+                                     .ids = bench_memory(rig, out_bytes / 4),
+                                     .out = bench_memory(rig, out_bytes)};
+    uint64_t *ids = bench_host_memory(rig, out_bytes / 4, &unused);
+
+    bench_randomize(rig, args.rows, all);
     for (size_t f = 0; f < sizeof(footprints) / sizeof(footprints[0]); f++) {
         bool fits = !rig->sim && footprints[f] <= (double)all;
         uint64_t footprint = fits ? (uint64_t)footprints[f] : all;
         for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]) && rig->status == HPS_OK; w++) {
-            gather_from(rig, &gathering, widths[w], footprint, out_bytes);
+            gather_from(rig, &args, ids, widths[w], footprint, out_bytes);
         }
         if (!fits) {
             break; /* the last one was all there is */
@@ -159,13 +153,13 @@ static void random_rows(struct bench_rig *rig)
 
 void bench_ceilings(struct bench_rig *rig)
 {
-    struct bench_copy_work copy;
+    struct bench_copy copy;
     uint32_t before = rig->n_pieces;
+    struct bench_work work = bench_copy_open(rig, &copy);
 
-    bench_copy_make(rig, &copy);
-    double us = bench_median_us(rig, &copy.work);
-    bench_result(rig, "copy within the device", "read and written", bench_copy_gb_s(&copy, us),
-                 "GB/s", BENCH_NO_TARGET, 0);
+    bench_turns(rig, &work, 1);
+    bench_result(rig, "copy within the device", "read and written", bench_copy_gb_s(&work), "GB/s",
+                 BENCH_NO_TARGET, 0);
     bench_free_to(rig, before);
     crossings(rig);
     random_rows(rig);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * gpu_bench [--sim] [--json FILE] [--torch PROGRAM] NAME...: measure on the GPU, or try the
- * measurements on the simulated device. Results are printed, and appended to FILE, as they come.
- * Main thread.
+ * measurements on the simulated device. Results are printed, and appended to FILE, as they come; a
+ * measurement may be killed at any time. PROGRAM (torch_gather.py) measures torch, for `torch`
+ * alone. Main thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,13 +12,37 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
+#ifndef HPS_VARIANT_NAME
+#define HPS_VARIANT_NAME ""
+#endif
+
+/* seconds: estimate of the time on an H200, with the setup. */
 static const struct {
     const char *name;
+    unsigned seconds;
     void (*run)(struct bench_rig *rig);
 } measurements[] = {
-    {"probe", bench_probe},     {"ceilings", bench_ceilings}, {"widths", bench_widths},
-    {"fused", bench_fused},     {"delivery", bench_delivery}, {"misses", bench_misses},
-    {"updates", bench_updates}, {"profile", bench_profile},
+    {"probe", 2, bench_probe},
+    {"gather", 20, bench_gather},
+    {"fused", 10, bench_fused},
+    {"ceilings", 10, bench_ceilings},
+    {"delivery", 5, bench_delivery},
+    {"misses", 11, bench_misses},
+    {"updates", 11, bench_updates},
+    {"apply", 5, bench_apply},
+    {"pooled", 5, bench_pooled},
+    {"converted", 4, bench_converted},
+    {"observe", 3, bench_observe},
+    {"widths", 10, bench_widths},
+    {"claims", 7, bench_claims},
+    {"hit_rate", 9, bench_hit_rate},
+    {"torch", 15, bench_torch},
+    {"profile_lookup", 3, bench_profile},
+    {"profile_apply", 3, bench_profile_apply},
+    {"profile_pool", 3, bench_profile},
+    {"profile_observe", 3, bench_profile},
+    {"profile_convert", 3, bench_profile},
+    {"profile_gather", 3, bench_profile},
 };
 enum { N_MEASUREMENTS = sizeof(measurements) / sizeof(measurements[0]) };
 
@@ -25,7 +50,8 @@ static int usage(void)
 {
     (void)fprintf(stderr, "usage: gpu_bench [--sim] [--json FILE] [--torch PROGRAM] NAME...\n");
     for (size_t m = 0; m < N_MEASUREMENTS; m++) {
-        (void)fprintf(stderr, "  %s\n", measurements[m].name);
+        (void)fprintf(stderr, "  %-16s about %u s\n", measurements[m].name,
+                      measurements[m].seconds);
     }
     return EXIT_USAGE;
 }
@@ -34,10 +60,15 @@ static bool run(const char *name, size_t m, bool sim, const char *torch, const c
 {
     struct hps_error err = {0};
     struct bench_rig rig;
-    hps_status status = bench_open(name, json, &err);
+    char bench[64];
+
+    (void)snprintf(bench, sizeof(bench), "%s%s%s", name, HPS_VARIANT_NAME[0] != 0 ? "@" : "",
+                   HPS_VARIANT_NAME);
+    hps_status status = bench_open(bench, json, &err);
 
     if (status == HPS_OK) {
         bench_rig_open(&rig, sim, &err);
+        rig.name = name;
         rig.torch = torch;
         if (rig.status == HPS_OK) {
             measurements[m].run(&rig);

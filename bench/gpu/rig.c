@@ -5,11 +5,21 @@
 #include "bench/gpu/rig.h"
 #include "cache/device/sim/sim.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { N_ROUNDS = 30, N_ROUNDS_SIM = 2 };
+enum {
+    ROUNDS = 30,
+    ROUNDS_SIM = 2,
+    ROUNDS_MIN = 5,       /* however long they take */
+    TURNS_NS = 500000000, /* then there are no more rounds */
+    ROUND_US = 1000,      /* of one work, if it does not take longer */
+    N_MAX = 256,          /* pieces of it */
+    RANDOM_BLOCKS = 2112,
+    RANDOM_BLOCKS_SIM = 2,
+};
 
 void bench_rig_open(struct bench_rig *rig, bool sim, struct hps_error *err)
 {
@@ -98,6 +108,27 @@ void bench_download(struct bench_rig *rig, void *host, hps_devptr from, uint64_t
     }
 }
 
+void bench_randomize(struct bench_rig *rig, hps_devptr to, uint64_t size)
+{
+    const struct bench_random_args args = {to, size / 16, hps_random_next(&rig->random)};
+
+    if (rig->status == HPS_OK &&
+        bench_ok(rig,
+                 hps_launch(rig->stream, &bench_kernel_random,
+                            bench_count(rig, RANDOM_BLOCKS, RANDOM_BLOCKS_SIM), &args),
+                 "random data")) {
+        bench_wait(rig);
+    }
+}
+
+void bench_row(uint64_t key, uint8_t *row, uint32_t row_bytes)
+{
+    for (uint32_t at = 0; at < row_bytes; at += sizeof(uint64_t)) {
+        uint64_t word = bench_word(key, at / sizeof(uint64_t));
+        memcpy(row + at, &word, row_bytes - at < sizeof(word) ? row_bytes - at : sizeof(word));
+    }
+}
+
 uint64_t bench_fitting_bytes(const struct bench_rig *rig, uint64_t of_gpu, double share_max,
                              uint64_t of_sim)
 {
@@ -125,12 +156,15 @@ void bench_wait(struct bench_rig *rig)
     (void)bench_ok(rig, status, "the device's work");
 }
 
-double bench_time_us(struct bench_rig *rig, struct bench_work *work)
+static double time_us(struct bench_rig *rig, struct bench_work *work)
 {
     uint64_t began = bench_now_ns();
 
+    if (work->time_us != NULL) {
+        return work->time_us(rig, work->arg);
+    }
     for (uint32_t k = 0; k < work->n && rig->status == HPS_OK; k++) {
-        (void)bench_ok(rig, work->give(rig, work->arg, work->at++), "work");
+        (void)bench_ok(rig, work->give(rig, work->arg, work->at++), work->name);
     }
     if (rig->status == HPS_OK) {
         bench_wait(rig);
@@ -138,37 +172,66 @@ double bench_time_us(struct bench_rig *rig, struct bench_work *work)
     return (double)(bench_now_ns() - began) / 1000 / work->n;
 }
 
-double bench_median_us(struct bench_rig *rig, struct bench_work *work)
+/* Once to warm up, and once to see how many of it make a round. */
+static void warm_up(struct bench_rig *rig, struct bench_work *work)
 {
-    uint32_t n_rounds = bench_count(rig, N_ROUNDS, N_ROUNDS_SIM);
-    double us[N_ROUNDS];
-
-    (void)bench_time_us(rig, work);
-    for (uint32_t i = 0; i < n_rounds && rig->status == HPS_OK; i++) {
-        us[i] = bench_time_us(rig, work);
+    work->n = 1;
+    (void)time_us(rig, work);
+    double us = time_us(rig, work);
+    if (!rig->sim && us < ROUND_US) {
+        double n = ROUND_US / (us > 1 ? us : 1);
+        work->n = n < N_MAX ? (uint32_t)n : N_MAX;
     }
-    return rig->status == HPS_OK ? bench_median(us, n_rounds) : 1;
+}
+
+void bench_turns(struct bench_rig *rig, struct bench_work *works, uint32_t n_works)
+{
+    static double us[BENCH_WORKS_MAX][ROUNDS];
+    uint32_t n_rounds_max = bench_count(rig, ROUNDS, ROUNDS_SIM), n_rounds = 0;
+
+    for (uint32_t w = 0; w < n_works && rig->status == HPS_OK; w++) {
+        warm_up(rig, &works[w]);
+    }
+    uint64_t began = bench_now_ns();
+    while (rig->status == HPS_OK && n_rounds < n_rounds_max &&
+           (n_rounds < ROUNDS_MIN || bench_now_ns() - began < TURNS_NS)) {
+        for (uint32_t w = 0; w < n_works; w++) {
+            us[w][n_rounds] = time_us(rig, &works[w]);
+        }
+        n_rounds++;
+    }
+    for (uint32_t w = 0; w < n_works; w++) {
+        works[w].us = bench_median(us[w], n_rounds);
+    }
+}
+
+double bench_quantile(const double *sorted, uint32_t n, double share)
+{
+    uint32_t i = (uint32_t)(share * n);
+
+    return n == 0 ? 0 : sorted[i < n ? i : n - 1];
 }
 
 static hps_status give_copy(struct bench_rig *rig, void *arg, uint32_t i)
 {
-    const struct bench_copy_work *copy = arg;
+    const struct bench_copy *copy = arg;
 
     (void)i;
     return hps_copy_on_device(rig->stream, copy->to, copy->from, copy->size);
 }
 
-void bench_copy_make(struct bench_rig *rig, struct bench_copy_work *copy)
+struct bench_work bench_copy_open(struct bench_rig *rig, struct bench_copy *copy)
 {
-    copy->size = bench_fitting_bytes(rig, UINT64_C(2) << 30, 0.1, 1 << 20);
+    copy->size = bench_fitting_bytes(rig, UINT64_C(2) << 30, 0.1, 1 << 20) / 16 * 16;
     copy->from = bench_memory(rig, copy->size);
     copy->to = bench_memory(rig, copy->size);
-    copy->work = (struct bench_work){give_copy, copy, bench_count(rig, 4, 1), 0};
+    bench_randomize(rig, copy->from, copy->size);
+    return (struct bench_work){.name = "copy", .give = give_copy, .arg = copy};
 }
 
-double bench_copy_gb_s(const struct bench_copy_work *copy, double us)
+double bench_copy_gb_s(const struct bench_work *copy)
 {
-    return 2 * (double)copy->size / us / 1000;
+    return 2 * (double)((const struct bench_copy *)copy->arg)->size / copy->us / 1000;
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -176,9 +239,30 @@ double bench_copy_gb_s(const struct bench_copy_work *copy, double us)
 void bench_result(const struct bench_rig *rig, const char *name_of_case, const char *metric,
                   double value, const char *unit, enum bench_target kind, double target)
 {
-    if (rig->status == HPS_OK) {
+    if (rig->status == HPS_OK && isfinite(value)) { /* JSON has no other numbers */
         bench_report(name_of_case, metric, value, unit, rig->sim ? BENCH_NO_TARGET : kind, target);
     }
+}
+
+void bench_report_rows(const struct bench_rig *rig, const char *name_of_case,
+                       const struct bench_work *work, const struct bench_moved *moved,
+                       const struct bench_work *copy, double target_percent)
+{
+    double rows_per_ns = moved->n / work->us / 1000, copy_gb_s = bench_copy_gb_s(copy);
+    double rows_gb_s = rows_per_ns * (moved->read + moved->written);
+    double all_gb_s = rows_gb_s + rows_per_ns * moved->index;
+    char metric[64];
+
+    (void)snprintf(metric, sizeof(metric), "%s, rows", work->name);
+    bench_result(rig, name_of_case, metric, rows_per_ns, "G/s", BENCH_NO_TARGET, 0);
+    (void)snprintf(metric, sizeof(metric), "%s, one-sided", work->name);
+    bench_result(rig, name_of_case, metric, rows_per_ns * moved->written, "GB/s", BENCH_NO_TARGET,
+                 0);
+    (void)snprintf(metric, sizeof(metric), "%s, of copy", work->name);
+    bench_result(rig, name_of_case, metric, 100 * all_gb_s / copy_gb_s, "%",
+                 target_percent > 0 ? BENCH_AT_LEAST : BENCH_NO_TARGET, target_percent);
+    (void)snprintf(metric, sizeof(metric), "%s, rows of copy", work->name);
+    bench_result(rig, name_of_case, metric, 100 * rows_gb_s / copy_gb_s, "%", BENCH_NO_TARGET, 0);
 }
 
 uint32_t bench_lanes(uint32_t row_bytes)

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's index_select on a GPU, asked by lines on stdin (torch.h has the other side).
+"""torch's index_select and EmbeddingBag, measured for torch.c: torch_gather.py DEVICE.
 
-`case ROW_BYTES N_ROWS N ALPHA` makes a table of float32 and N row numbers (uniform for alpha 0, else by
-Zipf's law), answered by `ready`, or `none` where memory does not suffice; `run` gathers and answers the
-microseconds of one gather. Says `ready` once torch sees a device.
+`case ROW_BYTES N_ROWS N ALPHA BAG` makes a table of float32 and N row numbers (uniform for alpha 0, else by
+Zipf's law), answered by `ready`, or `none` where memory does not suffice; `run` gathers them, or with BAG
+above 0 adds the rows of each BAG of them, and answers the microseconds of one time. Says `ready` once torch
+sees the device, cuda or cpu.
 """
 import sys
+import time
 
 RUNS = 4
 
 
-def make_ids(torch, n_rows, n, alpha):
-    uniform = torch.rand(n, device="cuda", dtype=torch.float64)
+def make_ids(torch, device, n_rows, n, alpha):
+    uniform = torch.rand(n, device=device, dtype=torch.float64)
     if alpha == 0:
         ranks = uniform * n_rows
-    elif alpha == 1:
-        ranks = torch.exp(uniform * torch.log(torch.tensor(float(n_rows)))) - 1
     else:  # the continuous law, by its inverse
         power = 1 - alpha
         ranks = (1 + uniform * (n_rows ** power - 1)) ** (1 / power) - 1
@@ -24,40 +24,48 @@ def make_ids(torch, n_rows, n, alpha):
     return ids if alpha == 0 else ids * step % n_rows
 
 
+def make_case(torch, device, row_bytes, n_rows, n, alpha, bag):
+    """A function that gathers or adds: batch i."""
+    table = torch.empty(n_rows, row_bytes // 4, device=device).normal_()
+    ids = [make_ids(torch, device, n_rows, n, alpha) for _ in range(2)]
+    if bag > 0:
+        offsets = torch.arange(0, n, bag, device=device)
+        return lambda i: torch.nn.functional.embedding_bag(ids[i % 2], table, offsets, mode="sum")
+    out = torch.empty(n, row_bytes // 4, device=device)
+    return lambda i: torch.index_select(table, 0, ids[i % 2], out=out)
+
+
 def main():
+    device = sys.argv[1]
     try:
         import torch
     except ImportError as error:
         sys.exit(f"without torch: {error}")
-    if not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         sys.exit("without torch: it sees no device")
-    table = ids = out = None
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    run = None
     print("ready", flush=True)
     for line in sys.stdin:
         words = line.split()
         if words[0] == "case":
-            table = ids = out = None
-            torch.cuda.empty_cache()
-            row_bytes, n_rows, n, alpha = int(words[1]), int(words[2]), int(words[3]), float(words[4])
+            run = None
+            if device == "cuda":
+                torch.cuda.empty_cache()
             try:
-                table = torch.empty(n_rows, row_bytes // 4, device="cuda")
-                ids = [make_ids(torch, n_rows, n, alpha) for _ in range(2)]
-                out = torch.empty(n, row_bytes // 4, device="cuda")
-                torch.index_select(table, 0, ids[0], out=out)
-                torch.cuda.synchronize()
+                row_bytes, n_rows, n, bag = (int(words[i]) for i in (1, 2, 3, 5))
+                run = make_case(torch, device, row_bytes, n_rows, n, float(words[4]), bag)
+                run(0)
+                wait()
             except torch.OutOfMemoryError as error:
                 print(error, file=sys.stderr)
-                print("none", flush=True)
-                continue
-            print("ready", flush=True)
+            print("none" if run is None else "ready", flush=True)
         elif words[0] == "run":
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
+            began = time.perf_counter()
             for i in range(RUNS):
-                torch.index_select(table, 0, ids[i % 2], out=out)
-            end.record()
-            end.synchronize()
-            print(1000 * begin.elapsed_time(end) / RUNS, flush=True)
+                run(i)
+            wait()
+            print(1e6 * (time.perf_counter() - began) / RUNS, flush=True)
 
 
 if __name__ == "__main__":
