@@ -137,10 +137,21 @@ static hps_status make_status(struct hps_device *device, cudaError_t error, stru
                          cudaGetErrorName(error));
 }
 
-// The runtime's idea of the current device belongs to the thread.
+// The runtime's current device belongs to the thread, which this file alone sets.
+static cudaError_t enter_index(int index)
+{
+    static thread_local int current = -1;
+    if (index == current) {
+        return cudaSuccess;
+    }
+    cudaError_t error = cudaSetDevice(index);
+    current = error == cudaSuccess ? index : -1;
+    return error;
+}
+
 static cudaError_t enter(struct hps_device *device)
 {
-    return cudaSetDevice(device->info.index);
+    return enter_index(device->info.index);
 }
 
 static void rest(void)
@@ -557,7 +568,7 @@ static hps_status device_ask(struct hps_device_info *info, int index, struct hps
     struct cudaDeviceProp prop;
     size_t free_bytes = 0;
     size_t all_bytes = 0;
-    cudaError_t error = cudaSetDevice(index);
+    cudaError_t error = enter_index(index);
     if (error == cudaSuccess) {
         error = cudaGetDeviceProperties(&prop, index);
     }
