@@ -197,6 +197,7 @@ static hps_status make_streams(struct hps_embed_cache *cache, struct hps_error *
     status = status == HPS_OK ? hps_stream_q_new(device, "out", false, &cache->out, err) : status;
     status =
         status == HPS_OK ? hps_stream_q_new(device, "watch", true, &cache->watch, err) : status;
+    status = status == HPS_OK ? hps_event_new(device, &cache->clearing.done, err) : status;
     for (uint32_t i = 0; i < cache->config.n_batches && status == HPS_OK; i++) {
         struct hps_embed_ticket *ticket = &cache->tickets[i];
         status = hps_event_new(device, &ticket->worked, err);
@@ -236,6 +237,7 @@ static void free_streams(struct hps_embed_cache *cache)
     hps_stream_q_free(cache->work);
     hps_stream_q_free(cache->out);
     hps_stream_q_free(cache->watch);
+    hps_event_free(cache->clearing.done);
     for (uint32_t i = 0; cache->tickets != NULL && i < cache->config.n_batches; i++) {
         hps_event_free(cache->tickets[i].worked);
         hps_event_free(cache->tickets[i].copied_out);
@@ -339,7 +341,8 @@ hps_status hps_embed_lose(struct hps_embed_cache *cache)
 
 static bool under_way(const struct hps_embed_cache *cache)
 {
-    return cache->n_running > 0 || cache->n_applied < cache->n_closed;
+    return cache->n_running > 0 || cache->n_applied < cache->n_closed ||
+           cache->clearing.n_ranges > 0;
 }
 
 void hps_embed_progress(struct hps_embed_cache *cache)
@@ -376,6 +379,7 @@ static void notice(struct hps_embed_cache *cache)
 {
     hps_embed_batches_advance(cache);
     hps_embed_slices_advance(cache);
+    hps_embed_ranges_advance(cache);
 }
 
 /* Give the device up that has done nothing for too long. */

@@ -87,6 +87,9 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
                                const struct hps_embed_range_config *config,
                                struct hps_embed_range **out_range, struct hps_error *err)
     HPS_MUST_CHECK;
+/* Whether its changes can be staged: a new range is cleared first, a large one in pieces, each of
+ * which hps_embed_advance gives to the device. Until then its lookups miss every key. */
+bool hps_embed_range_ready(const struct hps_embed_range *range);
 /* Give its memory to others, as soon as what is under way has ended. From now on its look-ups miss
  * every key, and its changes come to nothing. */
 void hps_embed_range_retire(struct hps_embed_range *range);
@@ -194,7 +197,7 @@ enum hps_embed_op {
  * hps_embed_advance. Of a key given twice the last one counts. guard (NULL: all are fresh) is asked
  * per key for insertions, here and only here.
  * out_n_taken: keys taken, from the front; fewer than n: the rest must be staged again later
- * error   AGAIN: nothing could be taken */
+ * error   AGAIN: the cache is full of changes, or the range is not ready; nothing was taken */
 hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range *range,
                            enum hps_embed_op op, const hps_key *keys, const uint8_t *rows,
                            uint32_t n, const struct hps_insert_guard *guard, uint32_t *out_n_taken)

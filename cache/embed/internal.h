@@ -12,7 +12,7 @@
  *
  * Four streams, ordered by events alone:
  *
- *     in      clearing of new ranges, rows and records of slices
+ *     in      clearing of new ranges, rows and records of slices, piece by piece
  *     work    look-ups and applications of slices; waits for `in` before a slice
  *     out     rows from the gather buffer to the host; waits for `work`
  *     watch   counts of the sketch; waits for `in` when a range gets its first rows
@@ -29,6 +29,7 @@ enum {
     HPS_EMBED_SLICE_RANGES = 1024,        /* of one slice */
     HPS_EMBED_PIECE_IN_BYTES = 256 << 10, /* larger ones would hold the copy engine too long */
     HPS_EMBED_PIECE_OUT_BYTES = 1 << 20,
+    HPS_EMBED_PIECE_CLEAR_BYTES = 8 << 20, /* of new ranges; a few us, and changes go between */
     /* A sketch is halved when as many keys per slot have been asked for since, but not before as
      * many of them were counted (0.7 to 1.8 points of hit rate over 10, as a rule: see `eviction`
      * in docs/performance.md; with 1 of 8 counted no more is lost under drift). */
@@ -46,6 +47,7 @@ struct hps_embed_range {
     struct hps_embed_range_usage usage;
     struct hps_embed_desc desc;
     uint64_t offset;    /* in the arena */
+    uint64_t n_cleared; /* bytes whose clearing is queued on `in`, of all that must be cleared */
     uint64_t n_counted; /* by the sketch, since it was halved */
     uint64_t slice;     /* number of the last slice that names it, and where there */
     uint32_t slice_index;
@@ -131,6 +133,13 @@ struct hps_embed_intake {
     uint8_t *repeated;               /* [SLICE_ROWS_MAX] a later one follows */
 };
 
+/* New ranges are cleared in pieces. All ranges together have one piece on the device at a time. */
+struct hps_embed_clearing {
+    struct hps_event *done; /* behind the piece on the device */
+    uint64_t bytes;         /* of that piece; 0 if the device has none */
+    uint32_t n_ranges;      /* whose last piece is not queued yet */
+};
+
 struct hps_embed_cache {
     struct hps_device *device;
     struct hps_embed_cache_config config;
@@ -143,6 +152,7 @@ struct hps_embed_cache {
     struct hps_embed_range *ranges;
     struct hps_embed_desc empty; /* of the empty index: what retired ranges point at */
     uint32_t n_retiring;         /* of `ranges` */
+    struct hps_embed_clearing clearing;
 
     struct hps_embed_ticket *tickets; /* [n_batches] */
     uint32_t sequence;
@@ -197,6 +207,8 @@ void hps_embed_desc_init(struct hps_embed_desc *desc, uint64_t sets, uint32_t n_
 /* Make all ways of a range empty. */
 hps_status hps_embed_clear(struct hps_stream_q *stream, const struct hps_embed_desc *desc)
     HPS_MUST_CHECK;
+/* Queue the next piece of clearing once the last one has ended. */
+void hps_embed_ranges_advance(struct hps_embed_cache *cache);
 void hps_embed_range_use(struct hps_embed_range *range);
 void hps_embed_range_unuse(struct hps_embed_range *range);
 

@@ -164,37 +164,56 @@ void hps_embed_desc_init(struct hps_embed_desc *desc, uint64_t sets, uint32_t n_
     desc->marker_home = byte_key(byte);
 }
 
-/* Lines from the given one on, numbered as sets. */
-static hps_status fill_lines(struct hps_stream_q *stream, const struct hps_embed_desc *desc,
-                             uint32_t line, uint32_t n, uint64_t marker)
+/* Of a range with a sketch. */
+static uint64_t clear_bytes(const struct hps_embed_desc *desc)
 {
-    return hps_fill_on_device(stream, hps_embed_set_at(desc->sets, line), (uint8_t)marker,
-                              (size_t)n * HPS_EMBED_SET_BYTES);
+    return hps_embed_index_bytes(desc->n_sets) +
+           (uint64_t)desc->n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET +
+           (1 + (uint64_t)hps_embed_spill_lines(desc->n_sets)) * HPS_EMBED_SET_BYTES;
+}
+
+/* Queue the clearing of up to bytes_max more bytes, from byte *at of those that clear_bytes counts.
+ * *at then is the first byte behind them. */
+static hps_status clear_piece(struct hps_stream_q *stream, const struct hps_embed_desc *desc,
+                              uint64_t bytes_max, uint64_t *at)
+{
+    const uint32_t n_sets = desc->n_sets, n_blocks = hps_embed_blocks(n_sets);
+    const uint32_t home = hps_embed_spill(n_sets, block_of(desc, desc->home_set));
+    const uint64_t marks = hps_embed_marks_at(desc->sets, n_sets, 0);
+    const uint64_t sketch_bytes = (uint64_t)n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET;
+    const struct {
+        uint64_t at, bytes;
+        uint64_t byte; /* the lowest one is stored everywhere */
+    } areas[] = {
+        {desc->sets, marks - desc->sets, desc->marker},
+        {marks, (uint64_t)n_blocks * 4, 0},
+        {desc->sketch, desc->sketch != 0 ? sketch_bytes : 0, 0},
+        {hps_embed_set_at(desc->sets, desc->home_set), HPS_EMBED_SET_BYTES, desc->marker_home},
+        {hps_embed_set_at(desc->sets, home),
+         (uint64_t)hps_embed_spill_lines(n_sets) * HPS_EMBED_SET_BYTES, desc->marker_home},
+    };
+    uint64_t end = 0; /* of the areas looked at */
+    hps_status status = HPS_OK;
+
+    for (size_t i = 0; i < sizeof(areas) / sizeof(areas[0]) && status == HPS_OK; i++) {
+        end += areas[i].bytes;
+        uint64_t left = *at < end ? end - *at : 0;
+        uint64_t n = left < bytes_max ? left : bytes_max;
+        if (n > 0) {
+            status = hps_fill_on_device(stream, areas[i].at + areas[i].bytes - left,
+                                        (uint8_t)areas[i].byte, n);
+        }
+        bytes_max -= n;
+        *at += n;
+    }
+    return status;
 }
 
 hps_status hps_embed_clear(struct hps_stream_q *stream, const struct hps_embed_desc *desc)
 {
-    uint32_t n_blocks = hps_embed_blocks(desc->n_sets);
-    uint32_t home = hps_embed_spill(desc->n_sets, block_of(desc, desc->home_set));
-    hps_status status =
-        fill_lines(stream, desc, 0, hps_embed_spill(desc->n_sets, n_blocks), desc->marker);
+    uint64_t at = 0;
 
-    if (status == HPS_OK) {
-        status = fill_lines(stream, desc, desc->home_set, 1, desc->marker_home);
-    }
-    if (status == HPS_OK) {
-        status =
-            fill_lines(stream, desc, home, hps_embed_spill_lines(desc->n_sets), desc->marker_home);
-    }
-    if (status == HPS_OK) {
-        status = hps_fill_on_device(stream, hps_embed_marks_at(desc->sets, desc->n_sets, 0), 0,
-                                    (size_t)n_blocks * 4);
-    }
-    if (status == HPS_OK && desc->sketch != 0) {
-        status = hps_fill_on_device(stream, desc->sketch, 0,
-                                    (size_t)desc->n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET);
-    }
-    return status;
+    return clear_piece(stream, desc, UINT64_MAX, &at);
 }
 
 /* ---- the arena ------------------------------------------------------------------------------- */
@@ -334,6 +353,51 @@ static void describe(struct hps_embed_range *range, const struct hps_embed_layou
     range->usage.n_slots = layout->n_slots;
 }
 
+bool hps_embed_range_ready(const struct hps_embed_range *range)
+{
+    return range->retired || range->n_cleared == clear_bytes(&range->desc);
+}
+
+/* Queue the next piece of the range, as far as the piece on the device leaves room for it. It
+ * follows all earlier work on this memory: that is on the same stream, or was seen to end. */
+static hps_status clear_more(struct hps_embed_range *range)
+{
+    struct hps_embed_cache *cache = range->cache;
+    uint64_t before = range->n_cleared, room = HPS_EMBED_PIECE_CLEAR_BYTES - cache->clearing.bytes;
+
+    HPS_ASSERT(!hps_embed_range_ready(range));
+    uint64_t began_us = hps_embed_begins(cache);
+    if (room == 0) {
+        return HPS_OK;
+    }
+    hps_status status = clear_piece(cache->in, &range->desc, room, &range->n_cleared);
+    status = status == HPS_OK ? hps_event_record(cache->clearing.done, cache->in) : status;
+    hps_embed_given(cache, began_us);
+    cache->clearing.bytes += range->n_cleared - before;
+    return status;
+}
+
+void hps_embed_ranges_advance(struct hps_embed_cache *cache)
+{
+    hps_status status = HPS_OK;
+
+    if (cache->clearing.bytes == 0 || !hps_embed_ended(cache, cache->clearing.done)) {
+        return;
+    }
+    cache->clearing.bytes = 0;
+    hps_embed_progress(cache);
+    struct hps_embed_range *range = cache->ranges;
+    while (cache->clearing.n_ranges > 0 && status == HPS_OK &&
+           cache->clearing.bytes < HPS_EMBED_PIECE_CLEAR_BYTES) {
+        if (!hps_embed_range_ready(range)) {
+            status = clear_more(range);
+            cache->clearing.n_ranges -= hps_embed_range_ready(range);
+        }
+        range = range->next;
+    }
+    hps_ignore(status == HPS_OK ? status : hps_embed_lose(cache)); /* which the next call says */
+}
+
 hps_status hps_embed_range_new(struct hps_embed_cache *cache,
                                const struct hps_embed_range_config *config,
                                struct hps_embed_range **out_range, struct hps_error *err)
@@ -360,13 +424,12 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
     range->usage.bytes = layout.bytes;
     insert_behind(cache, range, previous);
     describe(range, &layout);
-    /* Behind what the device did to this memory before: on the same stream, or seen to have ended.
-     */
-    if (hps_embed_clear(cache->in, &range->desc) != HPS_OK) {
+    if (clear_more(range) != HPS_OK) {
         take_out(range);
         hps_free(range);
         return hps_error_set(err, hps_embed_lose(cache), "the device is lost");
     }
+    cache->clearing.n_ranges += !hps_embed_range_ready(range);
     *out_range = range;
     return HPS_OK;
 }
@@ -406,6 +469,7 @@ void hps_embed_range_unuse(struct hps_embed_range *range)
 static void retire(struct hps_embed_range *range)
 {
     if (!range->retired) {
+        range->cache->clearing.n_ranges -= !hps_embed_range_ready(range);
         range->retired = true;
         range->cache->n_retiring++;
     }

@@ -186,6 +186,9 @@ hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range
         *out_n_taken = n;
         return HPS_OK;
     }
+    if (n > 0 && !hps_embed_range_ready(range)) {
+        return HPS_AGAIN;
+    }
     if (op != HPS_EMBED_ERASE) {
         staging.ring_bytes = range->desc.row_stride;
     }

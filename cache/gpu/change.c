@@ -435,27 +435,43 @@ static hps_status stage(struct hps_gpu_tier *tier, struct gpu_change *change)
     return status;
 }
 
+/* Whether a change must wait until the cache of its table is cleared. Others may overtake it: the
+ * order of changes matters within a table only. */
+static bool must_wait(const struct gpu_change *change)
+{
+    const struct hps_embed_range *range = change->space->tables[change->table_id].range;
+
+    return !change->empties && range != NULL && !hps_embed_range_ready(range);
+}
+
 bool gpu_changes_stage(struct hps_gpu_tier *tier)
 {
     struct gpu_changes *changes = &tier->changes;
+    struct gpu_change **link = &changes->staging, *last = NULL;
+    hps_status status = HPS_OK;
     bool any = false;
 
     take_queued(tier);
-    while (changes->staging != NULL) {
-        uint32_t before = changes->staging->n_staged;
-        hps_status status = stage(tier, changes->staging);
-
-        any |= status == HPS_OK || changes->staging->n_staged > before;
-        if (status == HPS_AGAIN) {
-            break;
+    while (*link != NULL && status == HPS_OK) {
+        struct gpu_change *change = *link;
+        uint32_t before = change->n_staged;
+        if (must_wait(change)) {
+            last = change;
+            link = &change->next;
+            continue;
         }
-        if (status != HPS_OK) {
-            gpu_tier_lose(tier, "staging of changes failed");
-            break;
+        status = stage(tier, change);
+        any |= status == HPS_OK || change->n_staged > before;
+        if (status == HPS_OK) {
+            *link = change->next;
+            finish(tier, change);
         }
-        struct gpu_change *change = changes->staging;
-        changes->staging = change->next;
-        finish(tier, change);
+    }
+    if (*link == NULL) {
+        changes->staging_tail = last;
+    }
+    if (status != HPS_OK && status != HPS_AGAIN) {
+        gpu_tier_lose(tier, "staging of changes failed");
     }
     return any;
 }

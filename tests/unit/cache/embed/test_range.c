@@ -3,6 +3,7 @@
  * The arena, its ranges and their sizes; addresses beyond 4 GiB and 2^31 slots; the ring.
  */
 #include "tests/lib/embed_fixture.h"
+#include "tests/lib/nap.h"
 
 static int setup(void **state)
 {
@@ -156,6 +157,68 @@ static void test_range_when_freed_with_changes_staged_then_is_freed_after_them(v
     assert_int_equal(free_bytes(f), 4 << 20);
 }
 
+/* Whatever lay there before. */
+static void fill_arena(struct embed_fixture *f, uint8_t byte)
+{
+    struct embed_rig *rig = &f->rig;
+    const struct hps_embed_cache *cache = rig->cache;
+
+    assert_int_equal(hps_fill_on_device(rig->stream, cache->arena, byte, cache->config.arena_bytes),
+                     HPS_OK);
+    assert_int_equal(hps_event_record(rig->event, rig->stream), HPS_OK);
+    assert_int_equal(hps_event_wait(rig->event), HPS_OK);
+}
+
+/* A change of another table and the lookup behind it end while most of a range is yet to come. */
+static void test_range_when_large_then_changes_go_between_the_pieces_of_its_clearing(void **state)
+{
+    enum { BYTE = 0x5a };
+    struct hps_embed_cache_config config = fixture_config();
+    struct embed_fixture *f = *state;
+    struct embed_table small, large;
+    uint32_t n_taken, n_rounds = 0;
+    const uint8_t row[16] = {0};
+
+    fixture_close(f);
+    config.arena_bytes = 64 << 20;
+    fixture_open(f, 0, &config);
+    fill_arena(f, BYTE);
+    embed_table_open(&f->rig, &small, 64, 100, 30, 0);
+    embed_table_open(&f->rig, &large, 16, 1500000, 100, 0);
+    const struct hps_embed_desc *desc = &large.range->desc;
+    const uint8_t *last = hps_device_sim_host(
+        f->device, desc->sketch + (uint64_t)desc->n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET - 1);
+    for (; !hps_embed_range_ready(large.range); n_rounds++) {
+        uint64_t n_cleared = large.range->n_cleared;
+        assert_int_equal(hps_embed_stage(f->rig.cache, large.range, HPS_EMBED_INSERT, large.keys,
+                                         row, 1, NULL, &n_taken),
+                         HPS_AGAIN);
+        embed_change_random(&f->rig, &small, HPS_EMBED_INSERT, 5);
+        embed_query_all(&f->rig, &f->rig.queries[0], &small);
+        embed_query_all(&f->rig, &f->rig.queries[0], &large);
+        embed_begin(&f->rig, &f->rig.queries[0]);
+        while (hps_embed_poll(f->rig.queries[0].ticket) == HPS_AGAIN) {
+            nap();
+        }
+        assert_int_equal(*last, BYTE);
+        embed_finish(&f->rig, &f->rig.queries[0]);
+        while (large.range->n_cleared == n_cleared) {
+            hps_embed_advance(f->rig.cache);
+            nap();
+        }
+    }
+    assert_int_equal(n_rounds, 2); /* of 24.6 MB in three pieces */
+    embed_change_random(&f->rig, &large, HPS_EMBED_INSERT, 80);
+    embed_look_up_all(&f->rig, &large);
+    embed_expect_counts(&f->rig, &large);
+    embed_table_close(&large);
+    embed_table_open(&f->rig, &large, 16, 1500000, 100, 0); /* and given up before it is ready */
+    embed_table_close(&large);
+    embed_table_close(&small);
+    embed_drain(&f->rig);
+    assert_int_equal(free_bytes(f), 64 << 20);
+}
+
 static void test_usage_when_rows_are_resident_then_says_their_share(void **state)
 {
     struct embed_fixture *f = *state;
@@ -304,6 +367,7 @@ int main(void)
         TEST(test_arena_when_a_range_between_two_is_freed_then_its_room_is_used_again),
         TEST(test_arena_when_a_retired_range_is_in_use_then_its_room_comes_later),
         TEST(test_range_when_freed_with_changes_staged_then_is_freed_after_them),
+        TEST(test_range_when_large_then_changes_go_between_the_pieces_of_its_clearing),
         TEST(test_usage_when_rows_are_resident_then_says_their_share),
         cmocka_unit_test(test_slots_when_any_number_is_wanted_then_no_fewer_and_few_more),
         cmocka_unit_test(test_addresses_when_arena_exceeds_4_gib_then_nothing_wraps),

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -322,6 +323,58 @@ static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(voi
         hps_gpu_space_usage(rig.space, t, &usage);
         assert_true(usage.n_rows >= 970 && usage.n_rows <= 1000);
     }
+}
+
+static void note_waiting(void *ctx)
+{
+    uint32_t *n_waiting = ctx;
+
+    for (struct gpu_change *change = rig.tier->changes.staging; change != NULL;
+         change = change->next) {
+        n_waiting[change->table_id]++;
+    }
+}
+
+static void test_insert_when_a_large_cache_is_being_cleared_then_other_tables_do_not_wait(
+    void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint32_t n_waiting[N_TABLES] = {0};
+
+    open_tier(128 << 20, 0, 0);
+    rig.shares[1] = (struct hps_gpu_share){.n_rows = 3000000, .n_rows_cached = 1500000};
+    rig.space = open_space();
+    hps_device_sim_hold(rig.tier->device, true);
+    hps_gpu_space_active(rig.space, true);
+    for (uint32_t t = 2; t-- > 0;) { /* table 1 first; its first piece does not end */
+        insert(rig.space, t, 0, 100, 1, NULL, &report);
+        assert_int_equal(report.n_inserted, 100);
+    }
+    hps_gpu_tier_sync(rig.tier);
+    hps_gpu_tier_sync(rig.tier); /* a turn has ended since */
+    gpu_tier_call(rig.tier, note_waiting, n_waiting);
+    assert_int_equal(n_waiting[0], 0);
+    assert_int_equal(n_waiting[1], 1);
+    hps_device_sim_hold(rig.tier->device, false);
+    await_changes(1, 100);
+    assert_true(found(rig.space, 1, 0, 100, 1) >= 97);
+    assert_true(found(rig.space, 0, 0, 100, 1) >= 97);
+}
+
+static void note_slack(void *ctx)
+{
+    *(int *)ctx = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
+}
+
+static void test_thread_when_it_naps_then_the_timer_has_no_slack(void **state)
+{
+    (void)state;
+    int slack_ns = -1;
+
+    open_all();
+    gpu_tier_call(rig.tier, note_slack, &slack_ns);
+    assert_int_equal(slack_ns, 1);
 }
 
 static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void **state)
@@ -1248,72 +1301,42 @@ static void test_update_when_the_driver_hangs_then_it_waits_no_longer(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            test_lookup_when_inserted_then_rows_are_there_and_others_are_not, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_usage_when_rows_came_then_of_each_table_and_of_the_device, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_usage_when_asked_for_while_rows_come_then_they_are_counted_later, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lookup_when_larger_than_a_batch_then_split_and_whole,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_update_when_it_has_returned_then_no_lookup_sees_the_old_row, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_insert_when_stale_or_no_room_then_left_out_and_counted,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_insert_when_wanted_then_in_however_seldom_it_was_asked_for, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_space_when_it_does_not_fit_then_cached_once_active_and_room, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_caches_when_not_all_fit_then_those_that_do_are_made,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_caches_when_room_comes_then_the_missing_ones_are_made,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_change_when_large_then_queued_in_pieces, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(
-            test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered, setup,
-            teardown),
-        cmocka_unit_test_setup_teardown(test_lost_when_nothing_is_asked_then_it_is_noticed, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(
-            test_close_when_a_lost_device_may_still_write_then_the_slab_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_open_when_the_device_is_simulated_then_a_minute_is_no_stall, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_open_when_two_devices_share_the_slab_then_each_answers,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_update_when_there_is_no_memory_then_no_old_row_is_found, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_insert_when_as_much_is_under_way_as_may_be_then_left_out, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_insert_when_it_waits_then_nothing_is_left_out, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(
-            test_space_when_it_does_not_fit_then_said_once_with_both_sizes, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_lost_when_a_version_waits_for_room_then_it_waits_no_more, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all, setup,
-            teardown),
-        cmocka_unit_test_setup_teardown(test_lost_when_one_of_two_devices_is_then_the_other_answers,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lookup_when_many_ask_then_each_has_its_rows, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,
-                                        setup, teardown),
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_lookup_when_inserted_then_rows_are_there_and_others_are_not),
+        TEST(test_usage_when_rows_came_then_of_each_table_and_of_the_device),
+        TEST(test_usage_when_asked_for_while_rows_come_then_they_are_counted_later),
+        TEST(test_insert_when_a_large_cache_is_being_cleared_then_other_tables_do_not_wait),
+        TEST(test_thread_when_it_naps_then_the_timer_has_no_slack),
+        TEST(test_lookup_when_larger_than_a_batch_then_split_and_whole),
+        TEST(test_update_when_it_has_returned_then_no_lookup_sees_the_old_row),
+        TEST(test_insert_when_stale_or_no_room_then_left_out_and_counted),
+        TEST(test_insert_when_wanted_then_in_however_seldom_it_was_asked_for),
+        TEST(test_space_when_it_does_not_fit_then_cached_once_active_and_room),
+        TEST(test_caches_when_not_all_fit_then_those_that_do_are_made),
+        TEST(test_caches_when_room_comes_then_the_missing_ones_are_made),
+        TEST(test_change_when_large_then_queued_in_pieces),
+        TEST(test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered),
+        TEST(test_lost_when_nothing_is_asked_then_it_is_noticed),
+        TEST(test_close_when_a_lost_device_may_still_write_then_the_slab_stays),
+        TEST(test_open_when_the_device_is_simulated_then_a_minute_is_no_stall),
+        TEST(test_open_when_two_devices_share_the_slab_then_each_answers),
+        TEST(test_update_when_there_is_no_memory_then_no_old_row_is_found),
+        TEST(test_insert_when_as_much_is_under_way_as_may_be_then_left_out),
+        TEST(test_insert_when_it_waits_then_nothing_is_left_out),
+        TEST(test_space_when_it_does_not_fit_then_said_once_with_both_sizes),
+        TEST(test_lost_when_a_version_waits_for_room_then_it_waits_no_more),
+        TEST(test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait),
+        TEST(test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all),
+        TEST(test_lost_when_one_of_two_devices_is_then_the_other_answers),
+        TEST(test_lookup_when_many_ask_then_each_has_its_rows),
+        TEST(test_lookup_when_it_cannot_be_asked_then_refused_at_once),
         cmocka_unit_test(test_lost_when_at_any_moment_then_everybody_is_answered),
-        cmocka_unit_test_setup_teardown(test_usage_when_the_driver_hangs_then_told_without_waiting,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_lookup_when_the_driver_hangs_then_answered_and_the_tier_can_be_closed, setup,
-            teardown),
-        cmocka_unit_test_setup_teardown(test_space_when_the_driver_hangs_then_opened_without_caches,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_close_when_the_driver_hangs_then_ends_all_the_same,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_update_when_the_driver_hangs_then_it_waits_no_longer,
-                                        setup, teardown),
+        TEST(test_usage_when_the_driver_hangs_then_told_without_waiting),
+        TEST(test_lookup_when_the_driver_hangs_then_answered_and_the_tier_can_be_closed),
+        TEST(test_space_when_the_driver_hangs_then_opened_without_caches),
+        TEST(test_close_when_the_driver_hangs_then_ends_all_the_same),
+        TEST(test_update_when_the_driver_hangs_then_it_waits_no_longer),
+#undef TEST
     };
     return cmocka_run_group_tests_name("gpu_tier", tests, NULL, NULL);
 }
