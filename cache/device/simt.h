@@ -128,6 +128,20 @@ HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
     struct hps_quad quad = {value.x, value.y, value.z, value.w};
     return quad;
 }
+/* Likewise, with a hint to the second-level cache: evict this line last (kept), or first (once). */
+#define HPS_LOAD_QUAD_HINTED(name, policy)                                       \
+    HPS_DEVICE_CODE struct hps_quad name(const void *from)                       \
+    {                                                                            \
+        struct hps_quad quad;                                                    \
+        uint64_t hint;                                                           \
+        asm("createpolicy.fractional.L2::" policy ".b64 %0, 1.0;" : "=l"(hint)); \
+        asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"     \
+            : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)             \
+            : "l"(__cvta_generic_to_global(from)), "l"(hint));                   \
+        return quad;                                                             \
+    }
+HPS_LOAD_QUAD_HINTED(hps_load_quad_kept, "evict_last")
+HPS_LOAD_QUAD_HINTED(hps_load_quad_once, "evict_first")
 HPS_DEVICE_CODE void hps_store_u16(void *to, uint16_t value)
 {
     __stcs((unsigned short *)to, value);
@@ -143,6 +157,11 @@ HPS_DEVICE_CODE void hps_store_u64(void *to, uint64_t value)
 HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
 {
     __stcs((uint4 *)to, make_uint4(value.x, value.y, value.z, value.w));
+}
+/* The other stores mark their line to be evicted first; this one does not. */
+HPS_DEVICE_CODE void hps_store_quad_kept(void *to, struct hps_quad value)
+{
+    __stwb((uint4 *)to, make_uint4(value.x, value.y, value.z, value.w));
 }
 
 /* ---- atomics --------------------------------------------------------------------------------- */
@@ -192,6 +211,17 @@ HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
 {
     __threadfence_system();
     __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
+}
+HPS_DEVICE_CODE void hps_fence_acquire(const uint32_t *ticket)
+{
+    (void)ticket;
+    __nv_atomic_thread_fence(__NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+}
+HPS_DEVICE_CODE void hps_flag_raise_acquire(uint32_t *flag, uint32_t value, const uint32_t *ticket)
+{
+    (void)ticket;
+    __nv_atomic_thread_fence(__NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_SYSTEM);
+    __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
@@ -328,6 +358,9 @@ HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
 {
     return *(const struct hps_quad *)hps_simt_aligned(from, 16);
 }
+#define hps_load_quad_kept           hps_load_quad
+#define hps_load_quad_once           hps_load_quad
+#define hps_store_quad_kept          hps_store_quad
 HPS_DEVICE_CODE void hps_store_u16(void *to, uint16_t value)
 {
     *(hps_simt_u16 *)hps_simt_aligned(to, 2) = value;
@@ -389,6 +422,19 @@ HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
 {
     hps_fence_system();
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
+/* An acquire for what the thread has read from `ticket` by a relaxed or releasing operation: all
+ * that happened before the releases it read from is visible from now on, to the thread and to those
+ * it meets at a barrier later. Here a load acquires, as ThreadSanitizer does not support fences. */
+HPS_DEVICE_CODE void hps_fence_acquire(const uint32_t *ticket)
+{
+    (void)__atomic_load_n(ticket, __ATOMIC_ACQUIRE);
+}
+/* hps_fence_acquire, then hps_flag_raise, with a single fence on a GPU. */
+HPS_DEVICE_CODE void hps_flag_raise_acquire(uint32_t *flag, uint32_t value, const uint32_t *ticket)
+{
+    hps_fence_acquire(ticket);
+    hps_flag_raise(flag, value);
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */

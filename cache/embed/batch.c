@@ -72,9 +72,9 @@ static void end(struct hps_embed_ticket *ticket)
 
 /* ---- giving it to the device ----------------------------------------------------------------- */
 
-static uint32_t blocks_for(uint64_t n_warps)
+static uint32_t blocks_for(uint64_t n_warps, uint32_t in_block)
 {
-    return (uint32_t)((n_warps + HPS_EMBED_BLOCK_WARPS - 1) / HPS_EMBED_BLOCK_WARPS);
+    return (uint32_t)((n_warps + in_block - 1) / in_block);
 }
 
 static hps_status launch_look_up(struct hps_embed_ticket *ticket)
@@ -93,8 +93,8 @@ static hps_status launch_look_up(struct hps_embed_ticket *ticket)
         .sequence = ticket->sequence,
     };
 
-    return hps_launch(ticket->cache->work, &hps_embed_kernel_lookup, blocks_for(ticket->n_tiles),
-                      &args);
+    return hps_launch(ticket->cache->work, &hps_embed_kernel_lookup,
+                      blocks_for(ticket->n_tiles, HPS_EMBED_LOOKUP_WARPS), &args);
 }
 
 /* Behind the look-up: what was found is of the next one after that. */
@@ -113,7 +113,8 @@ static hps_status launch_pool(struct hps_embed_ticket *ticket)
     };
     uint64_t n_warps = ((uint64_t)args.n_bags * args.lanes + 31) / 32;
 
-    return hps_launch(ticket->cache->work, &hps_embed_kernel_pool, blocks_for(n_warps), &args);
+    return hps_launch(ticket->cache->work, &hps_embed_kernel_pool,
+                      blocks_for(n_warps, HPS_EMBED_BLOCK_WARPS), &args);
 }
 
 static hps_status launch(struct hps_embed_ticket *ticket)
@@ -223,9 +224,10 @@ static hps_status watch(struct hps_embed_ticket *ticket)
         return HPS_OK;
     }
     ticket->watches = true;
-    hps_status status =
-        hps_launch(cache->watch, &hps_embed_kernel_observe,
-                   blocks_for((args.n_tiles - args.first + args.step - 1) / args.step), &args);
+    hps_status status = hps_launch(
+        cache->watch, &hps_embed_kernel_observe,
+        blocks_for((args.n_tiles - args.first + args.step - 1) / args.step, HPS_EMBED_BLOCK_WARPS),
+        &args);
     status = status == HPS_OK ? halve(ticket) : status;
     return status == HPS_OK ? hps_event_record(ticket->watched, cache->watch) : status;
 }

@@ -6,6 +6,7 @@
 #define HPS_CACHE_EMBED_COMMON_CUH
 
 #include "cache/device/simt.h"
+#include "cache/embed/variants.h"
 
 HPS_DEVICE_CODE void *embed_at(uint64_t address)
 {
@@ -17,9 +18,25 @@ HPS_DEVICE_CODE uint64_t embed_pair(uint32_t low, uint32_t high)
     return (uint64_t)high << 32 | low;
 }
 
-/* True in the first warp of the block that ends last: it sees what all blocks have written.
- * blocks_done is 0 again. */
-HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done)
+/* By a number of lanes, which is a power of two. */
+HPS_DEVICE_CODE uint32_t embed_lanes_divide(uint32_t n, uint32_t lanes)
+{
+    return HPS_EMBED_LANES_LOG ? n >> hps_first_bit(lanes) : n / lanes;
+}
+HPS_DEVICE_CODE uint32_t embed_lanes_remainder(uint32_t n, uint32_t lanes)
+{
+    return HPS_EMBED_LANES_LOG ? n & (lanes - 1) : n % lanes;
+}
+
+#if HPS_EMBED_TICKET_RELEASE
+#define EMBED_TICKET_ORDER HPS_RELEASE
+#else
+#define EMBED_TICKET_ORDER HPS_ACQ_REL
+#endif
+
+/* True in the first warp of the block that ends last. blocks_done is 0 again. reads: the warp then
+ * sees what all blocks have written; else only embed_raise_flag may follow. */
+HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done, bool reads)
 {
     uint32_t *done = (uint32_t *)embed_at(blocks_done);
     uint32_t n = 0;
@@ -29,13 +46,28 @@ HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done)
         return false;
     }
     if (hps_lane() == 0) {
-        n = hps_atomic_add_u32(done, 1, HPS_ACQ_REL) + 1;
+        n = hps_atomic_add_u32(done, 1, EMBED_TICKET_ORDER) + 1;
         if (n == hps_grid_blocks()) {
+            if (HPS_EMBED_TICKET_RELEASE && reads) {
+                hps_fence_acquire(done);
+            }
             hps_atomic_store_u32(done, 0, HPS_RELAXED);
         }
     }
     hps_warp_barrier();
     return hps_shuffle_u32(n, 0) == hps_grid_blocks();
+}
+
+/* Tell the host that all blocks are done: by lane 0 of the warp that embed_last_block told. */
+HPS_DEVICE_CODE void embed_raise_flag(uint64_t flag, uint32_t sequence, uint64_t blocks_done)
+{
+#if HPS_EMBED_TICKET_RELEASE
+    hps_flag_raise_acquire((uint32_t *)embed_at(flag), sequence,
+                           (const uint32_t *)embed_at(blocks_done));
+#else
+    (void)blocks_done;
+    hps_flag_raise((uint32_t *)embed_at(flag), sequence);
+#endif
 }
 
 #endif

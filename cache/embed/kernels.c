@@ -4,8 +4,8 @@
  */
 #include "cache/embed/kernels.h"
 
-HPS_KERNEL_DEFINE(hps_embed_kernel_lookup, struct hps_embed_lookup_args, HPS_EMBED_BLOCK_THREADS,
-                  0);
+HPS_KERNEL_DEFINE(hps_embed_kernel_lookup, struct hps_embed_lookup_args,
+                  HPS_EMBED_LOOKUP_BLOCK_THREADS, 0);
 HPS_KERNEL_DEFINE(hps_embed_kernel_pool, struct hps_embed_pool_args, HPS_EMBED_BLOCK_THREADS, 0);
 HPS_KERNEL_DEFINE(hps_embed_kernel_observe, struct hps_embed_observe_args, HPS_EMBED_BLOCK_THREADS,
                   0);

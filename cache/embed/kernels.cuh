@@ -12,6 +12,19 @@ enum { UNROLL = 4 }; /* rows that a lane has under way; 8 spills registers */
 
 #define EMBED_NO_SLOT UINT64_MAX
 
+#if HPS_EMBED_CACHE_HINTS
+#define EMBED_LOAD_WAYS hps_load_quad_kept
+#define EMBED_LOAD_ROW  hps_load_quad_once
+#else
+#define EMBED_LOAD_WAYS hps_load_quad
+#define EMBED_LOAD_ROW  hps_load_quad
+#endif
+#if HPS_EMBED_APPLY_KEPT
+#define EMBED_APPLY_ROW hps_store_quad_kept
+#else
+#define EMBED_APPLY_ROW hps_store_quad
+#endif
+
 /* ---- look-up --------------------------------------------------------------------------------- */
 
 /* Lane i: the way of key i in its set, or WAYS. Four lanes read one set, 16 bytes each, so that a
@@ -27,7 +40,7 @@ HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
         uint32_t from = step * 8 + lane / 4;
         uint32_t its_set = hps_shuffle_u32(set, from);
         wanted[step] = hps_shuffle_u64(key, from);
-        ways[step] = hps_load_quad(embed_at(hps_embed_set_at(sets, its_set) + lane % 4 * 16));
+        ways[step] = EMBED_LOAD_WAYS(embed_at(hps_embed_set_at(sets, its_set) + lane % 4 * 16));
     }
     for (uint32_t step = 0; step < 4; step++) {
         uint32_t even = hps_ballot(embed_pair(ways[step].x, ways[step].y) == wanted[step]);
@@ -97,7 +110,8 @@ HPS_DEVICE_CODE void embed_store_byte(void *to, uint8_t value)
 HPS_DEVICE_CODE void embed_copy_rows(const struct embed_copy *copy, uint64_t slot, uint32_t base,
                                      uint64_t *from, uint64_t *to)
 {
-    uint32_t rows_per_step = HPS_WARP / copy->lanes, in_step = hps_lane() / copy->lanes;
+    uint32_t rows_per_step = embed_lanes_divide(HPS_WARP, copy->lanes);
+    uint32_t in_step = embed_lanes_divide(hps_lane(), copy->lanes);
 
     for (uint32_t k = 0; k < UNROLL; k++) {
         uint32_t row = base + k * rows_per_step + in_step;
@@ -109,30 +123,31 @@ HPS_DEVICE_CODE void embed_copy_rows(const struct embed_copy *copy, uint64_t slo
 }
 
 /* Copy the rows that hit, in units of one width. */
-#define EMBED_COPY(name, unit, zero, load, store)                                  \
-    HPS_DEVICE_CODE void name(const struct embed_copy *copy, uint64_t slot)        \
-    {                                                                              \
-        uint32_t lanes = copy->lanes, step = UNROLL * (HPS_WARP / lanes);          \
-        for (uint32_t base = 0; base < copy->n; base += step) {                    \
-            uint64_t from[UNROLL], to[UNROLL];                                     \
-            embed_copy_rows(copy, slot, base, from, to);                           \
-            for (uint32_t j = hps_lane() % lanes; j < copy->units; j += lanes) {   \
-                uint64_t at = (uint64_t)j * sizeof(unit);                          \
-                unit moved[UNROLL];                                                \
-                for (uint32_t k = 0; k < UNROLL; k++) {                            \
-                    unit none = zero;                                              \
-                    moved[k] = from[k] != 0 ? load(embed_at(from[k] + at)) : none; \
-                }                                                                  \
-                for (uint32_t k = 0; k < UNROLL; k++) {                            \
-                    if (from[k] != 0) {                                            \
-                        store(embed_at(to[k] + at), moved[k]);                     \
-                    }                                                              \
-                }                                                                  \
-            }                                                                      \
-        }                                                                          \
+#define EMBED_COPY(name, unit, zero, load, store)                                          \
+    HPS_DEVICE_CODE void name(const struct embed_copy *copy, uint64_t slot)                \
+    {                                                                                      \
+        uint32_t lanes = copy->lanes, step = UNROLL * embed_lanes_divide(HPS_WARP, lanes); \
+        for (uint32_t base = 0; base < copy->n; base += step) {                            \
+            uint64_t from[UNROLL], to[UNROLL];                                             \
+            embed_copy_rows(copy, slot, base, from, to);                                   \
+            uint32_t j = embed_lanes_remainder(hps_lane(), lanes);                         \
+            for (; j < copy->units; j += lanes) {                                          \
+                uint64_t at = (uint64_t)j * sizeof(unit);                                  \
+                unit moved[UNROLL];                                                        \
+                for (uint32_t k = 0; k < UNROLL; k++) {                                    \
+                    unit none = zero;                                                      \
+                    moved[k] = from[k] != 0 ? load(embed_at(from[k] + at)) : none;         \
+                }                                                                          \
+                for (uint32_t k = 0; k < UNROLL; k++) {                                    \
+                    if (from[k] != 0) {                                                    \
+                        store(embed_at(to[k] + at), moved[k]);                             \
+                    }                                                                      \
+                }                                                                          \
+            }                                                                              \
+        }                                                                                  \
     }
 
-EMBED_COPY(embed_copy_quads, struct hps_quad, {0}, hps_load_quad, hps_store_quad)
+EMBED_COPY(embed_copy_quads, struct hps_quad, {0}, EMBED_LOAD_ROW, hps_store_quad)
 EMBED_COPY(embed_copy_words, uint32_t, 0, hps_load_u32, hps_store_u32)
 EMBED_COPY(embed_copy_bytes, uint8_t, 0, embed_load_byte, embed_store_byte)
 
@@ -143,15 +158,25 @@ HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot,
     uint32_t dim = copy->units, step = copy->lanes * EMBED_VALUES;
     uint32_t value_bytes = wanted == HPS_DTYPE_FP32 ? 4 : 2;
 
-    for (uint32_t base = 0; base < copy->n; base += UNROLL * (HPS_WARP / copy->lanes)) {
+    for (uint32_t base = 0; base < copy->n;
+         base += UNROLL * embed_lanes_divide(HPS_WARP, copy->lanes)) {
         uint64_t from[UNROLL], to[UNROLL];
         embed_copy_rows(copy, slot, base, from, to);
-        for (uint32_t j = hps_lane() % copy->lanes * EMBED_VALUES; j < dim; j += step) {
+        uint32_t j = embed_lanes_remainder(hps_lane(), copy->lanes) * EMBED_VALUES;
+        for (; j < dim; j += step) {
+#if HPS_EMBED_CONVERT_AHEAD
+            struct hps_quad ahead[UNROLL];
+            embed_load_ahead(ahead, from, UNROLL, stored, dim, j);
+#endif
             for (uint32_t k = 0; k < UNROLL; k++) {
                 if (from[k] == 0) {
                     continue;
                 }
+#if HPS_EMBED_CONVERT_AHEAD
+                struct hps_quad raw = embed_finish_values(&ahead[k], from[k], stored, dim);
+#else
                 struct hps_quad raw = embed_load_values(from[k], stored, dim, j);
+#endif
                 float values[EMBED_VALUES];
                 for (uint32_t i = 0; i < EMBED_VALUES; i++) {
                     values[i] = embed_value(&raw, stored, i);
@@ -252,13 +277,14 @@ HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args
     embed_give_rows(args, part, &tile, slot, hits);
 }
 
-HPS_KERNEL(hps_embed_kernel_lookup, struct hps_embed_lookup_args, args, HPS_EMBED_BLOCK_THREADS, 4)
+HPS_KERNEL(hps_embed_kernel_lookup, struct hps_embed_lookup_args, args,
+           HPS_EMBED_LOOKUP_BLOCK_THREADS, HPS_EMBED_LOOKUP_BLOCKS)
 {
     if (hps_grid_warp() < args->n_tiles) {
         embed_look_up_tile(args, hps_grid_warp());
     }
-    if (args->flag != 0 && embed_last_block(args->blocks_done) && hps_lane() == 0) {
-        hps_flag_raise((uint32_t *)embed_at(args->flag), args->sequence);
+    if (args->flag != 0 && embed_last_block(args->blocks_done, false) && hps_lane() == 0) {
+        embed_raise_flag(args->flag, args->sequence, args->blocks_done);
     }
 }
 
@@ -500,7 +526,8 @@ HPS_DEVICE_CODE void embed_add_counts(const struct embed_change *change, uint64_
 
 /* The warp copies a staged row to where the way's rows lie. Of one row a lane always writes the
  * same quads. */
-HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t from, uint32_t way)
+HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t from, uint32_t way,
+                                   struct hps_quad first)
 {
     const struct hps_embed_desc *desc = change->desc;
     uint64_t slot = way < HPS_EMBED_KERNEL_WAYS
@@ -509,11 +536,69 @@ HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t f
     uint32_t row_stride = hps_load_u32(&desc->row_stride);
     uint64_t to = hps_embed_row_at(hps_load_u64(&desc->rows), slot, row_stride);
 
-    for (uint32_t j = hps_lane(); j < row_stride / 16; j += HPS_WARP) {
-        hps_store_quad(embed_at(to + (uint64_t)j * 16),
-                       hps_load_quad(embed_at(from + (uint64_t)j * 16)));
+    uint32_t j = hps_lane();
+#if HPS_EMBED_APPLY_TOGETHER
+    if (j < row_stride / 16) {
+        EMBED_APPLY_ROW(embed_at(to + (uint64_t)j * 16), first);
+    }
+    j += HPS_WARP;
+#else
+    (void)first;
+#endif
+    for (; j < row_stride / 16; j += HPS_WARP) {
+        EMBED_APPLY_ROW(embed_at(to + (uint64_t)j * 16),
+                        hps_load_quad(embed_at(from + (uint64_t)j * 16)));
     }
 }
+
+#if HPS_EMBED_APPLY_TOGETHER
+/* The lane's first quad of the row of an entry. */
+HPS_DEVICE_CODE struct hps_quad embed_first_quad(const struct hps_embed_apply_args *args,
+                                                 const struct hps_embed_desc *desc,
+                                                 const struct hps_quad *entry)
+{
+    struct hps_quad none = {0, 0, 0, 0};
+
+    return (entry->w & 0xff) != HPS_EMBED_ENTRY_ERASE &&
+                   hps_lane() < hps_load_u32(&desc->row_stride) / 16
+               ? hps_load_quad(embed_at(args->rows + (uint64_t)entry->z * 16 + hps_lane() * 16))
+               : none;
+}
+
+/* Apply the entries of a group. The first loads do not depend on each other: each lane reads its
+ * own way of set or spill, and its quad of the row. marker: of the block's spill. */
+HPS_DEVICE_CODE void embed_apply_entries(const struct hps_embed_apply_args *args,
+                                         const struct hps_quad *group, struct embed_change *change,
+                                         uint64_t marker)
+{
+    const struct hps_embed_desc *desc = change->desc;
+    uint32_t first_set = group->y << hps_embed_block_shift(hps_load_u32(&desc->n_sets));
+    const struct hps_quad *entries = (const struct hps_quad *)embed_at(args->entries) + group->z;
+    struct hps_quad next = hps_load_quad(&entries[0]);
+    struct hps_quad first = embed_first_quad(args, desc, &next);
+
+    change->set = first_set + (next.w >> 8);
+    change->marker = hps_lane() >= HPS_EMBED_KERNEL_WAYS
+                         ? marker
+                         : embed_marker(desc, change->set == hps_load_u32(&desc->home_set));
+    if (hps_lane() < change->n_ways) {
+        change->way_key = *embed_way_at(change);
+        change->before = change->way_key;
+    }
+    for (uint32_t i = 0; i < group->w; i++) {
+        struct hps_quad entry = next, quad = first;
+        if (i + 1 < group->w) {
+            next = hps_load_quad(&entries[i + 1]);
+            first = embed_first_quad(args, desc, &next);
+        }
+        embed_change_set(change, first_set + (entry.w >> 8));
+        uint32_t way = embed_way_for(change, embed_pair(entry.x, entry.y), entry.w & 0xff);
+        if (way < HPS_WARP) {
+            embed_put_row(change, args->rows + (uint64_t)entry.z * 16, way, quad);
+        }
+    }
+}
+#endif
 
 HPS_DEVICE_CODE void embed_apply_group(const struct hps_embed_apply_args *args, uint32_t index)
 {
@@ -527,6 +612,10 @@ HPS_DEVICE_CODE void embed_apply_group(const struct hps_embed_apply_args *args, 
 
     change.n_ways = HPS_EMBED_KERNEL_WAYS * (1 + hps_embed_spill_lines(n_sets));
     change.spill = hps_embed_spill(n_sets, group.y);
+#if HPS_EMBED_APPLY_TOGETHER
+    embed_apply_entries(args, &group, &change, embed_marker(desc, group.y == home));
+#else
+    struct hps_quad none = {0, 0, 0, 0};
     embed_take_ways(&change, true, embed_marker(desc, group.y == home));
     for (uint32_t i = 0; i < group.w; i++) {
         struct hps_quad entry =
@@ -535,9 +624,10 @@ HPS_DEVICE_CODE void embed_apply_group(const struct hps_embed_apply_args *args, 
         embed_change_set(&change, embed_set_of(desc, key));
         uint32_t way = embed_way_for(&change, key, entry.w);
         if (way < HPS_WARP) {
-            embed_put_row(&change, args->rows + (uint64_t)entry.z * 16, way);
+            embed_put_row(&change, args->rows + (uint64_t)entry.z * 16, way, none);
         }
     }
+#endif
     embed_put_ways(&change, false);
     if (hps_ballot(change.way_key != change.before) != 0) {
         embed_put_spill(&change, group.y);
@@ -552,7 +642,7 @@ HPS_KERNEL(hps_embed_kernel_apply, struct hps_embed_apply_args, args, HPS_EMBED_
     if (hps_grid_warp() < args->n_groups) {
         embed_apply_group(args, hps_grid_warp());
     }
-    if (embed_last_block(args->blocks_done)) {
+    if (embed_last_block(args->blocks_done, true)) {
         uint32_t *counts = (uint32_t *)embed_at(args->counts);
         uint32_t *out = (uint32_t *)embed_at(args->counts_out);
         uint32_t n = args->n_ranges * (uint32_t)(sizeof(struct hps_embed_counts) / 4);

@@ -30,6 +30,7 @@
 #include "base/hash.h"
 #include "base/row_sum.h"
 #include "cache/device/device.h"
+#include "cache/embed/variants.h"
 
 enum {
     HPS_EMBED_KERNEL_WAYS = 8,
@@ -38,10 +39,13 @@ enum {
     HPS_EMBED_TILE_KEYS = 32,      /* one warp's */
 #if defined(HPS_TSAN) || defined(__SANITIZE_ADDRESS__)
     HPS_EMBED_BLOCK_THREADS = 64, /* of a simulated device, each of which is dear there */
+    HPS_EMBED_LOOKUP_BLOCK_THREADS = HPS_EMBED_LOOKUP_THREADS / 4,
 #else
     HPS_EMBED_BLOCK_THREADS = 256,
+    HPS_EMBED_LOOKUP_BLOCK_THREADS = HPS_EMBED_LOOKUP_THREADS,
 #endif
     HPS_EMBED_BLOCK_WARPS = HPS_EMBED_BLOCK_THREADS / 32,
+    HPS_EMBED_LOOKUP_WARPS = HPS_EMBED_LOOKUP_BLOCK_THREADS / 32, /* of a block */
     HPS_EMBED_SKETCH_ROWS = 4,
     HPS_EMBED_SKETCH_CELLS_PER_SET = 16, /* of each row: two per slot */
     HPS_EMBED_SKETCH_BYTES_PER_SET = 64,
@@ -126,8 +130,14 @@ HPS_HASH_ANYWHERE static inline uint32_t hps_embed_sketch_cells(uint32_t n_sets)
 HPS_HASH_ANYWHERE static inline uint64_t hps_embed_cell_at(uint64_t sketch, uint32_t n_cells,
                                                            uint32_t row, uint64_t twice)
 {
+#if HPS_EMBED_SKETCH_LINE
+    uint64_t line = ((uint64_t)(uint32_t)twice * (n_cells / HPS_EMBED_SKETCH_CELLS_PER_SET)) >> 32;
+    return sketch + line * HPS_EMBED_SKETCH_BYTES_PER_SET + row * HPS_EMBED_SKETCH_CELLS_PER_SET +
+           (twice >> (32 + row * 4) & (HPS_EMBED_SKETCH_CELLS_PER_SET - 1));
+#else
     uint32_t hash = (uint32_t)twice + row * ((uint32_t)(twice >> 32) | 1);
     return sketch + (uint64_t)row * n_cells + (((uint64_t)hash * n_cells) >> 32);
+#endif
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -204,7 +214,7 @@ enum {
 struct hps_embed_entry {
     uint64_t key;
     uint32_t row; /* in the staging area, in steps of 16 bytes */
-    uint32_t op;
+    uint32_t op;  /* with APPLY_TOGETHER in its lowest byte, and above it the set in the block */
 };
 struct hps_embed_group {
     uint32_t range; /* index into the descriptors of the slice */

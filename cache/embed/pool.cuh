@@ -115,12 +115,12 @@ HPS_DEVICE_CODE void embed_pool_bag(const struct hps_embed_pool_args *args, uint
 
 HPS_KERNEL(hps_embed_kernel_pool, struct hps_embed_pool_args, args, HPS_EMBED_BLOCK_THREADS, 4)
 {
-    uint32_t bag = hps_grid_thread() / args->lanes;
+    uint32_t bag = embed_lanes_divide(hps_grid_thread(), args->lanes);
 
     if (bag < args->n_bags) {
-        embed_pool_bag(args, bag, hps_grid_thread() % args->lanes);
+        embed_pool_bag(args, bag, embed_lanes_remainder(hps_grid_thread(), args->lanes));
     }
-    if (embed_last_block(args->blocks_done) && hps_lane() == 0) {
-        hps_flag_raise((uint32_t *)embed_at(args->flag), args->sequence);
+    if (embed_last_block(args->blocks_done, false) && hps_lane() == 0) {
+        embed_raise_flag(args->flag, args->sequence, args->blocks_done);
     }
 }

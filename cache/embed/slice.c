@@ -177,6 +177,11 @@ static void encode(const struct hps_embed_cache *cache, const struct hps_embed_s
         }
         groups->n++;
         entries[i] = cache->intake.entries[order[i] & (HPS_EMBED_SLICE_ROWS_MAX - 1)];
+#if HPS_EMBED_APPLY_TOGETHER
+        uint32_t set = (uint32_t)(order[i] >> HPS_EMBED_ORDER_NUMBER_BITS);
+        uint32_t shift = hps_embed_block_shift(descs[groups->range].n_sets);
+        entries[i].op |= (set & ((1u << shift) - 1)) << 8;
+#endif
     }
 }
 

@@ -51,6 +51,64 @@ HPS_DEVICE_CODE struct hps_quad embed_load_values(uint64_t row, uint32_t stored,
     return raw;
 }
 
+#if HPS_EMBED_CONVERT_AHEAD
+/* embed_load_values in two steps. The first loads the values of n rows (a row 0 is absent), and the
+ * word in which a row's scale begins. The second loads what is left of scale and bias, from lines
+ * that the first has brought into the cache. */
+HPS_DEVICE_CODE void embed_load_ahead(struct hps_quad *raw, const uint64_t *rows, uint32_t n,
+                                      uint32_t stored, uint32_t dim, uint32_t first)
+{
+    bool fp32 = stored == HPS_DTYPE_FP32;
+    bool half = stored == HPS_DTYPE_FP16 || stored == HPS_DTYPE_BF16;
+
+    for (uint32_t k = 0; k < n; k++) {
+        raw[k].x = raw[k].y = raw[k].z = raw[k].w = 0;
+        if (fp32 && rows[k] != 0) {
+            raw[k] = hps_load_quad(embed_at(rows[k] + (uint64_t)first * 4));
+        }
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        if (half && rows[k] != 0) {
+            uint64_t values = hps_load_u64(embed_at(rows[k] + (uint64_t)first * 2));
+            raw[k].x = (uint32_t)values;
+            raw[k].y = (uint32_t)(values >> 32);
+        }
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        if (!fp32 && !half && rows[k] != 0) {
+            raw[k].x = hps_load_u32(embed_at(rows[k] + first));
+            raw[k].y = hps_load_u32(embed_at((rows[k] + dim) & ~UINT64_C(3)));
+        }
+    }
+}
+
+/* embed_load_word with the first word known. */
+HPS_DEVICE_CODE uint32_t embed_finish_word(uint64_t address, uint32_t low)
+{
+    uint32_t bits = (uint32_t)(address & 3) * 8;
+
+    return bits == 0
+               ? low
+               : low >> bits | hps_load_u32(embed_at((address & ~UINT64_C(3)) + 4)) << (32 - bits);
+}
+
+HPS_DEVICE_CODE struct hps_quad embed_finish_values(const struct hps_quad *raw, uint64_t row,
+                                                    uint32_t stored, uint32_t dim)
+{
+    struct hps_quad done = *raw;
+
+    if (stored == HPS_DTYPE_INT8_ROWWISE_F32) {
+        done.y = embed_finish_word(row + dim, raw->y);
+        done.z = embed_load_word(row + dim + 4);
+    } else if (stored == HPS_DTYPE_INT8_ROWWISE_F16) {
+        uint32_t both = embed_finish_word(row + dim, raw->y);
+        done.y = hps_float_bits(hps_float_of_half((uint16_t)both));
+        done.z = hps_float_bits(hps_float_of_half((uint16_t)(both >> 16)));
+    }
+    return done;
+}
+#endif
+
 /* Value first + i, i below EMBED_VALUES. */
 HPS_DEVICE_CODE float embed_value(const struct hps_quad *raw, uint32_t stored, uint32_t i)
 {
