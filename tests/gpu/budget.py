@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registers and spills of every kernel, against tests/gpu/budget.txt.
+"""The registers and spills of every kernel, and how many loads it has in flight, against
+tests/gpu/budget.txt; for each variant of the kernels (tests/gpu/variants.txt), too.
 
 `budget.py [--write]` compiles the kernels with nvcc for each processor, as the build does, and reads
 what ptxas says. A kernel over its budget, without one, or without 16-byte accesses that it should have
-fails; so does a budget without its kernel. Without nvcc: exit 77, nothing was checked. Registers are
+fails; so does a budget without its kernel. A variant's kernel has the default's budget, unless
+`kernel@variant` has one. Without nvcc: exit 77, nothing was checked. Registers and loads in flight are
 compared only with the toolkit that the file names, as each allocates a little differently; spills
-always. Standard library only.
+always. nvdisasm (PyPI: nvidia-cuda-nvdisasm), on the PATH or beside nvcc, prints the machine code from
+which loads in flight are counted. Without nvdisasm this check is skipped with a message. Standard
+library only.
 """
 import os
 import re
@@ -16,14 +20,36 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUDGET = os.path.join(ROOT, "tests/gpu/budget.txt")
-SOURCES = ["cache/embed/kernels.cu"]
+VARIANTS = os.path.join(ROOT, "tests/gpu/variants.txt")
+SOURCE = "cache/embed/kernels.cu"
 PROCESSORS = [80, 90, 100]
+VARIANT_PROCESSORS = [90]  # of the devices that they are to be measured on
 SKIPPED = 77
+LOOKUP = "hps_embed_kernel_lookup"
 HEADER = """# SPDX-License-Identifier: Apache-2.0
 #
 # What each kernel may take, written by `python3 tests/gpu/budget.py --write`: registers a thread,
-# bytes spilled, 16-byte loads and stores in its code.
+# bytes spilled, 16-byte loads and stores in its code. Of the lookup kernel also how many such loads a
+# warp has in flight at least, of ways and of rows, by the order of its machine code (-: unknown).
 """
+
+
+def variants():
+    """{name: definitions}, the default's name is empty"""
+    found = {"": []}
+    with open(VARIANTS, encoding="utf-8") as f:
+        for line in f:
+            words = line.split()
+            if words and words[0][0] != "#":
+                found[words[0]] = words[1:]
+    return found
+
+
+def find_nvdisasm(nvcc):
+    done = subprocess.run([nvcc, "--dryrun", SOURCE], capture_output=True, text=True, cwd=ROOT)
+    top = re.search(r"TOP=(\S+)", done.stderr)
+    beside = os.path.join(top.group(1), "bin/nvdisasm") if top else ""
+    return shutil.which("nvdisasm") or (beside if os.access(beside, os.X_OK) else None)
 
 
 def nvcc_version(nvcc):
@@ -45,31 +71,61 @@ def run(command):
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
-    return done.stderr
+    return done
 
 
-def measure(nvcc, source, processor, folder):
-    """{kernel: [registers, spill bytes]}, {kernel: [16-byte loads, stores]}"""
-    flags = ["-std=c++20", "-O2", "-fmad=false", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT]
-    out = run([nvcc, *flags, f"-gencode=arch=compute_{processor},code=sm_{processor}", "-Xptxas", "-v",
-               "-c", source, "-o", os.path.join(folder, "kernels.o")])
+def in_flight(code):
+    """16-byte loads of ways and of rows that are issued before the first of them is used: the most
+    that any one of each kind has. A load that a store uses first is a row's; ways are read before."""
+    instructions = re.findall(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", code)
+    first_copy = next(i for i, (op, _) in enumerate(instructions) if op.startswith("STG.E.EF.128"))
+    most = {"ways": 0, "rows": 0}
+    for i, (op, operands) in enumerate(instructions):
+        if not op.startswith("LDG.E.128"):
+            continue
+        base, n, kind = int(re.match(r"R(\d+)", operands).group(1)), 1, "ways"
+        loaded = {f"R{base + word}" for word in range(4)}
+        for later, used in instructions[i + 1:]:
+            registers = re.findall(r"\bR\d+", used)
+            if later.startswith("LDG.E.128") and not loaded & set(registers[1:]):
+                n += 1
+            reads = registers if re.match(r"ST|\w*SETP", later) else registers[1:]
+            if loaded & set(reads):
+                kind = "rows" if later.startswith("ST") else kind
+                break
+            if loaded & set(registers) or later in ("EXIT", "RET.REL.NODEC", "WARPSYNC.COLLECTIVE"):
+                n = 0  # loaded for another path
+                break
+        if kind == "rows" or i < first_copy:
+            most[kind] = max(most[kind], n)
+    return [most["ways"], most["rows"]]
+
+
+def measure(nvcc, nvdisasm, processor, definitions, folder):
+    """{kernel: [registers, spilled bytes, 16-byte loads, stores, ways in flight, rows in flight]}"""
+    cubin = os.path.join(folder, "kernels.cubin")
+    flags = ["-std=c++20", "-O2", "-fmad=false", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT, *definitions]
+    out = run([nvcc, *flags, f"-arch=sm_{processor}", "-Xptxas", "-v", "-keep", "-keep-dir", folder,
+               "-cubin", SOURCE, "-o", cubin]).stderr
     took, name = {}, None
     for line in out.split("\n"):
         if match := re.search(r"Compiling entry function '(\w+)'", line):
             name = kernel_of(match.group(1))
-            took[name] = [0, 0]
+            took[name] = [0, 0, 0, 0, "-", "-"]
         elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
             took[name][1] = int(match.group(1)) + int(match.group(2))
         elif match := re.search(r"Used (\d+) registers", line):
             took[name][0] = int(match.group(1))
-    ptx = os.path.join(folder, "kernels.ptx")
-    run([nvcc, *flags, f"-arch=compute_{processor}", "-ptx", source, "-o", ptx])
-    wide = {}
-    with open(ptx, encoding="utf-8") as f:
+    with open(os.path.join(folder, "kernels.ptx"), encoding="utf-8") as f:
         for body in re.split(r"\.entry\s+", f.read())[1:]:
-            wide[kernel_of(body)] = [len(re.findall(r"ld\.global\.nc\.v4\.[bu]32", body)),
-                                     len(re.findall(r"st\.global\.cs\.v4\.[bu]32", body))]
-    return took, wide
+            took[kernel_of(body)][2:4] = [
+                len(re.findall(r"ld\.global\.nc(?:\.L2::cache_hint)?\.v4\.[bu]32", body)),
+                len(re.findall(r"st\.global(?:\.cs|\.wb)?\.v4\.[bu]32", body))]
+    if nvdisasm is not None:
+        for body in re.split(r"\n\.text\.", run([nvdisasm, "-c", cubin]).stdout)[1:]:
+            if kernel_of(body) == LOOKUP:
+                took[LOOKUP][4:6] = in_flight(body)
+    return took
 
 
 def read_budget():
@@ -82,16 +138,23 @@ def read_budget():
             if words[0] == "toolkit":
                 toolkit = words[1]
             else:
-                budget[words[0], words[1]] = [int(word) for word in words[2:6]]
+                budget[words[0], words[1]] = [word if word == "-" else int(word) for word in words[2:8]]
     return toolkit, budget
+
+
+def default_of(key):
+    return key[0].partition("@")[0], key[1]
 
 
 def write_budget(toolkit, measured):
     with open(BUDGET, "w", encoding="utf-8") as f:
         f.write(f"{HEADER}\ntoolkit {toolkit}\n\n")
-        f.write(f"# {'kernel':<30} {'processor':<10} registers  spilled  loads  stores\n")
-        for (kernel, processor), (registers, spilled, loads, stores) in sorted(measured.items()):
-            f.write(f"{kernel:<32} {processor:<10} {registers:>9} {spilled:>8} {loads:>6} {stores:>7}\n")
+        f.write(f"# {'kernel':<34} {'processor':<10} registers  spilled  loads  stores  ways  rows\n")
+        for key, took in sorted(measured.items()):
+            if key == default_of(key) or took != measured[default_of(key)]:
+                registers, spilled, loads, stores, ways, rows = took
+                f.write(f"{key[0]:<36} {key[1]:<10} {registers:>9} {spilled:>8} {loads:>6} {stores:>7} "
+                        f"{ways:>5} {rows:>5}\n")
 
 
 def compare(toolkit, measured):
@@ -99,18 +162,23 @@ def compare(toolkit, measured):
     found = []
     for key in sorted(set(measured) | set(budget)):
         label = f"{key[0]} on {key[1]}"
-        if key not in budget or key not in measured:
-            found.append(f"{label}: {'no budget' if key not in budget else 'a budget, but no kernel'}")
+        may = budget.get(key, budget.get(default_of(key)))
+        if may is None or key not in measured:
+            found.append(f"{label}: {'no budget' if may is None else 'a budget, but no kernel'}")
             continue
-        took, may = measured[key], budget[key]
+        took = measured[key]
+        flight = f", {took[4]} ways and {took[5]} rows in flight" if took[4] != "-" else ""
         print(f"{label}: {took[0]} registers of {may[0]}, {took[1]} bytes spilled of {may[1]}, "
-              f"{took[2]} + {took[3]} accesses of 16 bytes")
+              f"{took[2]} + {took[3]} accesses of 16 bytes{flight}")
         if took[0] > may[0] and toolkit == named:
             found.append(f"{label}: {took[0]} registers, {may[0]} allowed")
         if took[1] > may[1]:
             found.append(f"{label}: {took[1]} bytes spilled, {may[1]} allowed")
         if (took[2] == 0 and may[2] > 0) or (took[3] == 0 and may[3] > 0):
             found.append(f"{label}: its 16-byte accesses are gone")
+        for what, n, least in zip(("ways", "rows"), took[4:], may[4:]):
+            if "-" not in (n, least) and n < least and toolkit == named:
+                found.append(f"{label}: {n} loads of {what} in flight, {least} wanted")
     return found
 
 
@@ -119,14 +187,17 @@ def main():
     if nvcc is None:
         print("SKIPPED: there is no nvcc, the kernels' registers and spills were not checked")
         return SKIPPED
-    toolkit = nvcc_version(nvcc)
+    toolkit, nvdisasm = nvcc_version(nvcc), find_nvdisasm(nvcc)
+    if nvdisasm is None:
+        print("SKIPPED in part: there is no nvdisasm, the order of loads and stores was not checked")
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
-        for source in SOURCES:
-            for processor in PROCESSORS:
-                took, wide = measure(nvcc, source, processor, folder)
+        for variant, definitions in variants().items():
+            for processor in VARIANT_PROCESSORS if variant else PROCESSORS:
+                took = measure(nvcc, nvdisasm, processor, definitions, folder)
                 for kernel, numbers in took.items():
-                    measured[kernel, f"sm_{processor}"] = numbers + wide.get(kernel, [0, 0])
+                    name = f"{kernel}@{variant}" if variant else kernel
+                    measured[name, f"sm_{processor}"] = numbers
     if "--write" in sys.argv[1:]:
         write_budget(toolkit, measured)
         return 0
