@@ -278,7 +278,8 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
 {
     HPS_ASSERT(!dir->read_only);
     hps_lock_acquire(&dir->lock);
-    if (!dir->ballast && free_above(dir, 0) >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
+    uint64_t bytes_free = free_above(dir, dir->disk_free_min_bytes / 2);
+    if (!dir->ballast && bytes_free >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
         struct hps_error ignored;
         int fd = -1;
         dir->ballast =

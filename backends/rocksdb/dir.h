@@ -85,8 +85,9 @@ hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t byt
 hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const char *to,
                                       uint64_t bytes_all, uint64_t bytes_new, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Make the ballast if it is missing and twice its size is free. It is part of the guard, so that an
- * unload succeeds on a disk that was nearly full when the store was opened. */
+/* Make the ballast if it is missing and twice its size is free above half of the guard. So an
+ * unload succeeds on a disk that was nearly full when the store was opened, and the other half is
+ * left for memory that RocksDB still writes out. */
 void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir);
 
 /* "<dir>/<name>"; owner: the caller (hps_free). NULL: no memory. */

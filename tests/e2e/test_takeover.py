@@ -66,7 +66,7 @@ def test_order_when_later_versions_have_other_tables_then_a_place_means_the_same
         assert by_place(served, 2) == [("users", 1000), ("items", 2000)]
         assert by_place(served, 3, version=2) == [("users", 23000), ("items", 22000), ("extra", 21000)]
         assert by_place(served, 2, version=3) == [("users", 33000), ("items", 32000)]
-        with refused(grpc.StatusCode.NOT_FOUND, "queries[0].table", "version 4"):
+        with refused(grpc.StatusCode.NOT_FOUND, "queries[0]: table 'users'", "version 4"):
             by_place(served, 2, version=4)
         queries = [pb.TableQuery(table="items", keys=key_bytes([0])), pb.TableQuery(keys=key_bytes([0]))]
         reply = served.stub().Lookup(pb.LookupRequest(model="m", queries=queries, version=4))
