@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * * The entry of models[] that a version follows, and how the active version differs from the
+ *
+ * The entry of models[] that a version follows, and how the active version differs from the
  * server's entry. docs/config.md has the rule. Loader, admin and main threads.
  */
 #include <inttypes.h>
@@ -182,12 +183,44 @@ static unsigned differences(const struct catalog_defined *defined,
     return found;
 }
 
+/* The same where the files cannot be read: what the entry itself says of the tables. */
+static unsigned differences_of_entry(const struct hps_config_model *config,
+                                     const struct hps_version *version)
+{
+    unsigned found = 0;
+    struct hps_error unseen;
+    for (size_t i = 0; i < config->n_tables; i++) {
+        const struct hps_config_table *said = &config->tables[i];
+        const struct hps_source_table source = {.default_values = said->default_values,
+                                                .n_default_values = said->n_default_values};
+        const struct hps_table *table = table_of(version, said->name);
+        if (table == NULL || (said->dim != 0 && said->dim != table->dim)) {
+            found |= DIFFERS_FILES;
+        } else if (said->row_dtype != 0 && said->row_dtype != (uint32_t)table->dtype) {
+            found |= DIFFERS_ROW_DTYPE;
+        } else {
+            struct hps_table wanted = *table;
+            wanted.default_row = NULL;
+            if (hps_load_default_row(&source, &wanted, &unseen) == HPS_OK &&
+                memcmp(table->default_row, wanted.default_row, table->row_bytes) != 0) {
+                found |= DIFFERS_DEFAULT_ROW;
+            }
+            hps_free((void *)(uintptr_t)wanted.default_row);
+        }
+    }
+    return found;
+}
+
 /* Was the entry the same when the version was loaded? Records of earlier builds lack the hash:
- * there a version with other files counts as loaded by hand, unless its source is the entry. */
+ * there a version with other files counts as loaded by hand, unless its source is the entry. While
+ * the files cannot be read, so does one that was loaded with an entry of its own. */
 static bool is_by_hand(const struct catalog_model *model, const struct hps_version *version,
                        unsigned differs)
 {
     const struct hps_config_model *config = model->config;
+    if (model->defined == NULL) {
+        return version->config != NULL;
+    }
     if (version->configured != NULL) {
         return strcmp(version->configured, model->defined->hash) == 0;
     }
@@ -202,11 +235,13 @@ void catalog_judge(const struct hps_catalog *catalog, struct catalog_model *mode
     model->differs = 0;
     model->by_hand = false;
     model->drift = active != NULL && model->unusable.status != HPS_OK;
-    if (active == NULL || model->defined == NULL) {
+    if (active == NULL || model->config == NULL || model->unusable.status != HPS_OK) {
         return;
     }
-    unsigned differs = differences(model->defined, active->version);
-    model->differs = from_tables ? differs & DIFFERS_FILES : differs;
+    model->differs = model->defined != NULL ? differences(model->defined, active->version)
+                     : from_tables          ? 0
+                                            : differences_of_entry(model->config, active->version);
+    model->differs &= from_tables ? DIFFERS_FILES : ~0U;
     model->by_hand =
         model->differs != 0 && !from_tables && is_by_hand(model, active->version, model->differs);
     model->drift = model->differs != 0 && !model->by_hand;
@@ -352,10 +387,8 @@ void catalog_check_files(struct hps_catalog *catalog, struct catalog_model *mode
     hps_status status = catalog_define(catalog, model->config, &err);
     if (status != HPS_OK && config->from_tables) {
         log_unread(config, model, &err);
-    } else if (status != HPS_OK && model->drift) {
+    } else if (model->drift && model->unusable.status != HPS_OK) {
         log_unusable(model);
-    } else if (status != HPS_OK) {
-        return;
     } else if (model->drift && config->from_tables && !has_updates(entry->version)) {
         model->awaits = true;
         HPS_LOG(

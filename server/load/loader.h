@@ -98,6 +98,12 @@ void hps_load_progress_log(struct hps_load_progress *progress, const char *model
 hps_status hps_load_describe(const struct hps_load_env *env, const struct hps_source_table *table,
                              struct hps_row_desc *out_desc, struct hps_error *err) HPS_MUST_CHECK;
 
+/* Set table->default_row (owner: the table, also after an error) from the values that the
+ * configuration has; name, dim, dtype and row_bytes are set. Any thread. error INVALID; NO_MEMORY
+ */
+hps_status hps_load_default_row(const struct hps_source_table *source, struct hps_table *table,
+                                struct hps_error *err) HPS_MUST_CHECK;
+
 /* Open every file once, set version->tables (names, widths, default rows) and say what a load
  * needs. host_used_bytes: by all resident versions. version has as many tables as the source. */
 hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,

@@ -10,8 +10,8 @@
 #include "base/heap.h"
 #include "server/load/loader_internal.h"
 
-static hps_status set_default_row(const struct hps_source_table *source, struct hps_table *table,
-                                  struct hps_error *err)
+hps_status hps_load_default_row(const struct hps_source_table *source, struct hps_table *table,
+                                struct hps_error *err)
 {
     uint32_t n = source->n_default_values;
     if (n > 1 && n != table->dim) {
@@ -116,7 +116,7 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
     if (!desc.sorted_unique && spilled > env->memory_bytes && spilled > plan->disk_bytes_needed) {
         plan->disk_bytes_needed = spilled; /* the largest sort: they run one after the other */
     }
-    return set_default_row(from, table, err);
+    return hps_load_default_row(from, table, err);
 }
 
 static bool host_is_lowest(const struct hps_load_env *env)

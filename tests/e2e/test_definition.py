@@ -19,12 +19,12 @@ def table(number):
     return Table("t", np.arange(20), np.full((20, 4), number, np.float32))
 
 
-def entry(work, number, default=0.0, **more):
+def entry(work, number, default=0.0, name="m", **more):
     """A models[] entry of the files m/NUMBER, whose rows are that number."""
     path = f"{work}/m/{number}/t.rows.npy"
     if not os.path.exists(path):
         table(number).save(f"{work}/m/{number}")
-    return model_config("m", [path], [4], ["t"], [default], **more)
+    return model_config(name, [path], [4], ["t"], [default], **more)
 
 
 def config_of(work, *entries, **more):
@@ -101,6 +101,20 @@ def test_default_row_when_changed_then_kept_and_told_until_it_is_loaded(work, da
     for _ in range(2):  # before a restart and after it
         assert served(one, key=UNKNOWN) == 1.0 and list(status(one).config_drift) == ["m"]
         again(one, config_of(work, entry(work, 1, 9.0)), kill=True)
+
+
+def test_entry_when_its_files_are_gone_then_what_it_says_of_default_rows_and_types_is_compared(work, daemon):
+    one = daemon(config_of(work, entry(work, 1, 1.0), entry(work, 2, 1.0, name="n")))
+    changed = [entry(work, 1, 9.0), entry(work, 2, 1.0, name="n", row_dtype="fp16")]
+    os.rename(f"{work}/m", f"{work}/away")
+    again(one, config_of(work, *changed))
+    assert served(one, key=UNKNOWN) == 1.0 and sorted(status(one).config_drift) == ["m", "n"]
+    assert "options=default_value_for_each_table" in one.log() and "options=row_dtype" in one.log()
+    os.rename(f"{work}/away", f"{work}/m")
+    one.ctl(*command(one))  # of one of the two
+    os.rename(f"{work}/m", f"{work}/away")
+    again(one, config_of(work, *changed))
+    assert len(status(one).config_drift) == 1
 
 
 def test_entry_when_no_load_of_it_could_succeed_then_the_stored_version_serves_and_it_is_told(work, daemon):
