@@ -300,11 +300,10 @@ hps_status hps_config_parse_file(const char *path, struct hps_config **out_confi
                                  struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
 /* One entry of models[], the text of a JSON object; `what` it is, for messages. The result has that
- * one model and defaults otherwise. Errors as above. owner: the caller, hps_config_free. Any
- * thread. */
+ * one model and defaults otherwise. Errors and owners as above. Any thread. */
 hps_status hps_config_parse_entry(const char *text, size_t size, const char *what,
-                                  struct hps_config **out_config, struct hps_error *err)
-    HPS_MUST_CHECK;
+                                  struct hps_config **out_config, struct hps_notes *notes,
+                                  struct hps_error *err) HPS_MUST_CHECK;
 /* The configuration of `--table NAME=PATH ...`: model "default", rocks_db in the state directory,
  * every answer exact, dim from the files. */
 hps_status hps_config_for_tables(const char *const *args, size_t n_args,

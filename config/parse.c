@@ -520,7 +520,8 @@ hps_status hps_config_parse_file(const char *path, struct hps_config **out_confi
 }
 
 hps_status hps_config_parse_entry(const char *text, size_t size, const char *what,
-                                  struct hps_config **out_config, struct hps_error *err)
+                                  struct hps_config **out_config, struct hps_notes *notes,
+                                  struct hps_error *err)
 {
     struct hps_buf whole;
     struct hps_config *config = NULL;
@@ -532,9 +533,10 @@ hps_status hps_config_parse_entry(const char *text, size_t size, const char *wha
     if (status == HPS_OK) {
         status = hps_buf_append(&whole, "]}", 2);
     }
-    status = status != HPS_OK
-                 ? hps_error_set(err, status, "%s: no memory for %zu bytes", what, size)
-                 : hps_config_parse((const char *)whole.data, whole.size, what, &config, NULL, err);
+    status =
+        status != HPS_OK
+            ? hps_error_set(err, status, "%s: no memory for %zu bytes", what, size)
+            : hps_config_parse((const char *)whole.data, whole.size, what, &config, notes, err);
     if (status == HPS_OK && config->n_models != 1) {
         status = hps_error_set(err, HPS_INVALID, "%s: got %zu entries of models[], expected one",
                                what, config->n_models);

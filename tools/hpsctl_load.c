@@ -47,7 +47,8 @@ const struct hps_arg hpsctl_load_args[] = {
      "--config: the model's name in that file (default MODEL)"},
     {"version", 0, HPS_ARG_I64, "N", &load_flags.version,
      "number of the new version (default: the highest + 1)"},
-    {"label", 0, HPS_ARG_TEXT, "TEXT", &load_flags.label, "a name for people (default none)"},
+    {"label", 0, HPS_ARG_TEXT, "TEXT", &load_flags.label,
+     "a name that look-ups may ask for (default none)"},
     {"lineage", 0, HPS_ARG_TEXT, "NAME", &load_flags.lineage,
      "the training run that it belongs to; one stream of updates fits all versions of a lineage "
      "(default: that of the newest version)"},

@@ -101,8 +101,17 @@ static int take_config(struct hpsctl *ctl, const char *file, const char *name,
 {
     struct hps_error err = {0};
     struct hps_config *config = NULL;
+    struct hps_notes notes;
     int code = TOOL_OK;
-    if (hps_config_parse_file(file, &config, NULL, &err) != HPS_OK) {
+    hps_notes_init(&notes);
+    hps_status status = hps_config_parse_file(file, &config, &notes, &err);
+    for (size_t i = 0; i < notes.n; i++) {
+        if (notes.items[i].warning) {
+            (void)fprintf(stderr, "hpsctl: warning: %s\n", notes.items[i].text);
+        }
+    }
+    hps_notes_fini(&notes);
+    if (status != HPS_OK) {
         (void)fprintf(stderr, "hpsctl: %s\n", err.text);
         return TOOL_USAGE;
     }

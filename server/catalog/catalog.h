@@ -67,7 +67,8 @@ struct hps_load_request {
     /* Instead of both: an entry of models[] as JSON, whose name is ignored; "" or NULL: none. The
      * other fields (version, label, lineage, row_dtype) override it. */
     const char *config;
-    const struct hps_config_model *entry; /* NULL: the catalog sets it */
+    const struct hps_config_model *entry; /* NULL: the catalog sets this and the next */
+    const struct hps_notes *entry_notes;  /* of `config`; NULL: none */
     int64_t version;                      /* 0: the highest + 1 */
     const char *label;                    /* "" or NULL: none */
     const char *lineage;                  /* "" or NULL: that of the newest version */

@@ -5,8 +5,8 @@
  */
 #include "server/catalog/internal.h"
 
-/* The number that models[] has for it, unless there is such a version already; 0: the next one. */
-static int64_t configured_number(struct hps_catalog *catalog, const struct hps_config_model *config)
+int64_t catalog_configured_number(struct hps_catalog *catalog,
+                                  const struct hps_config_model *config)
 {
     hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, config->name, false);
@@ -59,7 +59,7 @@ hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *
         return status;
     }
     const struct hps_load_request request = {.model = config->name,
-                                             .version = configured_number(catalog, config),
+                                             .version = catalog_configured_number(catalog, config),
                                              .label = config->label,
                                              .lineage = config->lineage,
                                              .activate = true};

@@ -41,7 +41,7 @@ hps_status catalog_follow(const struct hps_catalog *catalog, struct catalog_entr
     HPS_ASSERT(entry->own == NULL);
     if (version->config != NULL) {
         hps_status status = hps_config_parse_entry(version->config, strlen(version->config),
-                                                   "config", &entry->own, &err);
+                                                   "config", &entry->own, NULL, &err);
         if (status == HPS_NO_MEMORY) {
             return status;
         }

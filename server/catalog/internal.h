@@ -291,6 +291,10 @@ hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load
 
 /* ---- configured.c ---------------------------------------------------------------------------- */
 
+/* The version number that an entry has, unless the model has that version already; 0: the next one.
+ * lock not held. */
+int64_t catalog_configured_number(struct hps_catalog *catalog,
+                                  const struct hps_config_model *config);
 /* Begin the first load of a configured model, or, `awaited`, that of its changed files: if a
  * resident version has those already it is only activated. Loader thread, no lock held. EXISTS: the
  * first one, and the model has a version; else as hps_catalog_load. */
@@ -323,13 +327,13 @@ void catalog_load_again(struct hps_catalog *catalog);
 struct catalog_request {
     struct hps_load_request said; /* `entry`: its own, else the server's; NULL: none */
     struct hps_config *config;    /* the one that has its own entry */
+    struct hps_notes entry_notes; /* of that */
     struct hps_source_named *tables;
     struct hps_buf text;
 };
 
 /* Any thread; lock not held. error   INVALID; NO_MEMORY. owner: catalog_request_close */
-hps_status catalog_request_open(const struct hps_catalog *catalog,
-                                const struct hps_load_request *request,
+hps_status catalog_request_open(struct hps_catalog *catalog, const struct hps_load_request *request,
                                 struct catalog_request *out_whole, struct hps_error *err)
     HPS_MUST_CHECK;
 void catalog_request_close(struct catalog_request *whole);

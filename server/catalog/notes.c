@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * * The sentences that a load tells its caller when it begins. Under the catalog's lock.
+ *
+ * The sentences that a load tells its caller when it begins. Under the catalog's lock.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -104,19 +105,26 @@ static void list_ignored(void *ctx, const struct hps_config_change *change)
     }
 }
 
-/* Options of the load's entry that the server's entry overrides. */
+/* Options of the load's entry that are not known, and those that the server's entry overrides. */
 static hps_status note_entry(const struct catalog_model *model,
                              const struct hps_load_request *request, struct hps_strings *notes,
                              struct hps_buf *text)
 {
     struct hps_buf options;
     struct ignored passed = {&options, HPS_OK};
+    hps_status status = HPS_OK;
+    size_t n_warnings = request->entry_notes != NULL ? request->entry_notes->n : 0;
+    for (size_t i = 0; status == HPS_OK && i < n_warnings; i++) {
+        if (request->entry_notes->items[i].warning) {
+            status = hps_strings_append(notes, request->entry_notes->items[i].text);
+        }
+    }
     bool own = request->config != NULL && request->config[0] != '\0';
-    if (!own || model == NULL || model->config == NULL) {
-        return HPS_OK;
+    if (status != HPS_OK || !own || model == NULL || model->config == NULL) {
+        return status;
     }
     hps_buf_init(&options, NOTE_BYTES_MAX / 2);
-    hps_status status = hps_config_diff_entry(model->config, request->entry, list_ignored, &passed);
+    status = hps_config_diff_entry(model->config, request->entry, list_ignored, &passed);
     status = status == HPS_OK ? passed.status : status;
     if (status == HPS_OK && options.size > 0) {
         status = hps_buf_printf(

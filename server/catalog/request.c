@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * * The request of a load, checked and completed by its own models[] entry. On the caller's thread.
+ *
+ * The request of a load, checked and completed by its own models[] entry. On the caller's thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -50,7 +51,8 @@ static bool is_empty(const char *text)
 }
 
 /* Tables of the entry, and the names of the version that the request leaves open. */
-static hps_status complete(struct catalog_request *whole, struct hps_error *err)
+static hps_status complete(struct hps_catalog *catalog, struct catalog_request *whole,
+                           struct hps_error *err)
 {
     struct hps_load_request *said = &whole->said;
     const struct hps_config_model *entry = said->entry;
@@ -65,14 +67,14 @@ static hps_status complete(struct catalog_request *whole, struct hps_error *err)
     }
     said->tables = whole->tables;
     said->n_tables = entry->n_tables;
-    said->version = said->version != 0 ? said->version : (int64_t)entry->version;
+    said->version = said->version != 0 ? said->version : catalog_configured_number(catalog, entry);
     said->label = is_empty(said->label) ? entry->label : said->label;
     said->lineage = is_empty(said->lineage) ? entry->lineage : said->lineage;
     return HPS_OK;
 }
 
 /* The entry of the request, under the name that the request has for the model. */
-static hps_status read_entry(const struct hps_catalog *catalog, struct catalog_request *whole,
+static hps_status read_entry(struct hps_catalog *catalog, struct catalog_request *whole,
                              struct hps_error *err)
 {
     struct hps_load_request *said = &whole->said;
@@ -80,8 +82,8 @@ static hps_status read_entry(const struct hps_catalog *catalog, struct catalog_r
         return hps_error_set(err, HPS_INVALID, "config: set beside %s, expected one of both",
                              said->n_tables > 0 ? "tables" : "directory");
     }
-    hps_status status =
-        hps_config_parse_entry(said->config, strlen(said->config), "config", &whole->config, err);
+    hps_status status = hps_config_parse_entry(said->config, strlen(said->config), "config",
+                                               &whole->config, &whole->entry_notes, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -106,7 +108,7 @@ static hps_status read_entry(const struct hps_catalog *catalog, struct catalog_r
     }
     said->config = (const char *)whole->text.data;
     said->entry = entry;
-    return complete(whole, err);
+    return complete(catalog, whole, err);
 }
 
 void catalog_request_close(struct catalog_request *whole)
@@ -114,16 +116,17 @@ void catalog_request_close(struct catalog_request *whole)
     hps_config_free(whole->config);
     hps_free(whole->tables);
     hps_buf_fini(&whole->text);
+    hps_notes_fini(&whole->entry_notes);
 }
 
-hps_status catalog_request_open(const struct hps_catalog *catalog,
-                                const struct hps_load_request *request,
+hps_status catalog_request_open(struct hps_catalog *catalog, const struct hps_load_request *request,
                                 struct catalog_request *out_whole, struct hps_error *err)
 {
     struct catalog_request whole = {.said = *request};
     hps_status status = HPS_OK;
     HPS_ASSERT(request->entry == NULL);
     hps_buf_init(&whole.text, HPS_ENTRY_BYTES_MAX);
+    hps_notes_init(&whole.entry_notes);
     if (!hps_model_name_valid(request->model)) {
         status = hps_error_set(err, HPS_INVALID,
                                "model: got \"%.130s\", expected 1 to 120 of a-z A-Z 0-9 _ -",
@@ -146,5 +149,6 @@ hps_status catalog_request_open(const struct hps_catalog *catalog,
         return status;
     }
     *out_whole = whole;
+    out_whole->said.entry_notes = &out_whole->entry_notes;
     return HPS_OK;
 }

@@ -243,6 +243,24 @@ def test_load_when_the_entry_has_a_cache_then_the_version_has_it(work):
         assert version_info(one, "n", 1).device_bytes > 0 and version_info(one, "n", 2).device_bytes == 0
 
 
+def test_load_when_the_entry_has_a_key_that_is_not_known_then_it_is_told(work, daemon):
+    one = daemon(config_of(work))
+    odd = {**entry(work, 1), "default_value_for_each_tabel": [7.0]}
+    told = "default_value_for_each_tabel: unknown key, ignored; did you mean"
+    assert any(told in note for note in one.load("n", "", config=json.dumps(odd), dry_run=True).notes)
+    file = f"{work}/ps.json"
+    with open(file, "w", encoding="utf-8") as f:
+        json.dump(config_of(work, odd), f)
+    assert told in one.ctl("load", "m", "--config", file)
+
+
+def test_load_when_the_entry_has_the_number_of_a_version_that_is_there_then_the_next_one(work, daemon):
+    one = daemon(config_of(work, entry(work, 1, 1.0, version=1)))
+    again(one, config_of(work, entry(work, 1, 9.0, version=1)))
+    one.ctl(*command(one))
+    assert one.versions("m")[2] == "active" and served(one, key=UNKNOWN) == 9.0
+
+
 # ---- updates -------------------------------------------------------------------------------------------
 
 def test_load_when_files_are_older_than_the_log_then_it_says_from_when_updates_are_applied(work, daemon):

@@ -107,7 +107,7 @@ static void test_entry_when_printed_then_it_reads_as_the_same_model(void **state
         hps_buf_init(&buf, 1024 * 1024);
         assert_int_equal(hps_config_print_entry(&config->models[0], &buf), HPS_OK);
         assert_int_equal(
-            hps_config_parse_entry((const char *)buf.data, buf.size, "config", &back, &err),
+            hps_config_parse_entry((const char *)buf.data, buf.size, "config", &back, NULL, &err),
             HPS_OK);
         assert_int_equal(
             hps_config_diff_entry(&config->models[0], &back->models[0], count_change, &n), HPS_OK);
@@ -131,8 +131,9 @@ static void test_entry_when_not_one_object_then_refused(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct hps_config *config = NULL;
         struct hps_error err = {0};
-        assert_int_equal(hps_config_parse_entry(bad[i], strlen(bad[i]), "config", &config, &err),
-                         HPS_INVALID);
+        assert_int_equal(
+            hps_config_parse_entry(bad[i], strlen(bad[i]), "config", &config, NULL, &err),
+            HPS_INVALID);
         assert_int_equal(strncmp(err.text, "config", 6), 0);
         assert_null(config);
     }
