@@ -381,11 +381,13 @@ struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *pa
     }
     service->parts = *parts;
     for (unsigned i = 0; i < N_METHODS; i++) {
-        service->methods[i] = (struct hps_grpc_method){.path = admin_methods[i].path,
-                                                       .request_bytes_max = HPS_REQUEST_BYTES_MAX,
-                                                       .roles = admin_methods[i].role,
-                                                       .on_message = on_message,
-                                                       .on_close = on_close};
+        bool loads = admin_methods[i].work == admin_load_model; /* it may bring an entry */
+        service->methods[i] = (struct hps_grpc_method){
+            .path = admin_methods[i].path,
+            .request_bytes_max = HPS_REQUEST_BYTES_MAX + (loads ? HPS_ENTRY_BYTES_MAX : 0),
+            .roles = admin_methods[i].role,
+            .on_message = on_message,
+            .on_close = on_close};
     }
     service->grpc = (struct hps_grpc_service){.name = "hps.v1.Admin",
                                               .methods = service->methods,

@@ -113,7 +113,7 @@ struct hps_load_state {
     struct hps_error error; /* status OK unless the load failed */
 };
 
-enum { HPS_ENTRY_BYTES_MAX = 16 << 20 }; /* of hps_load_request.config */
+enum { HPS_ENTRY_BYTES_MAX = 1 << 20 }; /* of hps_load_request.config */
 
 /* Check the request and begin. May block (opens the files). out_load: a reference of the caller's.
  * error   INVALID, NOT_FOUND, EXISTS (the version), PERMISSION (outside model_roots), EXHAUSTED,

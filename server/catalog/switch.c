@@ -218,11 +218,11 @@ hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name,
     hps_lock_release(&catalog->lock);
     hps_status status = HPS_OK;
     if (model != NULL && target == 0) {
-        status = hps_error_set(
-            err, HPS_PRECONDITION,
-            "model \"%s\" has no version to roll back to: the active one is the first, or is "
-            "active by a rollback, which is not rolled back; use hpsctl activate",
-            name);
+        status = hps_error_set(err, HPS_PRECONDITION,
+                               "model \"%s\" has no version to roll back to: none was active "
+                               "before, it was unloaded, or "
+                               "the last switch was a rollback; use hpsctl activate",
+                               name);
     } else {
         status = catalog_resident(catalog, name, target, &model, &entry, err);
     }
