@@ -13,7 +13,8 @@
 
 bool hps_secrets_is_property(const char *property)
 {
-    static const char *const words[] = {"pass", "pwd", "secret", "jaas", "oauthbearer", "key.pem"};
+    /* "pas": a misspelt password is printed with what is wrong in the file. */
+    static const char *const words[] = {"pas", "pwd", "secret", "jaas", "oauthbearer", "key.pem"};
     /* The last '=': "client.id=a,sasl.password=b" has two properties in one. */
     const char *equals = strrchr(property, '=');
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

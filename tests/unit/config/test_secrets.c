@@ -129,6 +129,7 @@ static void test_property_when_its_name_says_so_then_it_is_a_secret(void **state
     assert_true(hps_secrets_is_property("sasl.password=x"));
     assert_true(hps_secrets_is_property("ssl.key.pem=x"));
     assert_true(hps_secrets_is_property("client.secret"));
+    assert_true(hps_secrets_is_property("ssl.key.pasword=x"));
     assert_true(hps_secrets_is_property("client.id=a,sasl.password=b"));
     assert_true(hps_secrets_is_property("sasl.oauthbearer.assertion.private.key.passphrase=a"));
     assert_false(hps_secrets_is_property("client.id=password"));
