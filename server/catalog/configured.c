@@ -78,8 +78,7 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
                                              .force = awaited, /* nobody is there to say so */
                                              .awaited = awaited};
     struct hps_source source;
-    struct hps_load *load = NULL;
-    bool waits = false; /* for the load */
+    struct hps_load *load = NULL; /* stays so if nothing is loaded */
     hps_status status = catalog_define(catalog, config, err);
     int64_t same = status == HPS_OK && awaited ? catalog_find_defined(catalog, config->name) : 0;
     bool served = same != 0 && activate(catalog, config->name, same, true, err) == HPS_OK;
@@ -88,9 +87,8 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
     }
     if (status == HPS_OK && !served) {
         status = catalog_load_begin(catalog, &request, &source, &load, err);
-        waits = status == HPS_OK;
     }
-    if (awaited && !waits) {
+    if (awaited && load == NULL) {
         hps_lock_acquire(&catalog->lock);
         catalog_await_end(catalog, catalog_model(catalog, config->name, false));
         hps_lock_release(&catalog->lock);
