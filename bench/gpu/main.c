@@ -82,17 +82,8 @@ static bool run(const char *name, size_t m, bool sim, const char *torch, const c
     return status == HPS_OK;
 }
 
-#ifdef HPS_ONE_PROGRAM
-int gpu_checks_main(int argc, char **argv); /* tests/gpu/run_checks.c */
-#endif
-
 int main(int argc, char **argv)
 {
-#ifdef HPS_ONE_PROGRAM
-    if (argc > 1 && strcmp(argv[1], "checks") == 0) {
-        return gpu_checks_main(argc - 1, argv + 1);
-    }
-#endif
     const char *torch = NULL, *json = "/dev/null";
     bool sim = false, ok = true, any = false;
 

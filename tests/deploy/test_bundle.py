@@ -80,23 +80,22 @@ def test_bundle_when_made_then_it_is_small_and_needs_the_driver_alone(bundle, tm
 
 @pytest.mark.parametrize("source, refusal", [
     (PROGRAM, None),
-    ("#include <stdlib.h>\nint main(void) { return (int)arc4random(); }", "gpu_checks needs arc4random@GLIBC_2.36"),
-    (f"char large[{SIZE_MAX}] = {{1}}; {PROGRAM}", "of the tree, must be below 67108864"),
+    ("#include <stdlib.h>\nint main(void) { return (int)arc4random(); }", "gpu_bench needs arc4random@GLIBC_2.36"),
+    (f"char large[12 << 20] = {{1}}; {PROGRAM}", "of the tree, must be below 67108864"),  # the bundle alone is
 ], ids=["small", "newer_glibc", "large"])
 def test_programs_when_bundled_then_variants_come_along_and_what_cannot_travel_is_refused(tmp_path, source, refusal):
     gpu = tmp_path / "gpu"
     gpu.mkdir()
     (gpu / "variants.txt").write_text("wide\n")
-    run("cc", "-x", "c", "-o", gpu / "gpu_checks", "-", input=source)
-    for name in ("gpu_bench", "gpu_bench_wide"):
-        os.link(gpu / "gpu_checks", gpu / name)
+    run("cc", "-x", "c", "-o", gpu / "gpu_bench", "-", input=source)
+    os.link(gpu / "gpu_bench", gpu / "gpu_bench_wide")
     done = bundled(tmp_path / "bundle", [gpu])
     if refusal:
         assert done.returncode == 1 and refusal in done.stderr
     else:
         assert done.returncode == 0, done.stderr
         carried = {name for name in os.listdir(tmp_path / "bundle" / "bin") if not name.startswith("hps")}
-        assert carried == {"gpu_checks", "gpu_bench", "gpu_bench_wide", "variants.txt"}
+        assert carried == {"gpu_checks", "gpu_bench", "gpu_checks_wide", "gpu_bench_wide", "variants.txt"}
 
 
 def tried(bundle, tmp_path, *args):

@@ -126,8 +126,9 @@ def tree_with_carried_programs(built, work):
     for name in ("gpu_bench", "gpu_checks"):
         shutil.copy(f"{built[0]}/build/gpu/build/{name}", f"{programs}/real_{name}")
         write(f"{programs}/{name}", WRAPPER)
-    shutil.copy(f"{programs}/gpu_bench", f"{programs}/gpu_bench_fast")
-    write(f"{programs}/gpu_bench_bad", "#!/usr/bin/env bash\nexit 1\n")
+        shutil.copy(f"{programs}/{name}", f"{programs}/{name}_fast")
+    write(f"{programs}/gpu_bench_bad", "")
+    write(f"{programs}/gpu_checks_bad", "#!/usr/bin/env bash\nexit 1\n")
     write(f"{programs}/variants.txt", "fast\nbad\ngone\n")
     write(f"{programs}/hang", "")
     write(f"{work}/build/gpu-bundle/try.sh", TRY)
@@ -159,7 +160,7 @@ def test_part_when_programs_are_carried_then_builds_nothing_and_tries_the_varian
     _, table = results_of(f"{carried}/out")
     assert "==> build" not in said and "- commit: 0123abcd\n- programs: build/gpu-bundle/bin\n" in table
     assert "- not measured: variant bad: its checks did not pass\n" in table
-    assert "- not run: variant gone: there is no such program\n" in table
+    assert "- not run: variant gone: there are no such programs\n" in table
     assert "==> variant fast" in said and "variant fast: exit code" not in table
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# bundle.sh BIN_DIR BUNDLE [GPU_DIR]: everything that travels to a machine with a GPU. With the tree
-# itself it is to stay below 64 MiB:
+# bundle.sh BIN_DIR BUNDLE [GPU_DIR]: everything that travels to a machine with a GPU, below 64 MiB
+# together with the files of this tree:
 #
 #     try.sh      bundle_try.sh: hpsd end to end
 #     bin/        hpsd, hpsd-sim and the tools. They run on any Linux x86-64: their libraries, the C
@@ -18,7 +18,6 @@ gpu=${3:-}
 programs=(hpsd hpsd-sim hpsctl hps-gen hps-bench)
 gpu_programs=()
 size_max=$((64 << 20))
-size_of_tree=$((13 << 20))
 glibc_max=GLIBC_2.34
 
 die() {
@@ -27,7 +26,7 @@ die() {
 }
 
 if [[ -n $gpu ]]; then
-    gpu_programs=(gpu_checks gpu_bench)
+    gpu_programs=(gpu_bench)
     if [[ -e $gpu/variants.txt ]]; then
         while IFS= read -r variant; do
             gpu_programs+=("gpu_bench_$variant")
@@ -46,6 +45,7 @@ rm -rf "$bundle"
 mkdir -p "$bundle"/{bin,lib,libexec}
 for program in "${gpu_programs[@]}"; do
     strip -o "$bundle/bin/$program" "$gpu/$program"
+    ln -s "$program" "$bundle/bin/${program/bench/checks}"
 done
 if [[ -e $gpu/variants.txt ]]; then
     cp "$gpu/variants.txt" "$bundle/bin/"
@@ -94,9 +94,11 @@ cp LICENSE "$bundle/"
 git -c safe.directory="$PWD" describe --always --abbrev=40 --dirty=", changed" >"$bundle/commit.txt" 2>/dev/null ||
     echo unknown >"$bundle/commit.txt"
 size=$(du -sb "$bundle" | cut -f 1)
-if ((size + size_of_tree >= size_max)); then
+tree=$(git -c safe.directory="$PWD" ls-files -zco --exclude-standard 2>/dev/null |
+    du -cb --files0-from=- 2>/dev/null | sed -n '$s/[^0-9].*//p' || true)
+if ((size + tree >= size_max)); then
     (cd "$bundle" && du -ab . | sort -n) >&2
-    die "$size bytes, and at most $size_of_tree of the tree, must be below $size_max"
+    die "$size bytes and $tree of the tree, must be below $size_max together"
 fi
 "$bundle/bin/hpsd" --version
 printf '%s: %d MiB; try it with %s/try.sh\n' "$bundle" $((size >> 20)) "$bundle"

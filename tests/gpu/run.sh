@@ -157,7 +157,7 @@ build() {
         options+=("-DCMAKE_CUDA_ARCHITECTURES=${processor/./}-real")
     fi
     cmake -G Ninja -S tests/gpu -B "$built" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHPS_WERROR=OFF \
-        "${options[@]}" && ninja -C "$built" gpu_checks gpu_bench
+        "${options[@]}" && ninja -C "$built" gpu_bench
 }
 
 bench() { # NAME...
@@ -217,10 +217,10 @@ code() {
 }
 
 variant() { # NAME
-    local variant=_${1:-}
-    if [[ ! -x $programs/gpu_bench$variant ]]; then
-        not_run "there is no such program"
-    elif within $(($(left) / 2)) "$programs/gpu_bench$variant" checks "${sim[@]}" "${variant_checks[@]}"; then
+    local variant=_${1:-} checks=$programs/gpu_checks_${1:-}
+    if [[ ! -x $checks || ! -x $programs/gpu_bench$variant ]]; then
+        not_run "there are no such programs"
+    elif within $(($(left) / 2)) "$checks" "${sim[@]}" "${variant_checks[@]}"; then
         bench gather apply converted
     else
         note "not measured: $name: its checks did not pass"

@@ -13,11 +13,6 @@
 #include "tests/gpu/device_checks.h"
 #include "tests/gpu/embed_checks.h"
 
-#ifdef HPS_ONE_PROGRAM /* with gpu_bench, whose argument `checks` leads here */
-#define main gpu_checks_main
-int main(int argc, char **argv);
-#endif
-
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, MEMORY_SIM = 256 << 20 };
 
 struct options {
