@@ -391,11 +391,23 @@ void gpu_changes_note(struct hps_gpu_tier *tier)
     }
 }
 
-uint64_t gpu_changes_done(const struct hps_gpu_tier *tier)
+/* Whether a change must wait until the cache of its table is cleared. Others may overtake it: the
+ * order of changes matters within a table only. */
+static bool must_wait(const struct gpu_change *change)
 {
-    const struct gpu_changes *changes = &tier->changes;
+    const struct hps_embed_range *range = change->space->tables[change->table_id].range;
 
-    return changes->staging == NULL ? changes->n_taken : changes->staging->number - 1;
+    return !change->empties && range != NULL && !hps_embed_range_ready(range);
+}
+
+uint64_t gpu_changes_done(const struct hps_gpu_tier *tier, bool but_waiting)
+{
+    const struct gpu_change *change = tier->changes.staging;
+
+    while (but_waiting && change != NULL && must_wait(change)) {
+        change = change->next;
+    }
+    return change == NULL ? tier->changes.n_taken : change->number - 1;
 }
 
 /* From now on the table's look-ups miss and its changes come to nothing; what is packed may name
@@ -433,15 +445,6 @@ static hps_status stage(struct hps_gpu_tier *tier, struct gpu_change *change)
         status = change->n_staged < change->n ? HPS_AGAIN : HPS_OK;
     }
     return status;
-}
-
-/* Whether a change must wait until the cache of its table is cleared. Others may overtake it: the
- * order of changes matters within a table only. */
-static bool must_wait(const struct gpu_change *change)
-{
-    const struct hps_embed_range *range = change->space->tables[change->table_id].range;
-
-    return !change->empties && range != NULL && !hps_embed_range_ready(range);
 }
 
 bool gpu_changes_stage(struct hps_gpu_tier *tier)

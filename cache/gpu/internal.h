@@ -195,8 +195,9 @@ void gpu_changes_end(struct hps_gpu_tier *tier);
 void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space);
 /* Take notice of what is staged and not applied yet. */
 void gpu_changes_note(struct hps_gpu_tier *tier);
-/* Every change up to this number is staged. */
-uint64_t gpu_changes_done(const struct hps_gpu_tier *tier);
+/* Every change up to this number is staged. but_waiting: or waits until the cache of its table is
+ * cleared, in which lookups find no row until then. */
+uint64_t gpu_changes_done(const struct hps_gpu_tier *tier, bool but_waiting);
 void gpu_lookups_end(struct hps_gpu_tier *tier);
 
 void gpu_changes_init(struct hps_gpu_tier *tier);

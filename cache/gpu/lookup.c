@@ -333,7 +333,7 @@ static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
     struct room room = {.n_keys = cache->batch_keys_max,
                         .n_parts = cache->batch_parts_max,
                         .n_bytes = cache->gather_bytes - BATCH_ALIGN};
-    uint64_t changes_done = gpu_changes_done(tier);
+    uint64_t changes_done = gpu_changes_done(tier, true);
 
     batch->n_pieces = 0;
     while (tier->head != NULL && tier->head->change <= changes_done) {

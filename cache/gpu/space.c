@@ -167,7 +167,7 @@ static bool clear_away(struct hps_gpu_tier *tier)
     bool again = false;
 
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (space->spoiled && gpu_changes_done(tier) >= atomic_load(&space->spoiled_until)) {
+        if (space->spoiled && gpu_changes_done(tier, false) >= atomic_load(&space->spoiled_until)) {
             give_up(space);
             space->spoiled = false;
             atomic_store(&space->coming, space->active);

@@ -333,6 +333,7 @@ static void note_waiting(void *ctx)
          change = change->next) {
         n_waiting[change->table_id]++;
     }
+    n_waiting[N_TABLES] = rig.tier->head != NULL; /* lookups */
 }
 
 static void test_insert_when_a_large_cache_is_being_cleared_then_other_tables_do_not_wait(
@@ -340,7 +341,8 @@ static void test_insert_when_a_large_cache_is_being_cleared_then_other_tables_do
 {
     (void)state;
     struct hps_insert_report report;
-    uint32_t n_waiting[N_TABLES] = {0};
+    uint32_t n_waiting[N_TABLES + 1] = {0};
+    struct question question;
 
     open_tier(128 << 20, 0, 0);
     rig.shares[1] = (struct hps_gpu_share){.n_rows = 3000000, .n_rows_cached = 1500000};
@@ -351,12 +353,19 @@ static void test_insert_when_a_large_cache_is_being_cleared_then_other_tables_do
         insert(rig.space, t, 0, 100, 1, NULL, &report);
         assert_int_equal(report.n_inserted, 100);
     }
+    ask(&question, rig.space, 0, 100);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
     hps_gpu_tier_sync(rig.tier);
     hps_gpu_tier_sync(rig.tier); /* a turn has ended since */
     gpu_tier_call(rig.tier, note_waiting, n_waiting);
     assert_int_equal(n_waiting[0], 0);
     assert_int_equal(n_waiting[1], 1);
+    assert_int_equal(n_waiting[N_TABLES], 0);
     hps_device_sim_hold(rig.tier->device, false);
+    wait_done(&question);
+    assert_int_equal(check_part(&question, 1, 1), 0);
+    assert_true(check_part(&question, 0, 1) >= 97);
+    forget(&question);
     await_changes(1, 100);
     assert_true(found(rig.space, 1, 0, 100, 1) >= 97);
     assert_true(found(rig.space, 0, 0, 100, 1) >= 97);
