@@ -19,7 +19,7 @@ COREUTILS = "basename cat chmod cp date dirname env head id ln ls mkdir mkfifo m
 COMPILER = "cmake ninja ar as ld ranlib nm objdump strip"
 SOURCES = ("backends", "base", "bench", "cache", "client", "cmake", "config", "tests/gpu", "tests/lib")
 PARTS = {1: "probe build device conformance gather fused code",
-         2: "build device ceilings delivery misses updates apply pooled converted observe claims widths hit_rate variants "
+         2: "build device ceilings delivery misses updates apply pooled converted observe variants claims hit_rate widths "
             "profile memcheck initcheck torch",
          3: "daemon"}
 # Runs the real program, then hangs if its last argument is named in the file `hang`. One check is listed.
@@ -40,7 +40,7 @@ CHECKS = """#!/usr/bin/env bash
 case $* in
     *--list*) printf 'crashes\\nfails\\nhangs\\nis late\\n' ;;
     *crashes) kill -SEGV $$ ;;
-    *fails) exit 1 ;;
+    *fails) head -c 17M /dev/zero && exit 1 ;;
     *) exec sleep 1000 ;;
 esac
 """
