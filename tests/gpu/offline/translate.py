@@ -82,6 +82,8 @@ class Access:
                 self.count = int(word[1])
             elif word not in HINTS and "::" not in word:
                 raise Unknown(f"{word} of {name}")
+        if self.order and self.count > 1 or words[0] in ("atom", "red") and words[-1][0] == "f":
+            raise Unknown(f"several values in order, or an atomic of floats: {name}")
         base, plus = re.fullmatch(r"\[([^\]+]+)(?:\+(-?\d+))?\]", address).groups()
         note = "WATCH_STORE" if words[0] != "ld" else "WATCH_LOAD_NC" if "nc" in words else "WATCH_LOAD"
         self.at = (f"ptx_{self.space}({operand(base)} + INT64_C({plus or 0}), {self.width * self.count}, "
