@@ -81,12 +81,19 @@ static void run_cases(struct bench_rig *rig, const struct gather_case *cases, si
     }
 }
 
+static const struct gather_case gather_cases[] = {
+    {32, 0, 0, 100, 40}, {128, 0, 0, 100, 65}, {512, 0, 0, 100, 80}};
+
 void bench_gather(struct bench_rig *rig)
 {
-    static const struct gather_case cases[] = {
-        {32, 0, 0, 100, 40}, {128, 0, 0, 100, 65}, {512, 0, 0, 100, 80}};
+    run_cases(rig, gather_cases, sizeof(gather_cases) / sizeof(gather_cases[0]),
+              UINT64_C(32) << 30);
+}
 
-    run_cases(rig, cases, sizeof(cases) / sizeof(cases[0]), UINT64_C(32) << 30);
+/* To compare variants of the kernels: from less memory, which is filled in less time. */
+void bench_gather_small(struct bench_rig *rig)
+{
+    run_cases(rig, gather_cases, sizeof(gather_cases) / sizeof(gather_cases[0]), UINT64_C(4) << 30);
 }
 
 void bench_widths(struct bench_rig *rig)

@@ -24,6 +24,7 @@ static const struct {
 } measurements[] = {
     {"probe", 2, bench_probe},
     {"gather", 20, bench_gather},
+    {"gather_small", 4, bench_gather_small},
     {"fused", 10, bench_fused},
     {"ceilings", 10, bench_ceilings},
     {"delivery", 5, bench_delivery},

@@ -117,6 +117,7 @@ uint32_t bench_lanes(uint32_t row_bytes);
 void bench_probe(struct bench_rig *rig);
 void bench_ceilings(struct bench_rig *rig);
 void bench_gather(struct bench_rig *rig);
+void bench_gather_small(struct bench_rig *rig);
 void bench_widths(struct bench_rig *rig);
 void bench_fused(struct bench_rig *rig);
 void bench_pooled(struct bench_rig *rig);

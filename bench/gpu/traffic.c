@@ -70,7 +70,7 @@ void bench_delivery(struct bench_rig *rig)
 
 /* ---- misses ---------------------------------------------------------------------------------- */
 
-enum { MISS_NS = 500000000, MISS_BATCHES_SIM = 6, N_PERCENTS = 4 };
+enum { MISS_NS = 250000000, MISS_BATCHES_SIM = 6, N_PERCENTS = 4 };
 
 struct miss_case {
     const char *name;

@@ -19,7 +19,7 @@ COREUTILS = "basename cat chmod cp date dirname env head id ln ls mkdir mkfifo m
 COMPILER = "cmake ninja ar as ld ranlib nm objdump strip"
 SOURCES = ("backends", "base", "bench", "cache", "client", "cmake", "config", "tests/gpu", "tests/lib")
 PARTS = {1: "probe build device conformance gather fused code",
-         2: "build device ceilings delivery misses updates apply pooled converted observe variants claims hit_rate widths "
+         2: "build device ceilings delivery misses updates apply pooled converted observe gather_small variants claims hit_rate widths "
             "profile memcheck initcheck torch",
          3: "daemon"}
 # Runs the real program, then hangs if its last argument is named in the file `hang`. One check is listed.
@@ -205,7 +205,7 @@ def test_steps_when_one_hangs_then_its_limit_ends_it_and_the_rest_is_listed(carr
     assert code == 1 and is_gone(int(read(f"{programs}/hanging"))), said
     results, table = results_of(f"{carried}/out")
     assert {r["bench"] for r in results} == {"probe", "ceilings"}
-    assert re.search(r"\n- ceilings: stopped after \d s; ", table) and table.count(": no time was left\n") == 17
+    assert re.search(r"\n- ceilings: stopped after \d s; ", table) and table.count(": no time was left\n") == 18
 
 
 def test_checks_when_they_crash_fail_or_hang_then_each_is_alone(carried):

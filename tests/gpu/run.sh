@@ -26,7 +26,7 @@ tables=(
     [1]='probe        4  probe
     build       36  build
     device       4  bench probe
-    conformance 30  conformance
+    conformance 30  with_clocks conformance
     gather      12  with_clocks bench gather
     fused        8  with_clocks bench fused
     code         6  code'
@@ -35,27 +35,28 @@ tables=(
     ceilings     4  bench ceilings
     delivery     4  bench delivery
     misses       6  bench misses
-    updates      8  bench updates
+    updates      7  bench updates
     apply        5  bench apply
     pooled       5  bench pooled
     converted    4  bench converted
     observe      3  bench observe
-    variants    40  variant
-    claims       6  bench claims
-    hit_rate     6  bench hit_rate
-    widths       6  bench widths
-    profile     10  profile
-    memcheck     4  sanitize memcheck
-    initcheck    4  sanitize initcheck
-    torch        5  torch'
+    gather_small 3  bench gather_small
+    variants    48  variant
+    claims       5  bench claims
+    hit_rate     5  bench hit_rate
+    widths       4  bench widths
+    profile      8  profile
+    memcheck     3  sanitize memcheck
+    initcheck    3  sanitize initcheck
+    torch        3  torch'
     [3]='daemon     100  daemon'
 )
 must_pass=' build device conformance daemon '
 check_limit=5
 profile_limit=6
-# What a variant is measured with, if it is not gather. Each takes seconds, most of them to fill memory.
+# What a variant is measured with, if it is not gather_small.
 declare -A variant_benches=([convert]=converted [ticket]=fused [apply]=apply [sketch]=observe
-    [all]='gather converted apply')
+    [all]='gather_small converted apply')
 profiles=(lookup:lookup apply:apply pool:pool observe:observe convert:lookup gather:gather)
 variant_checks=(widths_when_gathered widths_when_mapped widths_on_the_device changes_in_order
     crowded_sets updates_race_look_ups shapes_on_the_device shapes_when_mapped bags_of_all_sizes)
@@ -196,6 +197,7 @@ conformance() {
     return "$failed"
 }
 
+# It keeps the driver loaded, too, which else takes seconds to open a device again.
 with_clocks() {
     if have nvidia-smi; then
         {
@@ -229,7 +231,7 @@ variant() { # NAME
     within $((($(left) + 1) / 2)) "$checks" "${sim[@]}" "${variant_checks[@]}" || status=$?
     if ((status == 0)); then
         # shellcheck disable=SC2086 # names
-        bench ${variant_benches[$1]:-gather}
+        bench ${variant_benches[$1]:-gather_small}
     elif ((status == 137 || status == NO_TIME)); then
         not_run "its checks took too long"
     else
