@@ -201,6 +201,7 @@ cudaError_t cudaDriverGetVersion(int *version)
 cudaError_t cudaSetDevice(int device)
 {
     static struct hps_sim_driver driver;
+    static _Thread_local int current = -1;
     cudaError_t answer = call();
 
     if (answer != cudaSuccess && runtime.fail_set_device) {
@@ -217,6 +218,10 @@ cudaError_t cudaSetDevice(int device)
             MISUSE("%s\n", err.text);
         }
     }
+    if (device == current) {
+        MISUSE("the device is set that is the thread's already\n");
+    }
+    current = device;
     return cudaSuccess;
 }
 
