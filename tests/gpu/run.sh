@@ -16,6 +16,7 @@
 # check or a verified row failed, or there is no device. --sim: on the simulated device, with four
 # times the limits; every failure counts and the figures mean nothing.
 set -uo pipefail
+from=$PWD
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 2
 
 bundle=$PWD/build/gpu-bundle
@@ -462,7 +463,7 @@ while (($#)); do
         --sim) sim=(--sim) slow=4 ;;
         --part) [[ ${2:-} == [123] ]] || usage && part=$2 && shift ;;
         --limit) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage && limit_given=$2 && shift ;;
-        --out) [[ -n ${2:-} ]] || usage && folder=$2 && shift ;;
+        --out) [[ -n ${2:-} ]] || usage && folder=$2 && shift && [[ $folder == /* ]] || folder=$from/$folder ;;
         *) usage ;;
     esac
     shift
