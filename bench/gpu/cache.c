@@ -250,6 +250,7 @@ struct hps_embed_ticket *bench_cache_submit(struct bench_cache *cache, const uin
     const struct bench_cache_spec *spec = &cache->spec;
     struct hps_embed_part parts[BENCH_TABLES];
     struct hps_embed_ticket *ticket = NULL;
+    hps_status status;
 
     for (uint32_t t = 0; t < spec->n_tables; t++) {
         parts[t] = (struct hps_embed_part){
@@ -261,10 +262,13 @@ struct hps_embed_ticket *bench_cache_submit(struct bench_cache *cache, const uin
             .stride = spec->matrix ? region_stride(cache, t) : 0,
         };
     }
-    hps_status status = hps_embed_submit(cache->cache, parts, spec->n_tables, &ticket);
-    if (status != HPS_AGAIN) {
-        (void)bench_ok(cache->rig, status, "submit");
+    while ((status = hps_embed_submit(cache->cache, parts, spec->n_tables, &ticket)) == HPS_AGAIN) {
+        hps_embed_advance(cache->cache);
+        if (cache->rig->sim) {
+            (void)sched_yield();
+        }
     }
+    (void)bench_ok(cache->rig, status, "submit");
     return status == HPS_OK ? ticket : NULL;
 }
 

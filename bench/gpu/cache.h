@@ -62,7 +62,7 @@ void bench_cache_drain(struct bench_cache *cache);
 void bench_cache_draw(struct bench_cache *cache, uint64_t *keys, uint32_t stride, uint32_t n,
                       uint32_t missing_percent);
 /* Submit n keys of each table from keys[table * stride] on; rows go behind the first `skipped` keys
- * of each table in the region. NULL: too much is in flight, or a failure. */
+ * of each table in the region. Waits until the cache takes it. NULL: a failure. */
 struct hps_embed_ticket *bench_cache_submit(struct bench_cache *cache, const uint64_t *keys,
                                             uint32_t stride, uint32_t n, uint32_t skipped);
 /* Whether it has ended, well or not. */

@@ -26,12 +26,9 @@ static double request_us(struct bench_cache *cache, const uint64_t *keys, uint32
         while (*ticket != NULL && !bench_cache_ended(cache, *ticket)) {
         }
         hps_embed_release(*ticket);
-        *ticket = NULL;
-        while (*ticket == NULL && cache->rig->status == HPS_OK) {
-            hps_embed_advance(cache->cache);
-            *ticket = bench_cache_submit(cache, keys + at, stride,
-                                         n - at < piece_max ? n - at : piece_max, at);
-        }
+        hps_embed_advance(cache->cache);
+        *ticket = bench_cache_submit(cache, keys + at, stride,
+                                     n - at < piece_max ? n - at : piece_max, at);
     }
     for (uint32_t i = 0; i < BENCH_TICKETS; i++) {
         while (tickets[i] != NULL && !bench_cache_ended(cache, tickets[i])) {

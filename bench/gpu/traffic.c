@@ -123,8 +123,6 @@ static void next_flight(struct bench_cache *cache, struct flights *flights, uint
     flights->tickets[f] = NULL;
     if (submit) {
         bench_cache_draw(cache, flights->keys[f], n, n, missing_percent);
-    }
-    while (submit && flights->tickets[f] == NULL && rig->status == HPS_OK) {
         hps_embed_advance(cache->cache);
         flights->tickets[f] = bench_cache_submit(cache, flights->keys[f], n, n, f * n);
     }
