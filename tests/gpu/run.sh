@@ -45,9 +45,9 @@ tables=(
     variants    48  variant
     claims       5  bench claims
     hit_rate     5  bench hit_rate
-    widths       4  bench widths
-    profile      8  profile
-    memcheck     3  sanitize memcheck
+    widths       3  bench widths
+    profile      7  profile
+    memcheck     5  sanitize memcheck
     initcheck    3  sanitize initcheck
     torch        3  torch'
     [3]='daemon     100  daemon'
