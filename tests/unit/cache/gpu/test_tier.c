@@ -22,6 +22,7 @@
 #include "base/hash.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/embed/internal.h"
 #include "cache/gpu/internal.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/nap.h"
@@ -1190,8 +1191,19 @@ static void open_all_stalling(uint64_t stall_us_max)
     hps_gpu_space_active(rig.space, true);
 }
 
+static void note_clearing(void *ctx)
+{
+    *(uint64_t *)ctx = rig.tier->cache->clearing.bytes;
+}
+
+/* The tier's thread waits for mail by then: it would hang in the look at a piece of clearing. */
 static void hang_driver(void)
 {
+    uint64_t bytes = 0;
+
+    do {
+        gpu_tier_call(rig.tier, note_clearing, &bytes);
+    } while (bytes > 0);
     rig.hung = rig.tier->device;
     hps_device_sim_driver_hang(rig.hung, true);
 }
