@@ -95,7 +95,7 @@ def test_programs_when_bundled_then_variants_come_along_and_what_cannot_travel_i
     else:
         assert done.returncode == 0, done.stderr
         carried = {name for name in os.listdir(tmp_path / "bundle" / "bin") if not name.startswith("hps")}
-        assert carried == {"gpu_checks", "gpu_bench", "gpu_checks_wide", "gpu_bench_wide", "variants.txt"}
+        assert carried == {"gpu_bench", "gpu_bench_wide", "variants.txt"}
 
 
 def tried(bundle, tmp_path, *args):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, kserve_grpc, kserve_pb, model_config, pb,
-                 refused)
+                 refused, until)
 
 UNKNOWN = 123456789
 KAFKA = {"type": "kafka", "brokers": "127.0.0.1:1"}  # nobody listens there
@@ -237,7 +237,7 @@ def test_load_when_the_entry_has_a_cache_then_the_version_has_it(work):
             plan = one.load("n", "", config=json.dumps(whole), dry_run=True).plan
             assert (plan.device_bytes_needed > 0) == (rows > 0)
             version = one.load("n", "", config=json.dumps(whole)).version
-            assert version_info(one, "n", version).device_row_count == rows
+            until(lambda at=version, n=rows: version_info(one, "n", at).device_row_count == n, "the rows are counted")
         one.stop()
         one.start()
         assert version_info(one, "n", 1).device_bytes > 0 and version_info(one, "n", 2).device_bytes == 0

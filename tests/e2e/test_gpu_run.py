@@ -25,12 +25,11 @@ PARTS = {1: "probe build device conformance gather fused code",
 # Runs the real program, then hangs if its last argument is named in the file `hang`. One check is listed.
 WRAPPER = """#!/usr/bin/env bash
 here=$(dirname "$0")
-name=$(basename "$0")
-if [[ $* == --list ]]; then
+if [[ $* == "checks --list" ]]; then
     echo batch_sizes
     exit
 fi
-"$here/real_${name%_fast}" "$@" || exit
+"$here/real" "$@" || exit
 if [[ ${!#} == "$(<"$here/hang")" ]]; then
     echo $$ >"$here/hanging"
     exec sleep 1000
@@ -39,6 +38,7 @@ fi
 CHECKS = """#!/usr/bin/env bash
 case $* in
     *--list*) printf 'crashes\\nfails\\nhangs\\nis late\\n' ;;
+    probe | *" probe") ;;
     *crashes) kill -SEGV $$ ;;
     *fails) head -c 17M /dev/zero && exit 1 ;;
     *) exec sleep 1000 ;;
@@ -123,12 +123,10 @@ def tree_with_carried_programs(built, work):
     """A tree without sources; its programs can be made to hang."""
     programs = f"{work}/build/gpu-bundle/bin"
     os.makedirs(programs)
-    for name in ("gpu_bench", "gpu_checks"):
-        shutil.copy(f"{built[0]}/build/gpu/build/{name}", f"{programs}/real_{name}")
+    shutil.copy(f"{built[0]}/build/gpu/build/gpu_bench", f"{programs}/real")
+    for name in ("gpu_bench", "gpu_bench_fast"):
         write(f"{programs}/{name}", WRAPPER)
-        shutil.copy(f"{programs}/{name}", f"{programs}/{name}_fast")
-    write(f"{programs}/gpu_bench_bad", "")
-    write(f"{programs}/gpu_checks_bad", "#!/usr/bin/env bash\nexit 1\n")
+    write(f"{programs}/gpu_bench_bad", "#!/usr/bin/env bash\nexit 1\n")
     write(f"{programs}/variants.txt", "fast\nbad\ngone\n")
     write(f"{programs}/hang", "")
     write(f"{work}/build/gpu-bundle/try.sh", TRY)
@@ -160,7 +158,7 @@ def test_part_when_programs_are_carried_then_builds_nothing_and_tries_the_varian
     _, table = results_of(f"{carried}/out")
     assert "==> build" not in said and "- commit: 0123abcd\n- programs: build/gpu-bundle/bin\n" in table
     assert "- not measured: variant bad: its checks did not pass\n" in table
-    assert "- not run: variant gone: there are no such programs\n" in table
+    assert "- not run: variant gone: there is no such program\n" in table
     assert "==> variant fast" in said and "variant fast: exit code" not in table
 
 
@@ -209,7 +207,7 @@ def test_steps_when_one_hangs_then_its_limit_ends_it_and_the_rest_is_listed(carr
 
 
 def test_checks_when_they_crash_fail_or_hang_then_each_is_alone(carried):
-    write(f"{carried}/build/gpu-bundle/bin/gpu_checks", CHECKS)
+    write(f"{carried}/build/gpu-bundle/bin/gpu_bench", CHECKS)
     code, said = run(carried, "--part", "1", "--limit", "6", "--out", f"{carried}/out")
     assert code == 1 and "FAILED: 1/conformance" in said
     results, table = results_of(f"{carried}/out")
@@ -222,8 +220,8 @@ def test_checks_when_they_crash_fail_or_hang_then_each_is_alone(carried):
 @pytest.mark.parametrize("why, expected", [("no programs", "there are no programs for it"),
                                            ("no device", "no device that can be used")])
 def test_part_when_nothing_can_be_measured_then_says_why(carried, why, expected):
-    program = f"{carried}/build/gpu-bundle/bin/gpu_bench" if why == "no device" else f"{carried}/build/gpu-bundle/bin/gpu_checks"
-    write(program, "#!/usr/bin/env bash\nexit 1\n")
+    does = "[[ $* == *--list ]]" if why == "no device" else "exit 1"
+    write(f"{carried}/build/gpu-bundle/bin/gpu_bench", f"#!/usr/bin/env bash\n{does}\n")
     code, said = run(carried, "--part", "1", "--out", f"{carried}/out")
     assert code == 1, said
     _, table = results_of(f"{carried}/out")

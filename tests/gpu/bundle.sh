@@ -7,8 +7,8 @@
 #     try.sh      bundle_try.sh: hpsd end to end
 #     bin/        hpsd, hpsd-sim and the tools. They run on any Linux x86-64: their libraries, the C
 #                 library included, are in lib/. Only the GPU's driver is that machine's.
-#     bin/        from GPU_DIR: gpu_checks, gpu_bench and their variants, which variants.txt lists.
-#                 They take that machine's C library, glibc 2.34 or later.
+#     bin/        from GPU_DIR: gpu_bench and its variants, which variants.txt lists. They take that
+#                 machine's C library, glibc 2.34 or later.
 #     commit.txt  of this tree
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
@@ -45,7 +45,6 @@ rm -rf "$bundle"
 mkdir -p "$bundle"/{bin,lib,libexec}
 for program in "${gpu_programs[@]}"; do
     strip -o "$bundle/bin/$program" "$gpu/$program"
-    ln -s "$program" "$bundle/bin/${program/bench/checks}"
 done
 if [[ -e $gpu/variants.txt ]]; then
     cp "$gpu/variants.txt" "$bundle/bin/"

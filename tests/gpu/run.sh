@@ -180,10 +180,10 @@ bench() { # NAME...
 # Each check in a process of its own, because an error of CUDA stays with the process.
 conformance() {
     local check names status failed=0
-    mapfile -t names < <("$programs/gpu_checks" --list)
+    mapfile -t names < <("$programs/gpu_bench" checks --list)
     for check in "${names[@]}"; do
         status=0
-        within $((check_limit * slow)) "$programs/gpu_checks" "${sim[@]}" \
+        within $((check_limit * slow)) "$programs/gpu_bench" checks "${sim[@]}" \
             --json "$out/results.jsonl" "$check" || status=$?
         case $status in
             0) continue ;;
@@ -216,18 +216,18 @@ code() {
     local processor
     processor=$(capability)
     if have cuobjdump; then
-        cuobjdump --dump-sass ${processor:+-arch "sm_${processor/./}"} "$programs/gpu_checks" | keep code.sass
+        cuobjdump --dump-sass ${processor:+-arch "sm_${processor/./}"} "$programs/gpu_bench" | keep code.sass
     elif [[ $programs == "$built" && ${#sim[@]} -eq 0 ]]; then
-        keep gpu_checks <"$programs/gpu_checks"
+        keep gpu_bench <"$programs/gpu_bench"
     else
         not_run "no cuobjdump"
     fi
 }
 
 variant() { # NAME
-    local variant=_${1:-} checks=$programs/gpu_checks_${1:-}
-    if [[ ! -x $checks || ! -x $programs/gpu_bench$variant ]]; then
-        not_run "there are no such programs"
+    local variant=_${1:-}
+    if [[ ! -x $programs/gpu_bench$variant ]]; then
+        not_run "there is no such program"
     elif variant_holds $((($(left) + 1) / 2)) "${variant_checks[@]}"; then
         # shellcheck disable=SC2086 # names
         bench ${variant_benches[$1]:-gather_small} && variant_holds "$(left)" "$variant_race"
@@ -239,7 +239,7 @@ variant() { # NAME
 
 variant_holds() { # SECONDS CHECK...: false: one of them fails
     local status=0
-    within "$1" "$checks" "${sim[@]}" "${@:2}" || status=$?
+    within "$1" "$programs/gpu_bench$variant" checks "${sim[@]}" "${@:2}" || status=$?
     if ((status == 137 || status == NO_TIME)); then
         note "$name: no time for all of its checks: ${*:2}"
     elif ((status != 0)); then
@@ -274,7 +274,7 @@ sanitize() { # TOOL: one check after the other, small ones
             if [[ $line =~ ERROR\ SUMMARY:\ ([0-9]+)\ error ]]; then
                 report "$1" "$check" errors "${BASH_REMATCH[1]}" 0
             fi
-        done < <(compute-sanitizer --tool "$1" "$programs/gpu_checks" "$check" 2>&1)
+        done < <(compute-sanitizer --tool "$1" "$programs/gpu_bench" checks "$check" 2>&1)
     done
 }
 
@@ -296,7 +296,7 @@ daemon() {
 find_programs() {
     local folder
     for folder in "$@"; do
-        if limited 5 "$folder/gpu_checks" --list >/dev/null 2>&1 && [[ -x $folder/gpu_bench ]]; then
+        if limited 5 "$folder/gpu_bench" checks --list >/dev/null 2>&1; then
             programs=$folder
             return 0
         fi
@@ -428,7 +428,7 @@ run_part() { # NUMBER DIR
     part=$1 out=$2 SECONDS=0 name='' at=0 commit='' programs='' names=()
     part_limit=${limit_given:-$((part_limits[part] * slow))}
     mkdir -p "$out" || exit 2
-    rm -f "$out"/{results.md,results.jsonl,notes.txt,log.txt,code.sass,gpu_checks,clocks.csv,profile.txt}
+    rm -f "$out"/{results.md,results.jsonl,notes.txt,log.txt,code.sass,gpu_bench,clocks.csv,profile.txt}
     for one in "$out"/*; do
         foreign[$one]=1
     done
