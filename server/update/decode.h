@@ -15,8 +15,7 @@
 /* Why a record was left out, behind those of HPS_UPDATE_REJECT_LIST; also labels of
  * update_records_rejected_total. */
 #define HPS_UPDATE_BAD_TABLE "table" /* the model has none of that name */
-#define HPS_UPDATE_BAD_DTYPE "dtype" /* rows are not of the type that the table or hps-dtype has \
-                                      */
+#define HPS_UPDATE_BAD_DTYPE "dtype" /* rows of a type that the table does not take */
 #define HPS_UPDATE_BAD_NOT_FINITE \
     "not_finite"                         /* NaN or Inf, or what the table's type cannot hold */
 #define HPS_UPDATE_BAD_PAYLOAD "payload" /* no UpdateBatch, or one that contradicts itself */
