@@ -188,7 +188,10 @@ static hps_status open_rocksdb(const struct hps_config *config, struct hps_store
         .block_cache_bytes = config->persistent_db.block_cache_bytes,
         .wal_sync_ms = config->persistent_db.wal_sync_ms,
         .read_mode = (enum hps_rocksdb_read_mode)config->persistent_db.read_mode,
-        .load_bytes = config->persistent_db.read_mode == HPS_CONFIG_READ_MODE_AUTO
+        /* A restart serves without the model files, and does not wait for the disk that has them.
+         */
+        .load_bytes = config->persistent_db.read_mode == HPS_CONFIG_READ_MODE_AUTO &&
+                              !hps_rocksdb_dir_has_database(config->persistent_db.path)
                           ? hps_check_store_bytes(config)
                           : 0,
         .memory_bytes = memory_bytes > host_bytes ? memory_bytes - host_bytes : 0};

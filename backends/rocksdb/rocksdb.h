@@ -29,7 +29,7 @@ struct hps_rocksdb_options {
     enum hps_rocksdb_read_mode read_mode;
     uint64_t memory_bytes; /* of page cache for the files: beyond it reads wait for the disk, and
                             * more threads share a large one */
-    uint64_t load_bytes;   /* that the tables of the configuration will take, for AUTO */
+    uint64_t load_bytes;   /* that the configured tables will take, for AUTO; 0: not known */
     uint32_t wal_sync_ms;  /* writes reach the disk within it; 0 = before they return */
 };
 
