@@ -548,7 +548,7 @@ static char *default_group(void)
     return hps_file_path("hpsd.%s", host);
 }
 
-/* Names that Kafka takes for a topic; those of its properties have no other characters. */
+/* Characters of topic names in Kafka. Names of librdkafka properties use the same ones. */
 enum { TOPIC_BYTES_MAX = 249, PORT_DIGITS_MAX = 5 };
 #define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 

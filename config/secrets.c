@@ -13,7 +13,7 @@
 
 bool hps_secrets_is_property(const char *property)
 {
-    /* "pas": a misspelt password is printed with what is wrong in the file. */
+    /* "pas" also covers a misspelt "password", which an error message would print. */
     static const char *const words[] = {"pas", "pwd", "secret", "jaas", "oauthbearer", "key.pem"};
     /* The last '=': "client.id=a,sasl.password=b" has two properties in one. */
     const char *equals = strrchr(property, '=');
@@ -28,7 +28,7 @@ bool hps_secrets_is_property(const char *property)
 
 bool hps_secrets_is_path(const char *path)
 {
-    /* Every property and token counts: in a wrong form a name cannot be told from its value. */
+    /* Every property and token counts: in a malformed one, name and value look alike. */
     return hps_secrets_is_property(path) || strstr(path, "properties") != NULL ||
            strstr(path, "token") != NULL;
 }

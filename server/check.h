@@ -22,8 +22,8 @@ struct hps_check {
  * width, and its default row as many values, that the configuration says; and what a manifest.json
  * beside it says of its width, dtype, rows and files. May block. Returns the number of errors. */
 unsigned hps_check_models(const struct hps_check *check);
-/* About the bytes that the tables of all models will take in the persistent store, in the type that
- * their rows are stored as. A table whose files cannot be opened counts as empty. May block. */
+/* Estimated bytes of all configured tables in the persistent store, as their rows are stored. A
+ * table whose files cannot be opened counts as empty. May block. */
 uint64_t hps_check_store_bytes(const struct hps_config *config);
 /* What a start reads before it listens: certificates, keys, CAs and lists of revoked ones of
  * server.tls, whether they go together, and its ciphers; server.access and server.admin_token_file.

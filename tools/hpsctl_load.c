@@ -202,7 +202,7 @@ static void print_unloads(struct load_view *view, const Hps__V1__LoadProgress *p
     }
 }
 
-/* From the first message: a load may take hours, and this is to be known before. */
+/* Print them with the first message: the load may take hours. */
 static void print_notes(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
     for (size_t i = 0; !view->notes_printed && i < progress->n_notes; i++) {

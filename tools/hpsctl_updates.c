@@ -261,7 +261,7 @@ static int print_paused(struct hpsctl *ctl)
     return TOOL_OK;
 }
 
-/* What is changed has to be named: a forgotten --model would stop, or move, every model. */
+/* Require a filter or --all: without --model the command would change every model. */
 static int check_filters(const struct hpsctl *ctl)
 {
     bool any = flags.model[0] != '\0' || flags.version != 0 || flags.topic[0] != '\0' ||

@@ -17,8 +17,8 @@ struct hps_topic_filters {
     regex_t regexes[];
 };
 
-/* The end of the bracket expression that begins at `at`: its ']', or the last character of an
- * expression that has none. */
+/* The end of the bracket expression that begins at `at`: its ']', or the last character of the
+ * filter if the ']' is missing. */
 static const char *bracket_end(const char *at)
 {
     at += at[1] == '^' ? 2 : 1;

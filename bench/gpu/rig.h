@@ -49,7 +49,7 @@ void bench_randomize(struct bench_rig *rig, hps_devptr to, uint64_t size);
 /* Copy, and wait. */
 void bench_upload(struct bench_rig *rig, hps_devptr to, const void *host, uint64_t size);
 void bench_download(struct bench_rig *rig, void *host, hps_devptr from, uint64_t size);
-/* `of_gpu` bytes, but at most a share of what is free there; `of_sim` on the simulated device. */
+/* `of_gpu` bytes, but at most a share of the free memory; `of_sim` on the simulated device. */
 uint64_t bench_fitting_bytes(const struct bench_rig *rig, uint64_t of_gpu, double share_max,
                              uint64_t of_sim);
 static inline uint32_t bench_count(const struct bench_rig *rig, uint32_t of_gpu, uint32_t of_sim)

@@ -47,7 +47,7 @@ struct hps_embed_range {
     struct hps_embed_range_usage usage;
     struct hps_embed_desc desc;
     uint64_t offset;    /* in the arena */
-    uint64_t n_cleared; /* bytes whose clearing is queued on `in`, of all that must be cleared */
+    uint64_t n_cleared; /* bytes queued on `in` for clearing; the range is ready at all */
     uint64_t n_counted; /* by the sketch, since it was halved */
     uint64_t slice;     /* number of the last slice that names it, and where there */
     uint32_t slice_index;
@@ -136,8 +136,8 @@ struct hps_embed_intake {
 /* New ranges are cleared in pieces. All ranges together have one piece on the device at a time. */
 struct hps_embed_clearing {
     struct hps_event *done; /* behind the piece on the device */
-    uint64_t bytes;         /* of that piece; 0 if the device has none */
-    uint32_t n_ranges;      /* whose last piece is not queued yet */
+    uint64_t bytes;         /* size of that piece; 0: the device is idle */
+    uint32_t n_ranges;      /* ranges with pieces still to queue */
 };
 
 struct hps_embed_cache {

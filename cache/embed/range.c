@@ -172,8 +172,8 @@ static uint64_t clear_bytes(const struct hps_embed_desc *desc)
            (1 + (uint64_t)hps_embed_spill_lines(desc->n_sets)) * HPS_EMBED_SET_BYTES;
 }
 
-/* Queue the clearing of up to bytes_max more bytes, from byte *at of those that clear_bytes counts.
- * *at then is the first byte behind them. */
+/* Queue the clearing of up to bytes_max bytes, beginning at byte *at of clear_bytes(desc). Advance
+ * *at. */
 static hps_status clear_piece(struct hps_stream_q *stream, const struct hps_embed_desc *desc,
                               uint64_t bytes_max, uint64_t *at)
 {
@@ -358,8 +358,8 @@ bool hps_embed_range_ready(const struct hps_embed_range *range)
     return range->retired || range->n_cleared == clear_bytes(&range->desc);
 }
 
-/* Queue the next piece of the range, as far as the piece on the device leaves room for it. It
- * follows all earlier work on this memory: that is on the same stream, or was seen to end. */
+/* Queue the next piece of the range, within the bytes that may be on the device at a time. Earlier
+ * work on this memory is on the same stream, or has ended. */
 static hps_status clear_more(struct hps_embed_range *range)
 {
     struct hps_embed_cache *cache = range->cache;

@@ -162,7 +162,7 @@ static const struct hps_table *table_of(const struct hps_version *version, const
     return i != UINT32_MAX ? &version->tables[i] : NULL;
 }
 
-/* Bits for what a load of the entry would make different. */
+/* A bit for each option that a load of the entry would change. */
 static unsigned differences(const struct catalog_defined *defined,
                             const struct hps_version *version)
 {
@@ -370,7 +370,7 @@ static hps_status find_read(void *ctx, const void *key, size_t key_size, const v
     return status == HPS_OK && position.last.known ? HPS_ABORTED : status;
 }
 
-/* By another configuration, that is: there are none with --table. They are in no file. */
+/* Has another configuration applied updates? With --table there are none, and no file has them. */
 static bool has_updates(struct hps_version *version)
 {
     return hps_update_positions(version, find_read, NULL) != HPS_OK;

@@ -554,8 +554,8 @@ hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load
     return HPS_OK;
 }
 
-/* The request, checked and completed, and its files. What models[] says is seen anew: whether it
- * changes afterwards is what tells a version that was loaded by hand. */
+/* Check and complete the request, and open its files. Also read the files of the models[] entry
+ * again: a later change of the entry is drift, other files than the entry's are not. */
 static hps_status open_request(struct hps_catalog *catalog, const struct hps_load_request *request,
                                struct catalog_request *out_whole, struct hps_source *out_source,
                                struct hps_error *err)
@@ -571,7 +571,7 @@ static hps_status open_request(struct hps_catalog *catalog, const struct hps_loa
     if (status != HPS_OK) {
         catalog_request_close(out_whole);
     } else if (config != NULL) {
-        hps_ignore(catalog_define(catalog, config, &unseen)); /* what was seen before counts */
+        hps_ignore(catalog_define(catalog, config, &unseen)); /* keep the last state */
     }
     return status;
 }

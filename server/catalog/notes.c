@@ -34,7 +34,7 @@ static hps_status note_order(const struct catalog_model *model, const struct hps
         status = hps_table_order_add(&order, version->tables[i].name);
     }
     if (status == HPS_OK && order.n > 1) {
-        status = hps_buf_printf(text, "order of tables, for look-ups by position:");
+        status = hps_buf_printf(text, "order of tables, for lookups by position:");
     }
     for (uint32_t i = 0; status == HPS_OK && order.n > 1 && i < order.n && i < TABLES_TOLD_MAX;
          i++) {
@@ -105,7 +105,7 @@ static void list_ignored(void *ctx, const struct hps_config_change *change)
     }
 }
 
-/* Options of the load's entry that are not known, and those that the server's entry overrides. */
+/* Unknown options of the load's entry, and options that the server's entry overrides. */
 static hps_status note_entry(const struct catalog_model *model,
                              const struct hps_load_request *request, struct hps_strings *notes,
                              struct hps_buf *text)

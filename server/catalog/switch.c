@@ -75,7 +75,7 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
                               struct hps_error *err)
 {
     int64_t previous = model->active != number ? model->active : model->previous;
-    previous = back ? 0 : previous; /* what was rolled back from is no version to go back to */
+    previous = back ? 0 : previous; /* a rollback is not undone by a rollback */
     hps_status status = HPS_OK;
     hps_lock_acquire(&catalog->lock);
     const struct catalog_entry *entry = catalog_entry(model, number);

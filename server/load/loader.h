@@ -88,7 +88,7 @@ struct hps_load_progress {
 
 /* Time left by the rate so far; 0: not known. */
 uint64_t hps_load_remaining_ms(const struct hps_load_progress *progress, uint64_t now_us);
-/* Log how far a load has come, every 10 s from its start on. table: the name of progress->table.
+/* Log the progress of a load, every 10 s from its start on. table: the name of progress->table.
  * Any thread, one call at a time; cheap enough for a timer. */
 void hps_load_progress_log(struct hps_load_progress *progress, const char *model, int64_t version,
                            const char *table, uint64_t now_us);

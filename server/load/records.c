@@ -183,7 +183,7 @@ static bool names_fit(const char *model, const char *load_id)
     return strlen(model) <= HPS_MODEL_NAME_BYTES_MAX && strlen(load_id) <= LOAD_ID_BYTES_MAX;
 }
 
-/* NULL: no memory, or there is none, which is good. */
+/* A copy, or NULL for an empty text. *good is false if there is no memory. */
 static char *optional_text(const char *text, bool *good)
 {
     char *copy = text[0] != '\0' ? hps_strdup(text) : NULL;
