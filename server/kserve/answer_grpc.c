@@ -41,7 +41,8 @@ static uint64_t heads_bytes(const struct kserve_answer *answer, const char *mode
 uint64_t kserve_answer_grpc_bytes_max(const struct kserve_answer *answer,
                                       const struct hps_lookup *lookup)
 {
-    uint64_t bytes = heads_bytes(answer, lookup->version->model);
+    uint64_t bytes =
+        heads_bytes(answer, lookup->version->model) + kserve_samples_bytes(answer, lookup);
 
     for (uint32_t i = 0; i < answer->n_outputs; i++) {
         bytes += kserve_values_bytes_max(lookup, &answer->outputs[i]);
@@ -143,7 +144,8 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
     struct hps_encoded encoded = {0};
     struct kserve_values *values;
     size_t n_pieces;
-    hps_status status = kserve_values_of_all(answer, lookup, arena, &values, &n_pieces);
+    hps_status status =
+        kserve_values_of_all(answer, lookup, rows, pool, arena, &values, &n_pieces, &rows);
 
     if (status != HPS_OK) {
         return status;
@@ -152,12 +154,10 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
     size_t size =
         (size_t)(heads_bytes(answer, lookup->version->model) + status_bytes(answer, values));
     encoded.slices = hps_arena_alloc(arena, n_slices_max * sizeof(*encoded.slices));
-    if (encoded.slices == NULL) {
-        return HPS_EXHAUSTED;
-    }
-    struct hps_block *heads = hps_block_new(pool, size);
+    struct hps_block *heads = encoded.slices == NULL ? NULL : hps_block_new(pool, size);
     if (heads == NULL) {
-        return HPS_NO_MEMORY;
+        hps_block_unref(rows);
+        return encoded.slices == NULL ? HPS_EXHAUSTED : HPS_NO_MEMORY;
     }
     struct out out = {.at = heads->data, .end = heads->data + size};
     uint8_t *begin = out.at;
@@ -171,6 +171,7 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
     hps_encoded_add(&encoded, heads, begin, (size_t)(out.at - begin));
     HPS_ASSERT(encoded.n_slices <= n_slices_max);
     hps_block_unref(heads);
+    hps_block_unref(rows);
     *out_encoded = encoded;
     return HPS_OK;
 }

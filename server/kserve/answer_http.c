@@ -69,7 +69,7 @@ static uint64_t block_bytes(const struct kserve_answer *answer, const struct hps
 uint64_t kserve_answer_http_bytes_max(const struct kserve_answer *answer,
                                       const struct hps_lookup *lookup)
 {
-    uint64_t bytes = block_bytes(answer, lookup);
+    uint64_t bytes = block_bytes(answer, lookup) + kserve_samples_bytes(answer, lookup);
 
     for (uint32_t i = 0; i < answer->n_outputs; i++) {
         const struct kserve_answer_output *output = &answer->outputs[i];
@@ -287,18 +287,18 @@ hps_status kserve_answer_http(const struct kserve_answer *answer, const struct h
     struct kserve_values *values;
     size_t n_pieces;
     size_t size = (size_t)block_bytes(answer, lookup);
-    hps_status status = kserve_values_of_all(answer, lookup, arena, &values, &n_pieces);
+    hps_status status =
+        kserve_values_of_all(answer, lookup, rows, pool, arena, &values, &n_pieces, &rows);
 
-    if (status == HPS_OK) {
-        encoded.slices = hps_arena_alloc(arena, (n_pieces + 1) * sizeof(*encoded.slices));
-        status = encoded.slices == NULL ? HPS_EXHAUSTED : HPS_OK;
-    }
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the answer");
     }
-    struct hps_block *block = hps_block_new(pool, size);
+    encoded.slices = hps_arena_alloc(arena, (n_pieces + 1) * sizeof(*encoded.slices));
+    struct hps_block *block = encoded.slices == NULL ? NULL : hps_block_new(pool, size);
     if (block == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the answer: %zu bytes", size);
+        hps_block_unref(rows);
+        return hps_error_set(err, encoded.slices == NULL ? HPS_EXHAUSTED : HPS_NO_MEMORY,
+                             "no memory for the answer: %zu bytes", size);
     }
     struct writer out = {.at = (char *)block->data, .end = (char *)block->data + size, .err = err};
     hps_buf_init(&out.text, size);
@@ -318,5 +318,6 @@ hps_status kserve_answer_http(const struct kserve_answer *answer, const struct h
         status = hps_error_set(err, status, "no memory for the answer");
     }
     hps_block_unref(block);
+    hps_block_unref(rows);
     return status;
 }

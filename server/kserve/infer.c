@@ -2,6 +2,7 @@
  *
  * ModelInfer and ModelStreamInfer as front ends of the look-up service.
  */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "server/access/access.h"
@@ -33,6 +34,20 @@ hps_status kserve_keep(const struct kserve_infer *infer, const struct hps_decode
 const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *asked)
 {
     return &asked->answer;
+}
+
+hps_status kserve_front_check_answer(const struct hps_lookup_asked *asked,
+                                     const struct hps_lookup *lookup, struct hps_error *err)
+{
+    uint64_t bytes = kserve_samples_bytes(&asked->answer, lookup);
+
+    if (bytes <= KSERVE_SAMPLES_BYTES_MAX) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "input 'NUMKEYS': its %u samples make an answer of %" PRIu64
+                         " bytes, limit is %" PRIu64 "; send fewer samples, or one row of NUMKEYS",
+                         asked->answer.n_samples, bytes, KSERVE_SAMPLES_BYTES_MAX);
 }
 
 /* Triton's words, which clients look for; and an input of a name that a model lacks is a wrong
@@ -85,6 +100,7 @@ static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_ask
 
 static const struct hps_lookup_front front = {.positions = KSERVE_NUMKEYS,
                                               .decode = decode,
+                                              .check_answer = kserve_front_check_answer,
                                               .not_found = kserve_front_not_found,
                                               .bytes_max = bytes_max,
                                               .encode = encode};
@@ -133,6 +149,7 @@ static void stream_tell(struct hps_grpc_call *call, const struct hps_lookup_aske
 
 static const struct hps_lookup_front stream_front = {.positions = KSERVE_NUMKEYS,
                                                      .decode = decode,
+                                                     .check_answer = kserve_front_check_answer,
                                                      .not_found = kserve_front_not_found,
                                                      .bytes_max = stream_bytes_max,
                                                      .encode = stream_encode,

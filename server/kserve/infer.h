@@ -7,7 +7,8 @@
  *     answer_grpc.c, answer_http.c a look-up that is done -> the bytes of its answer
  *
  * A model has two views. `dlrm`, as NVIDIA's HPS showed it: KEYS and NUMKEYS, tables by their
- * position, one flat OUTPUT0. `dlrm.tables`: an input and an output for each table.
+ * position, one flat OUTPUT0. Each row of NUMKEYS is a sample; answers have sample after sample,
+ * and of each table after table. `dlrm.tables`: an input and an output for each table.
  *
  * Everything here belongs to one request, lives in its arena or points into its message, and is
  * used by one thread at a time.
@@ -26,6 +27,8 @@ enum {
     KSERVE_PARAMETERS_MAX = 64,   /* of a request, a tensor or an output */
     KSERVE_VALUES_MAX = INT32_MAX /* of a tensor: the product of its shape */
 };
+/* Rows of an answer of several samples: the loop thread copies them into their order. */
+#define KSERVE_SAMPLES_BYTES_MAX (UINT64_C(32) << 20)
 
 /* Inputs, and as many outputs, that a request may have: of each table keys, offsets and weights,
  * and a few of the whole. */
@@ -168,7 +171,9 @@ struct kserve_answer_output {
 struct kserve_answer {
     struct kserve_text model; /* as asked for */
     struct kserve_text id;
-    bool by_position; /* the view of KEYS and NUMKEYS */
+    bool by_position;       /* the view of KEYS and NUMKEYS */
+    uint32_t n_samples;     /* by position: 1 or more */
+    const uint32_t *counts; /* [n_samples][parts] keys; NULL: one sample has those of each part */
     struct kserve_answer_output
         *outputs; /* [n_outputs] in the order in which they were asked for */
     uint32_t n_outputs;
@@ -182,7 +187,7 @@ hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode
 /* One output of a look-up that is done.
  *
  * shape   shape[n_dims]: values; slices: [1 + parts of the look-up] bytes in the order of the
- *         output, `size` together, which point into the rows of the look-up, or the arena (STATUS)
+ *         output, `size` together, which point into the rows, or the arena (STATUS)
  */
 struct kserve_values {
     enum kserve_datatype datatype;
@@ -192,18 +197,19 @@ struct kserve_values {
     uint32_t n_pieces;
     uint64_t size;
 };
-/* error   EXHAUSTED: the arena is full */
-hps_status kserve_values_of(const struct hps_lookup *lookup,
-                            const struct kserve_answer_output *output, struct hps_arena *arena,
-                            struct kserve_values *out) HPS_MUST_CHECK;
 /* Of each output of an answer, and how many pieces they have together.
  *
  * shape   *out_values [n_outputs], owner: the arena
- * error   EXHAUSTED: the arena is full
+ * owner   *out_rows: the block that rows lie in, with a reference for the caller, may be NULL:
+ *         `rows`, that of the look-up, or of several samples a copy in their order
+ * error   EXHAUSTED: the arena is full; NO_MEMORY
  */
 hps_status kserve_values_of_all(const struct kserve_answer *answer, const struct hps_lookup *lookup,
+                                struct hps_block *rows, struct hps_block_pool *pool,
                                 struct hps_arena *arena, struct kserve_values **out_values,
-                                size_t *out_pieces) HPS_MUST_CHECK;
+                                size_t *out_pieces, struct hps_block **out_rows) HPS_MUST_CHECK;
+/* What several samples take beside the answer: the copy of their rows, and their counts. */
+uint64_t kserve_samples_bytes(const struct kserve_answer *answer, const struct hps_lookup *lookup);
 /* The bytes of one, known once the look-up is planned. */
 uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
                                  const struct kserve_answer_output *output);

@@ -17,6 +17,11 @@ hps_status kserve_keep(const struct kserve_infer *infer, const struct hps_decode
                        struct hps_lookup_asked **out_asked, struct hps_error *err) HPS_MUST_CHECK;
 const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *asked);
 
+/* For every transport: `check_answer` of struct hps_lookup_front.
+ * error   INVALID: rows of several samples are more than KSERVE_SAMPLES_BYTES_MAX */
+hps_status kserve_front_check_answer(const struct hps_lookup_asked *asked,
+                                     const struct hps_lookup *lookup, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* For every transport: `not_found` of struct hps_lookup_front. */
 void kserve_front_not_found(const struct hps_lookup_request *request,
                             enum hps_lookup_missing missing, struct hps_error *err);

@@ -95,7 +95,7 @@ static hps_status check_answer(const struct hps_lookup_asked *asked,
                              " values as JSON, limit is %d; ask for binary_data",
                              n_values, JSON_VALUES_MAX);
     }
-    return HPS_OK;
+    return kserve_front_check_answer(asked, lookup, err);
 }
 
 /* The head of an answer that is JSON alone says nothing of tensors. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The look-up that a request of KServe asks for, in either view of a model. What HPS took without
- * looking is refused here: counts that are not those of the keys, several rows of them, tensors
- * that nobody asked for. Any thread.
+ * looking is refused here: counts that are not those of the keys, tensors that the view lacks. Any
+ * thread.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -189,14 +189,21 @@ static int64_t value_at(const struct kserve_tensor *tensor, uint32_t i)
     return narrow;
 }
 
-/* INT64 keys, of which the request may have so many. */
+static hps_status expect_integers(const struct view *view, const struct kserve_tensor *tensor)
+{
+    if (tensor->datatype == KSERVE_INT64 || tensor->datatype == KSERVE_INT32) {
+        return HPS_OK;
+    }
+    return hps_error_set(view->err, HPS_INVALID,
+                         "input '%.*s': its datatype is %s, expected INT64 or INT32",
+                         KSERVE_TEXT_ARGS(tensor->name), kserve_datatype_name(tensor->datatype));
+}
+
+/* Keys, of which the request may have keys_max. */
 static hps_status check_keys(struct view *view, const struct kserve_tensor *tensor)
 {
-    hps_status status = expect_datatype(view, tensor, KSERVE_INT64);
+    hps_status status = expect_integers(view, tensor);
 
-    if (status == HPS_OK) {
-        status = expect_one_row(view, tensor);
-    }
     if (status != HPS_OK) {
         return status;
     }
@@ -209,6 +216,24 @@ static hps_status check_keys(struct view *view, const struct kserve_tensor *tens
                              view->limits->keys_max);
     }
     return HPS_OK;
+}
+
+/* Keys as a look-up reads them, INT64: INT32 ones are widened into the arena. False: no memory. */
+static bool take_keys(const struct view *view, const struct kserve_tensor *tensor,
+                      const uint8_t **out_keys)
+{
+    uint32_t n = n_values(tensor);
+    int64_t *wide = NULL;
+
+    *out_keys = tensor->data;
+    if (n > 0 && tensor->datatype != KSERVE_INT64) {
+        wide = hps_arena_alloc(view->arena, n * sizeof(*wide));
+        *out_keys = (const uint8_t *)wide;
+    }
+    for (uint32_t i = 0; wide != NULL && i < n; i++) {
+        wide[i] = value_at(tensor, i);
+    }
+    return n == 0 || *out_keys != NULL;
 }
 
 static hps_status make_queries(struct view *view, uint64_t n)
@@ -253,32 +278,121 @@ static hps_status find_inputs(const struct view *view, const struct kserve_tenso
     return HPS_OK;
 }
 
-static hps_status split_keys(struct view *view, const struct kserve_tensor *keys,
-                             const struct kserve_tensor *counts)
+/* Rows of NUMKEYS: each has the counts of one sample. Several samples need as many rows of KEYS. */
+static hps_status find_samples(struct view *view, const struct kserve_tensor *keys,
+                               const struct kserve_tensor *counts)
 {
-    uint64_t n_keys = n_values(keys);
-    uint64_t at = 0;
+    uint32_t n_counts = n_values(counts);
+    uint32_t n_samples = n_counts == 0 || counts->n_dims < 2
+                             ? 1
+                             : (uint32_t)(n_counts / (uint64_t)counts->shape[counts->n_dims - 1]);
 
-    for (uint32_t i = 0; i < n_values(counts); i++) {
-        int64_t n = value_at(counts, i);
-        if (n < 0) {
-            return hps_error_set(view->err, HPS_INVALID, "input 'NUMKEYS': [%u] is %" PRId64, i, n);
-        }
-        if (at <= n_keys && (uint64_t)n <= n_keys - at) {
-            view->request.queries[i] =
-                (struct hps_lookup_query){.keys = n == 0 ? NULL : keys->data + at * sizeof(hps_key),
-                                          .n_keys = (uint32_t)n,
-                                          .pooling = HPS_POOLING_NONE};
-        }
-        at += (uint64_t)n;
+    if (n_samples > 1 && (keys->n_dims < 2 || keys->shape[0] != n_samples)) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "input 'NUMKEYS' has %u rows, which are as many samples, but input "
+                             "'KEYS' has %" PRId64 " rows",
+                             n_samples, keys->n_dims < 2 ? 1 : keys->shape[0]);
     }
-    if (at != n_keys) {
+    if (n_samples > 1 && n_counts > view->limits->keys_max) {
+        return hps_error_set(view->err, HPS_INVALID,
+                             "input 'NUMKEYS': %u counts, limit is %u (keys_max)", n_counts,
+                             view->limits->keys_max);
+    }
+    view->answer.n_samples = n_samples;
+    return make_queries(view, n_counts / n_samples);
+}
+
+static hps_status wrong_sum(const struct view *view, uint32_t sample, uint64_t sum, uint64_t n_keys)
+{
+    if (view->answer.n_samples == 1) {
         return hps_error_set(view->err, HPS_INVALID,
                              "input 'NUMKEYS': its %u counts make %" PRIu64
                              " keys, but input 'KEYS' has %" PRIu64,
-                             n_values(counts), at, n_keys);
+                             view->request.n_queries, sum, n_keys);
     }
-    view->request.n_queries = n_values(counts);
+    return hps_error_set(view->err, HPS_INVALID,
+                         "input 'NUMKEYS': row %u makes %" PRIu64
+                         " keys, but a row of 'KEYS' has %" PRIu64,
+                         sample, sum, n_keys);
+}
+
+/* Sum the counts of each table up in its query; each sample must have n_keys. */
+static hps_status count_keys(struct view *view, const struct kserve_tensor *counts, uint64_t n_keys)
+{
+    uint32_t n_tables = view->request.n_queries;
+    uint32_t at = 0;
+
+    for (uint32_t sample = 0; sample < view->answer.n_samples; sample++) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < n_tables; i++, at++) {
+            int64_t n = value_at(counts, at);
+            if (n < 0) {
+                return hps_error_set(view->err, HPS_INVALID, "input 'NUMKEYS': [%u] is %" PRId64,
+                                     at, n);
+            }
+            sum += (uint64_t)n;
+            view->request.queries[i].n_keys += sum <= n_keys ? (uint32_t)n : 0;
+        }
+        if (sum != n_keys) {
+            return wrong_sum(view, sample, sum, n_keys);
+        }
+    }
+    return HPS_OK;
+}
+
+/* The keys of several samples as INT64, table after table. The answer keeps their counts. NULL: no
+ * memory. */
+static const uint8_t *keys_by_table(struct view *view, const struct kserve_tensor *keys,
+                                    const struct kserve_tensor *counts)
+{
+    uint32_t n_tables = view->request.n_queries;
+    int64_t *to = hps_arena_alloc(view->arena, ((size_t)n_values(keys) + 1) * sizeof(*to));
+    int64_t **next = hps_arena_calloc(view->arena, (size_t)n_tables + 1, sizeof(*next));
+    uint32_t *kept = hps_arena_alloc(view->arena, n_values(counts) * sizeof(*kept));
+    uint32_t at = 0;
+
+    if (to == NULL || next == NULL || kept == NULL) {
+        return NULL;
+    }
+    next[0] = to;
+    for (uint32_t i = 1; i < n_tables; i++) {
+        next[i] = next[i - 1] + view->request.queries[i - 1].n_keys;
+    }
+    for (uint32_t i = 0; i < n_values(counts); i++) {
+        kept[i] = (uint32_t)value_at(counts, i);
+        for (uint32_t k = 0; k < kept[i]; k++) {
+            *next[i % n_tables]++ = value_at(keys, at++);
+        }
+    }
+    view->answer.counts = kept;
+    return (const uint8_t *)to;
+}
+
+static hps_status split_keys(struct view *view, const struct kserve_tensor *keys,
+                             const struct kserve_tensor *counts)
+{
+    uint32_t n_samples = view->answer.n_samples;
+    const uint8_t *at = NULL;
+
+    view->request.n_queries = n_values(counts) / n_samples;
+    hps_status status = count_keys(view, counts, n_values(keys) / n_samples);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (n_samples > 1) {
+        at = keys_by_table(view, keys, counts);
+    }
+    if (n_samples > 1 ? at == NULL : !take_keys(view, keys, &at)) {
+        return no_memory(view);
+    }
+    for (uint32_t i = 0; i < view->request.n_queries; i++) {
+        struct hps_lookup_query *query = &view->request.queries[i];
+        query->pooling = HPS_POOLING_NONE;
+        if (query->n_keys > 0) {
+            query->keys = at;
+            at += query->n_keys * sizeof(hps_key);
+        }
+    }
     return HPS_OK;
 }
 
@@ -294,16 +408,13 @@ static hps_status by_keys(struct view *view)
     if (status == HPS_OK) {
         status = expect_datatype(view, counts, KSERVE_INT32);
     }
-    if (status == HPS_OK) {
-        status = expect_one_row(view, counts);
-    }
     if (status == HPS_OK && view->infer->pooling.size > 0) {
         status = hps_error_set(view->err, HPS_INVALID,
                                "parameter 'hps_pooling': bags are of the model '%.*s.tables'",
                                KSERVE_TEXT_ARGS(view->infer->model));
     }
     if (status == HPS_OK) {
-        status = make_queries(view, n_values(counts));
+        status = find_samples(view, keys, counts);
     }
     return status == HPS_OK ? split_keys(view, keys, counts) : status;
 }
@@ -472,8 +583,8 @@ static hps_status read_bags(struct view *view, const struct inputs *inputs,
         return HPS_OK;
     }
     hps_status status = read_pooling(view, query);
-    if (status == HPS_OK && offsets->datatype != KSERVE_INT32) {
-        status = expect_datatype(view, offsets, KSERVE_INT64);
+    if (status == HPS_OK) {
+        status = expect_integers(view, offsets);
     }
     if (status == HPS_OK) {
         status = read_offsets(view, offsets, query);
@@ -487,13 +598,17 @@ static hps_status read_table(struct view *view, const struct kserve_tensor *tens
     struct hps_lookup_query *query = &view->request.queries[part];
     hps_status status = check_keys(view, tensor);
 
+    if (status == HPS_OK) {
+        status = expect_one_row(view, tensor);
+    }
     if (status != HPS_OK) {
         return status;
     }
-    *query = (struct hps_lookup_query){.table = tensor->name.at,
-                                       .table_size = tensor->name.size,
-                                       .keys = tensor->data,
-                                       .n_keys = n_values(tensor)};
+    *query = (struct hps_lookup_query){
+        .table = tensor->name.at, .table_size = tensor->name.size, .n_keys = n_values(tensor)};
+    if (!take_keys(view, tensor, &query->keys)) {
+        return no_memory(view);
+    }
     view->inputs.part[tensor - view->infer->inputs] = part;
     return read_bags(view, &view->inputs, query);
 }
