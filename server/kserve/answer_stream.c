@@ -6,8 +6,22 @@
 #include "server/rpc/wire.h"
 
 /* Field numbers of grpc_service.proto. */
-enum { STREAM_ERROR_MESSAGE = 1, STREAM_INFER_RESPONSE, RESPONSE_ID = 3 };
-enum { TEXT_MAX = 1024, ID_MAX = 512 };
+enum { STREAM_ERROR_MESSAGE = 1, STREAM_INFER_RESPONSE };
+enum { RESPONSE_ID = 3, RESPONSE_PARAMETERS };
+enum { ENTRY_KEY = 1, ENTRY_VALUE };
+enum { TEXT_MAX = 1024 };
+
+/* The answer to a request is one message, which is the last of it. */
+static void put_final(struct out *out)
+{
+    static const uint8_t yes[] = {1 << 3 | WIRE_VARINT, 1}; /* InferParameter.bool_param */
+    uint8_t scratch[KSERVE_STREAM_PREFIX_BYTES];
+    struct out entry = {.at = scratch, .end = scratch + sizeof(scratch)};
+
+    put_text(&entry, ENTRY_KEY, "triton_final_response");
+    put_bytes(&entry, ENTRY_VALUE, yes, sizeof(yes));
+    put_bytes(out, RESPONSE_PARAMETERS, scratch, (size_t)(entry.at - scratch));
+}
 
 hps_status kserve_stream_wrap(const struct hps_encoded *response, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out)
@@ -22,9 +36,14 @@ hps_status kserve_stream_wrap(const struct hps_encoded *response, struct hps_blo
     if (block == NULL) {
         return HPS_NO_MEMORY;
     }
+    uint8_t parameter[KSERVE_STREAM_PREFIX_BYTES];
+    struct out final = {.at = parameter, .end = parameter + sizeof(parameter)};
     struct out prefix = {.at = block->data, .end = block->data + KSERVE_STREAM_PREFIX_BYTES};
+    put_final(&final);
     put_tag(&prefix, STREAM_INFER_RESPONSE, WIRE_LEN);
-    put_varint(&prefix, response->size);
+    put_varint(&prefix, response->size + (size_t)(final.at - parameter));
+    memcpy(prefix.at, parameter, (size_t)(final.at - parameter));
+    prefix.at += final.at - parameter;
     size_t size = (size_t)(prefix.at - block->data);
     slices[0] = (struct hps_slice){.block = block, .data = block->data, .size = size};
     memcpy(slices + 1, response->slices, n * sizeof(*slices));
@@ -35,12 +54,13 @@ hps_status kserve_stream_wrap(const struct hps_encoded *response, struct hps_blo
 size_t kserve_stream_error(struct kserve_text id, const char *text,
                            uint8_t out[KSERVE_STREAM_ERROR_BYTES_MAX])
 {
-    uint8_t response[ID_MAX + PREFIX_BYTES_MAX];
+    uint8_t response[KSERVE_STREAM_ID_BYTES_MAX + PREFIX_BYTES_MAX];
     struct out inner = {.at = response, .end = response + sizeof(response)};
     struct out at = {.at = out, .end = out + KSERVE_STREAM_ERROR_BYTES_MAX};
     size_t size = strlen(text);
 
-    put_bytes(&inner, RESPONSE_ID, id.at, id.size < ID_MAX ? id.size : ID_MAX);
+    HPS_ASSERT(id.size <= KSERVE_STREAM_ID_BYTES_MAX);
+    put_bytes(&inner, RESPONSE_ID, id.at, id.size);
     put_bytes(&at, STREAM_ERROR_MESSAGE, text, size < TEXT_MAX ? size : TEXT_MAX);
     put_bytes(&at, STREAM_INFER_RESPONSE, response, (size_t)(inner.at - response));
     return (size_t)(at.at - out);

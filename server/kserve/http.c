@@ -20,16 +20,16 @@ static const struct kserve_route routes[] = {
     {                                                        \
         verb, "/v2/models/{}/versions/{}" rest, method, form \
     }
-#define NOT_BUILT(verb, pattern, method)           \
+#define NOTHING(verb, pattern, method)             \
     {                                              \
         verb, pattern, method, KSERVE_FORM_NOTHING \
     }
-#define MEMORY(path, kind)                                                                 \
-    NOT_BUILT("GET", "/v2/" path "/status", kind "SharedMemoryStatus"),                    \
-        NOT_BUILT("GET", "/v2/" path "/region/{}/status", kind "SharedMemoryStatus"),      \
-        NOT_BUILT("POST", "/v2/" path "/region/{}/register", kind "SharedMemoryRegister"), \
-        NOT_BUILT("POST", "/v2/" path "/unregister", kind "SharedMemoryUnregister"),       \
-        NOT_BUILT("POST", "/v2/" path "/region/{}/unregister", kind "SharedMemoryUnregister")
+#define MEMORY(path, kind)                                                                     \
+    {"GET", "/v2/" path "/status", kind "SharedMemoryStatus", KSERVE_FORM_LIST},               \
+        {"GET", "/v2/" path "/region/{}/status", kind "SharedMemoryStatus", KSERVE_FORM_LIST}, \
+        NOTHING("POST", "/v2/" path "/region/{}/register", kind "SharedMemoryRegister"),       \
+        NOTHING("POST", "/v2/" path "/unregister", kind "SharedMemoryUnregister"),             \
+        NOTHING("POST", "/v2/" path "/region/{}/unregister", kind "SharedMemoryUnregister")
     {"GET", "/v2", "ServerMetadata", KSERVE_FORM_MESSAGE},
     {"GET", "/v2/health/live", "ServerLive", KSERVE_FORM_READY},
     {"GET", "/v2/health/ready", "ServerReady", KSERVE_FORM_READY},
@@ -43,14 +43,14 @@ static const struct kserve_route routes[] = {
     {"POST", "/v2/repository/models/{}/unload", "RepositoryModelUnload", KSERVE_FORM_NOTHING},
     MEMORY("systemsharedmemory", "System"),
     MEMORY("cudasharedmemory", "Cuda"),
-    NOT_BUILT("GET", "/v2/trace/setting", "TraceSetting"),
-    NOT_BUILT("POST", "/v2/trace/setting", "TraceSetting"),
-    NOT_BUILT("GET", "/v2/models/{}/trace/setting", "TraceSetting"),
-    NOT_BUILT("POST", "/v2/models/{}/trace/setting", "TraceSetting"),
-    NOT_BUILT("GET", "/v2/logging", "LogSettings"),
-    NOT_BUILT("POST", "/v2/logging", "LogSettings"),
+    NOTHING("GET", "/v2/trace/setting", "TraceSetting"),
+    NOTHING("POST", "/v2/trace/setting", "TraceSetting"),
+    NOTHING("GET", "/v2/models/{}/trace/setting", "TraceSetting"),
+    NOTHING("POST", "/v2/models/{}/trace/setting", "TraceSetting"),
+    NOTHING("GET", "/v2/logging", "LogSettings"),
+    NOTHING("POST", "/v2/logging", "LogSettings"),
 #undef MEMORY
-#undef NOT_BUILT
+#undef NOTHING
 #undef MODEL
 };
 
@@ -125,7 +125,7 @@ static hps_status put_parameters(struct kserve_op *op, ProtobufCMessage *request
 {
     const ProtobufCFieldDescriptor *field =
         protobuf_c_message_descriptor_get_field_by_name(request->descriptor, "parameters");
-    if (field == NULL || json == NULL) {
+    if (field == NULL || json == NULL || json_is_null(json)) {
         return HPS_OK;
     }
     if (!json_is_object(json)) {
@@ -156,7 +156,7 @@ static hps_status put_body(struct kserve_op *op, ProtobufCMessage *request, json
     }
     protobuf_c_boolean *ready = field_at(request, "ready");
     json_t *json = json_object_get(body, "ready");
-    if (ready != NULL && json != NULL && !json_is_boolean(json)) {
+    if (ready != NULL && json != NULL && !json_is_boolean(json) && !json_is_null(json)) {
         return hps_error_set(&op->error, HPS_INVALID, "body: 'ready' is neither true nor false");
     }
     if (ready != NULL) {
@@ -182,7 +182,8 @@ hps_status kserve_op_read_http(struct kserve_op *op, const ProtobufCMessageDescr
     json_error_t why;
     hps_status status = hps_json_load((const char *)body, size, 0, &json, &why);
     if (status != HPS_OK) {
-        return hps_error_set(&op->error, status, "body: not JSON: %s", why.text);
+        return hps_error_set(&op->error, status, "body: not JSON: line %d, column %d: %s", why.line,
+                             why.column, why.text);
     }
     status = put_body(op, request, json);
     json_decref(json);

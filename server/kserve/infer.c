@@ -3,7 +3,7 @@
  * ModelInfer and ModelStreamInfer as front ends of the look-up service.
  */
 #include <inttypes.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "server/access/access.h"
 #include "server/kserve/infer_internal.h"
@@ -15,18 +15,39 @@ struct hps_lookup_asked {
 
 /* ---- every transport ------------------------------------------------------------------------- */
 
-hps_status kserve_keep(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
-                       struct hps_arena *arena, struct hps_lookup_request *out_request,
-                       struct hps_lookup_asked **out_asked, struct hps_error *err)
+/* With the id, as far as an error has room for it. NULL: no memory. */
+static struct hps_lookup_asked *asked_new(struct kserve_text id, struct hps_arena *arena)
 {
     struct hps_lookup_asked *asked = hps_arena_calloc(arena, 1, sizeof(*asked));
+    size_t size = id.size < KSERVE_STREAM_ID_BYTES_MAX ? id.size : KSERVE_STREAM_ID_BYTES_MAX;
+    char *copy = hps_arena_alloc(arena, size + 1);
+
+    if (asked == NULL || copy == NULL) {
+        return NULL;
+    }
+    if (size > 0) {
+        memcpy(copy, id.at, size);
+    }
+    asked->answer.id = (struct kserve_text){copy, size};
+    return asked;
+}
+
+hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
+                       const struct hps_decode_limits *limits, struct hps_arena *arena,
+                       struct hps_lookup_request *out_request, struct hps_lookup_asked **out_asked,
+                       struct hps_error *err)
+{
+    struct hps_lookup_asked *asked = asked_new(infer->id, arena);
 
     if (asked == NULL) {
         return hps_error_set(err, HPS_EXHAUSTED, "no memory for a request");
     }
-    hps_status status = kserve_view(infer, limits, arena, out_request, &asked->answer, err);
+    *out_asked = asked;
     if (status == HPS_OK) {
-        *out_asked = asked;
+        status = kserve_view(infer, limits, arena, out_request, &asked->answer, err);
+    }
+    if (status != HPS_OK) {
+        kserve_view_names(infer, out_request);
     }
     return status;
 }
@@ -77,8 +98,7 @@ static hps_status decode(const struct hps_grpc_call *call, const uint8_t *data, 
     hps_status status = kserve_infer_grpc(data, size, limits, arena, &infer, err);
 
     (void)call;
-    return status == HPS_OK ? kserve_keep(&infer, limits, arena, out_request, out_asked, err)
-                            : status;
+    return kserve_keep(status, &infer, limits, arena, out_request, out_asked, err);
 }
 
 static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
@@ -137,6 +157,15 @@ static hps_status stream_encode(struct hps_grpc_call *call, const struct hps_loo
     return status;
 }
 
+static struct hps_lookup_asked *stream_name(const uint8_t *data, size_t size,
+                                            struct hps_arena *arena)
+{
+    struct kserve_infer infer = {0};
+
+    kserve_infer_grpc_names(data, size, &infer);
+    return asked_new(infer.id, arena);
+}
+
 static void stream_tell(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                         const struct hps_error *err)
 {
@@ -149,6 +178,7 @@ static void stream_tell(struct hps_grpc_call *call, const struct hps_lookup_aske
 
 static const struct hps_lookup_front stream_front = {.positions = KSERVE_NUMKEYS,
                                                      .decode = decode,
+                                                     .name = stream_name,
                                                      .check_answer = kserve_front_check_answer,
                                                      .not_found = kserve_front_not_found,
                                                      .bytes_max = stream_bytes_max,

@@ -133,8 +133,11 @@ hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_are
 
 /* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
 
+/* Model, version and id of a ModelInferRequest, which stand before its tensors in what stock
+ * clients send: those of the first few fields, as far as they can be read. */
+void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer);
 /* ModelInferRequest, by a bounded decoder that points into the message; values of `contents` are
- * put into the arena as they would be in raw_input_contents.
+ * put into the arena as they would be in raw_input_contents. On failure *out has the names above.
  * error   INVALID: it names what is wrong; EXHAUSTED: the arena is full */
 hps_status kserve_infer_grpc(const uint8_t *data, size_t size,
                              const struct hps_decode_limits *limits, struct hps_arena *arena,
@@ -184,6 +187,8 @@ struct kserve_answer {
 hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
                        struct hps_arena *arena, struct hps_lookup_request *out_request,
                        struct kserve_answer *out_answer, struct hps_error *err) HPS_MUST_CHECK;
+/* Model and version alone, for a request that is refused: if they can be read. */
+void kserve_view_names(const struct kserve_infer *infer, struct hps_lookup_request *out_request);
 /* One output of a look-up that is done.
  *
  * shape   shape[n_dims]: values; slices: [1 + parts of the look-up] bytes in the order of the

@@ -279,6 +279,13 @@ static bool add_values(struct values *out, enum kserve_datatype datatype, const 
     return field->wire == WIRE_LEN;
 }
 
+static const char *const CONTENTS_NAMES[CONTENTS_FIELDS] = {
+    [CONTENTS_BOOL] = "bool_contents",     [CONTENTS_INT] = "int_contents",
+    [CONTENTS_INT64] = "int64_contents",   [CONTENTS_UINT] = "uint_contents",
+    [CONTENTS_UINT64] = "uint64_contents", [CONTENTS_FP32] = "fp32_contents",
+    [CONTENTS_FP64] = "fp64_contents",     [CONTENTS_BYTES] = "bytes_contents"};
+
+/* 0: there is none. */
 static uint32_t contents_field(enum kserve_datatype datatype)
 {
     switch (datatype) {
@@ -295,12 +302,36 @@ static uint32_t contents_field(enum kserve_datatype datatype)
     }
 }
 
+static hps_status wrong_field(const struct reader *reader, const struct kserve_tensor *tensor,
+                              uint32_t number)
+{
+    uint32_t wanted = contents_field(tensor->datatype);
+
+    return hps_error_set(reader->err, HPS_INVALID,
+                         "input '%.*s': contents: %s has values, but those of %s go into %s",
+                         KSERVE_TEXT_ARGS(tensor->name), CONTENTS_NAMES[number],
+                         kserve_datatype_name(tensor->datatype),
+                         wanted == 0 ? "raw_input_contents" : CONTENTS_NAMES[wanted]);
+}
+
+/* Of a shape of n_max values. */
+static hps_status wrong_values(const struct reader *reader, const struct kserve_tensor *tensor,
+                               size_t n_max)
+{
+    uint32_t wanted = contents_field(tensor->datatype);
+
+    return hps_error_set(reader->err, HPS_INVALID,
+                         "input '%.*s': contents: %s has not the %zu values of its shape, each "
+                         "within the range of %s",
+                         KSERVE_TEXT_ARGS(tensor->name),
+                         wanted == 0 ? "raw_input_contents" : CONTENTS_NAMES[wanted], n_max,
+                         kserve_datatype_name(tensor->datatype));
+}
+
 /* The values of an input that has `contents`, in the arena. */
 static hps_status read_contents(const struct reader *reader, struct cursor in,
                                 struct kserve_tensor *tensor)
 {
-    static const char wrong[] = "input '%.*s': contents are not the %zu bytes of %s that the shape "
-                                "has, each in the field of that type";
     size_t size = 0;
     unsigned n_pieces = 0;
     struct field field;
@@ -310,29 +341,29 @@ static hps_status read_contents(const struct reader *reader, struct cursor in,
     if (status != HPS_OK) {
         return status;
     }
+    size_t n_values = size / kserve_datatype_bytes(tensor->datatype);
     /* No value takes less than a byte: none of this memory is for nothing. */
-    if (size / kserve_datatype_bytes(tensor->datatype) > cursor_size(&in)) {
-        return hps_error_set(reader->err, HPS_INVALID, wrong, KSERVE_TEXT_ARGS(tensor->name), size,
-                             kserve_datatype_name(tensor->datatype));
-    }
-    uint8_t *data = hps_arena_alloc(reader->arena, size + 1);
+    bool fits = n_values <= cursor_size(&in);
+    uint8_t *data = hps_arena_alloc(reader->arena, fits ? size + 1 : 1);
     if (data == NULL) {
         return hps_error_set(reader->err, HPS_EXHAUSTED, "input '%.*s': no memory for %zu bytes",
                              KSERVE_TEXT_ARGS(tensor->name), size);
     }
-    struct values values = {.at = data, .end = data + size};
-    bool good = wanted != 0 || size == 0;
+    struct values values = {.at = data, .end = data + (fits ? size : 0)};
+    bool good = true;
     while (good && in.at < in.end) {
         good = field_read(&in, &field);
         if (good && field.number < CONTENTS_FIELDS) {
+            if (field.number != wanted) {
+                return wrong_field(reader, tensor, field.number);
+            }
             bool piece = field.wire == WIRE_LEN;
-            good = field.number == wanted && (!piece || ++n_pieces <= PIECES_MAX) &&
+            good = (!piece || ++n_pieces <= PIECES_MAX) &&
                    add_values(&values, tensor->datatype, &field);
         }
     }
-    if (!good || values.at != values.end) {
-        return hps_error_set(reader->err, HPS_INVALID, wrong, KSERVE_TEXT_ARGS(tensor->name), size,
-                             kserve_datatype_name(tensor->datatype));
+    if (!good || !fits || values.at != values.end) {
+        return wrong_values(reader, tensor, n_values);
     }
     tensor->data = size == 0 ? NULL : data;
     tensor->size = size;
@@ -412,6 +443,29 @@ static hps_status allocate(struct reader *reader, const uint32_t n[REQUEST_FIELD
     return HPS_OK;
 }
 
+static void take_name(const struct field *field, struct kserve_infer *infer)
+{
+    if (field->number == REQUEST_MODEL_NAME) {
+        infer->model = text_of(field);
+    } else if (field->number == REQUEST_MODEL_VERSION) {
+        infer->model_version = text_of(field);
+    } else if (field->number == REQUEST_ID) {
+        infer->id = text_of(field);
+    }
+}
+
+void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer)
+{
+    struct cursor in = {.at = data, .end = size == 0 ? data : data + size};
+    struct field field;
+
+    for (unsigned n = 0; n < FIELDS_MAX && in.at < in.end && field_read(&in, &field); n++) {
+        if (field.wire == WIRE_LEN) {
+            take_name(&field, infer);
+        }
+    }
+}
+
 static hps_status read_field(struct reader *reader, const struct field *field)
 {
     struct kserve_infer *infer = reader->infer;
@@ -420,13 +474,9 @@ static hps_status read_field(struct reader *reader, const struct field *field)
 
     switch (field->number) {
     case REQUEST_MODEL_NAME:
-        infer->model = text_of(field);
-        return HPS_OK;
     case REQUEST_MODEL_VERSION:
-        infer->model_version = text_of(field);
-        return HPS_OK;
     case REQUEST_ID:
-        infer->id = text_of(field);
+        take_name(field, infer);
         return HPS_OK;
     case REQUEST_PARAMETERS:
         status = read_parameter(reader, field_bytes(field), &parameter);
@@ -501,6 +551,8 @@ hps_status kserve_infer_grpc(const uint8_t *data, size_t size,
     uint32_t n[REQUEST_FIELDS] = {0};
     hps_status status = scan(&reader, all, n);
 
+    *out = (struct kserve_infer){0};
+    kserve_infer_grpc_names(data, size, out);
     if (status == HPS_OK) {
         status = allocate(&reader, n);
     }

@@ -73,11 +73,19 @@ static hps_status take_text(const struct reader *reader, const json_t *object, c
     return keep_text(reader, json, out_text);
 }
 
+/* A member that an object may lack; clients that write null for one mean the same. */
+static json_t *optional(const json_t *object, const char *name)
+{
+    json_t *json = json_object_get(object, name);
+
+    return json_is_null(json) ? NULL : json;
+}
+
 /* The parameters that an object has; NULL: none. */
 static hps_status take_parameters(const struct reader *reader, const json_t *object,
                                   const char *array, size_t index, json_t **out_parameters)
 {
-    json_t *json = json_object_get(object, "parameters");
+    json_t *json = optional(object, "parameters");
     char text[WHERE_BYTES];
 
     if (json != NULL && !json_is_object(json)) {
@@ -333,7 +341,7 @@ static hps_status take_outputs(struct reader *reader, const json_t *root)
     json_t *array;
     uint32_t n;
 
-    if (json_object_get(root, "outputs") == NULL) {
+    if (optional(root, "outputs") == NULL) {
         return HPS_OK;
     }
     hps_status status =
@@ -350,10 +358,9 @@ static hps_status take_outputs(struct reader *reader, const json_t *root)
 
 static hps_status take_id(struct reader *reader, const json_t *root)
 {
-    const json_t *id = json_object_get(root, "id");
     struct kserve_infer *infer = reader->infer;
 
-    if (id == NULL) {
+    if (optional(root, "id") == NULL) {
         return HPS_OK;
     }
     hps_status status = take_text(reader, root, NULL, 0, "id", &infer->id);
@@ -426,9 +433,18 @@ static hps_status read_json(struct reader *reader, struct kserve_text text)
             status =
                 hps_error_set(reader->err, HPS_NO_MEMORY, "no memory for the JSON of the request");
         } else if (status != HPS_OK) {
+            char path[KSERVE_JSON_PATH_BYTES];
+            kserve_json_path(&json, (size_t)error.position, reader->limits, path);
             status =
                 hps_error_set(reader->err, HPS_INVALID, "the JSON of the request: %s", error.text);
+            if (path[0] != '\0') {
+                status = hps_error_prefix(reader->err, status, "%s", path);
+            }
         }
+    }
+    if (status == HPS_INVALID && reader->cut) {
+        status = hps_error_prefix(reader->err, status, "Inference-Header-Content-Length: %zu",
+                                  text.size);
     }
     if (status == HPS_OK) {
         reader->data = kserve_json_data(&json, &reader->n_data);

@@ -10,11 +10,13 @@
 #include "server/kserve/infer_service.h"
 #include "server/lookup/front.h"
 
-/* The look-up of a request that was read, and what stays of it for its answer. Errors: kserve_view.
+/* The look-up of a request that was read (`status` OK), and what stays of it for its answer. On
+ * failure both have the names of the request: model and version, id. Errors: `status`, kserve_view.
  */
-hps_status kserve_keep(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
-                       struct hps_arena *arena, struct hps_lookup_request *out_request,
-                       struct hps_lookup_asked **out_asked, struct hps_error *err) HPS_MUST_CHECK;
+hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
+                       const struct hps_decode_limits *limits, struct hps_arena *arena,
+                       struct hps_lookup_request *out_request, struct hps_lookup_asked **out_asked,
+                       struct hps_error *err) HPS_MUST_CHECK;
 const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *asked);
 
 /* For every transport: `check_answer` of struct hps_lookup_front.
@@ -28,17 +30,22 @@ void kserve_front_not_found(const struct hps_lookup_request *request,
 
 /* ---- answer_stream.c ------------------------------------------------------------------------- */
 
-enum { KSERVE_STREAM_PREFIX_BYTES = 16, KSERVE_STREAM_ERROR_BYTES_MAX = 2048 };
+enum {
+    KSERVE_STREAM_PREFIX_BYTES = 48,
+    KSERVE_STREAM_ERROR_BYTES_MAX = 2048,
+    KSERVE_STREAM_ID_BYTES_MAX = 512
+};
 
-/* A ModelInferResponse as a ModelStreamInferResponse: its slices, behind one more.
+/* A ModelInferResponse as a ModelStreamInferResponse: its slices, behind one more. It gets the
+ * parameter triton_final_response, true: clients wait for it.
  *
  * owner   what `response` refers to goes on to *out; on failure it stays
  * error   NO_MEMORY, EXHAUSTED (arena)
  */
 hps_status kserve_stream_wrap(const struct hps_encoded *response, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out) HPS_MUST_CHECK;
-/* A ModelStreamInferResponse that says what is wrong with the request of that id; texts are cut
- * where they are too long. Returns its size. */
+/* A ModelStreamInferResponse that says what is wrong with the request of that id, of at most
+ * KSERVE_STREAM_ID_BYTES_MAX; a long text is cut. Returns its size. */
 size_t kserve_stream_error(struct kserve_text id, const char *text,
                            uint8_t out[KSERVE_STREAM_ERROR_BYTES_MAX]);
 

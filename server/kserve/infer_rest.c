@@ -53,19 +53,14 @@ static hps_status decode(const struct hps_grpc_call *call, const uint8_t *data, 
                          struct hps_lookup_request *out_request,
                          struct hps_lookup_asked **out_asked, struct hps_error *err)
 {
-    struct kserve_infer infer;
+    struct kserve_infer infer = {.model = segment(call, 0), .model_version = segment(call, 1)};
     size_t json_size;
     hps_status status = json_bytes(call, &json_size, err);
 
     if (status == HPS_OK) {
         status = kserve_infer_http(data, size, json_size, limits, arena, &infer, err);
     }
-    if (status != HPS_OK) {
-        return status;
-    }
-    infer.model = segment(call, 0);
-    infer.model_version = segment(call, 1);
-    status = kserve_keep(&infer, limits, arena, out_request, out_asked, err);
+    status = kserve_keep(status, &infer, limits, arena, out_request, out_asked, err);
     return status == HPS_OK
                ? kserve_answer_http_check(kserve_answer_of(*out_asked), out_request->output, err)
                : status;

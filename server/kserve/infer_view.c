@@ -62,17 +62,28 @@ static bool copy_text(const struct view *view, struct kserve_text *text)
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-static hps_status read_version(struct view *view)
+static hps_status read_names(const struct kserve_infer *infer, struct hps_lookup_request *request,
+                             struct hps_error *err)
 {
     struct kserve_version version;
-    hps_status status = kserve_version_read(view->infer->model_version, &version, view->err);
+    struct kserve_text model = infer->model;
+    hps_status status = kserve_version_read(infer->model_version, &version, err);
 
     if (status == HPS_OK) {
-        view->request.version = version.number;
-        view->request.label = version.label.at;
-        view->request.label_size = version.label.size;
+        (void)kserve_take_tables(&model);
+        request->model = model.size == 0 ? "" : model.at;
+        request->model_size = model.size;
+        request->version = version.number;
+        request->label = version.label.at;
+        request->label_size = version.label.size;
     }
     return status;
+}
+
+void kserve_view_names(const struct kserve_infer *infer, struct hps_lookup_request *out_request)
+{
+    *out_request = (struct hps_lookup_request){0};
+    hps_ignore(read_names(infer, out_request, NULL));
 }
 
 static hps_status read_miss_policy(struct view *view)
@@ -128,7 +139,7 @@ static hps_status read_output_type(struct view *view)
 static hps_status read_parameters(struct view *view)
 {
     int64_t wait_us = view->infer->wait_us_max;
-    hps_status status = read_version(view);
+    hps_status status = read_names(view->infer, &view->request, view->err);
 
     if (status == HPS_OK) {
         status = read_miss_policy(view);
@@ -707,14 +718,11 @@ hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode
                        struct kserve_answer *out_answer, struct hps_error *err)
 {
     bool by_position = !ends(infer->model, KSERVE_TABLES);
-    size_t suffix = by_position ? 0 : strlen(KSERVE_TABLES);
     struct view view = {
         .infer = infer,
         .limits = limits,
         .arena = arena,
-        .request = {.model = infer->model.at,
-                    .model_size = infer->model.size - suffix,
-                    .request_id = infer->id.size == 0 ? NULL : infer->id.at,
+        .request = {.request_id = infer->id.size == 0 ? NULL : infer->id.at,
                     .request_id_size = infer->id.size,
                     .timeout_us = infer->timeout_us},
         .answer = {.model = infer->model, .id = infer->id, .by_position = by_position},

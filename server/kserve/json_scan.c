@@ -5,6 +5,7 @@
 #include "server/kserve/json_scan.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -31,6 +32,7 @@ struct scan {
     struct hps_error *err;
     struct level levels[KSERVE_JSON_DEPTH_MAX];
     unsigned depth; /* levels that are open */
+    bool closed;    /* and there were some: the value has ended */
     uint64_t n_values;
     uint64_t values_max;
 };
@@ -229,6 +231,7 @@ static hps_status close_level(struct scan *scan, bool object)
                              "the JSON of the request: '%c' closes what was not opened", *scan->at);
     }
     scan->depth--;
+    scan->closed = scan->depth == 0;
     scan->at++;
     return HPS_OK;
 }
@@ -321,6 +324,13 @@ static hps_status take(struct scan *scan)
 {
     struct level *level = level_of(scan);
 
+    if (scan->closed && !is_space(*scan->at)) {
+        return hps_error_set(scan->err, HPS_INVALID,
+                             "the JSON of the request ends, but %zu bytes follow it; where tensors "
+                             "follow, the header Inference-Header-Content-Length is the number of "
+                             "bytes of the JSON",
+                             (size_t)(scan->end - scan->at));
+    }
     switch (*scan->at) {
     case ' ':
     case '\t':
@@ -347,28 +357,78 @@ static hps_status take(struct scan *scan)
     }
 }
 
+static hps_status scan_text(struct kserve_text text, const struct hps_decode_limits *limits,
+                            struct scan *scan, struct kserve_json *out_json, struct hps_error *err)
+{
+    *scan = (struct scan){.at = text.at,
+                          .end = text.at + text.size,
+                          .from = text.at,
+                          .limits = limits,
+                          .out = out_json,
+                          .err = err,
+                          .values_max = values_max(limits)};
+    hps_buf_init(&out_json->head, KSERVE_JSON_HEAD_BYTES_MAX);
+    hps_buf_init(&out_json->data, scan->values_max * sizeof(struct kserve_json_data));
+    hps_status status = put(scan, " ", 1); /* so that there is a head */
+    while (scan->at < scan->end && status == HPS_OK) {
+        status = take(scan);
+    }
+    if (status == HPS_OK) {
+        status = put_rest(scan);
+    }
+    if (status == HPS_OK && scan->depth > 0) {
+        status = not_closed(scan, level_of(scan)->object ? "an object" : "an array");
+    }
+    return status;
+}
+
+/* Where the scan is. */
+static void path_of(const struct scan *scan, char path[KSERVE_JSON_PATH_BYTES])
+{
+    size_t size = 0;
+
+    path[0] = '\0';
+    for (unsigned i = 0; i < scan->depth && size < KSERVE_JSON_PATH_BYTES; i++) {
+        const struct level *level = &scan->levels[i];
+        int key_size = level->key.size < 32 ? (int)level->key.size : 32;
+        int n = 0;
+        if (key_size > 0) {
+            n = snprintf(path + size, KSERVE_JSON_PATH_BYTES - size, "%s%.*s", i == 0 ? "" : ".",
+                         key_size, level->key.at);
+        } else if (level->n_values > 0) {
+            n = snprintf(path + size, KSERVE_JSON_PATH_BYTES - size, "[%" PRIu64 "]",
+                         level->n_values - 1);
+        }
+        size += (size_t)n;
+    }
+}
+
+void kserve_json_path(const struct kserve_json *json, size_t position,
+                      const struct hps_decode_limits *limits, char path[KSERVE_JSON_PATH_BYTES])
+{
+    const char *text = (const char *)json->head.data;
+    size_t size = position < json->head.size ? position : json->head.size;
+    struct kserve_json again;
+    struct scan scan;
+
+    /* It fails where the text is cut off, which is where the path is wanted. */
+    hps_ignore(scan_text((struct kserve_text){text, size}, limits, &scan, &again, NULL));
+    path_of(&scan, path);
+    kserve_json_fini(&again);
+}
+
 hps_status kserve_json_scan(struct kserve_text text, const struct hps_decode_limits *limits,
                             struct kserve_json *out_json, struct hps_error *err)
 {
-    struct scan scan = {.at = text.at,
-                        .end = text.at + text.size,
-                        .from = text.at,
-                        .limits = limits,
-                        .out = out_json,
-                        .err = err,
-                        .values_max = values_max(limits)};
+    struct scan scan;
+    char path[KSERVE_JSON_PATH_BYTES];
+    hps_status status = scan_text(text, limits, &scan, out_json, err);
 
-    hps_buf_init(&out_json->head, KSERVE_JSON_HEAD_BYTES_MAX);
-    hps_buf_init(&out_json->data, scan.values_max * sizeof(struct kserve_json_data));
-    hps_status status = put(&scan, " ", 1); /* so that there is a head */
-    while (scan.at < scan.end && status == HPS_OK) {
-        status = take(&scan);
-    }
-    if (status == HPS_OK) {
-        status = put_rest(&scan);
-    }
-    if (status == HPS_OK && scan.depth > 0) {
-        status = not_closed(&scan, level_of(&scan)->object ? "an object" : "an array");
+    if (status == HPS_INVALID) {
+        path_of(&scan, path);
+        if (path[0] != '\0') {
+            status = hps_error_prefix(err, status, "%s", path);
+        }
     }
     return status;
 }

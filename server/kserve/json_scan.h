@@ -44,11 +44,16 @@ static inline const struct kserve_json_data *kserve_json_data(const struct kserv
 /* `text` is borrowed as long as *out_json is used. The caller gives it back with kserve_json_fini,
  * whatever this returns.
  *
- * error   INVALID: names the limit, or what is not closed; NO_MEMORY
+ * error   INVALID: names the limit, or what is not closed, and the member; NO_MEMORY
  */
 hps_status kserve_json_scan(struct kserve_text text, const struct hps_decode_limits *limits,
                             struct kserve_json *out_json, struct hps_error *err) HPS_MUST_CHECK;
 void kserve_json_fini(struct kserve_json *json);
+
+enum { KSERVE_JSON_PATH_BYTES = 96 };
+/* Which member byte `position` of the head is in: "inputs[1].shape[0]", or "". */
+void kserve_json_path(const struct kserve_json *json, size_t position,
+                      const struct hps_decode_limits *limits, char path[KSERVE_JSON_PATH_BYTES]);
 
 /* The values of such an array, [..] or nested as the shape is: `tensor` has its name, datatype and
  * shape, and gets data and size, in `arena`.

@@ -328,3 +328,32 @@ void kserve_model_ready(struct kserve_op *op)
     op->error = (struct hps_error){0};
     op->reply = &reply->base;
 }
+
+/* ---- shared memory --------------------------------------------------------------------------- */
+
+void kserve_memory_status(struct kserve_op *op)
+{
+    static const Inference__SystemSharedMemoryStatusResponse system = {
+        .base =
+            PROTOBUF_C_MESSAGE_INIT(&inference__system_shared_memory_status_response__descriptor)};
+    static const Inference__CudaSharedMemoryStatusResponse cuda = {
+        .base =
+            PROTOBUF_C_MESSAGE_INIT(&inference__cuda_shared_memory_status_response__descriptor)};
+    bool is_cuda =
+        op->request->descriptor == &inference__cuda_shared_memory_status_request__descriptor;
+
+    if (op->name[0] != '\0') {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                 "Unable to find %s shared memory region: '%.120s'",
+                                 is_cuda ? "cuda" : "system", op->name));
+    }
+    op->reply = is_cuda ? &cuda.base : &system.base;
+}
+
+void kserve_memory_unregister(struct kserve_op *op)
+{
+    static const Inference__SystemSharedMemoryUnregisterResponse reply = {
+        .base = PROTOBUF_C_MESSAGE_INIT(
+            &inference__system_shared_memory_unregister_response__descriptor)};
+    op->reply = &reply.base; /* both kinds have no fields */
+}

@@ -43,13 +43,8 @@ hps_status kserve_version_read(struct kserve_text text, struct kserve_version *o
                                  KSERVE_TEXT_ARGS(text));
         }
     }
-    if (is_number && number == 0) {
-        return hps_error_set(err, HPS_INVALID,
-                             "model_version: 0, but the first one is 1; leave it empty for the "
-                             "active one");
-    }
     *out_version = (struct kserve_version){.number = number};
-    if (!is_number) {
+    if (number == 0) { /* of "0" there is no version, as there is no label that is a number */
         out_version->label = text;
     }
     return HPS_OK;

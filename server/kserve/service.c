@@ -66,12 +66,15 @@ static const struct kserve_method methods[] = {
            HPS_ROLE_LOAD),
     METHOD("RepositoryModelUnload", repository_model_unload, kserve_repository_unload, ADMIN, MODEL,
            HPS_ROLE_LOAD),
-    NOT_BUILT("SystemSharedMemoryStatus", system_shared_memory_status),
+    METHOD("SystemSharedMemoryStatus", system_shared_memory_status, kserve_memory_status, LOOP, ANY,
+           0),
     NOT_BUILT("SystemSharedMemoryRegister", system_shared_memory_register),
-    NOT_BUILT("SystemSharedMemoryUnregister", system_shared_memory_unregister),
-    NOT_BUILT("CudaSharedMemoryStatus", cuda_shared_memory_status),
+    METHOD("SystemSharedMemoryUnregister", system_shared_memory_unregister,
+           kserve_memory_unregister, LOOP, ANY, 0),
+    METHOD("CudaSharedMemoryStatus", cuda_shared_memory_status, kserve_memory_status, LOOP, ANY, 0),
     NOT_BUILT("CudaSharedMemoryRegister", cuda_shared_memory_register),
-    NOT_BUILT("CudaSharedMemoryUnregister", cuda_shared_memory_unregister),
+    METHOD("CudaSharedMemoryUnregister", cuda_shared_memory_unregister, kserve_memory_unregister,
+           LOOP, ANY, 0),
     NOT_BUILT("TraceSetting", trace_setting),
     NOT_BUILT("LogSettings", log_settings),
 #undef NOT_BUILT
@@ -246,10 +249,6 @@ static hps_status read_names(struct kserve_op *op)
     const char *version = text_of(op->request, "version");
     name = name != NULL ? name : text_of(op->request, "model_name");
     op->name = name != NULL ? name : "";
-    if (op->name[0] == '\0' && op->method->scope == MODEL) {
-        return hps_error_set(&op->error, HPS_INVALID, "%s: empty",
-                             op->method->place == ADMIN ? "model_name" : "name");
-    }
     struct kserve_text model = {op->name, strlen(op->name)};
     /* A view is of what can be asked for, not of what is loaded. */
     op->by_table = op->method->place != ADMIN && kserve_take_tables(&model);

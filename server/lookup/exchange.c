@@ -116,6 +116,9 @@ void hps_lookup_stream_packed(struct hps_lookup_service *service,
     hps_grpc_call_pause(call, true);
     exchange->current = request;
     request->exchange = exchange;
+    if (front->name != NULL && !packed->compressed) {
+        request->asked = front->name(packed->data, packed->size, request->arena);
+    }
     request_turn_begin(request);
     if (request_take_turn(request)) {
         request_unpack(request, packed);

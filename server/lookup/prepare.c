@@ -324,32 +324,42 @@ static hps_status pin_version(struct request *request, const struct hps_lookup_r
     return status;
 }
 
+/* Who asks, whether it may, and the version that it asks for. */
+static hps_status find_version(struct request *request, const struct hps_lookup_request *message,
+                               struct hps_error *err)
+{
+    note_identity(request, message);
+    if (message->model_size == 0 && request->front->not_found == NULL) {
+        return hps_error_set(err, HPS_INVALID, "model: empty");
+    }
+    hps_status status = hps_access_check(request->call.grpc, HPS_ROLE_LOOKUP, message->model,
+                                         message->model_size, err);
+    return status == HPS_OK ? pin_version(request, message, err) : status;
+}
+
 hps_status request_prepare(struct request *request, const uint8_t *data, size_t size,
                            struct hps_error *err)
 {
     struct hps_lookup_service *service = request->service;
     struct hps_lookup *lookup = &request->lookup;
-    struct hps_lookup_request message;
+    struct hps_lookup_request message = {0};
+    struct hps_error wrong = {0};
     const struct hps_decode_limits limits = {.tables_max = atomic_load(&service->tables_max),
                                              .keys_max = atomic_load(&service->keys_max),
                                              .request_id_max = HPS_REQUEST_ID_MAX};
     const struct hps_lookup_front *front = request->front;
     hps_status status = front->decode(request->call.grpc, data, size, &limits, request->arena,
-                                      &message, &request->asked, err);
+                                      &message, &request->asked, &wrong);
 
-    if (status != HPS_OK) {
-        return status;
+    if (status == HPS_OK || message.model != NULL) {
+        status = find_version(request, &message, err);
+    } else {
+        *err = wrong;
     }
-    note_identity(request, &message);
-    if (message.model_size == 0) {
-        return hps_error_set(err, HPS_INVALID, "model: empty");
+    if (status == HPS_OK && wrong.status != HPS_OK) {
+        *err = wrong;
+        status = wrong.status;
     }
-    status = hps_access_check(request->call.grpc, HPS_ROLE_LOOKUP, message.model,
-                              message.model_size, err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    status = pin_version(request, &message, err);
     if (status == HPS_OK) {
         status = check_staleness(lookup->version, message.max_staleness_ms, err);
     }
