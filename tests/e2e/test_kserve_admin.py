@@ -91,8 +91,17 @@ def test_server_when_reflected_then_the_service_is_listed_and_its_health_known(s
     assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.mark.parametrize("method", [f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda")
-                                    for verb in ("Status", "Register", "Unregister")] + ["TraceSetting", "LogSettings"])
+@pytest.mark.parametrize("kind", ["System", "Cuda"])
+def test_shared_memory_when_none_can_be_registered_then_there_is_none(served, kind):
+    client = Client(served)
+    assert not getattr(client, f"{kind}SharedMemoryStatus")().regions
+    with refused(NOT_FOUND, f"Unable to find {kind.lower()} shared memory region: 'r'"):
+        getattr(client, f"{kind}SharedMemoryStatus")(name="r")
+    for name in ("", "r"):
+        getattr(client, f"{kind}SharedMemoryUnregister")(name=name)
+
+
+@pytest.mark.parametrize("method", ["SystemSharedMemoryRegister", "CudaSharedMemoryRegister", "TraceSetting", "LogSettings"])
 def test_server_when_a_method_is_not_built_then_unimplemented_by_its_name(served, method):
     with refused(UNIMPLEMENTED, f"{method} is not built: "):
         getattr(Client(served), method)()
@@ -183,9 +192,12 @@ def test_names_when_nobody_has_them_then_the_error_is_tritons(served):
         with refused(NOT_FOUND, "unknown model: 'm.tables.tables'"):
             ask_for(name="m.tables.tables")
     assert not client.ModelReady(name="x").ready
-    for ask_for in (client.ModelMetadata, client.ModelConfig, client.ModelReady):
-        with refused(INVALID, "name: empty"):
+    for ask_for in (client.ModelMetadata, client.ModelConfig):
+        with refused(NOT_FOUND, "Request for unknown model: '' is not found"):
             ask_for()
+        with refused(NOT_FOUND, "Request for unknown model: 'm' version '0' is not found"):
+            ask_for(name="m", version="0")
+    assert not client.ModelReady().ready and not client.ModelReady(name="m", version="0").ready
 
 
 # ---- statistics --------------------------------------------------------------------------------------
@@ -326,11 +338,12 @@ def test_repository_when_there_is_no_such_model_then_said_so(served, work):
     for name in ("x", "other"):
         with refused(NOT_FOUND, f'"{name}" is not in models[]', "hpsctl load"):
             client.RepositoryModelLoad(model_name=name)
-    with refused(NOT_FOUND, '"x" has no resident version'):
-        client.RepositoryModelUnload(model_name="x")
+    for name in ("x", "", "other", "other"):  # unloaded by then
+        client.RepositoryModelUnload(model_name=name)
+    assert client.index() == [("m", "1", "READY")]
     with refused(NOT_FOUND, '"m.tables" is not in models[]'):
         client.RepositoryModelLoad(model_name="m.tables")
-    with refused(INVALID, "model_name: empty"):
+    with refused(NOT_FOUND, '"" is not in models[]'):
         client.RepositoryModelLoad()
     client.RepositoryModelUnload(model_name="other")
     until(lambda: served.versions("other") == {}, "the unload")
@@ -504,7 +517,7 @@ def test_http_when_names_are_unknown_then_404_in_tritons_words(both):
         assert status == 404 and error["error"].startswith("Request for unknown model: 'x' is not found"), path
     status, error = web.get("/models/m/versions/9")
     assert status == 404 and error["error"] == "Request for unknown model: 'm' version '9' is not found"
-    assert web.get("/models/m/versions/0/config")[0] == 400
+    assert web.get("/models/m/versions/0/config")[0] == 404 and web.get("/models/m/versions/0/ready") == (400, None)
     assert web.get("/models/m/nothing")[0] == 404
     assert web.post("/models/m/config")[0] == 405
     for path in ("/models/..%2Fm", "/models/%2e%2e/config", "/models/m%00/config"):
@@ -514,9 +527,9 @@ def test_http_when_names_are_unknown_then_404_in_tritons_words(both):
 def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybody(both):
     one, client, web = both
     entry = {"name": "m", "version": "1", "state": "READY", "reason": ""}
-    for body in (None, {}, {"ready": True}, {"ready": False, "more": [1]}):
+    for body in (None, {}, {"ready": True}, {"ready": False, "more": [1]}, {"ready": None}):
         assert web.post("/repository/index", body) == (200, [entry])
-    for body, words in ((b"[]", "object"), (b"{", "not JSON"), ({"ready": "yes"}, "ready")):
+    for body, words in ((b"[]", "object"), (b"{", "body: not JSON: line 1, column 1: "), ({"ready": "yes"}, "ready")):
         status, error = web.post("/repository/index", body)
         assert status == 400 and words in error["error"]
     for verb in ("load", "unload"):
@@ -548,6 +561,7 @@ def test_http_when_the_role_is_there_then_loads_and_unloads(work):
             assert status == 400 and words in error["error"]
         assert ops.post("/repository/models/m/unload", {"parameters": {"unload_dependents": True}}) == (200, None)
         assert ops.get("/models/m/ready") == (400, None)
+        assert ops.post("/repository/models/m/unload", {"parameters": None}) == (200, None)
         assert ops.post("/repository/models/m/load") == (200, None)
         assert ops.get("/models/m/ready") == (200, None)
         assert ops.post("/repository/models/secret/unload")[0] == 403
@@ -557,16 +571,23 @@ def test_http_when_the_role_is_there_then_loads_and_unloads(work):
 
 def test_http_when_a_route_is_not_built_then_501_by_its_name(both):
     one, _, web = both
-    memory = [(verb, f"/{kind}sharedmemory{path}") for kind in ("system", "cuda")
-              for verb, path in (("GET", "/status"), ("GET", "/region/r/status"), ("POST", "/region/r/register"),
-                                 ("POST", "/unregister"), ("POST", "/region/r/unregister"))]
+    memory = [("POST", f"/{kind}sharedmemory/region/r/register") for kind in ("system", "cuda")]
     others = [(verb, path) for verb in ("GET", "POST") for path in ("/trace/setting", "/models/m/trace/setting",
                                                                     "/logging")]
     for verb, path in memory + others:
         status, error = web.ask(verb, path, b"{}" if verb == "POST" else None)
         assert status == 501 and "is not built: " in error["error"], (verb, path)
-    code = 'hpsd_rpc_requests_total{method="v2/systemsharedmemory/status",code="UNIMPLEMENTED"}'
+    code = 'hpsd_rpc_requests_total{method="v2/cudasharedmemory/region/{}/register",code="UNIMPLEMENTED"}'
     assert one.metrics()[code] == 1
+
+
+def test_http_when_shared_memory_is_asked_for_then_there_is_none(both):
+    _, _, web = both
+    for kind in ("system", "cuda"):
+        assert web.get(f"/{kind}sharedmemory/status") == (200, [])
+        assert web.get(f"/{kind}sharedmemory/region/r/status")[0] == 404
+        for path in ("/unregister", "/region/r/unregister"):
+            assert web.post(f"/{kind}sharedmemory{path}") == (200, None)
 
 
 # ---- what others send ----------------------------------------------------------------------------------

@@ -111,6 +111,22 @@ def test_infer_when_by_position_then_one_flat_output_of_all_tables(served, clien
     np.testing.assert_array_equal(answer.values["OUTPUT0"], expected)
 
 
+@pytest.mark.parametrize("dtype", ["<i8", "<i4"])
+@pytest.mark.parametrize("binary", [True, False, {"KEYS"}])
+def test_infer_when_there_are_several_samples_then_one_follows_the_other_table_after_table(served, client, binary, dtype):
+    keys = np.array([[0, -1, -1, 7], [-1, 0, 0, -1]], dtype)  # of 7 there is no row
+    counts = np.array([[1, 0, 3], [2, 2, 0]], "<i4")
+    answer = client.infer("m", [("KEYS", keys), ("NUMKEYS", counts)], outputs=["OUTPUT0", "STATUS"], binary=binary,
+                          binary_output=bool(binary))
+    items, users, ads = (served.by_name[name].expect for name in NAMES)
+    expected = [items([0]), ads([-1, -1, 7]), items([-1, 0]), users([0, -1])]
+    np.testing.assert_array_equal(answer.values["OUTPUT0"], np.concatenate([rows.ravel() for rows in expected]))
+    assert answer.values["STATUS"].tolist() == [1, 1, 1, 3, 1, 1, 1, 1]
+    flat = client.infer("m", [("KEYS", keys[:, :, None]), ("NUMKEYS", np.array([3, 5], "<i4"))], binary=binary)
+    np.testing.assert_array_equal(flat.values["OUTPUT0"], np.concatenate(
+        [items(keys.ravel()[:3]).ravel(), users(keys.ravel()[3:]).ravel()]))
+
+
 def test_infer_when_outputs_are_named_then_each_as_it_is_asked_for(served, client):
     groups = served.groups()
     groups[0][1] = 10**15  # which no table has
@@ -297,8 +313,8 @@ WRONG = [  # what, model, inputs, more, words of the error
     ("negative", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([7, -1, 0], "<i4"))], {}, "'NUMKEYS': [1] is -1"),
     ("tables", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([3, 0, 0, 3], "<i4"))], {},
      "NUMKEYS[3]: by position, but model 'm' has 3"),
-    ("rows", "m", [("KEYS", KEYS), ("NUMKEYS", np.ones((2, 3), "<i4"))], {}, "'NUMKEYS': its shape has 2 dim"),
-    ("type", "m", [("KEYS", KEYS.astype("<i4")), ("NUMKEYS", COUNTS)], {}, "is INT32, expected INT64"),
+    ("rows", "m", [("KEYS", KEYS), ("NUMKEYS", np.ones((2, 3), "<i4"))], {}, "'NUMKEYS' has 2 rows"),
+    ("type", "m", [("KEYS", KEYS.astype("<f4")), ("NUMKEYS", COUNTS)], {}, "is FP32, expected INT64 or INT32"),
     ("missing", "m", [("KEYS", KEYS)], {}, "input 'NUMKEYS' of model 'm' is missing"),
     ("unknown input", "m", [*GOOD, ("X", KEYS)], {}, "unexpected input 'X'"),
     ("twice", "m", [*GOOD, ("KEYS", KEYS)], {}, "input 'KEYS' is there twice"),
@@ -344,9 +360,9 @@ BAD_BODIES = {
     "a header that is no number": (good(header=lambda head, size: "0x10"), LENGTH),
     "a negative header": (good(header=lambda head, size: "-1"), LENGTH),
     "a header of 20 digits": (good(header=lambda head, size: str(2**64 + 10)), LENGTH),
-    "a header within the JSON": (good(header=lambda head, size: str(head - 1)), "JSON"),
-    "a header behind the JSON": (good(header=lambda head, size: str(head + 4)), "JSON"),
-    "no header": ((compose(GOOD)[0], {}), "JSON"),
+    "a header within the JSON": (good(header=lambda head, size: str(head - 1)), LENGTH),
+    "a header behind the JSON": (good(header=lambda head, size: str(head + 4)), LENGTH),
+    "no header": ((compose(GOOD)[0], {}), "the header Inference-Header-Content-Length is"),
     "less than it says": (good(set_input(parameters={"binary_data_size": 40})), "8 of the 60 bytes"),
     "more than there is": (good(set_input(parameters={"binary_data_size": 2**40})), "1099511627776"),
     "less than none": (good(set_input(parameters={"binary_data_size": -8})), "0 or more"),
@@ -382,8 +398,11 @@ def test_infer_when_the_model_is_unknown_then_404_in_words_that_clients_know(cli
     body = compose(GOOD)
     client.refused(404, "Request for unknown model: 'nope' is not found", path_of("nope"), *body)
     client.refused(404, "Request for unknown model: 'nope' is not found", path_of("nope", 9), *body)
-    for version in ("9", "x"):
+    for version in ("9", "x", "0"):
         client.refused(404, f"Request for unknown model: 'm' version '{version}' is not found", path_of("m", version), *body)
+    for wrong in (compose(GOOD[:1]), compose(GOOD[:1], binary=False), (compose(GOOD)[0], {}), (b"{]", {}), (b"", {}),
+                  (body[0], {LENGTH: "x"}), compose([("KEYS", KEYS), ("NUMKEYS", COUNTS + 1)])):
+        client.refused(404, "Request for unknown model: 'nope' is not found", path_of("nope"), *wrong)
     client.refused(400, "below 0", path_of("m", "-1"), *body)
     client.refused(404, "unknown path", "/v2/models/m/infers", *body)
 

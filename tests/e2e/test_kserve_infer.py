@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ModelInfer of KServe v2 by stubs of stock grpcio: HPS's view of a model and that of its tables, rows that are right,
 and what HPS took without looking."""
+import json
 import threading
 
 import grpc
@@ -72,9 +73,10 @@ def infer(served, *args, **more):
     return served.stub.ModelInfer(request(*args, **more), timeout=PATIENCE_S)
 
 
-def groups_of(served, sizes=(5, 0, 7), seed=1):
-    rng = np.random.default_rng(seed)
-    return [rng.choice(served.by_name[name].keys, size) for name, size in zip(NAMES, sizes)]
+def groups_of(served, sizes=(5, 0, 7), seed=1, dtype="<i8"):
+    rng, most = np.random.default_rng(seed), np.iinfo(dtype).max
+    keys = {name: served.by_name[name].keys for name in NAMES}
+    return [rng.choice(keys[name][abs(keys[name] // 2) <= most // 2], size) for name, size in zip(NAMES, sizes)]
 
 
 def values(reply, number, dtype="<f4"):
@@ -93,6 +95,63 @@ def test_infer_when_by_position_then_one_flat_output_of_all_tables(served, raw, 
     expected = np.concatenate([served.rows(name, keys).ravel() for name, keys in zip(NAMES, groups)])
     assert list(output.shape) == [expected.size]
     np.testing.assert_array_equal(values(reply, 0), expected)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("shape", [(3, 4), (12, 1), (2, 3, 2)])
+def test_infer_when_keys_have_any_shape_and_there_is_one_row_of_counts_then_they_are_read_flat(served, shape, raw):
+    groups = groups_of(served)
+    (_, keys), (_, counts) = hps_inputs(groups)
+    expected = values(infer(served, "m", hps_inputs(groups)), 0)
+    for of_counts in (counts, counts.reshape(1, -1), counts.reshape(1, 1, -1)):
+        reply = infer(served, "m", [("KEYS", keys.reshape(shape)), ("NUMKEYS", of_counts)], raw=raw)
+        np.testing.assert_array_equal(values(reply, 0), expected)
+
+
+SAMPLES = [[2, 0, 3], [0, 4, 1], [5, 0, 0]]  # keys of each table
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("dtype", ["<i8", "<i4"])
+def test_infer_when_there_are_several_samples_then_one_follows_the_other_table_after_table(served, dtype, raw):
+    samples = [groups_of(served, sizes, seed, dtype) for seed, sizes in enumerate(SAMPLES)]
+    samples[1][1][2] = 2**30  # which no table has
+    keys = np.stack([np.concatenate(sample) for sample in samples]).astype(dtype)
+    message = request("m", [("KEYS", keys), ("NUMKEYS", np.array(SAMPLES, "<i4"))], ["STATUS", "OUTPUT0"], raw=raw)
+    reply = served.stub.ModelInfer(message, timeout=PATIENCE_S)
+    assert list(reply.outputs[1].shape) == [sum(n * dim for counts in SAMPLES for n, dim in zip(counts, DIMS))]
+    np.testing.assert_array_equal(values(reply, 1), np.concatenate(
+        [served.rows(name, of_table).ravel() for sample in samples for name, of_table in zip(NAMES, sample)]))
+    assert values(reply, 0, np.uint8).tolist() == [1] * 5 + [1, 1, 3, 1, 1] + [1] * 5
+    streamed, = served.stub.ModelStreamInfer(iter([message]), timeout=PATIENCE_S)
+    assert list(streamed.infer_response.raw_output_contents) == list(reply.raw_output_contents)
+
+
+def test_infer_when_samples_have_no_keys_or_no_rows_are_wanted_then_so_is_the_answer(served):
+    reply = infer(served, "m", [("KEYS", np.zeros((4, 0), "<i8")), ("NUMKEYS", np.zeros((4, 3), "<i4"))])
+    assert list(reply.outputs[0].shape) == [0]
+    inputs = [("KEYS", KEYS.reshape(2, 3)), ("NUMKEYS", np.array([[0, 3], [2, 1]], "<i4"))]
+    assert values(infer(served, "m", inputs, ["STATUS"]), 0, np.uint8).size == 6
+
+
+def test_infer_when_samples_make_too_large_an_answer_then_refused_before_any_is_looked_up(served):
+    n = (32 << 20) // (8 * 4) // 2  # keys of users in each of two samples
+    keys = np.full((2, n), served.by_name["users"].keys[0])
+    counts = np.array([[0, n], [0, n]], "<i4")
+    with refused(INVALID, "its 2 samples make an answer of ", "limit is 33554432"):
+        infer(served, "m", [("KEYS", keys), ("NUMKEYS", counts)])
+    reply = infer(served, "m", [("KEYS", keys[:, 1:]), ("NUMKEYS", counts - np.array([0, 1], "<i4"))])
+    assert list(reply.outputs[0].shape) == [16 * (n - 1)]
+
+
+def test_infer_when_keys_are_int32_then_they_are_widened(served):
+    keys = groups_of(served, (9, 0, 0), dtype="<i4")[0]
+    for raw in (True, False):
+        reply = infer(served, "m.tables", [("items", keys.astype("<i4")), ("items.offsets", np.array([0, 4, 9]))],
+                      hps_pooling="sum", raw=raw)
+        np.testing.assert_allclose(values(reply, 0)[1], served.rows("items", keys[4:]).sum(axis=0), rtol=1e-5)
+        reply = infer(served, "m", [("KEYS", keys.astype("<i4")), ("NUMKEYS", np.array([9], "<i4"))], raw=raw)
+        np.testing.assert_array_equal(values(reply, 0), served.rows("items", keys).ravel())
 
 
 def test_infer_when_outputs_are_named_then_those_in_that_order(served):
@@ -171,8 +230,14 @@ WRONG = [  # what, the model, its inputs, more, words of the error
     ("negative", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([7, -1, 0], "<i4"))], {}, "'NUMKEYS': [1] is -1"),
     ("tables", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([3, 0, 0, 3], "<i4"))], {},
      "NUMKEYS[3]: by position, but model 'm' has 3"),
-    ("rows", "m", [("KEYS", KEYS), ("NUMKEYS", np.ones((2, 3), "<i4"))], {}, "'NUMKEYS': its shape has 2 dim"),
-    ("type of keys", "m", [("KEYS", KEYS.astype("<i4")), ("NUMKEYS", COUNTS)], {}, "is INT32, expected INT64"),
+    ("rows", "m", [("KEYS", KEYS), ("NUMKEYS", np.ones((2, 3), "<i4"))], {},
+     "'NUMKEYS' has 2 rows, which are as many samples, but input 'KEYS' has 1 rows"),
+    ("rows of another number", "m", [("KEYS", KEYS.reshape(3, 2)), ("NUMKEYS", np.ones((2, 3), "<i4"))], {},
+     "'KEYS' has 3 rows"),
+    ("sum of a row", "m", [("KEYS", KEYS.reshape(2, 3)), ("NUMKEYS", np.array([[1, 1, 1], [0, 2, 2]], "<i4"))], {},
+     "row 1 makes 4 keys, but a row of 'KEYS' has 3"),
+    ("type of keys", "m", [("KEYS", KEYS.astype("<f4")), ("NUMKEYS", COUNTS)], {}, "is FP32, expected INT64 or INT32"),
+    ("type of keys by table", "m.tables", [("items", KEYS.astype("<f4"))], {}, "is FP32, expected INT64 or INT32"),
     ("type of counts", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS.astype("<i8"))], {}, "is INT64, expected INT32"),
     ("missing", "m", [("KEYS", KEYS)], {}, "input 'NUMKEYS' of model 'm' is missing"),
     ("unknown input", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS), ("X", KEYS)], {}, "unexpected input 'X'"),
@@ -186,7 +251,6 @@ WRONG = [  # what, the model, its inputs, more, words of the error
     ("reserved", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS)], {"triton_x": 1}, "reserved"),
     ("misspelt", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS)], {"hps_pool": "sum"}, "hps_pooling"),
     ("version", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS)], {"version": "-1"}, "below 0"),
-    ("version 0", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS)], {"version": "0"}, "the first one is 1"),
     ("table", "m.tables", [("itmes", KEYS)], {}, "no table 'itmes'; its tables: items, users, ads"),
     ("offsets alone", "m.tables", [("items", KEYS), ("items.offsets", COUNTS)], {}, "without the parameter 'hps_pooling'"),
     ("pooling alone", "m.tables", [("items", KEYS)], {"hps_pooling": "sum"}, "no table has an input"),
@@ -223,7 +287,7 @@ def test_infer_when_the_model_is_unknown_then_in_words_that_clients_know(served)
         infer(served, "nope", [("KEYS", KEYS), ("NUMKEYS", COUNTS)])
     with refused(grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'nope' is not found"):
         infer(served, "nope", [("KEYS", KEYS), ("NUMKEYS", COUNTS)], version="9")
-    for version in ("9", "x"):
+    for version in ("9", "x", "0"):
         with refused(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: 'm' version '{version}' is not found"):
             infer(served, "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS)], version=version)
 
@@ -248,10 +312,35 @@ def test_infer_when_sizes_lie_then_refused_with_both(served, change, words):
         served.stub.ModelInfer(message, timeout=PATIENCE_S)
 
 
-def test_infer_when_contents_are_of_another_type_then_refused(served):
+@pytest.mark.parametrize("change, words", [
+    (lambda one: one.contents.uint64_contents.append(1), "uint64_contents has values, but those of INT64 go into int64_contents"),
+    (lambda one: one.contents.int_contents.extend([1] * 9), "int_contents has values"),
+    (lambda one: setattr(one, "datatype", "FP16"), "int64_contents has values, but those of FP16 go into raw_input_contents"),
+    (lambda one: one.contents.int64_contents.append(1), "int64_contents has not the 6 values of its shape"),
+    (lambda one: one.contents.Clear(), "int64_contents has not the 6 values of its shape"),
+])
+def test_infer_when_contents_are_wrong_then_their_field_is_named(served, change, words):
     message = request("m", [("KEYS", KEYS), ("NUMKEYS", COUNTS)], raw=False)
-    message.inputs[0].contents.uint64_contents.append(1)
-    with refused(INVALID, "input 'KEYS': contents are not"):
+    change(message.inputs[0])
+    with refused(INVALID, f"input 'KEYS': contents: {words}"):
+        served.stub.ModelInfer(message, timeout=PATIENCE_S)
+
+
+WRONG_INPUTS = [[("KEYS", KEYS)], [("X", KEYS)], [("KEYS", KEYS.astype("<f4")), ("NUMKEYS", COUNTS)],
+                [("KEYS", KEYS), ("NUMKEYS", COUNTS + 1)]]
+
+
+@pytest.mark.parametrize("inputs", WRONG_INPUTS)
+@pytest.mark.parametrize("model", ["nope", "nope.tables", ""])
+def test_infer_when_model_and_inputs_are_wrong_then_the_model_is_not_found(served, model, inputs):
+    words = f"Request for unknown model: '{model.split('.', maxsplit=1)[0]}' is not found"
+    with refused(grpc.StatusCode.NOT_FOUND, words):
+        infer(served, model, inputs)
+    reply, = served.stub.ModelStreamInfer(iter([request(model, inputs, ident="s")]), timeout=PATIENCE_S)
+    assert words in reply.error_message and reply.infer_response.id == "s"
+    message = request(model, inputs)
+    message.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    with refused(grpc.StatusCode.NOT_FOUND, words):
         served.stub.ModelInfer(message, timeout=PATIENCE_S)
 
 
@@ -291,10 +380,33 @@ def test_stream_when_some_requests_are_wrong_then_the_others_are_answered_in_ord
         count += 1
         if number % 3:
             assert reply.infer_response.id == str(number) and not reply.error_message
+            assert reply.infer_response.parameters["triton_final_response"].bool_param
             np.testing.assert_array_equal(values(reply.infer_response, 0), expected)
         else:
             assert "'NUMKEYS' of model 'm' is missing" in reply.error_message
+            assert reply.infer_response.id == str(number)
     assert count == 200
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
+@pytest.mark.parametrize("model, inputs, more, words", [pytest.param(*case[1:], id=case[0]) for case in WRONG])
+def test_stream_when_a_request_is_wrong_then_its_error_has_its_id(served, model, inputs, more, words, compression):
+    message = request(model, inputs, ident="r-1", **more)
+    reply, = served.stub.ModelStreamInfer(iter([message]), timeout=PATIENCE_S, compression=compression)
+    assert words in reply.error_message and reply.infer_response.id == "r-1"
+
+
+def test_stream_when_the_quota_is_used_up_then_that_error_has_its_id_too(work, daemon):
+    with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
+        json.dump({"rules": [{"who": ["any"], "may": ["lookup"], "requests_per_s": 1}]}, f)
+    table = Table.random("items", 10, 4)
+    one = daemon(default_config([model_config("m", [table.save(f"{work}/m")], [4], ["items"])],
+                                server={"access": f"{work}/roles.json"}))
+    stub = kserve_grpc.GRPCInferenceServiceStub(one.channel())
+    inputs = [("KEYS", KEYS), ("NUMKEYS", np.array([6], "<i4"))]
+    replies = list(stub.ModelStreamInfer((request("m", inputs, ident=str(n)) for n in range(9)), timeout=PATIENCE_S))
+    assert [reply.infer_response.id for reply in replies] == [str(n) for n in range(9)]
+    assert "requests_per_s" in replies[-1].error_message
 
 
 def test_stream_when_requests_are_large_then_all_are_answered(served):

@@ -224,6 +224,20 @@ static uint64_t sum_of(const uint8_t *data, size_t size)
     return sum;
 }
 
+/* The counts of all samples are those of the look-up. */
+static void check_samples(const struct hps_lookup_request *request,
+                          const struct kserve_answer *answer)
+{
+    HPS_ASSERT(answer->by_position ? answer->n_samples > 0 : answer->counts == NULL);
+    for (uint32_t i = 0; answer->counts != NULL && i < request->n_queries; i++) {
+        uint64_t n = 0;
+        for (uint32_t sample = 0; sample < answer->n_samples; sample++) {
+            n += answer->counts[(size_t)sample * request->n_queries + i];
+        }
+        HPS_ASSERT(n == request->queries[i].n_keys);
+    }
+}
+
 static void check_lookup(const struct hps_lookup_request *request, const struct kserve_infer *infer,
                          const struct kserve_answer *answer)
 {
@@ -278,6 +292,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         status = kserve_view(&infer, &LIMITS, arena, &request, &answer, &err);
         if (status == HPS_OK) {
             check_lookup(&request, &infer, &answer);
+            check_samples(&request, &answer);
         } else {
             HPS_ASSERT(err.status == status && err.text[0] != '\0');
         }

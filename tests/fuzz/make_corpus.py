@@ -595,6 +595,8 @@ def kserve_grpc():
     pooled = parameter(4, "hps_pooling", blob(3, "mean"))
     raws = raw("q", 5, 6, 7) + raw("q", 0, 1, 3) + raw("f", 1, -0.5, 2)
     yield "hps", model + blob(2, "7") + keys + counts + blob(6, blob(1, "OUTPUT0")) + values
+    yield "samples", (model + tensor("KEYS", "INT32", [2, 3]) + tensor("NUMKEYS", "INT32", [2, 2]) + raw("i", 1, 2, 3, -4, 5, 6) +
+                      raw("i", 1, 2, 3, 0))
     yield "raw_first", values + counts + keys + model
     yield "typed", (model + tensor("KEYS", "INT64", [2], typed(3, 1, -5)) +
                     tensor("NUMKEYS", "INT32", [2], typed(2, 1, 1)))

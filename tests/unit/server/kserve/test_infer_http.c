@@ -130,6 +130,22 @@ static void test_body_when_it_has_parameters_then_they_are_taken(void **state)
     assert_refused("{\"inputs\":[],\"parameters\":[]}", "parameters: expected an object");
 }
 
+static void test_body_when_what_may_be_missing_is_null_then_as_if_it_were(void **state)
+{
+    (void)state;
+    assert_int_equal(read_json("{\"id\":null,\"parameters\":null,\"outputs\":null,\"inputs\":[{"
+                               "\"name\":\"a\",\"shape\":[1],\"datatype\":\"INT64\","
+                               "\"data\":[5],\"parameters\":null}]}"),
+                     HPS_OK);
+    assert_int_equal(got.id.size, 0);
+    assert_int_equal(got.n_outputs, 0);
+    assert_int_equal(got.n_inputs, 1);
+    assert_int_equal(read_json("{\"inputs\":[],\"outputs\":[{\"name\":\"a\","
+                               "\"parameters\":null}]}"),
+                     HPS_OK);
+    assert_int_equal(got.n_outputs, 1);
+}
+
 static void test_body_when_outputs_say_nothing_then_the_request_says_it(void **state)
 {
     (void)state;
@@ -193,7 +209,7 @@ static void test_body_when_the_header_lies_then_refused(void **state)
     assert_int_equal(read_body(json, sizeof(json) - 1, 0), HPS_INVALID);
     assert_says("Inference-Header-Content-Length: 0 is for models of one input");
     assert_int_equal(read_body(json, sizeof(json) - 1, 12), HPS_INVALID);
-    assert_says("an object that is not closed");
+    assert_says("Inference-Header-Content-Length: 12: inputs: the JSON of the request: an object");
     assert_int_equal(read_body(json, 0, SIZE_MAX), HPS_INVALID);
     assert_says("the body is empty");
 }
@@ -207,7 +223,9 @@ static void test_body_when_a_member_is_missing_or_wrong_then_it_is_named(void **
     (void)state;
     assert_refused("[]", "expected an object");
     assert_refused("nonsense", "the JSON of the request:");
-    assert_refused("{\"inputs\":[]} x", "the JSON of the request: end of file expected");
+    assert_refused("{\"inputs\":[]} x", "1 bytes follow it; where tensors follow, the header");
+    assert_refused("{\"inputs\":[{},{\"data\":[1,2],\"shape\":[1,2.]}]}",
+                   "inputs[1].shape[1]: the JSON of the request: invalid token");
     assert_refused("{}", "inputs: missing, expected an array");
     assert_refused("{\"inputs\":{}}", "inputs: of another type");
     assert_refused("{\"inputs\":[1]}", "inputs[0]: expected an object");
@@ -236,6 +254,7 @@ static void test_body_when_a_member_is_missing_or_wrong_then_it_is_named(void **
                    "1}}]}",
                    "outputs[0].parameters.binary_data: expected true or false");
     assert_refused("{\"inputs\":[],\"id\":1}", "id: of another type");
+    assert_refused("{\"inputs\":null}", "inputs: of another type");
     assert_refused("{\"inputs\":[],\"id\":\"0123456789abcdefg\"}", "id: 17 bytes, limit is 16");
     assert_refused("{\"inputs\":[],\"id\":\"\\u0000\"}", "the JSON of the request: \\u0000");
 }
@@ -336,6 +355,7 @@ int main(void)
         BODY_TEST(test_body_when_a_stock_client_sends_raw_tensors_then_they_are_where_they_lie),
         BODY_TEST(test_body_when_json_and_raw_are_mixed_then_raw_ones_follow_in_their_order),
         BODY_TEST(test_body_when_it_has_parameters_then_they_are_taken),
+        BODY_TEST(test_body_when_what_may_be_missing_is_null_then_as_if_it_were),
         BODY_TEST(test_body_when_outputs_say_nothing_then_the_request_says_it),
         BODY_TEST(test_body_when_sizes_do_not_add_up_then_refused_by_name),
         BODY_TEST(test_body_when_the_header_lies_then_refused),

@@ -101,8 +101,12 @@ static void test_scan_when_text_is_no_json_then_it_becomes_none(void **state)
     (void)state;
     assert_int_equal(scan("1  2"), HPS_OK);
     assert_head(" 1 2"); /* not 12 */
-    assert_int_equal(scan("{} {\"a\" \"b\"} tru\x01 ,,"), HPS_OK);
-    assert_head(" {} {\"a\" \"b\"} tru\x01 ,,");
+    assert_int_equal(scan("{\"a\" \"b\", tru\x01 ,,}"), HPS_OK);
+    assert_head(" {\"a\" \"b\", tru\x01 ,,}");
+    assert_int_equal(scan("{} \n"), HPS_OK);
+    assert_int_equal(scan("{} \x03\x01"), HPS_INVALID);
+    assert_says("ends, but 2 bytes follow it; where tensors follow, the header "
+                "Inference-Header-Content-Length is");
     assert_int_equal(scan_bytes("a\0b", 3), HPS_OK);
     assert_int_equal(json.head.size, 4);
     assert_int_equal(scan("]"), HPS_INVALID);
@@ -110,6 +114,8 @@ static void test_scan_when_text_is_no_json_then_it_becomes_none(void **state)
     assert_int_equal(scan("{]"), HPS_INVALID);
     assert_int_equal(scan("[[1]"), HPS_INVALID);
     assert_says("an array that is not closed");
+    assert_int_equal(scan("{\"inputs\":[0, {\"shape\":[1, 2"), HPS_INVALID);
+    assert_says("inputs[1].shape[1]: the JSON of the request: an array that is not closed");
     assert_int_equal(scan("{\"a\":{}"), HPS_INVALID);
     assert_says("an object that is not closed");
     assert_int_equal(scan("[\"a"), HPS_INVALID);
