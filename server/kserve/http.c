@@ -233,8 +233,13 @@ void kserve_op_answer_http(struct kserve_op *op)
     struct hps_buf buf;
     HPS_ASSERT(op->reply != NULL);
     if (form == KSERVE_FORM_READY) {
-        const void *ready = hps_field_at(op->reply, only_field(op->reply)->offset);
-        hps_grpc_call_answer_status(op->call, *(const protobuf_c_boolean *)ready ? 200 : 400);
+        static const char not_ready[] = "{\"error\":\"Model version not ready\"}"; /* as Triton's */
+        const void *field = hps_field_at(op->reply, only_field(op->reply)->offset);
+        bool ready = *(const protobuf_c_boolean *)field;
+        hps_grpc_call_answer_status(op->call, ready ? 200 : 400);
+        if (!ready && op->model[0] != '\0') { /* of a model, not of the server */
+            hps_grpc_call_send_copy(op->call, (const uint8_t *)not_ready, strlen(not_ready));
+        }
     }
     if (form == KSERVE_FORM_READY || form == KSERVE_FORM_NOTHING) {
         hps_grpc_call_finish(op->call, 0, NULL);

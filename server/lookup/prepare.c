@@ -356,7 +356,9 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     } else {
         *err = wrong;
     }
-    if (status == HPS_OK && wrong.status != HPS_OK) {
+    if (status == HPS_OK && wrong.status != HPS_OK) { /* and so not counted as one of the version */
+        hps_version_unpin(lookup->version);
+        lookup->version = NULL;
         *err = wrong;
         status = wrong.status;
     }

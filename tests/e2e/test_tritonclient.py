@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's own Python client, if its sources are there: HPS_TRITONCLIENT names a folder with them (a checkout of
-triton-inference-server/client). They run from a copy that has stubs of our protos where theirs would be built; Debian's
-python3-rapidjson, -geventhttpclient and -gevent are what they import.
+"""NVIDIA's own Python client, if it is there: installed, as in the environment of ./dev interop, or its sources, of which
+HPS_TRITONCLIENT names a folder (a checkout of triton-inference-server/client). They run from a copy that has stubs of our
+protos where theirs would be built; Debian's python3-rapidjson, -geventhttpclient and -gevent are what they import.
 """
 import asyncio
-import importlib
+import importlib.util
 import os
 import queue
 import shutil
@@ -16,7 +16,8 @@ import pytest
 from rig import PATIENCE_S, Daemon, Table, default_config, model_config, scratch
 
 NAMES, DIMS = ("items", "users", "ads"), (4, 8, 3)
-SOURCES = os.environ.get("HPS_TRITONCLIENT")
+INSTALLED = importlib.util.find_spec("tritonclient")
+SOURCES = os.environ.get("HPS_TRITONCLIENT") or (os.path.dirname(INSTALLED.origin) if INSTALLED else None)
 STUBS = {"service_pb2": "grpc_service_pb2", "service_pb2_grpc": "grpc_service_pb2_grpc", "model_config_pb2": "model_config_pb2"}
 
 
@@ -31,7 +32,7 @@ def package():
 def genuine_client():
     """import_("tritonclient.grpc")"""
     if not SOURCES:
-        pytest.skip("HPS_TRITONCLIENT names no folder with the sources of tritonclient")
+        pytest.skip("tritonclient is not installed, and HPS_TRITONCLIENT names no folder with its sources")
     with scratch() as work:
         shutil.copytree(package(), f"{work}/tritonclient")
         for name, ours in STUBS.items():
