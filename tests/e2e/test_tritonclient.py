@@ -174,6 +174,7 @@ def test_grpc_when_it_streams_then_answers_come_in_order_and_errors_among_them(r
             assert "'NUMKEYS'" in error.message()
         else:
             assert error is None and result.get_response().id == str(number)
+            assert result.get_response().parameters["triton_final_response"].bool_param  # which the usual loop waits for
             ask.check_position(result)
     client.stop_stream()
 
