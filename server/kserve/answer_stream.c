@@ -11,7 +11,7 @@ enum { RESPONSE_ID = 3, RESPONSE_PARAMETERS };
 enum { ENTRY_KEY = 1, ENTRY_VALUE };
 enum { TEXT_MAX = 1024 };
 
-/* The answer to a request is one message, which is the last of it. */
+/* A request has one response, so each response is the final one. */
 static void put_final(struct out *out)
 {
     static const uint8_t yes[] = {1 << 3 | WIRE_VARINT, 1}; /* InferParameter.bool_param */

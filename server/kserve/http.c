@@ -233,11 +233,12 @@ void kserve_op_answer_http(struct kserve_op *op)
     struct hps_buf buf;
     HPS_ASSERT(op->reply != NULL);
     if (form == KSERVE_FORM_READY) {
-        static const char not_ready[] = "{\"error\":\"Model version not ready\"}"; /* as Triton's */
+        static const char not_ready[] =
+            "{\"error\":\"Model version not ready\"}"; /* Triton's text */
         const void *field = hps_field_at(op->reply, only_field(op->reply)->offset);
         bool ready = *(const protobuf_c_boolean *)field;
         hps_grpc_call_answer_status(op->call, ready ? 200 : 400);
-        if (!ready && op->model[0] != '\0') { /* of a model, not of the server */
+        if (!ready && op->model[0] != '\0') { /* ModelReady; health routes send no body */
             hps_grpc_call_send_copy(op->call, (const uint8_t *)not_ready, strlen(not_ready));
         }
     }

@@ -15,7 +15,7 @@ struct hps_lookup_asked {
 
 /* ---- every transport ------------------------------------------------------------------------- */
 
-/* With the id, as far as an error has room for it. NULL: no memory. */
+/* Keeps the first KSERVE_STREAM_ID_BYTES_MAX bytes of the id. NULL: no memory. */
 static struct hps_lookup_asked *asked_new(struct kserve_text id, struct hps_arena *arena)
 {
     struct hps_lookup_asked *asked = hps_arena_calloc(arena, 1, sizeof(*asked));

@@ -7,8 +7,8 @@
  *     answer_grpc.c, answer_http.c a look-up that is done -> the bytes of its answer
  *
  * A model has two views. `dlrm`, as NVIDIA's HPS showed it: KEYS and NUMKEYS, tables by their
- * position, one flat OUTPUT0. Each row of NUMKEYS is a sample; answers have sample after sample,
- * and of each table after table. `dlrm.tables`: an input and an output for each table.
+ * position, one flat OUTPUT0. Each row of NUMKEYS is a sample. An answer has sample after sample,
+ * and in each sample table after table. `dlrm.tables`: an input and an output for each table.
  *
  * Everything here belongs to one request, lives in its arena or points into its message, and is
  * used by one thread at a time.
@@ -27,7 +27,8 @@ enum {
     KSERVE_PARAMETERS_MAX = 64,   /* of a request, a tensor or an output */
     KSERVE_VALUES_MAX = INT32_MAX /* of a tensor: the product of its shape */
 };
-/* Rows of an answer of several samples: the loop thread copies them into their order. */
+/* Limit of the rows and counts of an answer with several samples: the loop thread copies the rows.
+ */
 #define KSERVE_SAMPLES_BYTES_MAX (UINT64_C(32) << 20)
 
 /* Inputs, and as many outputs, that a request may have: of each table keys, offsets and weights,
@@ -133,12 +134,13 @@ hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_are
 
 /* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
 
-/* Model, version and id of a ModelInferRequest, which stand before its tensors in what stock
- * clients send: those of the first few fields, as far as they can be read. */
+/* Set model, version and id of a ModelInferRequest from its first 64 fields. Stock clients send
+ * them before the tensors. A field that cannot be read stays unset. */
 void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer);
 /* ModelInferRequest, by a bounded decoder that points into the message; values of `contents` are
- * put into the arena as they would be in raw_input_contents. On failure *out has the names above.
- * error   INVALID: it names what is wrong; EXHAUSTED: the arena is full */
+ * put into the arena as they would be in raw_input_contents. On failure *out has model, version and
+ * id.
+ * error   INVALID: names the field; EXHAUSTED: the arena is full */
 hps_status kserve_infer_grpc(const uint8_t *data, size_t size,
                              const struct hps_decode_limits *limits, struct hps_arena *arena,
                              struct kserve_infer *out, struct hps_error *err) HPS_MUST_CHECK;
@@ -176,7 +178,7 @@ struct kserve_answer {
     struct kserve_text id;
     bool by_position;       /* the view of KEYS and NUMKEYS */
     uint32_t n_samples;     /* by position: 1 or more */
-    const uint32_t *counts; /* [n_samples][parts] keys; NULL: one sample has those of each part */
+    const uint32_t *counts; /* [n_samples][parts] numbers of keys; NULL: one sample */
     struct kserve_answer_output
         *outputs; /* [n_outputs] in the order in which they were asked for */
     uint32_t n_outputs;
@@ -187,7 +189,8 @@ struct kserve_answer {
 hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
                        struct hps_arena *arena, struct hps_lookup_request *out_request,
                        struct kserve_answer *out_answer, struct hps_error *err) HPS_MUST_CHECK;
-/* Model and version alone, for a request that is refused: if they can be read. */
+/* Set model and version alone, for a request that is refused. They stay empty if the version is
+ * invalid. */
 void kserve_view_names(const struct kserve_infer *infer, struct hps_lookup_request *out_request);
 /* One output of a look-up that is done.
  *
@@ -205,15 +208,15 @@ struct kserve_values {
 /* Of each output of an answer, and how many pieces they have together.
  *
  * shape   *out_values [n_outputs], owner: the arena
- * owner   *out_rows: the block that rows lie in, with a reference for the caller, may be NULL:
- *         `rows`, that of the look-up, or of several samples a copy in their order
+ * owner   *out_rows: the block of the rows, with a reference for the caller. It is `rows`, the
+ *         block of the lookup (may be NULL), or a copy in the order of the samples.
  * error   EXHAUSTED: the arena is full; NO_MEMORY
  */
 hps_status kserve_values_of_all(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                                 struct hps_block *rows, struct hps_block_pool *pool,
                                 struct hps_arena *arena, struct kserve_values **out_values,
                                 size_t *out_pieces, struct hps_block **out_rows) HPS_MUST_CHECK;
-/* What several samples take beside the answer: the copy of their rows, and their counts. */
+/* Extra memory of an answer with several samples: the copy of the rows, and the counts. */
 uint64_t kserve_samples_bytes(const struct kserve_answer *answer, const struct hps_lookup *lookup);
 /* The bytes of one, known once the look-up is planned. */
 uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,

@@ -285,7 +285,7 @@ static const char *const CONTENTS_NAMES[CONTENTS_FIELDS] = {
     [CONTENTS_UINT64] = "uint64_contents", [CONTENTS_FP32] = "fp32_contents",
     [CONTENTS_FP64] = "fp64_contents",     [CONTENTS_BYTES] = "bytes_contents"};
 
-/* 0: there is none. */
+/* 0: no field. */
 static uint32_t contents_field(enum kserve_datatype datatype)
 {
     switch (datatype) {
@@ -314,7 +314,7 @@ static hps_status wrong_field(const struct reader *reader, const struct kserve_t
                          wanted == 0 ? "raw_input_contents" : CONTENTS_NAMES[wanted]);
 }
 
-/* Of a shape of n_max values. */
+/* n_max: values of the shape. */
 static hps_status wrong_values(const struct reader *reader, const struct kserve_tensor *tensor,
                                size_t n_max)
 {

@@ -73,7 +73,7 @@ static hps_status take_text(const struct reader *reader, const json_t *object, c
     return keep_text(reader, json, out_text);
 }
 
-/* A member that an object may lack; clients that write null for one mean the same. */
+/* An optional member. NULL: the member is missing or null. */
 static json_t *optional(const json_t *object, const char *name)
 {
     json_t *json = json_object_get(object, name);

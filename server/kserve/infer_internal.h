@@ -10,9 +10,8 @@
 #include "server/kserve/infer_service.h"
 #include "server/lookup/front.h"
 
-/* The look-up of a request that was read (`status` OK), and what stays of it for its answer. On
- * failure both have the names of the request: model and version, id. Errors: `status`, kserve_view.
- */
+/* Make the lookup of a decoded request (`status` OK), and keep what the answer needs. On failure
+ * *out_request has model and version, and *out_asked has the id. Errors: `status`, kserve_view. */
 hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
                        const struct hps_decode_limits *limits, struct hps_arena *arena,
                        struct hps_lookup_request *out_request, struct hps_lookup_asked **out_asked,
@@ -36,16 +35,16 @@ enum {
     KSERVE_STREAM_ID_BYTES_MAX = 512
 };
 
-/* A ModelInferResponse as a ModelStreamInferResponse: its slices, behind one more. It gets the
- * parameter triton_final_response, true: clients wait for it.
+/* A ModelInferResponse as a ModelStreamInferResponse: one more slice, then its slices. Adds the
+ * parameter triton_final_response, true, which ends the read loop of stock clients.
  *
  * owner   what `response` refers to goes on to *out; on failure it stays
  * error   NO_MEMORY, EXHAUSTED (arena)
  */
 hps_status kserve_stream_wrap(const struct hps_encoded *response, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out) HPS_MUST_CHECK;
-/* A ModelStreamInferResponse that says what is wrong with the request of that id, of at most
- * KSERVE_STREAM_ID_BYTES_MAX; a long text is cut. Returns its size. */
+/* A ModelStreamInferResponse with an error and the id of the request, at most
+ * KSERVE_STREAM_ID_BYTES_MAX bytes. A long text is cut. Returns its size. */
 size_t kserve_stream_error(struct kserve_text id, const char *text,
                            uint8_t out[KSERVE_STREAM_ERROR_BYTES_MAX]);
 

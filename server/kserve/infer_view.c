@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The look-up that a request of KServe asks for, in either view of a model. What HPS took without
- * looking is refused here: counts that are not those of the keys, tensors that the view lacks. Any
- * thread.
+ * looking is refused here: counts that do not add up, tensors that the view lacks. Any thread.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -210,7 +209,7 @@ static hps_status expect_integers(const struct view *view, const struct kserve_t
                          KSERVE_TEXT_ARGS(tensor->name), kserve_datatype_name(tensor->datatype));
 }
 
-/* Keys, of which the request may have keys_max. */
+/* Check the type, and count the keys: the limit holds for the whole request. */
 static hps_status check_keys(struct view *view, const struct kserve_tensor *tensor)
 {
     hps_status status = expect_integers(view, tensor);
@@ -222,14 +221,14 @@ static hps_status check_keys(struct view *view, const struct kserve_tensor *tens
     if (view->request.n_keys > view->limits->keys_max) {
         return hps_error_set(view->err, HPS_INVALID,
                              "input '%.*s': its %u keys make %" PRIu64
-                             " in the request, limit is %u",
+                             " in the request, limit is %u (keys_max)",
                              KSERVE_TEXT_ARGS(tensor->name), n_values(tensor), view->request.n_keys,
                              view->limits->keys_max);
     }
     return HPS_OK;
 }
 
-/* Keys as a look-up reads them, INT64: INT32 ones are widened into the arena. False: no memory. */
+/* INT64 keys: the tensor's own, or INT32 keys widened in the arena. False: no memory. */
 static bool take_keys(const struct view *view, const struct kserve_tensor *tensor,
                       const uint8_t **out_keys)
 {
@@ -289,7 +288,7 @@ static hps_status find_inputs(const struct view *view, const struct kserve_tenso
     return HPS_OK;
 }
 
-/* Rows of NUMKEYS: each has the counts of one sample. Several samples need as many rows of KEYS. */
+/* Each row of NUMKEYS has the counts of one sample. With several rows, KEYS has equally many. */
 static hps_status find_samples(struct view *view, const struct kserve_tensor *keys,
                                const struct kserve_tensor *counts)
 {
@@ -327,7 +326,7 @@ static hps_status wrong_sum(const struct view *view, uint32_t sample, uint64_t s
                          sample, sum, n_keys);
 }
 
-/* Sum the counts of each table up in its query; each sample must have n_keys. */
+/* Add the counts of each table to its query. Each sample must have n_keys keys. */
 static hps_status count_keys(struct view *view, const struct kserve_tensor *counts, uint64_t n_keys)
 {
     uint32_t n_tables = view->request.n_queries;
@@ -351,7 +350,7 @@ static hps_status count_keys(struct view *view, const struct kserve_tensor *coun
     return HPS_OK;
 }
 
-/* The keys of several samples as INT64, table after table. The answer keeps their counts. NULL: no
+/* Sort the keys of several samples by table, as INT64, and keep the counts for the answer. NULL: no
  * memory. */
 static const uint8_t *keys_by_table(struct view *view, const struct kserve_tensor *keys,
                                     const struct kserve_tensor *counts)

@@ -32,7 +32,7 @@ struct scan {
     struct hps_error *err;
     struct level levels[KSERVE_JSON_DEPTH_MAX];
     unsigned depth; /* levels that are open */
-    bool closed;    /* and there were some: the value has ended */
+    bool closed;    /* the outermost object or array has ended */
     uint64_t n_values;
     uint64_t values_max;
 };
@@ -382,7 +382,7 @@ static hps_status scan_text(struct kserve_text text, const struct hps_decode_lim
     return status;
 }
 
-/* Where the scan is. */
+/* The member that the scan has reached. */
 static void path_of(const struct scan *scan, char path[KSERVE_JSON_PATH_BYTES])
 {
     size_t size = 0;
@@ -411,7 +411,7 @@ void kserve_json_path(const struct kserve_json *json, size_t position,
     struct kserve_json again;
     struct scan scan;
 
-    /* It fails where the text is cut off, which is where the path is wanted. */
+    /* The scan stops at `position`, and its levels are the path. */
     hps_ignore(scan_text((struct kserve_text){text, size}, limits, &scan, &again, NULL));
     path_of(&scan, path);
     kserve_json_fini(&again);

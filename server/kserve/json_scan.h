@@ -51,7 +51,7 @@ hps_status kserve_json_scan(struct kserve_text text, const struct hps_decode_lim
 void kserve_json_fini(struct kserve_json *json);
 
 enum { KSERVE_JSON_PATH_BYTES = 96 };
-/* Which member byte `position` of the head is in: "inputs[1].shape[0]", or "". */
+/* The member at byte `position` of the head, such as "inputs[1].shape[0]"; "": none. */
 void kserve_json_path(const struct kserve_json *json, size_t position,
                       const struct hps_decode_limits *limits, char path[KSERVE_JSON_PATH_BYTES]);
 

@@ -355,5 +355,5 @@ void kserve_memory_unregister(struct kserve_op *op)
     static const Inference__SystemSharedMemoryUnregisterResponse reply = {
         .base = PROTOBUF_C_MESSAGE_INIT(
             &inference__system_shared_memory_unregister_response__descriptor)};
-    op->reply = &reply.base; /* both kinds have no fields */
+    op->reply = &reply.base; /* neither kind has fields */
 }

@@ -44,7 +44,7 @@ hps_status kserve_version_read(struct kserve_text text, struct kserve_version *o
         }
     }
     *out_version = (struct kserve_version){.number = number};
-    if (number == 0) { /* of "0" there is no version, as there is no label that is a number */
+    if (number == 0) { /* "0" too: no version has it, and no label is a number */
         out_version->label = text;
     }
     return HPS_OK;

@@ -67,7 +67,7 @@ void kserve_model_statistics(struct kserve_op *op);
 void kserve_repository_index(struct kserve_op *op);
 void kserve_repository_load(struct kserve_op *op);
 void kserve_repository_unload(struct kserve_op *op);
-/* No region is registered, ever: all of them are none, and to take any away is done at once. */
+/* No region can be registered: the status is an empty list, and unregister always succeeds. */
 void kserve_memory_status(struct kserve_op *op);
 void kserve_memory_unregister(struct kserve_op *op);
 void kserve_not_built(struct kserve_op *op);

@@ -205,7 +205,7 @@ void kserve_repository_unload(struct kserve_op *op)
         }
     }
     op->error.status = hps_catalog_unload_model(op->parts->catalog, op->model, &gone, &op->error);
-    if (op->error.status == HPS_NOT_FOUND) { /* it is not loaded, which is what was asked for */
+    if (op->error.status == HPS_NOT_FOUND) { /* already unloaded */
         op->error = (struct hps_error){0};
     }
     op->audit_version = gone.n > 0 ? gone.numbers[gone.n - 1] : 0;

@@ -26,8 +26,8 @@ static struct kserve_text rows_of(const struct hps_lookup_part *part)
     return (struct kserve_text){.at = (const char *)part->rows, .size = (size_t)part->rows_bytes};
 }
 
-/* Calls `put` for the keys of each sample and part, in the order of the answer: n of them from
- * `first` on. False: no memory. */
+/* Call `put` for each sample and part in the order of the answer, with its n keys from `first` on.
+ * False: no memory. */
 static bool each_sample(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                         struct hps_arena *arena, uint8_t *to,
                         uint8_t *(*put)(uint8_t *to, const struct hps_lookup_part *part,
@@ -48,7 +48,7 @@ static bool each_sample(const struct kserve_answer *answer, const struct hps_loo
     return next != NULL;
 }
 
-/* All keys were found where a part says nothing of them. */
+/* A part without statuses has found all its keys. */
 static uint8_t *put_status(uint8_t *to, const struct hps_lookup_part *part, uint32_t first,
                            uint32_t n)
 {
@@ -84,7 +84,7 @@ static bool is_flat(const struct kserve_answer_output *output)
     return output->kind == KSERVE_OUTPUT_FLAT;
 }
 
-/* `sorted`: the rows of all samples in their order; NULL: they are in that of the parts. */
+/* `sorted`: rows in the order of the samples; NULL: one sample, rows are in the order of parts. */
 static hps_status values_of(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                             const struct kserve_answer_output *output,
                             const struct hps_block *sorted, struct hps_arena *arena,
@@ -133,7 +133,7 @@ static hps_status values_of(const struct kserve_answer *answer, const struct hps
     return HPS_OK;
 }
 
-/* The output that has the rows of several samples; NULL: there is none. */
+/* The output with rows to sort; NULL: no output has any. */
 static const struct kserve_answer_output *sorted_output(const struct kserve_answer *answer)
 {
     for (uint32_t i = 0; answer->counts != NULL && i < answer->n_outputs; i++) {
@@ -144,7 +144,7 @@ static const struct kserve_answer_output *sorted_output(const struct kserve_answ
     return NULL;
 }
 
-/* A block of their own for the rows of several samples. */
+/* Copy the rows of several samples into a block, in the order of the samples. */
 static hps_status sort_rows(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                             struct hps_block_pool *pool, struct hps_arena *arena,
                             struct hps_block **out_sorted)

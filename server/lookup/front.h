@@ -28,17 +28,15 @@ struct hps_lookup_front {
     /* The bytes of a request to what it asks for. `call` has the headers. Of data[size] nothing is
      * needed once the keys that `out_request` points to are copied.
      * thread  any
-     * error   as hps_decode_lookup. Then *out_request, which begins zeroed, may name a model and a
-     *         version: the client is told first whether it may ask for them and whether they are
-     *         there. */
+     * error   as hps_decode_lookup. *out_request begins zeroed. If decode fails but sets the model
+     *         and version, access and existence of these are checked first, and such an error wins.
+     */
     hps_status (*decode)(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
                          const struct hps_decode_limits *limits, struct hps_arena *arena,
                          struct hps_lookup_request *out_request,
                          struct hps_lookup_asked **out_asked, struct hps_error *err);
-    /* What `tell` needs of a request that is refused before it is decoded: from the first bytes of
-     * a message that is not compressed. In the arena. May be NULL, and may return NULL. Loop
-     * thread.
-     */
+    /* For `tell`, if the request is refused before it is decoded: reads the id from the first bytes
+     * of an uncompressed message, into the arena. May be NULL, and may return NULL. Loop thread. */
     struct hps_lookup_asked *(*name)(const uint8_t *data, size_t size, struct hps_arena *arena);
     /* The look-up is planned: may its answer be asked for? Thread, error: as decode. May be NULL.
      */
@@ -58,7 +56,7 @@ struct hps_lookup_front {
                          struct hps_arena *arena, struct hps_encoded *out_encoded,
                          struct hps_error *err);
     /* Of a call that carries many requests: say what was wrong with one, which is all that ends.
-     * `asked` is what `name` or `decode` has set, or NULL. Loop thread. */
+     * `asked` was set by `name` or `decode`, or is NULL. Loop thread. */
     void (*tell)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                  const struct hps_error *err);
 };

@@ -324,7 +324,7 @@ static hps_status pin_version(struct request *request, const struct hps_lookup_r
     return status;
 }
 
-/* Who asks, whether it may, and the version that it asks for. */
+/* Note the client, check its access to the model, and pin the version. */
 static hps_status find_version(struct request *request, const struct hps_lookup_request *message,
                                struct hps_error *err)
 {
@@ -348,19 +348,19 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
                                              .keys_max = atomic_load(&service->keys_max),
                                              .request_id_max = HPS_REQUEST_ID_MAX};
     const struct hps_lookup_front *front = request->front;
-    hps_status status = front->decode(request->call.grpc, data, size, &limits, request->arena,
-                                      &message, &request->asked, &wrong);
+    hps_status decoded = front->decode(request->call.grpc, data, size, &limits, request->arena,
+                                       &message, &request->asked, &wrong);
 
-    if (status == HPS_OK || message.model != NULL) {
-        status = find_version(request, &message, err);
-    } else {
+    if (decoded != HPS_OK && message.model == NULL) {
         *err = wrong;
+        return decoded;
     }
-    if (status == HPS_OK && wrong.status != HPS_OK) { /* and so not counted as one of the version */
-        hps_version_unpin(lookup->version);
+    hps_status status = find_version(request, &message, err);
+    if (status == HPS_OK && decoded != HPS_OK) {
+        hps_version_unpin(lookup->version); /* the request does not count as one of the version */
         lookup->version = NULL;
         *err = wrong;
-        status = wrong.status;
+        return decoded;
     }
     if (status == HPS_OK) {
         status = check_staleness(lookup->version, message.max_staleness_ms, err);

@@ -517,7 +517,7 @@ def test_http_when_names_are_unknown_then_404_in_tritons_words(both):
         assert status == 404 and error["error"].startswith("Request for unknown model: 'x' is not found"), path
     status, error = web.get("/models/m/versions/9")
     assert status == 404 and error["error"] == "Request for unknown model: 'm' version '9' is not found"
-    assert web.get("/models/m/versions/0/config")[0] == 404 and web.get("/models/m/versions/0/ready") == (400, None)
+    assert web.get("/models/m/versions/0/config")[0] == 404 and web.get("/models/m/versions/0/ready")[0] == 400
     assert web.get("/models/m/nothing")[0] == 404
     assert web.post("/models/m/config")[0] == 405
     for path in ("/models/..%2Fm", "/models/%2e%2e/config", "/models/m%00/config"):
@@ -560,7 +560,7 @@ def test_http_when_the_role_is_there_then_loads_and_unloads(work):
             status, error = ops.post("/repository/models/m/unload", body)
             assert status == 400 and words in error["error"]
         assert ops.post("/repository/models/m/unload", {"parameters": {"unload_dependents": True}}) == (200, None)
-        assert ops.get("/models/m/ready") == (400, None)
+        assert ops.get("/models/m/ready") == (400, {"error": "Model version not ready"})
         assert ops.post("/repository/models/m/unload", {"parameters": None}) == (200, None)
         assert ops.post("/repository/models/m/load") == (200, None)
         assert ops.get("/models/m/ready") == (200, None)

@@ -224,7 +224,7 @@ static uint64_t sum_of(const uint8_t *data, size_t size)
     return sum;
 }
 
-/* The counts of all samples are those of the look-up. */
+/* The counts of all samples add up to the queries. */
 static void check_samples(const struct hps_lookup_request *request,
                           const struct kserve_answer *answer)
 {

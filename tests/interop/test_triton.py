@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same calls to the genuine Triton and to hpsd, over gRPC, HTTP and a stream: codes, fields and shapes are alike, but
-for the table "Differences from Triton" in docs/kserve.md, whose first column has names of cases below.
+for the table "Differences from Triton" in docs/kserve.md. The first column of that table has names of the cases below.
 
-./dev interop runs this in an environment with tests/interop/requirements.txt, whose wheel nvidia-pytriton has the server.
+./dev interop runs this in an environment with tests/interop/requirements.txt. The wheel nvidia-pytriton has the server.
 """
 import contextlib
 import copy
@@ -36,14 +36,14 @@ def free_ports(n):
         return [one.getsockname()[1] for one in sockets]
 
 
-# ---- what a server answers ---------------------------------------------------------------------------
+# ---- answers -----------------------------------------------------------------------------------------
 
 KEPT = {"model_name", "model_version", "id", "datatype", "shape", "ready", "live", "state", "data", "bool_param", "dims",
         "data_type", "max_batch_size", "binary_data_size", "extensions"}
 
 
 def outline(value, key=""):
-    """Names and shapes of an answer, without numbers and words that are a server's own."""
+    """Names and shapes of an answer, without the numbers and words of one server."""
     if isinstance(value, dict):
         found = {name: outline(one, name) for name, one in value.items() if name not in ("NumSample", "DeviceID", "reason")}
         return {name: one for name, one in found.items() if one or name != "parameters"}
@@ -54,7 +54,7 @@ def outline(value, key=""):
 
 
 class Side:
-    """One of the two servers."""
+    """A client of one server."""
 
     def __init__(self, rpc, web):
         self.stub = kserve_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(rpc))
@@ -143,15 +143,15 @@ GOOD = {"KEYS": ("INT64", [1, 3], [1, 2, 3]), "NUMKEYS": ("INT32", [1, 2], [2, 1
 
 
 class Ask:
-    """An infer request, as each protocol says it."""
+    """An infer request in the form of each protocol."""
 
     def __init__(self, inputs=None, model="m", version="", outputs=(), parameters=None, document=None, message=None,
                  twice=(), headers=None):
         self.inputs = [(name, *one) for name, one in {**GOOD, **(inputs or {})}.items() if one is not None]
         self.inputs += [one for one in self.inputs if one[0] in twice]
         self.model, self.version, self.outputs, self.parameters = model, version, outputs, parameters or {}
-        self.document = document or (lambda _: None)  # changes what is sent over HTTP
-        self.message = message or (lambda _: None)    # and over gRPC
+        self.document = document or (lambda _: None)  # changes the body for HTTP
+        self.message = message or (lambda _: None)    # and the message for gRPC
         self.headers = headers                        # (size of the JSON) -> its header
 
     def rpc(self, typed=False):
@@ -197,14 +197,14 @@ class Ask:
 
 
 class Web(Ask):
-    """One that only HTTP can say."""
+    """An infer request that only HTTP can carry."""
 
     def __call__(self, side):
         return {"HTTP, binary" if binary else "HTTP": side.ask(*self.web(binary)) for binary in (True, False)}
 
 
 class Rpc(Ask):
-    """One that only gRPC can say."""
+    """An infer request that only gRPC can carry."""
 
     def __call__(self, side):
         return {"gRPC": side.rpc("ModelInfer", self.rpc()), "stream": side.stream(self.rpc())}
@@ -231,7 +231,7 @@ INFER = {
     "FP32 keys": Ask({"KEYS": ("FP32", [1, 3], [1, 2, 3])}),
     "INT64 counts": Ask({"NUMKEYS": ("INT64", [1, 2], [2, 1])}),
     "counts that do not add up": Ask({"NUMKEYS": ("INT32", [1, 2], [2, 2])}),
-    "a datatype that is none": Ask({"KEYS": ("BYTES", [1, 3], [1, 2, 3])}),
+    "an unknown datatype": Ask({"KEYS": ("BYTES", [1, 3], [1, 2, 3])}),
     "a missing input": Ask({"NUMKEYS": None}),
     "no input at all": Ask({"NUMKEYS": None, "KEYS": None}),
     "an unknown input": Ask({"MORE": ("INT64", [1, 1], [1])}),
@@ -250,7 +250,7 @@ INFER = {
     "a parameter of the client": Ask(parameters={"mine": "x"}),
     "a reserved parameter": Ask(parameters={"triton_x": 1}),
     "triton_enable_empty_final_response": Ask(parameters={"triton_enable_empty_final_response": True}),
-    "shared memory that nobody has registered": Ask(
+    "shared memory that is not registered": Ask(
         message=lambda message: (message.inputs[0].parameters["shared_memory_region"].__setattr__("string_param", "r"),
                                  message.inputs[0].parameters["shared_memory_byte_size"].__setattr__("int64_param", 24),
                                  message.raw_input_contents.__delitem__(0)) if message.raw_input_contents else None,
@@ -296,7 +296,7 @@ def both(method, fields, verb, path, body=None):
 
 
 def of_model(method, what):
-    """Of models and versions that are there and that are not."""
+    """Of known and unknown models and versions."""
     path = {"ModelMetadata": "", "ModelReady": "/ready", "ModelConfig": "/config", "ModelStatistics": "/stats"}[method]
     asked = {"": ("m", ""), ", by version": ("m", "1"), " of an unknown model": ("nope", ""),
              " of an unknown version": ("m", "9"), " of version 0": ("m", "0"), " of a version below 0": ("m", "-1"),

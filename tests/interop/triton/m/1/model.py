@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model for the genuine Triton: an answer of HPS's shape, whose rows are zeros of dimension 4."""
+"""A model for the genuine Triton: answers have HPS's shape, and rows of four zeros."""
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
