@@ -24,6 +24,7 @@ from rig import PATIENCE_S, Daemon, Table, default_config, kserve_grpc, kserve_p
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER = os.path.join(sysconfig.get_path("purelib"), "pytriton", "tritonserver")
+STUB = os.path.join(SERVER, "python_backend_stubs", sysconfig.get_python_version(), "triton_python_backend_stub")
 LENGTH = "Inference-Header-Content-Length"
 TABLES = ("items", "users")
 
@@ -94,9 +95,7 @@ class Side:
 @contextlib.contextmanager
 def the_genuine_server(work):
     shutil.copytree(f"{HERE}/triton", f"{work}/repository")
-    version = sysconfig.get_python_version()
-    stub = "triton_python_backend_stub"
-    shutil.copy(f"{SERVER}/python_backend_stubs/{version}/{stub}", f"{SERVER}/backends/python/{stub}")
+    shutil.copy(STUB, f"{SERVER}/backends/python/")
     web, rpc = free_ports(2)
     with open(f"{work}/triton.log", "wb") as log:
         server = subprocess.Popen(
@@ -120,10 +119,21 @@ def the_genuine_server(work):
         server.wait()
 
 
+def missing():
+    """Why the genuine server cannot run here; None: it can."""
+    if not os.path.exists(SERVER):
+        return "no nvidia-pytriton: ./dev interop installs it"
+    if not os.path.exists(STUB):
+        return f"nvidia-pytriton has no stub for Python {sysconfig.get_python_version()}"
+    done = subprocess.run(["/usr/bin/python3", "-I", "-c", "import numpy; print(numpy.__version__)"], capture_output=True,
+                          text=True, check=False)
+    return None if done.stdout.startswith("1.") else f"its Python backend needs numpy 1, /usr/bin/python3 has {done.stdout}"
+
+
 @pytest.fixture(name="sides", scope="module")
 def both_servers():
-    if not os.path.exists(SERVER):
-        pytest.skip("no nvidia-pytriton: ./dev interop installs it")
+    if missing():
+        pytest.skip(missing())
     with scratch() as work:
         with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
             json.dump({"rules": [{"who": ["any"], "may": ["lookup", "read", "load"]}]}, f)
