@@ -144,6 +144,18 @@ def test_infer_when_samples_make_too_large_an_answer_then_refused_before_any_is_
     assert list(reply.outputs[0].shape) == [16 * (n - 1)]
 
 
+def test_infer_when_there_are_several_samples_then_the_copy_of_their_rows_counts_as_bytes_of_the_reply(work, daemon):
+    table = Table.random("items", 200, 4)
+    one = daemon(default_config([model_config("m", [table.save(f"{work}/m")], [4], ["items"])],
+                                server={"reply_bytes_max": 4096}))
+    stub = kserve_grpc.GRPCInferenceServiceStub(one.channel())
+    keys = table.keys[:150]  # 2,400 bytes of rows
+    assert stub.ModelInfer(request("m", [("KEYS", keys), ("NUMKEYS", np.array([150], "<i4"))]), timeout=PATIENCE_S)
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "reply_bytes_max"):
+        stub.ModelInfer(request("m", [("KEYS", keys.reshape(2, 75)), ("NUMKEYS", np.array([[75], [75]], "<i4"))]),
+                        timeout=PATIENCE_S)
+
+
 def test_infer_when_keys_are_int32_then_they_are_widened(served):
     keys = groups_of(served, (9, 0, 0), dtype="<i4")[0]
     for raw in (True, False):
