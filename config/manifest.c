@@ -302,6 +302,7 @@ static hps_status read_positions(const struct source *source, const json_t *json
 static hps_status read_manifest(const struct source *source, const json_t *json,
                                 struct hps_manifest *manifest)
 {
+    manifest->file = "manifest.json";
     char *format = NULL;
     int64_t version = MANIFEST_VERSION;
     bool version_known = false;
@@ -349,6 +350,7 @@ static hps_status dle_dim(const struct source *source, const json_t *dims, size_
 static hps_status read_dle(const struct source *source, const json_t *json,
                            struct hps_manifest *manifest)
 {
+    manifest->file = "config.json";
     const json_t *rows = NULL;
     size_t n_tables = 0;
 
@@ -533,15 +535,13 @@ static hps_status check_sizes(const struct hps_manifest_table *table, const stru
 hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
                                   const struct hps_model_dir *dir, struct hps_error *err)
 {
-    const char *source = dir->manifest_path != NULL ? "manifest.json" : "config.json";
-
     if (manifest->n_tables == 0) {
         return HPS_OK;
     }
     for (size_t i = 0; i < dir->n_tables; i++) {
         if (hps_manifest_find(manifest, dir->tables[i].name) == NULL) {
             return hps_error_set(err, HPS_PRECONDITION, "%s: table '%s' has files but is not in %s",
-                                 dir->path, dir->tables[i].name, source);
+                                 dir->path, dir->tables[i].name, manifest->file);
         }
     }
     for (size_t i = 0; i < manifest->n_tables; i++) {
@@ -553,7 +553,7 @@ hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
         }
         if (!found) {
             return hps_error_set(err, HPS_PRECONDITION, "%s: table '%s' is in %s but has no files",
-                                 dir->path, table->name, source);
+                                 dir->path, table->name, manifest->file);
         }
         hps_status status = check_sizes(table, dir->roots, dir->path, err);
         if (status != HPS_OK) {
@@ -580,21 +580,22 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
         return HPS_OK;
     }
     if (said->dim != 0 && said->dim != desc->dim) {
-        return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': %" PRIu32 " values per row, expected %" PRIu32
-                             " as in its manifest",
-                             table, desc->dim, said->dim);
+        bool narrow_keys = desc->form == HPS_ROW_FORM_HUGECTR && desc->dim == 2 * said->dim;
+        return hps_error_set(
+            err, HPS_PRECONDITION,
+            "table '%s': %" PRIu32 " values per row, expected %" PRIu32 " as in %s%s", table,
+            desc->dim, said->dim, manifest->file,
+            narrow_keys ? "; its key file looks like keys of 4 bytes, write int64" : "");
     }
     if (said->n_rows_known && said->n_rows != desc->n_rows) {
         return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': %" PRIu64 " rows, expected %" PRIu64
-                             " as in its manifest",
-                             table, desc->n_rows, said->n_rows);
+                             "table '%s': %" PRIu64 " rows, expected %" PRIu64 " as in %s", table,
+                             desc->n_rows, said->n_rows, manifest->file);
     }
     if (said->dtype != 0 && said->dtype != desc->file_dtype) {
-        return hps_error_set(err, HPS_PRECONDITION,
-                             "table '%s': rows of %s, expected %s as in its manifest", table,
-                             hps_dtype_name(desc->file_dtype), hps_dtype_name(said->dtype));
+        return hps_error_set(err, HPS_PRECONDITION, "table '%s': rows of %s, expected %s as in %s",
+                             table, hps_dtype_name(desc->file_dtype), hps_dtype_name(said->dtype),
+                             manifest->file);
     }
     return HPS_OK;
 }
@@ -625,9 +626,8 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
         }
         if (status == HPS_OK && crc != file->crc32c) {
             status = hps_error_set(err, HPS_DATA_LOSS,
-                                   "%s: CRC-32C %08" PRIx32 ", expected %08" PRIx32
-                                   " as in its manifest",
-                                   path, crc, file->crc32c);
+                                   "%s: CRC-32C %08" PRIx32 ", expected %08" PRIx32 " as in %s",
+                                   path, crc, file->crc32c, manifest->file);
         }
         hps_free(path);
         if (status != HPS_OK) {

@@ -11,7 +11,7 @@
  *
  * Everything but "tables" and their names may be missing. Unknown keys are ignored. "dtype" is that
  * of the rows in the files, by the names of hps_dtype_name; it is what tells rows of bf16 from
- * other arrays of uint16.
+ * other arrays of uint16 or <V2.
  */
 #ifndef HPS_CONFIG_MANIFEST_H
 #define HPS_CONFIG_MANIFEST_H
@@ -53,7 +53,8 @@ struct hps_manifest_position {
 };
 
 struct hps_manifest {
-    char *lineage; /* NULL: not said */
+    const char *file; /* the name of the file that was read, for messages; NULL: none was */
+    char *lineage;    /* NULL: not said */
     struct hps_manifest_table *tables;
     size_t n_tables;
     struct hps_manifest_position *positions;

@@ -164,7 +164,7 @@ static void piece_fini(struct piece *piece)
     hps_free(piece->rows);
 }
 
-/* Rows of uint16 are bf16 where the manifest beside them says so, or the user, as for a load. */
+/* As for a load, rows of uint16 or <V2 are bf16 where their manifest or the user says so. */
 static hps_status reader_open(const struct publish_input *input, const struct source *source,
                               const struct hps_model_table *table,
                               struct hps_row_reader **out_reader, struct hps_error *err)
@@ -472,17 +472,18 @@ static hps_status npy_keys(struct publish *publish, const char *table, const cha
             return hps_error_prefix(err, status, "%s", path);
         }
     }
-    if (status == HPS_OK &&
-        (npy.n_dims != 1 || (npy.type != HPS_NPY_I8 && npy.type != HPS_NPY_U8))) {
-        return hps_error_set(err, HPS_INVALID, "%s: expected one dimension of int64 or uint64",
-                             path);
+    if (status == HPS_OK && !hps_npy_is_keys(&npy)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: expected one dimension of int64, uint64, int32 or uint32", path);
     }
+    uint64_t key_bytes = status == HPS_OK ? hps_npy_type_bytes(npy.type) : 0;
     for (uint64_t done = 0; status == HPS_OK && done < npy.shape[0];) {
         uint64_t left = npy.shape[0] - done;
         size_t n = left < PIECE_ROWS_MAX ? (size_t)left : PIECE_ROWS_MAX;
-        status = hps_file_pread(fd, path, keys, n * sizeof(keys[0]),
-                                npy.data_offset + done * sizeof(keys[0]), err);
+        status =
+            hps_file_pread(fd, path, keys, n * key_bytes, npy.data_offset + done * key_bytes, err);
         if (status == HPS_OK) {
+            hps_npy_widen_keys(npy.type, keys, n);
             status = publish_deletes(publish, table, keys, n, err);
         }
         done += n;

@@ -403,7 +403,8 @@ static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
                              is_table ? "%s: holds the files of one table, expected the directory "
                                         "above it, with one entry per table"
                                       : "%s: no tables: expected T/key and T/emb_vector, T.npy, or "
-                                        "T.keys.npy and T.rows.npy",
+                                        "T.keys.npy and T.rows.npy; other formats are not read: "
+                                        "save each table with numpy.save",
                              dir->path);
     }
     qsort(dir->tables, dir->n_tables, sizeof(dir->tables[0]), compare_tables);
@@ -483,7 +484,10 @@ static hps_status resolve(const char *path, struct hps_model_table *table, struc
         status = is_hugectr(table->roots, path, &is, err);
         if (status == HPS_OK && !is) {
             status =
-                hps_error_set(err, HPS_INVALID, "%s: expected 'key' and 'emb_vector' in it", path);
+                hps_error_set(err, HPS_INVALID,
+                              "%s: a directory without 'key' and 'emb_vector', expected one in "
+                              "HugeCTR's form, or a .npy file",
+                              path);
         }
     } else {
         table->form = HPS_ROW_FORM_NPY;

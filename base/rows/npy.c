@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Headers of .npy files: six magic bytes, a version, a length, and a Python dict literal, e.g.
+ * Headers of .npy files, and the names of other formats: six magic bytes, a version, a length, and
+ * a Python dict literal, e.g.
  * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   padded with spaces to 64 bytes.
  */
 #include "base/rows/npy.h"
@@ -26,7 +27,10 @@ struct cursor {
 static const struct {
     const char *descr; /* as it is written */
     uint32_t bytes;
-} types[] = {{"<f4", 4}, {"<f2", 2}, {"<i8", 8}, {"<u8", 8}, {"<u2", 2}, {"|u1", 1}};
+} types[] = {[HPS_NPY_F4] = {"<f4", 4},       [HPS_NPY_F2] = {"<f2", 2}, [HPS_NPY_I8] = {"<i8", 8},
+             [HPS_NPY_U8] = {"<u8", 8},       [HPS_NPY_U2] = {"<u2", 2}, [HPS_NPY_U1] = {"|u1", 1},
+             [HPS_NPY_I4] = {"<i4", 4},       [HPS_NPY_U4] = {"<u4", 4}, [HPS_NPY_V2] = {"|V2", 2},
+             [HPS_NPY_BF16] = {"bfloat16", 2}};
 
 enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
 
@@ -37,6 +41,83 @@ uint32_t hps_npy_type_bytes(enum hps_npy_type type)
     HPS_ASSERT((unsigned)type < N_TYPES);
     return types[type].bytes;
 }
+
+bool hps_npy_is_keys(const struct hps_npy *npy)
+{
+    return npy->n_dims == 1 && (npy->type == HPS_NPY_I8 || npy->type == HPS_NPY_U8 ||
+                                npy->type == HPS_NPY_I4 || npy->type == HPS_NPY_U4);
+}
+
+void hps_npy_widen_keys(enum hps_npy_type type, hps_key *keys, size_t n)
+{
+    const uint8_t *packed = (const uint8_t *)keys;
+
+    for (size_t i = n; types[type].bytes == 4 && i-- > 0;) {
+        uint32_t key; /* from the last one on: it is read before its place is written */
+        memcpy(&key, packed + i * sizeof(key), sizeof(key));
+        keys[i] = type == HPS_NPY_I4 ? (hps_key)(int64_t)(int32_t)key : key;
+    }
+}
+
+/* ---- other formats --------------------------------------------------------------------------- */
+
+/* Formats in which tables are often saved, by their magic bytes. */
+static const struct {
+    const char *bytes;
+    size_t n;
+    size_t at;
+    const char *name;
+} formats[] = {
+    {"PK\x03\x04", 4, 0, "a zip archive (torch.save, .npz or .keras)"},
+    {"\x89HDF\r\n\x1a\n", 8, 0, "HDF5"},
+    {"PAR1", 4, 0, "Parquet"},
+    {"ARROW1", 6, 0, "Arrow"},
+    {"Obj\x01", 4, 0, "Avro"},
+    {"GGUF", 4, 0, "GGUF"},
+    {"\x1f\x8b", 2, 0, "compressed by gzip"},
+    {"\x28\xb5\x2f\xfd", 4, 0, "compressed by zstd"},
+    {"ustar", 5, 257, "a tar archive"},
+};
+
+static bool is_text(const uint8_t *data, size_t size)
+{
+    size_t i = 0;
+    while (i < size && i < 64 &&
+           ((data[i] >= ' ' && data[i] <= '~') || data[i] == '\n' || data[i] == '\r' ||
+            data[i] == '\t')) {
+        i++;
+    }
+    return i > 0 && (i == size || i == 64);
+}
+
+/* NULL: none that is known here. */
+static const char *format_of(const uint8_t *data, size_t size)
+{
+    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+        if (size >= formats[i].at + formats[i].n &&
+            memcmp(data + formats[i].at, formats[i].bytes, formats[i].n) == 0) {
+            return formats[i].name;
+        }
+    }
+    if (size < PREFIX_BYTES_V1) {
+        return NULL;
+    }
+    if (data[0] == 0x80 && data[1] >= 2 && data[1] <= 5) {
+        return "a Python pickle (pickle.dump, or torch.save of an early version)";
+    }
+    /* 8 bytes of length, less than 2^32, then JSON */
+    if (data[8] == '{' && memcmp(data + 4, "\0\0\0\0", 4) == 0) {
+        return "safetensors";
+    }
+    /* field 1: a small number, then field 2, 7 or 8 */
+    if (data[0] == 0x08 && data[1] < 0x20 &&
+        (data[2] == 0x12 || data[2] == 0x3a || data[2] == 0x42)) {
+        return "a protobuf message (ONNX, or a TensorFlow SavedModel)";
+    }
+    return is_text(data, size) ? "text" : NULL;
+}
+
+/* ---- the header ------------------------------------------------------------------------------ */
 
 static hps_status expected(struct cursor *c, const char *what)
 {
@@ -163,17 +244,18 @@ static hps_status take_descr(struct cursor *c, struct hps_npy *npy)
                              "npy header, byte %zu: dtype '%s' is big-endian, expected '<'", begin,
                              text);
     }
-    /* A byte has no order: NumPy writes '|', and takes any other. */
-    bool has_order = text[0] == '<' || text[0] == '=' || text[0] == '|';
-    for (unsigned i = 0; has_order && i < N_TYPES; i++) {
-        if (strcmp(text + 1, types[i].descr + 1) == 0 && (text[0] != '|' || types[i].bytes == 1)) {
+    /* NumPy writes '|' for types without a byte order and reads any sign. */
+    bool has_order = strlen(text) == 3 && (text[0] == '<' || text[0] == '=');
+    for (unsigned i = 0; i < N_TYPES; i++) {
+        if (strcmp(text, types[i].descr) == 0 ||
+            (has_order && strcmp(text + 1, types[i].descr + 1) == 0)) {
             npy->type = (enum hps_npy_type)i;
             return HPS_OK;
         }
     }
     return hps_error_set(c->err, HPS_INVALID,
-                         "npy header, byte %zu: dtype '%s', expected '<f4', '<f2', '|u1' or '<u2' "
-                         "(bf16) for rows, '<i8' or '<u8' for keys",
+                         "npy header, byte %zu: dtype '%s', expected '<f4', '<f2', '|u1', '<u2' or "
+                         "'<V2' (both bf16) for rows, '<i8', '<u8', '<i4' or '<u4' for keys",
                          begin, text);
 }
 
@@ -252,6 +334,13 @@ static hps_status parse_dict(struct cursor *c, struct hps_npy *npy)
 static hps_status parse_prefix(struct cursor *c, size_t size)
 {
     if (size < PREFIX_BYTES_V1 || memcmp(c->data, magic, MAGIC_BYTES) != 0) {
+        const char *format = format_of(c->data, size);
+        if (format != NULL) {
+            return hps_error_set(c->err, HPS_INVALID,
+                                 "the file is %s, expected .npy; save each table with numpy.save, "
+                                 "or as a HugeCTR directory",
+                                 format);
+        }
         return expected(c, "the magic bytes \\x93NUMPY, a version and a length");
     }
     uint8_t major = c->data[6];

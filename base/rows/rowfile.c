@@ -171,7 +171,7 @@ static hps_status check_dim(const struct hps_row_reader *reader, uint64_t dim,
     return HPS_OK;
 }
 
-/* uint16 is bfloat16 if somebody has said so: it could be anything. */
+/* uint16 and two bytes without a type are bfloat16 only where the options say so. */
 static bool means_bf16(const struct hps_row_options *options)
 {
     return options->dtype == HPS_DTYPE_BF16 ||
@@ -222,21 +222,26 @@ static hps_status take_type(struct hps_row_reader *reader, const struct hps_row_
         return HPS_OK;
     case HPS_NPY_U1:
         return open_scales(reader, options, err);
+    case HPS_NPY_BF16:
+        reader->desc.file_dtype = HPS_DTYPE_BF16;
+        return HPS_OK;
     case HPS_NPY_U2:
+    case HPS_NPY_V2:
         if (means_bf16(options)) {
             reader->desc.file_dtype = HPS_DTYPE_BF16;
             return HPS_OK;
         }
         return hps_error_set(err, HPS_INVALID,
-                             "%s: rows of uint16, which are bf16 only where manifest.json says "
+                             "%s: rows of %s, which are bf16 only where manifest.json says "
                              "\"dtype\": \"bf16\" or row_dtype is bf16; expected that, or float32, "
                              "float16 or uint8",
-                             reader->rows.path);
+                             reader->rows.path,
+                             type == HPS_NPY_U2 ? "uint16" : "two bytes without a type (<V2)");
     default:
         return hps_error_set(err, HPS_INVALID,
-                             "%s: rows of 64-bit integers, expected float32, float16, uint8 or "
-                             "uint16 (bf16)",
-                             reader->rows.path);
+                             "%s: rows of %u-bit integers, expected float32, float16, uint8 or "
+                             "uint16 or <V2 (bf16)",
+                             reader->rows.path, 8 * hps_npy_type_bytes(type));
     }
 }
 
@@ -274,17 +279,31 @@ static hps_status open_npy_keys(struct hps_row_reader *reader,
     if (status != HPS_OK) {
         return status;
     }
-    if (npy.n_dims != 1 || (npy.type != HPS_NPY_I8 && npy.type != HPS_NPY_U8)) {
+    if (!hps_npy_is_keys(&npy)) {
         return hps_error_set(err, HPS_INVALID,
-                             "%s: expected an array of 1 dimension of int64 or uint64",
+                             "%s: expected an array of 1 dimension of int64, uint64, int32 or "
+                             "uint32",
                              reader->keys.path);
     }
+    reader->keys_type = npy.type;
     if (npy.shape[0] != reader->desc.n_rows) {
         return hps_error_set(
             err, HPS_INVALID, "%s: %" PRIu64 " keys, expected %" PRIu64 " as rows in %s",
             reader->keys.path, npy.shape[0], reader->desc.n_rows, reader->rows.path);
     }
     return HPS_OK;
+}
+
+/* Do the sizes fit keys of 4 bytes? Without a known width (dim 0) only an odd number of keys shows
+ * it. */
+static bool has_narrow_keys(uint64_t keys_bytes, uint64_t rows_bytes, uint64_t dim)
+{
+    uint64_t n = keys_bytes / 4;
+    if (n == 0 || keys_bytes % 4 != 0) {
+        return false;
+    }
+    return dim != 0 ? rows_bytes / (4 * dim) == n && rows_bytes % (4 * dim) == 0
+                    : n % 2 != 0 && rows_bytes % (4 * n) == 0;
 }
 
 static hps_status open_hugectr(struct hps_row_reader *reader, const struct hps_row_options *options,
@@ -299,6 +318,14 @@ static hps_status open_hugectr(struct hps_row_reader *reader, const struct hps_r
     }
     if (status != HPS_OK) {
         return status;
+    }
+    if (has_narrow_keys(keys_bytes, rows_bytes, options->dim)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: %" PRIu64 " bytes look like %" PRIu64
+                             " keys of 4 bytes, expected "
+                             "int64 keys; write them as numpy.int64, also where supportlonglong "
+                             "is false",
+                             reader->keys.path, keys_bytes, keys_bytes / 4);
     }
     if (keys_bytes % KEY_BYTES != 0) {
         return hps_error_set(err, HPS_INVALID,
@@ -402,6 +429,7 @@ hps_status hps_row_reader_open(const char *path, const struct hps_row_options *o
     reader->rows.fd = -1;
     reader->scales.fd = -1;
     reader->desc.form = form;
+    reader->keys_type = HPS_NPY_I8;
     reader->key_bytes = options->key_bytes == 4 ? 4 : KEY_BYTES;
     reader->nan_allowed = options->nan_allowed;
     hps_status status = open_files(reader, path, options, err);

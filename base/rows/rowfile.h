@@ -4,12 +4,14 @@
  *
  *   HUGECTR   T/key         int64 LE, no header         T/emb_vector  float32 LE, row i <-> key i
  *   NPY       T.npy         [rows, dim], the row number is the key
- *   NPY_PAIR  T.keys.npy    int64 or uint64 [rows]      T.rows.npy  [rows, dim]
+ *   NPY_PAIR  T.keys.npy    int64, uint64, int32 or     T.rows.npy  [rows, dim]
+ *                           uint32 [rows]
  *
  * The rows of a .npy are
  *
  *   float32, float16
- *   uint16    the bits of bfloat16, which NumPy has no name for: somebody must say that they are
+ *   uint16    the bits of bfloat16, where a manifest or row_dtype says that they are
+ *   <V2       two bytes without a type: the same; ml_dtypes saves its bfloat16 so
  *   uint8     the bytes of INT8 rows; T.scale_bias.npy, float32 or float16 [rows, 2], has their
  *             scales and biases, and tells INT8_ROWWISE_F32 from INT8_ROWWISE_F16
  *
@@ -50,7 +52,7 @@ struct hps_row_options {
     bool nan_allowed;     /* otherwise a NaN or Inf fails the read and names its row, and so does a
                              value that is too large for row_dtype and would become one */
     enum hps_dtype dtype; /* of the files, where somebody has said it; 0: nobody has. Only uint16
-                             rows need it, as BF16, or row_dtype BF16 */
+                             and <V2 rows need it, as BF16, or row_dtype BF16 */
     enum hps_dtype row_dtype;      /* that rows are read as; 0: that of the files */
     const struct hps_roots *roots; /* that the files must be below, for the open alone; NULL: any */
 };

@@ -6,6 +6,7 @@
 #ifndef HPS_BASE_ROWS_ROWFILE_INTERNAL_H
 #define HPS_BASE_ROWS_ROWFILE_INTERNAL_H
 
+#include "base/rows/npy.h"
 #include "base/rows/rowfile.h"
 
 enum { ROWFILE_KEY_BYTES = 8 };
@@ -21,8 +22,9 @@ struct hps_row_reader {
     struct hps_row_desc desc;
     struct rowfile_part keys; /* none: the row number is the key */
     struct rowfile_part rows;
-    struct rowfile_part scales; /* of INT8 rows: scale and bias of each */
-    uint64_t row;               /* next one to read */
+    struct rowfile_part scales;  /* of INT8 rows: scale and bias of each */
+    uint64_t row;                /* next one to read */
+    enum hps_npy_type keys_type; /* of `keys` */
     uint32_t key_bytes;
     bool nan_allowed;
 

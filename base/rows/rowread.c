@@ -12,7 +12,7 @@
 #include "base/rows/finite.h"
 #include "base/rows/rowfile_internal.h"
 
-enum { SCAN_KEYS = 32768, PIECE_BYTES = 256 << 10, KEY_BYTES = ROWFILE_KEY_BYTES };
+enum { SCAN_KEYS = 32768, PIECE_BYTES = 256 << 10 };
 
 static uint64_t file_row_bytes(const struct hps_row_reader *reader)
 {
@@ -81,8 +81,12 @@ static hps_status read_keys(const struct hps_row_reader *reader, uint64_t row, s
         }
         return HPS_OK;
     }
-    hps_status status = hps_file_pread(reader->keys.fd, reader->keys.path, keys, n * KEY_BYTES,
-                                       reader->keys.offset + row * KEY_BYTES, err);
+    uint64_t key_bytes = hps_npy_type_bytes(reader->keys_type);
+    hps_status status = hps_file_pread(reader->keys.fd, reader->keys.path, keys, n * key_bytes,
+                                       reader->keys.offset + row * key_bytes, err);
+    if (status == HPS_OK) {
+        hps_npy_widen_keys(reader->keys_type, keys, n);
+    }
     if (status == HPS_OK && reader->key_bytes == 4) {
         hps_keys_narrow(keys, n);
     }

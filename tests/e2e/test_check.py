@@ -91,7 +91,7 @@ def test_check_when_a_manifest_says_otherwise_then_it_is_an_error(work):
     said["tables"][1]["rows"] = 101
     with open(manifest, "w", encoding="utf-8") as text:
         json.dump(said, text)
-    refused(check(work, config), 'table "b"', "expected 101 as in its manifest")
+    refused(check(work, config), 'table "b"', "expected 101 as in manifest.json")
     said["tables"][1]["rows"] = 100
     said["tables"][0]["files"][0]["bytes"] += 1
     with open(manifest, "w", encoding="utf-8") as text:

@@ -31,6 +31,16 @@ def save(directory, name, values, dtype):
     return f"{directory}/{name}.npy"
 
 
+def save_ml_dtypes(directory, name, values):
+    """bf16 as numpy.save writes ml_dtypes.bfloat16: an array of two bytes without a type."""
+    path = save(directory, name, values, "bf16")
+    data = np.load(path)
+    with open(path, "wb") as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "<V2", "fortran_order": False, "shape": data.shape})
+        f.write(data.tobytes())
+    return path
+
+
 def save_pair(directory, name, values, dtype):
     """The same with keys, in no order."""
     order = np.random.default_rng(1).permutation(len(values))
@@ -103,6 +113,22 @@ def test_rows_when_of_each_type_and_form_then_served_as_numpy_has_them_and_after
             one.kill()
             shutil.rmtree(f"{work}/m")
             one.start()
+
+
+def test_rows_when_bfloat16_of_ml_dtypes_and_keys_of_4_bytes_then_served_where_a_table_or_a_manifest_says_bf16(
+        daemon, work):
+    path = save_ml_dtypes(f"{work}/m", "a", rows(0))
+    save_ml_dtypes(f"{work}/m", "b.rows", rows(1))
+    np.save(f"{work}/m/b.keys.npy", np.arange(N, dtype="<i4"))
+    manifest(f"{work}/m", [("a", "bf16"), ("b", "bf16")])
+    one = daemon(default_config([model_config("said", [path], [DIM], ["a"], row_dtype="bf16")],
+                                server={"model_roots": [work]}))
+    check(one, "said", ["a"], {"a": "bf16"})
+    one.load("m", f"{work}/m")
+    check(one, "m", ["a", "b"], {"a": "bf16", "b": "bf16"})
+    one.load("wide", f"{work}/m", row_dtype="fp32")
+    np.testing.assert_array_equal(floats(ask(one.stub(), "wide", {"b": np.arange(N)}).results[0]),
+                                  hpsgen.served(rows(1), "bf16"))
 
 
 @pytest.mark.parametrize("form, keys", [("npy", "dense"), ("npy", "hashed"), ("dle", "dense")])
@@ -212,6 +238,8 @@ def test_rows_when_a_type_cannot_hold_them_then_refused_with_table_key_and_value
         one.load("m", f"{work}/int8", row_dtype="fp16")
     with refused(grpc.StatusCode.INVALID_ARGUMENT, 'table "t"', "uint16", "manifest.json"):
         one.load("m", f"{work}/bf16")
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, 'table "t"', "<V2", "manifest.json"):
+        one.load("m", os.path.dirname(save_ml_dtypes(f"{work}/ml", "t", rows(0))))
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "row_dtype", '"int8"', "expected fp32"):
         one.load("m", f"{work}/large", row_dtype="int8")
     assert one.versions("m") == {}

@@ -296,10 +296,12 @@ def test_deletes_when_npy_or_lines_then_nulls_after_the_rows(broker, work):
     np.save(os.path.join(work, "keys.npy"), np.array([3, -1], "<i8"))
     with open(os.path.join(work, "keys.txt"), "w", encoding="utf-8") as f:
         f.write("4\n# no key\n5\n")
+    np.save(os.path.join(work, "narrow.npy"), np.array([6, -2], "<i4"))
     publish(broker, "-t", "gone", "--deletes", os.path.join(work, "keys.npy"), "-", lines="3 1\n")
     publish(broker, "-t", "gone", "--deletes", os.path.join(work, "keys.txt"))
+    publish(broker, "-t", "gone", "--deletes", os.path.join(work, "narrow.npy"))
     assert [(m.key(), m.value()) for m in broker.read(topic)] == [
-        (key_of(3), struct.pack("<f", 1)), *((key_of(key), None) for key in (3, -1, 4, 5))]
+        (key_of(3), struct.pack("<f", 1)), *((key_of(key), None) for key in (3, -1, 4, 5, 6, -2))]
 
 
 def test_rate_and_properties_when_given_then_everything_arrives(broker, work):

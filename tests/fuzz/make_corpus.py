@@ -454,6 +454,8 @@ def rowfile():
     yield "int8_nan", typed(0, 0, 0, codes, beside=npy("<f4", "(3, 2)", struct.pack("<6f", *(float("nan"), 1) * 3)))
     yield "int8_again", typed(0, 2, 0, codes, beside=scales)
     yield "bf16", typed(0, 0, 3, npy("<u2", "(3, 2)", bytes(12)))
+    yield "bf16_of_ml_dtypes", typed(0, 0, 3, npy("<V2", "(3, 2)", bytes(12)))
+    yield "pair_narrow_keys", two(1, npy("<i4", "(3,)", struct.pack("<3i", 7, -1, 7)), rows)
     yield "bf16_unsaid", b"\0" + npy("<u2", "(3, 2)", bytes(12))
     yield "to_fp16", typed(0, 2, 0, rows)
     yield "to_fp16_large", typed(0, 2, 0, npy("<f4", "(1, 2)", struct.pack("<2f", 1e6, 1)))

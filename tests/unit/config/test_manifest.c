@@ -175,6 +175,7 @@ static void test_dle_when_read_then_tables_by_number(void **state)
     struct hps_manifest manifest = {0};
     put("{\"categorical_cardinalities\": [10, 20], \"embedding_dim\": [4, 8], \"x\": null}");
     assert_int_equal(hps_manifest_read_dle(path_of(), &manifest, NULL), HPS_OK);
+    assert_string_equal(manifest.file, "config.json");
     assert_int_equal(manifest.n_tables, 2);
     assert_string_equal(manifest.tables[1].name, "feature_1");
     assert_int_equal(manifest.tables[1].dim, 8);
@@ -261,7 +262,7 @@ static void test_check_table_when_facts_differ_then_precondition(void **state)
     (void)state;
     struct hps_manifest_table table = {
         .name = TEXT("a"), .dim = 4, .dtype = HPS_DTYPE_FP32, .n_rows = 9, .n_rows_known = true};
-    struct hps_manifest manifest = {.tables = &table, .n_tables = 1};
+    struct hps_manifest manifest = {.file = "config.json", .tables = &table, .n_tables = 1};
     const struct hps_row_desc good = {/* read as another type: the files are what is compared */
                                       .n_rows = 9,
                                       .dim = 4,
@@ -273,10 +274,16 @@ static void test_check_table_when_facts_differ_then_precondition(void **state)
     assert_int_equal(hps_manifest_check_table(&manifest, "b", &desc, &err), HPS_OK);
     desc.n_rows = 8;
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);
-    assert_non_null(strstr(err.text, "8 rows, expected 9 as in its manifest"));
+    assert_non_null(strstr(err.text, "8 rows, expected 9 as in config.json"));
     desc = good;
     desc.dim = 5;
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);
+    assert_non_null(strstr(err.text, "5 values per row, expected 4 as in config.json"));
+    assert_null(strstr(err.text, "4 bytes"));
+    desc.form = HPS_ROW_FORM_HUGECTR;
+    desc.dim = 8;
+    assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);
+    assert_non_null(strstr(err.text, "looks like keys of 4 bytes"));
     desc = good;
     desc.file_dtype = HPS_DTYPE_INT8_ROWWISE_F16;
     assert_int_equal(hps_manifest_check_table(&manifest, "a", &desc, &err), HPS_PRECONDITION);

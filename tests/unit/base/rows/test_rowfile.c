@@ -145,6 +145,21 @@ static void test_pair_when_written_then_read_back_by_either_name(void **state)
     assert_int_equal(hps_tmpdir_entries(&dir, "."), 2);
 }
 
+static void test_pair_when_keys_are_of_4_bytes_then_widened_at_any_row(void **state)
+{
+    (void)state;
+    struct {
+        uint8_t header[HPS_NPY_HEADER_BYTES];
+        int32_t keys[5];
+    } file = {.keys = {7, 0, -1, INT32_MIN, 3}};
+    const struct hps_npy npy = {.type = HPS_NPY_I4, .n_dims = 1, .shape = {5}};
+    const hps_key wide[5] = {7, 0, UINT64_MAX, (hps_key)(int64_t)INT32_MIN, 3};
+    write_table("p.rows.npy", HPS_ROW_FORM_NPY_PAIR, HPS_DTYPE_FP16, 4, odd_keys, 5);
+    hps_npy_format(&npy, file.header);
+    hps_tmpdir_write(&dir, "p.keys.npy", &file, sizeof(file));
+    expect_table("p.rows.npy", HPS_ROW_FORM_NPY_PAIR, HPS_DTYPE_FP16, 4, wide, 5, 3);
+}
+
 static void put_hugectr(const char *name, size_t bytes_keys, size_t bytes_rows)
 {
     static const uint8_t zeros[4096];
@@ -168,6 +183,10 @@ static void test_hugectr_when_sizes_disagree_then_invalid_with_both(void **state
     expect_refused("rows", dim0, HPS_INVALID, "63 bytes, expected a multiple of 4 x 4");
     put_hugectr("dim", 32, 32);
     expect_refused("dim", dim4, HPS_INVALID, "32 bytes, expected 4 rows x 4");
+    put_hugectr("narrow", 32, 128);
+    expect_refused("narrow", dim4, HPS_INVALID, "narrow/key: 32 bytes look like 8 keys of 4 bytes");
+    put_hugectr("narrow3", 12, 48); /* an odd number of keys: whatever the width is */
+    expect_refused("narrow3", dim0, HPS_INVALID, "12 bytes look like 3 keys of 4 bytes");
     put_hugectr("none", 32, 0);
     expect_refused("none", dim0, HPS_INVALID, "0 values per row");
     put_hugectr("empty", 0, 0);
@@ -225,7 +244,7 @@ static void test_pair_when_halves_disagree_then_invalid(void **state)
     put_npy("p.keys.npy", keys, 0);
     expect_refused("p.rows.npy", (struct hps_row_options){0}, HPS_INVALID, "4 keys, expected 5");
     put_npy("p.keys.npy", rows, 0);
-    expect_refused("p.rows.npy", (struct hps_row_options){0}, HPS_INVALID, "int64 or uint64");
+    expect_refused("p.rows.npy", (struct hps_row_options){0}, HPS_INVALID, "int64, uint64, int32");
     expect_refused("p.npy", (struct hps_row_options){.form = HPS_ROW_FORM_NPY_PAIR}, HPS_INVALID,
                    "*.rows.npy");
 }
@@ -404,6 +423,7 @@ int main(void)
         T(test_pair_when_written_then_read_back_by_either_name),
         T(test_hugectr_when_sizes_disagree_then_invalid_with_both),
         T(test_npy_when_file_does_not_fit_header_then_invalid),
+        T(test_pair_when_keys_are_of_4_bytes_then_widened_at_any_row),
         T(test_pair_when_halves_disagree_then_invalid),
         T(test_next_when_file_is_cut_short_then_data_loss),
         T(test_next_when_nan_or_inf_then_invalid_names_row_unless_allowed),

@@ -139,16 +139,23 @@ static void test_rows_when_of_any_type_then_read_as_they_were_written(void **sta
     }
 }
 
-static void test_rows_when_uint16_then_bf16_if_somebody_says_so(void **state)
+static void put_npy(const char *name, struct hps_npy npy)
 {
-    (void)state;
-    const char *name = write_rows(HPS_DTYPE_BF16, false, 3);
-    expect_refused(name, (struct hps_row_options){0}, HPS_INVALID, "rows of uint16");
-    expect_refused(name, (struct hps_row_options){.row_dtype = HPS_DTYPE_FP16}, HPS_INVALID,
-                   "rows of uint16");
+    uint8_t file[HPS_NPY_HEADER_BYTES + 256] = {0};
+    hps_npy_format(&npy, file);
+    size_t size =
+        npy.shape[0] * (npy.n_dims == 2 ? npy.shape[1] : 1) * hps_npy_type_bytes(npy.type);
+    hps_tmpdir_write(&dir, name, file, HPS_NPY_HEADER_BYTES + size);
+}
+
+/* The file is refused without such an option, read as BF16 with one, and converted to FP32. */
+static void expect_bf16_if_said(const char *name, const char *text)
+{
+    expect_refused(name, (struct hps_row_options){0}, HPS_INVALID, text);
+    expect_refused(name, (struct hps_row_options){.row_dtype = HPS_DTYPE_FP16}, HPS_INVALID, text);
     expect_refused(name,
                    (struct hps_row_options){.dtype = HPS_DTYPE_FP16, .row_dtype = HPS_DTYPE_BF16},
-                   HPS_INVALID, "rows of uint16");
+                   HPS_INVALID, text);
     struct hps_row_reader *reader =
         open_rows(name, (struct hps_row_options){.row_dtype = HPS_DTYPE_BF16});
     assert_int_equal(hps_row_reader_desc(reader)->file_dtype, HPS_DTYPE_BF16);
@@ -159,13 +166,18 @@ static void test_rows_when_uint16_then_bf16_if_somebody_says_so(void **state)
     hps_row_reader_close(reader);
 }
 
-static void put_npy(const char *name, struct hps_npy npy)
+static void test_rows_when_they_may_be_bf16_then_they_are_if_somebody_says_so(void **state)
 {
-    uint8_t file[HPS_NPY_HEADER_BYTES + 256] = {0};
-    hps_npy_format(&npy, file);
-    size_t size =
-        npy.shape[0] * (npy.n_dims == 2 ? npy.shape[1] : 1) * hps_npy_type_bytes(npy.type);
-    hps_tmpdir_write(&dir, name, file, HPS_NPY_HEADER_BYTES + size);
+    (void)state;
+    expect_bf16_if_said(write_rows(HPS_DTYPE_BF16, false, 3), "rows of uint16");
+    struct hps_npy npy = {.type = HPS_NPY_V2, .n_dims = 2, .shape = {3, 5}};
+    put_npy("v2.npy", npy);
+    expect_bf16_if_said("v2.npy", "rows of two bytes without a type (<V2)");
+    npy.type = HPS_NPY_BF16; /* the file says so itself */
+    put_npy("named.npy", npy);
+    struct hps_row_reader *reader = open_rows("named.npy", (struct hps_row_options){0});
+    assert_int_equal(hps_row_reader_desc(reader)->file_dtype, HPS_DTYPE_BF16);
+    hps_row_reader_close(reader);
 }
 
 static void test_scales_when_absent_or_of_another_shape_then_refused(void **state)
@@ -398,7 +410,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_rows_when_of_any_type_then_read_as_they_were_written),
-        T(test_rows_when_uint16_then_bf16_if_somebody_says_so),
+        T(test_rows_when_they_may_be_bf16_then_they_are_if_somebody_says_so),
         T(test_scales_when_absent_or_of_another_shape_then_refused),
         T(test_scale_when_not_finite_then_refused_by_name),
         T(test_rows_when_wanted_as_another_type_then_converted),
