@@ -89,10 +89,17 @@ static void run_again(struct redis *redis, struct redis_batch *batch, enum hps_r
     HPS_ASSERT(n == 2 * n_again);
     n = 0;
     for (uint32_t i = 0; i < batch->n; i++) {
-        if (batch->commands[i].reply.status == HPS_NOT_FOUND) {
-            batch->commands[i] = again[n + 1];
-            n += 2;
+        struct hps_redis_reply *reply = &batch->commands[i].reply;
+        if (reply->status != HPS_NOT_FOUND) {
+            continue;
         }
+        batch->commands[i] = again[n + 1];
+        const struct hps_redis_reply *load = &again[n].reply;
+        if (reply->status == HPS_NOT_FOUND && load->status != HPS_OK) { /* that is the cause */
+            reply->status = load->status;
+            memcpy(reply->error, load->error, sizeof(reply->error));
+        }
+        n += 2;
     }
 out:
     hps_buf_fini(&text);
@@ -117,6 +124,19 @@ void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_re
     if (n_again > 0 && script != HPS_REDIS_SCRIPTS) {
         run_again(redis, batch, script, n_again, deadline_us);
     }
+}
+
+hps_status redis_batch_failure(const struct redis_batch *batch, struct hps_error *err)
+{
+    for (uint32_t i = 0; i < batch->n; i++) {
+        const struct hps_redis_reply *reply = &batch->commands[i].reply;
+        if (reply->status != HPS_OK) {
+            bool silent = reply->status == HPS_DEADLINE;
+            return hps_error_set(err, silent ? HPS_UNAVAILABLE : reply->status, "%s",
+                                 reply->error[0] ? reply->error : hps_status_text(reply->status));
+        }
+    }
+    return HPS_OK;
 }
 
 hps_status redis_shards_call(struct redis_space *space, enum hps_redis_script script,

@@ -196,7 +196,7 @@ hps_status redis_insert(struct hps_space *base, const struct hps_call *call,
     }
     hps_status status = inserting_alloc(&inserting);
     if (status == HPS_OK) {
-        (void)redis_shards_ask(space, true, deadline_us);
+        (void)redis_shards_ask(space, true, deadline_us, NULL);
         status = redis_make_missing(space, deadline_us);
     }
     if (status == HPS_OK) {

@@ -139,6 +139,14 @@ void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint3
 void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                      uint64_t deadline_us);
 
+/* The first failure, with what the server or the cluster says of it; OK: there is none. A server
+ * that did not answer in time is UNAVAILABLE here. */
+hps_status redis_batch_failure(const struct redis_batch *batch, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Why a question to the servers failed: a node that is down now, else what `first` says. */
+hps_status redis_unanswered(struct redis *redis, const struct hps_error *first,
+                            struct hps_error *err) HPS_MUST_CHECK;
+
 /* Append the command for one shard; nothing: it gets none. */
 typedef hps_status redis_shard_put_fn(void *ctx, struct hps_buf *bytes, uint32_t shard);
 /* A command for each shard that `put` has one for, all of one script (HPS_REDIS_SCRIPTS: of none),
@@ -162,7 +170,7 @@ enum redis_lease_use {
 };
 /* out_n: how many daemons have one, this one included if it takes it. */
 hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint64_t deadline_us,
-                       int64_t *out_n) HPS_MUST_CHECK;
+                       int64_t *out_n, struct hps_error *err) HPS_MUST_CHECK;
 /* From now on the version is in use by this daemon, so that no other deletes it. UNAVAILABLE: one
  * does so just now, or the server does not answer. */
 hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HPS_MUST_CHECK;
@@ -170,8 +178,9 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HP
 hps_status redis_put_command(struct hps_buf *bytes, const char *name,
                              const struct hps_redis_name *key, uint64_t number, bool has_number)
     HPS_MUST_CHECK;
-/* Ask how many rows the shards have; their time to live begins anew. False: not all answered. */
-bool redis_count_rows(struct redis_space *space);
+/* Ask how many rows the shards have; their time to live begins anew. False: not all answered, and
+ * `err` has the first failure, if a server or the cluster named one. */
+bool redis_count_rows(struct redis_space *space, struct hps_error *err);
 /* Start the keeper, which ends with the store. NO_MEMORY */
 hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;
 
@@ -207,8 +216,9 @@ void redis_shard_count(struct redis_space *space, uint32_t shard, uint64_t n_fie
 /* Shards that are known not to be there. */
 uint32_t redis_shards_missing(struct redis_space *space);
 /* Ask all shards, or those of which nothing is known, for their positions. The number that did not
- * answer. */
-uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us);
+ * answer; `err` is set as redis_count_rows sets it. */
+uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us,
+                          struct hps_error *err);
 /* Rows came with the first of the values, a digest, and perhaps the second, positions. The version
  * was at `begin` when the look-up began, and the question was put at `seen`. Readable: they are of
  * no earlier positions than `begin`; exact: nor of any that the version has not got to by now. What
@@ -297,6 +307,6 @@ hps_status redis_load_add(struct hps_store_load *load, const struct hps_table *t
 hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err) HPS_MUST_CHECK;
 void redis_load_abort(struct hps_store_load *load);
 /* Unlink what a load of this daemon has left that was cut off. */
-hps_status redis_load_tidy(struct redis_space *space) HPS_MUST_CHECK;
+hps_status redis_load_tidy(struct redis_space *space, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

@@ -19,7 +19,7 @@ enum { KEEPER_MS = 1000 };
 /* ---- leases ---------------------------------------------------------------------------------- */
 
 hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint64_t deadline_us,
-                       int64_t *out_n)
+                       int64_t *out_n, struct hps_error *err)
 {
     static const char *const words[] = {
         [REDIS_LEASE_TAKE] = "take", [REDIS_LEASE_LEAVE] = "leave", [REDIS_LEASE_DROP] = "drop"};
@@ -38,6 +38,7 @@ hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint
         redis_batch_end(&batch, space, 0, 0);
         batch.commands[0].slot = space->leases_slot;
         redis_batch_run(space->redis, &batch, HPS_REDIS_LEASE, deadline_us);
+        hps_ignore(redis_batch_failure(&batch, err));
         status = batch.commands[0].reply.status;
     }
     if (status == HPS_OK && !hps_redis_values_i64(&batch.values[0], 0, out_n)) {
@@ -48,12 +49,12 @@ hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint
 }
 
 /* With the store's lock. */
-static hps_status lease_take(struct redis_space *space, bool *out_refused)
+static hps_status lease_take(struct redis_space *space, bool *out_refused, struct hps_error *err)
 {
     uint64_t now_us = hps_clock_us();
     int64_t n = 0;
     hps_status status =
-        redis_lease(space, REDIS_LEASE_TAKE, redis_write_deadline(space->redis, NULL), &n);
+        redis_lease(space, REDIS_LEASE_TAKE, redis_write_deadline(space->redis, NULL), &n, err);
     *out_refused = status == HPS_OK && n < 0;
     if (status == HPS_OK && n > 0) {
         space->lease_us = now_us;
@@ -61,12 +62,21 @@ static hps_status lease_take(struct redis_space *space, bool *out_refused)
     return *out_refused ? HPS_UNAVAILABLE : status;
 }
 
+hps_status redis_unanswered(struct redis *redis, const struct hps_error *first,
+                            struct hps_error *err)
+{
+    char why[HPS_REDIS_ERROR_MAX];
+    HPS_ASSERT(first->status != HPS_OK);
+    hps_redis_cluster_why(redis->cluster, why, sizeof(why));
+    return hps_error_set(err, first->status, "%s", why[0] ? why : first->text);
+}
+
 hps_status redis_lease_take(struct redis_space *space, struct hps_error *err)
 {
     bool refused = false;
-    char why[HPS_REDIS_ERROR_MAX];
+    struct hps_error first = {0};
     hps_lock_acquire(&space->redis->lock);
-    hps_status status = lease_take(space, &refused);
+    hps_status status = lease_take(space, &refused, &first);
     hps_lock_release(&space->redis->lock);
     if (status == HPS_OK) {
         return HPS_OK;
@@ -74,9 +84,11 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err)
     if (refused) {
         return hps_error_set(err, status, "another daemon is unloading the version: try again");
     }
-    hps_redis_cluster_why(space->redis->cluster, why, sizeof(why));
-    return hps_error_set(err, status == HPS_DEADLINE ? HPS_UNAVAILABLE : status, "%s",
-                         why[0] ? why : "the Redis node with the version's leases does not answer");
+    if (first.status == HPS_OK) {
+        hps_ignore(hps_error_set(&first, status, "the leases of the version were not read: %s",
+                                 hps_status_text(status)));
+    }
+    return redis_unanswered(space->redis, &first, err);
 }
 
 hps_status redis_put_command(struct hps_buf *bytes, const char *name,
@@ -91,7 +103,7 @@ hps_status redis_put_command(struct hps_buf *bytes, const char *name,
 /* ---- the keeper ------------------------------------------------------------------------------ */
 
 /* Rows of each shard, also those of other daemons; and their time to live begins anew. */
-bool redis_count_rows(struct redis_space *space)
+bool redis_count_rows(struct redis_space *space, struct hps_error *err)
 {
     uint32_t n_answered = 0;
     const struct redis *redis = space->redis;
@@ -126,6 +138,7 @@ bool redis_count_rows(struct redis_space *space)
             n_answered++;
         }
     }
+    hps_ignore(redis_batch_failure(&batch, err));
     redis_batch_fini(&batch);
     return n_answered == space->n_shards;
 }
@@ -161,9 +174,9 @@ static void keep_space(struct redis_space *space)
     }
     redis_touches_flush(space);
     bool due = space->lease_us == 0 || age_us >= redis->options.lease_ms * 1000 / 3;
-    bool leased = due && lease_take(space, &refused) == HPS_OK;
+    bool leased = due && lease_take(space, &refused, NULL) == HPS_OK;
     if (leased || (only_copy && redis_shards_missing(space) > 0)) {
-        (void)redis_count_rows(space);
+        (void)redis_count_rows(space, NULL);
     }
     if (only_copy) {
         log_lost(space);

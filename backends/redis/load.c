@@ -64,27 +64,12 @@ static hps_status load_new(struct redis_space *space, struct hps_store_load **ou
     return HPS_OK;
 }
 
-/* The first failure, with what the server or the cluster says of it. A load has no deadline that it
- * could miss: a server that says nothing is away. */
-static hps_status first_failure(const struct redis_batch *batch, struct hps_error *err)
-{
-    for (uint32_t i = 0; i < batch->n; i++) {
-        const struct hps_redis_reply *reply = &batch->commands[i].reply;
-        if (reply->status != HPS_OK) {
-            bool silent = reply->status == HPS_DEADLINE;
-            return hps_error_set(err, silent ? HPS_UNAVAILABLE : reply->status, "%s",
-                                 reply->error[0] ? reply->error : hps_status_text(reply->status));
-        }
-    }
-    return HPS_OK;
-}
-
 /* Run what was put; the first failure. */
 static hps_status run(struct redis_space *space, struct redis_batch *batch, struct hps_error *err)
 {
     redis_batch_run(space->redis, batch, HPS_REDIS_SCRIPTS,
                     redis_write_deadline(space->redis, NULL));
-    return first_failure(batch, err);
+    return redis_batch_failure(batch, err);
 }
 
 static hps_status no_memory(struct hps_error *err)
@@ -104,7 +89,7 @@ static hps_status unlink_all(struct hps_store_load *load, struct hps_error *err)
     struct redis_batch batch;
     hps_status status = redis_shards_call(space, HPS_REDIS_SCRIPTS, put_unlink, load,
                                           redis_write_deadline(space->redis, NULL), &batch);
-    status = status == HPS_OK ? first_failure(&batch, err) : no_memory(err);
+    status = status == HPS_OK ? redis_batch_failure(&batch, err) : no_memory(err);
     redis_batch_fini(&batch);
     return status;
 }
@@ -114,12 +99,11 @@ static hps_status check_empty(struct redis_space *space, struct hps_error *err)
 {
     uint32_t n_there = 0;
     uint64_t n_rows = 0;
-    if (redis_shards_ask(space, false, redis_write_deadline(space->redis, NULL)) > 0 ||
-        !redis_count_rows(space)) {
-        char why[HPS_REDIS_ERROR_MAX];
-        hps_redis_cluster_why(space->redis->cluster, why, sizeof(why));
-        return hps_error_set(err, HPS_UNAVAILABLE, "%s",
-                             why[0] ? why : "not all Redis nodes of the version answer");
+    struct hps_error first = {0};
+    hps_ignore(hps_error_set(&first, HPS_UNAVAILABLE, "not all Redis nodes of the version answer"));
+    if (redis_shards_ask(space, false, redis_write_deadline(space->redis, NULL), &first) > 0 ||
+        !redis_count_rows(space, &first)) {
+        return redis_unanswered(space->redis, &first, err);
     }
     hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
@@ -365,7 +349,7 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
                                    redis_write_deadline(space->redis, NULL), &batch);
     }
     HPS_ASSERT(status != HPS_OK || batch.n == space->n_shards);
-    status = status == HPS_OK ? first_failure(&batch, err) : no_memory(err);
+    status = status == HPS_OK ? redis_batch_failure(&batch, err) : no_memory(err);
     if (status == HPS_OK && has_lost(&batch)) {
         status = hps_error_set(err, HPS_UNAVAILABLE,
                                "a Redis node lost rows of the load: load the version again");
@@ -381,8 +365,8 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
         redis_shard_wrote(space, i, (int64_t)load->n_rows[i]);
     }
     hps_ignore(unlink_all(load, NULL)); /* where another was the first; else nothing is there */
-    (void)redis_shards_ask(space, false, redis_write_deadline(space->redis, NULL));
-    (void)redis_count_rows(space);
+    (void)redis_shards_ask(space, false, redis_write_deadline(space->redis, NULL), NULL);
+    (void)redis_count_rows(space, NULL);
     while (redis_evict(space, redis_write_deadline(space->redis, NULL)) > 0) {
         /* as long as shards have too many rows and answer */
     }
@@ -391,12 +375,12 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
     return HPS_OK;
 }
 
-hps_status redis_load_tidy(struct redis_space *space)
+hps_status redis_load_tidy(struct redis_space *space, struct hps_error *err)
 {
     struct hps_store_load *load = NULL;
     hps_status status = load_new(space, &load);
     if (status == HPS_OK) {
-        status = unlink_all(load, NULL);
+        status = unlink_all(load, err);
         load_free(load);
     }
     return status;

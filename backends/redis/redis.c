@@ -191,13 +191,13 @@ static void space_close(struct hps_space *base)
     space_forget(space);
     if (space->lease_us != 0) { /* else it ends by itself */
         hps_ignore(redis_lease(space, REDIS_LEASE_LEAVE, redis_read_deadline(space->redis, NULL),
-                               &n_leases));
+                               &n_leases, NULL));
     }
     space_free(space);
 }
 
 static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t end,
-                            uint64_t deadline_us)
+                            uint64_t deadline_us, struct hps_error *err)
 {
     struct redis_batch batch;
     HPS_ASSERT(begin < end && end <= space->n_shards);
@@ -213,9 +213,7 @@ static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t 
     if (status == HPS_OK) {
         redis_batch_run(space->redis, &batch, HPS_REDIS_SCRIPTS, deadline_us);
     }
-    for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
-        status = batch.commands[i].reply.status;
-    }
+    status = status == HPS_OK ? redis_batch_failure(&batch, err) : status;
     redis_batch_fini(&batch);
     return status;
 }
@@ -223,18 +221,19 @@ static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t 
 /* A few shards at a time: the server frees them on a thread of its own, but by a command. Each
  * time it is asked first whether they are still this daemon's to delete, which nobody changes for
  * lease_ms then; what takes longer than the deadline of both is not sent any more. */
-static hps_status drop_shards(struct redis_space *space, int64_t *out_n_leases)
+static hps_status drop_shards(struct redis_space *space, int64_t *out_n_leases,
+                              struct hps_error *err)
 {
     hps_status status = HPS_OK;
     *out_n_leases = 0;
     for (uint32_t begin = 0; begin < space->n_shards && status == HPS_OK; begin += DROP_STEP) {
         uint32_t end = begin + DROP_STEP < space->n_shards ? begin + DROP_STEP : space->n_shards;
         uint64_t deadline_us = redis_write_deadline(space->redis, NULL);
-        status = redis_lease(space, REDIS_LEASE_DROP, deadline_us, out_n_leases);
+        status = redis_lease(space, REDIS_LEASE_DROP, deadline_us, out_n_leases, err);
         if (status == HPS_OK && *out_n_leases > 0) {
             return HPS_OK;
         }
-        status = status == HPS_OK ? drop_some(space, begin, end, deadline_us) : status;
+        status = status == HPS_OK ? drop_some(space, begin, end, deadline_us, err) : status;
     }
     return status;
 }
@@ -243,21 +242,22 @@ static hps_status space_drop(struct hps_space *base, struct hps_error *err)
 {
     struct redis_space *space = redis_space_of(base);
     int64_t n_leases = 0;
+    struct hps_error first = {0};
     space_forget(space);
-    hps_status status = drop_shards(space, &n_leases);
-    status = status == HPS_OK ? redis_load_tidy(space) : status;
+    hps_status status = drop_shards(space, &n_leases, &first);
+    status = status == HPS_OK ? redis_load_tidy(space, &first) : status;
     if (status == HPS_OK && n_leases > 0) {
         HPS_LOG(INFO, "redis", "rows kept: other daemons use the version",
                 HPS_STR("model", space->model), HPS_I64("version", space->version),
                 HPS_I64("daemons", n_leases));
     } else if (status == HPS_OK) { /* after a failure something may be on its way still */
         hps_ignore(redis_lease(space, REDIS_LEASE_LEAVE, redis_write_deadline(space->redis, NULL),
-                               &n_leases));
+                               &n_leases, NULL));
     }
     if (status != HPS_OK) {
-        hps_error_set(err, status,
-                      "redis: model \"%s\" version %" PRId64 ": its rows may still be there: %s",
-                      space->model, space->version, hps_status_text(status));
+        hps_error_set(
+            err, status, "redis: model \"%s\" version %" PRId64 ": its rows may still be there: %s",
+            space->model, space->version, first.text[0] ? first.text : hps_status_text(status));
     }
     space_free(space);
     return status;

@@ -329,7 +329,8 @@ static hps_status put_ask(void *ctx, struct hps_buf *bytes, uint32_t shard)
     return status == HPS_OK ? hps_redis_put_text(bytes, "p") : status;
 }
 
-uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us)
+uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us,
+                          struct hps_error *err)
 {
     struct redis_batch batch;
     uint32_t n_unanswered = 0;
@@ -348,6 +349,7 @@ uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t
             n_unanswered++;
         }
     }
+    hps_ignore(redis_batch_failure(&batch, err));
     redis_batch_fini(&batch);
     return n_unanswered;
 }

@@ -494,7 +494,7 @@ hps_status redis_log_positions_get(struct hps_space *base, const struct hps_call
 {
     struct redis_space *space = redis_space_of(base);
     uint32_t n_unanswered =
-        redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
+        redis_shards_ask(space, false, redis_write_deadline(space->redis, call), NULL);
     hps_status status = n_unanswered > 0 ? HPS_UNAVAILABLE : HPS_OK;
     for (uint32_t p = 0; p < n; p++) {
         positions[p].offset = INT64_MAX;
@@ -616,7 +616,7 @@ hps_status redis_log_behind(struct hps_space *base, const struct hps_call *call,
     struct hps_redis_positions lowest = {0}; /* negative offsets, as they are raised */
     hps_status status = HPS_OK;
     uint32_t n_unanswered =
-        redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
+        redis_shards_ask(space, false, redis_write_deadline(space->redis, call), NULL);
     hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         status = add_behind(space, &space->shards[i], &lowest);
@@ -647,7 +647,7 @@ hps_status redis_log_reset(struct hps_space *base, const struct hps_call *call,
     if (which == NULL) {
         return HPS_NO_MEMORY;
     }
-    (void)redis_shards_ask(space, false, deadline_us);
+    (void)redis_shards_ask(space, false, deadline_us, NULL);
     uint32_t n_behind = 0;
     hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {

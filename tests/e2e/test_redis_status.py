@@ -113,6 +113,24 @@ def test_server_when_it_goes_and_comes_then_it_is_told_and_the_daemon_stays_read
         check(one)
 
 
+def test_server_when_it_refuses_commands_then_status_and_log_have_its_answer(daemon, work):
+    with redis.Redis(os.path.join(work, "redis")) as server:
+        one = start(daemon, work, server.address)
+        check(one)
+        server.ask("ACL", "SETUSER", "default", "-@hash", "-@scripting")
+
+        def told():
+            check(one)  # RocksDB has all rows
+            return "NOPERM" in tier(one)["servers"][0].get("error", "")
+
+        until(told, "the answer of the server")
+        for _ in range(5):
+            check(one)
+        assert "NOPERM" in one.ctl("status")
+        lines = [line for line in one.log().splitlines() if "command refused" in line]
+        assert len(lines) == 1 and "NOPERM" in lines[0] and f"node={server.address}" in lines[0], lines
+
+
 def test_server_when_another_takes_its_place_then_its_series_go(daemon, work):
     with redis.Cluster(os.path.join(work, "redis"), masters=3, replicas=1) as cluster:
         one = start(daemon, work, cluster.nodes[0].address)

@@ -242,27 +242,41 @@ static void *added(struct hps_redis_reader *reader, hps_status status)
     return status == HPS_OK ? &taken : fail(reader, status, "a reply larger than the limit");
 }
 
-static hps_status error_status(const char *text, size_t size)
+static const struct {
+    const char *code;
+    hps_status status;
+} error_codes[] = {
+    {"NOSCRIPT", HPS_NOT_FOUND},      {"OOM", HPS_EXHAUSTED},
+    {"NOPERM", HPS_PERMISSION},       {"NOAUTH", HPS_PERMISSION},
+    {"WRONGPASS", HPS_PERMISSION},    {"LOADING", HPS_UNAVAILABLE},
+    {"CLUSTERDOWN", HPS_UNAVAILABLE}, {"MASTERDOWN", HPS_UNAVAILABLE},
+    {"BUSY", HPS_UNAVAILABLE},        {"READONLY", HPS_UNAVAILABLE},
+    {"MISCONF", HPS_UNAVAILABLE},     {"NOREPLICAS", HPS_UNAVAILABLE},
+    {"MOVED", HPS_UNAVAILABLE},       {"ASK", HPS_UNAVAILABLE},
+    {"TRYAGAIN", HPS_UNAVAILABLE},    {"WRONGTYPE", HPS_INVALID},
+};
+
+enum { N_CODES = sizeof(error_codes) / sizeof(error_codes[0]) };
+
+_Static_assert((int)N_CODES < (int)HPS_REDIS_ERROR_KINDS,
+               "the last kind is that of all other errors");
+
+unsigned hps_redis_error_kind(const char *text, size_t size)
 {
-    static const struct {
-        const char *code;
-        hps_status status;
-    } codes[] = {
-        {"NOSCRIPT", HPS_NOT_FOUND},      {"OOM", HPS_EXHAUSTED},
-        {"NOPERM", HPS_PERMISSION},       {"NOAUTH", HPS_PERMISSION},
-        {"WRONGPASS", HPS_PERMISSION},    {"LOADING", HPS_UNAVAILABLE},
-        {"CLUSTERDOWN", HPS_UNAVAILABLE}, {"MASTERDOWN", HPS_UNAVAILABLE},
-        {"BUSY", HPS_UNAVAILABLE},        {"READONLY", HPS_UNAVAILABLE},
-        {"MISCONF", HPS_UNAVAILABLE},     {"NOREPLICAS", HPS_UNAVAILABLE},
-        {"MOVED", HPS_UNAVAILABLE},       {"ASK", HPS_UNAVAILABLE},
-        {"TRYAGAIN", HPS_UNAVAILABLE},    {"WRONGTYPE", HPS_INVALID},
-    };
     const char *space = memchr(text, ' ', size);
     size_t code_size = space ? (size_t)(space - text) : size;
-    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
-        if (hps_text_is(codes[i].code, text, code_size)) {
-            return codes[i].status;
-        }
+    unsigned kind = 0;
+    while (kind < N_CODES && !hps_text_is(error_codes[kind].code, text, code_size)) {
+        kind++;
+    }
+    return kind;
+}
+
+static hps_status error_status(const char *text, size_t size)
+{
+    unsigned kind = hps_redis_error_kind(text, size);
+    if (kind < N_CODES) {
+        return error_codes[kind].status;
     }
     /* What a script says that may read while the cluster is down, and writes, has no code. */
     static const char down[] = "cluster is down";
@@ -271,9 +285,7 @@ static hps_status error_status(const char *text, size_t size)
 
 static void *take_error(struct hps_redis_reply *reply, const char *text, size_t size)
 {
-    size_t n = size < sizeof(reply->error) - 1 ? size : sizeof(reply->error) - 1;
-    memcpy(reply->error, text, n);
-    reply->error[n] = '\0';
+    (void)hps_text_plain(text, size, reply->error, sizeof(reply->error));
     reply->status = error_status(text, size);
     return &taken;
 }

@@ -104,8 +104,14 @@ struct hps_redis_reply {
      *   INVALID       WRONGTYPE
      *   ABORTED       any other, those that scripts raise included */
     hps_status status;
-    char error[HPS_REDIS_ERROR_MAX]; /* of the server, cut; "" unless it sent one */
+    /* Of the server, cut, and with escapes for what is not printable; "" unless it sent one. */
+    char error[HPS_REDIS_ERROR_MAX];
 };
+
+enum { HPS_REDIS_ERROR_KINDS = 17 };
+/* By the first word of an error of the server, below HPS_REDIS_ERROR_KINDS. Errors whose first word
+ * has no status of its own, as ERR, are of one kind. */
+unsigned hps_redis_error_kind(const char *text, size_t size);
 
 struct hps_redis_reader;
 

@@ -49,6 +49,7 @@ struct hps_redis_node {
     struct hps_resolve *resolve; /* of its name, under way or kept; NULL: none */
     uint32_t turn; /* which of its places is tried first: the last that worked, or behind it */
     struct hps_redis_node_stats stats;
+    uint64_t logged_us[HPS_REDIS_ERROR_KINDS]; /* when an error of the kind was logged; 0: never */
 };
 
 struct hps_redis_cluster {
@@ -105,6 +106,9 @@ void hps_redis_node_account(struct hps_redis_cluster *cluster, struct hps_redis_
 /* The same for the probe of a node that is left alone (hps_breaker_enter let it through). */
 void hps_redis_node_probed(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                            hps_status status, const char *why);
+/* The server answered a command with `error`: count it, keep it as `stats.error`, and log it, each
+ * kind of error once a minute. */
+void hps_redis_node_refused(struct hps_redis_node *node, const char *error);
 /* Close the links that are idle, and those that are not when they come back. */
 void hps_redis_node_drop_links(struct hps_redis_node *node);
 

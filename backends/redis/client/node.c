@@ -13,6 +13,8 @@
 #include "base/heap.h"
 #include "base/log.h"
 
+#define LOG_EVERY_US (UINT64_C(60) * 1000 * 1000)
+
 void hps_redis_changed(struct hps_redis_cluster *cluster)
 {
     if (cluster->n_waiting > 0) {
@@ -230,6 +232,20 @@ void hps_redis_node_probed(struct hps_redis_cluster *cluster, struct hps_redis_n
                            hps_status status, const char *why)
 {
     account(cluster, node, HPS_BREAKER_PROBE, status, 0, why);
+}
+
+void hps_redis_node_refused(struct hps_redis_node *node, const char *error)
+{
+    uint64_t now_us = hps_clock_us();
+    uint64_t *logged_us = &node->logged_us[hps_redis_error_kind(error, strlen(error))];
+    node->stats.n_errors++;
+    snprintf(node->stats.error, sizeof(node->stats.error), "%s", error);
+    if (*logged_us == 0 || now_us - *logged_us >= LOG_EVERY_US) {
+        *logged_us = now_us;
+        HPS_LOG(WARN, "redis",
+                "command refused: the Redis server answered with an error; fix the cause in error",
+                HPS_STR("node", node->text), HPS_STR("error", error));
+    }
 }
 
 /* ---- the map of slots ------------------------------------------------------------------------ */

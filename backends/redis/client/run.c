@@ -593,6 +593,9 @@ static bool settle_answer(struct run *run, const struct lane *lane,
     }
     if (hps_redis_redirect_read(error, &lane->node->addr, &redirect)) {
         settle_redirect(run, command, &redirect);
+        if (state_of(command) == DONE) {
+            hps_redis_node_refused(lane->node, error); /* it leads nowhere */
+        }
         return false;
     }
     if (begins(error, "TRYAGAIN")) {
@@ -603,7 +606,9 @@ static bool settle_answer(struct run *run, const struct lane *lane,
         run->retry_at_us = run->retry_at_us ? run->retry_at_us : hps_clock_us() + run->retry_us;
         return false;
     }
-    lane->node->stats.n_errors += command->reply.status != HPS_NOT_FOUND; /* NOSCRIPT is usual */
+    if (command->reply.status != HPS_NOT_FOUND) { /* NOSCRIPT is usual */
+        hps_redis_node_refused(lane->node, error);
+    }
     if (begins(error, "READONLY")) {
         hps_redis_refresh(cluster, entry_after(cluster, lane->id));
         return false;

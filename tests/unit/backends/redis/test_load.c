@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "backends/redis/internal.h"
 #include "backends/store_bulk.h"
 #include "tests/lib/redis_fixture.h"
 
@@ -65,6 +66,41 @@ static void test_load_when_cut_off_then_the_next_one_begins_clean(void **state)
     add(space, load, 0, N / 2);
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N / 2);
+    fx_close(space);
+}
+
+static void test_load_when_the_server_refuses_a_command_then_its_answer_is_the_error(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *take; /* from the user */
+        const char *answer;
+    } cases[] = {
+        {"-hmget", "'hmget'"}, {"-hlen", "'hlen'"},     {"-evalsha", "'evalsha'"},
+        {"-script", "script"}, {"-unlink", "'unlink'"},
+    };
+    struct hps_space *space = fx_space(fx_open("one"));
+    struct hps_store_load *load = NULL;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char ask[80];
+        hps_redis_rig_ask(fx_rig, 0, "SCRIPT FLUSH");
+        (void)snprintf(ask, sizeof(ask), "ACL SETUSER default %s", cases[i].take);
+        assert_string_equal(hps_redis_rig_ask(fx_rig, 0, ask), "OK");
+        assert_int_equal(space->store->ops->bulk->begin(space, N, 0, &load, &fx_error),
+                         HPS_PERMISSION);
+        assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "ACL SETUSER default +@all"), "OK");
+        if (strstr(fx_error.text, "NOPERM") == NULL ||
+            strstr(fx_error.text, cases[i].answer) == NULL) {
+            fail_msg("case %zu: '%s'", i, fx_error.text);
+        }
+    }
+    char set[200];
+    (void)snprintf(set, sizeof(set), "SET %.*s x",
+                   (int)redis_space_of(space)->shards[0].keys[0].size,
+                   redis_space_of(space)->shards[0].keys[0].text);
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, set), "OK");
+    assert_int_equal(space->store->ops->bulk->begin(space, N, 0, &load, &fx_error), HPS_INVALID);
+    assert_non_null(strstr(fx_error.text, "WRONGTYPE"));
     fx_close(space);
 }
 
@@ -210,6 +246,8 @@ int main(void)
         cmocka_unit_test_setup(test_load_when_two_daemons_do_then_the_first_commit_counts,
                                fx_clean),
         cmocka_unit_test_setup(test_load_when_cut_off_then_the_next_one_begins_clean, fx_clean),
+        cmocka_unit_test_setup(
+            test_load_when_the_server_refuses_a_command_then_its_answer_is_the_error, fx_clean),
         cmocka_unit_test_setup(test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it,
                                fx_clean),
         cmocka_unit_test_setup(

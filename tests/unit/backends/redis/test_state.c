@@ -313,15 +313,16 @@ static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(voi
     struct hps_space *space = space_held();
     struct redis_space *own = redis_space_of(space);
     assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100);
-    assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + FX_WAIT_US), 0);
+    assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + FX_WAIT_US, NULL), 0);
     assert_true(own->shards[3].exact);
     hps_redis_rig_pause(fx_rig, 0);
-    assert_int_equal(redis_shards_ask(own, true, hps_clock_us() + 30000), 0); /* all are known */
-    assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + 30000), FX_SHARDS);
+    assert_int_equal(redis_shards_ask(own, true, hps_clock_us() + 30000, NULL),
+                     0); /* all are known */
+    assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + 30000, NULL), FX_SHARDS);
     hps_redis_rig_resume(fx_rig, 0);
     assert_false(own->shards[3].known);
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
-    while (redis_shards_ask(own, true, hps_clock_us() + FX_WAIT_US) > 0) {
+    while (redis_shards_ask(own, true, hps_clock_us() + FX_WAIT_US, NULL) > 0) {
         assert_true(hps_clock_us() < end_us);
         nap();
     }

@@ -58,7 +58,9 @@ static void test_commands_when_some_err_then_each_has_its_own_answer(void **stat
     redis_calls_add(&calls, "s", "HGET", "s", "field", NULL);
     redis_calls_add(&calls, "s", "EVALSHA", "0000000000000000000000000000000000000000", "0", NULL);
     redis_calls_add(&calls, "s", "GET", "s", NULL);
+    redis_calls_add(&calls, "s", "EVAL", "return redis.error_reply('ODD \\27[31m')", "0", NULL);
     assert_int_equal(redis_calls_run(&calls, cluster, 0), HPS_INVALID);
+    assert_non_null(strstr(calls.commands[1].reply.error, "WRONGTYPE"));
     assert_int_equal(calls.commands[0].reply.status, HPS_OK);
     assert_int_equal(calls.commands[1].reply.status, HPS_INVALID);
     assert_int_equal(calls.commands[2].reply.status, HPS_NOT_FOUND);
@@ -67,7 +69,8 @@ static void test_commands_when_some_err_then_each_has_its_own_answer(void **stat
     assert_string_equal(hps_redis_values_text(&calls.values[3], 0), "text");
     struct hps_redis_node_stats node;
     assert_int_equal(hps_redis_cluster_nodes(cluster, &node, 1), 1);
-    assert_int_equal(node.n_errors, 1);
+    assert_int_equal(node.n_errors, 2);
+    assert_string_equal(node.error, "ODD \\u001b[31m"); /* the last one, as it may be printed */
     redis_calls_fini(&calls);
     hps_redis_cluster_close(cluster);
     hps_redis_rig_free(rig);
