@@ -86,6 +86,8 @@ static void account(struct request *request)
             hps_metric_observe_us(metrics->stage_duration[i], slow->stage_us[i]);
         }
     }
+    hps_metric_add(metrics->requests[slow->grpc_code], 1);
+    hps_metric_observe_us(metrics->duration, slow->duration_us);
     hps_slowlog_add(request->service->parts.slowlog, slow);
     count_usage(request, slow->grpc_code == 0);
     hps_metric_gauge_add(metrics->requests_in_flight, -1);

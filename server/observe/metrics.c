@@ -17,6 +17,12 @@ static const struct hps_metric_family_def FAMILIES[HPS_M_COUNT] = {
 #undef HPS_METRIC_DEF
 };
 
+static const char *const CODE_NAMES[HPS_RPC_CODES] = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+
 static const char *const FAULT_NAMES[HPS_FAULT_COUNT] = {
     [HPS_FAULT_UNAVAILABLE] = "unavailable",
     [HPS_FAULT_DEADLINE] = "deadline",
@@ -41,6 +47,12 @@ static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
     [HPS_REJECT_HOLDS] = "update_holds",      [HPS_REJECT_REQUESTS_PER_S] = "requests_per_s",
     [HPS_REJECT_REPLY_QUOTA] = "reply_quota",
 };
+
+const char *hps_rpc_code_name(unsigned code)
+{
+    HPS_ASSERT(code < HPS_RPC_CODES);
+    return CODE_NAMES[code];
+}
 
 const char *hps_defaulted_reason(enum hps_miss_policy policy)
 {
@@ -111,6 +123,11 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
         hps_server_metric(metrics, HPS_M_INSERTION_QUEUE_ROWS, NULL, NULL, NULL, NULL);
     series.lookup.insertion_shared_queue_rows =
         hps_server_metric(metrics, HPS_M_INSERTION_SHARED_QUEUE_ROWS, NULL, NULL, NULL, NULL);
+    for (unsigned i = 0; i < HPS_RPC_CODES; i++) {
+        series.requests[i] = hps_server_metric(metrics, HPS_M_LOOKUP_REQUESTS, hps_rpc_code_name(i),
+                                               NULL, NULL, NULL);
+    }
+    series.duration = hps_server_metric(metrics, HPS_M_LOOKUP_DURATION, NULL, NULL, NULL, NULL);
     for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
         series.stage_duration[i] = hps_server_metric(metrics, HPS_M_LOOKUP_STAGE_DURATION,
                                                      hps_stage_name(i), NULL, NULL, NULL);

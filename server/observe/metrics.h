@@ -16,6 +16,10 @@
       "RPCs that ended, by gRPC code.")                                                          \
     X(RPC_DURATION, HISTOGRAM, "rpc_duration_seconds", "method",                                 \
       "From the request's headers to the end of the call.")                                      \
+    X(LOOKUP_REQUESTS, COUNTER, "lookup_requests_total", "code",                                 \
+      "Lookups that ended, of all protocols, by gRPC code.")                                     \
+    X(LOOKUP_DURATION, HISTOGRAM, "lookup_duration_seconds", "",                                 \
+      "Time of lookups, of all protocols.")                                                      \
     X(REQUESTS_IN_FLIGHT, GAUGE, "requests_in_flight", "", "Look-ups that have not ended.")      \
     X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                           \
       "Look-ups refused for want of room.")                                                      \
@@ -204,9 +208,15 @@ enum hps_reject {
     HPS_REJECT_COUNT
 };
 
+enum { HPS_RPC_CODES = 17 };
+/* "NOT_FOUND" and so on, below HPS_RPC_CODES: label of rpc_requests_total. */
+const char *hps_rpc_code_name(unsigned code);
+
 /* What the look-up service counts. */
 struct hps_service_metrics {
     struct hps_lookup_metrics lookup;
+    struct hps_metric *requests[HPS_RPC_CODES];
+    struct hps_metric *duration;
     struct hps_metric *stage_duration[HPS_STAGE_COUNT];
     struct hps_metric *rejected[HPS_REJECT_COUNT];
     struct hps_metric *requests_in_flight;

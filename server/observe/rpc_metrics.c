@@ -9,11 +9,11 @@
 #include "base/assert.h"
 #include "base/heap.h"
 
-enum { CODES = 17, METHODS_MAX = 128 };
+enum { METHODS_MAX = 128 };
 
 struct method_series {
     const char *path;
-    _Atomic(struct hps_metric *) by_code[CODES];
+    _Atomic(struct hps_metric *) by_code[HPS_RPC_CODES];
     struct hps_metric *duration;
 };
 
@@ -25,12 +25,6 @@ struct hps_rpc_metrics {
 };
 
 _Static_assert(METHODS_MAX <= UINT8_MAX + 1, "by_path has their indexes");
-
-static const char *const code_names[CODES] = {
-    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
-    "DATA_LOSS", "UNAUTHENTICATED"};
 
 static const char *label_of(const struct method_series *series)
 {
@@ -122,11 +116,11 @@ void hps_rpc_metrics_end(void *ctx, struct hps_grpc_call *call, int grpc_code, u
     unsigned place = path != NULL ? place_of(rpc, path) : rpc->n_methods;
     bool known = path != NULL && stands_at(rpc, place, path);
     struct method_series *series = &rpc->methods[known ? rpc->by_path[place] : 0];
-    unsigned code = grpc_code >= 0 && grpc_code < CODES ? (unsigned)grpc_code : 2;
+    unsigned code = grpc_code >= 0 && grpc_code < HPS_RPC_CODES ? (unsigned)grpc_code : 2;
     struct hps_metric *count = atomic_load(&series->by_code[code]);
     if (count == NULL) {
         count = hps_server_metric(rpc->metrics, HPS_M_RPC_REQUESTS, label_of(series),
-                                  code_names[code], NULL, NULL);
+                                  hps_rpc_code_name(code), NULL, NULL);
         atomic_store(&series->by_code[code], count);
     }
     hps_metric_add(count, 1);

@@ -3,8 +3,11 @@
 import contextlib
 import json
 import os
+import http.client
 import re
+import shutil
 import signal
+import subprocess
 import sys
 
 import grpc
@@ -13,8 +16,8 @@ import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
-from rig import (PATIENCE_S, Daemon, ask, default_config, generate, kafka, key_bytes, pb, refused,  # noqa: E402
-                 scratch, until)
+from rig import (PATIENCE_S, Daemon, ask, default_config, generate, kafka, kserve_grpc, kserve_pb,  # noqa: E402
+                 key_bytes, pb, refused, scratch, until)
 import redis  # noqa: E402  beside the rig's own
 
 DEPLOY = os.path.join(ROOT, "deploy")
@@ -22,6 +25,9 @@ DEPLOY = os.path.join(ROOT, "deploy")
 OF_PROMETHEUS = {"instance", "job"}
 # Not from /metrics: Prometheus makes it.
 NOT_OURS = {"up"}
+# ./dev puts it there.
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=os.path.join(
+    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hpsd", "promtool"))
 NO_BROKER = kafka.missing()
 NO_REDIS = redis.missing()
 OF_REDIS = ("hpsd_tier_server_", "hpsd_tier_reachable_", "hpsd_shared_")
@@ -122,6 +128,9 @@ def series_of_a_daemon():
             list(stub.LookupStream(request, timeout=PATIENCE_S))
             with refused(grpc.StatusCode.NOT_FOUND):
                 ask(stub, "none", {"a": [1]})
+            with pytest.raises(grpc.RpcError):  # loads are for the admin socket
+                kserve_grpc.GRPCInferenceServiceStub(one.channel()).RepositoryModelLoad(
+                    kserve_pb.RepositoryModelLoadRequest(model_name="m"), timeout=PATIENCE_S)
             if source:
                 one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "m", "--allow-refused")
             found = {}
@@ -157,12 +166,74 @@ def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series
         assert fitting, f"{where}: {name} has no series with {own}, only {series[name]}"
         for label, _, _ in own:
             assert all(label in labels for labels in series[name]), f"{where}: {name} has no label {label}"
+        for label, _, value in own:
+            known = {labels[label] for every in series.values() for labels in every if label in labels}
+            text = documented().get(name.removeprefix("hpsd_"), "")
+            assert all(word in known or f"`{word}`" in text for word in value.split("|")), f"{where}: {value}"
+        assert "method" not in [label for label, _, _ in own], f"{where}: methods of other protocols are left out"
         for label in grouping(expr) - OF_PROMETHEUS:
             assert all(label in labels for labels in fitting), f"{where}: {name} has no label {label}"
     # What a legend or an annotation names must have come through the aggregation.
     kept = grouping(expr) or {label for name, _ in found for labels in series.get(name, []) for label in labels}
     if not any(":" in name for name, _ in found):
         assert words - OF_PROMETHEUS <= kept, where
+
+
+def failing_lookups(one, n):
+    """n lookups of a model that is not there, by every protocol of KServe."""
+    stub = kserve_grpc.GRPCInferenceServiceStub(one.channel())
+    request = kserve_pb.ModelInferRequest(model_name="none", raw_input_contents=[key_bytes([1]), b"\1\0\0\0"])
+    request.inputs.add(name="KEYS", datatype="INT64", shape=[1])
+    request.inputs.add(name="NUMKEYS", datatype="INT32", shape=[1])
+    answers = list(stub.ModelStreamInfer(iter([request] * 3), timeout=PATIENCE_S))
+    assert all("none" in answer.error_message for answer in answers) and len(answers) == 3
+    host, port = one.kserve[0].rsplit(":", 1)
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+    connection.request("POST", "/v2/models/none/infer", json.dumps({"inputs": [
+        {"name": "KEYS", "datatype": "INT64", "shape": [1], "data": [1]},
+        {"name": "NUMKEYS", "datatype": "INT32", "shape": [1], "data": [1]}]}))
+    assert connection.getresponse().status == 404
+    connection.close()
+    for _ in range(n - 4):
+        with refused(grpc.StatusCode.NOT_FOUND):
+            stub.ModelInfer(request, timeout=PATIENCE_S)
+
+
+def alerts_of(name, per_minute, instances):
+    """What Prometheus says of an alert after 15 minutes in which the counters of /metrics grow so."""
+    series = [{"series": sample[:-1] + f',instance="{instance}",job="hpsd"}}', "values": f"0+{value}x20"}
+              for sample, value in per_minute.items() if "_total{" in sample for instance in instances]
+    return {"interval": "1m", "input_series": series, "alert_rule_test": [
+        {"eval_time": "15m", "alertname": name, "exp_alerts": []}]}
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus has it")
+def test_lookups_when_they_fail_by_kserve_alone_then_the_alert_fires_for_each_instance():
+    rules_file = os.path.join(DEPLOY, "prometheus", "hpsd.rules.yml")
+    subprocess.run([PROMTOOL, "check", "rules", rules_file], check=True, stdout=subprocess.DEVNULL)
+    with scratch() as work:
+        generate(f"{work}/v1", "--tables", 1, "--rows", 50, "--dim", 4)
+        with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
+            (model,) = json.load(f)["models"]
+        config = default_config([{**model, "model": "m"}], server={"kserve_listen": ["127.0.0.1:0"]})
+        with Daemon(work, config) as one:
+            ask(one.stub(), "m", {"feature_0": [1]})
+            with refused(grpc.StatusCode.INVALID_ARGUMENT):
+                one.stub().Lookup(pb.LookupRequest(model="m", queries=[pb.TableQuery(keys=b"odd")]))
+            count = 'hpsd_lookup_requests_total{code="%s"}'
+            until(lambda: one.metrics()[count % "INVALID_ARGUMENT"] == 1, "the first two lookups")
+            well = alerts_of("HpsdLookupsFail", one.metrics(), ["a", "b"])
+            failing_lookups(one, 198)
+            until(lambda: one.metrics()[count % "NOT_FOUND"] == 198, "all lookups that fail")
+            badly = alerts_of("HpsdLookupsFail", one.metrics(), ["a", "b"])
+        badly["alert_rule_test"][0]["exp_alerts"] = [
+            {"exp_labels": {"severity": "page", "instance": instance},
+             "exp_annotations": {"summary": f"99% of look-ups of {instance} fail"}} for instance in ("a", "b")]
+        with open(f"{work}/tests.yml", "w", encoding="utf-8") as f:
+            json.dump({"rule_files": [rules_file], "evaluation_interval": "1m", "tests": [well, badly]}, f)
+        done = subprocess.run([PROMTOOL, "test", "rules", f"{work}/tests.yml"], capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def firing(name, samples):
@@ -194,13 +265,17 @@ def test_variables_of_the_dashboard_when_asked_then_the_metric_is_there(series):
             assert re.match(r"label_values\((\w+), instance\)$", variable["query"])[1] in series
 
 
-def test_metrics_when_documented_then_a_daemon_has_them_or_the_document_says_when(series):
+def documented():
+    """{metric: the rest of its row in the document}"""
     with open(os.path.join(ROOT, "docs", "operations.md"), encoding="utf-8") as f:
-        documented = dict(re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*) \|$", f.read(), re.M))
-    assert len(documented) > 20
+        return dict(re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*) \|$", f.read(), re.M))
+
+
+def test_metrics_when_documented_then_a_daemon_has_them_or_the_document_says_when(series):
+    assert len(documented()) > 20
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series}
     names = {name.removeprefix("hpsd_") for name in families | set(series) if name.startswith("hpsd_")}
-    missing = {name for name in documented if name not in names}
-    assert missing == {name for name, text in documented.items() if "once it happened" in text
+    missing = {name for name in documented() if name not in names}
+    assert missing == {name for name, text in documented().items() if "once it happened" in text
                        or ("with an `update_source`" in text and NO_BROKER is not None)
                        or ("with Redis" in text and NO_REDIS is not None)}
