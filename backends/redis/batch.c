@@ -131,8 +131,8 @@ hps_status redis_batch_failure(const struct redis_batch *batch, struct hps_error
     for (uint32_t i = 0; i < batch->n; i++) {
         const struct hps_redis_reply *reply = &batch->commands[i].reply;
         if (reply->status != HPS_OK) {
-            bool silent = reply->status == HPS_DEADLINE;
-            return hps_error_set(err, silent ? HPS_UNAVAILABLE : reply->status, "%s",
+            bool away = reply->status == HPS_DEADLINE || reply->status == HPS_PERMISSION;
+            return hps_error_set(err, away ? HPS_UNAVAILABLE : reply->status, "%s",
                                  reply->error[0] ? reply->error : hps_status_text(reply->status));
         }
     }

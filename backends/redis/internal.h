@@ -139,8 +139,8 @@ void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint3
 void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                      uint64_t deadline_us);
 
-/* The first failure, with what the server or the cluster says of it; OK: there is none. A server
- * that did not answer in time is UNAVAILABLE here. */
+/* The first failure, with the text of the server or the cluster; OK: there is none. A server that
+ * did not answer in time, or that denies the command to its user, is UNAVAILABLE here. */
 hps_status redis_batch_failure(const struct redis_batch *batch, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Why a question to the servers failed: a node that is down now, else what `first` says. */
