@@ -33,6 +33,7 @@ NOT_RUN = {
     ("docs/operations.md", "./dev build && sudo cmake --install"):
         "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
     ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",
+    ("docs/python.md", "pip install clients"): "needs PyPI; ./dev interop runs it (tests/interop/install.py)",
     ("docs/python.md", "apt-get install"): "is run line by line by tests/python/test_package.py; what apt-get would install, ./dev does",
 }
 DRAWINGS = "docs/architecture.md"  # all of its blocks: folders, files in the order of their work, data paths

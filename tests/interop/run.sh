@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # gRPC's interoperability cases (Java) and smoke tests of Python and Node against our gRPC server; clients of KServe v2
-# in Java and Node with hpsd.
+# in Java and Node with hpsd; the Python client, installed by pip into each Python that is here.
 # usage: run.sh BUILD-DIR   (built libraries in it; clients are fetched into BUILD-DIR/interop)
 set -euo pipefail
 
@@ -89,7 +89,7 @@ tally() {
     local name=$1 log=$2 good bad
     good=$(grep -c '^PASS ' "$log" || true)
     bad=$(grep -c '^FAIL ' "$log" || true)
-    grep '^PASS \|^FAIL ' "$log" || true
+    grep '^PASS \|^FAIL \|^SKIP ' "$log" || true
     if ((good + bad == 0)); then
         printf 'FAIL %s (see %s)\n' "$name" "$log"
         bad=1
@@ -134,5 +134,7 @@ tally kserve_java "$out/kserve-java.log"
 NODE_PATH=$out/node/node_modules timeout 120 "$python" "$here/kserve.py" "$out/kserve/asked" \
     node "$here/kserve.js" "$root/proto" >"$out/kserve-node.log" 2>&1 || true
 tally kserve_node "$out/kserve-node.log"
+timeout 1200 "$python" "$here/install.py" "$out/install" >"$out/install.log" 2>&1 || true
+tally install "$out/install.log"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))
