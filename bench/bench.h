@@ -30,6 +30,11 @@ enum bench_target { BENCH_NO_TARGET, BENCH_AT_LEAST, BENCH_AT_MOST };
 void bench_report(const char *name_of_case, const char *metric, double value, const char *unit,
                   enum bench_target kind, double target);
 
+/* One line of the table and of the JSON file for a peer, or a benchmark, that is missing here. The
+ * driver then exits with 77. Both texts go into JSON as they are. */
+void bench_left_out(const char *what, const char *why);
+unsigned bench_n_left_out(void);
+
 uint64_t bench_now_ns(void);
 uint64_t bench_clock_ns(clockid_t clock);
 /* Middle of n values (sorted in place); 0 of none. */

@@ -160,7 +160,7 @@ hps_status bench_failover(struct hps_error *err)
 {
     const char *const missing[] = {"/usr/bin/python3", HPS_REDIS_RIG, "missing", NULL};
     if (bench_child_run(missing, err) != HPS_OK) {
-        (void)printf("failover: skipped: no redis-server\n");
+        bench_left_out("failover", "no redis-server");
         return HPS_OK;
     }
     struct world world = {0};

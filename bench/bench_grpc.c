@@ -233,7 +233,7 @@ hps_status bench_grpc(struct hps_error *err)
         n_servers += status == HPS_OK;
     }
     if (status == HPS_NOT_FOUND) {
-        (void)fprintf(stderr, "hps-benchmarks: grpc: without grpc++: %s\n", err->text);
+        bench_left_out("grpc++", "libgrpc++ was not installed at the build: ./dev packages bench");
         status = HPS_OK;
     }
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]) && status == HPS_OK; c++) {

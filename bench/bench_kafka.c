@@ -723,7 +723,7 @@ static hps_status run(const char *name, bool with_host_map, uint32_t dim,
     cpu_set_t before;
 
     if (bench_child_run(missing, err) != HPS_OK) {
-        (void)printf("%s: skipped: no Java, or no broker (tests/lib/kafka.py missing)\n", name);
+        bench_left_out(name, "no Kafka broker: tests/lib/kafka.py missing says why");
         return HPS_OK;
     }
     struct world *world = hps_calloc(1, sizeof(*world));

@@ -558,7 +558,7 @@ hps_status bench_redis(struct hps_error *err)
     const char *const missing[] = {"/usr/bin/python3", HPS_REDIS_RIG, "missing", NULL};
 
     if (bench_child_run(missing, err) != HPS_OK) {
-        (void)printf("redis: skipped: no redis-server\n");
+        bench_left_out("redis", "no redis-server");
         return HPS_OK;
     }
     struct world *world = hps_calloc(1, sizeof(*world));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * hps-benchmarks [NAME...]: run benchmarks (all by default), print a table, write
- * build/bench/NAME.jsonl. Ratios within one run are what counts; figures are of this machine. Main
- * thread.
+ * build/bench/NAME.jsonl. Ratios within one run are what counts; figures are of this machine. Exit
+ * code 77: all ran well, but a peer or a benchmark is missing; the table says which. Main thread.
  */
 #include <errno.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include "bench/bench.h"
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LEFT_OUT = 77 };
 
 static const struct bench benches[] = {
     {"grpc", "our gRPC server against a raw socket server and C++ grpc", bench_grpc},
@@ -97,5 +97,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         ok = run_one(find(argv[i])) && ok;
     }
-    return ok ? 0 : EXIT_FAILED;
+    if (!ok) {
+        return EXIT_FAILED;
+    }
+    return bench_n_left_out() == 0 ? 0 : EXIT_LEFT_OUT;
 }

@@ -34,7 +34,7 @@ class Report:
     """Lines of the table and of the file, as bench/report.c writes them."""
 
     def __init__(self, path, bench="python"):
-        self.file, self.bench = open(path, "w", encoding="utf-8"), bench
+        self.file, self.bench, self.exit_code = open(path, "w", encoding="utf-8"), bench, 0
         print(f"{'BENCH':11} {'CASE':34} {'METRIC':24} {'VALUE':>12} {'UNIT':8} TARGET")
 
     def __call__(self, case, metric, value, unit, at_least=None, at_most=None):
@@ -46,6 +46,15 @@ class Report:
             line.update(target=target, met=met)
             text = f"{'>=' if at_most is None else '<='} {target:g} {'met' if met else 'MISSED'}"
         print(f"{self.bench:11} {case:34} {metric:24} {value:12.4g} {unit:8} {text}", flush=True)
+        self.write(line)
+
+    def left_out(self, what, why):
+        """A line for a peer that is missing; the benchmark then exits with 77, as ./dev says."""
+        self.exit_code = 77
+        print(f"{self.bench:11} {what:34} LEFT OUT: {why}", flush=True)
+        self.write({"bench": self.bench, "case": what, "left_out": why})
+
+    def write(self, line):
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
 
@@ -131,8 +140,8 @@ def measure_layers(report, daemon):
     try:
         import torch
         from torchrec import KeyedJaggedTensor
-    except ImportError:
-        print("python      without torchrec: EmbeddingBagCollection is not measured")
+    except ImportError as error:
+        report.left_out("EmbeddingBagCollection", str(error))
         return
     import hpsd.torch
     torch.set_num_threads(1)
@@ -172,7 +181,8 @@ def main():
             measure_layers(report, daemon)
         finally:
             daemon.close()
+    return report.exit_code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

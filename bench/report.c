@@ -16,6 +16,7 @@ enum { UNITS_PER_S_NS = 1000000000 };
 
 static const char *current = "";
 static FILE *json;
+static unsigned n_left_out;
 
 uint64_t bench_clock_ns(clockid_t clock)
 {
@@ -120,4 +121,21 @@ void bench_report(const char *name_of_case, const char *metric, double value, co
     }
     (void)fprintf(json, "}\n");
     (void)fflush(json); /* a benchmark that is stopped leaves what it has found */
+}
+
+void bench_left_out(const char *what, const char *why)
+{
+    n_left_out++;
+    printf("%-11s %-34s LEFT OUT: %s\n", current, what, why);
+    (void)fflush(stdout);
+    if (json != NULL) {
+        (void)fprintf(json, "{\"bench\":\"%s\",\"case\":\"%s\",\"left_out\":\"%s\"}\n", current,
+                      what, why);
+        (void)fflush(json);
+    }
+}
+
+unsigned bench_n_left_out(void)
+{
+    return n_left_out;
 }
