@@ -14,6 +14,8 @@ demo=$PWD/build/demo
 model=$demo/models/dlrm/1
 state=$demo/state
 log=$demo/hpsd.log
+admin=unix:build/demo/admin.sock # from here: the path of a checkout may be too long for a socket
+export HPSD_ADDR=$admin
 pid=
 broker_pid=
 broker_in=
@@ -76,12 +78,15 @@ start() {
     rm "$demo/stdout"
     grpc=$(sed -E 's/.* grpc=([^ ,]+).*/\1/' <<<" $line")
     http=$(sed -E 's/.* http=([^ ]+).*/\1/' <<<" $line")
-    admin=$(sed -E 's/.* admin=([^ ]+).*/\1/' <<<" $line")
     kserve=$(sed -E 's/.* kserve=([^ ,]+).*/\1/' <<<" $line")
-    export HPSD_ADDR=$admin
     until "$bin/hpsctl" ping >/dev/null 2>&1; do
         if ! kill -0 "$pid" 2>/dev/null; then
             echo "demo: hpsd ended while it loaded" >&2
+            exit 1
+        fi
+        if "$bin/hpsctl" -o json models 2>/dev/null | grep -q '"state":"failed"'; then
+            echo "demo: a model could not be loaded:" >&2
+            "$bin/hpsctl" status >&2 || true
             exit 1
         fi
         if [[ -t 2 ]]; then
@@ -189,7 +194,7 @@ with open(source, encoding="utf-8") as f:
 for model in config["models"]:
     model["gpucache"] = False
 config["server"] = {"listen": ["127.0.0.1:0"], "kserve_listen": ["127.0.0.1:0"], "http_listen": "127.0.0.1:0", "state_dir": state,
-                    "admin_listen": f"unix:{state}/admin.sock", "drain_delay_ms": 0}
+                    "admin_listen": "unix:build/demo/admin.sock", "drain_delay_ms": 0}
 config["persistent_db"] = {"type": "rocks_db", "path": state}
 for name, volatile in (("all", {"type": "parallel_hash_map"}),
                        ("tenth", {"type": "parallel_hash_map", "memory_bytes": "112MiB"}),
@@ -286,8 +291,7 @@ with open(f"{demo}/all.json", encoding="utf-8") as f:
 os.mkdir(f"{demo}/narrow-state")
 config["models"] = []
 config["persistent_db"]["path"] = f"{demo}/narrow-state"
-config["server"].update(state_dir=f"{demo}/narrow-state", admin_listen=f"unix:{demo}/narrow-state/admin.sock",
-                        model_roots=[demo])
+config["server"].update(state_dir=f"{demo}/narrow-state", model_roots=[demo])
 with open(f"{demo}/narrow.json", "w", encoding="utf-8") as f:
     json.dump(config, f, indent=2)
 PYTHON
@@ -419,6 +423,6 @@ cat <<'TEXT'
 TEXT
 if [[ $keep == --keep ]]; then
     start all
-    printf '\nhpsd runs until Ctrl-C; in another terminal:\n  export HPSD_ADDR=%s PATH=%s\n' "$admin" "$bin:\$PATH"
+    printf "\nhpsd runs until Ctrl-C; in another terminal:\n  cd %q\n  export HPSD_ADDR=%s PATH=%q:\$PATH\n" "$PWD" "$admin" "$bin"
     wait "$pid"
 fi

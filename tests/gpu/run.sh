@@ -163,6 +163,7 @@ build() {
     elif [[ -n $processor ]]; then
         options+=("-DCMAKE_CUDA_ARCHITECTURES=${processor/./}-real")
     fi
+    grep -qsFx "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD/tests/gpu" "$built/CMakeCache.txt" || rm -rf "$built" # copied or moved
     cmake -G Ninja -S tests/gpu -B "$built" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHPS_WERROR=OFF \
         "${options[@]}" && ninja -C "$built" gpu_bench
 }
@@ -278,7 +279,10 @@ sanitize() { # TOOL: one check after the other, small ones
     done
 }
 
-torch() { bench --torch bench/gpu/torch_gather.py torch; }
+torch() {
+    bench --torch bench/gpu/torch_gather.py torch || return
+    grep -q '"bench":"torch".*"metric":"torch / lookup' "$out/results.jsonl" || not_run "torch, of which python3 has none that works"
+}
 
 daemon() {
     local limit

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""./dev in trees and environments as others have them: a copy of it, with programs in PATH that only tell how they are called.
+The demo whose model cannot be loaded, and the driver of the benchmarks, are the real ones."""
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(ROOT, "tests", "e2e"), os.path.join(ROOT, "bench")]
+from rig import BIN, PATIENCE_S, scratch  # noqa: E402
+
+STUBS = {
+    "dpkg-query": 'echo -n "${STATUS:-installed} "',
+    "apt-get": 'echo "apt-get $*"; [ -z "$OFFLINE" ]',
+    "sudo": 'exec "$@"',
+    "cmake": 'echo "python: $(command -v python3) ${PYTHONHOME-}${PYTHONPATH-}${VIRTUAL_ENV-}, home: $HOME"; [ ! -e build/CMakeCache.txt ]',
+    "ninja": "cat build/configure.log",
+}
+
+
+def program(path, text):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"#!/bin/sh\n{text}\n")
+    os.chmod(path, 0o755)
+
+
+@pytest.fixture(name="tree")
+def copy_with_stubs():
+    """A checkout of dev and what it reads; the programs of STUBS are in ../bin."""
+    with scratch() as work:
+        os.chmod(work, 0o755)
+        tree, programs = f"{work}/it's a trée", f"{work}/bin"
+        for folder in (f"{tree}/tests/lib", f"{tree}/bench", f"{tree}/tools", f"{tree}/.ci", f"{tree}/build/bin", programs):
+            os.makedirs(folder)
+        for name in ("dev", "bench/main.c", "tools/demo.sh", ".ci/run"):
+            shutil.copy(f"{ROOT}/{name}", f"{tree}/{name}")
+        os.symlink(f"{ROOT}/tests/fuzz", f"{tree}/tests/fuzz")
+        for name, text in STUBS.items():
+            program(f"{programs}/{name}", text)
+        yield tree
+
+
+def dev(tree, *args, other_user=False, command="./dev", start=subprocess.run, **env):
+    """Exit code and output; env: None removes a name. other_user: one who is not root, and who owns nothing here."""
+    given = {**os.environ, "PATH": f"{os.path.dirname(tree)}/bin:/usr/bin:/bin", **env}
+    as_user = ["setpriv", "--reuid=65534", "--clear-groups"] if other_user and os.geteuid() == 0 else []
+    return start([*as_user, command, *args], cwd=tree, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                 stderr=subprocess.STDOUT, env={name: value for name, value in given.items() if value is not None},
+                 **({"timeout": PATIENCE_S, "check": False} if start is subprocess.run else {}))
+
+
+def others_python(tree):
+    os.makedirs(f"{tree}/venv/bin")
+    program(f"{tree}/venv/bin/python3", "exit 99")
+    return f"{tree}/venv"
+
+
+def moved(tree):
+    with open(f"{tree}/build/CMakeCache.txt", "w", encoding="utf-8") as f:
+        f.write("CMAKE_HOME_DIRECTORY:INTERNAL=/src\n")
+
+
+def left_out(tree, quality=0):
+    program(f"{tree}/build/bin/hps-benchmarks", "exit 77")
+    with open(f"{tree}/bench/quality.py", "w", encoding="utf-8") as f:
+        f.write(f"print('judged')\nraise SystemExit({quality})\n")
+
+
+def open_to_all(tree):
+    for folder in (tree, f"{tree}/build"):
+        os.chmod(folder, 0o777)
+
+
+def without(*names):
+    """{path} has all programs of this system but these."""
+    def prepare(tree):
+        programs = f"{os.path.dirname(tree)}/bin"
+        for name in set(os.listdir("/usr/bin")) - set(STUBS):
+            os.symlink(f"/usr/bin/{name}", f"{programs}/{name}")
+        for name in names:
+            os.unlink(f"{programs}/{name}")
+    return prepare
+
+
+CASES = {  # what is prepared, arguments, environment, exit code, what the output has
+    "a package that was never installed": (None, ["packages", "fuzz"], {"STATUS": "not-installed"}, 0, "apt-get install .* clang "),
+    "a package half installed": (None, ["packages", "fuzz"], {"STATUS": "half-installed"}, 0, "apt-get install .* clang "),
+    "packages of two architectures": (None, ["packages", "fuzz"], {"STATUS": "not-installed installed"}, 0, "^$"),
+    "no network": (None, ["packages", "fuzz"], {"STATUS": "not-installed", "OFFLINE": "1"}, 1, "run as root, with network: apt-get .* clang "),
+    "not root, no sudo": (without("sudo"), ["packages", "fuzz"], {"STATUS": "not-installed", "other_user": True, "PATH": "{bin}"}, 1,
+                          "no sudo; run as root, .*apt-get .* clang "),
+    "no Debian": (without("apt-get", "dpkg-query"), ["packages", "fuzz"], {"PATH": "{bin}"}, 1, "no apt-get; install what Debian 12 has.* clang "),
+    "a checkout of somebody else": (None, ["build"], {"other_user": True}, 1, "cannot be written: clone it"),
+    "no HOME": (None, ["build"], {"HOME": None}, 0, "home: {tree}/build/home$"),
+    "no HOME, not root": (None, ["help"], {"HOME": None, "other_user": True}, 0, "usage"),
+    "a HOME that cannot be written": (open_to_all, ["build"], {"HOME": "/", "other_user": True}, 0, "home: {tree}/build/home$"),
+    "a Python that is active": (others_python, ["build"], {"VIRTUAL_ENV": "{tree}/venv", "PYTHONHOME": "/x", "PYTHONPATH": "/x",
+                                                         "PATH": "{tree}/venv/bin:{bin}:/usr/bin:/bin"}, 0, "python: /usr/bin/python3 , "),
+    "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder"),
+    "a peer left out": (left_out, ["bench", "grpc", "quality"], {}, 77, "judged"),
+    "a peer left out, and a failure": (lambda tree: left_out(tree, 1), ["bench", "grpc", "quality"], {}, 1, "judged"),
+    **{f"{verb} and a wrong word": (None, [verb, *wrong], {}, 2, rf"usage: \./dev {verb} .*\n.*does not take '{' '.join(wrong)}'{names}")
+       for verb, wrong, names in (
+           ("packages", ["nosuch"], "; names: .*kafka"), ("packages", [], "; names"), ("bench", ["nosuch"], "; names: grpc .* kserve"),
+           ("fuzz", ["60", "nosuch"], "; names: .* npy"), ("fuzz", ["soon"], ""), ("demo", ["--kep"], ""), ("build", ["msan"], ""),
+           ("sim", ["msan"], ""), ("soak", ["long"], ""), *((verb, ["word"], "") for verb in (
+               "asan", "check", "clean", "fmt", "gpu-bundle", "help", "interop", "lint", "tsan")))},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dev_when_the_tree_or_the_environment_is_unusual_then_it_works_or_says_what_to_do(tree, case):
+    prepare, args, env, code, pattern = CASES[case]
+    if prepare is not None:
+        prepare(tree)
+    folder = f"{os.path.dirname(tree)}/bin"
+    env = {name: value.format(tree=tree, bin=folder) if isinstance(value, str) else value for name, value in env.items()}
+    done = dev(tree, *args, **env)
+    assert done.returncode == code, done.stdout
+    assert re.search(pattern.replace("{tree}", re.escape(tree)), done.stdout, re.MULTILINE), done.stdout
+
+
+def test_build_folder_when_another_verb_uses_it_then_one_waits_and_clean_refuses(tree):
+    with open(f"{tree}/build/lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print("demo (pid 7)", file=lock, flush=True)
+        refused = dev(tree, "clean")
+        assert refused.returncode == 1 and "./dev demo (pid 7) uses build: end it first" in refused.stdout
+        with dev(tree, "build", start=subprocess.Popen) as waiting:
+            assert "waiting for the end of ./dev demo (pid 7), which uses build" in waiting.stdout.readline()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert "python: " in waiting.stdout.read()
+    assert waiting.returncode == 0
+    assert dev(tree, "clean").returncode == 0 and not os.path.exists(f"{tree}/build")
+
+
+def test_ci_when_something_is_left_out_then_it_says_so_and_a_wrong_step_is_refused(tree):
+    program(f"{tree}/dev", 'case $1 in help) echo "  lint x"; echo "  soak x" ;; soak) exit 77 ;; esac')
+    wrong, done = (dev(tree, *steps, command=".ci/run") for steps in (["nosuch"], ["soak", "lint"]))
+    assert (wrong.returncode, done.returncode) == (2, 0), done.stdout
+    assert "no verb 'nosuch'" in wrong.stdout
+    assert re.search("^soak .* left out$", done.stdout, re.MULTILINE) and re.search("^lint .* ok$", done.stdout, re.MULTILINE)
+
+
+def test_demo_when_a_model_cannot_be_loaded_then_it_ends_with_the_cause(tree):
+    for name in ("hpsd", "hpsctl"):
+        os.symlink(f"{BIN}/{name}", f"{tree}/build/bin/{name}")
+    program(f"{tree}/build/bin/hps-gen", f'''"{BIN}/hps-gen" "$@" --scale 0.0001 || exit
+while [ "$1" != --out ]; do shift; done
+truncate -s 3 "$2"/*3/emb_vector''')
+    done = dev(tree, str(PATIENCE_S - 5), "tools/demo.sh", command="timeout", HPS_BIN_DIR=None)
+    assert done.returncode == 1, done.stdout
+    assert "a model could not be loaded" in done.stdout and re.search("emb_vector: 3 bytes, expected", done.stdout)
+    assert not os.path.exists(f"{tree}/build/demo")
+
+
+def test_benchmarks_when_a_peer_is_missing_then_the_table_the_file_and_the_exit_code_say_so(tree):
+    with open(f"{ROOT}/bench/bench.h", encoding="utf-8") as f:
+        benches = re.findall(r"hps_status (bench_\w+)\(struct hps_error \*err\);", f.read())
+    with open(f"{tree}/stub.c", "w", encoding="utf-8") as f:
+        f.write('#include "bench/bench.h"\n')
+        f.writelines(f'hps_status {name}(struct hps_error *err)\n{{\n    (void)err;\n{left}    return HPS_OK;\n}}\n' for name, left in (
+            (name, '    bench_left_out("peer", "it is missing");\n' if name == "bench_redis" else "") for name in benches))
+    build = ["gcc", "-D_GNU_SOURCE", f'-DHPS_BENCH_DIR="{tree}"', f"-I{ROOT}", f"{ROOT}/bench/main.c", f"{ROOT}/bench/report.c", "stub.c",
+             f"{os.path.dirname(BIN)}/libhps_base.a", "-o", "driver"]
+    subprocess.run(build, cwd=tree, check=True, timeout=PATIENCE_S)
+    assert dev(tree, "grpc", command="./driver").returncode == 0
+    done = dev(tree, command="./driver")
+    assert done.returncode == 77 and re.search("^redis +peer +LEFT OUT: it is missing$", done.stdout, re.MULTILINE)
+    with open(f"{tree}/redis.jsonl", encoding="utf-8") as f:
+        assert f.read() == '{"bench":"redis","case":"peer","left_out":"it is missing"}\n'
+
+
+def test_python_benchmark_when_torchrec_is_missing_then_the_table_and_the_exit_code_say_so(tree, capsys, monkeypatch):
+    import python_client
+    monkeypatch.setitem(sys.modules, "torchrec", None)
+    report = python_client.Report(f"{tree}/python.jsonl")
+    python_client.measure_layers(report, None)
+    assert report.exit_code == 77 and re.search("^python +EmbeddingBagCollection +LEFT OUT: ", capsys.readouterr().out, re.MULTILINE)
