@@ -37,10 +37,11 @@ def read(*path):
 
 @pytest.fixture(name="units")
 def units_with_our_binary(tmp_path):
-    """Copies of the units whose daemon is a program that exists here."""
+    """Copies of the units whose daemon is a program that exists here, by a path without blanks."""
     hpsd = os.path.join(BIN, "hpsd")
+    (tmp_path / "program").symlink_to(hpsd if os.path.exists(hpsd) else "/bin/true")
     for name in UNITS:
-        text = read(name).replace("/usr/sbin/hpsd", hpsd if os.path.exists(hpsd) else "/bin/true")
+        text = read(name).replace("/usr/sbin/hpsd", str(tmp_path / "program"))
         text = re.sub(r"^(User|Group|SocketUser|SocketGroup)=hpsd", r"\1=root", text, flags=re.M)
         (tmp_path / name).write_text(text)
     return tmp_path

@@ -18,7 +18,7 @@ STUBS = {
     "dpkg-query": 'echo -n "${STATUS:-installed} "',
     "apt-get": 'echo "apt-get $*"; [ -z "$OFFLINE" ]',
     "sudo": 'exec "$@"',
-    "cmake": 'echo "python: $(command -v python3) ${PYTHONHOME-}${PYTHONPATH-}${VIRTUAL_ENV-}, home: $HOME"; [ ! -e build/CMakeCache.txt ]',
+    "cmake": 'echo "python: $(command -v python3) ${PYTHONHOME-}${PYTHONPATH-}${VIRTUAL_ENV-}, home: $HOME"; echo "java: $JDK_JAVA_OPTIONS"; [ ! -e build/CMakeCache.txt ]',
     "ninja": "cat build/configure.log",
 }
 
@@ -95,10 +95,10 @@ CASES = {  # what is prepared, arguments, environment, exit code, what the outpu
     "not root, no sudo": (without("sudo"), ["packages", "fuzz"], {"STATUS": "not-installed", "other_user": True, "PATH": "{bin}"}, 1,
                           "no sudo; run as root, .*apt-get .* clang "),
     "no Debian": (without("apt-get", "dpkg-query"), ["packages", "fuzz"], {"PATH": "{bin}"}, 1, "no apt-get; install what Debian 12 has.* clang "),
-    "a checkout of somebody else": (None, ["build"], {"other_user": True}, 1, "cannot be written: clone it"),
-    "no HOME": (None, ["build"], {"HOME": None}, 0, "home: {tree}/build/home$"),
+    "a checkout of somebody else": (None, ["build"], {"other_user": True}, 1, "cannot be written: copy it"),
+    "no HOME": (None, ["build"], {"HOME": None}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
     "no HOME, not root": (None, ["help"], {"HOME": None, "other_user": True}, 0, "usage"),
-    "a HOME that cannot be written": (open_to_all, ["build"], {"HOME": "/", "other_user": True}, 0, "home: {tree}/build/home$"),
+    "a HOME that cannot be written": (open_to_all, ["build"], {"HOME": "/", "other_user": True}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
     "a Python that is active": (others_python, ["build"], {"VIRTUAL_ENV": "{tree}/venv", "PYTHONHOME": "/x", "PYTHONPATH": "/x",
                                                          "PATH": "{tree}/venv/bin:{bin}:/usr/bin:/bin"}, 0, "python: /usr/bin/python3 , "),
     "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder"),
