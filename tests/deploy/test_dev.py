@@ -57,12 +57,16 @@ def dev(tree, *args, other_user=False, command="./dev", start=subprocess.run, **
 def others_python(tree):
     os.makedirs(f"{tree}/venv/bin")
     program(f"{tree}/venv/bin/python3", "exit 99")
-    return f"{tree}/venv"
 
 
 def moved(tree):
     with open(f"{tree}/build/CMakeCache.txt", "w", encoding="utf-8") as f:
         f.write("CMAKE_HOME_DIRECTORY:INTERNAL=/src\n")
+
+
+def renamed(tree):
+    os.rename(tree, f"{tree}:2")
+    return f"{tree}:2"
 
 
 def left_out(tree, quality=0):
@@ -87,7 +91,7 @@ def without(*names):
     return prepare
 
 
-CASES = {  # what is prepared, arguments, environment, exit code, what the output has
+CASES = {  # what prepares the tree (and may return a new path), arguments, environment, exit code, what the output has
     "a package that was never installed": (None, ["packages", "fuzz"], {"STATUS": "not-installed"}, 0, "apt-get install .* clang "),
     "a package half installed": (None, ["packages", "fuzz"], {"STATUS": "half-installed"}, 0, "apt-get install .* clang "),
     "packages of two architectures": (None, ["packages", "fuzz"], {"STATUS": "not-installed installed"}, 0, "^$"),
@@ -96,6 +100,7 @@ CASES = {  # what is prepared, arguments, environment, exit code, what the outpu
                           "no sudo; run as root, .*apt-get .* clang "),
     "no Debian": (without("apt-get", "dpkg-query"), ["packages", "fuzz"], {"PATH": "{bin}"}, 1, "no apt-get; install what Debian 12 has.* clang "),
     "a checkout of somebody else": (None, ["build"], {"other_user": True}, 1, "cannot be written: copy it"),
+    "a path that PATH cannot have": (renamed, ["build"], {}, 1, "must not have any of : .*: rename it"),
     "no HOME": (None, ["build"], {"HOME": None}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
     "no HOME, not root": (None, ["help"], {"HOME": None, "other_user": True}, 0, "usage"),
     "a HOME that cannot be written": (open_to_all, ["build"], {"HOME": "/", "other_user": True}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
@@ -117,7 +122,7 @@ CASES = {  # what is prepared, arguments, environment, exit code, what the outpu
 def test_dev_when_the_tree_or_the_environment_is_unusual_then_it_works_or_says_what_to_do(tree, case):
     prepare, args, env, code, pattern = CASES[case]
     if prepare is not None:
-        prepare(tree)
+        tree = prepare(tree) or tree
     folder = f"{os.path.dirname(tree)}/bin"
     env = {name: value.format(tree=tree, bin=folder) if isinstance(value, str) else value for name, value in env.items()}
     done = dev(tree, *args, **env)
@@ -132,7 +137,7 @@ def test_build_folder_when_another_verb_uses_it_then_one_waits_and_clean_refuses
         refused = dev(tree, "clean")
         assert refused.returncode == 1 and "./dev demo (pid 7) uses build: end it first" in refused.stdout
         with dev(tree, "build", start=subprocess.Popen) as waiting:
-            assert "waiting for the end of ./dev demo (pid 7), which uses build" in waiting.stdout.readline()
+            assert "waiting for the end of ./dev demo (pid 7) and of what it started, which use build" in waiting.stdout.readline()
             fcntl.flock(lock, fcntl.LOCK_UN)
             assert "python: " in waiting.stdout.read()
     assert waiting.returncode == 0
