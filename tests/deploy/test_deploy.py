@@ -37,7 +37,7 @@ def read(*path):
 
 @pytest.fixture(name="units")
 def units_with_our_binary(tmp_path):
-    """Copies of the units whose daemon is a program that exists here, by a path without blanks."""
+    """Copies of the units that start a program of this machine, by a path without blanks."""
     hpsd = os.path.join(BIN, "hpsd")
     (tmp_path / "program").symlink_to(hpsd if os.path.exists(hpsd) else "/bin/true")
     for name in UNITS:

@@ -25,7 +25,7 @@ VERSIONS = ("import importlib.metadata as m; print(*(f'{name} {m.version(name)}'
 
 
 class Failed(Exception):
-    """What a program said that failed."""
+    """The output of a program that failed."""
 
 
 def run(*command):
