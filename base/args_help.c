@@ -11,7 +11,7 @@
 #include "base/build_info.h"
 #include "base/text.h"
 
-enum { LINE_COLUMNS = 80, LEFT_COLUMNS_MAX = 26, LEFT_BYTES = 64, INDENT = 2, GAP = 2 };
+enum { LINE_COLUMNS = 80, LEFT_COLUMNS_MAX = 26, INDENT = 2, GAP = 2 };
 enum { WRONG_BYTES_MAX = 1024 };
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -34,16 +34,16 @@ static void print_wrapped(FILE *out, size_t column, const char *text)
     (void)fputc('\n', out);
 }
 
-/* One entry of a list of two columns; what is too wide for the left one has a line of its own. */
-static void print_entry(FILE *out, const char *left, size_t left_columns, const char *text)
+/* The right column of an entry whose left one, printed, is `width` wide; a left one that is too
+ * wide has a line of its own. */
+static void print_right(FILE *out, size_t width, size_t left_columns, const char *text)
 {
     size_t column = INDENT + left_columns + GAP;
 
-    (void)fprintf(out, "%*s%-*s", INDENT, "", (int)left_columns, left);
-    if (strlen(left) > left_columns) {
+    if (width > left_columns) {
         (void)fprintf(out, "\n%*s", (int)column, "");
     } else {
-        (void)fprintf(out, "%*s", GAP, "");
+        (void)fprintf(out, "%*s", (int)(left_columns - width) + GAP, "");
     }
     print_wrapped(out, column, text);
 }
@@ -63,41 +63,43 @@ static void print_lines(FILE *out, const char *title, const char *text)
     }
 }
 
-static size_t wider(size_t columns, const char *left)
+static size_t wider(size_t columns, size_t width)
 {
-    size_t n = strlen(left);
-
-    return n > columns && n <= LEFT_COLUMNS_MAX ? n : columns;
+    return width > columns && width <= LEFT_COLUMNS_MAX ? width : columns;
 }
 
 /* ---- help ------------------------------------------------------------------------------------ */
 
-static void option_text(const struct hps_arg *arg, char out[LEFT_BYTES])
+static size_t option_width(const struct hps_arg *arg)
+{
+    return strlen("-x, --") + strlen(arg->name) +
+           (arg->metavar != NULL ? 1 + strlen(arg->metavar) : 0);
+}
+
+static void print_option(FILE *out, const struct hps_arg *arg, size_t columns)
 {
     char letter[] = {'-', arg->letter, ',', ' ', '\0'};
 
-    (void)snprintf(out, LEFT_BYTES, "%s--%s%s%s", arg->letter != 0 ? letter : "    ", arg->name,
-                   arg->metavar != NULL ? " " : "", arg->metavar != NULL ? arg->metavar : "");
+    (void)fprintf(out, "%*s%s--%s%s%s", INDENT, "", arg->letter != 0 ? letter : "    ", arg->name,
+                  arg->metavar != NULL ? " " : "", arg->metavar != NULL ? arg->metavar : "");
+    print_right(out, option_width(arg), columns, arg->help);
 }
 
 enum { TABLES = 3 };
 
 static void print_options(FILE *out, const char *title, const struct hps_arg *const tables[TABLES])
 {
-    char left[LEFT_BYTES];
     size_t columns = 0;
 
     for (int t = 0; t < TABLES; t++) {
         for (const struct hps_arg *arg = tables[t]; arg != NULL && arg->name != NULL; arg++) {
-            option_text(arg, left);
-            columns = wider(columns, left);
+            columns = wider(columns, option_width(arg));
         }
     }
     (void)fprintf(out, "\n%s\n", title);
     for (int t = 0; t < TABLES; t++) {
         for (const struct hps_arg *arg = tables[t]; arg != NULL && arg->name != NULL; arg++) {
-            option_text(arg, left);
-            print_entry(out, left, columns, arg->help);
+            print_option(out, arg, columns);
         }
     }
 }
@@ -107,11 +109,12 @@ static void print_verbs(FILE *out, const struct hps_program *program)
     size_t columns = 0;
 
     for (const struct hps_command *const *verb = program->verbs; *verb != NULL; verb++) {
-        columns = wider(columns, (*verb)->name);
+        columns = wider(columns, strlen((*verb)->name));
     }
     (void)fprintf(out, "\nverbs (%s help VERB says more):\n", program->self.name);
     for (const struct hps_command *const *verb = program->verbs; *verb != NULL; verb++) {
-        print_entry(out, (*verb)->name, columns, (*verb)->summary);
+        (void)fprintf(out, "%*s%s", INDENT, "", (*verb)->name);
+        print_right(out, strlen((*verb)->name), columns, (*verb)->summary);
     }
 }
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 from concurrent import futures
 
@@ -189,6 +190,24 @@ def test_tool_when_asked_for_help_then_the_same_in_every_spelling(tool):
     for part in ("\nexample:\n", "\nexit codes:\n", "-h, --help ", "--version "):
         assert part in help_text, help_text
     assert max(map(len, help_text.splitlines())) <= 80, help_text
+
+
+def verbs_of(tool):
+    """Words before the options: none, or each verb."""
+    _, *verbs = run(tool, "--help").stdout.split("\nverbs (")
+    return [[]] + [[line.split()[0]] for line in "".join(verbs).split("\n\n")[0].splitlines()[1:]
+                   if line.startswith("  ") and line[2] != " "]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tool_when_an_option_takes_one_of_some_words_then_help_has_all_of_them(tool):
+    """The parser names the words that it knows when it refuses another."""
+    for words in verbs_of(tool):
+        text = run(tool, *words, "--help").stdout
+        for option in re.findall(r"^ .{5}(--[a-z-]+) \S*\|", text, re.MULTILINE):
+            refusal = run(tool, *words, option, "nonsense", "--no-such", code=2).stderr
+            known = re.search(r'"nonsense": expected ([^ ;]+\|[^ ;]+)', refusal)
+            assert not known or re.search(f" {re.escape(known[1])}(  |\n)", text), (refusal, text)
 
 
 @pytest.mark.parametrize("tool", TOOLS)

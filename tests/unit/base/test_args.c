@@ -22,10 +22,12 @@ static struct {
     int64_t number;
     uint64_t timeout_us;
     uint64_t bytes;
-    const char *output;
+    const char *output, *type;
     struct hps_arg_list list;
     int64_t version;
 } got;
+
+#define LONG_CHOICES "float32|float16|bfloat16|int8_rowwise_float32|int8_rowwise_float16"
 
 static const struct hps_arg args[] = {
     {"flag", 'f', HPS_ARG_FLAG, NULL, &got.flag, "a flag"},
@@ -39,6 +41,7 @@ static const struct hps_arg args[] = {
     {"bytes", 0, HPS_ARG_BYTES, "BYTES", &got.bytes, "a size"},
     {"property", 'X', HPS_ARG_LIST, "NAME=VALUE", &got.list, "many"},
     {"output", 'o', HPS_ARG_CHOICE, "table|json", &got.output, "a word"},
+    {"type", 0, HPS_ARG_CHOICE, LONG_CHOICES, &got.type, "a word of many"},
     HPS_ARGS_END,
 };
 
@@ -302,6 +305,8 @@ static void test_help_when_of_a_program_then_verbs_and_wrapped_options(void **st
     assert_has(text,
                "      --name NAME            a text whose help is so long that it has to be\n"
                "                             wrapped into a second line of the same column\n");
+    assert_has(text,
+               "      --type " LONG_CHOICES "\n                             a word of many\n");
     assert_has(text, "  -h, --help                 print this and exit\n");
     assert_has(text, "\nexit codes:\n  0 ok\n");
     for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1) {
