@@ -619,15 +619,15 @@ static void stop_loops(struct hps_daemon *daemon)
 static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    hps_status status = hps_listeners_open(config, &daemon->listeners, err);
-    if (status == HPS_OK) {
-        status = make_access(daemon, err);
-    }
+    hps_status status = make_access(daemon, err);
     if (status == HPS_OK) {
         status = daemon_make_tls(config, &daemon->tls, err);
     }
     if (status == HPS_OK) {
         status = make_state(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_listeners_open(config, &daemon->listeners, err);
     }
     if (status == HPS_OK) {
         status = make_pools(daemon, err);

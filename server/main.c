@@ -356,6 +356,27 @@ static unsigned check_redis_tls(const struct hps_config *config)
     return status != HPS_OK;
 }
 
+static unsigned check_kafka(const struct hps_config *config)
+{
+    struct hps_error err = {0};
+    if (config->update_source.type != HPS_CONFIG_UPDATE_SOURCE_KAFKA) {
+        return 0;
+    }
+    hps_status status = open_kafka(&config->update_source, NULL, &err);
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_prefix(&err, status, "%s: update_source.properties", config->file));
+        tell(NULL, true, err.text);
+    }
+    return status != HPS_OK;
+}
+
+/* What a start needs beside the stores and the models. Opens and connects to nothing. Returns the
+ * number of errors, all of which are printed. */
+static unsigned check_start(const struct hps_check *what)
+{
+    return check_kafka(what->config) + check_redis_tls(what->config) + hps_check_server(what);
+}
+
 /* The configuration is good: is what it names? Opens no store and connects to nothing. */
 static int check(const struct hps_config *config, const struct hps_notes *notes)
 {
@@ -364,20 +385,10 @@ static int check(const struct hps_config *config, const struct hps_notes *notes)
                                    .stored = db->type == HPS_CONFIG_PERSISTENT_ROCKS_DB &&
                                              hps_rocksdb_dir_has_database(db->path),
                                    .tell = tell};
-    struct hps_error err = {0};
     for (size_t i = 0; i < notes->n; i++) {
         tell(NULL, !notes->items[i].warning, notes->items[i].text);
     }
-    unsigned n_errors = hps_check_models(&what);
-    if (config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA &&
-        open_kafka(&config->update_source, NULL, &err) != HPS_OK) {
-        hps_ignore(
-            hps_error_prefix(&err, err.status, "%s: update_source.properties", config->file));
-        n_errors++;
-        tell(NULL, true, err.text);
-    }
-    n_errors += check_redis_tls(config);
-    n_errors += hps_check_server(&what);
+    unsigned n_errors = hps_check_models(&what) + check_start(&what);
     int code = print_effective(config);
     return code == EXIT_DRAINED && n_errors > 0 ? EXIT_USAGE : code;
 }
@@ -408,6 +419,7 @@ static int daemon_exit(const struct hps_error *err)
 }
 
 static int serve_with_stores(const struct hps_options *options, struct hps_config *config,
+                             const struct hps_device_driver *devices,
                              const struct hps_state_dir *state)
 {
     struct hps_error err = {0};
@@ -416,13 +428,11 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
         .config = config,
         .config_file = options->config_file,
         .flags = &options->flags,
+        .devices = devices,
         .env = {.spill_dir = state->spill,
                 .key_bytes = config->key_bytes,
                 .disk_free_min_bytes = config->server.disk_free_min_bytes}};
     int code = EXIT_DRAINED;
-    if (hps_program_devices(&daemon_options.devices, &err) != HPS_OK) {
-        return complain(&err, EXIT_USAGE);
-    }
     if (open_stores(config, state->instance, &daemon_options.env, &err) != HPS_OK) {
         code = complain(&err, store_exit(&err));
     } else if (config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA &&
@@ -442,16 +452,25 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
     return code;
 }
 
+/* Everything that can be wrong with the configuration is told before anything is opened. */
 static int serve(const struct hps_options *options, struct hps_config *config)
 {
+    const struct hps_check what = {.config = config, .tell = tell};
+    const struct hps_device_driver *devices = NULL;
     struct hps_error err = {0};
     struct hps_state_dir state;
+    if (hps_program_devices(&devices, &err) != HPS_OK) {
+        return complain(&err, EXIT_USAGE);
+    }
+    if (check_start(&what) > 0) {
+        return EXIT_USAGE;
+    }
     if (hps_state_dir_open(config->server.state_dir, &state, &err) != HPS_OK) {
         return complain(&err, err.status == HPS_BUSY      ? EXIT_TAKEN
                               : err.status == HPS_INVALID ? EXIT_USAGE
                                                           : EXIT_FATAL);
     }
-    int code = serve_with_stores(options, config, &state);
+    int code = serve_with_stores(options, config, devices, &state);
     hps_state_dir_close(&state);
     return code;
 }

@@ -18,6 +18,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -52,6 +53,7 @@ GPU = os.environ.get("HPS_DEVICE") == "sim"
 SLOW = float(os.environ.get("HPS_TEST_SLOW") or (8 if SANITIZER else 1))
 PATIENCE_S = 30 * SLOW
 LONG_LOAD_ROWS = 50_000 if SANITIZER else 250_000  # of each of four tables: enough to be met under way
+DEFAULT_PORTS = (8600, 8601, 8602)
 CALL_S = 10  # that hpsctl waits for an answer, if nothing else is said
 REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|Assertion|assertion")
 
@@ -66,6 +68,19 @@ def as_somebody_else():
             return f"{path} is closed to others"
         path = os.path.dirname(path)
     return ""
+
+
+def held_default_ports():
+    """The default ports, and those of the documents, bound for as long as this process runs: a test whose hpsd would
+    listen on one of them fails everywhere, not only beside an hpsd that serves."""
+    held = [socket.socket() for _ in DEFAULT_PORTS]
+    for one, port in zip(held, DEFAULT_PORTS):
+        with contextlib.suppress(OSError):  # another process has it
+            one.bind(("127.0.0.1", port))
+    return held
+
+
+HELD = held_default_ports()
 
 
 def kills(usual):
@@ -580,8 +595,10 @@ def json_documents(text):
 
 
 def run_hpsd(*args, timeout=None, **process):
-    """hpsd that is to end by itself: (exit code, stdout, stderr). process: as for subprocess.run."""
-    done = subprocess.run([program(os.environ), *map(str, args)], capture_output=True, text=True,
+    """hpsd that is to end by itself, on a free port where no other is given: (exit code, stdout, stderr). process: as
+    for subprocess.run."""
+    ports = [word for flag in ("--listen", "--http-listen") if flag not in args for word in (flag, "127.0.0.1:0")]
+    done = subprocess.run([program(os.environ), *map(str, args), *ports], capture_output=True, text=True,
                           timeout=timeout or PATIENCE_S * 2, check=False, **process)
     assert not REPORT.search(done.stderr), done.stderr
     return done.returncode, done.stdout, done.stderr

@@ -2,12 +2,14 @@
 """What `hpsd --check` says of model files, of files and words for TLS, and of properties for librdkafka."""
 import json
 import os
+import socket
 import subprocess
 
 import numpy as np
 import pytest
 
-from rig import BIN, PATIENCE_S, Authority, Daemon, Table, default_config, generate, model_config
+from rig import (BIN, PATIENCE_S, Authority, Daemon, Table, default_config, generate, model_config,
+                 run_hpsd)
 
 pytestmark = pytest.mark.one_thread
 
@@ -164,3 +166,38 @@ def test_check_when_files_for_tls_to_redis_are_wrong_then_the_option_is_named(wo
 
 def test_check_when_the_file_of_the_admin_token_has_none_then_the_option_is_named(work):
     refused(check(work, default_config(server={"admin_token_file": work + "/token"})), "server.admin_token_file", "/token")
+
+
+def test_start_when_files_are_wrong_then_all_are_named_and_nothing_is_opened(work):
+    """The port is taken, too, which is found out later."""
+    for name in ("roles", "key"):
+        with open(f"{work}/{name}", "w", encoding="utf-8") as out:
+            out.write('{"ruels": []}')
+    config = default_config(
+        server={"access": f"{work}/roles", "tls": {"certificate": f"{work}/key", "key": f"{work}/key"}},
+        volatile_db={"type": "redis_cluster", "address": "127.0.0.1:1", "enable_tls": True,
+                     "tls_ca_certificate": f"{work}/key"},
+        update_source={"type": "kafka", "brokers": "127.0.0.1:1", "properties": ["group.id=mine"]})
+    with open(f"{work}/ps.json", "w", encoding="utf-8") as out:
+        json.dump(config, out)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, out, err = run_hpsd("--config", f"{work}/ps.json", "--state-dir", f"{work}/state", "--listen",
+                                  f"127.0.0.1:{taken.getsockname()[1]}")
+    assert (code, out) == (2, ""), err
+    for word in ("server.access", "ruels", "server.tls.certificate", "volatile_db.tls_ca_certificate",
+                 "update_source.properties"):
+        assert f"hpsd: {work}/ps.json: " in err and word in err, err
+    assert not os.path.exists(f"{work}/state")
+
+
+def test_start_when_the_audit_log_cannot_be_opened_then_it_is_named_before_a_port_is_opened(work):
+    with open(f"{work}/ps.json", "w", encoding="utf-8") as out:
+        json.dump(default_config(server={"audit_log": f"{work}/none/audit"}), out)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        _, _, err = run_hpsd("--config", f"{work}/ps.json", "--state-dir", f"{work}/state", "--listen",
+                             f"127.0.0.1:{taken.getsockname()[1]}")
+    assert f"{work}/none/audit" in err, err

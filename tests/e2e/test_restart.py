@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ports
-from rig import (LONG_LOAD_ROWS, PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
+from rig import (BIN, LONG_LOAD_ROWS, PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
                  model_config, pb, pb_grpc, refused, run_hpsd, until)
 
 
@@ -153,6 +153,12 @@ def test_start_when_the_port_is_taken_then_exit_3(work):
                                        address)
     assert (code, out) == (3, ""), err
     assert address in err
+
+
+def test_start_when_a_test_names_no_port_then_exit_3(work):
+    done = subprocess.run([os.path.join(BIN, "hpsd"), "--table", f"a={work}/a.npy", "--state-dir", work + "/s"],
+                          capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 3 and "127.0.0.1:8601" in done.stderr, done.stderr
 
 
 def test_start_when_the_state_directory_cannot_be_written_then_exit_1(work):
