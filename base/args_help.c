@@ -34,8 +34,8 @@ static void print_wrapped(FILE *out, size_t column, const char *text)
     (void)fputc('\n', out);
 }
 
-/* The right column of an entry whose left one, printed, is `width` wide; a left one that is too
- * wide has a line of its own. */
+/* The right column of an entry. Its left column is printed and has `width` characters. The right
+ * one starts on a new line if that is too wide. */
 static void print_right(FILE *out, size_t width, size_t left_columns, const char *text)
 {
     size_t column = INDENT + left_columns + GAP;

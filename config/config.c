@@ -36,9 +36,41 @@ bool hps_notes_drop(struct hps_notes *notes)
     if (notes == NULL) {
         return true;
     }
-    bool full = notes->n == HPS_NOTES_MAX;
+    bool full = notes->n - notes->n_errors == HPS_NOTES_MAX;
     notes->n_dropped += full ? 1 : 0;
     return full;
+}
+
+/* Takes `text`, which may be NULL: no memory. */
+static hps_status append_note(struct hps_notes *notes, bool error, bool warning, char *text)
+{
+    struct hps_note *items =
+        text == NULL ? NULL : hps_realloc(notes->items, (notes->n + 1) * sizeof(*items));
+    if (items == NULL) {
+        hps_free(text);
+        return HPS_NO_MEMORY;
+    }
+    notes->items = items;
+    notes->items[notes->n++] = (struct hps_note){.error = error, .warning = warning, .text = text};
+    notes->n_errors += error;
+    return HPS_OK;
+}
+
+hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *err,
+                               struct hps_error *first)
+{
+    HPS_ASSERT(err->status != HPS_OK);
+    if (first->status == HPS_OK) {
+        *first = *err;
+    }
+    if (err->status == HPS_NO_MEMORY || notes == NULL) {
+        return err->status == HPS_NO_MEMORY ? HPS_NO_MEMORY : HPS_OK;
+    }
+    if (notes->n_errors == HPS_NOTES_MAX) {
+        notes->n_dropped++;
+        return HPS_OK;
+    }
+    return append_note(notes, true, false, hps_strdup(err->text));
 }
 
 hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
@@ -53,18 +85,7 @@ hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt,
     (void)vsnprintf(raw, sizeof(raw), fmt, args);
     va_end(args);
     (void)hps_text_plain(raw, strlen(raw), text, sizeof(text));
-    char *copy = hps_strdup(text);
-    if (copy == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    struct hps_note *items = hps_realloc(notes->items, (notes->n + 1) * sizeof(*items));
-    if (items == NULL) {
-        hps_free(copy);
-        return HPS_NO_MEMORY;
-    }
-    notes->items = items;
-    notes->items[notes->n++] = (struct hps_note){.warning = warning, .text = copy};
-    return HPS_OK;
+    return append_note(notes, false, warning, hps_strdup(text));
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -269,8 +269,9 @@ struct hps_config {
     struct hps_config_server server;
 };
 
-/* What a person should know although the configuration is good. Owned by the caller. */
+/* Errors of a configuration, and remarks on a good one. Owned by the caller. */
 struct hps_note {
+    bool error;   /* the configuration is refused */
     bool warning; /* a likely mistake (misspelt key); else: what becomes of an HPS setting here */
     char *text;
 };
@@ -278,7 +279,8 @@ struct hps_note {
 struct hps_notes {
     struct hps_note *items;
     size_t n;
-    size_t n_dropped; /* beyond HPS_NOTES_MAX */
+    size_t n_errors;  /* of `items` */
+    size_t n_dropped; /* beyond HPS_NOTES_MAX errors or HPS_NOTES_MAX others */
 };
 
 enum { HPS_NOTES_MAX = 100 };
@@ -290,7 +292,9 @@ void hps_notes_fini(struct hps_notes *notes); /* may be used again */
  *
  * error   INVALID (exit 2): "FILE:LINE: PATH: got ..., expected ...; did you mean ...?"
  *         UNIMPLEMENTED (exit 2): needs a part that this build lacks; NO_MEMORY
+ *         *err has the first error, `notes` have up to HPS_NOTES_MAX of them
  * owner   *out_config: the caller, hps_config_free; notes are appended to `notes` (may be NULL)
+
  */
 hps_status hps_config_parse(const char *text, size_t size, const char *file,
                             struct hps_config **out_config, struct hps_notes *notes,
@@ -326,7 +330,8 @@ struct hps_config_flags {
 };
 
 /* Apply the flags (may be NULL), fill in defaults that depend on the machine or on other options,
- * check what options say together. On error the config is only good for hps_config_free. */
+ * check what options say together. On error the config is only good for hps_config_free; `err` has
+ * the first error, `notes` have them all. */
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 

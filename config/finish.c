@@ -635,57 +635,81 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
                                     : replace(config, &source->group, default_group(), err);
 }
 
-static hps_status check_row_versions(const struct hps_config *config, struct hps_error *err)
+/* Errors of all checks, of each check the first one. */
+struct errors {
+    struct hps_error one; /* of the check that runs */
+    struct hps_error first;
+    struct hps_notes *notes;
+};
+
+/* OK: go on; NO_MEMORY. */
+static hps_status keep(struct errors *errors, hps_status status)
 {
-    for (size_t i = 0; i < config->n_models; i++) {
+    if (status != HPS_OK) {
+        errors->one.status = status;
+        status = hps_notes_add_error(errors->notes, &errors->one, &errors->first);
+    }
+    return status;
+}
+
+static hps_status check_row_versions(const struct hps_config *config, struct errors *errors)
+{
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < config->n_models && status == HPS_OK; i++) {
         if (config->models[i].row_versions &&
             config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED) {
-            return hps_error_set(
-                err, HPS_INVALID,
-                "%s: models[%zu].row_versions: got true, but the versions are kept "
-                "in persistent_db, which is disabled",
-                config->file, i);
+            status = keep(errors,
+                          hps_error_set(&errors->one, HPS_INVALID,
+                                        "%s: models[%zu].row_versions: got true, but the versions "
+                                        "are kept in persistent_db, which is disabled",
+                                        config->file, i));
         }
     }
-    return HPS_OK;
+    return status;
 }
 
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err)
 {
     HPS_ASSERT(config != NULL);
-    hps_status status = flags == NULL ? HPS_OK : apply_flags(config, flags, err);
+    struct errors errors = {.notes = notes};
+    struct hps_error *one = &errors.one;
+    hps_status status = flags == NULL ? HPS_OK : keep(&errors, apply_flags(config, flags, one));
     if (status == HPS_OK) {
         derive_sizes(config);
-        status = derive_paths(config, notes, err);
+        status = keep(&errors, derive_paths(config, notes, one));
     }
     if (status == HPS_OK) {
-        status = derive_redis_tls(config, err);
+        status = keep(&errors, derive_redis_tls(config, one));
     }
     if (status == HPS_OK) {
-        status = hps_config_check_listeners(config, err);
+        status = keep(&errors, hps_config_check_listeners(config, one));
     }
     if (status == HPS_OK) {
-        status = check_tiers(config, notes, err);
+        status = keep(&errors, check_tiers(config, notes, one));
     }
     if (status == HPS_OK) {
-        status = check_addresses(config, err);
+        status = keep(&errors, check_addresses(config, one));
     }
     if (status == HPS_OK) {
-        status = check_redis(config, notes, err);
+        status = keep(&errors, check_redis(config, notes, one));
     }
     if (status == HPS_OK) {
-        status = check_updates(config, err);
+        status = keep(&errors, check_updates(config, one));
     }
     if (status == HPS_OK) {
-        status = check_row_versions(config, err);
+        status = check_row_versions(config, &errors);
     }
     if (status == HPS_OK &&
         (note_hps_settings(config, notes) != HPS_OK || hps_secrets_note(config, notes) != HPS_OK)) {
-        status = no_memory(config, err);
+        status = keep(&errors, no_memory(config, one));
     }
+    status = status == HPS_OK ? errors.first.status : status;
     if (status == HPS_OK) {
         hps_config_sane(config);
+    } else if (err != NULL) {
+        *err = errors.first;
+        err->status = status;
     }
     return status;
 }

@@ -34,7 +34,9 @@ hps_status hps_json_load(const char *text, size_t size, size_t flags, json_t **o
     HPS_ASSERT(rc == 0);
     HPS_ASSERT(text != NULL);
     lacks_memory = false;
-    json_t *json = json_loadb(text, size, flags | JSON_REJECT_DUPLICATES, out_error);
+    size_t repeats = (flags & HPS_JSON_LAST_COUNTS) == 0 ? JSON_REJECT_DUPLICATES : 0;
+    flags &= ~HPS_JSON_LAST_COUNTS;
+    json_t *json = json_loadb(text, size, flags | repeats, out_error);
     if (lacks_memory) {
         /* where a table cannot grow, jansson returns an object that lacks members */
         json_decref(json);

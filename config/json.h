@@ -9,9 +9,13 @@
 
 #include "base/status.h"
 
-/* The value that a text is; a member that is there twice makes it an illegal one, and `flags` are
- * those of json_loadb beside that. jansson calls itself for what is nested, up to 2,048 deep, and
- * needs a multiple of the size in memory: for texts of those who may not do harm, or bounded ones.
+/* Beside jansson's flags: a repeated key of an object is legal, and its last value counts. */
+#define HPS_JSON_LAST_COUNTS ((size_t)1 << 31)
+
+/* Parse a text. `flags` are those of json_loadb; a repeated key of an object is an error without
+ * HPS_JSON_LAST_COUNTS. jansson calls itself for
+ * what is nested, up to 2,048 deep, and needs a multiple of the size in memory: for texts of those
+ * who may not do harm, or bounded ones.
  *
  * owner   *out_json: the caller, json_decref
  * error   INVALID: the text, and *out_error says why; NO_MEMORY

@@ -219,6 +219,9 @@ hps_status hps_config_check_listeners(const struct hps_config *config, struct hp
         status = check_listener(config, "http_listen", &server->http_listen,
                                 hps_config_http_tls(server), err);
     }
+    if (status == HPS_OK && admin->address[0] == '\0') {
+        return HPS_OK; /* its default needs server.state_dir, which is missing */
+    }
     if (status == HPS_OK) {
         status = check_listener(config, "admin_listen", admin,
                                 hps_config_listener_tls(server, admin), err);

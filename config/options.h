@@ -118,6 +118,10 @@ hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK
 /* True, and counted: there is no room for another note, or `notes` is NULL. For who would go to
  * lengths to word one. */
 bool hps_notes_drop(struct hps_notes *notes);
+/* Append a failed `err` as an error, and copy the first one to *first. Returns OK, so that other
+ * checks go on, or NO_MEMORY. */
+hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *err,
+                               struct hps_error *first) HPS_MUST_CHECK;
 /* Append a note, unless it is dropped. */
 hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
     HPS_PRINTF(3, 4) HPS_MUST_CHECK;

@@ -30,19 +30,31 @@ static void where(const struct parse_reader *reader, const struct hps_text_path 
                    name[0] == '\0' ? "" : ": ");
 }
 
+/* Keep the error; returns what parse_fail does. */
+static hps_status record(const struct parse_reader *reader, const struct hps_error *error)
+{
+    if (hps_notes_add_error(reader->notes, error, reader->err) != HPS_OK) {
+        return parse_no_memory(reader);
+    }
+    bool full = reader->notes == NULL || reader->notes->n_errors == HPS_NOTES_MAX;
+    return full ? HPS_EXHAUSTED : error->status;
+}
+
 hps_status HPS_PRINTF(4, 5)
     parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
                hps_status status, const char *fmt, ...)
 {
     HPS_ASSERT(status != HPS_OK);
     char place[PATH_CHARS + 128];
-    char text[sizeof(reader->err->text)];
+    struct hps_error error;
+    char text[sizeof(error.text)];
     va_list args;
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     where(reader, path, place, sizeof(place));
-    return hps_error_set(reader->err, status, "%s%s", place, text);
+    (void)hps_error_set(&error, status, "%s%s", place, text);
+    return record(reader, &error);
 }
 
 hps_status HPS_PRINTF(4, 5)
@@ -231,19 +243,20 @@ hps_status parse_section(const struct parse_reader *reader, const struct hps_tex
             hps_option_mark(set, option);
             status = by_hand(option) ? HPS_OK : read_option(reader, &inner, option, value, base);
         }
-        if (status != HPS_OK) {
+        if (parse_go_on(status) != HPS_OK) {
             return status;
         }
     }
-    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+    status = HPS_OK;
+    for (size_t i = 0; i < HPS_OPTION_COUNT && status == HPS_OK; i++) {
         const struct hps_option *option = &hps_options[i];
         if (option->section == section && (option->flags & HPS_OPTION_REQUIRED) != 0 &&
             json_object_get(object, option->name) == NULL) {
-            return parse_fail(reader, path, HPS_INVALID, "got no \"%s\", which is required",
-                              option->name);
+            status = parse_go_on(parse_fail(reader, path, HPS_INVALID,
+                                            "got no \"%s\", which is required", option->name));
         }
     }
-    return HPS_OK;
+    return status;
 }
 
 /* ---- server ---------------------------------------------------------------------------------- */
@@ -328,22 +341,22 @@ static hps_status read_server(const struct parse_reader *reader, json_t *root)
     json_t *value = json_object_get(object, "listen");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "listen"};
-        status = read_listen_list(reader, &inner, value, false, &server->listen);
+        status = parse_go_on(read_listen_list(reader, &inner, value, false, &server->listen));
     }
     value = json_object_get(object, "kserve_listen");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "kserve_listen"};
-        status = read_listen_list(reader, &inner, value, true, &server->kserve_listen);
+        status = parse_go_on(read_listen_list(reader, &inner, value, true, &server->kserve_listen));
     }
     value = json_object_get(object, "http_listen");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "http_listen"};
-        status = read_one_listener(reader, &inner, value, &server->http_listen);
+        status = parse_go_on(read_one_listener(reader, &inner, value, &server->http_listen));
     }
     value = json_object_get(object, "admin_listen");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "admin_listen"};
-        status = read_one_listener(reader, &inner, value, &server->admin_listen);
+        status = parse_go_on(read_one_listener(reader, &inner, value, &server->admin_listen));
     }
     value = json_object_get(object, "tls");
     if (status == HPS_OK && value != NULL) {
@@ -386,8 +399,9 @@ static hps_status read_blocks(const struct parse_reader *reader, json_t *root)
         json_t *object = json_object_get(root, name);
         struct hps_text_path path = {.key = name};
         if (object != NULL) {
-            status = parse_section(reader, &path, object, blocks[i].section,
-                                   hps_section_base(config, blocks[i].section), blocks[i].set);
+            status = parse_go_on(parse_section(reader, &path, object, blocks[i].section,
+                                               hps_section_base(config, blocks[i].section),
+                                               blocks[i].set));
         }
     }
     return status;
@@ -422,18 +436,20 @@ static hps_status fail_json(const struct parse_reader *reader, const json_error_
     /* jansson quotes the token that it stopped at, which may be a part of a secret. */
     const char *token = strstr(error->text, " near '");
     size_t shown = token != NULL ? (size_t)(token - error->text) : strlen(error->text);
-    return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%.*s, expected legal JSON",
-                         source->file, hps_text_line(source, offset), path,
-                         path[0] == '\0' ? "" : ": ", (int)shown, error->text);
+    struct hps_error found;
+    (void)hps_error_set(&found, HPS_INVALID, "%s:%u: %s%s%.*s, expected legal JSON", source->file,
+                        hps_text_line(source, offset), path, path[0] == '\0' ? "" : ": ",
+                        (int)shown, error->text);
+    return record(reader, &found);
 }
 
-json_t *parse_json(const struct parse_reader *reader, hps_status *out_status)
+json_t *parse_json(const struct parse_reader *reader, size_t flags, hps_status *out_status)
 {
     HPS_ASSERT(reader->source.text != NULL);
     json_error_t error;
     json_t *root = NULL;
-    *out_status = hps_json_load(reader->source.text, reader->source.size, JSON_DECODE_INT_AS_REAL,
-                                &root, &error);
+    *out_status = hps_json_load(reader->source.text, reader->source.size,
+                                JSON_DECODE_INT_AS_REAL | flags, &root, &error);
     if (*out_status == HPS_NO_MEMORY) {
         *out_status = parse_no_memory(reader);
     } else if (*out_status != HPS_OK) {
@@ -442,36 +458,44 @@ json_t *parse_json(const struct parse_reader *reader, hps_status *out_status)
     return root;
 }
 
+static void note_repeat(void *ctx, const struct hps_text_path *path)
+{
+    struct parse_reader *reader = ctx;
+    if (!hps_notes_drop(reader->notes)) { /* finding its line takes long */
+        hps_ignore(parse_note(reader, path, true,
+                              "the key is there more than once, and its last value counts"));
+    }
+}
+
 hps_status hps_config_parse(const char *text, size_t size, const char *file,
                             struct hps_config **out_config, struct hps_notes *notes,
                             struct hps_error *err)
 {
     HPS_ASSERT(file != NULL);
     HPS_ASSERT(out_config != NULL);
-    struct parse_reader reader = {.notes = notes, .err = err};
-    hps_status status = hps_text_init(&reader.source, file, text, size, err);
-    if (status != HPS_OK) {
-        return status;
+    struct hps_error first = {0}; /* set by everything that fails */
+    struct parse_reader reader = {.notes = notes, .err = &first};
+    hps_status status = hps_text_init(&reader.source, file, text, size, &first);
+    json_t *root = status == HPS_OK ? parse_json(&reader, HPS_JSON_LAST_COUNTS, &status) : NULL;
+    if (root != NULL) {
+        hps_text_repeats(&reader.source, note_repeat, &reader);
+        status = hps_config_new(file, &reader.config, &first);
     }
-    json_t *root = parse_json(&reader, &status);
-    if (root == NULL) {
-        goto free_source;
+    if (root != NULL && status == HPS_OK) {
+        status = read_root(&reader, root);
     }
-    status = hps_config_new(file, &reader.config, err);
-    if (status != HPS_OK) {
-        goto free_json;
-    }
-    status = read_root(&reader, root);
-    if (status == HPS_OK) {
-        *out_config = reader.config;
-    } else {
-        hps_config_free(reader.config);
-    }
-free_json:
     json_decref(root);
-free_source:
     hps_text_fini(&reader.source);
-    return status;
+    if (first.status == HPS_OK) {
+        HPS_ASSERT(status == HPS_OK);
+        *out_config = reader.config;
+        return HPS_OK;
+    }
+    hps_config_free(reader.config);
+    if (err != NULL) {
+        *err = first;
+    }
+    return first.status;
 }
 
 hps_status parse_read_file(const char *path, size_t bytes_max, char **out_text, size_t *out_size,

@@ -484,12 +484,13 @@ hps_status hps_access_file_parse(const char *text, size_t size, const char *file
 {
     HPS_ASSERT(file != NULL && out_file != NULL);
     struct hps_access_file fresh = {0};
-    struct access_reader reader = {.base = {.err = err}, .file = &fresh};
+    struct hps_error first = {0};
+    struct access_reader reader = {.base = {.err = &first}, .file = &fresh};
     hps_status status = hps_text_init(&reader.base.source, file, text, size, err);
     if (status != HPS_OK) {
         return status;
     }
-    json_t *root = parse_json(&reader.base, &status);
+    json_t *root = parse_json(&reader.base, 0, &status);
     if (root != NULL) {
         status = read_root(&reader, root);
         json_decref(root);
@@ -499,6 +500,10 @@ hps_status hps_access_file_parse(const char *text, size_t size, const char *file
         *out_file = fresh;
     } else {
         hps_access_file_fini(&fresh);
+        status = first.status;
+        if (err != NULL) {
+            *err = first;
+        }
     }
     return status;
 }

@@ -16,10 +16,18 @@ struct parse_reader {
     struct hps_text source;
     struct hps_config *config;
     struct hps_notes *notes;
-    struct hps_error *err;
+    struct hps_error *err; /* the first error; never NULL */
 };
 
-/* "FILE:LINE: PATH: " and the text. Returns `status`. */
+/* Whether to read on after an error, which is in the notes. Not OK: NO_MEMORY, or EXHAUSTED, as
+ * there is no room for another error. */
+static inline hps_status parse_go_on(hps_status status)
+{
+    return status == HPS_INVALID || status == HPS_UNIMPLEMENTED ? HPS_OK : status;
+}
+
+/* "FILE:LINE: PATH: " and the text, as an error. Returns `status`, EXHAUSTED if this was the last
+ * error for which there is room, or NO_MEMORY. */
 hps_status HPS_PRINTF(4, 5)
     parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
                hps_status status, const char *fmt, ...);
@@ -40,19 +48,19 @@ hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_t
 const char *parse_scalar_text(const struct parse_reader *reader, const struct hps_text_path *path,
                               const struct hps_option *option, const json_t *value, char *scratch,
                               size_t size);
-/* The text of the reader as JSON: numbers are reals, keys are unique. NULL: *out_status says why,
- * and it is in the reader's error. owner: the caller, json_decref. */
-json_t *parse_json(const struct parse_reader *reader, hps_status *out_status);
+/* The text of the reader as JSON: numbers are reals. `flags`: 0, or HPS_JSON_LAST_COUNTS. NULL:
+ * *out_status says why, and it is in the reader's error. owner: the caller, json_decref. */
+json_t *parse_json(const struct parse_reader *reader, size_t flags, hps_status *out_status);
 /* A whole file of at most `bytes_max` bytes. Errors of hps_file_open_read; INVALID: longer;
  * NO_MEMORY. owner: the caller, hps_free. */
 hps_status parse_read_file(const char *path, size_t bytes_max, char **out_text, size_t *out_size,
                            struct hps_error *err) HPS_MUST_CHECK;
 /* All options of a section from its object into `base`, the struct of the section; which were there
- * is in `set`. INVALID: names the place; NO_MEMORY. */
+ * is in `set`. Errors of single options are in the notes. INVALID: no object; NO_MEMORY. */
 hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,
                          json_t *object, enum hps_option_section section, void *base,
                          struct hps_option_set *set);
-/* models[] of the file. INVALID: names the place; NO_MEMORY. parse_models.c */
+/* models[] of the file. Errors are in the notes; NO_MEMORY. parse_models.c */
 hps_status parse_models(const struct parse_reader *reader, json_t *root);
 
 #endif

@@ -40,11 +40,14 @@ static hps_status get_array(const struct model_reader *m, enum hps_option_id id,
     return HPS_OK;
 }
 
-/* An integer of a per-table list, within the option's range. */
+/* An integer of a per-table list, within the option's range. NULL: the list is missing. */
 static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, const json_t *array,
                            size_t i, uint32_t *out_value)
 {
-    HPS_ASSERT(i < json_array_size(array));
+    HPS_ASSERT(array == NULL || i < json_array_size(array));
+    if (array == NULL) {
+        return HPS_OK;
+    }
     const struct hps_option *option = &hps_options[id];
     struct hps_text_path list = {.parent = m->path, .key = option->name};
     struct hps_text_path path = {.parent = &list, .index = i};
@@ -55,7 +58,9 @@ static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, 
     char scratch[GOT_CHARS];
     const char *text = parse_scalar_text(m->reader, &path, &number, item, scratch, sizeof(scratch));
     hps_status status = text == NULL ? HPS_INVALID : hps_option_set_text(&number, out_value, text);
-    return status == HPS_OK ? HPS_OK : parse_fail_value(m->reader, &path, &number, NULL, status);
+    return status == HPS_OK
+               ? HPS_OK
+               : parse_go_on(parse_fail_value(m->reader, &path, &number, NULL, status));
 }
 
 static const char *remote_scheme(const char *path)
@@ -69,12 +74,35 @@ static const char *remote_scheme(const char *path)
     return NULL;
 }
 
+/* A path, or "" after an error. */
+static hps_status read_path(const struct model_reader *m, const struct hps_text_path *path,
+                            const json_t *item, const char **out_file)
+{
+    const char *file = json_string_value(item);
+    const char *scheme = file == NULL ? NULL : remote_scheme(file);
+    *out_file = "";
+    if (file == NULL || file[0] == '\0') {
+        return parse_go_on(parse_fail_item(m->reader, path, "the path of a table"));
+    }
+    if (scheme != NULL) {
+        return parse_go_on(parse_fail(
+            m->reader, path, HPS_UNIMPLEMENTED,
+            "got \"%.60s\", but this build lacks %s files; expected a local path", file, scheme));
+    }
+    *out_file = file;
+    return HPS_OK;
+}
+
+/* INVALID: how many tables there are is not known. */
 static hps_status read_sparse_files(const struct model_reader *m)
 {
     const json_t *files = NULL;
     hps_status status = get_array(m, HPS_OPTION_model_sparse_files, SIZE_MAX, &files);
     struct hps_text_path list = {.parent = m->path, .key = "sparse_files"};
     size_t n = json_array_size(files);
+    if (status == HPS_OK && files == NULL) {
+        return HPS_INVALID; /* reported as a missing key */
+    }
     if (status == HPS_OK && (n == 0 || n > HPS_MODEL_TABLES_MAX)) {
         return parse_fail(m->reader, &list, HPS_INVALID,
                           "got %zu entries, expected 1 to %d, one for each table", n,
@@ -82,15 +110,10 @@ static hps_status read_sparse_files(const struct model_reader *m)
     }
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         struct hps_text_path path = {.parent = &list, .index = i};
-        const char *file = json_string_value(json_array_get(files, i));
-        if (file == NULL || file[0] == '\0') {
-            return parse_fail_item(m->reader, &path, "the path of a table");
-        }
-        const char *scheme = remote_scheme(file);
-        if (scheme != NULL) {
-            return parse_fail(m->reader, &path, HPS_UNIMPLEMENTED,
-                              "got \"%.60s\", but this build lacks %s files; expected a local path",
-                              file, scheme);
+        const char *file = NULL;
+        status = read_path(m, &path, json_array_get(files, i), &file);
+        if (status != HPS_OK) {
+            return status;
         }
         struct hps_config_table *table = NULL;
         status = hps_config_add_table(m->model, &table);
@@ -127,7 +150,8 @@ static hps_status read_table_names(const struct model_reader *m)
         const char *name = names == NULL ? fallback : json_string_value(json_array_get(names, i));
         status = check_name(m->reader, &path, name);
         for (size_t j = 0; j < i && status == HPS_OK; j++) {
-            if (strcmp(m->model->tables[j].name, name) == 0) {
+            const char *other = m->model->tables[j].name; /* NULL: it was refused */
+            if (other != NULL && strcmp(other, name) == 0) {
                 status = parse_fail(m->reader, &path, HPS_INVALID,
                                     "got \"%s\" again, expected different names", name);
             }
@@ -136,6 +160,7 @@ static hps_status read_table_names(const struct model_reader *m)
             m->model->tables[i].name = hps_strdup(name);
             status = m->model->tables[i].name == NULL ? parse_no_memory(m->reader) : HPS_OK;
         }
+        status = parse_go_on(status);
     }
     return status;
 }
@@ -145,11 +170,12 @@ static hps_status read_widths(const struct model_reader *m)
     const json_t *dims = NULL;
     const json_t *counts = NULL;
     struct hps_config_model *model = m->model;
-    hps_status status =
-        get_array(m, HPS_OPTION_model_embedding_vecsize_per_table, model->n_tables, &dims);
+    hps_status status = parse_go_on(
+        get_array(m, HPS_OPTION_model_embedding_vecsize_per_table, model->n_tables, &dims));
     if (status == HPS_OK) {
-        status = get_array(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
-                           model->n_tables, &counts);
+        status =
+            parse_go_on(get_array(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
+                                  model->n_tables, &counts));
     }
     for (size_t i = 0; i < model->n_tables && status == HPS_OK; i++) {
         struct hps_config_table *table = &model->tables[i];
@@ -185,6 +211,9 @@ static hps_status read_default_value(const struct parse_reader *reader,
                                      struct hps_config_table *table)
 {
     uint32_t n = json_is_array(item) ? table->dim : 1;
+    if (n == 0) {
+        return HPS_OK; /* the width was refused */
+    }
     if (json_is_array(item) && json_array_size(item) != n) {
         return parse_fail(
             reader, path, HPS_INVALID,
@@ -217,7 +246,7 @@ static hps_status read_default_values(const struct model_reader *m)
     hps_status status =
         get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
     struct hps_text_path list = {.parent = m->path, .key = "default_value_for_each_table"};
-    if (status == HPS_OK && json_array_size(values) != n) {
+    if (status == HPS_OK && values != NULL && json_array_size(values) != n) {
         status = parse_note(
             m->reader, &list, true,
             "got %zu entries, expected %zu, one for each table; missing ones are 0.0, more are "
@@ -226,8 +255,8 @@ static hps_status read_default_values(const struct model_reader *m)
     }
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         struct hps_text_path path = {.parent = &list, .index = i};
-        status =
-            read_default_value(m->reader, &path, json_array_get(values, i), &m->model->tables[i]);
+        status = parse_go_on(
+            read_default_value(m->reader, &path, json_array_get(values, i), &m->model->tables[i]));
     }
     return status;
 }
@@ -260,7 +289,10 @@ static hps_status read_row_dtypes(const struct model_reader *m)
                                 ? HPS_INVALID
                                 : hps_option_set_text(&word, &m->model->tables[i].row_dtype, text);
         if (status != HPS_OK) {
-            return parse_fail_value(m->reader, path, &word, text, status);
+            status = parse_go_on(parse_fail_value(m->reader, path, &word, text, status));
+            if (status != HPS_OK || !is_list) {
+                return status;
+            }
         }
     }
     return HPS_OK;
@@ -290,13 +322,15 @@ static hps_status check_model(const struct model_reader *m)
 {
     const struct hps_config *config = m->reader->config;
     struct hps_text_path name = {.parent = m->path, .key = "model"};
-    hps_status status = check_name(m->reader, &name, m->model->name);
+    bool given = json_is_string(json_object_get(m->object, "model")); /* else it was refused */
+    hps_status status = given ? check_name(m->reader, &name, m->model->name) : HPS_INVALID;
     for (size_t i = 0; i + 1 < config->n_models && status == HPS_OK; i++) {
         if (strcmp(config->models[i].name, m->model->name) == 0) {
             status = parse_fail(m->reader, &name, HPS_INVALID,
                                 "got \"%s\" again, expected different names", m->model->name);
         }
     }
+    status = parse_go_on(status);
     struct hps_text_path label = {.parent = m->path, .key = "label"};
     if (status == HPS_OK && m->model->label[0] != '\0' && !hps_label_valid(m->model->label)) {
         status = parse_note(m->reader, &label, true, "expected %s; a load refuses this label",
@@ -322,34 +356,37 @@ static hps_status read_model(const struct parse_reader *reader, const struct hps
         status = check_model(&m);
     }
     if (status == HPS_OK) {
+        status = parse_go_on(read_devices(&m));
+    }
+    if (status == HPS_OK) {
         status = read_sparse_files(&m);
     }
     if (status == HPS_OK) {
-        status = read_table_names(&m);
+        status = parse_go_on(read_table_names(&m));
     }
     if (status == HPS_OK) {
         status = read_widths(&m);
     }
     if (status == HPS_OK) {
-        status = read_default_values(&m);
+        status = parse_go_on(read_default_values(&m));
     }
-    if (status == HPS_OK) {
-        status = read_row_dtypes(&m);
-    }
-    return status == HPS_OK ? read_devices(&m) : status;
+    return status == HPS_OK ? read_row_dtypes(&m) : status;
 }
 
 hps_status parse_models(const struct parse_reader *reader, json_t *root)
 {
     json_t *models = json_object_get(root, "models");
     struct hps_text_path list = {.key = "models"};
+    if (models == NULL) {
+        return HPS_OK; /* reported as a missing key */
+    }
     if (!json_is_array(models)) {
-        return parse_fail_item(reader, &list, "a list of models");
+        return parse_go_on(parse_fail_item(reader, &list, "a list of models"));
     }
     hps_status status = HPS_OK;
     for (size_t i = 0; i < json_array_size(models) && status == HPS_OK; i++) {
         struct hps_text_path path = {.parent = &list, .index = i};
-        status = read_model(reader, &path, json_array_get(models, i));
+        status = parse_go_on(read_model(reader, &path, json_array_get(models, i)));
     }
     return status;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "config/json.h"
 #include "config/secrets.h"
 
 enum { NAME_BYTES = 256 };
@@ -137,7 +138,15 @@ static size_t skip_value(const struct hps_text *source, size_t at)
     return source->size;
 }
 
-/* The value of `step` in the object or array that begins at `at`; false: not there. */
+/* The next element, key or closing bracket after a value that ends at `at`. */
+static size_t skip_comma(const struct hps_text *source, size_t at)
+{
+    at = skip_blank(source, at);
+    return at < source->size && source->text[at] == ',' ? skip_blank(source, at + 1) : at;
+}
+
+/* The value of `step` in the object or array that begins at `at`, the last one of a repeated key;
+ * false: there is none. */
 static bool find_member(const struct hps_text *source, size_t at, const struct hps_text_path *step,
                         size_t *out_at)
 {
@@ -146,8 +155,10 @@ static bool find_member(const struct hps_text *source, size_t at, const struct h
         return false;
     }
     size_t key_size = step->key == NULL ? 0 : strlen(step->key);
+    bool any = false;
     at = skip_blank(source, at + 1);
-    for (size_t index = 0; at < source->size && source->text[at] != '}' && source->text[at] != ']';
+    for (size_t index = 0; at < source->size && source->text[at] != '}' &&
+                           source->text[at] != ']' && (step->key != NULL || !any);
          index++) {
         bool found = step->key == NULL && index == step->index;
         if (step->key != NULL) {
@@ -160,12 +171,11 @@ static bool find_member(const struct hps_text *source, size_t at, const struct h
         }
         if (found) {
             *out_at = at;
-            return true;
+            any = true;
         }
-        at = skip_blank(source, skip_value(source, at));
-        at = at < source->size && source->text[at] == ',' ? skip_blank(source, at + 1) : at;
+        at = skip_comma(source, skip_value(source, at));
     }
-    return false;
+    return any;
 }
 
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path)
@@ -176,6 +186,58 @@ size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path
     size_t at = hps_text_locate(source, path->parent);
     size_t inner = 0;
     return at < source->size && find_member(source, at, path, &inner) ? inner : at;
+}
+
+struct repeats {
+    const struct hps_text *source;
+    void (*fn)(void *ctx, const struct hps_text_path *path);
+    void *ctx;
+};
+
+/* Remember the key. Its second value is reported, a third one is not. */
+static void note_key(const struct repeats *repeats, json_t *seen, const struct hps_text_path *path)
+{
+    const json_t *known = json_object_get(seen, path->key);
+    if (json_is_false(known)) {
+        repeats->fn(repeats->ctx, path);
+    }
+    (void)json_object_set_new(seen, path->key, known == NULL ? json_false() : json_true());
+}
+
+/* Look through the value at `at`; returns its end. */
+static size_t find_repeats(const struct repeats *repeats, const struct hps_text_path *path,
+                           size_t at)
+{
+    const struct hps_text *source = repeats->source;
+    char open = source->text[at];
+    if (open != '{' && open != '[') {
+        return skip_value(source, at);
+    }
+    json_t *seen = open == '{' ? json_object() : NULL;
+    at = skip_blank(source, at + 1);
+    for (size_t index = 0; at < source->size && source->text[at] != '}' && source->text[at] != ']';
+         index++) {
+        struct hps_text_path inner = {.parent = path, .index = index};
+        json_t *key = NULL;
+        if (open == '{') {
+            size_t end = skip_string(source->text, source->size, at);
+            key = json_loadb(source->text + at, end - at, JSON_DECODE_ANY, NULL);
+            inner.key = json_string_value(key);
+            note_key(repeats, seen, &inner);
+            at = skip_blank(source, skip_blank(source, end) + 1); /* the colon */
+        }
+        at = skip_comma(source, find_repeats(repeats, &inner, at));
+        json_decref(key);
+    }
+    json_decref(seen);
+    return at + 1;
+}
+
+void hps_text_repeats(const struct hps_text *source,
+                      void (*fn)(void *ctx, const struct hps_text_path *path), void *ctx)
+{
+    const struct repeats repeats = {source, fn, ctx};
+    (void)find_repeats(&repeats, NULL, skip_blank(source, 0));
 }
 
 void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,

@@ -33,8 +33,8 @@ void hps_text_fini(struct hps_text *source);
 
 /* Line, counted from 1, of a byte. */
 unsigned hps_text_line(const struct hps_text *source, size_t offset);
-/* Offset of the value at `path` in text that is legal JSON; where it cannot be found, of the
- * nearest enclosing value. `path` NULL: the root. */
+/* Offset of the value at `path` in text that is legal JSON: of a key that is repeated the last one;
+ * where it cannot be found, of the nearest enclosing value. `path` NULL: the root. */
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
 /* The value as written, cut to size; blanks for control characters. */
 void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,
@@ -45,6 +45,10 @@ void hps_text_got(const struct hps_text *source, const struct hps_text_path *pat
                   size_t size);
 /* "models[0].sparse_files"; cut to size. "" for the root. */
 void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size);
+/* Call `fn` once for each repeated key of an object, with the path of its value. The text is legal
+ * JSON. Keys are left out if there is no memory. */
+void hps_text_repeats(const struct hps_text *source,
+                      void (*fn)(void *ctx, const struct hps_text_path *path), void *ctx);
 /* The path of the byte at `offset`, for errors of the JSON library itself. */
 void hps_text_path_at(const struct hps_text *source, size_t offset, char *out_text, size_t size);
 

@@ -73,6 +73,14 @@ static int complain(const struct hps_error *err, int code)
     return code;
 }
 
+static void tell(void *ctx, bool is_error, const char *text)
+{
+    char shown[CHECK_LINE_BYTES]; /* names of files are among it */
+    (void)ctx;
+    (void)hps_text_plain(text, strlen(text), shown, sizeof(shown));
+    fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", shown);
+}
+
 /* ---- configuration --------------------------------------------------------------------------- */
 
 /* What only the store itself can read. */
@@ -107,6 +115,17 @@ static hps_status read_config(const struct hps_options *options, struct hps_conf
     }
     *out_config = config;
     return HPS_OK;
+}
+
+/* Print the errors and warnings of a configuration that is refused. */
+static int complain_all(const struct hps_notes *notes, const struct hps_error *err)
+{
+    for (size_t i = 0; i < notes->n; i++) {
+        if (notes->items[i].error || notes->items[i].warning) {
+            tell(NULL, notes->items[i].error, notes->items[i].text);
+        }
+    }
+    return notes->n_errors == 0 ? complain(err, EXIT_USAGE) : EXIT_USAGE;
 }
 
 static int print_effective(const struct hps_config *config)
@@ -332,14 +351,6 @@ static hps_status open_kafka(const struct hps_config_update_source *source,
 
 /* ---- what --check finds ---------------------------------------------------------------------- */
 
-static void tell(void *ctx, bool is_error, const char *text)
-{
-    char shown[CHECK_LINE_BYTES]; /* names of files are among it */
-    (void)ctx;
-    (void)hps_text_plain(text, strlen(text), shown, sizeof(shown));
-    fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", shown);
-}
-
 static unsigned check_redis_tls(const struct hps_config *config)
 {
     struct hps_redis_store_options options;
@@ -550,9 +561,9 @@ int main(int argc, char **argv)
     }
     block_signals();
     hps_notes_init(&notes);
-    int code = EXIT_USAGE;
+    int code;
     if (read_config(&options, &config, &notes, &err) != HPS_OK) {
-        complain(&err, code);
+        code = complain_all(&notes, &err);
     } else if (options.check) {
         code = check(config, &notes);
     } else {

@@ -325,6 +325,12 @@ static hps_status reload(struct hps_daemon *daemon, struct hps_error *err)
     if (status == HPS_OK) {
         status = take_over(daemon, next, &report, err);
     }
+    for (size_t i = 0; i < notes.n; i++) {
+        if (notes.items[i].error && strcmp(notes.items[i].text, err->text) != 0) {
+            HPS_LOG(ERROR, "config", "configuration invalid: see error",
+                    HPS_STR("error", notes.items[i].text));
+        }
+    }
     if (status == HPS_OK) {
         log_outcome(daemon, &report, &notes);
     }

@@ -106,13 +106,16 @@ static int take_config(struct hpsctl *ctl, const char *file, const char *name,
     hps_notes_init(&notes);
     hps_status status = hps_config_parse_file(file, &config, &notes, &err);
     for (size_t i = 0; i < notes.n; i++) {
-        if (notes.items[i].warning) {
-            (void)fprintf(stderr, "hpsctl: warning: %s\n", notes.items[i].text);
+        if (notes.items[i].warning || notes.items[i].error) {
+            (void)fprintf(stderr, "hpsctl: %s%s\n",
+                          notes.items[i].error ? "" : "warning: ", notes.items[i].text);
         }
+    }
+    if (status != HPS_OK && notes.n_errors == 0) {
+        (void)fprintf(stderr, "hpsctl: %s\n", err.text);
     }
     hps_notes_fini(&notes);
     if (status != HPS_OK) {
-        (void)fprintf(stderr, "hpsctl: %s\n", err.text);
         return TOOL_USAGE;
     }
     const struct hps_config_model *model = hps_config_model_find(config, name);

@@ -201,3 +201,21 @@ def test_start_when_the_audit_log_cannot_be_opened_then_it_is_named_before_a_por
         _, _, err = run_hpsd("--config", f"{work}/ps.json", "--state-dir", f"{work}/state", "--listen",
                              f"127.0.0.1:{taken.getsockname()[1]}")
     assert f"{work}/none/audit" in err, err
+
+
+def test_check_when_keys_are_missing_or_repeated_then_all_are_told_and_a_start_says_the_same(work):
+    """Two models without most of what is required, and what NVIDIA's own sample has: a key twice."""
+    with open(f"{work}/ps.json", "w", encoding="utf-8") as out:
+        out.write('{"supportlonglong": true, "models": [\n{"model": "a", "gpucache": true, "gpucache": false},\n'
+                  '{"sparse_files": ["b"], "deployed_device_list": [0]}]}')
+    needed = ("model", "sparse_files", "embedding_vecsize_per_table", "maxnum_catfeature_query_per_table_per_sample",
+              "default_value_for_each_table", "deployed_device_list")
+    for how in ((), ("--check",)):
+        code, _, err = run_hpsd("--config", f"{work}/ps.json", "--state-dir", f"{work}/state", *how)
+        assert code == 2
+        assert err.splitlines() == [
+            f"hpsd: warning: {work}/ps.json:2: models[0].gpucache: the key is there more than once, and its last value "
+            "counts",
+            *(f'hpsd: {work}/ps.json:2: models[0]: got no "{key}", which is required' for key in needed[1:]),
+            *(f'hpsd: {work}/ps.json:3: models[1]: got no "{key}", which is required' for key in needed
+              if key not in ("sparse_files", "deployed_device_list"))]

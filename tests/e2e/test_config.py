@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies of a model, and what a reload applies, reports or refuses."""
+import json
 import os
 import re
 import signal
@@ -207,8 +208,9 @@ def test_reload_when_the_file_is_wrong_then_everything_stays_and_it_keeps_servin
 
     wrong = stored.config({"m": {}}, server={"keys_max": 1, "queue_ms_max": 60001})
     unchanged(reload(one, wrong, REFUSED), "server.queue_ms_max", "60001")
-    wrong = stored.config({"m": {}}, server={"keys_max": 1, "keys_maxx": 1})
+    wrong = stored.config({"m": {}}, server={"keys_max": 1, "keys_maxx": 1, "tables_max": 0})
     unchanged(reload(one, wrong, REFUSED), "keys_maxx")
+    assert "server.tables_max: got 0" in lines(one, "configuration invalid: see error")[-1]
     with open(one.config_file, "w", encoding="utf-8") as f:
         f.write('{"models": [')
     unchanged(reload(one, None, REFUSED), os.path.basename(one.config_file))
@@ -217,6 +219,18 @@ def test_reload_when_the_file_is_wrong_then_everything_stays_and_it_keeps_servin
     reload(one, stored.config({"m": {}}))
     stored.check_rows(stored.ask(stub, "m")[1], "true", "default")
     assert lines(one, "reloaded")[0].count("->") == 1
+
+
+def test_reload_when_a_key_is_repeated_then_a_warning_and_the_last_counts(daemon, work):
+    stored = Stored(work)
+    one = daemon(stored.config({"m": {}}))
+    text = json.dumps(stored.config({"m": {"unknown_key_policy": "zero"}}))
+    with open(one.config_file, "w", encoding="utf-8") as f:
+        f.write(text.replace('"unknown_key_policy"', '"unknown_key_policy": "error", "unknown_key_policy"'))
+    reload(one)
+    stored.check_rows(stored.ask(one.stub(), "m")[1], "true", "zero")
+    [line] = [line for line in one.log().splitlines() if "more than once" in line]
+    assert "level=warn" in line and "models[0].unknown_key_policy" in line
 
 
 def test_reload_when_the_token_changes_then_new_connections_need_it_and_it_cannot_be_taken_away(work):

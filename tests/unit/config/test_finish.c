@@ -473,6 +473,33 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
     hps_config_free(config);
 }
 
+static void test_finish_when_several_checks_fail_then_each_is_told(void **state)
+{
+    static const char *const expected[] = {
+        "ps.json: server.state_dir: got none", "ps.json: server.tls: got only \"key\"",
+        "ps.json: volatile_db.type and persistent_db.type: got \"disabled\"",
+        "ps.json: update_source.brokers: got none", "ps.json: models[0].row_versions: got true"};
+    enum { N = sizeof(expected) / sizeof(expected[0]) };
+    struct hps_notes notes;
+    struct hps_error err = {0};
+    (void)state;
+    hps_notes_init(&notes);
+    struct hps_config *config =
+        parse_good("{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS ",\"row_versions\":true}],"
+                   "\"volatile_db\":{\"type\":\"disabled\"},\"server\":{\"tls\":{\"key\":\"k\"}},"
+                   "\"update_source\":{\"type\":\"kafka_message_queue\",\"brokers\":\"\"}}",
+                   &notes);
+    size_t n_before = notes.n;
+    assert_int_equal(hps_config_finish(config, NULL, &notes, &err), HPS_INVALID);
+    assert_int_equal(notes.n_errors, N);
+    for (size_t i = 0; i < N; i++) {
+        assert_true(has_note(&notes, expected[i]));
+    }
+    assert_string_equal(notes.items[n_before].text, err.text);
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -482,6 +509,7 @@ int main(void)
         cmocka_unit_test(test_finish_when_redis_and_options_do_not_fit_then_refused_by_name),
         cmocka_unit_test(test_finish_when_local_cache_without_redis_then_a_warning),
         cmocka_unit_test(test_finish_when_no_state_dir_then_refused),
+        cmocka_unit_test(test_finish_when_several_checks_fail_then_each_is_told),
         cmocka_unit_test(test_flags_when_given_then_they_win),
         cmocka_unit_test(test_listener_when_open_to_the_network_then_needs_tls_or_plaintext),
         cmocka_unit_test(

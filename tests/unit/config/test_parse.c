@@ -310,13 +310,108 @@ static void test_word_when_misspelt_then_error_with_suggestion(void **state)
               NULL);
 }
 
-static void test_duplicate_key_when_anywhere_then_error(void **state)
+/* Numbers above 2^53 are read from the text, where the last value must be found, too. */
+static void test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_says_where(
+    void **state)
 {
     (void)state;
-    parse_bad("{\n\"models\":[],\n\"models\":[]}", HPS_INVALID,
-              "ps.json:3: models: duplicate object key", NULL);
-    parse_bad("{\"models\":[{\"x\":{\n\"a\":1,\n\"a\":1}}]}", HPS_INVALID,
-              "ps.json:3: models[0].x.a: duplicate object key", NULL);
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config =
+        parse_good("{\"models\":7,\n\"models\":[{" MODEL_KEYS
+                   ",\n\"x\":[{\"a\":1,\"b\":{},\n\"\\u0061\":1,\n\"a\":{}}]}],"
+                   "\"volatile_db\":{\"type\":\"nonsense\",\"type\":\"disabled\","
+                   "\"overflow_margin\":1,\n\"overflow_margin\":9007199254740993}}",
+                   &notes);
+    assert_int_equal(config->n_models, 1);
+    assert_int_equal(config->volatile_db.type, HPS_CONFIG_VOLATILE_DISABLED);
+    assert_int_equal(config->volatile_db.overflow_margin, 9007199254740993);
+    static const char *const places[] = {"ps.json:2: models: the key is there more than once",
+                                         "ps.json:5: models[0].x[0].a: the key is",
+                                         "ps.json:5: volatile_db.type: the key is",
+                                         "ps.json:6: volatile_db.overflow_margin: the key is"};
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        assert_true(has_note(&notes, places[i]));
+    }
+    assert_int_equal(notes.n, 5); /* and that "x" is unknown */
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+/* ---- several errors -------------------------------------------------------------------------- */
+
+static void parse_wrong(const char *text, struct hps_notes *notes)
+{
+    struct hps_config *config = NULL;
+    struct hps_error err = {0};
+    hps_notes_init(notes);
+    hps_status status = hps_config_parse(text, strlen(text), "ps.json", &config, notes, &err);
+    assert_int_equal(status, HPS_INVALID);
+    assert_null(config);
+    assert_true(notes->items[0].error);
+    assert_string_equal(notes->items[0].text, err.text);
+    assert_int_equal(notes->n, notes->n_errors);
+}
+
+static void test_errors_when_several_then_each_is_told_once(void **state)
+{
+    static const char *const expected[] = {
+        "ps.json:1: volatile_db.type: got \"nonsense\"",
+        "ps.json:2: models[0]: got no \"model\", which",
+        "ps.json:2: models[0]: got no \"sparse_files\", which",
+        "ps.json:2: models[0]: got no \"embedding_vecsize_per_table\", which",
+        "ps.json:2: models[0]: got no \"maxnum_catfeature_query_per_table_per_sample\", which",
+        "ps.json:2: models[0]: got no \"default_value_for_each_table\", which",
+        "ps.json:2: models[0]: got no \"deployed_device_list\", which",
+        "ps.json:3: models[1].max_batch_size: got -1",
+        "ps.json:3: models[1].deployed_device_list[1]: got \"x\"",
+        "ps.json:3: models[1].sparse_files[0]: got 1",
+        "ps.json:4: models[1].embedding_table_names[1]: got \"\"",
+        "ps.json:4: models[1].embedding_vecsize_per_table: got 1 entries, expected 2",
+        "ps.json:4: models[1].maxnum_catfeature_query_per_table_per_sample[0]: got \"y\"",
+        "ps.json:4: models[1].default_value_for_each_table[1]: got \"z\"",
+        "ps.json:4: models[1].row_dtype[0]: got \"fp\"",
+        "ps.json:4: models[1].row_dtype[1]: got \"fp\"",
+        "ps.json:5: models[2]: got 7, expected an object",
+        "ps.json:6: server.listen: got 5",
+        "ps.json:6: server.tls: got 6",
+    };
+    struct hps_notes notes;
+    (void)state;
+    parse_wrong("{\"volatile_db\":{\"type\":\"nonsense\"},\"models\":[\n{},\n"
+                "{\"model\":\"m\",\"max_batch_size\":-1,\"deployed_device_list\":[0,\"x\"],"
+                "\"sparse_files\":[1,\"b\"],\n\"embedding_table_names\":[\"a\",\"\"],"
+                "\"embedding_vecsize_per_table\":[4],"
+                "\"maxnum_catfeature_query_per_table_per_sample\":[\"y\",1],"
+                "\"default_value_for_each_table\":[[1,2],\"z\"],\"row_dtype\":[\"fp\",\"fp\"]},\n"
+                "7],\n\"server\":{\"listen\":5,\"tls\":6}}",
+                &notes);
+    for (size_t i = 0; i < notes.n || i < sizeof(expected) / sizeof(expected[0]); i++) {
+        assert_true(i < sizeof(expected) / sizeof(expected[0]));
+        if (i == notes.n || strstr(notes.items[i].text, expected[i]) != notes.items[i].text) {
+            fail_msg("expected \"%s\", got \"%s\"", expected[i],
+                     i == notes.n ? "" : notes.items[i].text);
+        }
+    }
+    hps_notes_fini(&notes);
+}
+
+/* So many that it would take hours to look for the line of each. */
+static void test_errors_when_very_many_then_they_are_bounded(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    struct hps_buf text;
+    hps_buf_init(&text, 16 << 20);
+    assert_int_equal(hps_buf_printf(&text, "{\"models\":[0"), HPS_OK);
+    for (int i = 0; i < 1000000; i++) {
+        assert_int_equal(hps_buf_append(&text, ",1", 2), HPS_OK);
+    }
+    assert_int_equal(hps_buf_append(&text, "]}", 3), HPS_OK);
+    parse_wrong((const char *)text.data, &notes);
+    assert_int_equal(notes.n_errors, HPS_NOTES_MAX);
+    hps_notes_fini(&notes);
+    hps_buf_fini(&text);
 }
 
 /* ---- types, ranges, syntax ------------------------------------------------------------------- */
@@ -622,7 +717,8 @@ static void test_parse_when_any_allocation_fails_then_no_memory_and_no_leak(void
 {
     (void)state;
     char text[] =
-        "{\"peristent_db\":{},\"models\":[{" MODEL_KEYS ",\"embedding_table_names\":[\"a\"]}],"
+        "{\"peristent_db\":{},\"peristent_db\":{},\"models\":[{" MODEL_KEYS
+        ",\"embedding_table_names\":[\"a\"]}],"
         "\"persistent_db\":{\"type\":\"rocks_db\"},\"server\":{\"listen\":[\"unix:/"
         "a\",\"[::1]:0\"],"
         "\"http_listen\":\"127.0.0.1:0\",\"model_roots\":[\"/a\",\"/b\"],\"slow_request_ms\":1}}";
@@ -633,16 +729,20 @@ static void parse_bad_and_free(void *ctx)
 {
     struct hps_config *config = NULL;
     struct hps_error err = {0};
-    hps_status status = hps_config_parse(ctx, strlen(ctx), "ps.json", &config, NULL, &err);
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    hps_status status = hps_config_parse(ctx, strlen(ctx), "ps.json", &config, &notes, &err);
     assert_true(status == HPS_INVALID || status == HPS_NO_MEMORY);
+    assert_int_equal(status, err.status);
     assert_true(err.text[0] != '\0');
     assert_null(config);
+    hps_notes_fini(&notes);
 }
 
 static void test_parse_when_bad_and_any_allocation_fails_then_an_error_and_no_leak(void **state)
 {
     (void)state;
-    char text[] = "{\"models\":[{" MODEL_KEYS "}],\"server\":{\"log_level\":\"inf\"}}";
+    char text[] = "{\"models\":[{" MODEL_KEYS "},{}],\"server\":{\"log_level\":\"inf\"}}";
     assert_true(hps_fault_heap_run(parse_bad_and_free, text) > 20);
 }
 
@@ -663,7 +763,10 @@ int main(void)
         cmocka_unit_test(test_unknown_key_when_in_server_then_error_with_suggestion),
         cmocka_unit_test(test_unknown_keys_when_very_many_then_notes_are_bounded),
         cmocka_unit_test(test_word_when_misspelt_then_error_with_suggestion),
-        cmocka_unit_test(test_duplicate_key_when_anywhere_then_error),
+        cmocka_unit_test(
+            test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_says_where),
+        cmocka_unit_test(test_errors_when_several_then_each_is_told_once),
+        cmocka_unit_test(test_errors_when_very_many_then_they_are_bounded),
         cmocka_unit_test(test_strings_when_in_place_of_numbers_then_read_as_triton_did),
         cmocka_unit_test(test_numbers_when_large_then_exact),
         cmocka_unit_test(test_value_when_wrong_type_then_got_and_expected),
