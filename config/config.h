@@ -294,7 +294,6 @@ void hps_notes_fini(struct hps_notes *notes); /* may be used again */
  *         UNIMPLEMENTED (exit 2): needs a part that this build lacks; NO_MEMORY
  *         *err has the first error, `notes` have up to HPS_NOTES_MAX of them
  * owner   *out_config: the caller, hps_config_free; notes are appended to `notes` (may be NULL)
-
  */
 hps_status hps_config_parse(const char *text, size_t size, const char *file,
                             struct hps_config **out_config, struct hps_notes *notes,
