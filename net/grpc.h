@@ -312,8 +312,9 @@ void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_statu
 void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 /* hps_grpc_call_finish with the code and text of an error. */
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err);
-/* The same where its message is larger than any may be. HTTP/1.1: 413, instead of the 429 of those
- * for whom there is no room now. */
+/* The same where its message is larger than any may be. The text names the option that sets the
+ * limit of the method, if there is one and the text has no advice yet. HTTP/1.1: 413, instead of
+ * the 429 of those for whom there is no room now. */
 void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err);
 
 /* ---- client ---------------------------------------------------------------------------------- */

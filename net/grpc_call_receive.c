@@ -179,6 +179,10 @@ static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
         }
         hps_status status = hps_grpc_decoder_feed(&call->request.decoder, data + taken,
                                                   size - taken, &used, &message, &complete, &err);
+        if (status == HPS_EXHAUSTED) {
+            hps_grpc_call_fail_too_large(call, &err);
+            break;
+        }
         if (status != HPS_OK) {
             hps_grpc_call_fail(call, &err);
             break;

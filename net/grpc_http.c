@@ -69,6 +69,7 @@ static void judge_body(struct hps_grpc_call *call)
 {
     size_t size_max = size_max_of(call);
     uint64_t size = call->stream->body_bytes;
+    struct hps_error err;
     bool compressed = call->headers.encoding != GRPC_IDENTITY;
 
     if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
@@ -78,8 +79,9 @@ static void judge_body(struct hps_grpc_call *call)
         grpc_http_refuse(call, 415, HPS_INVALID,
                          "content-encoding: this server takes no compressed bodies");
     } else if (size != HPS_HTTP_BODY_OF_ANY_SIZE && size > size_max) {
-        grpc_http_refuse(call, 413, HPS_EXHAUSTED,
-                         "body of %" PRIu64 " bytes, the limit is %zu bytes", size, size_max);
+        (void)hps_error_set(&err, HPS_EXHAUSTED,
+                            "body of %" PRIu64 " bytes, the limit is %zu bytes", size, size_max);
+        hps_grpc_call_fail_too_large(call, &err);
     } else {
         hps_grpc_decoder_init(&call->request.decoder, size_max, false);
         call->request.decoder.body.size_max =
@@ -155,8 +157,10 @@ void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
         return;
     }
     if (size > body->size_max - body->size) {
-        grpc_http_refuse(call, 413, HPS_EXHAUSTED,
-                         "body of more than %zu bytes, which is the limit", body->size_max);
+        struct hps_error err;
+        (void)hps_error_set(&err, HPS_EXHAUSTED, "body of more than %zu bytes, which is the limit",
+                            body->size_max);
+        hps_grpc_call_fail_too_large(call, &err);
         return;
     }
     if (body->data != NULL && data == body->data + body->size) {
@@ -374,10 +378,18 @@ void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_stat
 
 void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err)
 {
+    bool is_option = call->entry->method->request_bytes_max == 0;
+    bool has_advice = strchr(err->text, ';') != NULL;
+    struct hps_error whole;
+
+    (void)hps_error_set(&whole, err->status, "%s%s", err->text,
+                        is_option && !has_advice
+                            ? "; send less in one request, or raise server.request_bytes_max"
+                            : "");
     if (call->is_http) {
-        grpc_http_refuse(call, 413, err->status, "%s", err->text);
+        grpc_http_refuse(call, 413, whole.status, "%s", whole.text);
     } else {
-        hps_grpc_call_fail(call, err);
+        hps_grpc_call_fail(call, &whole);
     }
 }
 

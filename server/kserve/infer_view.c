@@ -185,6 +185,21 @@ static uint32_t n_values(const struct kserve_tensor *tensor)
     return (uint32_t)(tensor->size / kserve_datatype_bytes(tensor->datatype));
 }
 
+/* Of all tables: values of the inputs that stand beside no other. */
+static uint64_t n_keys_of_all(const struct view *view)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < view->infer->n_inputs; i++) {
+        const struct kserve_tensor *input = &view->infer->inputs[i];
+        bool beside = is(input->name, KSERVE_NUMKEYS) || ends(input->name, KSERVE_OFFSETS) ||
+                      ends(input->name, KSERVE_WEIGHTS);
+        bool keys = input->datatype == KSERVE_INT64 || input->datatype == KSERVE_INT32;
+        n += keys && !beside ? n_values(input) : 0;
+    }
+    return n;
+}
+
 static int64_t value_at(const struct kserve_tensor *tensor, uint32_t i)
 {
     int64_t wide;
@@ -219,11 +234,11 @@ static hps_status check_keys(struct view *view, const struct kserve_tensor *tens
     }
     view->request.n_keys += n_values(tensor);
     if (view->request.n_keys > view->limits->keys_max) {
+        uint64_t n = n_keys_of_all(view);
         return hps_error_set(view->err, HPS_INVALID,
-                             "input '%.*s': its %u keys make %" PRIu64
-                             " in the request, limit is %u (keys_max)",
-                             KSERVE_TEXT_ARGS(tensor->name), n_values(tensor), view->request.n_keys,
-                             view->limits->keys_max);
+                             "input '%.*s': %" PRIu64 " keys in the request, limit is %u; "
+                             "ask for fewer, or set server.keys_max to %" PRIu64,
+                             KSERVE_TEXT_ARGS(tensor->name), n, view->limits->keys_max, n);
     }
     return HPS_OK;
 }
@@ -249,8 +264,10 @@ static bool take_keys(const struct view *view, const struct kserve_tensor *tenso
 static hps_status make_queries(struct view *view, uint64_t n)
 {
     if (n > view->limits->tables_max) {
-        return hps_error_set(view->err, HPS_INVALID, "%" PRIu64 " tables, limit is %u", n,
-                             view->limits->tables_max);
+        return hps_error_set(view->err, HPS_INVALID,
+                             "%" PRIu64 " tables, limit is %u; ask for fewer, or set "
+                             "server.tables_max to %" PRIu64,
+                             n, view->limits->tables_max, n);
     }
     view->request.queries =
         hps_arena_calloc(view->arena, (size_t)n + 1, sizeof(*view->request.queries));
@@ -515,7 +532,7 @@ static hps_status read_offsets(struct view *view, const struct kserve_tensor *te
     if (n == 0 || view->request.n_bags > view->limits->keys_max) {
         return hps_error_set(view->err, HPS_INVALID,
                              "input '%.*s': %u values, it needs bags + 1, and bags may be as many "
-                             "as keys, %u in the request",
+                             "as keys, %u in the request (server.keys_max)",
                              KSERVE_TEXT_ARGS(tensor->name), n, view->limits->keys_max);
     }
     uint32_t *offsets = hps_arena_alloc(view->arena, (size_t)n * sizeof(*offsets));

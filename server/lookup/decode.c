@@ -37,10 +37,32 @@ struct raw_request {
     uint32_t n_queries;
 };
 
+/* The request has too many keys or bags. It has been scanned. */
+static hps_status refuse_many(const struct decoder *decoder, struct cursor in)
+{
+    struct decode_count count = {0};
+    uint32_t max = decoder->limits->keys_max;
+    struct field field;
+
+    while (in.at < in.end && field_read(&in, &field)) {
+        if (field.number == REQUEST_QUERIES) {
+            decode_count(decoder, field_bytes(&field), &count);
+        }
+    }
+    bool keys = count.n_keys > max;
+    uint64_t n = keys ? count.n_keys : count.n_bags;
+    return hps_error_set(decoder->err, HPS_INVALID,
+                         "queries: %" PRIu64 " %s, limit is %u; ask for fewer, or set "
+                         "server.keys_max to %" PRIu64,
+                         n, keys ? "keys" : "bags", max, n);
+}
+
 static hps_status decode_queries(const struct decoder *decoder, struct cursor in,
                                  uint32_t n_queries, struct hps_lookup_request *request)
 {
     struct field field;
+
+    const struct cursor whole = in;
 
     if (n_queries == 0) {
         return HPS_OK;
@@ -56,7 +78,7 @@ static hps_status decode_queries(const struct decoder *decoder, struct cursor in
         HPS_ASSERT(request->n_queries < n_queries); /* it was scanned */
         hps_status status = decode_query(decoder, field_bytes(&field), request);
         if (status != HPS_OK) {
-            return status;
+            return status == HPS_RANGE ? refuse_many(decoder, whole) : status;
         }
     }
     return HPS_OK;
@@ -84,16 +106,17 @@ static hps_status scan_request(const struct decoder *decoder, struct cursor in,
             return decode_malformed(decoder, "LookupRequest");
         }
         if (field.number == REQUEST_QUERIES) {
-            if (out->n_queries == decoder->limits->tables_max) {
-                return hps_error_set(decoder->err, HPS_INVALID,
-                                     "queries: more than %u, which is the limit",
-                                     decoder->limits->tables_max);
-            }
-            out->n_queries++;
+            out->n_queries++; /* a message has fewer than 2^31 bytes */
             continue;
         }
         out->value[field.number] = field.value;
         out->bytes[field.number] = field_bytes(&field);
+    }
+    if (out->n_queries > decoder->limits->tables_max) {
+        return hps_error_set(decoder->err, HPS_INVALID,
+                             "queries: %u, limit is %u; ask for fewer tables, or set "
+                             "server.tables_max to %u",
+                             out->n_queries, decoder->limits->tables_max, out->n_queries);
     }
     return HPS_OK;
 }

@@ -34,8 +34,14 @@ hps_status decode_check_enum(const struct decoder *decoder, const char *field, u
 
 /* The next query of the request, whose number is request->n_queries, and which has room for it; its
  * keys and bags are added to those of the request.
- * error   INVALID, EXHAUSTED: they name it */
+ * error   INVALID, EXHAUSTED: they name it; RANGE, without a text: with it the request has too many
+ *         keys or bags */
 hps_status decode_query(const struct decoder *decoder, struct cursor in,
                         struct hps_lookup_request *request) HPS_MUST_CHECK;
+/* Add the keys and bags of a query, unless it is malformed. */
+struct decode_count {
+    uint64_t n_keys, n_bags;
+};
+void decode_count(const struct decoder *decoder, struct cursor in, struct decode_count *count);
 
 #endif

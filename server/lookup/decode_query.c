@@ -113,10 +113,7 @@ static hps_status take_keys(const struct decoder *decoder, struct cursor in,
     uint64_t n_keys = raw->n_listed + cursor_size(&raw->bytes[QUERY_KEYS]) / sizeof(hps_key);
 
     if (request->n_keys + n_keys > decoder->limits->keys_max) {
-        return hps_error_set(decoder->err, HPS_INVALID,
-                             "queries[%u]: %" PRIu64 " keys make %" PRIu64
-                             " in the request, limit is %u",
-                             index, n_keys, request->n_keys + n_keys, decoder->limits->keys_max);
+        return HPS_RANGE;
     }
     out->n_keys = (uint32_t)n_keys;
     out->keys = n_keys == 0 ? NULL : raw->bytes[QUERY_KEYS].at;
@@ -205,10 +202,7 @@ static hps_status check_sizes(const struct decoder *decoder, const struct raw_qu
                              "queries[%u].offsets: %zu bytes are not a multiple of 4", index, size);
     }
     if (request->n_bags + n_bags > decoder->limits->keys_max) {
-        return hps_error_set(decoder->err, HPS_INVALID,
-                             "queries[%u].offsets: %" PRIu64 " bags make %" PRIu64
-                             " in the request, limit is %u, as of keys",
-                             index, n_bags, request->n_bags + n_bags, decoder->limits->keys_max);
+        return HPS_RANGE;
     }
     if (weights_size > 0 && weights_size != (size_t)n_keys * sizeof(float)) {
         return hps_error_set(decoder->err, HPS_INVALID,
@@ -271,4 +265,15 @@ hps_status decode_query(const struct decoder *decoder, struct cursor in,
     request->n_keys += query.n_keys;
     request->n_bags += query.n_bags;
     return HPS_OK;
+}
+
+void decode_count(const struct decoder *decoder, struct cursor in, struct decode_count *count)
+{
+    struct raw_query raw = {0};
+
+    if (scan_query(decoder, in, &raw) == HPS_OK) {
+        size_t n_offsets = cursor_size(&raw.bytes[QUERY_OFFSETS]) / sizeof(uint32_t);
+        count->n_keys += raw.n_listed + cursor_size(&raw.bytes[QUERY_KEYS]) / sizeof(hps_key);
+        count->n_bags += n_offsets == 0 ? 0 : n_offsets - 1;
+    }
 }

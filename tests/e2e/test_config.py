@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies of a model, and what a reload applies, reports or refuses."""
+import contextlib
+import http.client as http_client
 import json
 import os
 import re
@@ -8,9 +10,11 @@ import threading
 
 import grpc
 import numpy as np
+import pytest
 
-from rig import (PATIENCE_S, Daemon, Table, admin_grpc, admin_pb, ask, default_config, floats, generate,
-                 model_config, pb, refused, statuses, until)
+from rig import (PATIENCE_S, Daemon, Table, admin_grpc, admin_pb, ask, default_config, floats, generate, kserve_grpc,
+                 kserve_pb, model_config, pb, refused, statuses, until)
+from kserve_body import compose
 
 FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
 
@@ -170,6 +174,67 @@ def test_reload_when_limits_of_connections_change_then_calls_obey_them(daemon, w
         ask(one.stub(), "m", {"a": many}, **zipped)
     reload(one, stored.config({"m": {}}, server={"idle_timeout_ms": 50}))
     until(lambda: one.metrics()['hpsd_connections{listener="grpc"}'] == 0, "idle connections to end")
+
+
+@pytest.mark.parametrize("n_tables, n_keys, wire_bytes", [(55, 65536, 0), (40, 131072, 41943040)])
+def test_reload_when_limits_are_those_that_refusals_name_then_published_batches_are_served(
+        daemon, work, n_tables, n_keys, wire_bytes):
+    """Batches of HPS's papers; the second one is longer than a message may be, too."""
+    generate(f"{work}/m", "--tables", n_tables, "--rows", 10, "--dim", 1)
+    config = default_config(server={"model_roots": [work]})
+    one = daemon(config, flags=["--kserve-listen", "127.0.0.1:0"])
+    one.load("m", f"{work}/m")
+    keys, total = np.zeros(n_keys, "<i8"), n_tables * n_keys
+    names = [f"feature_{i}" for i in range(n_tables)]
+    tensors = kserve_pb.ModelInferRequest(model_name="m")
+    tensors.inputs.add(name="KEYS", datatype="INT64", shape=[1, total])
+    tensors.inputs.add(name="NUMKEYS", datatype="INT32", shape=[1, n_tables])
+    tensors.raw_input_contents.extend([keys.tobytes() * n_tables, np.full(n_tables, n_keys, "<i4").tobytes()])
+    by_table = kserve_pb.ModelInferRequest(model_name="m.tables")
+    for name in names:
+        by_table.inputs.add(name=name, datatype="INT64", shape=[n_keys])
+        by_table.raw_input_contents.append(keys.tobytes())
+    body, headers = compose([("KEYS", np.zeros((1, total), "<i8")), ("NUMKEYS", np.full((1, n_tables), n_keys, "<i4"))],
+                            binary_output=True)
+
+    def http(sent=None):
+        connection = http_client.HTTPConnection(one.kserve[0], timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            connection.putrequest("POST", "/v2/models/m/infer")
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                connection.putheader(name, value)
+            connection.endheaders(sent)
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+
+    kserve = kserve_grpc.GRPCInferenceServiceStub(one.channel())
+    asked = ((lambda: ask(one.stub(), "m", dict.fromkeys(names, keys))),
+             (lambda: kserve.ModelInfer(tensors, timeout=PATIENCE_S)),
+             (lambda: kserve.ModelInfer(by_table, timeout=PATIENCE_S)))
+    if wire_bytes:
+        needed = 0
+        for call in asked:
+            with pytest.raises(grpc.RpcError) as caught:
+                call()
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            said = re.fullmatch(r"message of (\d+) bytes, the limit is 33554432 bytes; send less in one request, or raise "
+                                r"server\.request_bytes_max", caught.value.details())
+            assert said and int(said[1]) > wire_bytes, caught.value.details()
+            needed = max(needed, int(said[1]))
+        status, said = http()  # it is refused by its length
+        assert status == 413 and b"body of %d bytes" % len(body) in said and b"server.request_bytes_max" in said, said
+        config["server"]["request_bytes_max"] = max(needed, len(body))
+        reload(one, config)
+    for call in asked:
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, f"{total} keys", "limit is 2097152",
+                     f"set server.keys_max to {total}"):
+            call()
+    status, said = http(body)
+    assert status == 400 and b"set server.keys_max to %d" % total in said, said
+    config["server"]["keys_max"] = total
+    reload(one, config)
+    assert len(asked[0]().results) == n_tables
+    assert asked[1]().outputs and asked[2]().outputs and http(body)[0] == 200
 
 
 def test_reload_when_an_option_needs_a_restart_then_it_is_named_and_the_rest_is_applied(daemon, work):

@@ -287,10 +287,13 @@ static void test_decode_when_values_are_bad_then_they_are_named(void **state)
 static void test_decode_when_limits_are_passed_then_they_are_named(void **state)
 {
     (void)state;
-    uint8_t keys[2 + 2 + 88] = {0x1a, 90, 0x12, 88};
+    uint8_t keys[92 + 4 + 16] = {0x1a, 90, 0x12, 88, [92] = 0x1a, 18, 0x1a, 16};
 
-    expect_refused(keys, sizeof(keys), HPS_INVALID, "11 keys make 11 in the request, limit is 10");
-    EXPECT_REFUSED(HPS_INVALID, "more than 4", 0x1a, 0, 0x1a, 0, 0x1a, 0, 0x1a, 0, 0x1a, 0);
+    expect_refused(keys, sizeof(keys), HPS_INVALID,
+                   "queries: 13 keys, limit is 10; ask for fewer, or set server.keys_max to 13");
+    EXPECT_REFUSED(HPS_INVALID,
+                   "queries: 5, limit is 4; ask for fewer tables, or set server.tables_max to 5",
+                   0x1a, 0, 0x1a, 0, 0x1a, 0, 0x1a, 0, 0x1a, 0);
 }
 
 static void test_decode_when_bytes_are_malformed_then_refused(void **state)

@@ -190,7 +190,7 @@ static void test_bags_when_more_than_keys_may_be_then_the_limit_is_named(void **
     assert_int_equal(decode(t, &asked), HPS_OK);
     asked.offsets_size += sizeof(uint32_t);
     expect_refused(t, &asked,
-                   "queries[1].offsets: 9 bags make 9 in the request, limit is 8, as of keys");
+                   "queries: 9 bags, limit is 8; ask for fewer, or set server.keys_max to 9");
 }
 
 int main(void)

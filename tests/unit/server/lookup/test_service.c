@@ -659,7 +659,7 @@ static void test_limits_when_set_then_requests_that_come_have_them(void **state)
     hps_lookup_service_limits_set(t->service, &limits);
     start(t, 3, LOOKUP, "m", "t0", 1);
     assert_int_equal(t->calls[3].code, 3);
-    assert_non_null(strstr(t->calls[3].text, "queries: more than 0"));
+    assert_non_null(strstr(t->calls[3].text, "queries: 1, limit is 0"));
     close_call(t, 3);
 }
 
