@@ -56,14 +56,15 @@ bool hps_label_valid(const char *label)
     return n > 0 && !is_number && label[0] != '-' && label[0] != '.';
 }
 
-static hps_status check_name(const char *name, const char *path, struct hps_error *err)
+static hps_status check_name(const char *name, const char *path, const char *advice,
+                             struct hps_error *err)
 {
     if (hps_model_name_valid(name)) {
         return HPS_OK;
     }
     return hps_error_set(err, HPS_INVALID,
-                         "%s: table name '%s', expected 1 to %d letters, digits, '_' or '-'", path,
-                         name, HPS_MODEL_NAME_BYTES_MAX);
+                         "%s: table name '%s', expected 1 to %d letters, digits, '_' or '-'%s",
+                         path, name, HPS_MODEL_NAME_BYTES_MAX, advice);
 }
 
 static hps_status no_memory(struct hps_error *err, const char *path)
@@ -156,7 +157,10 @@ static hps_status add_table(struct hps_model_dir *dir, const char *name, size_t 
         status = hps_error_set(err, HPS_INVALID, "%s: more than %d tables", dir->path,
                                HPS_MODEL_TABLES_MAX);
     } else {
-        status = check_name(table.name, path, err);
+        status = check_name(table.name, path,
+                            "; give the table another name with --table, or with --config of "
+                            "hpsctl load",
+                            err);
     }
     if (status == HPS_OK && (dir->n_tables & (dir->n_tables - 1)) == 0) {
         size_t room = dir->n_tables == 0 ? 1 : 2 * dir->n_tables;
@@ -501,7 +505,7 @@ hps_status hps_model_table_open(const char *name, const char *path, const struct
 {
     struct hps_model_table table = {.roots = roots};
 
-    hps_status status = check_name(name, path, err);
+    hps_status status = check_name(name, path, "", err);
     if (status == HPS_OK) {
         status = resolve(path, &table, err);
     }

@@ -67,6 +67,13 @@ def test_load_when_tables_are_named_then_directories_of_any_name_are_loaded_unde
     check(one, new_tables, 2)
 
 
+def test_load_when_a_directory_has_names_of_hugectr_then_it_is_told_what_takes_them(work, daemon):
+    paths, _ = hugectr(work, 1000, 1)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    said = one.ctl("load", "m", "--from", os.path.dirname(paths[0]), code=1)
+    assert "--table" in said and "--config" in said, said
+
+
 def test_load_when_a_model_is_new_then_its_tables_have_the_order_of_the_command_line(work, daemon):
     paths, tables = hugectr(work, 1000, 1)
     one = daemon(default_config(server={"model_roots": [work]}))

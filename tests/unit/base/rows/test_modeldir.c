@@ -156,6 +156,7 @@ static void test_open_when_ambiguous_or_half_then_invalid(void **state)
     assert_int_equal(unlink(hps_tmpdir_join(&dir, "s.scale_bias.npy")), 0);
     touch("b.ad.npy");
     expect_refused(HPS_INVALID, "table name 'b.ad'");
+    expect_refused(HPS_INVALID, "with --table, or with --config of hpsctl load");
     struct hps_model_dir model = {0};
     assert_int_equal(hps_model_dir_open("/no/such/dir", NULL, &model, NULL), HPS_NOT_FOUND);
     assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "u/key"), NULL, &model, NULL),
