@@ -136,7 +136,7 @@ def test_reload_when_options_change_then_they_hold_and_the_log_names_old_and_new
         stored.ask(stub, "n")
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "3 keys", "limit is 2"):
         ask(stub, "m", {"a": [1, 2, 3]})
-    with refused(grpc.StatusCode.INVALID_ARGUMENT, "queries", "more than 1"):
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "queries: 2, limit is 1", "set server.tables_max to 2"):
         ask(stub, "m", [pb.TableQuery(), pb.TableQuery()])
     assert one.ctl("slowlog", "get", "-o", "json")[0]
     generate(f"{work}/other", "--tables", 1, "--rows", 10, "--dim", 8)
