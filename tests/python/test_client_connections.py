@@ -21,7 +21,7 @@ import pytest
 
 import hpsd
 import hpsd.aio
-from hpsd import _lookup
+from hpsd import _address, _lookup
 from hpsd._servers import Attempts, Servers
 from rig import PATIENCE_S, Authority, Daemon, scratch, until
 from served import MODEL, Sync, config, rows_of
@@ -43,10 +43,20 @@ def test_unix_socket_when_connected_then_the_same_rows(daemon):
         np.testing.assert_array_equal(client.lookup("items", [1]), rows_of("items", [1]))
 
 
-@pytest.mark.parametrize("address", ["", "host:0", "host:port", "host:99999", [], 8601])
-def test_address_when_it_is_none_then_says_what_was_expected(address):
+@pytest.mark.parametrize("connect", [hpsd.connect, hpsd.aio.connect])
+@pytest.mark.parametrize("address", [
+    "", "host:0", "host:port", "host:99999", "host:²", "host:", "http://host:1", "host/", "user@host:1", "a:1,b:2", " host:1", "host :1",
+    "::1", "::1:8601", "[::1", "[::g]:1", "[]:1", "1.2.3.256", "host:1:2", "unix:", "unix:" + "a" * 108, [], [8601], 8601, None, b"host:1"])
+def test_address_when_it_names_no_server_then_says_what_was_expected(connect, address):
     with pytest.raises(hpsd.InvalidArgument, match="address: got .*expected HOST:PORT"):
-        hpsd.connect(address if isinstance(address, (str, list)) else [address])
+        connect(address)
+
+
+@pytest.mark.parametrize("address, target", [
+    ("host", "host:8601"), ("a-b_c.example.:1", "a-b_c.example.:1"), ("1.2.3.4", "1.2.3.4:8601"), ("[::1]:80", "[::1]:80"), ("[fe80::1%eth0]", "[fe80::1%eth0]:8601"),
+    ("unix:/a/../b", "unix:/b"), ("dns:///host:1", "dns:///host:1"), ("ipv4:1.2.3.4:1", "ipv4:1.2.3.4:1")])
+def test_address_when_it_names_a_server_then_as_grpc_calls_it(address, target):
+    assert _address.as_targets(address) == _address.as_targets((one for one in [address])) == [target]
 
 
 def test_tls_and_tokens_when_they_are_needed_then_they_are_shown(work):

@@ -2,10 +2,12 @@
 """Where the servers are and what they are shown: addresses, TLS, tokens, options of channels."""
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
+import re
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 import grpc
 
@@ -16,6 +18,7 @@ Token = Union[None, str, Callable[[], Optional[str]]]
 PEM = Union[None, bytes, str, "os.PathLike[str]"]
 
 DEFAULT_PORT = 8601
+UNIX_PATH_BYTES_MAX = 107
 CONNECT_MS_MAX = 1000  # of one attempt
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 1000
 
@@ -64,24 +67,43 @@ def as_tls(given: Any) -> Optional[TLS]:
     return given if isinstance(given, TLS) else TLS(ca=given)
 
 
+_PARTS = re.compile(r"(?P<host>\[[^\[\]\s]*\]|[^\s,:/?#@\[\]]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII)
+
+
+def _is_host(host: str) -> bool:
+    """False: an IP address that is not valid. Any other name is for the resolver."""
+    try:
+        if host.startswith("["):
+            ipaddress.IPv6Address(host[1:-1].partition("%")[0])
+        elif re.fullmatch(r"[0-9]+(\.[0-9]+){3}", host, re.ASCII):
+            ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def as_target(address: str) -> str:
-    """What gRPC calls an address: "unix:PATH", "HOST:PORT", "HOST", or one that has a scheme already."""
-    if not isinstance(address, str) or not address:
-        raise InvalidArgument(f"address: got {address!r}, expected HOST:PORT or unix:PATH")
-    if address.startswith("unix:"):
-        return "unix:" + os.path.abspath(address[len("unix:"):])
-    if address.startswith(("dns:", "ipv4:", "ipv6:")):
-        return address
-    host, colon, port = address.rpartition(":")
-    if address.endswith("]") or not colon:
-        host, port = address, str(DEFAULT_PORT)
-    if not port.isdigit() or not 0 < int(port) < 65536:
-        raise InvalidArgument(f"address: got {address!r}, expected HOST:PORT with a port from 1 to 65535")
-    return f"{host}:{port}"
+    """What gRPC calls an address: "unix:PATH", "HOST:PORT", "HOST", or one with a scheme of gRPC's own. Any
+    other raises InvalidArgument: gRPC would try to resolve it until the deadline."""
+    if isinstance(address, str):
+        if address.startswith("unix:"):
+            path = os.path.abspath(address[len("unix:"):])
+            if address != "unix:" and len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
+                return "unix:" + path
+        elif address.startswith(("dns:", "ipv4:", "ipv6:")):
+            return address
+        else:
+            parts = _PARTS.fullmatch(address)
+            port = int(parts["port"] or DEFAULT_PORT) if parts else 0
+            if parts and 0 < port < 65536 and _is_host(parts["host"]):
+                return f"{parts['host']}:{port}"
+    raise InvalidArgument(f"address: got {address!r}, expected HOST:PORT with a port from 1 to 65535, HOST, [IPV6]:PORT, or "
+                          f"unix:PATH with a path of at most {UNIX_PATH_BYTES_MAX} bytes; of several servers a list of these")
 
 
 def as_targets(addresses: Addresses) -> List[str]:
-    given = [addresses] if isinstance(addresses, str) else list(addresses)
+    several = isinstance(addresses, Iterable) and not isinstance(addresses, (str, bytes))
+    given: List[Any] = list(addresses) if several else [addresses]
     if not given:
         raise InvalidArgument("address: got none, expected HOST:PORT or unix:PATH, or a list of them")
     return [as_target(address) for address in given]
