@@ -12,8 +12,10 @@ import torch
 
 import documents
 import hpsd
+import hpsd.aio
 import hpsd.torch as layers
 from hpsd import _answer, _query
+from rig import run_hpsd
 from served import DIMS, MODEL, N_ROWS, rows_of
 
 
@@ -105,15 +107,69 @@ def test_embedding_bag_when_the_last_offset_is_included_then_as_torch_does(clien
 
 
 @pytest.mark.parametrize("padding_idx", [None, 4])
-def test_embedding_bag_when_weighted_then_as_torch_does(client, padding_idx):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_embedding_bag_when_weighted_then_as_torch_does(client, padding_idx, dtype):
     how = {"mode": "sum", "padding_idx": padding_idx}
-    ours = layers.EmbeddingBag(client, "items", **how)
-    theirs = torch.nn.EmbeddingBag.from_pretrained(weight("items"), **how)
+    ours = layers.EmbeddingBag(client, "items", **how).to(dtype)
+    theirs = torch.nn.EmbeddingBag.from_pretrained(weight("items").to(dtype), **how)
     keys, offsets = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 1, 5])
-    weights = torch.tensor([1.5, 2, -1, 0.5, 0, 3])
+    weights = torch.tensor([1.5, 2, -1, 0.5, 0, 3], dtype=dtype)
     close(ours(keys, offsets, per_sample_weights=weights), theirs(keys, offsets, per_sample_weights=weights))
     square = keys.reshape(2, 3), None, weights.reshape(2, 3)
     close(ours(*square), theirs(*square))
+
+
+@pytest.mark.parametrize("padding_idx", [-1, -N_ROWS, N_ROWS - 1])
+def test_padding_when_counted_from_the_number_of_rows_then_as_torch_does(client, padding_idx):
+    keys, how = torch.tensor([[0, N_ROWS - 1, 5], [N_ROWS - 1, 0, 0]]), {"mode": "mean", "padding_idx": padding_idx}
+    ours = layers.EmbeddingBag(client, "items", num_embeddings=N_ROWS, **how)
+    theirs = torch.nn.EmbeddingBag.from_pretrained(weight("items"), **how)
+    close(ours(keys), theirs(keys))
+    close(copy.deepcopy(ours)(keys), theirs(keys))
+    embedding = layers.Embedding(client, "items", num_embeddings=N_ROWS, padding_idx=padding_idx)
+    assert embedding.padding_idx == ours.padding_idx == theirs.padding_idx
+
+
+def test_padding_when_it_is_a_key_of_64_bits_then_that_key_is_left_out(client):
+    bag = layers.EmbeddingBag(client, "items", mode="sum", padding_idx=2**64 - 5)
+    close(bag(torch.tensor([[-5, 1]])), weight("items")[1:2])
+
+
+@pytest.mark.parametrize("padding_idx, num_embeddings, words", [
+    (-1, None, "padding_idx: got -1, expected .*counts a negative one from num_embeddings back"),
+    (-11, 10, "padding_idx: got -11, expected a whole number from -10 to 9"), (10, 10, "got 10, expected"),
+    (2**64, None, "padding_idx: got 18446744073709551616"), (1.5, 10, "padding_idx: got 1.5"),
+])
+@pytest.mark.parametrize("layer", [layers.Embedding, layers.EmbeddingBag])
+def test_padding_when_it_is_no_row_then_says_what_was_expected(client, layer, padding_idx, num_embeddings, words):
+    with pytest.raises(hpsd.InvalidArgument, match=words):
+        layer(client, "items", 4, padding_idx=padding_idx, num_embeddings=num_embeddings)
+
+
+NO_KEYS = {
+    "ragged": lambda: [[1], [2, 3]],
+    "coo": lambda: torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.tensor([1]), (2, 2)),
+    "csr": lambda: torch.ones(2, 2, dtype=torch.int64).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.tensor([1]), torch.tensor([2, 3])]),
+    "jagged": lambda: torch.nested.nested_tensor([torch.tensor([1]), torch.tensor([2, 3])], layout=torch.jagged),
+    "float8": lambda: torch.tensor([1.0]).to(torch.float8_e4m3fn),
+    "bfloat16": lambda: torch.tensor([1.0], dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", NO_KEYS)
+def test_keys_when_they_are_no_dense_integers_then_says_what_was_expected(client, kind):
+    given, zero = NO_KEYS[kind](), torch.tensor([0])
+    for call in (lambda: client.lookup("items", given), lambda: client.lookup("items", (given, [0, 1]), pooling="sum"),
+                 lambda: layers.Embedding(client, "items")(given), lambda: layers.EmbeddingBag(client, "items")(given, zero)):
+        with pytest.raises(hpsd.InvalidArgument, match="got .*expected"):
+            call()
+
+
+def test_keys_when_they_are_on_no_device_then_says_what_was_expected(client):
+    with pytest.raises(hpsd.InvalidArgument, match="got a tensor of torch.int64 on the device meta, expected"):
+        client.lookup("items", torch.empty(2, device="meta", dtype=torch.int64))
 
 
 @pytest.mark.parametrize("call, words", [
@@ -125,12 +181,16 @@ def test_embedding_bag_when_weighted_then_as_torch_does(client, padding_idx):
     (lambda bag: bag(torch.tensor([1]), torch.tensor([0]), torch.tensor([1., 2.])), "per_sample_weights: got shape \\(2,\\)"),
 ])
 def test_embedding_bag_when_called_wrongly_then_says_how_it_is_called(client, call, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(hpsd.InvalidArgument, match=words):
         call(layers.EmbeddingBag(client, "items", mode="sum"))
 
 
 def test_layers_when_made_wrongly_then_say_what_was_expected(client):
-    with pytest.raises(ValueError, match="mode: got 'max', expected 'sum' or 'mean'"):
+    for make in (layers.Embedding, layers.EmbeddingBag, lambda of: layers.Embedding(of, "items", 4),
+                 lambda of: layers.EmbeddingBagCollection(of, [layers.EmbeddingBagConfig("items", 4, ["f"])])):
+        with pytest.raises(hpsd.InvalidArgument, match="client: got hpsd.aio.Client, expected an hpsd.Client"):
+            make(hpsd.aio.connect("127.0.0.1:1"), *(["items"] if isinstance(make, type) else []))
+    with pytest.raises(hpsd.InvalidArgument, match="mode: got 'max', expected 'sum' or 'mean'"):
         layers.EmbeddingBag(client, "items", mode="max")
     with pytest.raises(TypeError, match="unexpected argument 'max_norm'"):
         layers.Embedding(client, "items", max_norm=1.0)
@@ -138,7 +198,7 @@ def test_layers_when_made_wrongly_then_say_what_was_expected(client):
         layers.Embedding(client, "itmes")
     with pytest.raises(hpsd.InvalidArgument, match="table 'items': expected rows of 5 values, but they have 4"):
         layers.Embedding(client, "items", 5)(torch.tensor([1]))
-    with pytest.raises(ValueError, match="per_sample_weights: got some with mode 'mean'"):
+    with pytest.raises(hpsd.InvalidArgument, match="per_sample_weights: got some with mode 'mean'"):
         layers.EmbeddingBag(client, "items")(torch.tensor([[1]]), None, torch.tensor([[1.]]))
 
 
@@ -197,14 +257,27 @@ def test_lookup_layer_when_made_of_a_ps_json_then_its_table(daemon, work):
     close(layers.LookupLayer(path, MODEL, 1, 8)(keys), weight("users")[keys.long()])
     close(layers.LookupLayer(ps_config_file=path, model_name=MODEL, table_id=0, emb_vec_size=4, address=daemon.grpc[1])(keys),
           weight("items")[keys.long()])
-    with pytest.raises(ValueError, match="table_id: got 3, expected 0 to 2"):
+    with pytest.raises(hpsd.InvalidArgument, match="table_id: got 3, expected 0 to 2"):
         layers.LookupLayer(path, MODEL, 3, 8)
-    with pytest.raises(ValueError, match="model_name: got 'x', expected one of .*'shop'"):
+    with pytest.raises(hpsd.InvalidArgument, match="model_name: got 'x', expected one of .*'shop'"):
         layers.LookupLayer(path, "x", 0, 8)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("{")
+    with pytest.raises(hpsd.InvalidArgument, match="ps_config_file: .*ps.json is not JSON"):
+        layers.LookupLayer(path, MODEL, 0, 8)
 
 
 # ---- the code of the documents -----------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" in name])
-def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
+def test_document_when_its_code_is_run_then_it_works_and_hpsd_reads_what_it_wrote(name, two_tables, work):
+    for table, dim in (("items", 16), ("users", 8)):
+        np.save(f"{work}/{table}.npy", np.zeros((1000, dim), np.float32))
     documents.run_page(name, two_tables.grpc[0], work)
+    if os.path.exists(f"{work}/ps.json"):
+        done = run_hpsd("--check", "--config", "ps.json", "--state-dir", f"{work}/state", cwd=work)
+        assert done[0] == 0, done[2]
+    if os.path.exists(f"{work}/model"):
+        two_tables.load("trained", f"{work}/model", activate=True)
+        rows = hpsd.connect(two_tables.grpc[0], "trained").lookup("products", [7])
+        np.testing.assert_array_equal(rows, np.load(f"{work}/model/products.npy")[[7]])

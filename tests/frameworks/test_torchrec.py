@@ -122,14 +122,14 @@ def test_bag_collection_when_weighted_then_a_mean_is_by_the_number_of_keys(clien
     ([bag_config("wide", ["a"], num_embeddings_post_pruning=7)], "'wide', num_embeddings_post_pruning: got 7"),
 ])
 def test_bag_collection_when_made_of_what_it_cannot_serve_then_says_so(client, tables, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(hpsd.InvalidArgument, match=words):
         layers.EmbeddingBagCollection(client, tables)
 
 
 def test_collections_when_made_wrongly_then_say_what_was_expected(client):
-    with pytest.raises(ValueError, match="embedding_dim: got \\[8, 16\\], expected one"):
+    with pytest.raises(hpsd.InvalidArgument, match="embedding_dim: got \\[8, 16\\], expected one"):
         layers.EmbeddingCollection(client, TABLES)
-    with pytest.raises(ValueError, match="tables: got 'wide' twice"):
+    with pytest.raises(hpsd.InvalidArgument, match="tables: got 'wide' twice"):
         layers.EmbeddingCollection(client, [config("wide", ["a"]), config("wide", ["b"])])
     for argument in ("need_indices", "device", "use_gather_select"):
         with pytest.raises(TypeError, match=f"unexpected argument '{argument}'"):

@@ -48,6 +48,15 @@ def test_lookup_when_keys_are_of_all_64_bits_then_none_is_another_one(client):
     assert list(client.lookup("items", keys.view(np.int64), full=True).status) == [UNKNOWN, UNKNOWN, FOUND]
 
 
+@pytest.mark.parametrize("keys", [[2**63 + 1, 5], [-1, 2**63 + 1, 5], [[2**64 - 1, 5], [-2**63, 2**53 + 1]], [np.uint64(2**63), np.int64(5)],
+                                  [np.array([2**63], np.uint64), np.array([5])], np.array([-1, 2**63], object), 2**64 - 1])
+def test_lookup_when_keys_are_python_integers_then_their_bits_are_kept(client, keys):
+    exact = np.array(keys, object)
+    bits = np.array([int(key) % 2**64 for key in exact.flat], np.uint64).reshape(exact.shape)
+    np.testing.assert_array_equal(_query.query("items", keys).keys, bits.view(np.int64).reshape(-1))
+    np.testing.assert_array_equal(client.lookup("items", keys, full=True).status, np.where(bits == 5, FOUND, UNKNOWN))
+
+
 def test_lookup_when_of_several_tables_then_as_they_were_given(client):
     by_name = client.lookup({"users": KEYS, "items": [[5]]})
     assert list(by_name) == ["users", "items"] and by_name["items"].shape == (1, 1, 4)
@@ -180,6 +189,15 @@ def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, conc
     ("items", [1.5], {}, "table 'items', keys: got float64, expected any integer dtype"),
     ("items", np.array([True]), {}, "got bool, expected any integer"),
     ("items", ["a"], {}, "expected any integer"),
+    ("items", [1.0, 2**63], {}, "got float64, expected any integer dtype"),
+    ("items", np.array([1.0, None], object), {}, "got object, expected any integer dtype"),
+    ("items", [1, 2**64], {}, "got 18446744073709551616, expected integers from -2^63 to 2^64 - 1"),
+    ("items", [-2**63 - 1], {}, "got -9223372036854775809, expected integers from"),
+    ("items", [[1], [2, 3]], {}, "table 'items', keys: got"),
+    ("items", ([[1], [2, 3]], [0, 1]), {"pooling": "sum"}, "table 'items', keys: got"),
+    ("items", ([1, 2], [[0], [1, 2]]), {"pooling": "sum"}, "table 'items', offsets: got"),
+    ("items", ([1, 2], [0, 2], [[1.0], [1.0, 2.0]]), {"pooling": "sum"}, "table 'items', weights: got"),
+    ({5: [1]}, None, {}, "table 5: got int, expected the name of a table"),
     ("items", None, {}, "table 'items': got no keys"),
     ("items", (1, 2), {}, "expected (keys, offsets)"),
     ("items", ([1], [0, 1]), {}, "got offsets without pooling, expected pooling= one of sum, mean"),
@@ -219,6 +237,9 @@ def test_numbers_when_a_client_is_made_with_them_then_they_are_refused(daemon, c
             connect(daemon.grpc[0], timeout=value)
         with pytest.raises(hpsd.InvalidArgument, match="hedge_ms: got .*, expected milliseconds from 0.001 to"):
             connect(daemon.grpc[0], hedge_ms=1e13 if value == 1e10 else value)
+    for model in (None, 5, b"m"):
+        with pytest.raises(hpsd.InvalidArgument, match="model: got .*, expected its name"):
+            connect(daemon.grpc[0], model)
     for version in (-1, 2**63, 1.5, "1", float("nan"), None):
         with pytest.raises(hpsd.InvalidArgument, match="version: got .*, expected a whole number from 0 to 9223372036854775807"):
             connect(daemon.grpc[0]).version(version)
@@ -267,7 +288,7 @@ def test_model_when_it_takes_updates_then_positions_of_each_version():
     assert model.active.positions == (hpsd.Position("hps_et.shop.items", 3, 2**40),)
     assert (model.active.rejected_record_count, model.active.update_sequence) == (7, 5)
     assert (model.versions[1].label, model.versions[1].lineage, model.versions[1].tables["items"].data_type) == ("a", "x", "bf16")
-    with pytest.raises(LookupError, match="no active version"):
+    with pytest.raises(hpsd.NotFound, match="no active version"):
         _model.read(pb.GetModelResponse(model=MODEL).SerializeToString()).active  # pylint: disable=expression-not-assigned
 
 

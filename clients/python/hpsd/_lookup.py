@@ -115,6 +115,8 @@ class Defaults:
     """What calls of a client have in common."""
 
     def __init__(self, model: str, timeout: float, hedge_ms: Optional[float]) -> None:
+        if not isinstance(model, str):
+            raise InvalidArgument(f"model: got {model!r}, expected its name")
         self.model = model
         self.timeout = seconds(timeout, "timeout")
         self.hedge_s = None if hedge_ms is None else seconds(hedge_ms, "hedge_ms", 1e-3)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
+import grpc
+
 from . import _messages
-from .errors import in_range
+from .errors import NotFound, in_range
 
 _DATA_TYPES = {number: word for word, number in _messages.words("DataType", "DATA_TYPE_").items()}
 
@@ -58,9 +60,9 @@ class Model:
 
     @property
     def active(self) -> Version:
-        """The version that look-ups get which name none; LookupError while there is none."""
+        """The version of lookups that name no version. Raises NotFound if the model has no active one."""
         if self.active_version is None or self.active_version not in self.versions:
-            raise LookupError(f"model {self.name!r} has no active version")
+            raise NotFound(f"model {self.name!r} has no active version", grpc.StatusCode.NOT_FOUND)
         return self.versions[self.active_version]
 
     @property

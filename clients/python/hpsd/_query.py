@@ -68,24 +68,51 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
-def as_array(value: Any) -> npt.NDArray[Any]:
-    """An array of what was given, without a copy where numpy needs none."""
+def as_array(value: Any, what: str) -> npt.NDArray[Any]:
+    """`value` as an array, without a copy where numpy needs none. bfloat16, which numpy lacks, becomes float32."""
     if is_tensor(value):
-        value = value.detach().cpu().numpy()
-    array = np.asarray(value)
+        torch: Any = sys.modules["torch"]
+        if value.layout is not torch.strided or value.is_nested:
+            raise InvalidArgument(f"{what}: got a sparse or nested tensor, expected a dense one; bags of different sizes are "
+                                  "(keys, offsets)")
+        try:
+            dense = value.detach().cpu()
+            return np.asarray((dense.float() if dense.dtype is torch.bfloat16 else dense).numpy())
+        except (TypeError, NotImplementedError):
+            raise InvalidArgument(f"{what}: got a tensor of {value.dtype} on the device {value.device}, expected values that "
+                                  "numpy can hold") from None
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{what}: got a {type(value).__name__} that is no array, expected lists of the same length; bags "
+                              "of different sizes are (keys, offsets)") from None
     if array.size == 0 and array.dtype == np.float64 and not isinstance(value, np.ndarray):
         return array.astype(np.int64)  # an empty list has no type
     return array
 
 
-def _integers(value: Any, what: str) -> npt.NDArray[Any]:
-    array = as_array(value)
-    if array.dtype.kind not in "iu":
-        raise InvalidArgument(f"{what}: got {array.dtype}, expected any integer dtype")
-    return array
+def integers(value: Any, what: str) -> npt.NDArray[Any]:
+    array = as_array(value, what)
+    if array.dtype.kind in "iu":
+        return array
+    # numpy has no integer dtype for lists with values on both sides of 2^63, and takes float64.
+    if array.dtype.kind == "O" or (array.dtype.kind == "f" and not isinstance(value, np.ndarray) and not is_tensor(value)):
+        exact = np.array(value, object)
+        if all(isinstance(one, (int, np.integer)) for one in exact.flat):
+            return _of_python_integers(exact, what)
+    got = str(value.dtype).rpartition(".")[2] if is_tensor(value) else array.dtype
+    raise InvalidArgument(f"{what}: got {got}, expected any integer dtype")
 
 
-def _key_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _of_python_integers(exact: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+    """As uint64 with the same 64 bits."""
+    for one in exact.flat:
+        if not -2**63 <= one < 2**64:
+            raise InvalidArgument(f"{what}: got {one}, expected integers from -2^63 to 2^64 - 1")
+    return np.array([int(one) % 2**64 for one in exact.flat], np.uint64).reshape(exact.shape)
+
+
+def key_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """int64 LE; keys beyond 2^63 - 1 are those of the same 64 bits."""
     if array.ndim != 1:
         array = array.reshape(-1)
@@ -93,7 +120,7 @@ def _key_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _offset_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
-    offsets = _integers(value, what)
+    offsets = integers(value, what)
     if offsets.ndim != 1 or len(offsets) == 0:
         raise InvalidArgument(f"{what}: got shape {offsets.shape}, expected one dimension of bags + 1 values")
     wide = offsets.astype(np.int64, copy=False)
@@ -104,7 +131,7 @@ def _offset_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
 
 
 def _weight_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
-    weights = as_array(value)
+    weights = as_array(value, what)
     if weights.dtype.kind not in "fiu" or weights.size != n_keys:
         raise InvalidArgument(f"{what}: got {weights.size} values of {weights.dtype}, expected {n_keys} real ones, "
                               "one for each key")
@@ -115,7 +142,7 @@ def _weight_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
         raise InvalidArgument(f"{what}: got values of {weights.dtype} that float32 cannot hold") from None
 
 
-def _number(words: Mapping[str, int], word: Optional[str], what: str) -> int:
+def number_of(words: Mapping[str, int], word: Optional[str], what: str) -> int:
     """0 for None: as the server has it."""
     if word is None:
         return 0
@@ -125,11 +152,11 @@ def _number(words: Mapping[str, int], word: Optional[str], what: str) -> int:
     return number
 
 
-def _output_number(output: Any) -> int:
+def output_number(output: Any) -> int:
     if output is None or isinstance(output, str):
-        return _number(OUTPUTS, output, "output")
+        return number_of(OUTPUTS, output, "output")
     name = str(output).rpartition(".")[2] if is_torch_dtype(output) else _dtype_name(output)
-    return _number(OUTPUTS, _NUMPY_OUTPUTS.get(name, name), "output")
+    return number_of(OUTPUTS, _NUMPY_OUTPUTS.get(name, name), "output")
 
 
 def is_torch_dtype(value: object) -> bool:
@@ -147,7 +174,7 @@ def _split(spec: Any, what: str) -> Tuple[Any, Any, Any]:
     """keys, offsets, weights."""
     if not isinstance(spec, tuple):
         return spec, None, None
-    if len(spec) not in (2, 3) or np.ndim(spec[0]) == 0:
+    if len(spec) not in (2, 3) or isinstance(spec[0], (int, np.integer)):
         raise InvalidArgument(f"{what}: got a tuple of {len(spec)}, expected (keys, offsets) or (keys, offsets, "
                               "weights); keys alone are a list or an array")
     return spec[0], spec[1], spec[2] if len(spec) == 3 else None
@@ -157,10 +184,12 @@ def query(table: str, spec: Any, pooling: Optional[str] = None) -> Query:
     """One query. `spec`: keys, (keys, offsets) or (keys, offsets, weights). Pooled without offsets: the last dimension
     of the keys is a bag."""
     what = f"table {table!r}"
+    if not isinstance(table, str):
+        raise InvalidArgument(f"{what}: got {type(table).__name__}, expected the name of a table")
     given, offsets, weights = _split(spec, what)
-    keys = _integers(given, f"{what}, keys")
-    made = Query(table, _key_bytes(keys), keys.shape, keys.shape, like=given if is_tensor(given) else None)
-    made.pooling = _number(POOLINGS, pooling, f"{what}, pooling") or NOT_POOLED
+    keys = integers(given, f"{what}, keys")
+    made = Query(table, key_bytes(keys), keys.shape, keys.shape, like=given if is_tensor(given) else None)
+    made.pooling = number_of(POOLINGS, pooling, f"{what}, pooling") or NOT_POOLED
     n_keys = len(made.keys)
     if made.pooling == NOT_POOLED:
         if offsets is not None or weights is not None:
@@ -193,7 +222,7 @@ def queries(pairs: Sequence[Tuple[str, Any]], pooling: Pooling) -> List[Query]:
     return [query(table, spec, pooling.get(table)) for table, spec in pairs]
 
 
-def _whole(seconds: Optional[float], unit: float, what: str) -> int:
+def whole(seconds: Optional[float], unit: float, what: str) -> int:
     """Seconds as a number of units that a uint32 holds, at least one; 0 for None."""
     if seconds is None:
         return 0
@@ -210,12 +239,12 @@ def request(model: str, version: int, asked: List[Query], options: Options, conc
     """hps.v1.LookupRequest, serialised. concat: for one matrix of all tables."""
     numbers = {_VERSION: version, _ROW_LAYOUT: CONCAT if concat else 0}
     if options != _NO_OPTIONS:
-        numbers[_MISS_POLICY] = _number(MISS_POLICIES, options.miss, "miss")
-        numbers[_MAX_WAIT_US] = _whole(options.max_wait, 1e6, "max_wait")
-        numbers[_UNKNOWN_KEY_POLICY] = _number(UNKNOWN_POLICIES, options.unknown, "unknown")
-        numbers[_OUTPUT_TYPE] = _output_number(options.output)
-        numbers[_MAX_STALENESS_MS] = _whole(options.max_staleness, 1e3, "max_staleness")
-        numbers[_CONSISTENCY] = _number(CONSISTENCIES, options.consistency, "consistency")
+        numbers[_MISS_POLICY] = number_of(MISS_POLICIES, options.miss, "miss")
+        numbers[_MAX_WAIT_US] = whole(options.max_wait, 1e6, "max_wait")
+        numbers[_UNKNOWN_KEY_POLICY] = number_of(UNKNOWN_POLICIES, options.unknown, "unknown")
+        numbers[_OUTPUT_TYPE] = output_number(options.output)
+        numbers[_MAX_STALENESS_MS] = whole(options.max_staleness, 1e3, "max_staleness")
+        numbers[_CONSISTENCY] = number_of(CONSISTENCIES, options.consistency, "consistency")
     parts = [_wire.request_head(model.encode(), numbers)]
     for one in asked:
         parts += one.parts()

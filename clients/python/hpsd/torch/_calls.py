@@ -9,11 +9,18 @@ from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from .._client import Client
+from ..errors import InvalidArgument
 from . import _program
 
 Tensors = Tuple[Optional[torch.Tensor], ...]
 _OUTPUTS = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # all else is made of fp32
 _OPTIONS = {"miss", "max_wait", "unknown", "max_staleness", "consistency", "timeout"}
+
+
+def check_client(client: Any) -> None:
+    if not isinstance(client, Client):
+        raise InvalidArgument(f"client: got {type(client).__module__}.{type(client).__qualname__}, expected an hpsd.Client, "
+                              "which hpsd.connect returns: layers wait for their rows")
 
 
 class Layer(torch.nn.Module):
@@ -25,6 +32,8 @@ class Layer(torch.nn.Module):
     _place: torch.Tensor  # goes where the module goes: to its device and dtype; not in a state_dict
 
     def __init__(self, client: Optional[Client], options: Dict[str, Any], **arguments: Any) -> None:
+        if client is not None:
+            check_client(client)
         super().__init__()
         unknown = options.keys() - _OPTIONS
         if unknown:
@@ -78,10 +87,24 @@ class Layer(torch.nn.Module):
 
     # ---- of all ----
 
+    def check_inputs(self, tensors: Tensors) -> None:
+        for given in tensors:
+            if isinstance(given, torch.fx.Proxy):
+                raise self._not_recorded()
+            if given is None:
+                continue
+            if not isinstance(given, torch.Tensor):
+                raise InvalidArgument(f"{type(self).__name__}: got {type(given).__name__} as an input, "
+                                      "expected a torch.Tensor")
+            if given.layout is not torch.strided or given.is_nested:
+                raise InvalidArgument(f"{type(self).__name__}: got a sparse or nested tensor as an input, expected a dense one; "
+                                      "bags of different sizes are an input of one dimension with offsets")
+
     def rows(self, *tensors: Optional[torch.Tensor], layout: Sequence[int] = ()) -> torch.Tensor:
         """What the layer returns for these inputs."""
-        if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export() or isinstance(tensors[0], torch.fx.Proxy):
+        if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
             raise self._not_recorded()
+        self.check_inputs(tensors)
         anchor = self._anchor if self.training and torch.is_grad_enabled() else None
         return _operator(self._program, *tensors, *[None] * (4 - len(tensors)), layout, self._place, anchor)
 

@@ -56,14 +56,14 @@ def _config(given: Any, kind: Any) -> Any:
         return kind(**given)
     for field, plain in _PLAIN.items():
         if getattr(given, field, plain) != plain:
-            raise ValueError(f"table {given.name!r}, {field}: got {getattr(given, field)!r}, expected {plain!r}: hpsd looks up "
-                             "the keys as they are")
+            raise InvalidArgument(f"table {given.name!r}, {field}: got {getattr(given, field)!r}, expected {plain!r}: hpsd "
+                                  "looks up the keys as they are")
     made = kind(given.name, int(given.embedding_dim), list(given.feature_names) or [given.name])
     if kind is EmbeddingBagConfig:
         pooling = getattr(given, "pooling", None)
         made.pooling = str(getattr(pooling, "value", pooling)).lower()
         if made.pooling not in ("sum", "mean"):
-            raise ValueError(f"table {given.name!r}, pooling: got {pooling!r}, expected sum or mean")
+            raise InvalidArgument(f"table {given.name!r}, pooling: got {pooling!r}, expected sum or mean")
     return made
 
 
@@ -72,18 +72,14 @@ def _features(configs: Sequence[Any]) -> List[_Feature]:
     names = [config.name for config in configs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise ValueError(f"tables: got {twice[0]!r} twice, expected one configuration with all its features; to pool a table "
-                         "in two ways takes two collections")
+        raise InvalidArgument(f"tables: got {twice[0]!r} twice, expected one configuration with all its features; to pool a "
+                              "table in two ways takes two collections")
     if not configs:
-        raise ValueError("tables: got none, expected at least one")
+        raise InvalidArgument("tables: got none, expected at least one")
     uses = [feature for config in configs for feature in config.feature_names]
     return [_Feature(feature, config.name, config.embedding_dim,
                      feature if uses.count(feature) == 1 else f"{feature}@{config.name}")
             for config in configs for feature in config.feature_names]
-
-
-def _array(tensor: torch.Tensor) -> Any:
-    return as_array(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
 
 
 class _Collection(Layer):
@@ -117,9 +113,10 @@ class _Collection(Layer):
 
     def _queries(self, tensors: Tensors, layout: Sequence[int]) -> List[Tuple[str, Any]]:
         """Keys and offsets, or keys, offsets and weights, of each feature."""
-        values, lengths, weights = (None if tensor is None else _array(tensor) for tensor in tensors[:3])
+        values, lengths, weights = (None if tensor is None else as_array(tensor, f"{what} of the KeyedJaggedTensor")
+                                    for what, tensor in zip(("values", "lengths", "weights"), tensors))
         assert values is not None and lengths is not None
-        ends = np.concatenate(([0], lengths.cumsum()))
+        ends: Any = np.concatenate((np.zeros(1, np.int64), lengths.cumsum()))
         for what, array in (("values", values), ("weights", weights)):
             if array is not None and array.shape != (ends[-1],):
                 raise InvalidArgument(f"{what} of the KeyedJaggedTensor: got shape {array.shape}, expected ({ends[-1]},), the "
@@ -153,7 +150,7 @@ class EmbeddingBagCollection(_Collection):
         queries, indices = self._queries(tensors, layout), tensors[3]
         how: Dict[str, Any] = {"pooling": self._poolings, "output": output, **self.options}
         if indices is not None:
-            return self._expanded(client.lookup(queries, **how), _array(indices))
+            return self._expanded(client.lookup(queries, **how), as_array(indices, "inverse_indices"))
         answer = client.lookup(queries, concat=True, full=True, **how)
         for of, columns in zip(self._features, answer.columns):
             check_dim(of.table, of.dim, columns.stop - columns.start)
@@ -205,7 +202,8 @@ class EmbeddingCollection(_Collection):
         super().__init__(client, tables, EmbeddingConfig, options)
         self.embedding_dim = self._features[0].dim
         if any(of.dim != self.embedding_dim for of in self._features):
-            raise ValueError(f"embedding_dim: got {sorted({of.dim for of in self._features})}, expected one for all tables")
+            raise InvalidArgument(f"embedding_dim: got {sorted({of.dim for of in self._features})}, expected one for all "
+                                  "tables")
 
     def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         pairs = [(table, spec[0]) for table, spec in self._queries(tensors, layout)]

@@ -9,6 +9,7 @@ import torch
 
 from .._address import DEFAULT_PORT, Addresses
 from .._client import Client, connect
+from ..errors import InvalidArgument
 from ._layers import Embedding
 
 _clients: Dict[Tuple[Any, str], Client] = {}  # layers of one model share connections
@@ -39,11 +40,11 @@ def _table_name(config: Any, path: str, model: str, table_id: int) -> str:
     entry = next((one for one in config.get("models", []) if one.get("model") == model), None)
     if entry is None:
         there = ", ".join(repr(one.get("model")) for one in config.get("models", []))
-        raise ValueError(f"model_name: got {model!r}, expected one of {path}: {there}")
+        raise InvalidArgument(f"model_name: got {model!r}, expected one of {path}: {there}")
     n_tables = len(entry.get("sparse_files", []))
     if not 0 <= table_id < n_tables:
-        raise ValueError(f"table_id: got {table_id}, expected 0 to {n_tables - 1}, as {model!r} has {n_tables} tables in "
-                         f"{path}")
+        raise InvalidArgument(f"table_id: got {table_id}, expected 0 to {n_tables - 1}, as {model!r} has {n_tables} tables in "
+                              f"{path}")
     names = entry.get("embedding_table_names") or [f"sparse_embedding{i}" for i in range(n_tables)]
     return str(names[table_id])
 
@@ -64,7 +65,10 @@ class LookupLayer(Embedding):
     def __init__(self, ps_config_file: str, model_name: str, table_id: int, emb_vec_size: int,
                  emb_vec_dtype: Any = None, *, address: Optional[Addresses] = None, **options: Any) -> None:
         with open(ps_config_file, encoding="utf-8") as file:
-            config = _parsed(file.read())
+            try:
+                config = _parsed(file.read())
+            except ValueError as error:
+                raise InvalidArgument(f"ps_config_file: {ps_config_file} is not JSON: {error}") from None
         table = _table_name(config, ps_config_file, model_name, table_id)
         where = _address(config) if address is None else address
         known = (where if isinstance(where, str) else tuple(where), model_name)

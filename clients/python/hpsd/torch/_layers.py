@@ -8,7 +8,7 @@ import torch
 
 from .._client import Client
 from ..errors import InvalidArgument
-from ._calls import Layer, Tensors
+from ._calls import Layer, Tensors, check_client
 
 
 def check_dim(table: str, expected: Optional[int], there: int) -> None:
@@ -21,11 +21,23 @@ def dim_of(client: Client, table: str) -> int:
     return int(client.lookup(table, []).shape[-1])
 
 
+def key_of_padding(padding_idx: Optional[int], num_embeddings: Optional[int]) -> Optional[int]:
+    """The key that padding_idx means, as torch's layers read it: below 0 it counts from num_embeddings back."""
+    if padding_idx is None:
+        return None
+    least, most = (0, 2**64 - 1) if num_embeddings is None else (-num_embeddings, num_embeddings - 1)
+    if isinstance(padding_idx, int) and least <= padding_idx <= most:
+        return padding_idx if padding_idx >= 0 else padding_idx + most + 1
+    hint = "; torch counts a negative one from num_embeddings back, which is not given here" if num_embeddings is None else ""
+    raise InvalidArgument(f"padding_idx: got {padding_idx!r}, expected a whole number from {least} to {most}{hint}")
+
+
 class _OfOneTable(Layer):
     """embedding_dim: values per row; if it is not given the server is asked for it, now."""
 
     def __init__(self, client: Client, table: str, embedding_dim: Optional[int], options: Any, **arguments: Any) -> None:
         if embedding_dim is None:
+            check_client(client)
             embedding_dim = dim_of(client, table)
         super().__init__(client, options, table=table, embedding_dim=embedding_dim, **arguments)
         self.table, self.embedding_dim = table, embedding_dim
@@ -37,13 +49,15 @@ class _OfOneTable(Layer):
 class Embedding(_OfOneTable):
     """torch.nn.Embedding: input of any shape to rows of shape input.shape + (embedding_dim,).
 
-    As there, what padding_idx names is looked up like any other key.
+    As there, what padding_idx names is looked up like any other key. num_embeddings: rows of the trained layer, from
+    which a negative padding_idx is counted back.
     """
 
     kind = "Embedding"
 
     def __init__(self, client: Client, table: str, embedding_dim: Optional[int] = None, *,
-                 padding_idx: Optional[int] = None, **options: Any) -> None:
+                 padding_idx: Optional[int] = None, num_embeddings: Optional[int] = None, **options: Any) -> None:
+        padding_idx = key_of_padding(padding_idx, num_embeddings)
         super().__init__(client, table, embedding_dim, options, padding_idx=padding_idx)
         self.padding_idx = padding_idx
 
@@ -65,15 +79,17 @@ class EmbeddingBag(_OfOneTable):
 
     input: of two dimensions, bags of one size; or of one, with offsets where each bag begins (include_last_offset: and
     where the last one ends). per_sample_weights: with mode "sum". Keys equal to padding_idx are in no bag: not in its
-    sum, nor in the number by which a mean is divided.
+    sum, nor in the number by which a mean is divided. num_embeddings: as of Embedding.
     """
 
     kind = "EmbeddingBag"
 
     def __init__(self, client: Client, table: str, embedding_dim: Optional[int] = None, *, mode: str = "mean",
-                 include_last_offset: bool = False, padding_idx: Optional[int] = None, **options: Any) -> None:
+                 include_last_offset: bool = False, padding_idx: Optional[int] = None,
+                 num_embeddings: Optional[int] = None, **options: Any) -> None:
         if mode not in ("sum", "mean"):
-            raise ValueError(f"mode: got {mode!r}, expected 'sum' or 'mean'")
+            raise InvalidArgument(f"mode: got {mode!r}, expected 'sum' or 'mean'")
+        padding_idx = key_of_padding(padding_idx, num_embeddings)
         super().__init__(client, table, embedding_dim, options, mode=mode, include_last_offset=include_last_offset,
                          padding_idx=padding_idx)
         self.mode = mode
@@ -88,7 +104,8 @@ class EmbeddingBag(_OfOneTable):
         if weights is not None:
             weights = weights.reshape(-1)
         if self.padding_idx is not None:
-            kept = flat != self.padding_idx
+            signed = self.padding_idx - 2**64 if self.padding_idx >= 2**63 else self.padding_idx
+            kept = flat != signed
             ends = torch.cat((ends.new_zeros(1), kept.to(ends.device).cumsum(0)))[ends]
             flat, weights = flat[kept], None if weights is None else weights[kept]
         spec = (flat, ends) if weights is None else (flat, ends, weights)
@@ -118,21 +135,22 @@ class EmbeddingBag(_OfOneTable):
         return self.rows(input, offsets, per_sample_weights)
 
     def _check(self, keys: torch.Tensor, offsets: Optional[torch.Tensor], weights: Optional[torch.Tensor]) -> None:
+        self.check_inputs((keys, offsets, weights))
         if keys.dim() == 2 and offsets is not None:
-            raise ValueError("offsets: got some with an input of two dimensions, expected None: its rows are the bags")
+            raise InvalidArgument("offsets: got some with an input of two dimensions, expected None: its rows are the bags")
         if keys.dim() == 1 and (offsets is None or offsets.dim() != 1):
-            raise ValueError("offsets: expected one dimension of them, with an input of one dimension")
+            raise InvalidArgument("offsets: expected one dimension of them, with an input of one dimension")
         if keys.dim() not in (1, 2):
-            raise ValueError(f"input: got {keys.dim()} dimensions, expected 1 or 2")
+            raise InvalidArgument(f"input: got {keys.dim()} dimensions, expected 1 or 2")
         if self.include_last_offset and offsets is not None and offsets.shape[0] == 0:
-            raise ValueError("offsets: got none, expected where the last bag ends, as include_last_offset says")
+            raise InvalidArgument("offsets: got none, expected where the last bag ends, as include_last_offset says")
         if weights is None:
             return
         if self.mode != "sum":
-            raise ValueError(f"per_sample_weights: got some with mode {self.mode!r}, expected mode 'sum'")
+            raise InvalidArgument(f"per_sample_weights: got some with mode {self.mode!r}, expected mode 'sum'")
         if weights.shape != keys.shape:
-            raise ValueError(f"per_sample_weights: got shape {tuple(weights.shape)}, expected {tuple(keys.shape)}, that of "
-                             "the input")
+            raise InvalidArgument(f"per_sample_weights: got shape {tuple(weights.shape)}, expected {tuple(keys.shape)}, that "
+                                  "of the input")
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
