@@ -172,6 +172,12 @@ def test_keys_when_they_are_on_no_device_then_says_what_was_expected(client):
         client.lookup("items", torch.empty(2, device="meta", dtype=torch.int64))
 
 
+def test_flat_when_of_tensors_then_a_tensor(client):
+    keys = torch.tensor([1, 2])
+    close(client.lookup_flat(keys, torch.tensor([2])), weight("items")[keys])
+    close(client.lookup_flat(keys, [2], output=torch.bfloat16), weight("items")[keys].bfloat16())
+
+
 @pytest.mark.parametrize("call, words", [
     (lambda bag: bag(torch.zeros((2, 2), dtype=torch.int64), torch.tensor([0])), "offsets: got some with an input of two"),
     (lambda bag: bag(torch.tensor([1])), "offsets: expected one dimension"),

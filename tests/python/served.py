@@ -55,6 +55,9 @@ class Sync:
     def lookup(self, *args, **kwargs):
         return self.loop.run_until_complete(self.client.lookup(*args, **kwargs))
 
+    def lookup_flat(self, *args, **kwargs):
+        return self.loop.run_until_complete(self.client.lookup_flat(*args, **kwargs))
+
     def model(self, **how):
         return self.loop.run_until_complete(self.client.model(**how))
 

@@ -9,8 +9,8 @@ import pytest
 
 import hpsd
 import hpsd.aio
-from hpsd import _lookup, _model, _query, _wire
-from rig import UNLIMITED, pb, pb_grpc
+from hpsd import _flat, _lookup, _messages, _model, _query, _wire
+from rig import UNLIMITED, kserve_pb, pb, pb_grpc
 from served import DEFAULT, DIMS, MODEL, N_ROWS, Sync, pooled, rows_of
 
 KEYS = [3, 0, 199, 3]
@@ -134,6 +134,76 @@ def test_concat_when_asked_for_then_one_matrix(client):
     np.testing.assert_array_equal(answer.rows[:, :4], pooled("items", BAG_KEYS, OFFSETS))
     np.testing.assert_array_equal(answer.rows[:, 4:], rows_of("users", [3, 2, 1, 0]))
     assert client.lookup([("items", [[1, 2]]), ("items", [[3, 4]])], concat=True, output="fp16").shape == (1, 2, 8)
+
+
+# ---- flat --------------------------------------------------------------------------------------------
+
+FLAT_KEYS = [3, 0, 777, 199, 7]
+
+
+def flat_rows(counts):
+    """The rows of FLAT_KEYS, table after table."""
+    ends = np.cumsum([0, *counts])
+    rows = [rows_of(table, FLAT_KEYS[begin:end]) for table, begin, end in zip(DIMS, ends, ends[1:])]
+    for of, begin, end in zip(rows, ends, ends[1:]):
+        of[np.array(FLAT_KEYS[begin:end], int) >= N_ROWS] = DEFAULT
+    return rows
+
+
+@pytest.mark.parametrize("counts", [[2, 1, 2], [0, 5], np.array([5], np.uint8), [3, 2, 0, 0]])
+@pytest.mark.parametrize("output, dtype", [(None, "<f4"), ("fp16", "<f2")])
+def test_flat_when_looked_up_then_rows_table_after_table(client, counts, output, dtype):
+    for keys in (FLAT_KEYS, np.array(FLAT_KEYS, np.uint16), np.array([FLAT_KEYS], ">i8")):
+        rows = client.lookup_flat(keys, counts, output=output)
+        expected = flat_rows(counts)
+        expected = expected[0] if len(expected) == 1 else np.concatenate([of.ravel() for of in expected])
+        assert rows.dtype == dtype and rows.flags.aligned and rows.flags.writeable
+        np.testing.assert_array_equal(rows, expected.astype(dtype))
+
+
+def test_flat_when_full_then_statuses_widths_and_version(client):
+    answer = client.lookup_flat(FLAT_KEYS, [2, 1, 2], full=True, miss="wait", max_wait=0.5)
+    np.testing.assert_array_equal(answer.rows, np.concatenate([of.ravel() for of in flat_rows([2, 1, 2])]))
+    assert list(answer.status) == [FOUND, FOUND, UNKNOWN, FOUND, FOUND]
+    assert (answer.dims, answer.version) == ((4, 8, 16), 1)
+    empty = client.lookup_flat([], [0, 0, 0, 0], full=True)
+    assert (empty.rows.shape, empty.status.shape, empty.dims) == ((0,), (0,), (4, 8, 16, 0))
+    assert client.lookup_flat([2**63 + 1, 1], [2]).shape == (2, 4)
+
+
+@pytest.mark.parametrize("keys, counts, how, words", [
+    ([1.5], [1], {}, "keys: got float64, expected any integer dtype"),
+    ([1], [1.0], {}, "counts: got float64"),
+    ([1], 1, {}, "counts: got shape (), expected one dimension with a count for each table"),
+    ([1], [], {}, "counts: got shape (0,)"),
+    ([1, 2], [1, 2], {}, "counts: got [1, 2], expected numbers from 0 on whose sum is 2"),
+    ([1], [2, -1], {}, "counts: got [2, -1]"),
+    ([], np.array([2**63, 2**63], np.uint64), {}, "counts: got [9223372036854775808"),
+    ([1], [0, 0, 0, 1], {}, "has 3 tables"),
+    ([1], [1], {"output": "raw"}, "output: got 'raw', expected one of fp32, fp16, bf16"),
+    ([1], [1], {"miss": "never"}, "miss: got 'never', expected one of exact, wait"),
+    ([1], [1], {"timeout": 0}, "timeout: got 0, expected seconds from"),
+])
+def test_flat_when_the_request_is_wrong_then_says_what_was_expected(client, keys, counts, how, words):
+    with pytest.raises(hpsd.InvalidArgument) as caught:
+        client.lookup_flat(keys, counts, **how)
+    assert words in str(caught.value), str(caught.value)
+
+
+def test_flat_when_written_then_protobuf_reads_it_and_when_read_then_no_byte_is_trusted(daemon):
+    flat = _flat.Flat([1, 777], [2], "wait", 2.5, "bf16", True)
+    request = kserve_pb.ModelInferRequest.FromString(flat.request("m", 2**40))
+    assert (request.model_name, request.model_version) == ("m", str(2**40))
+    assert {name: (one.string_param, one.int64_param) for name, one in request.parameters.items()} == {
+        "hps_miss_policy": ("wait", 0), "hps_max_wait_us": ("", 2_500_000), "hps_output_type": ("BF16", 0)}
+    assert [(one.name, one.datatype, list(one.shape)) for one in request.inputs] == [("KEYS", "INT64", [2]), ("NUMKEYS", "INT32", [1])]
+    assert [one.name for one in request.outputs] == ["OUTPUT0", "STATUS"]
+    assert list(request.raw_input_contents) == [np.array([1, 777], "<i8").tobytes(), np.array([2], "<i4").tobytes()]
+    with grpc.insecure_channel(daemon.grpc[0]) as channel:
+        data = channel.unary_unary(_messages.INFER)(flat.request(MODEL, 0), timeout=30)
+    for bad in (*(data[:cut] for cut in range(len(data))), data + b"\x32\x00", data.replace(b"\x12\x011", b"\x12\x01x")):
+        with pytest.raises(hpsd.Error, match="the reply is not what a server of hpsd sends"):
+            flat.result(flat.read(bad), _lookup.Dims((4,), 4))
 
 
 # ---- large replies -----------------------------------------------------------------------------------

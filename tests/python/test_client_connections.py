@@ -253,6 +253,18 @@ def test_servers_when_all_are_up_then_each_has_its_share(work):
         assert (n_lookups(a), n_lookups(b)) == (10, 10)
 
 
+@pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
+def test_flat_when_servers_have_other_versions_or_are_gone_then_all_calls_are_answered(work, connect):
+    held, gone = closed_port()
+    with held, scratch() as other, Daemon(work, config(work)) as a, Daemon(other, config(other)) as b:
+        a.load(MODEL, f"{work}/files", activate=True)
+        with connect([a.grpc[0], b.grpc[0], gone], MODEL) as client:
+            answers = [client.lookup_flat([1, 2], [1, 1], full=True) for _ in range(6)]
+    assert {answer.version for answer in answers} == {1, 2}
+    for answer in answers:
+        np.testing.assert_array_equal(answer.rows, np.concatenate((rows_of("items", 1), rows_of("users", 2))))
+
+
 @pytest.mark.parametrize("how", ["unary", "stream", "hedged"])
 @pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
 def test_freeze_when_one_of_two_does_not_answer_then_the_other_one_serves(work, connect, how, monkeypatch):
@@ -450,7 +462,7 @@ def test_close_when_clients_come_and_go_then_no_connection_stays(daemon):
 def test_version_when_pinned_then_the_same_rows_after_a_switch(work):
     with Daemon(work, config(work)) as one, hpsd.connect(one.grpc[0], MODEL) as client:
         with client.version() as pinned:
-            assert pinned.lookup("items", [1], full=True).version == 1
+            assert pinned.lookup_flat([1], [1], full=True).version == pinned.lookup("items", [1], full=True).version == 1
             for _ in range(2):
                 one.load(MODEL, f"{work}/files", activate=True)
             assert client.lookup("items", [1], full=True).version == 3
@@ -458,5 +470,6 @@ def test_version_when_pinned_then_the_same_rows_after_a_switch(work):
                 pinned.lookup("items", [1])
         with client.version(2) as older:
             assert older.lookup("items", [1], full=True).version == 2
+            assert older.lookup_flat([1], [1], full=True).version == 2 != client.lookup_flat([1], [1], full=True).version
             assert list(older.model().versions) == [2]
         assert sorted(client.model().versions) == [2, 3] and client.model().active_version == 3

@@ -10,13 +10,14 @@ hpsd.aio is the same for asyncio, hpsd.torch has layers for PyTorch.
 from ._address import TLS
 from ._answer import Answer, Status
 from ._client import Client, connect
+from ._flat import FlatAnswer
 from ._model import Model, Position, Table, Version
 from .errors import (DeadlineExceeded, Error, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted,
                      Unauthenticated, Unavailable, Unimplemented)
 
 __version__ = "0.1.0"
 __all__ = [
-    "Answer", "Client", "DeadlineExceeded", "Error", "InvalidArgument", "Model", "NotFound", "PermissionDenied",
+    "Answer", "Client", "DeadlineExceeded", "Error", "FlatAnswer", "InvalidArgument", "Model", "NotFound", "PermissionDenied",
     "Position", "ResourceExhausted", "Status", "TLS", "Table", "Unauthenticated", "Unavailable", "Unimplemented",
     "Version", "connect",
 ]

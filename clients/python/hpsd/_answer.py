@@ -18,7 +18,7 @@ from .errors import Error
 FP32, FP16, BF16 = 1, 2, 3
 ALIGNMENT = 64  # of arrays
 _INT8_BYTES_MORE = {4: 8, 5: 4}  # than values: by the type, for scale and bias in fp32 or fp16
-_VALUES: Dict[int, "np.dtype[Any]"] = {FP32: np.dtype("<f4"), FP16: np.dtype("<f2"), BF16: np.dtype("<u2")}
+VALUES: Dict[int, "np.dtype[Any]"] = {FP32: np.dtype("<f4"), FP16: np.dtype("<f2"), BF16: np.dtype("<u2")}
 
 
 class Status(enum.IntEnum):
@@ -48,7 +48,7 @@ def _layout(result: _wire.Result) -> Tuple[int, "np.dtype[Any]"]:
     """Of a row: how many elements it has, and of which type. Rows of INT8 are bytes: the values, scale and bias."""
     if result.data_type in _INT8_BYTES_MORE:
         return result.dim + _INT8_BYTES_MORE[result.data_type], np.dtype(np.uint8)
-    values = _VALUES.get(result.data_type or FP32)
+    values = VALUES.get(result.data_type or FP32)
     if values is None:
         raise _wire.Malformed(f"table {result.table!r} has rows of the type {result.data_type}")
     return result.dim, values
@@ -213,7 +213,7 @@ class Reading:
 def as_tensor(rows: npt.NDArray[Any]) -> Any:
     """The same memory as a torch.Tensor."""
     torch: Any = sys.modules["torch"]
-    if rows.dtype == _VALUES[BF16]:
+    if rows.dtype == VALUES[BF16]:
         return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(rows)
 

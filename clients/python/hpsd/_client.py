@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from . import _address, _messages, _model
 from ._address import Addresses, Token
-from ._lookup import Answer, Defaults, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
+from ._flat import Flat, FlatAnswer
+from ._lookup import Answer, Defaults, Dims, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
 from ._model import Model
 from ._servers import Attempts, Server, Servers
+from .errors import SECONDS_MIN, NotFound
 
 Result = TypeVar("Result")
 
@@ -230,6 +232,60 @@ class Client:
         if self._pins and self._version == 0:
             self._version = head.version
         return reading
+
+    # ---- flat ----
+
+    @overload  # type: ignore[misc]
+    def lookup_flat(self, keys: T, counts: Any, *, output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                    timeout: Seconds = ..., full: Literal[False] = ...) -> T: ...
+
+    @overload
+    def lookup_flat(self, keys: npt.ArrayLike, counts: Any, *, output: Any = ..., miss: Word = ...,
+                    max_wait: Seconds = ..., timeout: Seconds = ..., full: Literal[False] = ...) -> npt.NDArray[Any]: ...
+
+    @overload
+    def lookup_flat(self, keys: Any, counts: Any, *, output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                    timeout: Seconds = ..., full: Literal[True]) -> FlatAnswer: ...
+
+    def lookup_flat(self, keys: Any, counts: Any, *, output: Any = None, miss: Word = None, max_wait: Seconds = None,
+                    timeout: Seconds = None, full: bool = False) -> Any:
+        """Rows of many tables in one array. For many small tables it costs half as much as lookup.
+
+        keys: of any integer dtype and shape, read in C order: the keys of the model's first table, then of its second.
+        counts: the number of keys of each table, in the model's order (client.model().tables); it may end early.
+        Returns a matrix of shape (number of keys, dim) if all tables that have a count, also one of 0, have rows of one
+        width; otherwise a vector with one row after another.
+
+        output, miss, max_wait, timeout: as of lookup; rows as they are stored ("raw") come by lookup alone.
+        full: return a FlatAnswer: the rows, the status of each key, the widths of the tables and the version.
+        """
+        flat = Flat(keys, counts, miss, max_wait, output, full)
+        timeout_s = self._defaults.timeout_of(timeout)
+        end = time.monotonic() + timeout_s
+        request = flat.request(self._defaults.model, self._version)
+        version = flat.read(self._transport.unary(_messages.INFER, request, timeout_s, self._defaults.hedge_s))
+        if self._pins and self._version == 0:
+            self._version = version
+        dims = self._widths.of_version(version, len(flat.counts))
+        if dims is None:  # the first time that this version answers
+            dims = self._dims_of(version, flat.dims_lookup(), end)
+        return flat.result(version, dims)
+
+    def _dims_of(self, version: int, lookup: Lookup, end: float) -> Dims:
+        """Of the tables of a version. A server that does not have it yet, or no longer, is passed over."""
+        request = lookup.request(self._defaults.model, version, Options())
+        n_left = 2 * len(self._transport.servers)
+        while True:
+            n_left -= 1
+            reading = lookup.begin()
+            try:
+                reading.add(self._transport.unary(_messages.LOOKUP, request, max(end - time.monotonic(), SECONDS_MIN)))
+            except NotFound:
+                if n_left == 0:
+                    raise
+            else:
+                reading.end()
+                return self._widths.learn_version(version, reading.dims)
 
     # ---- models and versions ----
 

@@ -3,7 +3,7 @@
 those in their own ways."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeVar, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, TypeVar, Union
 
 from . import _messages
 from ._answer import Answer, Reading, shaped
@@ -29,11 +29,34 @@ STREAM_BYTES_MIN = 2 << 20
 STREAM_BYTES_MIN_ELSE = 32 << 20  # in an event loop, where pieces cost more, and with hedging, which they exclude
 
 
+VERSIONS_MAX = 64  # in Widths
+
+
+class Dims(NamedTuple):
+    """Of the first tables of a version."""
+
+    of_tables: Tuple[int, ...]  # values per row; 0: the version lacks the table
+    width: int  # that of all these tables; 0: they differ
+
+
 class Widths:
-    """Values per row of tables, as they were answered last: how large an answer will be."""
+    """Values per row of tables: by name from the last answer, to estimate the size of the next one; and by version and
+    place."""
 
     def __init__(self) -> None:
         self._of: Dict[str, int] = {}
+        self._of_versions: Dict[Tuple[int, int], Dims] = {}
+
+    def of_version(self, version: int, n_tables: int) -> Optional[Dims]:
+        """The dims of the first tables of a version, or None if they are not known yet."""
+        return self._of_versions.get((version, n_tables))
+
+    def learn_version(self, version: int, dims: List[int]) -> Dims:
+        if len(self._of_versions) >= VERSIONS_MAX:
+            self._of_versions.clear()
+        widths = {dim for dim in dims if dim > 0}
+        self._of_versions[version, len(dims)] = made = Dims(tuple(dims), widths.pop() if len(widths) == 1 else 0)
+        return made
 
     def expected_bytes(self, asked: List[Query]) -> int:
         size = 0
@@ -126,5 +149,5 @@ class Defaults:
         return self.timeout if timeout is None else seconds(timeout, "timeout")
 
 
-__all__ = ["Answer", "Defaults", "Keys", "Lookup", "Options", "Pooling", "Reading", "Seconds", "T", "Tables", "Widths",
+__all__ = ["Answer", "Defaults", "Dims", "Keys", "Lookup", "Options", "Pooling", "Reading", "Seconds", "T", "Tables", "Widths",
            "Word"]

@@ -26,10 +26,10 @@ def words(enum: str, prefix: str) -> Dict[str, int]:
     return {value.name[len(prefix):].lower(): value.number for value in values if value.number != 0}
 
 
-
 GetModelRequest = class_of("GetModelRequest")
 GetModelResponse = class_of("GetModelResponse")
 
 LOOKUP = f"/{_PACKAGE}.ParameterServer/Lookup"
 LOOKUP_STREAM = f"/{_PACKAGE}.ParameterServer/LookupStream"
 GET_MODEL = f"/{_PACKAGE}.ParameterServer/GetModel"
+INFER = "/inference.GRPCInferenceService/ModelInfer"

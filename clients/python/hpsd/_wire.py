@@ -3,6 +3,7 @@
 here a message is walked through and says where they lie. And a look-up of one key is mostly this."""
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, List, Tuple
 
 Span = Tuple[int, int]  # of bytes of the message: begin, end
@@ -48,6 +49,41 @@ def request_head(model: bytes, numbers: Dict[int, int]) -> bytes:
         if value != 0:
             out += _SMALL[number << 3] + _varint_bytes(value)
     return out
+
+
+# ---- ModelInferRequest, ModelInferResponse of KServe ----------------------------------------------------
+
+def _field(number: int, payload: bytes) -> bytes:
+    return _SMALL[number << 3 | 2] + _varint_bytes(len(payload)) + payload
+
+
+@functools.lru_cache(maxsize=256)
+def infer_head(model: str, version: int, parameters: Tuple[Tuple[str, Any], ...], n_keys: int, n_counts: int,
+               outputs: Tuple[str, ...]) -> Tuple[bytes, bytes]:
+    """A ModelInferRequest with the inputs KEYS and NUMKEYS, in two pieces: the bytes before the keys, and the bytes
+    between the keys and the counts. version 0: the active one. outputs: empty for the default."""
+    out = _field(1, model.encode())
+    if version != 0:
+        out += _field(2, b"%d" % version)
+    for name, value in parameters:
+        choice = _field(3, value.encode()) if isinstance(value, str) else b"\x10" + _varint_bytes(value)
+        out += _field(4, _field(1, name.encode()) + _field(2, choice))
+    for tensor, datatype, n in ((b"KEYS", b"INT64", n_keys), (b"NUMKEYS", b"INT32", n_counts)):
+        out += _field(5, _field(1, tensor) + _field(2, datatype) + _field(3, _varint_bytes(n)))
+    for name in outputs:
+        out += _field(6, _field(1, name.encode()))
+    return out + b"\x3a" + _varint_bytes(n_keys * 8), b"\x3a" + _varint_bytes(n_counts * 4)
+
+
+def read_infer(data: bytes) -> Tuple[int, List[Span]]:
+    """The version that was looked up, and where its outputs lie. Raises Malformed."""
+    try:
+        fields = _fields(data, 0, len(data), 6)
+        spans = fields[6]
+        _check((), (fields.get(2), *spans))
+        return int(_text(data, fields[2])), spans
+    except (IndexError, ValueError) as error:
+        raise Malformed(str(error) or "it ends within a field") from None
 
 
 # ---- LookupResponse ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import TracebackType
 from typing import Any, Awaitable, Callable, Dict, List, Literal, Mapping, Optional, Set, Type, TypeVar, Union, overload
 
@@ -12,9 +13,11 @@ import numpy.typing as npt
 
 from . import _address, _messages, _model
 from ._address import Addresses, Token
-from ._lookup import Answer, Defaults, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
+from ._flat import Flat, FlatAnswer
+from ._lookup import Answer, Defaults, Dims, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
 from ._model import Model
 from ._servers import Attempts, Server, Servers
+from .errors import SECONDS_MIN, NotFound
 
 Result = TypeVar("Result")
 
@@ -167,6 +170,49 @@ class Client:
         if self._pins and self._version == 0:
             self._version = head.version
         return reading
+
+    @overload  # type: ignore[misc]
+    async def lookup_flat(self, keys: T, counts: Any, *, output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                    timeout: Seconds = ..., full: Literal[False] = ...) -> T: ...
+
+    @overload
+    async def lookup_flat(self, keys: npt.ArrayLike, counts: Any, *, output: Any = ..., miss: Word = ...,
+                    max_wait: Seconds = ..., timeout: Seconds = ..., full: Literal[False] = ...) -> npt.NDArray[Any]: ...
+
+    @overload
+    async def lookup_flat(self, keys: Any, counts: Any, *, output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
+                    timeout: Seconds = ..., full: Literal[True]) -> FlatAnswer: ...
+
+    async def lookup_flat(self, keys: Any, counts: Any, *, output: Any = None, miss: Word = None, max_wait: Seconds = None,
+                    timeout: Seconds = None, full: bool = False) -> Any:
+        """As hpsd.Client.lookup_flat."""
+        flat = Flat(keys, counts, miss, max_wait, output, full)
+        timeout_s = self._defaults.timeout_of(timeout)
+        end = time.monotonic() + timeout_s
+        request = flat.request(self._defaults.model, self._version)
+        version = flat.read(await self._transport.unary(_messages.INFER, request, timeout_s, self._defaults.hedge_s))
+        if self._pins and self._version == 0:
+            self._version = version
+        dims = self._widths.of_version(version, len(flat.counts))
+        if dims is None:  # the first time that this version answers
+            dims = await self._dims_of(version, flat.dims_lookup(), end)
+        return flat.result(version, dims)
+
+    async def _dims_of(self, version: int, lookup: Lookup, end: float) -> Dims:
+        """Of the tables of a version. A server that does not have it yet, or no longer, is passed over."""
+        request = lookup.request(self._defaults.model, version, Options())
+        n_left = 2 * len(self._transport.servers)
+        while True:
+            n_left -= 1
+            reading = lookup.begin()
+            try:
+                reading.add(await self._transport.unary(_messages.LOOKUP, request, max(end - time.monotonic(), SECONDS_MIN)))
+            except NotFound:
+                if n_left == 0:
+                    raise
+            else:
+                reading.end()
+                return self._widths.learn_version(version, reading.dims)
 
     async def model(self, timeout: Optional[float] = None) -> Model:
         """As hpsd.Client.model."""
