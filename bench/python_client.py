@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The Python client against a bare grpcio stub that gets bytes, and its EmbeddingBagCollection against the same by hand.
-Both of a pair take turns, so that each meets what the machine does beside; medians of rounds.
+lookup_flat is compared with tritonclient. All of a comparison take turns, so that each meets the same load of the machine;
+medians of rounds.
 
 usage: python_client.py BIN JSONL   (hpsd and hps-gen are in BIN; results are written to JSONL, as those of ./dev bench)
 """
@@ -136,6 +137,37 @@ def measure_client(report, daemon, keys):
         report(f"1 key{kind}", "client / stub", 1 / ratios[1], "ratio", **target)
 
 
+def measure_flat(report, daemon):
+    """The same keys by tritonclient, as its users write it, by lookup_flat and by lookup."""
+    try:
+        import tritonclient.grpc as triton
+    except ImportError as error:
+        report.left_out("lookup_flat, tritonclient", str(error))
+        return
+    theirs, ours = triton.InferenceServerClient(daemon.tcp), hpsd.connect(daemon.tcp)
+    for n_keys in (1, 64):
+        keys = np.random.default_rng(4).integers(0, ROWS, TABLES * n_keys)
+        counts = np.full(TABLES, n_keys, np.int32)
+        by_name = {name: keys[i * n_keys:(i + 1) * n_keys] for i, name in enumerate(NAMES)}
+
+        def infer(keys=keys, counts=counts):
+            inputs = [triton.InferInput("KEYS", [1, len(keys)], "INT64"), triton.InferInput("NUMKEYS", [1, TABLES], "INT32")]
+            inputs[0].set_data_from_numpy(keys[None])
+            inputs[1].set_data_from_numpy(counts[None])
+            return theirs.infer("default", inputs).as_numpy("OUTPUT0")
+
+        def flat(keys=keys, counts=counts):
+            return ours.lookup_flat(keys, counts)
+
+        assert np.array_equal(infer().reshape(-1, DIM), flat())
+        case = f"{TABLES} x {n_keys} keys, dim {DIM}"
+        for clock, kind, target in ((time.perf_counter, "", {}), (time.process_time, ", CPU", {"at_least": 1})):
+            times, ratios = turns(60, 50, infer, flat, lambda by_name=by_name: ours.lookup(by_name), clock=clock)
+            for name, time_s in zip(("tritonclient", "lookup_flat", "lookup"), times):
+                report(case, name + kind, time_s * 1e6, "us")
+            report(case, f"triton / flat{kind}", ratios[1], "ratio", **target)
+
+
 def measure_layers(report, daemon):
     try:
         import torch
@@ -178,6 +210,7 @@ def main():
         try:
             report = Report(path)
             measure_client(report, daemon, keys)
+            measure_flat(report, daemon)
             measure_layers(report, daemon)
         finally:
             daemon.close()
