@@ -50,6 +50,8 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
     }
     if (status != HPS_OK) {
         call->headers.bad_fields = true;
+        /* For the message; no client can send this name. */
+        hps_ignore(grpc_fields_add(&call->headers.fields, ":bad", 4, name, name_size));
     }
 }
 
@@ -113,12 +115,19 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     hps_seat_busy(call->conn->seat);
     if (call->is_http) {
         grpc_http_headers_done(call);
+    } else if (call->stream->too_large) {
+        grpc_call_refuse(call, HPS_EXHAUSTED,
+                         "request metadata: the limits are %d bytes, of which each field takes 32 "
+                         "beside its name and value, and %d fields",
+                         GRPC_METADATA_BYTES_MAX, GRPC_METADATA_FIELDS_MAX);
     } else if (!call->headers.post) {
         grpc_call_answer_http(call, "405", HPS_UNIMPLEMENTED);
     } else if (!call->headers.content_ok) {
         grpc_call_answer_http(call, "415", HPS_INVALID);
     } else if (call->headers.bad_fields) {
-        grpc_call_refuse(call, HPS_INTERNAL, "request metadata cannot be decoded or is too large");
+        const char *name = grpc_fields_get(&call->headers.fields, ":bad", NULL);
+        grpc_call_refuse(call, HPS_INTERNAL, "request metadata %.200s cannot be decoded: no base64",
+                         name != NULL ? name : "");
     } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (call->entry == NULL) {

@@ -35,6 +35,8 @@
 #include "net/peers.h"
 
 enum {
+    GRPC_METADATA_BYTES_MAX = 16 * 1024, /* of a request by HTTP/2: names + values + 32 each */
+    GRPC_METADATA_FIELDS_MAX = 64,
     GRPC_FIELD_BYTES_MAX = 8 * 1024, /* of what a service adds to headers or trailers */
     GRPC_FIELDS_MAX = 16,
     GRPC_PEER_BYTES = 80,

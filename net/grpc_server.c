@@ -17,8 +17,6 @@
 enum {
     CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024,
     FRAME_BYTES_MAX = 16 * 1024, /* requests are small; more only widens what one frame can do */
-    HEADER_BYTES_MAX = 16 * 1024,
-    HEADER_FIELDS_MAX = 64,
     TICK_US_MIN = 5 * 1000,
     TICK_US_MAX = 1000 * 1000,
     RECHECKS_PER_TURN = 16,
@@ -353,8 +351,8 @@ static hps_status open_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *ra
         .window_bytes = GRPC_WINDOW_BYTES,
         .connection_window_bytes = CONNECTION_WINDOW_BYTES,
         .frame_bytes_max = FRAME_BYTES_MAX,
-        .header_bytes_max = HEADER_BYTES_MAX,
-        .header_fields_max = HEADER_FIELDS_MAX,
+        .header_bytes_max = GRPC_METADATA_BYTES_MAX,
+        .header_fields_max = GRPC_METADATA_FIELDS_MAX,
         .handshake_timeout_us = limits->handshake_timeout_us,
     };
 

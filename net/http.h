@@ -124,6 +124,8 @@ struct hps_http_stream {
     size_t queued;       /* bytes of its body not yet in the kernel */
     uint64_t framed;     /* bytes of its body ever framed */
     uint64_t body_bytes; /* HTTP/1.1, of the request, from on_headers on */
+    bool too_large;      /* HTTP/2: a header block is beyond its limits, and on_header left some of
+                          * its fields out */
 };
 
 /* ---- a connection ---------------------------------------------------------------------------- */

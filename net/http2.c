@@ -272,6 +272,7 @@ static hps_status make_session(struct hps_http2 *h2)
     nghttp2_option_set_max_settings(option, 32);
     nghttp2_option_set_max_outbound_ack(option, 1000);
     nghttp2_option_set_max_continuations(option, 8);
+    nghttp2_option_set_no_http_messaging(option, h2->checks_requests);
     /* The library's 1,000 and 33 a second cut off honest clients that cancel a batch. */
     nghttp2_option_set_stream_reset_rate_limit(option, 10000, 1000);
     rc = h2->options.server
@@ -323,6 +324,7 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     h2->shared = shared;
     h2->conn = conn;
     h2->options = *options;
+    h2->checks_requests = options->server && hps_conn_is_unix(conn);
     hps_http2_filter_init(&h2->in.filter);
     h2->events = events;
     h2->ctx = ctx;

@@ -53,7 +53,9 @@ struct hps_http2_options {
     uint32_t window_bytes;
     uint32_t connection_window_bytes;
     uint32_t frame_bytes_max; /* that the peer may send */
-    size_t header_bytes_max;  /* names + values + 32 each, per block; more resets the stream */
+    /* Names + values + 32 each, per block, and fields. A server says too_large of a request with
+     * more, and resets one with 16 times as much; a client resets the stream. */
+    size_t header_bytes_max;
     unsigned header_fields_max;
     uint64_t handshake_timeout_us;
 };

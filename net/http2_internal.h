@@ -5,6 +5,7 @@
  *     http2.c          the session's life: made, woken, ended
  *     http2_phase.c    its phases and those of its streams: which may follow, what goes with each
  *     http2_stream.c   its streams: how they begin, their header blocks, how they end
+ *     http2_request.c  the fields of a request, where nghttp2 does not check them
  *     http2_receive.c  what is received
  *     http2_send.c     what is sent
  *
@@ -53,6 +54,12 @@ enum http2_send_phase {
     HTTP2_SEND_PHASES,
 };
 
+/* What has come of a request on a Unix socket. */
+struct http2_request {
+    uint64_t body_left; /* of content-length */
+    uint8_t seen;       /* SEEN_ of http2_request.c */
+};
+
 struct hps_http2_stream {
     struct hps_http_stream base;
     struct hps_http2 *h2;
@@ -61,6 +68,7 @@ struct hps_http2_stream {
     struct http2_message *head, *tail;  /* queued; the first may be framed in part */
     size_t unconsumed;                  /* came, window not yet given back */
     uint64_t opened;                    /* as in.opened of the connection */
+    struct http2_request request;       /* where h2->checks_requests */
     size_t header_bytes;                /* of the block that is being read */
     unsigned n_fields;                  /* of the same */
     int32_t id;
@@ -97,6 +105,7 @@ struct hps_http2 {
     struct hps_http2_stream *sent; /* on_sent is due */
     enum http2_phase phase;        /* changed by http2_phase_set alone */
     unsigned busy;                 /* how often entered: while it is, nothing is freed */
+    bool checks_requests;          /* a server's Unix socket: nghttp2 does not */
     bool released;                 /* on_released is due */
     bool peer_spoke;
     bool peer_goaway;
@@ -199,6 +208,19 @@ struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2);
 void http2_stream_close(struct hps_http2_stream *stream, uint32_t error);
 /* The callback that says that a stream is closed. */
 void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks);
+
+/* ---- http2_request.c ------------------------------------------------------------------------- */
+
+/* A field of the head or of the trailers, both of its texts NUL-terminated. False: it may not be
+ * there. */
+bool http2_request_field(struct http2_request *request, const uint8_t *name, size_t name_size,
+                         const uint8_t *value, size_t value_size);
+/* The head, or the trailers, are complete. `end`: the request ends with them. False: malformed. */
+bool http2_request_head(struct http2_request *request, bool end);
+/* `size` bytes of the body. False: more than content-length says. */
+bool http2_request_data(struct http2_request *request, size_t size);
+/* The request is over. False: less than content-length says. */
+bool http2_request_end(const struct http2_request *request);
 
 /* ---- http2_receive.c ------------------------------------------------------------------------- */
 

@@ -7,7 +7,11 @@
  */
 #include "net/http2_internal.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "base/assert.h"
+#include "base/log.h"
 
 /* What a turn may take in, in bytes of large frames. A frame costs what some hundred bytes of body
  * do, and a read what some thousand do: of a TLS record of one byte as much as of a full one. */
@@ -31,6 +35,7 @@ enum {
     CONTROL_MAX = 10000,
     ANSWERS_MAX = 10000, /* frames that wait to be sent, bodies aside: it asks and does not read */
     RATE_WINDOW_US = 60 * 1000 * 1000,
+    LARGE_HEADERS_MAX = 16, /* times the limit: up to there a request is answered, not reset */
 };
 
 /* ---- what nghttp2 tells ---------------------------------------------------------------------- */
@@ -97,6 +102,78 @@ static int cb_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
+static void log_malformed(const struct hps_http2 *h2, const char *error)
+{
+    if (h2->options.server) {
+        HPS_LOG(WARN, "grpc", "request refused: its HTTP/2 is malformed; see error, and its client",
+                HPS_STR("peer", hps_conn_peer(h2->conn)), HPS_STR("error", error));
+    }
+}
+
+static void reset_malformed(struct hps_http2_stream *stream, const char *error)
+{
+    log_malformed(stream->h2, error);
+    hps_http2_reset(stream, HPS_HTTP2_PROTOCOL_ERROR);
+}
+
+/* nghttp2 has found a field that may not be there, and resets the stream. What it says ends with
+ * the value, which may be a token. */
+static int cb_error(nghttp2_session *session, int error, const char *text, size_t size, void *ctx)
+{
+    char message[256];
+    const char *value = memmem(text, size, ", value", 7);
+
+    (void)session;
+    if (error == NGHTTP2_ERR_HTTP_HEADER) {
+        size = value != NULL ? (size_t)(value - text) : size;
+        size = size < sizeof message - 1 ? size : sizeof message - 1;
+        memcpy(message, text, size);
+        message[size] = '\0';
+        log_malformed(ctx, message);
+    }
+    return 0;
+}
+
+static int cb_invalid(nghttp2_session *session, const nghttp2_frame *frame, int error, void *ctx)
+{
+    (void)session;
+    (void)frame;
+    if (error == NGHTTP2_ERR_HTTP_MESSAGING) {
+        log_malformed(ctx, "one of :method, :scheme, :path and :authority is missing, or "
+                           "content-length is not the size of the body");
+    }
+    return 0;
+}
+
+/* A field may be taken as far as it goes. The peer may ignore our SETTINGS_MAX_HEADER_LIST_SIZE:
+ * one 16 KB frame of indexed fields can mean 48 MB of headers. A request that is a little too large
+ * is read to its end, so that its owner can answer it; nothing of the rest is kept. */
+static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, size_t size)
+{
+    const struct hps_http2_options *options = &h2->options;
+
+    stream->header_bytes += size + 32;
+    stream->n_fields++;
+    if (stream->header_bytes <= options->header_bytes_max &&
+        stream->n_fields <= options->header_fields_max) {
+        return 0;
+    }
+    if (options->server && !stream->base.too_large) {
+        HPS_LOG(WARN, "grpc",
+                "request refused: its metadata is too large; send less, see metadata_bytes_max "
+                "and metadata_fields_max",
+                HPS_STR("peer", hps_conn_peer(h2->conn)),
+                HPS_U64("metadata_bytes_max", options->header_bytes_max),
+                HPS_U64("metadata_fields_max", options->header_fields_max));
+    }
+    stream->base.too_large = true;
+    return options->server &&
+                   stream->header_bytes <= LARGE_HEADERS_MAX * options->header_bytes_max &&
+                   stream->n_fields <= LARGE_HEADERS_MAX * options->header_fields_max
+               ? 0
+               : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+}
+
 static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
                      size_t name_size, const uint8_t *value, size_t value_size, uint8_t flags,
                      void *ctx)
@@ -109,15 +186,18 @@ static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const
     if (stream == NULL) {
         return 0;
     }
-    /* The peer may ignore our SETTINGS_MAX_HEADER_LIST_SIZE: one 16 KB frame of indexed fields can
-     * mean 48 MB of headers. */
-    stream->header_bytes += name_size + value_size + 32;
-    stream->n_fields++;
-    if (stream->header_bytes > h2->options.header_bytes_max ||
-        stream->n_fields > h2->options.header_fields_max) {
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    int rc = count_field(h2, stream, name_size + value_size);
+    if (rc != 0) {
+        return rc;
     }
-    if (h2->events->on_header != NULL) {
+    if (h2->checks_requests &&
+        !http2_request_field(&stream->request, name, name_size, value, value_size)) {
+        char error[256];
+        (void)snprintf(error, sizeof error, "the name or value of field %s", (const char *)name);
+        reset_malformed(stream, error);
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* the rest of the block is thrown away */
+    }
+    if (!stream->base.too_large && h2->events->on_header != NULL) {
         h2->events->on_header(h2->ctx, stream, (const char *)name, name_size, (const char *)value,
                               value_size);
     }
@@ -150,6 +230,11 @@ static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
         return 0;
     }
     HPS_DEBUG_ASSERT(!stream->peer_ended);
+    if (h2->checks_requests && !http2_request_data(&stream->request, size)) {
+        reset_malformed(stream, "the body has more bytes than content-length says");
+        (void)nghttp2_session_consume(session, id, size);
+        return 0;
+    }
     stream->unconsumed += size;
     h2->events->on_data(h2->ctx, stream, data, size);
     return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
@@ -175,16 +260,31 @@ static void on_window(struct hps_http2 *h2, int32_t id)
     }
 }
 
+/* Of a frame that has been received, in its request as it is so far. */
+static bool is_well_formed(struct hps_http2_stream *stream, const nghttp2_frame *frame)
+{
+    bool head = frame->hd.type == NGHTTP2_HEADERS;
+    bool end = (head || frame->hd.type == NGHTTP2_DATA) &&
+               (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+
+    return (!head || http2_request_head(&stream->request, end)) &&
+           (!end || http2_request_end(&stream->request));
+}
+
 static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
 {
     struct hps_http2 *h2 = ctx;
-    struct hps_http2_stream *stream;
+    struct hps_http2_stream *stream = http2_stream_of(h2, frame->hd.stream_id);
 
     (void)session;
     check_flood(h2, frame);
+    if (stream != NULL && h2->checks_requests && !is_well_formed(stream, frame)) {
+        reset_malformed(stream, "one of :method, :scheme and :path is missing, content-length is "
+                                "not the size of the body, or trailers do not end it");
+        return 0;
+    }
     switch (frame->hd.type) {
     case NGHTTP2_HEADERS:
-        stream = http2_stream_of(h2, frame->hd.stream_id);
         if (stream != NULL && h2->events->on_headers != NULL) {
             h2->events->on_headers(h2->ctx, stream);
         }
@@ -229,6 +329,8 @@ void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks)
     nghttp2_session_callbacks_set_on_header_callback(callbacks, cb_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, cb_data);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, cb_frame_recv);
+    nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, cb_invalid);
+    nghttp2_session_callbacks_set_error_callback2(callbacks, cb_error);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

@@ -164,6 +164,12 @@ def test_method_when_not_there_then_unimplemented(small, path):
         small.daemon.channel().unary_unary(path)(b"", timeout=PATIENCE_S)
 
 
+def test_call_when_its_metadata_is_too_large_then_client_and_log_name_the_limit(small):
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "16384"):
+        small.daemon.stub().GetModel(pb.GetModelRequest(), timeout=PATIENCE_S, metadata=[("x-large", "v" * 20000)])
+    assert "metadata_bytes_max=16384" in small.daemon.log()
+
+
 def test_admin_when_called_on_the_public_port_then_unimplemented(small):
     admin = admin_grpc.AdminStub(small.daemon.channel())
     with refused(grpc.StatusCode.UNIMPLEMENTED):
@@ -313,6 +319,9 @@ def test_unix_socket_when_listened_on_then_calls_are_answered_and_the_file_goes(
         assert stat.S_IMODE(os.stat(sock).st_mode) == 0o660
     for address in small.daemon.grpc:
         small.check(pb_grpc.ParameterServerStub(small.daemon.channel(address)))
+    for authority in (path, path.replace("/", "%2F"), "localhost"):
+        named = small.daemon.channel(f"unix:{path}", [("grpc.default_authority", authority)])
+        small.check(pb_grpc.ParameterServerStub(named))
     small.daemon.stop()
     assert not os.path.exists(path)
 

@@ -575,14 +575,30 @@ int rig_call(struct rig *rig, struct hps_grpc_channel *channel, const char *path
 
 /* ---- hand-made frames ------------------------------------------------------------------------ */
 
-void wire_open(struct wire *wire, struct rig *rig)
+static void wire_begin(struct wire *wire, struct rig *rig, int fd)
 {
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-    *wire = (struct wire){.rig = rig, .fd = rig_raw(rig)};
+    *wire = (struct wire){.rig = rig, .fd = fd};
     hps_buf_init(&wire->in, 256 * 1024 * 1024);
     assert_true(wire_send(wire, preface, sizeof preface - 1));
     assert_true(wire_frame(wire, 4, 0, 0, NULL, 0));
+}
+
+void wire_open(struct wire *wire, struct rig *rig)
+{
+    wire_begin(wire, rig, rig_raw(rig));
+}
+
+void wire_open_tcp(struct wire *wire, struct rig *rig)
+{
+    struct hps_addr addr;
+    int fd;
+
+    assert_int_equal(hps_addr_parse(rig->address, &addr, NULL), HPS_OK);
+    assert_int_equal(hps_sock_connect(&addr, &fd, NULL), HPS_OK);
+    RIG_UNTIL(rig, hps_sock_connected(fd, NULL) != HPS_AGAIN);
+    wire_begin(wire, rig, fd);
 }
 
 void wire_close(struct wire *wire)

@@ -102,7 +102,9 @@ struct wire {
     bool closed; /* the server closed it */
     struct hps_buf in;
 };
-void wire_open(struct wire *wire, struct rig *rig); /* preface and SETTINGS are sent */
+/* Preface and SETTINGS are sent, by a Unix socket or by TCP. */
+void wire_open(struct wire *wire, struct rig *rig);
+void wire_open_tcp(struct wire *wire, struct rig *rig);
 void wire_close(struct wire *wire);
 /* Send, turning the loop while the socket is full. False: the server has closed it. */
 bool wire_send(struct wire *wire, const void *data, size_t size);

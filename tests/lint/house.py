@@ -234,6 +234,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "net/grpc_channel.c": "test_grpc_client.c: connections that are refused, lost, drained",
     "net/grpc_fields.c": "test_grpc_server.c: metadata",
     "net/http2_send.c": "test_http2.c, and test_grpc_server.c: slow readers, lost connections, small calls beside bulk",
+    "net/http2_request.c": "test_http2.c: by TCP, where nghttp2 judges, and by a Unix socket the same requests",
     "net/http2_stream.c": "test_http2.c and test_grpc_client.c",
     "server/main.c": "test_config.py, test_check.py and test_redis_export.py, by exit codes",
     "server/program.c": "test_gpu.py, where no GPU is",

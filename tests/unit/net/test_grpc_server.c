@@ -293,7 +293,6 @@ static void test_request_when_headers_are_wrong_then_refused(void **state)
         {"grpc-timeout", "99999999H", "grpc-status: 0\n"},
         {"grpc-encoding", "snappy", "grpc-accept-encoding: identity,deflate,gzip\n"},
         {"grpc-encoding", "identity", "grpc-status: 0\n"},
-        {"x-data-bin", "not*base64", "grpc-status: 13\n"},
     };
     struct fixture *f = *state;
 
@@ -304,6 +303,28 @@ static void test_request_when_headers_are_wrong_then_refused(void **state)
             fail_msg("case %u: %s", i, f->probe.fields);
         }
     }
+}
+
+static void test_request_when_its_metadata_cannot_be_taken_then_the_client_is_told_why(void **state)
+{
+    static char large[20001];
+    memset(large, 'v', sizeof large - 1);
+    const struct {
+        const char *name, *value, *status, *message;
+    } cases[] = {
+        {"x-large", large, "grpc-status: 8\n", "16384 bytes"},
+        {"x-data-bin", "not*base64", "grpc-status: 13\n", "x-data-bin"},
+    };
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *extra[] = {cases[i].name, cases[i].value, NULL};
+        probe_call(&f->probe, "/t.T/Echo", extra, "\0\0\0\0\1x", 6);
+        if (!probe_has(&f->probe, cases[i].status) || !probe_has(&f->probe, cases[i].message)) {
+            fail_msg("case %u: %s", i, f->probe.fields);
+        }
+    }
+    assert_int_equal(f->rig.n_messages, 0);
 }
 
 static void test_length_when_above_limit_then_refused_before_the_body_comes(void **state)
@@ -1225,6 +1246,7 @@ int main(void)
         TEST(test_unary_when_data_comes_in_single_bytes_then_answered),
         TEST(test_request_when_framing_is_wrong_then_named),
         TEST(test_request_when_headers_are_wrong_then_refused),
+        TEST(test_request_when_its_metadata_cannot_be_taken_then_the_client_is_told_why),
         TEST(test_length_when_above_limit_then_refused_before_the_body_comes),
         TEST(test_gzip_request_then_inflated_within_the_limit),
         TEST(test_deflate_request_then_inflated),

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "net/http.h"
 #include "tests/lib/grpc_rig.h"
 
 enum { DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION };
@@ -277,29 +278,27 @@ static void test_headers_when_a_bomb_then_stream_reset(void **state)
     WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
 }
 
-/* The reset of the stream is not sent yet when its body comes, in the same read. No path was read.
- */
-static void test_data_when_the_headers_were_too_large_then_thrown_away(void **state)
+static void test_request_when_its_headers_are_too_large_then_answered_and_its_body_thrown_away(
+    void **state)
 {
     static uint8_t block[16356] = {0x83, 0x86, 0x01, 0x7f};
     struct fixture *f = *state;
-    const uint8_t *payload = NULL;
-    size_t size;
-    size_t rest = sizeof block - 6 - 127; /* the length of :authority, as HPACK puts it */
+    size_t rest = sizeof block - 7 - 127; /* the length of :authority, as HPACK puts it */
 
     block[4] = (uint8_t)(rest % 128 + 128);
     block[5] = (uint8_t)(rest / 128);
-    memset(block + 6, 'a', sizeof block - 6);
+    memset(block + 6, 'a', sizeof block - 7);
+    block[sizeof block - 1] = 0x84; /* :path, which is beyond the limit */
     for (uint32_t end = 0; end < 2; end++) {
         uint32_t id = 1 + 2 * end;
         assert_true(wire_frame(&f->wire, HEADERS, END_HEADERS, id, block, sizeof block));
         assert_true(wire_frame(&f->wire, DATA, (uint8_t)end, id, "\0\0\0\0\1x", 6));
-        WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, id, &payload, &size));
+        WIRE_UNTIL(&f->wire, wire_find(&f->wire, HEADERS, id, NULL, NULL));
     }
     assert_int_equal(f->rig.n_messages, 0);
 }
 
-static void test_headers_when_too_many_fields_then_stream_reset(void **state)
+static void test_headers_when_too_many_fields_then_answered(void **state)
 {
     struct fixture *f = *state;
     const char *extra[2 * 65 + 1] = {NULL};
@@ -309,8 +308,115 @@ static void test_headers_when_too_many_fields_then_stream_reset(void **state)
         extra[2 * i + 1] = "y";
     }
     assert_true(wire_request(&f->wire, 1, "/t.T/Echo", true, extra));
-    WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, 1, NULL, NULL));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, HEADERS, 1, NULL, NULL));
+    assert_false(wire_find(&f->wire, RST, 1, NULL, NULL));
     assert_false(f->wire.closed);
+}
+
+/* ---- the fields of a request ----------------------------------------------------------------- */
+
+/* HEADERS with exactly these fields, "name=value" one after the other, each ended by a line. */
+static void send_fields(struct wire *wire, uint8_t flags, uint32_t id, const char *lines)
+{
+    uint8_t block[1024];
+    size_t size = 0;
+
+    while (*lines != '\0') {
+        size_t name_size = strcspn(lines, "=");
+        size_t value_size = strcspn(lines + name_size + 1, "\n");
+        assert_true(name_size < 127 && value_size < 127);
+        assert_true(size + 3 + name_size + value_size <= sizeof block);
+        block[size++] = 0x10; /* a literal, never indexed */
+        block[size++] = (uint8_t)name_size;
+        memcpy(block + size, lines, name_size);
+        size += name_size;
+        block[size++] = (uint8_t)value_size;
+        memcpy(block + size, lines + name_size + 1, value_size);
+        size += value_size;
+        lines += name_size + 1 + value_size + 1;
+    }
+    assert_true(wire_frame(wire, HEADERS, flags | END_HEADERS, id, block, size));
+}
+
+/* Is a call with these fields answered? Else its stream was reset for a PROTOCOL_ERROR. */
+static bool is_answered(struct wire *wire, uint32_t id, const char *fields, const char *trailers)
+{
+    const uint8_t *payload = NULL;
+    size_t size = 0;
+
+    send_fields(wire, 0, id, fields);
+    assert_true(wire_frame(wire, DATA, trailers == NULL ? END_STREAM : 0, id, "\0\0\0\0\1x", 6));
+    if (trailers != NULL) {
+        bool ends = trailers[0] != '!';
+        send_fields(wire, ends ? END_STREAM : 0, id, trailers + (ends ? 0 : 1));
+    }
+    WIRE_UNTIL(wire,
+               wire_find(wire, DATA, id, NULL, NULL) || wire_find(wire, RST, id, &payload, &size));
+    assert_false(wire->closed);
+    if (payload != NULL) {
+        assert_int_equal(payload[3], HPS_HTTP2_PROTOCOL_ERROR);
+    }
+    return payload == NULL;
+}
+
+#define USUAL  ":method=POST\n:scheme=http\n:path=/t.T/Echo\n"
+#define PSEUDO USUAL ":authority=test\n"
+#define TYPE   "content-type=application/grpc\n"
+
+/* On TCP nghttp2 judges, on a Unix socket we do: alike, but for the authority. */
+static void test_request_when_malformed_then_refused_but_for_its_authority_on_a_unix_socket(
+    void **state)
+{
+    enum { NEITHER, BOTH, ON_UNIX };
+    static const struct {
+        const char *fields, *trailers;
+        int answered;
+    } cases[] = {
+        {PSEUDO TYPE, NULL, BOTH},
+        {USUAL TYPE "host=test\n", NULL, BOTH},
+        {PSEUDO TYPE "te=trailers\ncontent-length=6\n", "x=y\n", BOTH},
+        {PSEUDO TYPE "x=blank \n", NULL, NEITHER},
+        {PSEUDO TYPE "y=\x01\n", NULL, NEITHER},
+        {PSEUDO TYPE "(=z\n", NULL, NEITHER},
+        {USUAL TYPE, NULL, ON_UNIX},
+        {USUAL ":authority=\n" TYPE, NULL, ON_UNIX},
+        {USUAL ":authority=/run/hpsd/hpsd.sock\n" TYPE, NULL, ON_UNIX},
+        {USUAL ":authority=%2Frun%2Fhpsd%2Fhpsd.sock\n" TYPE, NULL, BOTH},
+        {USUAL ":authority=a\x01\n" TYPE, NULL, NEITHER},
+        {PSEUDO ":authority=test\n" TYPE, NULL, NEITHER},
+        {PSEUDO ":path=/t.T/Echo\n" TYPE, NULL, NEITHER},
+        {PSEUDO ":other=x\n" TYPE, NULL, NEITHER},
+        {USUAL TYPE ":authority=test\n", NULL, NEITHER},
+        {":scheme=http\n:path=/t.T/Echo\n:authority=test\n" TYPE, NULL, NEITHER},
+        {":method=POST\n:path=/t.T/Echo\n:authority=test\n" TYPE, NULL, NEITHER},
+        {":method=POST\n:scheme=http\n:authority=test\n" TYPE, NULL, NEITHER},
+        {":method=P T\n:scheme=http\n:path=/t.T/Echo\n:authority=test\n" TYPE, NULL, NEITHER},
+        {":method=POST\n:scheme=http\n:path=\n:authority=test\n" TYPE, NULL, NEITHER},
+        {PSEUDO TYPE "X-Test=x\n", NULL, NEITHER},
+        {PSEUDO TYPE "connection=close\n", NULL, NEITHER},
+        {PSEUDO TYPE "transfer-encoding=chunked\n", NULL, NEITHER},
+        {PSEUDO TYPE "te=gzip\n", NULL, NEITHER},
+        {PSEUDO TYPE "content-length=5\n", NULL, NEITHER},
+        {PSEUDO TYPE "content-length=7\n", NULL, NEITHER},
+        {PSEUDO TYPE "content-length=7\n", "x=y\n", NEITHER},
+        {PSEUDO TYPE "content-length=6\ncontent-length=6\n", NULL, NEITHER},
+        {PSEUDO TYPE "content-length=x\n", NULL, NEITHER},
+        {PSEUDO TYPE, ":path=/t.T/Echo\n", NEITHER},
+        {PSEUDO TYPE, "!x=y\n", NEITHER}, /* trailers that do not end the request */
+    };
+    struct fixture *f = *state;
+    struct wire tcp;
+
+    wire_open_tcp(&tcp, &f->rig);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t id = 2 * i + 1;
+        bool on_unix = is_answered(&f->wire, id, cases[i].fields, cases[i].trailers);
+        bool on_tcp = is_answered(&tcp, id, cases[i].fields, cases[i].trailers);
+        if (on_unix != (cases[i].answered != NEITHER) || on_tcp != (cases[i].answered == BOTH)) {
+            fail_msg("case %u: on a Unix socket %d, by TCP %d", i, on_unix, on_tcp);
+        }
+    }
+    wire_close(&tcp);
 }
 
 static void test_data_when_read_at_once_then_window_is_given_back(void **state)
@@ -401,8 +507,9 @@ int main(void)
         TEST(test_refusals_when_never_read_then_bounded),
         TEST(test_data_when_frames_are_tiny_then_calm_is_asked_for),
         TEST(test_headers_when_a_bomb_then_stream_reset),
-        TEST(test_data_when_the_headers_were_too_large_then_thrown_away),
-        TEST(test_headers_when_too_many_fields_then_stream_reset),
+        TEST(test_request_when_its_headers_are_too_large_then_answered_and_its_body_thrown_away),
+        TEST(test_headers_when_too_many_fields_then_answered),
+        TEST(test_request_when_malformed_then_refused_but_for_its_authority_on_a_unix_socket),
         TEST(test_data_when_read_at_once_then_window_is_given_back),
         TEST(test_frames_when_malformed_then_cut_off),
         TEST(test_bytes_when_random_then_no_harm),
