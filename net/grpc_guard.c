@@ -4,6 +4,7 @@
  * when its rules have changed. Loop thread of the connection.
  */
 #include "base/assert.h"
+#include "base/clock.h"
 #include "net/grpc_internal.h"
 
 /* NULL: no memory. */
@@ -41,9 +42,10 @@ hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err)
 }
 
 /* Nothing more of an answer goes out that is under way: its stream is reset. Any other call gets a
- * status. */
+ * status. The connection ends, and HTTP/1.1 says so in that answer. */
 static void end_call(struct hps_grpc_call *call, hps_status status, const struct hps_error *err)
 {
+    grpc_conn_drain(call->conn, hps_clock_us());
     if (!grpc_call_is_finished(call) && call->stream->queued == 0) {
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
         grpc_call_refuse(call, status, "%s", err->text);
@@ -53,11 +55,10 @@ static void end_call(struct hps_grpc_call *call, hps_status status, const struct
     }
 }
 
-hps_status grpc_guard_again(struct grpc_conn *conn, unsigned *out_n_ended, struct hps_error *err)
+hps_status grpc_guard_again(struct grpc_conn *conn, struct hps_error *err)
 {
     const struct hps_grpc_guard *guard = &conn->grpc_loop->server->guard;
 
-    *out_n_ended = 0;
     if (guard->enter == NULL) {
         return HPS_OK;
     }
@@ -79,7 +80,6 @@ hps_status grpc_guard_again(struct grpc_conn *conn, unsigned *out_n_ended, struc
         status = guard->again(visitor, call, call->grant, roles_of(call), &why);
         if (status != HPS_OK) {
             end_call(call, status, &why);
-            *out_n_ended += 1;
         }
     }
     return HPS_OK;

@@ -499,13 +499,12 @@ hps_status grpc_call_enter(struct hps_grpc_call *call, struct hps_error *err) HP
 
 /* May the call begin? Its headers are there. Else how it ends is in `err`. */
 hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
-/* After a change of the rules: end the calls of the connection that may not go on.
+/* After a change of the rules: end the calls of the connection that may not go on, and drain it if
+ * there are any.
  *
  * error   the connection may not stay
- * owner   *out_n_ended calls that were ended
  */
-hps_status grpc_guard_again(struct grpc_conn *conn, unsigned *out_n_ended, struct hps_error *err)
-    HPS_MUST_CHECK;
+hps_status grpc_guard_again(struct grpc_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- grpc_call_receive.c --------------------------------------------------------------------- */
 

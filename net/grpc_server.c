@@ -20,7 +20,7 @@ enum {
     TICK_US_MIN = 5 * 1000,
     TICK_US_MAX = 1000 * 1000,
     RECHECKS_PER_TURN = 16,
-    DRAIN_NOTICE_US = 1000 * 1000,       /* for a client that does not answer the PING */
+    DRAIN_NOTICE_US = 1000 * 1000, /* for a client that does not answer the PING, or asks nothing */
     AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* calls of an aged connection may still take this long */
 };
 
@@ -456,7 +456,7 @@ void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *
 
 void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
 {
-    if (conn->drain_us == 0) {
+    if (conn->drain_us == 0 || conn->is_http) { /* HTTP/1.1 may wait since long: another reason */
         conn->drain_us = now_us;
         hps_http_drain(conn->http);
     }
@@ -522,6 +522,27 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
     }
 }
 
+static bool is_unused(const struct grpc_conn *conn, uint64_t now_us)
+{
+    return conn->calls == NULL &&
+           passed(now_us, conn->idle_us, conn->grpc_loop->limits.idle_timeout_us);
+}
+
+/* HTTP/2 has announced the end. HTTP/1.1 can do so only in an answer: it waits for a request until
+ * nobody uses the connection, or the server itself ends. */
+static bool notice_is_over(const struct grpc_conn *conn, uint64_t now_us)
+{
+    uint64_t since_us = conn->drain_us;
+
+    if (conn->is_http) {
+        since_us = conn->idle_us > since_us ? conn->idle_us : since_us;
+        if (conn->calls != NULL || conn->grpc_loop->phase == GRPC_LOOP_SERVING) {
+            return is_unused(conn, now_us);
+        }
+    }
+    return passed(now_us, since_us, DRAIN_NOTICE_US);
+}
+
 static void check_conn(struct grpc_conn *conn, uint64_t now_us)
 {
     const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
@@ -540,17 +561,19 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
                        "the head of a request did not come in time");
         return;
     }
+    if (conn->drain_us == 0 &&
+        ((conn->age_end_us != 0 && now_us > conn->age_end_us) || is_unused(conn, now_us))) {
+        grpc_conn_drain(conn, now_us);
+    }
     if (conn->drain_us != 0) {
-        if (passed(now_us, conn->drain_us, DRAIN_NOTICE_US)) {
+        if (notice_is_over(conn, now_us)) {
             hps_http_drain_now(conn->http);
         }
-        if (passed(now_us, conn->drain_us, AGE_GRACE_US) || grpc_conn_must_go(conn, now_us)) {
+        if ((!conn->is_http && passed(now_us, conn->drain_us, AGE_GRACE_US)) ||
+            grpc_conn_must_go(conn, now_us)) {
             hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "calls outlived the drain");
             return;
         }
-    } else if ((conn->age_end_us != 0 && now_us > conn->age_end_us) ||
-               (conn->calls == NULL && passed(now_us, conn->idle_us, limits->idle_timeout_us))) {
-        grpc_conn_drain(conn, now_us);
     }
     check_silence(conn, now_us);
     check_calls(conn, now_us);
@@ -587,19 +610,14 @@ static uint64_t tick_of(const struct hps_grpc_limits *limits)
 
 /* ---- rules that change ----------------------------------------------------------------------- */
 
-static void recheck_conn(struct grpc_conn *conn, uint64_t now_us)
+static void recheck_conn(struct grpc_conn *conn)
 {
     struct hps_error err;
-    unsigned n_ended = 0;
 
     conn->rechecked = conn->grpc_loop->changes;
-    if (!hps_http_is_ready(conn->http)) {
-        return; /* its first call is judged by the new rules, and so is its certificate then */
-    }
-    if (grpc_guard_again(conn, &n_ended, &err) != HPS_OK) {
+    /* If it is not ready its first call is judged by the new rules, and so is its certificate. */
+    if (hps_http_is_ready(conn->http) && grpc_guard_again(conn, &err) != HPS_OK) {
         hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, err.text);
-    } else if (n_ended > 0) {
-        grpc_conn_drain(conn, now_us);
     }
 }
 
@@ -607,7 +625,6 @@ static void recheck_conn(struct grpc_conn *conn, uint64_t now_us)
 static void on_recheck(void *ctx)
 {
     struct hps_grpc_loop *grpc_loop = ctx;
-    uint64_t now_us = hps_clock_us();
     unsigned n = 0;
 
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
@@ -618,7 +635,7 @@ static void on_recheck(void *ctx)
             hps_loop_later_set(grpc_loop->loop, &grpc_loop->recheck);
             return;
         }
-        recheck_conn(conn, now_us);
+        recheck_conn(conn);
     }
 }
 

@@ -142,14 +142,16 @@ static inline void hps_http_abort(struct hps_http *http, uint32_t error, const c
     http->ops->abort(http, error, why);
 }
 
-/* The end is near: HTTP/2 announces it, and refuses streams after a round trip or
- * hps_http_drain_now; HTTP/1.1 says so with the answer that is under way. Closes when no stream is
- * left. Of a ready one. */
+/* The end is near, and the peer is told. HTTP/2: by GOAWAY at once; new streams are refused after a
+ * round trip. HTTP/1.1: by "Connection: close" of the next answer, for which it waits. Closes when
+ * no stream is left and the peer was told. Of a ready one. */
 static inline void hps_http_drain(struct hps_http *http)
 {
     http->ops->drain(http);
 }
 
+/* Do not wait: HTTP/2 refuses new streams from now on; HTTP/1.1 closes where there is no request.
+ */
 static inline void hps_http_drain_now(struct hps_http *http)
 {
     http->ops->drain_now(http);

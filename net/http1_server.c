@@ -211,7 +211,7 @@ static void settle(struct http1 *http)
         return;
     }
     if (http->phase == HTTP1_HEAD && http1_waiting(http) == 0 &&
-        (http->draining || http->half_closed)) {
+        (http->ending || http->half_closed)) {
         http1_fail(http, HPS_CLOSED, "connection ended");
     } else if (hps_conn_want(http->conn, wanted(http)) != HPS_OK) {
         http1_fail(http, HPS_NO_MEMORY, "cannot watch the socket");
@@ -250,6 +250,9 @@ static void on_later(void *ctx)
             http1_write_out(http);
         }
         http1_take_in(http);
+        if (http->ending && !http1_is_dead(http)) {
+            http1_read_in(http); /* a request that has come is answered */
+        }
         settle(http);
     }
     leave(http);
@@ -334,6 +337,12 @@ static void op_drain(struct hps_http *base)
     http1_kick(http);
 }
 
+static void op_drain_now(struct hps_http *base)
+{
+    http1_of(base)->ending = true;
+    op_drain(base);
+}
+
 static const struct hps_conn *op_conn(const struct hps_http *base)
 {
     return http1_of_const(base)->conn;
@@ -400,7 +409,7 @@ static const struct hps_http_ops ops = {
     .free = op_free,
     .abort = op_abort,
     .drain = op_drain,
-    .drain_now = op_drain,
+    .drain_now = op_drain_now,
     .conn = op_conn,
     .is_ready = op_is_ready,
     .peer_spoke = op_peer_spoke,

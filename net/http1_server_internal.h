@@ -64,7 +64,8 @@ struct http1 {
     bool responded;   /* the head of the answer is in out.text */
     bool finished;    /* and all of its body is queued */
     bool keep_alive;  /* the client wants that, of the request that is under way */
-    bool draining;    /* we do not */
+    bool draining;    /* we do not: the next answer says so */
+    bool ending;      /* nor do we wait for a next request */
     bool close;       /* after this answer, which says so */
     bool half_closed; /* the peer sends no more */
     bool heard;       /* hps_conn_heard of the connection, once that is gone */

@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import shutil
+import signal
 import subprocess
 import zlib
 
@@ -259,6 +260,28 @@ def test_connections_when_open_then_counted_by_their_listener(tmp_path):
         for client in clients:
             client.connection.close()
         until(lambda: daemon.metrics()['hpsd_connections{listener="kserve"}'] == 0, "all of them closed")
+
+
+def test_connection_when_kept_over_age_and_drain_then_every_end_is_announced(tmp_path):
+    """http.client connects anew only where the answer before said so; any other end fails its next request."""
+    _, model = a_model(str(tmp_path), "m")
+    server = {"kserve_listen": ["127.0.0.1:0"], "connection_age_s": 1}
+    with Daemon(str(tmp_path), default_config([model], server=server)) as daemon:
+        daemon.wait_ready()
+        client, request = Client(daemon), ("POST", path_of("m"), *compose(hps_inputs([KEYS[:2]] * 3)))
+
+        def until_closed():
+            closed = False
+            while not closed:
+                status, headers, _ = client.ask(*request)
+                closed = headers["Connection"] == "close"
+                assert status == 200
+        for _ in range(2):
+            until_closed()
+        assert client.ask(*request)[1]["Connection"] is None
+        daemon.send(signal.SIGTERM)
+        until_closed()
+        daemon.stop()
 
 
 # ---- curl --------------------------------------------------------------------------------------------

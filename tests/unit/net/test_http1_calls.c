@@ -351,26 +351,73 @@ static void on_drained(void *ctx)
     ((struct rig *)ctx)->drained = true;
 }
 
-static void test_drain_when_a_call_is_under_way_then_it_is_answered_and_the_rest_closed(
+static void test_drain_when_connections_are_kept_then_the_next_answer_says_that_it_is_the_last(
     void **state)
 {
     struct fixture *f = *state;
-    struct peer idle;
+    struct peer idle, asking, answered;
 
     peer_open(&idle, &f->rig);
     peer_say(&idle, GET("/open"));
     expect_answer(&idle, 200, "stats");
+    peer_open(&asking, &f->rig);
+    peer_say(&asking, GET("/open"));
+    expect_answer(&asking, 200, "stats");
+    peer_open(&answered, &f->rig);
+    peer_say(&answered, GET("/big/4000000")); /* its head is sent without a word of the end */
+    PEER_UNTIL(&answered, answered.in.size > 0);
     park(f);
     hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
+    peer_say(&asking, GET("/open"));
+    expect_head(&asking, 200, "\r\nConnection: close\r\n");
+    expect_end(&asking);
+    expect_answer(&answered, 200, NULL);
+    assert_false(answered.closed);
+    peer_say(&answered, GET("/open"));
+    expect_head(&answered, 200, "\r\nConnection: close\r\n");
+    expect_end(&answered);
+    assert_false(idle.closed);
+    pass(f, 2 * (uint64_t)SECOND_US);
     expect_end(&idle);
     assert_false(f->rig.drained);
     hps_grpc_call_finish(f->rig.parked, 0, NULL);
     expect_head(&f->peer, 200, "\r\nConnection: close\r\n");
     expect_end(&f->peer);
-    close(f->peer.fd);
-    f->peer.fd = -1;
+    peer_close(&f->peer);
+    peer_close(&asking);
+    peer_close(&answered);
     RIG_UNTIL(&f->rig, f->rig.drained);
     peer_close(&idle);
+}
+
+/* It stays for the answer that says so, though the server goes on without it for long. */
+static void test_connection_when_aged_then_the_next_answer_is_its_last(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_limits limits = rig_limits;
+    struct peer unused;
+
+    limits.age_max_us = 10 * (uint64_t)SECOND_US;
+    limits.idle_timeout_us = 1000 * (uint64_t)SECOND_US;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    peer_close(&f->peer);
+    peer_open(&f->peer, &f->rig);
+    peer_say(&f->peer, GET("/open"));
+    expect_answer(&f->peer, 200, "stats");
+    peer_open(&unused, &f->rig);
+    peer_say(&unused, GET("/open"));
+    expect_answer(&unused, 200, "stats");
+    for (unsigned i = 0; i < 3; i++) {
+        pass(f, 300 * (uint64_t)SECOND_US);
+        peer_read(&f->peer);
+        assert_false(f->peer.closed);
+    }
+    peer_say(&f->peer, GET("/open"));
+    expect_head(&f->peer, 200, "\r\nConnection: close\r\n");
+    expect_end(&f->peer);
+    pass(f, 150 * (uint64_t)SECOND_US);
+    expect_end(&unused);
+    peer_close(&unused);
 }
 
 /* ---- who may --------------------------------------------------------------------------------- */
@@ -487,7 +534,7 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
     peer_say(&f->peer, AS("sesame", "GET /park"));
     PEER_UNTIL(&f->peer, f->rig.parked != NULL);
     hps_grpc_loop_recheck(f->rig.grpc_loop);
-    expect_answer(&f->peer, 403, "{\"error\":\"no longer\"}");
+    expect_head(&f->peer, 403, "\r\nConnection: close\r\n");
     expect_end(&f->peer);
 }
 
@@ -602,7 +649,8 @@ int main(void)
         TEST(test_call_when_its_client_has_only_ended_its_side_then_answered),
         TEST(test_call_when_its_client_goes_within_the_body_then_never_begun),
         TEST(test_requests_when_the_client_ends_its_side_behind_them_then_all_answered),
-        TEST(test_drain_when_a_call_is_under_way_then_it_is_answered_and_the_rest_closed),
+        TEST(test_drain_when_connections_are_kept_then_the_next_answer_says_that_it_is_the_last),
+        TEST(test_connection_when_aged_then_the_next_answer_is_its_last),
         TEST(test_guard_when_set_then_asked_for_every_route_that_is_not_open),
         TEST(test_guard_when_it_knows_nobody_again_and_again_then_the_connection_ends),
         TEST(test_guard_when_rules_change_then_calls_that_lose_by_it_end),
