@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a text from outside may be shown as it is. Any thread.
+ * What of a text from outside may be shown as it is, and lists of brokers. Any thread.
  */
 #include "base/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
 
 #include "base/assert.h"
 #include "base/utf8.h"
@@ -89,4 +91,64 @@ size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capa
     }
     out_text[used] = '\0';
     return used;
+}
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+enum { PORT_DIGITS_MAX = 5 };
+#define HOST_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+#define V6_CHARS   "0123456789abcdefABCDEF:."
+
+/* Behind PROTOCOL://, if there is one. */
+static const char *skip_protocol(const char *text)
+{
+    static const char *const protocols[] = {"plaintext://", "ssl://", "sasl_plaintext://",
+                                            "sasl_ssl://"};
+
+    for (size_t i = 0; i < sizeof(protocols) / sizeof(protocols[0]); i++) {
+        size_t n = strlen(protocols[i]);
+        if (strncasecmp(text, protocols[i], n) == 0) {
+            return text + n;
+        }
+    }
+    return text;
+}
+
+static bool is_broker(const char *text, size_t size)
+{
+    const char *end = text + size;
+    const char *host = skip_protocol(text);
+    bool v6 = host[0] == '[';
+    size_t n_host = strspn(host + v6, v6 ? V6_CHARS : HOST_CHARS);
+    const char *at = host + v6 + n_host;
+
+    if (n_host == 0 || (v6 && *at++ != ']') || at > end) {
+        return false;
+    }
+    if (at == end) {
+        return true;
+    }
+    size_t n_digits = strspn(at + 1, "0123456789");
+    unsigned long port = strtoul(at + 1, NULL, 10);
+    return *at == ':' && at + 1 + n_digits == end && n_digits > 0 && n_digits <= PORT_DIGITS_MAX &&
+           port > 0 && port <= UINT16_MAX;
+}
+
+hps_status hps_text_brokers_check(const char *list, struct hps_error *err)
+{
+    static const char *const between = ",; \t";
+    size_t n_brokers = 0;
+
+    for (const char *at = list + strspn(list, between); *at != '\0'; n_brokers++) {
+        size_t n = strcspn(at, between);
+        if (!is_broker(at, n)) {
+            return hps_error_set(err, HPS_INVALID,
+                                 "got \"%.*s\", expected HOST:PORT, [IPv6]:PORT or "
+                                 "PROTOCOL://HOST:PORT of Kafka",
+                                 n < 200 ? (int)n : 200, at);
+        }
+        at += n;
+        at += strspn(at, between);
+    }
+    return n_brokers > 0 ? HPS_OK : hps_error_set(err, HPS_INVALID, "got none, expected HOST:PORT");
 }

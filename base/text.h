@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/status.h"
+
 /* Are the bytes just the characters of `text`? */
 static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
 {
@@ -36,5 +38,15 @@ size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES]);
  * returns its length
  */
 size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capacity);
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+/* Is `list` a list of Kafka brokers, as librdkafka takes them: HOST, HOST:PORT or
+ * PROTOCOL://HOST:PORT, separated by commas, semicolons or blanks? librdkafka itself takes any text
+ * and waits for the broker. Looks nothing up.
+ *
+ * error   INVALID: there is none, or the first that is none and what is expected
+ */
+hps_status hps_text_brokers_check(const char *list, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

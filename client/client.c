@@ -202,6 +202,9 @@ out:
 static void say_unreachable(const struct hps_client_options *options, struct hps_error *err)
 {
     char why[sizeof(err->text)];
+    if (err->status == HPS_INVALID) {
+        return; /* it is no address, and the text says so */
+    }
     const char *at = strstr(err->text, options->address);
     size_t size = strlen(options->address);
 

@@ -17,6 +17,7 @@
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "base/rows/topic_filter.h"
+#include "base/text.h"
 #include "config/limits.h"
 #include "config/options.h"
 #include "config/secrets.h"
@@ -549,35 +550,16 @@ static char *default_group(void)
 }
 
 /* Characters of topic names in Kafka. Names of librdkafka properties use the same ones. */
-enum { TOPIC_BYTES_MAX = 249, PORT_DIGITS_MAX = 5 };
+enum { TOPIC_BYTES_MAX = 249 };
 #define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
-/* HOST, HOST:PORT or PROTOCOL://HOST:PORT. librdkafka takes any port and waits for the broker. */
 static hps_status check_brokers(const struct hps_config *config, struct hps_error *err)
 {
-    const char *at = config->update_source.brokers;
-    size_t n_brokers = 0;
-    while (at[0] != '\0') {
-        at += strspn(at, ",; \t");
-        size_t n = strcspn(at, ",; \t");
-        const char *colon = memrchr(at, ':', n);
-        const char *port = colon != NULL ? colon + 1 : "9092";
-        size_t n_digits = strspn(port, "0123456789");
-        bool bare = colon == NULL || port[0] == '/' || at[n - 1] == ']'; /* without a port */
-        if (n > 0 && !bare &&
-            (port + n_digits != at + n || n_digits < 1 || n_digits > PORT_DIGITS_MAX ||
-             strtoul(port, NULL, 10) > UINT16_MAX)) {
-            return hps_error_set(err, HPS_INVALID,
-                                 "%s: update_source.brokers: got \"%.*s\", expected host:port",
-                                 config->file, n < 200 ? (int)n : 200, at);
-        }
-        n_brokers += n > 0;
-        at += n;
-    }
-    return n_brokers > 0 ? HPS_OK
-                         : hps_error_set(err, HPS_INVALID,
-                                         "%s: update_source.brokers: got none, expected host:port",
-                                         config->file);
+    hps_status status = hps_text_brokers_check(config->update_source.brokers, err);
+
+    return status == HPS_OK
+               ? HPS_OK
+               : hps_error_prefix(err, status, "%s: update_source.brokers", config->file);
 }
 
 static hps_status check_filters(const struct hps_config *config, const char *section,

@@ -89,16 +89,32 @@ hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hp
     memcpy(addr.host, host, host_size);
     struct in6_addr v6;
     if (bracket ? inet_pton(AF_INET6, addr.host, &v6) != 1 : !is_host_name(addr.host, host_size)) {
-        return hps_error_set(err, HPS_INVALID, "address '%.300s': '%s' is no %s", text, addr.host,
-                             bracket ? "IPv6 address" : "host (IPv6 addresses need brackets)");
+        return hps_error_set(
+            err, HPS_INVALID,
+            "address '%.300s': '%s' is no %s; expected host:port, [v6]:port or unix:PATH", text,
+            addr.host, bracket ? "IPv6 address" : "host (IPv6 addresses need brackets)");
     }
     if (!parse_port(colon + 1, &addr.port)) {
         return hps_error_set(err, HPS_INVALID,
-                             "address '%.300s': port '%.20s' is not a number, 0 to 65535", text,
+                             "address '%.300s': port '%.20s': expected a number, 0 to 65535", text,
                              colon + 1);
     }
     *out_addr = addr;
     return HPS_OK;
+}
+
+hps_status hps_addr_parse_peer(const char *text, struct hps_addr *out_addr, struct hps_error *err)
+{
+    struct hps_addr addr;
+    hps_status status = hps_addr_parse(text, &addr, err);
+    if (status == HPS_OK && !addr.is_unix && addr.port == 0) {
+        status =
+            hps_error_set(err, HPS_INVALID, "address '%.300s': expected a port, 1 to 65535", text);
+    }
+    if (status == HPS_OK) {
+        *out_addr = addr;
+    }
+    return status;
 }
 
 char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity)

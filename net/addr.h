@@ -40,6 +40,9 @@ struct hps_places {
 /* Looks nothing up. INVALID names the text and what is wrong with it. */
 hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hps_error *err)
     HPS_MUST_CHECK;
+/* The same, of what is connected to: port 0 is INVALID. */
+hps_status hps_addr_parse_peer(const char *text, struct hps_addr *out_addr, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* As hps_addr_parse reads it; cut at `capacity`, always ended. Returns `text`. */
 char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity);
 /* Reachable from this machine only: Unix socket, 127.0.0.0/8, ::1, "localhost". Looks nothing up,

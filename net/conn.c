@@ -156,7 +156,7 @@ static hps_status connecting_new(const char *address, struct connecting **out_co
     if (!connecting) {
         return hps_error_set(err, HPS_NO_MEMORY, "connection: out of memory");
     }
-    hps_status status = hps_addr_parse(address, &connecting->addr, err);
+    hps_status status = hps_addr_parse_peer(address, &connecting->addr, err);
     if (status == HPS_OK) {
         status = hps_addr_resolve(&connecting->addr, false, &connecting->places, err);
     }

@@ -258,7 +258,10 @@ static hps_status find_tables(struct hps_error *err)
         return bench_tables_given(&plan, flags.tables, flags.n_rows, err);
     }
     admin.address = flags.admin != NULL ? flags.admin : tool_admin_address();
-    hps_status status = bench_tables_ask(&plan, &admin, flags.tables, err);
+    hps_status status = tool_address_check("--admin (or $HPSD_ADDR)", admin.address, err);
+    if (status == HPS_OK) {
+        status = bench_tables_ask(&plan, &admin, flags.tables, err);
+    }
     return status != HPS_UNAVAILABLE
                ? status
                : hps_error_prefix(err, status,
@@ -287,6 +290,10 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     if (tool_connect.address == NULL) {
         tool_connect.address =
             plan.protocol == BENCH_KSERVE_HTTP ? "127.0.0.1:8600" : "127.0.0.1:8601";
+    }
+    if (tool_address_check("--addr", tool_connect.address, &err) != HPS_OK) {
+        *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
+        return false;
     }
     plan.connect = tool_connect;
     plan.n_threads = plan.n_threads < plan.n_connections ? plan.n_threads : plan.n_connections;

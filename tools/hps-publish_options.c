@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/rows/modeldir.h"
+#include "base/text.h"
 #include "tools/hps-publish.h"
 #include "tools/tool.h"
 
@@ -122,6 +123,15 @@ static const char name_expected[] = "1 to 120 letters, digits, '_' or '-'";
 /* Each option for itself. */
 static hps_status check_each(struct hps_error *err)
 {
+    if (given.broker.brokers != NULL &&
+        hps_text_brokers_check(given.broker.brokers, err) != HPS_OK) {
+        return hps_error_prefix(err, HPS_INVALID, "--bootstrap-server");
+    }
+    for (size_t i = 0; i < given.servers.n; i++) {
+        if (tool_address_check("--addr", given.servers.items[i], err) != HPS_OK) {
+            return HPS_INVALID;
+        }
+    }
     return given.model != NULL && !hps_model_name_valid(given.model)
                ? hps_error_set(err, HPS_INVALID, "--model \"%s\": expected %s", given.model,
                                name_expected)

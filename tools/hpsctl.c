@@ -170,7 +170,10 @@ int hpsctl_open(struct hpsctl *ctl)
         return TOOL_OK;
     }
     ctl->connect.connect_timeout_us = ctl->timeout_us;
-    hps_status status = hps_client_open(&ctl->connect, &ctl->client, &err);
+    hps_status status = tool_address_check("--addr (or $HPSD_ADDR)", ctl->connect.address, &err);
+    if (status == HPS_OK) {
+        status = hps_client_open(&ctl->connect, &ctl->client, &err);
+    }
     if (status == HPS_OK) {
         return TOOL_OK;
     }

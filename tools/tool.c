@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "net/addr.h"
 
 enum { PROGRESS_BYTES_MAX = 512 };
 
@@ -28,6 +29,14 @@ const char *tool_admin_address(void)
     const char *address = getenv("HPSD_ADDR");
 
     return address != NULL && address[0] != '\0' ? address : TOOL_ADMIN_ADDRESS;
+}
+
+hps_status tool_address_check(const char *option, const char *address, struct hps_error *err)
+{
+    struct hps_addr addr;
+    hps_status status = hps_addr_parse_peer(address, &addr, err);
+
+    return status == HPS_OK ? HPS_OK : hps_error_prefix(err, status, "%s", option);
 }
 
 struct hps_client_options tool_connect;

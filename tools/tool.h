@@ -38,6 +38,10 @@ int tool_exit_of(hps_status status);
 /* $HPSD_ADDR, or the admin listener of the service on this machine. */
 const char *tool_admin_address(void);
 
+/* Is it an address to which a tool can connect? INVALID names the option and what is expected. */
+hps_status tool_address_check(const char *option, const char *address, struct hps_error *err)
+    HPS_MUST_CHECK;
+
 /* How a tool connects: its address, and what the shared options say of tokens and TLS. */
 extern struct hps_client_options tool_connect;
 extern const struct hps_arg tool_connect_args[];

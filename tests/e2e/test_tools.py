@@ -293,6 +293,21 @@ class Hostile(Admin):
         context.abort(grpc.StatusCode.INTERNAL, EVIL)
 
 
+@pytest.mark.parametrize("address", ["http://h:80", "a,b", " h:80", "::1", "h:p:q", "h:0", "h:70000"])
+@pytest.mark.parametrize("tool, words, named", [
+    ("hpsctl", ("--addr", "ADDRESS", "ping"), "--addr"),
+    ("hps-bench", ("--rows", "9", "--tables", "a", "--addr", "ADDRESS"), "--addr"),
+    ("hps-bench", ("--admin", "ADDRESS"), "--admin"),
+    ("hps-publish", ("-m", "m", "-b", "h", "-w", "--addr", "ADDRESS", "-"), "--addr"),
+    ("hps-publish", ("-m", "m", "-b", "ADDRESS", "-"), "--bootstrap-server")])
+def test_tool_when_an_address_is_none_then_refused_at_once_and_the_option_is_named(tool, words, named, address):
+    if named == "--bootstrap-server" and address in ("a,b", " h:80"):
+        return  # a list of brokers, to Kafka's clients
+    said = run(tool, *(word.replace("ADDRESS", address) for word in words), code=2).stderr
+    assert said.startswith(f"{tool}: {named}"), said
+    assert "expected" in said and address in said
+
+
 def test_ctl_when_a_server_says_what_drives_terminals_then_it_is_shown_and_does_nothing():
     with Hostile([version([partition(EVIL)], model=EVIL, lineage=EVIL)]) as hostile:
         for words, code in ((["models"], 0), (["status"], 0), (["config", "get"], 0), (["updates"], 0),

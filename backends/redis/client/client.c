@@ -37,7 +37,7 @@ static hps_status entry_parse(const char *from, size_t size, struct hps_addr *ou
     } else {
         snprintf(text, sizeof(text), "%.*s:%d", (int)size, from, PORT_DEFAULT);
     }
-    return hps_addr_parse(text, out_addr, err);
+    return hps_addr_parse_peer(text, out_addr, err);
 }
 
 static hps_status entry_add(struct hps_redis_cluster *cluster, const struct hps_addr *addr,

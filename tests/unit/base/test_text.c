@@ -90,6 +90,39 @@ static void test_is_when_bytes_are_the_text_then_only_they_are(void **state)
     assert_false(hps_text_is("ab", "ab\0", 3));
 }
 
+static void test_brokers_when_one_is_none_then_named(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"h", "h:1", "10.0.0.1:9092, k:65535;l",
+                                       "[::1]:9092 [fe80::1]",
+                                       "SASL_SSL://l:3,SSL://m,plaintext://[::1]:1"};
+    static const char *const bad[][2] = {
+        {"", "none"},
+        {" ,;", "none"},
+        {"http://h:9092", "\"http://h:9092\""},
+        {"h:9,k:", "\"k:\""},
+        {"::1", "\"::1\""},
+        {"h:p:q", "\"h:p:q\""},
+        {"h:0", "\"h:0\""},
+        {"h:65536", "\"h:65536\""},
+        {"h:000001", "\"h:000001\""},
+        {"[::1]:9092x", "\"[::1]:9092x\""},
+        {"[::1", "\"[::1\""},
+        {"[]:1", "\"[]:1\""},
+        {"SSL://", "\"SSL://\""},
+        {"h/k:1", "\"h/k:1\""},
+    };
+    struct hps_error err;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(hps_text_brokers_check(good[i], &err), HPS_OK);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(hps_text_brokers_check(bad[i][0], &err), HPS_INVALID);
+        assert_non_null(strstr(err.text, bad[i][1]));
+        assert_non_null(strstr(err.text, "expected HOST:PORT"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -97,6 +130,7 @@ int main(void)
         cmocka_unit_test(test_plain_when_nul_is_inside_then_escaped),
         cmocka_unit_test(test_plain_when_room_ends_then_cut_between_characters),
         cmocka_unit_test(test_plain_when_growth_is_allowed_for_then_nothing_is_cut),
+        cmocka_unit_test(test_brokers_when_one_is_none_then_named),
         cmocka_unit_test(test_is_when_bytes_are_the_text_then_only_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -452,7 +452,8 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
                NULL, "update_source.dead_letter_topic: got \"a b\"");
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"dead_letter_topic\":\"..\"}"),
                NULL, "update_source.dead_letter_topic: got \"..\"");
-    static const char *const brokers[] = {"", " ,", "h:port", "h:9,k:", "h:65536", "h:9092 x:"};
+    static const char *const brokers[] = {"",          " ,",         "h:port", "h:9,k:", "h:65536",
+                                          "h:9092 x:", "http://h:1", "::1",    "h:0"};
     for (size_t i = 0; i < sizeof(brokers) / sizeof(brokers[0]); i++) {
         char text[512];
         snprintf(text, sizeof(text),

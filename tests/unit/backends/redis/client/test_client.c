@@ -338,7 +338,8 @@ static void test_options_when_wrong_then_invalid_naming_them(void **state)
     struct hps_redis_cluster *cluster;
     struct hps_error err;
     (void)state;
-    static const char *const addresses[] = {"", " , ;", "host:99999", "host:7000,:x:"};
+    static const char *const addresses[] = {
+        "", " , ;", "host:99999", "host:7000,:x:", "host:0", "http://host:1", "::1"};
     for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
         struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
         options.addresses = addresses[i];
