@@ -131,8 +131,15 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (call->entry == NULL) {
-        grpc_call_refuse(call, HPS_UNIMPLEMENTED, "unknown method %.200s",
-                         hps_grpc_call_path(call));
+        const char *path = hps_grpc_call_path(call);
+        bool elsewhere =
+            grpc_server_find(call->grpc_loop->server, path, strlen(path), UINT32_MAX) != NULL;
+        grpc_call_refuse(call, HPS_UNIMPLEMENTED,
+                         elsewhere
+                             ? "method %.200s is not served on this listener, but on another, "
+                               "such as the admin socket"
+                             : "unknown method %.200s",
+                         path);
     } else if (!call->headers.codec_ok) {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "content-type: only application/grpc and +proto are known");

@@ -275,6 +275,12 @@ static hps_status refuse_roles(const struct visitor *visitor, const struct hps_a
 {
     char words[64];
     access_roles_print(roles != 0 ? roles : HPS_ROLES_ALL, words, sizeof(words));
+    if (!visitor->rules->has_file && !visitor->identity.admin) { /* nothing it could show helps */
+        return hps_error_set(err, HPS_PERMISSION,
+                             "without a role file (server.access) nobody has the role: %s on this "
+                             "listener; use the admin socket (hpsctl --addr unix:PATH)",
+                             words);
+    }
     bool anonymous =
         !grant->has_token && !visitor->identity.is_unix && visitor->identity.names == NULL;
     if (anonymous) {

@@ -355,7 +355,7 @@ def test_roles_when_there_is_no_role_file_then_the_network_may_look_and_not_chan
     client = Client(served)
     assert client.ModelReady(name="m").ready and client.stats().keys() == {("m", "1")}
     for call in (client.RepositoryModelLoad, client.RepositoryModelUnload):
-        with refused(grpc.StatusCode.UNAUTHENTICATED, "role: load"):
+        with refused(DENIED, "role: load on this listener; use the admin socket"):
             call(model_name="m")
     assert client.index() == [("m", "1", "READY")]
 
@@ -534,7 +534,7 @@ def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybod
         assert status == 400 and words in error["error"]
     for verb in ("load", "unload"):
         status, error = web.post(f"/repository/models/m/{verb}")
-        assert status == 401 and "role: load" in error["error"]
+        assert status == 403 and "use the admin socket" in error["error"]
     assert client.index() == [("m", "1", "READY")]
 
 

@@ -172,7 +172,7 @@ def test_call_when_its_metadata_is_too_large_then_client_and_log_name_the_limit(
 
 def test_admin_when_called_on_the_public_port_then_unimplemented(small):
     admin = admin_grpc.AdminStub(small.daemon.channel())
-    with refused(grpc.StatusCode.UNIMPLEMENTED):
+    with refused(grpc.StatusCode.UNIMPLEMENTED, "admin socket"):
         admin.Ping(admin_pb.PingRequest(), timeout=PATIENCE_S)
     with refused(grpc.StatusCode.UNIMPLEMENTED):
         admin.Drain(admin_pb.DrainRequest(), timeout=PATIENCE_S)
