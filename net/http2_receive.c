@@ -346,6 +346,21 @@ static void check_answers(struct hps_http2 *h2)
     }
 }
 
+/* The connection cannot go on after what came. */
+static void abort_for(struct hps_http2 *h2, int error)
+{
+    const char *why = error == NGHTTP2_ERR_BAD_CLIENT_MAGIC
+                          ? "it does not begin as HTTP/2; expected a gRPC client, and TLS only if "
+                            "server.tls is set"
+                          : nghttp2_strerror(error);
+
+    hps_http2_abort(h2,
+                    error == NGHTTP2_ERR_FLOODED ? HPS_HTTP2_ENHANCE_YOUR_CALM
+                    : error == NGHTTP2_ERR_NOMEM ? HPS_HTTP2_INTERNAL_ERROR
+                                                 : HPS_HTTP2_PROTOCOL_ERROR,
+                    why);
+}
+
 /* A run that nghttp2 is to see. */
 static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
 {
@@ -354,11 +369,7 @@ static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
     ssize_t used = nghttp2_session_mem_recv(h2->session, data, size);
     h2->in.in_data = h2->in.data_end == data + size;
     if (used < 0) {
-        hps_http2_abort(h2,
-                        used == NGHTTP2_ERR_FLOODED ? HPS_HTTP2_ENHANCE_YOUR_CALM
-                        : used == NGHTTP2_ERR_NOMEM ? HPS_HTTP2_INTERNAL_ERROR
-                                                    : HPS_HTTP2_PROTOCOL_ERROR,
-                        nghttp2_strerror((int)used));
+        abort_for(h2, (int)used);
     }
     check_answers(h2);
 }

@@ -8,10 +8,12 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "net/http.h"
 #include "tests/lib/grpc_rig.h"
 
@@ -63,15 +65,39 @@ static void expect_goaway(struct wire *wire, uint8_t error)
     assert_int_equal(payload[7], error);
 }
 
-static void test_preface_when_it_is_http1_then_closed(void **state)
+/* What is logged until the log is back on stderr contains `text`. */
+static void expect_logged(int log_fd, const char *text)
+{
+    char log[4096];
+    ssize_t size = pread(log_fd, log, sizeof log, 0);
+
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, STDERR_FILENO);
+    close(log_fd);
+    assert_true(size > 0);
+    assert_non_null(memmem(log, (size_t)size, text, strlen(text)));
+}
+
+static int log_to_memory(void)
+{
+    int fd = memfd_create("log", MFD_CLOEXEC);
+
+    assert_true(fd >= 0);
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, fd);
+    return fd;
+}
+
+static void test_preface_when_it_is_http1_then_closed_and_the_log_says_what_is_expected(
+    void **state)
 {
     struct fixture *f = *state;
+    int log_fd = log_to_memory();
     struct wire wire = {.rig = &f->rig, .fd = rig_raw(&f->rig)};
 
     hps_buf_init(&wire.in, 1 << 20);
     assert_true(wire_send(&wire, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27));
     WIRE_UNTIL(&wire, wire.closed);
     wire_close(&wire);
+    expect_logged(log_fd, "it does not begin as HTTP/2; expected a gRPC client");
 }
 
 static void test_rapid_reset_when_endless_then_cut_off(void **state)
@@ -405,6 +431,7 @@ static void test_request_when_malformed_then_refused_but_for_its_authority_on_a_
         {PSEUDO TYPE, "!x=y\n", NEITHER}, /* trailers that do not end the request */
     };
     struct fixture *f = *state;
+    int log_fd = log_to_memory();
     struct wire tcp;
 
     wire_open_tcp(&tcp, &f->rig);
@@ -417,6 +444,7 @@ static void test_request_when_malformed_then_refused_but_for_its_authority_on_a_
         }
     }
     wire_close(&tcp);
+    expect_logged(log_fd, "name: [x]\"");
 }
 
 static void test_data_when_read_at_once_then_window_is_given_back(void **state)
@@ -493,7 +521,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_preface_when_it_is_http1_then_closed),
+        TEST(test_preface_when_it_is_http1_then_closed_and_the_log_says_what_is_expected),
         TEST(test_reset_when_of_a_stream_never_begun_then_other_calls_go_on),
         TEST(test_reset_when_of_streams_never_begun_is_endless_then_cut_off),
         TEST(test_rapid_reset_when_endless_then_cut_off),
