@@ -48,8 +48,9 @@ def test_lookup_when_keys_are_of_all_64_bits_then_none_is_another_one(client):
     assert list(client.lookup("items", keys.view(np.int64), full=True).status) == [UNKNOWN, UNKNOWN, FOUND]
 
 
-@pytest.mark.parametrize("keys", [[2**63 + 1, 5], [-1, 2**63 + 1, 5], [[2**64 - 1, 5], [-2**63, 2**53 + 1]], [np.uint64(2**63), np.int64(5)],
-                                  [np.array([2**63], np.uint64), np.array([5])], np.array([-1, 2**63], object), 2**64 - 1])
+@pytest.mark.parametrize("keys", [[2**63 + 1, 5], [-1, 2**63 + 1, 5], [[2**64 - 1, 5], [-2**63, 2**53 + 1]],
+                                  [np.uint64(2**63), np.int64(5)], [np.array([2**63], np.uint64), np.array([5])],
+                                  np.array([-1, 2**63], object), 2**64 - 1])
 def test_lookup_when_keys_are_python_integers_then_their_bits_are_kept(client, keys):
     exact = np.array(keys, object)
     bits = np.array([int(key) % 2**64 for key in exact.flat], np.uint64).reshape(exact.shape)
@@ -196,7 +197,8 @@ def test_flat_when_written_then_protobuf_reads_it_and_when_read_then_no_byte_is_
     assert (request.model_name, request.model_version) == ("m", str(2**40))
     assert {name: (one.string_param, one.int64_param) for name, one in request.parameters.items()} == {
         "hps_miss_policy": ("wait", 0), "hps_max_wait_us": ("", 2_500_000), "hps_output_type": ("BF16", 0)}
-    assert [(one.name, one.datatype, list(one.shape)) for one in request.inputs] == [("KEYS", "INT64", [2]), ("NUMKEYS", "INT32", [1])]
+    inputs = [(one.name, one.datatype, list(one.shape)) for one in request.inputs]
+    assert inputs == [("KEYS", "INT64", [2]), ("NUMKEYS", "INT32", [1])]
     assert [one.name for one in request.outputs] == ["OUTPUT0", "STATUS"]
     assert list(request.raw_input_contents) == [np.array([1, 777], "<i8").tobytes(), np.array([2], "<i4").tobytes()]
     with grpc.insecure_channel(daemon.grpc[0]) as channel:

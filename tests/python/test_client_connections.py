@@ -45,15 +45,17 @@ def test_unix_socket_when_connected_then_the_same_rows(daemon):
 
 @pytest.mark.parametrize("connect", [hpsd.connect, hpsd.aio.connect])
 @pytest.mark.parametrize("address", [
-    "", "host:0", "host:port", "host:99999", "host:²", "host:", "http://host:1", "host/", "user@host:1", "a:1,b:2", " host:1", "host :1",
-    "::1", "::1:8601", "[::1", "[::g]:1", "[]:1", "1.2.3.256", "host:1:2", "unix:", "unix:" + "a" * 108, [], [8601], 8601, None, b"host:1"])
+    "", "host:0", "host:port", "host:99999", "host:²", "host:", "http://host:1", "host/", "user@host:1", "a:1,b:2", " host:1",
+    "host :1", "::1", "::1:8601", "[::1", "[::g]:1", "[]:1", "1.2.3.256", "host:1:2", "unix:", "unix:" + "a" * 108, [], [8601],
+    8601, None, b"host:1"])
 def test_address_when_it_names_no_server_then_says_what_was_expected(connect, address):
     with pytest.raises(hpsd.InvalidArgument, match="address: got .*expected HOST:PORT"):
         connect(address)
 
 
 @pytest.mark.parametrize("address, target", [
-    ("host", "host:8601"), ("a-b_c.example.:1", "a-b_c.example.:1"), ("1.2.3.4", "1.2.3.4:8601"), ("[::1]:80", "[::1]:80"), ("[fe80::1%eth0]", "[fe80::1%eth0]:8601"),
+    ("host", "host:8601"), ("a-b_c.example.:1", "a-b_c.example.:1"), ("1.2.3.4", "1.2.3.4:8601"), ("[::1]:80", "[::1]:80"),
+    ("[fe80::1%eth0]", "[fe80::1%eth0]:8601"),
     ("unix:/a/../b", "unix:/b"), ("dns:///host:1", "dns:///host:1"), ("ipv4:1.2.3.4:1", "ipv4:1.2.3.4:1")])
 def test_address_when_it_names_a_server_then_as_grpc_calls_it(address, target):
     assert _address.as_targets(address) == _address.as_targets((one for one in [address])) == [target]

@@ -76,14 +76,26 @@ def infer_head(model: str, version: int, parameters: Tuple[Tuple[str, Any], ...]
 
 
 def read_infer(data: bytes) -> Tuple[int, List[Span]]:
-    """The version that was looked up, and where its outputs lie. Raises Malformed."""
+    """The version that answered, and where the outputs lie. All fields of the message are bytes. Raises Malformed."""
+    at, end, version, spans = 0, len(data), b"", []
     try:
-        fields = _fields(data, 0, len(data), 6)
-        spans = fields[6]
-        _check((), (fields.get(2), *spans))
-        return int(_text(data, fields[2])), spans
+        while at < end:
+            tag, size = data[at], data[at + 1]
+            at += 2
+            if size > 127:
+                size, at = _varint(data, at - 1)
+            if tag & 0x87 != 2:
+                raise Malformed(f"a field with the tag {tag}")
+            if tag == 0x12:
+                version = data[at:at + size]
+            elif tag == 0x32:
+                spans.append((at, at + size))
+            at += size
+        if at > end:
+            raise Malformed("a field that is longer than its message")
+        return int(version), spans
     except (IndexError, ValueError) as error:
-        raise Malformed(str(error) or "it ends within a field") from None
+        raise Malformed(str(error)) from None
 
 
 # ---- LookupResponse ----------------------------------------------------------------------------------

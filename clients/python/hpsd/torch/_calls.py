@@ -97,8 +97,8 @@ class Layer(torch.nn.Module):
                 raise InvalidArgument(f"{type(self).__name__}: got {type(given).__name__} as an input, "
                                       "expected a torch.Tensor")
             if given.layout is not torch.strided or given.is_nested:
-                raise InvalidArgument(f"{type(self).__name__}: got a sparse or nested tensor as an input, expected a dense one; "
-                                      "bags of different sizes are an input of one dimension with offsets")
+                raise InvalidArgument(f"{type(self).__name__}: got a sparse or nested tensor as an input, expected a dense "
+                                      "one; bags of different sizes are an input of one dimension with offsets")
 
     def rows(self, *tensors: Optional[torch.Tensor], layout: Sequence[int] = ()) -> torch.Tensor:
         """What the layer returns for these inputs."""
