@@ -75,7 +75,8 @@ def held_default_ports():
     listen on one of them fails everywhere, not only beside an hpsd that serves."""
     held = [socket.socket() for _ in DEFAULT_PORTS]
     for one, port in zip(held, DEFAULT_PORTS):
-        with contextlib.suppress(OSError):  # another process has it
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # every process of tests holds it
+        with contextlib.suppress(OSError):  # a server has it
             one.bind(("127.0.0.1", port))
     return held
 
