@@ -69,6 +69,7 @@ class State:
 
     def __init__(self):
         self.seeds, self.active, self.previous = {}, 0, 0
+        self.been = []  # versions that have been active, the latest last: keep_versions counts these alone
 
     def seen(self):
         return self.seeds, self.active
@@ -87,9 +88,16 @@ class State:
             if states[-1].previous == number:
                 then(previous=0)
             del then().seeds[number]
+            states[-1].been = [n for n in states[-1].been if n != number]
+
+        def activate(previous):
+            then(active=version, previous=previous, been=[n for n in self.been if n != version] + [version])
+            for number in self.been:
+                if len(states[-1].been) > KEEP_VERSIONS and number != version:
+                    leave(number)
 
         if operation in ("activate", "rollback"):
-            then(active=version, previous=self.active if operation == "activate" else 0)
+            activate(self.active if operation == "activate" else 0)
         elif operation == "unload":
             if version == self.active:  # the last one
                 then(previous=0)
@@ -99,12 +107,9 @@ class State:
         else:
             then().seeds[version] = seed
             if self.active == 0:
-                states[-1].active = version
+                states[-1].active, states[-1].been = version, [version]
             elif operation == "switching load":
-                then(active=version, previous=self.active)
-            for number in sorted(self.seeds):
-                if len(states[-1].seeds) > KEEP_VERSIONS and number != states[-1].active:
-                    leave(number)
+                activate(self.active)
         return states
 
 
