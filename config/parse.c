@@ -136,7 +136,7 @@ const char *parse_scalar_text(const struct parse_reader *reader, const struct hp
     if (!json_is_real(value) || !number) {
         return NULL;
     }
-    if (fabs(json_real_value(value)) >= 9007199254740992.0) {
+    if (option->type != HPS_OPTION_TYPE_F64 && fabs(json_real_value(value)) >= 9007199254740992.0) {
         hps_text_spelling(&reader->source, path, scratch, size);
     } else {
         (void)snprintf(scratch, size, "%.17g", json_real_value(value));
@@ -458,12 +458,19 @@ json_t *parse_json(const struct parse_reader *reader, size_t flags, hps_status *
     return root;
 }
 
-static void note_repeat(void *ctx, const struct hps_text_path *path)
+static void note_repeat(void *ctx, const struct hps_text_path *path, size_t offset)
 {
-    struct parse_reader *reader = ctx;
-    if (!hps_notes_drop(reader->notes)) { /* finding its line takes long */
-        hps_ignore(parse_note(reader, path, true,
-                              "the key is there more than once, and its last value counts"));
+    const struct parse_reader *reader = ctx;
+    const struct hps_text *source = &reader->source;
+    char name[PATH_CHARS];
+    if (hps_notes_drop(reader->notes)) {
+        return; /* without counting lines up to it: a file may have thousands */
+    }
+    hps_text_path_print(path, name, sizeof(name));
+    if (hps_notes_add(reader->notes, true,
+                      "%s:%u: %s: the key is there more than once, and its last value counts",
+                      source->file, hps_text_line(source, offset), name) != HPS_OK) {
+        hps_ignore(parse_no_memory(reader));
     }
 }
 

@@ -145,6 +145,25 @@ static size_t skip_comma(const struct hps_text *source, size_t at)
     return at < source->size && source->text[at] == ',' ? skip_blank(source, at + 1) : at;
 }
 
+/* The string in quotes at begin .. end. owner: the caller, json_decref; NULL: no memory */
+static json_t *decode_key(const struct hps_text *source, size_t begin, size_t end)
+{
+    return json_loadb(source->text + begin, end - begin, JSON_DECODE_ANY, NULL);
+}
+
+/* Is it the key in quotes at begin .. end, which may have escapes? */
+static bool is_key(const struct hps_text *source, size_t begin, size_t end, const char *key)
+{
+    const char *text = source->text + begin + 1;
+    if (memchr(text, '\\', end - begin - 1) == NULL) {
+        return end - begin == strlen(key) + 2 && memcmp(text, key, end - begin - 2) == 0;
+    }
+    json_t *decoded = decode_key(source, begin, end);
+    bool same = decoded != NULL && strcmp(json_string_value(decoded), key) == 0;
+    json_decref(decoded);
+    return same;
+}
+
 /* The value of `step` in the object or array that begins at `at`, the last one of a repeated key;
  * false: there is none. */
 static bool find_member(const struct hps_text *source, size_t at, const struct hps_text_path *step,
@@ -154,7 +173,6 @@ static bool find_member(const struct hps_text *source, size_t at, const struct h
     if (open != (step->key != NULL ? '{' : '[')) {
         return false;
     }
-    size_t key_size = step->key == NULL ? 0 : strlen(step->key);
     bool any = false;
     at = skip_blank(source, at + 1);
     for (size_t index = 0; at < source->size && source->text[at] != '}' &&
@@ -162,12 +180,9 @@ static bool find_member(const struct hps_text *source, size_t at, const struct h
          index++) {
         bool found = step->key == NULL && index == step->index;
         if (step->key != NULL) {
-            size_t key = at + 1;
-            at = skip_string(source->text, source->size, at);
-            found =
-                at - key == key_size + 1 && memcmp(source->text + key, step->key, key_size) == 0;
-            at = skip_blank(source, at);
-            at = skip_blank(source, at + 1); /* the colon */
+            size_t end = skip_string(source->text, source->size, at);
+            found = is_key(source, at, end, step->key);
+            at = skip_blank(source, skip_blank(source, end) + 1); /* the colon */
         }
         if (found) {
             *out_at = at;
@@ -190,16 +205,17 @@ size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path
 
 struct repeats {
     const struct hps_text *source;
-    void (*fn)(void *ctx, const struct hps_text_path *path);
+    void (*fn)(void *ctx, const struct hps_text_path *path, size_t offset);
     void *ctx;
 };
 
 /* Remember the key. Its second value is reported, a third one is not. */
-static void note_key(const struct repeats *repeats, json_t *seen, const struct hps_text_path *path)
+static void note_key(const struct repeats *repeats, json_t *seen, const struct hps_text_path *path,
+                     size_t offset)
 {
     const json_t *known = json_object_get(seen, path->key);
     if (json_is_false(known)) {
-        repeats->fn(repeats->ctx, path);
+        repeats->fn(repeats->ctx, path, offset);
     }
     (void)json_object_set_new(seen, path->key, known == NULL ? json_false() : json_true());
 }
@@ -221,10 +237,10 @@ static size_t find_repeats(const struct repeats *repeats, const struct hps_text_
         json_t *key = NULL;
         if (open == '{') {
             size_t end = skip_string(source->text, source->size, at);
-            key = json_loadb(source->text + at, end - at, JSON_DECODE_ANY, NULL);
+            key = decode_key(source, at, end);
             inner.key = json_string_value(key);
-            note_key(repeats, seen, &inner);
             at = skip_blank(source, skip_blank(source, end) + 1); /* the colon */
+            note_key(repeats, seen, &inner, at);
         }
         at = skip_comma(source, find_repeats(repeats, &inner, at));
         json_decref(key);
@@ -234,7 +250,8 @@ static size_t find_repeats(const struct repeats *repeats, const struct hps_text_
 }
 
 void hps_text_repeats(const struct hps_text *source,
-                      void (*fn)(void *ctx, const struct hps_text_path *path), void *ctx)
+                      void (*fn)(void *ctx, const struct hps_text_path *path, size_t offset),
+                      void *ctx)
 {
     const struct repeats repeats = {source, fn, ctx};
     (void)find_repeats(&repeats, NULL, skip_blank(source, 0));

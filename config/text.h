@@ -45,10 +45,11 @@ void hps_text_got(const struct hps_text *source, const struct hps_text_path *pat
                   size_t size);
 /* "models[0].sparse_files"; cut to size. "" for the root. */
 void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size);
-/* Call `fn` once for each repeated key of an object, with the path of its value. The text is legal
- * JSON. Keys are left out if there is no memory. */
+/* Call `fn` once for each repeated key of an object, with the path and the offset of its second
+ * value. The text is legal JSON. Keys are left out if there is no memory. */
 void hps_text_repeats(const struct hps_text *source,
-                      void (*fn)(void *ctx, const struct hps_text_path *path), void *ctx);
+                      void (*fn)(void *ctx, const struct hps_text_path *path, size_t offset),
+                      void *ctx);
 /* The path of the byte at `offset`, for errors of the JSON library itself. */
 void hps_text_path_at(const struct hps_text *source, size_t offset, char *out_text, size_t size);
 

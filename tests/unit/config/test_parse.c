@@ -317,17 +317,17 @@ static void test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    struct hps_config *config =
-        parse_good("{\"models\":7,\n\"models\":[{" MODEL_KEYS
-                   ",\n\"x\":[{\"a\":1,\"b\":{},\n\"\\u0061\":1,\n\"a\":{}}]}],"
-                   "\"volatile_db\":{\"type\":\"nonsense\",\"type\":\"disabled\","
-                   "\"overflow_margin\":1,\n\"overflow_margin\":9007199254740993}}",
-                   &notes);
+    struct hps_config *config = parse_good(
+        "{\"models\":7,\n\"models\":[{" MODEL_KEYS
+        ",\n\"x\":[{\"a\":1,\"b\":{},\n\"\\u0061\":1,\n\"a\":{}}]}],"
+        "\"volatile_db\":{\"type\":\"nonsense\",\"type\":\"disabled\","
+        "\"overflow_margin\":9007199254740995,\n\"overflow_marg\\u0069n\":9007199254740993}}",
+        &notes);
     assert_int_equal(config->n_models, 1);
     assert_int_equal(config->volatile_db.type, HPS_CONFIG_VOLATILE_DISABLED);
     assert_int_equal(config->volatile_db.overflow_margin, 9007199254740993);
     static const char *const places[] = {"ps.json:2: models: the key is there more than once",
-                                         "ps.json:5: models[0].x[0].a: the key is",
+                                         "ps.json:4: models[0].x[0].a: the key is",
                                          "ps.json:5: volatile_db.type: the key is",
                                          "ps.json:6: volatile_db.overflow_margin: the key is"};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
