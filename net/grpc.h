@@ -59,6 +59,9 @@ struct hps_grpc_method {
     /* The call is over (finished, reset by the peer, deadline, connection lost): called exactly
      * once; free user state here. May be NULL. */
     void (*on_close)(struct hps_grpc_call *call);
+    /* Instead of on_close: the call ended with this code before the service saw anything of it. May
+     * be NULL. */
+    void (*on_undelivered)(struct hps_grpc_call *call, int grpc_code);
     /* The send queue of this call has room again (see hps_grpc_call_queued). May be NULL. */
     void (*on_drained)(struct hps_grpc_call *call);
     /* What hps_grpc_call_charge had no room for counts now. NULL: the method charges nothing. */

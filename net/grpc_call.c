@@ -165,8 +165,11 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     call->stream = NULL;
     call->conn = NULL;
     HPS_DEBUG_SANE(grpc_call_sane(call));
-    if (call->delivered && call->entry->method->on_close != NULL) {
-        call->entry->method->on_close(call);
+    const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
+    if (call->delivered && method->on_close != NULL) {
+        method->on_close(call);
+    } else if (!call->delivered && method != NULL && method->on_undelivered != NULL) {
+        method->on_undelivered(call, call->reply.code);
     }
     if (observer->on_call_end != NULL) {
         observer->on_call_end(observer->ctx, call, call->reply.code,

@@ -197,6 +197,7 @@ static const struct hps_grpc_method methods[] = {
      .roles = HPS_ROLE_LOOKUP,
      .on_packed = on_infer,
      .on_close = hps_lookup_call_closed,
+     .on_undelivered = hps_lookup_call_undelivered,
      .on_room = hps_lookup_call_room},
     {.path = "/inference.GRPCInferenceService/ModelStreamInfer",
      .roles = HPS_ROLE_LOOKUP,
@@ -204,6 +205,7 @@ static const struct hps_grpc_method methods[] = {
      .on_packed = on_stream_infer,
      .on_half_close = hps_lookup_stream_half_close,
      .on_close = hps_lookup_stream_closed,
+     .on_undelivered = hps_lookup_call_undelivered,
      .on_drained = hps_lookup_stream_drained,
      .on_room = hps_lookup_stream_room},
 };

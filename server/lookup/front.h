@@ -69,6 +69,8 @@ void hps_lookup_call_packed(struct hps_lookup_service *service,
                             const struct hps_grpc_packed *packed);
 void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
 void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
+/* on_undelivered, also of streams: count the lookup, unless the access rules denied the call. */
+void hps_lookup_call_undelivered(struct hps_grpc_call *call, int grpc_code);
 
 /* Requests come one after the other, and are answered in their order; each is a look-up of its own,
  * and may fail by itself (front->tell). The call ends when the client has sent its last, and has

@@ -131,6 +131,18 @@ void hps_lookup_call_closed(struct hps_grpc_call *call)
     request_turn_end(request);
 }
 
+void hps_lookup_call_undelivered(struct hps_grpc_call *call, int grpc_code)
+{
+    const struct hps_lookup_service *service = hps_grpc_call_ctx(call);
+    const struct hps_service_metrics *metrics = service->parts.metrics;
+
+    if (grpc_code != hps_status_grpc_code(HPS_UNAUTHENTICATED) &&
+        grpc_code != hps_status_grpc_code(HPS_PERMISSION)) {
+        hps_metric_add(metrics->requests[grpc_code], 1);
+        hps_metric_observe_us(metrics->duration, hps_clock_us() - hps_grpc_call_start_us(call));
+    }
+}
+
 /* ---- the service ----------------------------------------------------------------------------- */
 
 struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts)
@@ -146,11 +158,13 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
                                                    .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup,
                                                    .on_close = hps_lookup_call_closed,
+                                                   .on_undelivered = hps_lookup_call_undelivered,
                                                    .on_room = hps_lookup_call_room};
     service->methods[1] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
                                                    .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup_stream,
                                                    .on_close = hps_lookup_call_closed,
+                                                   .on_undelivered = hps_lookup_call_undelivered,
                                                    .on_drained = on_drained,
                                                    .on_room = hps_lookup_call_room};
     service->grpc = (struct hps_grpc_service){.name = "hps.v1.ParameterServer",
