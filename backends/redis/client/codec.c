@@ -285,6 +285,10 @@ static hps_status error_status(const char *text, size_t size)
 
 static void *take_error(struct hps_redis_reply *reply, const char *text, size_t size)
 {
+    /* Redis repeats the arguments of a command that it does not know: AUTH has a password. */
+    static const char args[] = ", with args beginning with";
+    const char *end = memmem(text, size, args, sizeof(args) - 1);
+    size = end != NULL ? (size_t)(end - text) : size;
     (void)hps_text_plain(text, size, reply->error, sizeof(reply->error));
     reply->status = error_status(text, size);
     return &taken;

@@ -104,7 +104,8 @@ struct hps_redis_reply {
      *   INVALID       WRONGTYPE
      *   ABORTED       any other, those that scripts raise included */
     hps_status status;
-    /* Of the server, cut, and with escapes for what is not printable; "" unless it sent one. */
+    /* Of the server, cut, without the arguments of a command, and with escapes for what is not
+     * printable; "" unless it sent one. */
     char error[HPS_REDIS_ERROR_MAX];
 };
 

@@ -111,6 +111,7 @@ static void test_brokers_when_one_is_none_then_named(void **state)
         {"[]:1", "\"[]:1\""},
         {"SSL://", "\"SSL://\""},
         {"h/k:1", "\"h/k:1\""},
+        {"h:1,SSL://u:hunter@h:1", "got '@' in an address"},
     };
     struct hps_error err;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
@@ -120,6 +121,7 @@ static void test_brokers_when_one_is_none_then_named(void **state)
         assert_int_equal(hps_text_brokers_check(bad[i][0], &err), HPS_INVALID);
         assert_non_null(strstr(err.text, bad[i][1]));
         assert_non_null(strstr(err.text, "expected HOST:PORT"));
+        assert_null(strstr(err.text, "hunter"));
     }
 }
 

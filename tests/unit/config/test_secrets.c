@@ -175,15 +175,21 @@ static void test_message_when_a_secret_has_a_wrong_form_then_its_value_is_not_sh
         char text[1024];
         struct hps_config *config = NULL;
         struct hps_error err = {0};
+        struct hps_notes notes;
         const struct hps_config_flags flags = {.state_dir = "/var/lib/hpsd"};
+        hps_notes_init(&notes);
         (void)snprintf(text, sizeof(text), "{\"supportlonglong\":true,\"models\":[],%s}",
                        all[i][0]);
-        hps_status status = hps_config_parse(text, strlen(text), "ps.json", &config, NULL, &err);
-        status = status == HPS_OK ? hps_config_finish(config, &flags, NULL, &err) : status;
+        hps_status status = hps_config_parse(text, strlen(text), "ps.json", &config, &notes, &err);
+        status = status == HPS_OK ? hps_config_finish(config, &flags, &notes, &err) : status;
         assert_int_equal(status, HPS_INVALID);
         if (strstr(err.text, "hunter") != NULL || strstr(err.text, all[i][1]) == NULL) {
             fail_msg("a secret is shown, or no option named: %s", err.text);
         }
+        for (size_t k = 0; k < notes.n; k++) {
+            assert_null(strstr(notes.items[k].text, "hunter"));
+        }
+        hps_notes_fini(&notes);
         hps_config_free(config);
     }
 }

@@ -282,7 +282,7 @@ static void test_errors_when_read_then_they_stand_for_statuses(void **state)
          "readonly script: abc, on @user_script:1.\r\n",
          HPS_UNAVAILABLE},
         {"-GAP 17\r\n", HPS_ABORTED},
-        {"-ERR unknown command\r\n", HPS_ABORTED},
+        {"-ERR unknown command 'AUTH', with args beginning with: 'hunter' \r\n", HPS_ABORTED},
         {"-OOMPH\r\n", HPS_ABORTED},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -290,6 +290,7 @@ static void test_errors_when_read_then_they_stand_for_statuses(void **state)
         read_one(*state, &reply, cases[i].text);
         assert_int_equal(reply.status, cases[i].status);
         assert_memory_equal(reply.error, cases[i].text + 1, strlen(reply.error));
+        assert_null(strstr(reply.error, "hunter")); /* a password */
     }
 }
 
