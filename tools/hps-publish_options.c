@@ -47,7 +47,7 @@ static const struct hps_arg args[] = {
     {"diff", 0, HPS_ARG_PAIR, "OLD NEW", given.diff,
      "publish what makes OLD into NEW: rows that differ or are new, deletes of keys that are gone"},
     {"deletes", 0, HPS_ARG_TEXT, "FILE", &given.deletes,
-     "delete these keys, after the rows: a .npy of int64, or lines `[TABLE] KEY`"},
+     "delete these keys, after the rows: a .npy of keys, or lines `[TABLE] KEY`"},
     {"format", 'f', HPS_ARG_CHOICE, "keyed|hctr|packed", &words.form,
      "keyed (default): a record for each row; hctr: HPS's batches, no deletes; packed: batches on "
      "topic hps_et.MODEL"},

@@ -328,10 +328,19 @@ static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct 
 static hps_status add_entries(struct hps_model_dir *dir, struct hps_error *err)
 {
     DIR *stream = NULL;
+    struct stat st;
     int fd = -1;
 
-    hps_status status =
-        hps_roots_open_path(dir->roots, dir->path, O_RDONLY | O_DIRECTORY, &fd, err);
+    hps_status status = hps_roots_stat(dir->roots, dir->path, &st, err);
+    if (status == HPS_OK && S_ISREG(st.st_mode)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: a file, expected the directory of a model; give the file of a "
+                             "table with --table of hpsctl load",
+                             dir->path);
+    }
+    if (status == HPS_OK) {
+        status = hps_roots_open_path(dir->roots, dir->path, O_RDONLY | O_DIRECTORY, &fd, err);
+    }
     if (status != HPS_OK) {
         return status;
     }

@@ -159,8 +159,10 @@ static void test_open_when_ambiguous_or_half_then_invalid(void **state)
     expect_refused(HPS_INVALID, "with --table, or with --config of hpsctl load");
     struct hps_model_dir model = {0};
     assert_int_equal(hps_model_dir_open("/no/such/dir", NULL, &model, NULL), HPS_NOT_FOUND);
-    assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "u/key"), NULL, &model, NULL),
-                     HPS_NOT_FOUND);
+    struct hps_error err;
+    assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "u/key"), NULL, &model, &err),
+                     HPS_INVALID);
+    assert_non_null(strstr(err.text, "u/key: a file, expected the directory of a model"));
 }
 
 static void test_open_when_rows_have_scales_then_of_their_table(void **state)
