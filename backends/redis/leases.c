@@ -38,8 +38,7 @@ hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint
         redis_batch_end(&batch, space, 0, 0);
         batch.commands[0].slot = space->leases_slot;
         redis_batch_run(space->redis, &batch, HPS_REDIS_LEASE, deadline_us);
-        hps_ignore(redis_batch_failure(&batch, err));
-        status = batch.commands[0].reply.status;
+        status = redis_batch_failure(&batch, err);
     }
     if (status == HPS_OK && !hps_redis_values_i64(&batch.values[0], 0, out_n)) {
         status = HPS_IO;

@@ -101,7 +101,10 @@ static void test_load_when_the_server_refuses_a_command_then_its_answer_is_the_e
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, set), "OK");
     assert_int_equal(space->store->ops->bulk->begin(space, N, 0, &load, &fx_error), HPS_INVALID);
     assert_non_null(strstr(fx_error.text, "WRONGTYPE"));
-    fx_close(space);
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "ACL SETUSER default -evalsha"), "OK");
+    assert_int_equal(space->store->ops->space_drop(space, &fx_error), HPS_UNAVAILABLE);
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "ACL SETUSER default +@all"), "OK");
+    assert_non_null(strstr(fx_error.text, "NOPERM"));
 }
 
 static void test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it(void **state)
