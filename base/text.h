@@ -45,7 +45,8 @@ size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capa
  * PROTOCOL://HOST:PORT, separated by commas, semicolons or blanks? librdkafka itself takes any text
  * and waits for the broker. Looks nothing up.
  *
- * error   INVALID: there is none, or the first that is none and what is expected
+ * error   INVALID: the list is empty, or names its first wrong entry, unless that may have a
+ *         password
  */
 hps_status hps_text_brokers_check(const char *list, struct hps_error *err) HPS_MUST_CHECK;
 

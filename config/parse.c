@@ -148,7 +148,8 @@ static hps_status read_strings(const struct parse_reader *reader, const struct h
                                const struct hps_option *option, const json_t *value, void *base)
 {
     HPS_ASSERT(option->type == HPS_OPTION_TYPE_STRINGS);
-    hps_status status = hps_option_set_text(option, base, "");
+    hps_status status =
+        hps_option_set_text(option, base, "") == HPS_OK ? HPS_OK : parse_no_memory(reader);
     struct hps_strings *field = (struct hps_strings *)(void *)((char *)base + option->offset);
     for (size_t i = 0; i < json_array_size(value) && status == HPS_OK; i++) {
         const json_t *item = json_array_get(value, i);
@@ -156,11 +157,13 @@ static hps_status read_strings(const struct parse_reader *reader, const struct h
         if (!json_is_string(item)) {
             char got[GOT_CHARS];
             hps_text_got(&reader->source, &inner, got, sizeof(got));
-            return parse_fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got);
+            status = parse_go_on(
+                parse_fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got));
+        } else if (hps_strings_append(field, json_string_value(item)) != HPS_OK) {
+            status = parse_no_memory(reader);
         }
-        status = hps_strings_append(field, json_string_value(item));
     }
-    return status == HPS_OK ? HPS_OK : parse_no_memory(reader);
+    return status;
 }
 
 static hps_status read_option(const struct parse_reader *reader, const struct hps_text_path *path,
@@ -299,10 +302,10 @@ static hps_status read_listen_list(const struct parse_reader *reader,
             json_is_array(value)
                 ? read_listener(reader, &inner, json_array_get(value, i), &address, &plaintext)
                 : read_listener(reader, path, value, &address, &plaintext);
-        if (status != HPS_OK) {
+        if (parse_go_on(status) != HPS_OK) {
             return status;
         }
-        if (hps_config_add_listener(listeners, address, plaintext) != HPS_OK) {
+        if (status == HPS_OK && hps_config_add_listener(listeners, address, plaintext) != HPS_OK) {
             return parse_no_memory(reader);
         }
     }

@@ -234,7 +234,8 @@ static hps_status read_default_value(const struct parse_reader *reader,
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         struct hps_text_path inner = {.parent = path, .index = i};
-        status = read_float(reader, &inner, json_array_get(item, i), &table->default_values[i]);
+        status = parse_go_on(
+            read_float(reader, &inner, json_array_get(item, i), &table->default_values[i]));
     }
     return status;
 }

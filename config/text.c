@@ -164,8 +164,8 @@ static bool is_key(const struct hps_text *source, size_t begin, size_t end, cons
     return same;
 }
 
-/* The value of `step` in the object or array that begins at `at`, the last one of a repeated key;
- * false: there is none. */
+/* Find the value of `step` in the object or array that begins at `at`, the last one of a repeated
+ * key. */
 static bool find_member(const struct hps_text *source, size_t at, const struct hps_text_path *step,
                         size_t *out_at)
 {

@@ -33,8 +33,8 @@ void hps_text_fini(struct hps_text *source);
 
 /* Line, counted from 1, of a byte. */
 unsigned hps_text_line(const struct hps_text *source, size_t offset);
-/* Offset of the value at `path` in text that is legal JSON: of a key that is repeated the last one;
- * where it cannot be found, of the nearest enclosing value. `path` NULL: the root. */
+/* Offset of the value at `path`, the last one of a repeated key. If it cannot be found: of the
+ * nearest enclosing value. The text must be JSON. `path` NULL: the root. */
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
 /* The value as written, cut to size; blanks for control characters. */
 void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,
@@ -46,7 +46,7 @@ void hps_text_got(const struct hps_text *source, const struct hps_text_path *pat
 /* "models[0].sparse_files"; cut to size. "" for the root. */
 void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size);
 /* Call `fn` once for each repeated key of an object, with the path and the offset of its second
- * value. The text is legal JSON. Keys are left out if there is no memory. */
+ * value. The text must be JSON. Without memory keys are left out. */
 void hps_text_repeats(const struct hps_text *source,
                       void (*fn)(void *ctx, const struct hps_text_path *path, size_t offset),
                       void *ctx);

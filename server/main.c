@@ -381,8 +381,8 @@ static unsigned check_kafka(const struct hps_config *config)
     return status != HPS_OK;
 }
 
-/* What a start needs beside the stores and the models. Opens and connects to nothing. Returns the
- * number of errors, all of which are printed. */
+/* Check the files and options that a start needs beside stores and models. Opens no store and no
+ * port. Prints all errors and returns their number. */
 static unsigned check_start(const struct hps_check *what)
 {
     return check_kafka(what->config) + check_redis_tls(what->config) + hps_check_server(what);
@@ -463,7 +463,7 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
     return code;
 }
 
-/* Everything that can be wrong with the configuration is told before anything is opened. */
+/* All checks of the configuration come before the state directory, the stores and the ports. */
 static int serve(const struct hps_options *options, struct hps_config *config)
 {
     const struct hps_check what = {.config = config, .tell = tell};

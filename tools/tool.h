@@ -38,7 +38,7 @@ int tool_exit_of(hps_status status);
 /* $HPSD_ADDR, or the admin listener of the service on this machine. */
 const char *tool_admin_address(void);
 
-/* Is it an address to which a tool can connect? INVALID names the option and what is expected. */
+/* Can a tool connect to an address of this form? INVALID names the option and the expected form. */
 hps_status tool_address_check(const char *option, const char *address, struct hps_error *err)
     HPS_MUST_CHECK;
 

@@ -139,8 +139,8 @@ void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint3
 void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                      uint64_t deadline_us);
 
-/* The first failure, with the text of the server or the cluster; OK: there is none. A server that
- * did not answer in time, or that denies the command to its user, is UNAVAILABLE here. */
+/* The status of the first command that failed, with the text of the server or the cluster. A
+ * command that was not answered in time, or that the server denies, is UNAVAILABLE here. */
 hps_status redis_batch_failure(const struct redis_batch *batch, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Why a question to the servers failed: a node that is down now, else what `first` says. */
@@ -178,8 +178,8 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HP
 hps_status redis_put_command(struct hps_buf *bytes, const char *name,
                              const struct hps_redis_name *key, uint64_t number, bool has_number)
     HPS_MUST_CHECK;
-/* Ask how many rows the shards have; their time to live begins anew. False: not all answered, and
- * `err` has the first failure, if a server or the cluster named one. */
+/* Ask how many rows the shards have; their time to live begins anew. False: a shard did not answer.
+ * `err` then has the first failure, if a server or the cluster named one. */
 bool redis_count_rows(struct redis_space *space, struct hps_error *err);
 /* Start the keeper, which ends with the store. NO_MEMORY */
 hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;

@@ -180,7 +180,7 @@ def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series
 
 
 def failing_lookups(one, n):
-    """n lookups of a model that is not there, by every protocol of KServe."""
+    """Send n lookups of a model that does not exist, by every protocol of KServe."""
     stub = kserve_grpc.GRPCInferenceServiceStub(one.channel())
     request = kserve_pb.ModelInferRequest(model_name="none", raw_input_contents=[key_bytes([1]), b"\1\0\0\0"])
     request.inputs.add(name="KEYS", datatype="INT64", shape=[1])

@@ -204,7 +204,7 @@ def test_start_when_the_audit_log_cannot_be_opened_then_it_is_named_before_a_por
 
 
 def test_check_when_keys_are_missing_or_repeated_then_all_are_told_and_a_start_says_the_same(work):
-    """Two models without most of what is required, and what NVIDIA's own sample has: a key twice."""
+    """Two models lack most required keys; one has a repeated key, as NVIDIA's own sample."""
     with open(f"{work}/ps.json", "w", encoding="utf-8") as out:
         out.write('{"supportlonglong": true, "models": [\n{"model": "a", "gpucache": true, "gpucache": false},\n'
                   '{"sparse_files": ["b"], "deployed_device_list": [0]}]}')

@@ -314,7 +314,7 @@ def test_limits_when_exceeded_then_the_codes_are_those_of_the_document(daemon, w
         assert connection.getresponse().status == int(status), (what, limit)
         connection.close()
     assert len(rows) == len(beyond)
-    # Also those that were refused before their message was whole.
+    # Requests that net refuses before it has read them count, too.
     counted = 'hpsd_lookup_requests_total{code="%s"}'
     for code in {row[2] for row in rows}:
         n = 2 * sum(row[2] == code for row in rows)

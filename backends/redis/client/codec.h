@@ -104,14 +104,14 @@ struct hps_redis_reply {
      *   INVALID       WRONGTYPE
      *   ABORTED       any other, those that scripts raise included */
     hps_status status;
-    /* Of the server, cut, without the arguments of a command, and with escapes for what is not
-     * printable; "" unless it sent one. */
+    /* Text of the server's error, cut, without the arguments of a command. Unprintable bytes are
+     * escaped. "": the server sent no error. */
     char error[HPS_REDIS_ERROR_MAX];
 };
 
 enum { HPS_REDIS_ERROR_KINDS = 17 };
-/* By the first word of an error of the server, below HPS_REDIS_ERROR_KINDS. Errors whose first word
- * has no status of its own, as ERR, are of one kind. */
+/* A number below HPS_REDIS_ERROR_KINDS for the first word of an error of the server. ERR and all
+ * unknown words have the same one. */
 unsigned hps_redis_error_kind(const char *text, size_t size);
 
 struct hps_redis_reader;

@@ -373,7 +373,10 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
         "ps.json:4: models[1].row_dtype[0]: got \"fp\"",
         "ps.json:4: models[1].row_dtype[1]: got \"fp\"",
         "ps.json:5: models[2]: got 7, expected an object",
-        "ps.json:6: server.listen: got 5",
+        "ps.json:6: server.model_roots[0]: got 1",
+        "ps.json:6: server.model_roots[1]: got 2",
+        "ps.json:6: server.listen[0]: got 5",
+        "ps.json:6: server.listen[2]: got 7",
         "ps.json:6: server.tls: got 6",
     };
     struct hps_notes notes;
@@ -384,7 +387,7 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
                 "\"embedding_vecsize_per_table\":[4],"
                 "\"maxnum_catfeature_query_per_table_per_sample\":[\"y\",1],"
                 "\"default_value_for_each_table\":[[1,2],\"z\"],\"row_dtype\":[\"fp\",\"fp\"]},\n"
-                "7],\n\"server\":{\"listen\":5,\"tls\":6}}",
+                "7],\n\"server\":{\"listen\":[5,\"a:1\",7],\"model_roots\":[1,2],\"tls\":6}}",
                 &notes);
     for (size_t i = 0; i < notes.n || i < sizeof(expected) / sizeof(expected[0]); i++) {
         assert_true(i < sizeof(expected) / sizeof(expected[0]));
@@ -396,7 +399,7 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
     hps_notes_fini(&notes);
 }
 
-/* So many that it would take hours to look for the line of each. */
+/* Finding the line of each of these errors would take hours. */
 static void test_errors_when_very_many_then_they_are_bounded(void **state)
 {
     (void)state;
