@@ -75,6 +75,13 @@ def left_out(tree, quality=0):
         f.write(f"print('judged')\nraise SystemExit({quality})\n")
 
 
+def broken_environment(tree):
+    for folder in ("cache/hpsd/interop", "tests/interop"):
+        os.makedirs(f"{tree}/{folder}")
+    for path in ("cache/hpsd/interop/bin", "tests/interop/run.sh"):
+        program(f"{tree}/{path}", "")
+
+
 def open_to_all(tree):
     for folder in (tree, f"{tree}/build"):
         os.chmod(folder, 0o777)
@@ -105,8 +112,9 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
     "no HOME, not root": (None, ["help"], {"HOME": None, "other_user": True}, 0, "usage"),
     "a HOME that cannot be written": (open_to_all, ["build"], {"HOME": "/", "other_user": True}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
     "a Python that is active": (others_python, ["build"], {"VIRTUAL_ENV": "{tree}/venv", "PYTHONHOME": "/x", "PYTHONPATH": "/x",
-                                                         "PATH": "{tree}/venv/bin:{bin}:/usr/bin:/bin"}, 0, "python: /usr/bin/python3 , "),
+                                                         "PATH": "{tree}/venv/bin:{bin}:/usr/bin/"}, 0, "python: /usr/bin//python3 , "),
     "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder: configuring it again"),
+    "an environment that cannot be installed": (broken_environment, ["interop"], {"XDG_CACHE_HOME": "{tree}/cache"}, 77, "SKIPPED: the genuine Triton"),
     "a peer left out": (left_out, ["bench", "grpc", "quality"], {}, 77, "judged"),
     "a peer left out, and a failure": (lambda tree: left_out(tree, 1), ["bench", "grpc", "quality"], {}, 1, "judged"),
     **{f"{verb} and a wrong word": (None, [verb, *wrong], {}, 2, rf"usage: \./dev {verb} .*\n.*does not take '{' '.join(wrong)}'{names}")
@@ -147,7 +155,7 @@ def test_build_folder_when_another_verb_uses_it_then_one_waits_and_clean_refuses
 
 
 def test_ci_when_something_is_left_out_then_it_says_so_and_a_wrong_step_is_refused(tree):
-    program(f"{tree}/dev", 'case $1 in help) echo "  lint x"; echo "  soak x" ;; soak) exit 77 ;; esac')
+    program(f"{tree}/dev", 'case $1 in help) echo; echo "  lint x"; echo "  soak x"; seq 20000 ;; soak) exit 77 ;; esac')
     wrong, done = (dev(tree, *steps, command=".ci/run") for steps in (["nosuch"], ["soak", "lint"]))
     assert (wrong.returncode, done.returncode) == (2, 0), done.stdout
     assert "no verb 'nosuch'" in wrong.stdout
