@@ -3,6 +3,7 @@
 with one piece of memory for any number of tables."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
@@ -79,14 +80,21 @@ class Flat:
         """A lookup without keys. Its answer has the dims of the tables."""
         return Lookup([("", [])] * len(self.counts), None, None, False)
 
+    def _shape(self, dims: Dims) -> Tuple[int, ...]:
+        return (len(self.keys), dims.width) if dims.width else (int(np.dot(self.counts, dims.of_tables)),)
+
+    def fits(self, dims: Dims) -> bool:
+        """Whether the reply that was read has as many bytes as rows of these widths."""
+        begin, end = self._tensors[0]
+        return end - begin == math.prod(self._shape(dims)) * VALUES[self._values].itemsize
+
     def result(self, version: int, dims: Dims) -> Any:
         """The rows of the reply that was read. dims: of the tables, in the version that answered."""
-        n_keys, values = len(self.keys), VALUES[self._values]
+        n_keys, shape = len(self.keys), self._shape(dims)
         begin, end = self._tensors[0]
-        size = n_keys * dims.width if dims.width else int(np.dot(self.counts, dims.of_tables))
-        if end - begin != size * values.itemsize:
-            raise _malformed(f"{end - begin} bytes of {size} values of {values.itemsize} bytes")
-        rows: Any = np.ndarray((n_keys, dims.width) if dims.width else (size,), values, self._data, begin).copy()
+        if not self.fits(dims):
+            raise _malformed(f"{end - begin} bytes of rows of shape {shape}")
+        rows: Any = np.ndarray(shape, VALUES[self._values], self._data, begin).copy()
         if self._like is not None:
             rows = as_tensor(rows).to(self._like.device)
         if not self.full:

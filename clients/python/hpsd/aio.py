@@ -190,16 +190,20 @@ class Client:
         timeout_s = self._defaults.timeout_of(timeout)
         end = time.monotonic() + timeout_s
         request = flat.request(self._defaults.model, self._version)
-        version = flat.read(await self._transport.unary(_messages.INFER, request, timeout_s, self._defaults.hedge_s))
+        dims = None
+        while dims is None:
+            version = flat.read(await self._transport.unary(_messages.INFER, request, max(end - time.monotonic(), SECONDS_MIN),
+                                                       self._defaults.hedge_s))
+            dims = self._widths.of_version(version, len(flat.counts))
+            if dims is None or not flat.fits(dims):  # a new version, or one with the number of an unloaded one
+                dims = await self._dims_of(version, flat.dims_lookup(), end)
         if self._pins and self._version == 0:
             self._version = version
-        dims = self._widths.of_version(version, len(flat.counts))
-        if dims is None:  # the first time that this version answers
-            dims = await self._dims_of(version, flat.dims_lookup(), end)
         return flat.result(version, dims)
 
-    async def _dims_of(self, version: int, lookup: Lookup, end: float) -> Dims:
-        """Of the tables of a version. A server that does not have it yet, or no longer, is passed over."""
+    async def _dims_of(self, version: int, lookup: Lookup, end: float) -> Optional[Dims]:
+        """Of the tables of a version. A server that does not have it yet, or no longer, is passed over. None: no server has
+        it any more, and this client may ask for another one."""
         request = lookup.request(self._defaults.model, version, Options())
         n_left = 2 * len(self._transport.servers)
         while True:
@@ -208,8 +212,10 @@ class Client:
             try:
                 reading.add(await self._transport.unary(_messages.LOOKUP, request, max(end - time.monotonic(), SECONDS_MIN)))
             except NotFound:
-                if n_left == 0:
+                if n_left == 0 and self._version != 0:
                     raise
+                if n_left == 0:
+                    return None
             else:
                 reading.end()
                 return self._widths.learn_version(version, reading.dims)
