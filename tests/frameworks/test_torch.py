@@ -19,7 +19,6 @@ from rig import run_hpsd
 from served import DIMS, MODEL, N_ROWS, rows_of
 
 
-
 def weight(table):
     return torch.from_numpy(rows_of(table, np.arange(N_ROWS)))
 
@@ -119,7 +118,7 @@ def test_embedding_bag_when_weighted_then_as_torch_does(client, padding_idx, dty
     close(ours(*square), theirs(*square))
 
 
-@pytest.mark.parametrize("padding_idx", [-1, -N_ROWS, N_ROWS - 1])
+@pytest.mark.parametrize("padding_idx", [-1, -N_ROWS, np.int64(N_ROWS - 1)])
 def test_padding_when_counted_from_the_number_of_rows_then_as_torch_does(client, padding_idx):
     keys, how = torch.tensor([[0, N_ROWS - 1, 5], [N_ROWS - 1, 0, 0]]), {"mode": "mean", "padding_idx": padding_idx}
     ours = layers.EmbeddingBag(client, "items", num_embeddings=N_ROWS, **how)
@@ -138,7 +137,8 @@ def test_padding_when_it_is_a_key_of_64_bits_then_that_key_is_left_out(client):
 @pytest.mark.parametrize("padding_idx, num_embeddings, words", [
     (-1, None, "padding_idx: got -1, expected .*counts a negative one from num_embeddings back"),
     (-11, 10, "padding_idx: got -11, expected a whole number from -10 to 9"), (10, 10, "got 10, expected"),
-    (2**64, None, "padding_idx: got 18446744073709551616"), (1.5, 10, "padding_idx: got 1.5"),
+    (2**64, None, "padding_idx: got 18446744073709551616"), (1.5, 10, "padding_idx: got 1.5"), ("1", 10, "padding_idx: got '1'"),
+    (1, "10", "num_embeddings: got '10', expected a whole number from 1"), (1, 0, "num_embeddings: got 0"),
 ])
 @pytest.mark.parametrize("layer", [layers.Embedding, layers.EmbeddingBag])
 def test_padding_when_it_is_no_row_then_says_what_was_expected(client, layer, padding_idx, num_embeddings, words):
@@ -267,6 +267,8 @@ def test_lookup_layer_when_made_of_a_ps_json_then_its_table(daemon, work):
         layers.LookupLayer(path, MODEL, 3, 8)
     with pytest.raises(hpsd.InvalidArgument, match="model_name: got 'x', expected one of .*'shop'"):
         layers.LookupLayer(path, "x", 0, 8)
+    with pytest.raises(hpsd.InvalidArgument, match="address: got 8601, expected HOST:PORT"):
+        layers.LookupLayer(path, MODEL, 0, 8, address=8601)
     with open(path, "w", encoding="utf-8") as f:
         f.write("{")
     with pytest.raises(hpsd.InvalidArgument, match="ps_config_file: .*ps.json is not JSON"):

@@ -21,9 +21,9 @@ import pytest
 
 import hpsd
 import hpsd.aio
-from hpsd import _address, _lookup
+from hpsd import _address, _flat, _lookup
 from hpsd._servers import Attempts, Servers
-from rig import PATIENCE_S, Authority, Daemon, scratch, until
+from rig import PATIENCE_S, Authority, Daemon, Table, default_config, scratch, until
 from served import MODEL, Sync, config, rows_of
 
 UNAVAILABLE, DEADLINE = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED
@@ -46,7 +46,7 @@ def test_unix_socket_when_connected_then_the_same_rows(daemon):
 @pytest.mark.parametrize("connect", [hpsd.connect, hpsd.aio.connect])
 @pytest.mark.parametrize("address", [
     "", "host:0", "host:port", "host:99999", "host:²", "host:", "http://host:1", "host/", "user@host:1", "a:1,b:2", " host:1",
-    "host :1", "::1", "::1:8601", "[::1", "[::g]:1", "[]:1", "1.2.3.256", "host:1:2", "unix:", "unix:" + "a" * 108, [], [8601],
+    "host :1", "::1", "::1:8601", "[::1", "[::g]:1", "[]:1", "1.2.3.256", "host:1:2", "a\0b", "unix:", "unix:" + "a" * 108, [], [8601],
     8601, None, b"host:1"])
 def test_address_when_it_names_no_server_then_says_what_was_expected(connect, address):
     with pytest.raises(hpsd.InvalidArgument, match="address: got .*expected HOST:PORT"):
@@ -265,6 +265,38 @@ def test_flat_when_servers_have_other_versions_or_are_gone_then_all_calls_are_an
     assert {answer.version for answer in answers} == {1, 2}
     for answer in answers:
         np.testing.assert_array_equal(answer.rows, np.concatenate((rows_of("items", 1), rows_of("users", 2))))
+
+
+@pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
+def test_flat_when_a_version_number_is_used_again_then_the_widths_of_the_new_version(work, connect):
+    rows = np.arange(40, dtype="<f4").reshape(5, 8)
+    for folder, dim in (("narrow", 4), ("wide", 8)):
+        Table("items", np.arange(5, dtype="<i8"), rows[:, :dim]).save(f"{work}/{folder}")
+    with Daemon(work, default_config(server={"model_roots": [work]})) as one, connect(one.grpc[0], "m") as client:
+        for version, folder in ((1, "narrow"), (2, "narrow"), (1, "wide")):
+            one.load("m", f"{work}/{folder}", version=version, activate=True, force=True)
+            answer = client.lookup_flat([3], [1], full=True)
+            np.testing.assert_array_equal(answer.rows, rows[3:4, :answer.dims[0]])
+            assert (answer.version, answer.dims) == (version, (8 if folder == "wide" else 4,))
+            if version == 2:
+                one.ctl("unload", "m", "1")
+
+
+@pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
+def test_flat_when_its_version_is_unloaded_before_the_widths_are_known_then_the_active_one_answers(work, connect, monkeypatch):
+    with Daemon(work, config(work)) as one, connect(one.grpc[0], MODEL) as client:
+        begin = _flat.Flat.dims_lookup
+
+        def unloaded_first(flat):
+            monkeypatch.setattr(_flat.Flat, "dims_lookup", begin)
+            one.load(MODEL, f"{work}/files", activate=True)
+            one.ctl("unload", MODEL, "1")
+            return begin(flat)
+
+        monkeypatch.setattr(_flat.Flat, "dims_lookup", unloaded_first)
+        answer = client.lookup_flat([1], [1], full=True)
+        assert answer.version == 2
+        np.testing.assert_array_equal(answer.rows, rows_of("items", [1]))
 
 
 @pytest.mark.parametrize("how", ["unary", "stream", "hedged"])

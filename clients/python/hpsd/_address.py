@@ -67,7 +67,7 @@ def as_tls(given: Any) -> Optional[TLS]:
     return given if isinstance(given, TLS) else TLS(ca=given)
 
 
-_PARTS = re.compile(r"(?P<host>\[[^\[\]\s]*\]|[^\s,:/?#@\[\]]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII)
+_PARTS = re.compile(r"(?P<host>\[[^\[\]\s]*\]|[^\x00-\x20\x7f,:/?#@\[\]]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII)
 
 
 def _is_host(host: str) -> bool:

@@ -7,12 +7,12 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from .._address import DEFAULT_PORT, Addresses
+from .._address import DEFAULT_PORT, Addresses, as_targets
 from .._client import Client, connect
 from ..errors import InvalidArgument
 from ._layers import Embedding
 
-_clients: Dict[Tuple[Any, str], Client] = {}  # layers of one model share connections
+_clients: Dict[Tuple[Tuple[str, ...], str], Client] = {}  # layers of one model share connections
 
 
 def _parsed(text: str) -> Any:
@@ -71,8 +71,8 @@ class LookupLayer(Embedding):
                 raise InvalidArgument(f"ps_config_file: {ps_config_file} is not JSON: {error}") from None
         table = _table_name(config, ps_config_file, model_name, table_id)
         where = _address(config) if address is None else address
-        known = (where if isinstance(where, str) else tuple(where), model_name)
-        client = _clients.setdefault(known, connect(where, model_name))
+        targets = as_targets(where)
+        client = _clients.setdefault((tuple(targets), model_name), connect(targets, model_name))
         super().__init__(client, table, emb_vec_size, **options)
         if isinstance(emb_vec_dtype, torch.dtype):
             self.to(emb_vec_dtype)

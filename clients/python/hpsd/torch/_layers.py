@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence
 import torch
 
 from .._client import Client
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, in_range
 from ._calls import Layer, Tensors, check_client
 
 
@@ -25,11 +25,12 @@ def key_of_padding(padding_idx: Optional[int], num_embeddings: Optional[int]) ->
     """The key that padding_idx means, as torch's layers read it: below 0 it counts from num_embeddings back."""
     if padding_idx is None:
         return None
-    least, most = (0, 2**64 - 1) if num_embeddings is None else (-num_embeddings, num_embeddings - 1)
-    if isinstance(padding_idx, int) and least <= padding_idx <= most:
-        return padding_idx if padding_idx >= 0 else padding_idx + most + 1
-    hint = "; torch counts a negative one from num_embeddings back, which is not given here" if num_embeddings is None else ""
-    raise InvalidArgument(f"padding_idx: got {padding_idx!r}, expected a whole number from {least} to {most}{hint}")
+    least, most, expected = 0, 2**64 - 1, "num_embeddings, as torch counts a negative one from num_embeddings back, or a whole number"
+    if num_embeddings is not None:
+        n_rows = int(in_range(num_embeddings, "num_embeddings", 1, 2**63, "a whole number", whole=True))
+        least, most, expected = -n_rows, n_rows - 1, "a whole number"
+    key = int(in_range(padding_idx, "padding_idx", least, most, expected, whole=True))
+    return key if key >= 0 else key + most + 1
 
 
 class _OfOneTable(Layer):
