@@ -59,6 +59,12 @@ def others_python(tree):
     program(f"{tree}/venv/bin/python3", "exit 99")
 
 
+def others_gpu(tree):
+    others_python(tree)
+    os.mkdir(f"{tree}/tests/gpu")
+    program(f"{tree}/tests/gpu/run.sh", 'echo "$(command -v python3) $PYTHONPATH $PYTHONNOUSERSITE"')
+
+
 def moved(tree):
     with open(f"{tree}/build/CMakeCache.txt", "w", encoding="utf-8") as f:
         f.write("CMAKE_HOME_DIRECTORY:INTERNAL=/src\n")
@@ -113,6 +119,8 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
     "a HOME that cannot be written": (open_to_all, ["build"], {"HOME": "/", "other_user": True}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
     "a Python that is active": (others_python, ["build"], {"VIRTUAL_ENV": "{tree}/venv", "PYTHONHOME": "/x", "PYTHONPATH": "/x",
                                                          "PATH": "{tree}/venv/bin:{bin}:/usr/bin/"}, 0, "python: /usr/bin//python3 , "),
+    "a Python that is active, which ./dev gpu uses": (others_gpu, ["gpu"], {"PYTHONPATH": "/x", "PATH": "{tree}/venv/bin:/usr/bin:/bin"}, 0,
+                                                      "^{tree}/venv/bin/python3 /x $"),
     "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder: configuring it again"),
     "an environment that cannot be installed": (broken_environment, ["interop"], {"XDG_CACHE_HOME": "{tree}/cache"}, 77, "SKIPPED: the genuine Triton"),
     "a peer left out": (left_out, ["bench", "grpc", "quality"], {}, 77, "judged"),
