@@ -46,7 +46,7 @@ def copy_with_stubs():
 
 
 def dev(tree, *args, other_user=False, command="./dev", start=subprocess.run, **env):
-    """Run ./dev. A variable of `env` that is None is removed. `other_user`: not as root, but as a user who does not own the folder."""
+    """Run ./dev. A variable of `env` that is None is removed. `other_user`: as a user who does not own the folder."""
     given = {**os.environ, "PATH": f"{os.path.dirname(tree)}/bin:/usr/bin:/bin", **env}
     as_user = ["setpriv", "--reuid=65534", "--clear-groups"] if other_user and os.geteuid() == 0 else []
     return start([*as_user, command, *args], cwd=tree, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def test_build_folder_when_another_verb_uses_it_then_one_waits_and_clean_refuses
         refused = dev(tree, "clean")
         assert refused.returncode == 1 and "./dev demo (pid 7) uses build: end it first" in refused.stdout
         with dev(tree, "build", start=subprocess.Popen) as waiting:
-            assert "waiting for the end of ./dev demo (pid 7) and of what it started, which use build" in waiting.stdout.readline()
+            assert "waiting for ./dev demo (pid 7) and its child processes, which use build" in waiting.stdout.readline()
             fcntl.flock(lock, fcntl.LOCK_UN)
             assert "python: " in waiting.stdout.read()
     assert waiting.returncode == 0
