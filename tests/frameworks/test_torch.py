@@ -181,14 +181,19 @@ def test_flat_when_of_tensors_then_a_tensor(client):
 @pytest.mark.parametrize("call, words", [
     (lambda bag: bag(torch.zeros((2, 2), dtype=torch.int64), torch.tensor([0])), "offsets: got some with an input of two"),
     (lambda bag: bag(torch.tensor([1])), "offsets: expected one dimension"),
+    (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([0, 0.5])), "offsets: got float32, expected any integer dtype"),
+    (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([1])), "offsets: got 2 values from 1 to 2, expected"),
+    (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([0, -1])), "offsets: got 3 values from 0 to 2, expected"),
+    (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([0, 9])), "offsets: got 3 values from 0 to 2, expected"),
     (lambda bag: bag(torch.zeros((1, 1, 1), dtype=torch.int64)), "input: got 3 dimensions"),
     (lambda bag: bag(torch.tensor([1.5]), torch.tensor([0])), "table 'items', keys: got float32, expected any integer"),
     (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([1])), "expected bags \\+ 1 of them that begin with 0"),
     (lambda bag: bag(torch.tensor([1]), torch.tensor([0]), torch.tensor([1., 2.])), "per_sample_weights: got shape \\(2,\\)"),
 ])
-def test_embedding_bag_when_called_wrongly_then_says_how_it_is_called(client, call, words):
+@pytest.mark.parametrize("padding_idx", [None, 1])
+def test_embedding_bag_when_called_wrongly_then_says_how_it_is_called(client, call, words, padding_idx):
     with pytest.raises(hpsd.InvalidArgument, match=words):
-        call(layers.EmbeddingBag(client, "items", mode="sum"))
+        call(layers.EmbeddingBag(client, "items", mode="sum", padding_idx=padding_idx))
 
 
 def test_layers_when_made_wrongly_then_say_what_was_expected(client):

@@ -119,7 +119,7 @@ def key_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(array, _INT64)
 
 
-def _offset_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
+def offset_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
     offsets = integers(value, what)
     if offsets.ndim != 1 or len(offsets) == 0:
         raise InvalidArgument(f"{what}: got shape {offsets.shape}, expected one dimension of bags + 1 values")
@@ -199,7 +199,7 @@ def query(table: str, spec: Any, pooling: Optional[str] = None) -> Query:
     if weights is not None:
         made.weights = _weight_bytes(weights, n_keys, f"{what}, weights")
     if offsets is not None:
-        made.offsets = _offset_bytes(offsets, n_keys, f"{what}, offsets")
+        made.offsets = offset_bytes(offsets, n_keys, f"{what}, offsets")
         made.shape = (made.row_count,)
     elif keys.ndim == 0:
         raise InvalidArgument(f"{what}, keys: got a single one with pooling {pooling!r}, expected at least one dimension")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from .._client import Client
+from .._query import integers, offset_bytes
 from ..errors import InvalidArgument, in_range
 from ._calls import Layer, Tensors, check_client
 
@@ -107,21 +110,20 @@ class EmbeddingBag(_OfOneTable):
         if self.padding_idx is not None:
             signed = self.padding_idx - 2**64 if self.padding_idx >= 2**63 else self.padding_idx
             kept = flat != signed
-            ends = torch.cat((ends.new_zeros(1), kept.to(ends.device).cumsum(0)))[ends]
+            ends = offset_bytes(ends, len(flat), f"table {self.table!r}, offsets")  # of all keys
+            ends = np.append(0, kept.cpu().numpy().cumsum())[ends]
             flat, weights = flat[kept], None if weights is None else weights[kept]
         spec = (flat, ends) if weights is None else (flat, ends, weights)
         rows: torch.Tensor = client.lookup(self.table, spec, pooling=self.mode, output=output, **self.options)
         check_dim(self.table, self.embedding_dim, rows.shape[-1])
         return rows
 
-    def _ends(self, keys: torch.Tensor, offsets: Optional[torch.Tensor]) -> torch.Tensor:
+    def _ends(self, keys: torch.Tensor, offsets: Optional[torch.Tensor]) -> npt.NDArray[Any]:
         """Where bags begin, and where the last one ends."""
         if offsets is None:
-            return torch.arange(keys.shape[0] + 1) * keys.shape[1]
-        offsets = offsets.to("cpu", torch.int64)
-        if self.include_last_offset:
-            return offsets
-        return torch.cat((offsets, torch.tensor([keys.numel()])))
+            return np.arange(keys.shape[0] + 1) * keys.shape[1]
+        begins = integers(offsets, f"table {self.table!r}, offsets").astype(np.int64, copy=False)
+        return begins if self.include_last_offset else np.append(begins, keys.numel())
 
     def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
         keys, offsets, *_ = tensors
