@@ -146,9 +146,11 @@ static int cb_invalid(nghttp2_session *session, const nghttp2_frame *frame, int 
 }
 
 /* A field may be taken as far as it goes. The peer may ignore our SETTINGS_MAX_HEADER_LIST_SIZE:
- * one 16 KB frame of indexed fields can mean 48 MB of headers. A request that is a little too large
- * is read to its end, so that its owner can answer it; nothing of the rest is kept. */
-static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, size_t size)
+ * one 16 KB frame of indexed fields can mean 48 MB of headers. The head of a request that is a
+ * little too large is read to its end, so that its owner can answer it; nothing of the rest is
+ * kept. */
+static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, bool is_head,
+                       size_t size)
 {
     const struct hps_http2_options *options = &h2->options;
 
@@ -167,8 +169,7 @@ static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, si
                 HPS_U64("metadata_fields_max", options->header_fields_max));
     }
     stream->base.too_large = true;
-    return options->server &&
-                   stream->header_bytes <= LARGE_HEADERS_MAX * options->header_bytes_max &&
+    return is_head && stream->header_bytes <= LARGE_HEADERS_MAX * options->header_bytes_max &&
                    stream->n_fields <= LARGE_HEADERS_MAX * options->header_fields_max
                ? 0
                : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
@@ -186,7 +187,8 @@ static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const
     if (stream == NULL) {
         return 0;
     }
-    int rc = count_field(h2, stream, name_size + value_size);
+    bool is_head = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
+    int rc = count_field(h2, stream, is_head, name_size + value_size);
     if (rc != 0) {
         return rc;
     }

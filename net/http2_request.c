@@ -20,6 +20,7 @@ enum {
     SEEN_LENGTH = 16,
     SEEN_REGULAR = 32, /* no pseudo-header field may follow */
     SEEN_HEAD = 64,    /* what comes now are trailers */
+    SEEN_HOST = 128,
 };
 
 enum { LENGTH_DIGITS_MAX = 18 };
@@ -71,7 +72,6 @@ bool http2_request_field(struct http2_request *request, const uint8_t *name_byte
     static const char *const hop[] = {"connection", "keep-alive", "proxy-connection",
                                       "transfer-encoding", "upgrade"};
     const char *name = (const char *)name_bytes;
-    const char *text = (const char *)value;
 
     if (name_size > 0 && name[0] == ':') {
         return take_pseudo(request, name, name_size, value, value_size);
@@ -83,10 +83,14 @@ bool http2_request_field(struct http2_request *request, const uint8_t *name_byte
         }
     }
     if (HPS_HTTP_IS(name, name_size, "te")) {
-        return strcasecmp(text, "trailers") == 0;
+        return value_size == 8 && strncasecmp((const char *)value, "trailers", 8) == 0;
     }
-    if (HPS_HTTP_IS(name, name_size, "content-length") && (request->seen & SEEN_HEAD) == 0) {
-        return take_length(request, text, value_size);
+    if (HPS_HTTP_IS(name, name_size, "content-length")) {
+        return (request->seen & SEEN_HEAD) == 0 &&
+               take_length(request, (const char *)value, value_size);
+    }
+    if (HPS_HTTP_IS(name, name_size, "host") && !take_once(request, SEEN_HOST)) {
+        return false;
     }
     return nghttp2_check_header_name(name_bytes, name_size) != 0 &&
            nghttp2_check_header_value_rfc9113(value, value_size) != 0;

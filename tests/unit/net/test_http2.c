@@ -341,7 +341,8 @@ static void test_headers_when_too_many_fields_then_answered(void **state)
 
 /* ---- the fields of a request ----------------------------------------------------------------- */
 
-/* HEADERS with exactly these fields, "name=value" one after the other, each ended by a line. */
+/* HEADERS with exactly these fields, "name=value" one after the other, each ended by a line. A '~'
+ * in a value is sent as NUL. */
 static void send_fields(struct wire *wire, uint8_t flags, uint32_t id, const char *lines)
 {
     uint8_t block[1024];
@@ -357,8 +358,10 @@ static void send_fields(struct wire *wire, uint8_t flags, uint32_t id, const cha
         memcpy(block + size, lines, name_size);
         size += name_size;
         block[size++] = (uint8_t)value_size;
-        memcpy(block + size, lines + name_size + 1, value_size);
-        size += value_size;
+        for (size_t i = 0; i < value_size; i++) {
+            char c = lines[name_size + 1 + i];
+            block[size++] = (uint8_t)(c == '~' ? '\0' : c);
+        }
         lines += name_size + 1 + value_size + 1;
     }
     assert_true(wire_frame(wire, HEADERS, flags | END_HEADERS, id, block, size));
@@ -422,11 +425,14 @@ static void test_request_when_malformed_then_refused_but_for_its_authority_on_a_
         {PSEUDO TYPE "connection=close\n", NULL, NEITHER},
         {PSEUDO TYPE "transfer-encoding=chunked\n", NULL, NEITHER},
         {PSEUDO TYPE "te=gzip\n", NULL, NEITHER},
+        {PSEUDO TYPE "te=trailers~gzip\n", NULL, NEITHER},
+        {PSEUDO TYPE "host=a\nhost=a\n", NULL, NEITHER},
         {PSEUDO TYPE "content-length=5\n", NULL, NEITHER},
         {PSEUDO TYPE "content-length=7\n", NULL, NEITHER},
         {PSEUDO TYPE "content-length=7\n", "x=y\n", NEITHER},
         {PSEUDO TYPE "content-length=6\ncontent-length=6\n", NULL, NEITHER},
         {PSEUDO TYPE "content-length=x\n", NULL, NEITHER},
+        {PSEUDO TYPE "content-length=6\n", "content-length=6\n", NEITHER},
         {PSEUDO TYPE, ":path=/t.T/Echo\n", NEITHER},
         {PSEUDO TYPE, "!x=y\n", NEITHER}, /* trailers that do not end the request */
     };
@@ -445,6 +451,21 @@ static void test_request_when_malformed_then_refused_but_for_its_authority_on_a_
     }
     wire_close(&tcp);
     expect_logged(log_fd, "name: [x]\"");
+}
+
+static void test_trailers_when_too_large_then_reset(void **state)
+{
+    struct fixture *f = *state;
+    char fields[65 * 4 + 1] = "";
+
+    for (unsigned i = 0; i < 65; i++) {
+        memcpy(fields + (size_t)4 * i, "x=y\n", 5);
+    }
+    send_fields(&f->wire, 0, 1, PSEUDO TYPE);
+    assert_true(wire_frame(&f->wire, DATA, 0, 1, "\0\0\0\0\1x", 6));
+    send_fields(&f->wire, END_STREAM, 1, fields);
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, 1, NULL, NULL));
+    assert_int_equal(f->rig.n_messages, 0);
 }
 
 static void test_data_when_read_at_once_then_window_is_given_back(void **state)
@@ -538,6 +559,7 @@ int main(void)
         TEST(test_request_when_its_headers_are_too_large_then_answered_and_its_body_thrown_away),
         TEST(test_headers_when_too_many_fields_then_answered),
         TEST(test_request_when_malformed_then_refused_but_for_its_authority_on_a_unix_socket),
+        TEST(test_trailers_when_too_large_then_reset),
         TEST(test_data_when_read_at_once_then_window_is_given_back),
         TEST(test_frames_when_malformed_then_cut_off),
         TEST(test_bytes_when_random_then_no_harm),
