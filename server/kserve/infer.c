@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "server/access/access.h"
 #include "server/kserve/infer_internal.h"
 
@@ -15,11 +16,25 @@ struct hps_lookup_asked {
 
 /* ---- every transport ------------------------------------------------------------------------- */
 
+/* The characters that fit: a stock client ends the stream for an id that is not UTF-8. */
+static size_t id_size(struct kserve_text id)
+{
+    size_t size = 0;
+    size_t length;
+    uint32_t point;
+
+    while ((length = hps_utf8_decode(id.at + size, id.size - size, &point)) > 0 &&
+           size + length <= KSERVE_STREAM_ID_BYTES_MAX) {
+        size += length;
+    }
+    return size;
+}
+
 /* Keeps the first KSERVE_STREAM_ID_BYTES_MAX bytes of the id. NULL: no memory. */
 static struct hps_lookup_asked *asked_new(struct kserve_text id, struct hps_arena *arena)
 {
     struct hps_lookup_asked *asked = hps_arena_calloc(arena, 1, sizeof(*asked));
-    size_t size = id.size < KSERVE_STREAM_ID_BYTES_MAX ? id.size : KSERVE_STREAM_ID_BYTES_MAX;
+    size_t size = id.size == 0 ? 0 : id_size(id);
     char *copy = hps_arena_alloc(arena, size + 1);
 
     if (asked == NULL || copy == NULL) {

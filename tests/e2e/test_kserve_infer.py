@@ -408,6 +408,12 @@ def test_stream_when_a_request_is_wrong_then_its_error_has_its_id(served, model,
     assert words in reply.error_message and reply.infer_response.id == "r-1"
 
 
+def test_stream_when_an_id_is_too_long_then_its_error_has_the_characters_that_fit(served):
+    message = request("m", hps_inputs([KEYS]), ident="a" + 300 * "\u00e9")
+    reply, = served.stub.ModelStreamInfer(iter([message]), timeout=PATIENCE_S)
+    assert (reply.error_message, reply.infer_response.id) == ("id: 601 bytes, limit is 128", "a" + 255 * "\u00e9")
+
+
 def test_stream_when_the_quota_is_used_up_then_that_error_has_its_id_too(work, daemon):
     with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
         json.dump({"rules": [{"who": ["any"], "may": ["lookup"], "requests_per_s": 1}]}, f)
