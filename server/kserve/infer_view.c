@@ -322,8 +322,9 @@ static hps_status find_samples(struct view *view, const struct kserve_tensor *ke
     }
     if (n_samples > 1 && n_counts > view->limits->keys_max) {
         return hps_error_set(view->err, HPS_INVALID,
-                             "input 'NUMKEYS': %u counts, limit is %u (keys_max)", n_counts,
-                             view->limits->keys_max);
+                             "input 'NUMKEYS': %u counts, limit is %u; send fewer samples, or set "
+                             "server.keys_max to %u",
+                             n_counts, view->limits->keys_max, n_counts);
     }
     view->answer.n_samples = n_samples;
     return make_queries(view, n_counts / n_samples);
