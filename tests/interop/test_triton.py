@@ -95,7 +95,8 @@ class Side:
 @contextlib.contextmanager
 def the_genuine_server(work):
     shutil.copytree(f"{HERE}/triton", f"{work}/repository")
-    shutil.copy(STUB, f"{SERVER}/backends/python/")
+    shutil.copy(STUB, f"{SERVER}/backends/python/stub.{os.getpid()}")  # another run may use the file now
+    os.replace(f"{SERVER}/backends/python/stub.{os.getpid()}", f"{SERVER}/backends/python/triton_python_backend_stub")
     web, rpc = free_ports(2)
     with open(f"{work}/triton.log", "wb") as log:
         server = subprocess.Popen(
