@@ -143,7 +143,7 @@ static const char *parse(struct head *head, char *text, size_t size)
     }
     if (!hps_http1_next_line(&at, end, &first, &line_size) || strlen(first) != line_size ||
         !hps_http1_line_parse(first, &head->line)) {
-        return "the request line is no \"METHOD /path HTTP/1.1\"";
+        return "the request line is not METHOD /path HTTP/1.1";
     }
     while (hps_http1_next_line(&at, end, &line, &line_size) && line_size > 0) {
         if (head->n_fields == HTTP1_HEAD_FIELDS_MAX) {

@@ -442,6 +442,10 @@ def test_infer_when_the_method_is_another_then_405_and_which_are_taken(client):
     assert status == 405 and headers["Allow"] == "POST" and "error" in json.loads(body)
 
 
+def test_request_when_its_line_is_malformed_then_the_error_is_json(client):
+    client.refused(400, "request line", "host:80", b"")
+
+
 def test_infer_when_the_encoding_is_unknown_then_415_and_when_the_bytes_are_not_of_it_then_400(client):
     body, headers = compose(GOOD)
     client.refused(415, "gzip", path_of("m"), body, {**headers, "Content-Encoding": "br"})
