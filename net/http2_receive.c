@@ -116,8 +116,8 @@ static void reset_malformed(struct hps_http2_stream *stream, const char *error)
     hps_http2_reset(stream, HPS_HTTP2_PROTOCOL_ERROR);
 }
 
-/* nghttp2 has found a field that may not be there, and resets the stream. What it says ends with
- * the value, which may be a token. */
+/* nghttp2 has found an illegal field, and resets the stream. Its text ends with the value, which
+ * may be a token: log only what stands before it. */
 static int cb_error(nghttp2_session *session, int error, const char *text, size_t size, void *ctx)
 {
     char message[256];
@@ -145,10 +145,10 @@ static int cb_invalid(nghttp2_session *session, const nghttp2_frame *frame, int 
     return 0;
 }
 
-/* A field may be taken as far as it goes. The peer may ignore our SETTINGS_MAX_HEADER_LIST_SIZE:
- * one 16 KB frame of indexed fields can mean 48 MB of headers. The head of a request that is a
- * little too large is read to its end, so that its owner can answer it; nothing of the rest is
- * kept. */
+/* Count a field against the limits of its block; returns what its callback does. The peer may
+ * ignore our SETTINGS_MAX_HEADER_LIST_SIZE: one 16 KB frame of indexed fields can mean 48 MB of
+ * headers. If the head of a request is a little too large, nghttp2 reads it to its end so that the
+ * owner can answer, and the fields beyond the limit are dropped. */
 static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, bool is_head,
                        size_t size)
 {

@@ -19,7 +19,7 @@ enum {
     SEEN_AUTHORITY = 8,
     SEEN_LENGTH = 16,
     SEEN_REGULAR = 32, /* no pseudo-header field may follow */
-    SEEN_HEAD = 64,    /* what comes now are trailers */
+    SEEN_HEAD = 64,    /* the head is complete: later fields are trailers */
     SEEN_HOST = 128,
 };
 
