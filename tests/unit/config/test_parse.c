@@ -338,6 +338,34 @@ static void test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_
     hps_notes_fini(&notes);
 }
 
+/* Following the path to each of these keys would take hours. */
+static void test_duplicate_key_when_many_are_deep_then_each_has_its_line(void **state)
+{
+    (void)state;
+    enum { DEPTH = 2000, PAD = 4 << 20 };
+    struct hps_notes notes;
+    struct hps_buf text;
+    hps_notes_init(&notes);
+    hps_buf_init(&text, PAD + (1 << 20));
+    hps_status status = hps_buf_printf(&text, "{\"models\":[],\"x\":");
+    for (int i = 0; i < DEPTH && status == HPS_OK; i++) {
+        status = hps_buf_append(&text, "{\"a\":", 5);
+    }
+    status = status == HPS_OK ? hps_buf_printf(&text, "{\"pad\":\"%*s\"", PAD, "") : status;
+    for (int i = 0; i < HPS_NOTES_MAX && status == HPS_OK; i++) {
+        status = hps_buf_printf(&text, ",\n\"%d\":1,\"%d\":2", i, i);
+    }
+    for (int i = 0; i < DEPTH + 2 && status == HPS_OK; i++) {
+        status = hps_buf_append(&text, "}", 1);
+    }
+    assert_int_equal(hps_buf_append(&text, "", 1), HPS_OK);
+    hps_config_free(parse_good((const char *)text.data, &notes));
+    assert_true(has_note(&notes, "ps.json:2: x.a.a"));
+    assert_true(has_note(&notes, "ps.json:101: x.a.a"));
+    hps_notes_fini(&notes);
+    hps_buf_fini(&text);
+}
+
 /* ---- several errors -------------------------------------------------------------------------- */
 
 static void parse_wrong(const char *text, struct hps_notes *notes)
@@ -768,6 +796,7 @@ int main(void)
         cmocka_unit_test(test_word_when_misspelt_then_error_with_suggestion),
         cmocka_unit_test(
             test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_says_where),
+        cmocka_unit_test(test_duplicate_key_when_many_are_deep_then_each_has_its_line),
         cmocka_unit_test(test_errors_when_several_then_each_is_told_once),
         cmocka_unit_test(test_errors_when_very_many_then_they_are_bounded),
         cmocka_unit_test(test_strings_when_in_place_of_numbers_then_read_as_triton_did),
