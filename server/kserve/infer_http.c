@@ -434,9 +434,13 @@ static hps_status read_json(struct reader *reader, struct kserve_text text)
                 hps_error_set(reader->err, HPS_NO_MEMORY, "no memory for the JSON of the request");
         } else if (status != HPS_OK) {
             char path[KSERVE_JSON_PATH_BYTES];
+            const char *advice = reader->cut || text.size == 0 || text.at[0] == '{'
+                                     ? ""
+                                     : "; where tensors follow JSON, the header "
+                                       "Inference-Header-Content-Length is the number of its bytes";
             kserve_json_path(&json, (size_t)error.position, reader->limits, path);
-            status =
-                hps_error_set(reader->err, HPS_INVALID, "the JSON of the request: %s", error.text);
+            status = hps_error_set(reader->err, HPS_INVALID, "the JSON of the request: %s%s",
+                                   error.text, advice);
             if (path[0] != '\0') {
                 status = hps_error_prefix(reader->err, status, "%s", path);
             }

@@ -385,6 +385,7 @@ BAD_BODIES = {
     "a header of 20 digits": (good(header=lambda head, size: str(2**64 + 10)), LENGTH),
     "a header within the JSON": (good(header=lambda head, size: str(head - 1)), LENGTH),
     "a header behind the JSON": (good(header=lambda head, size: str(head + 4)), LENGTH),
+    "no header and no JSON": ((bytes([3, 0, 0, 0, 0, 0, 0, 0]), {}), "the header Inference-Header-Content-Length is"),
     "no header": ((compose(GOOD)[0], {}), "the header Inference-Header-Content-Length is"),
     "less than it says": (good(set_input(parameters={"binary_data_size": 40})), "8 of the 60 bytes"),
     "more than there is": (good(set_input(parameters={"binary_data_size": 2**40})), "1099511627776"),
