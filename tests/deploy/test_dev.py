@@ -47,7 +47,8 @@ def copy_with_stubs():
 
 def dev(tree, *args, other_user=False, command="./dev", start=subprocess.run, **env):
     """Run ./dev. A variable of `env` that is None is removed. `other_user`: as a user who does not own the folder."""
-    given = {**os.environ, "PATH": f"{os.path.dirname(tree)}/bin:/usr/bin:/bin", **env}
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONNOUSERSITE"}  # of the ./dev that runs this
+    given = {**outside, "PATH": f"{os.path.dirname(tree)}/bin:/usr/bin:/bin", **env}
     as_user = ["setpriv", "--reuid=65534", "--clear-groups"] if other_user and os.geteuid() == 0 else []
     return start([*as_user, command, *args], cwd=tree, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                  stderr=subprocess.STDOUT, env={name: value for name, value in given.items() if value is not None},

@@ -77,7 +77,8 @@ def tools(path, names):
 
 def start(tree, *args, path=None, before=()):
     env = {"PATH": path or f"{tree}/tools", "HOME": tree}
-    return subprocess.Popen([*before, f"{tree}/{SCRIPT}", "--sim", *args], env=env, stdout=subprocess.PIPE,
+    interruptible = ["/usr/bin/env", "--default-signal=INT"]  # a job in the background ignores SIGINT, and so would its children
+    return subprocess.Popen([*interruptible, *before, f"{tree}/{SCRIPT}", "--sim", *args], env=env, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, start_new_session=True, cwd="/")
 
 
