@@ -15,7 +15,9 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "e2e"), os.path.join(ROOT, "bench")]
 from rig import BIN, PATIENCE_S, scratch  # noqa: E402
 
 STUBS = {
-    "dpkg-query": 'echo -n "${STATUS:-installed} "',
+    "dpkg-query": r"""for status in ${STATUS:-installed}; do
+        sed -n '/^packages\[/,/"$/p' dev | sed 's/.*="//; s/"//' | tr -s ' ' '\n' | sed "s/.*/$status, &, ,/"
+    done; echo "installed, another, ${PROVIDES:-},";""",
     "apt-get": 'echo "apt-get $*"; [ -z "$OFFLINE" ]',
     "sudo": 'exec "$@"',
     "cmake": 'echo "python: $(command -v python3) ${PYTHONHOME-}${PYTHONPATH-}${VIRTUAL_ENV-}, home: $HOME"; echo "java: $JDK_JAVA_OPTIONS"; [ ! -e build/CMakeCache.txt ]',
@@ -109,6 +111,7 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
     "a package that was never installed": (None, ["packages", "fuzz"], {"STATUS": "not-installed"}, 0, "apt-get install .* clang "),
     "a package half installed": (None, ["packages", "fuzz"], {"STATUS": "half-installed"}, 0, "apt-get install .* clang "),
     "packages of two architectures": (None, ["packages", "fuzz"], {"STATUS": "not-installed installed"}, 0, "^$"),
+    "packages that others provide": (None, ["packages", "fuzz"], {"STATUS": "not-installed", "PROVIDES": "clang (= 1), libclang-rt-dev, llvm"}, 0, "^$"),
     "no network": (None, ["packages", "fuzz"], {"STATUS": "not-installed", "OFFLINE": "1"}, 1, "run as root, with network: apt-get .* clang "),
     "not root, no sudo": (without("sudo"), ["packages", "fuzz"], {"STATUS": "not-installed", "other_user": True, "PATH": "{bin}"}, 1,
                           "no sudo; run as root, .*apt-get .* clang "),
