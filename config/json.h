@@ -12,9 +12,9 @@
 /* A flag for hps_json_load: the last value of a repeated key counts. */
 #define HPS_JSON_LAST_COUNTS ((size_t)1 << 31)
 
-/* Parse a text. `flags` are those of json_loadb, and HPS_JSON_LAST_COUNTS, without which a repeated
- * key of an object is an error. jansson recurses up to 2,048 levels and needs a multiple of the
- * size in memory: the text must be trusted or bounded.
+/* Parse a text. `flags`: flags of json_loadb and HPS_JSON_LAST_COUNTS. Without the latter a
+ * repeated key of an object is an error. jansson recurses up to 2,048 levels and takes several
+ * times the memory of the text, so the text must be trusted or bounded.
  *
  * owner   *out_json: the caller, json_decref
  * error   INVALID: the text, and *out_error says why; NO_MEMORY

@@ -178,8 +178,8 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HP
 hps_status redis_put_command(struct hps_buf *bytes, const char *name,
                              const struct hps_redis_name *key, uint64_t number, bool has_number)
     HPS_MUST_CHECK;
-/* Ask how many rows the shards have; their time to live begins anew. False: a shard did not answer.
- * `err` then has the first failure, if a server or the cluster named one. */
+/* Count the rows of the shards and restart their time to live. Returns false if a shard did not
+ * answer; `err` then has the first failure, if a server or the cluster named one. */
 bool redis_count_rows(struct redis_space *space, struct hps_error *err);
 /* Start the keeper, which ends with the store. NO_MEMORY */
 hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;

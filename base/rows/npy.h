@@ -48,8 +48,8 @@ bool hps_npy_is_keys(const struct hps_npy *npy);
  * uint32 with zeros. Keys of 8 bytes stay as they are. */
 void hps_npy_widen_keys(enum hps_npy_type type, hps_key *keys, size_t n);
 /* Parse the first `size` bytes of a file (all of it, or at least HPS_NPY_HEADER_BYTES_MAX + 12).
- * INVALID: the text names the byte offset and what was expected there, or the format that the file
- * has instead, for example HDF5. */
+ * INVALID: the text names the byte offset and the expected bytes, or the format of the file, for
+ * example HDF5. */
 hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_npy,
                          struct hps_error *err) HPS_MUST_CHECK;
 /* A version 1.0 header of exactly HPS_NPY_HEADER_BYTES; type, n_dims and shape are used. */
