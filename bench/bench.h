@@ -49,7 +49,6 @@ hps_status bench_bytes(struct hps_error *err);
 hps_status bench_writes(struct hps_error *err);
 hps_status bench_rocksdb(struct hps_error *err);
 hps_status bench_update(struct hps_error *err);
-hps_status bench_eviction(struct hps_error *err);
 hps_status bench_embed_cache(struct hps_error *err);
 hps_status bench_lookup_gpu(struct hps_error *err);
 hps_status bench_concurrency(struct hps_error *err);

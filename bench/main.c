@@ -23,7 +23,6 @@ static const struct bench benches[] = {
      bench_bytes},
     {"writes", "writes of small rows to the host map against a plain map under a lock",
      bench_writes},
-    {"eviction", "hit rates within a budget against S3-FIFO", bench_eviction},
     {"embed_cache", "what a batch of the embedding cache costs the host", bench_embed_cache},
     {"lookup_gpu", "what a look-up costs its thread, device first, beside the host map",
      bench_lookup_gpu},

@@ -78,10 +78,10 @@ def renamed(tree):
     return f"{tree}:2"
 
 
-def left_out(tree, quality=0):
+def left_out(tree, client=0):
     program(f"{tree}/build/bin/hps-benchmarks", "exit 77")
-    with open(f"{tree}/bench/quality.py", "w", encoding="utf-8") as f:
-        f.write(f"print('judged')\nraise SystemExit({quality})\n")
+    with open(f"{tree}/bench/python_client.py", "w", encoding="utf-8") as f:
+        f.write(f"print('judged')\nraise SystemExit({client})\n")
 
 
 def broken_environment(tree):
@@ -127,8 +127,8 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
                                                       "^{tree}/venv/bin/python3 /x $"),
     "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder: configuring it again"),
     "an environment that cannot be installed": (broken_environment, ["interop"], {"XDG_CACHE_HOME": "{tree}/cache"}, 77, "SKIPPED: the genuine Triton"),
-    "a peer left out": (left_out, ["bench", "grpc", "quality"], {}, 77, "judged"),
-    "a peer left out, and a failure": (lambda tree: left_out(tree, 1), ["bench", "grpc", "quality"], {}, 1, "judged"),
+    "a peer left out": (left_out, ["bench", "grpc", "python"], {}, 77, "judged"),
+    "a peer left out, and a failure": (lambda tree: left_out(tree, 1), ["bench", "grpc", "python"], {}, 1, "judged"),
     **{f"{verb} and a wrong word": (None, [verb, *wrong], {}, 2, rf"usage: \./dev {verb} .*\n.*does not take '{' '.join(wrong)}'{names}")
        for verb, wrong, names in (
            ("packages", ["nosuch"], "; names: .*kafka"), ("packages", [], "; names"), ("bench", ["nosuch"], "; names: grpc .* kserve"),
