@@ -5,9 +5,10 @@
 #include "base/json.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "base/float_text.h"
+#include "base/assert.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -40,10 +41,18 @@ hps_status hps_json_text(struct hps_buf *buf, const char *text, size_t size)
     return status != HPS_OK ? status : put(buf, "\"");
 }
 
+size_t hps_json_float_text(float value, char out_text[HPS_JSON_FLOAT_BYTES])
+{
+    const char *zero = value == 0 && signbit(value) ? ".0" : "";
+
+    HPS_ASSERT(isfinite(value));
+    return (size_t)snprintf(out_text, HPS_JSON_FLOAT_BYTES, "%.9g%s", (double)value, zero);
+}
+
 hps_status hps_json_float(struct hps_buf *buf, float value)
 {
-    char text[HPS_FLOAT_TEXT_BYTES];
+    char text[HPS_JSON_FLOAT_BYTES];
 
-    return isfinite(value) ? hps_buf_append(buf, text, hps_float_text(value, text))
+    return isfinite(value) ? hps_buf_append(buf, text, hps_json_float_text(value, text))
                            : put(buf, "null");
 }

@@ -175,17 +175,13 @@ static void put_string(struct line *line, const char *text)
 
 static void put_double(struct line *line, double value)
 {
-    char text[40];
-    if (!isfinite(value)) {
-        const char *name = isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
-        put_string(line, name); /* JSON has no such numbers: a string there */
-        return;
+    char text[HPS_TEXT_F64_BYTES];
+
+    if (isfinite(value)) {
+        put_text(line, hps_text_f64(value, text));
+    } else {
+        put_string(line, hps_text_f64(value, text)); /* JSON has no such numbers: a string there */
     }
-    snprintf(text, sizeof(text), "%.15g", value);
-    if (strtod(text, NULL) != value) {
-        snprintf(text, sizeof(text), "%.17g", value);
-    }
-    put_text(line, text);
 }
 
 static void put_name(struct line *line, const char *name)

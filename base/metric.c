@@ -493,19 +493,11 @@ static void print_value(struct printer *printer, const char *value)
     }
 }
 
-/* The shortest of two forms that reads back as the same number. */
 static void print_double(struct printer *printer, double value)
 {
-    char text[40];
-    if (!isfinite(value)) {
-        PRINT(printer, "%s", isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
-        return;
-    }
-    snprintf(text, sizeof(text), "%.15g", value);
-    if (strtod(text, NULL) != value) {
-        snprintf(text, sizeof(text), "%.17g", value);
-    }
-    PRINT(printer, "%s", text);
+    char text[HPS_TEXT_F64_BYTES];
+
+    PRINT(printer, "%s", hps_text_f64(value, text));
 }
 
 static void print_head(struct printer *printer, const char *prefix, const char *name,

@@ -4,6 +4,7 @@
  */
 #include "base/text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -91,6 +92,22 @@ size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capa
     }
     out_text[used] = '\0';
     return used;
+}
+
+const char *hps_text_f64(double value, char out_text[HPS_TEXT_F64_BYTES])
+{
+    if (isfinite(value)) {
+        (void)snprintf(out_text, HPS_TEXT_F64_BYTES, "%.15g", value);
+        if (strtod(out_text, NULL) != value) {
+            (void)snprintf(out_text, HPS_TEXT_F64_BYTES, "%.17g", value);
+        }
+    } else {
+        (void)snprintf(out_text, HPS_TEXT_F64_BYTES, "%s",
+                       isnan(value) ? "NaN"
+                       : value > 0  ? "+Inf"
+                                    : "-Inf");
+    }
+    return out_text;
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */

@@ -39,6 +39,11 @@ size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES]);
  */
 size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capacity);
 
+enum { HPS_TEXT_F64_BYTES = 32 };
+/* A double in 15 digits, or 17 if it needs them to read back the same; NaN, +Inf, -Inf. Returns
+ * out_text. */
+const char *hps_text_f64(double value, char out_text[HPS_TEXT_F64_BYTES]);
+
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 /* Is `list` a list of Kafka brokers, as librdkafka takes them: HOST, HOST:PORT or

@@ -11,6 +11,7 @@
 
 #include "backends/host/map.h"
 #include "backends/store_limits.h"
+#include "base/container.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "bench/bench.h"
@@ -50,8 +51,7 @@ struct bench_lookup {
 
 static void on_answered(struct hps_lookup *lookup)
 {
-    struct bench_lookup *bench =
-        (struct bench_lookup *)((char *)lookup - offsetof(struct bench_lookup, lookup));
+    struct bench_lookup *bench = HPS_CONTAINER_OF(lookup, struct bench_lookup, lookup);
 
     atomic_store(&bench->answered, true);
 }

@@ -80,17 +80,11 @@ static hps_status print_listeners(const struct hps_config_listeners *listeners, 
     return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
 }
 
-/* The shortest decimal that reads back as the same number. */
 static hps_status print_f64(double value, struct hps_buf *buf)
 {
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        (void)snprintf(text, sizeof(text), "%.*g", digits, value);
-        if (strtod(text, NULL) == value) {
-            break;
-        }
-    }
-    return hps_buf_printf(buf, "%s", text);
+    char text[HPS_TEXT_F64_BYTES];
+
+    return hps_buf_printf(buf, "%s", hps_text_f64(value, text));
 }
 
 static const char *word_of(const struct hps_option *option, uint32_t number)

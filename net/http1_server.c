@@ -25,7 +25,7 @@ static struct http1 *http1_of(struct hps_http *http)
 
 static const struct http1 *http1_of_const(const struct hps_http *http)
 {
-    return (const struct http1 *)((const char *)http - offsetof(struct http1, base));
+    return HPS_CONTAINER_OF(http, struct http1, base);
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  * and then the pieces of a body that lies in blocks, which go to the kernel from there. A block is
  * released when the kernel has its bytes. Loop thread of the connection.
  */
+#include "base/container.h"
 #include "net/http1_server_internal.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ enum {
 
 static struct http1 *http1_of(struct hps_http_stream *stream)
 {
-    return (struct http1 *)(void *)((char *)stream->http - offsetof(struct http1, base));
+    return HPS_CONTAINER_OF(stream->http, struct http1, base);
 }
 
 size_t http1_unwritten(const struct http1 *http)

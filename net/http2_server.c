@@ -14,7 +14,7 @@ static struct hps_http2 *h2_of(struct hps_http *http)
 
 static const struct hps_http2 *h2_of_const(const struct hps_http *http)
 {
-    return (const struct hps_http2 *)((const char *)http - offsetof(struct hps_http2, base));
+    return HPS_CONTAINER_OF(http, struct hps_http2, base);
 }
 
 static struct hps_http2_stream *stream_of(struct hps_http_stream *stream)
@@ -120,9 +120,7 @@ static void op_consume(struct hps_http_stream *stream, size_t size)
 
 static bool op_stream_is_limited(const struct hps_http_stream *stream)
 {
-    const char *at = (const char *)stream - offsetof(struct hps_http2_stream, base);
-
-    return hps_http2_stream_limited((const struct hps_http2_stream *)at);
+    return hps_http2_stream_limited(HPS_CONTAINER_OF(stream, struct hps_http2_stream, base));
 }
 
 static const struct hps_http_ops ops = {

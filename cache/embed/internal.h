@@ -37,6 +37,12 @@ enum {
     HPS_EMBED_WINDOW_COUNTED = 10,
 };
 
+/* `bytes`, or more, so that it is a multiple of `step`. */
+static inline uint64_t hps_embed_align_up(uint64_t bytes, uint64_t step)
+{
+    return (bytes + step - 1) / step * step;
+}
+
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 /* In the cache's list while it holds memory, in the order of the arena. */

@@ -10,23 +10,19 @@
 
 enum { ALIGN = 256, ROW_ALIGN = 16, LANES_MAX = 32, VALUES_PER_LANE = 4 };
 
-static uint64_t align_up(uint64_t bytes, uint64_t step)
-{
-    return (bytes + step - 1) / step * step;
-}
-
 struct hps_embed_block hps_embed_block_of(const struct hps_embed_cache_config *config)
 {
     uint64_t n_parts = config->batch_parts_max, n_keys = config->batch_keys_max;
     uint64_t n_tiles = n_keys / HPS_EMBED_TILE_KEYS + n_parts;
     struct hps_embed_block block = {.parts = ALIGN};
 
-    block.tiles = block.parts + align_up(n_parts * sizeof(struct hps_embed_part_desc), ALIGN);
-    block.hits = block.tiles + align_up(n_tiles * sizeof(struct hps_embed_tile), ALIGN);
-    block.bags = block.hits + align_up((n_tiles + 1) * sizeof(uint32_t), ALIGN);
-    block.keys = block.bags + align_up(n_keys * sizeof(struct hps_embed_bag), ALIGN);
-    block.weights = block.keys + align_up(n_keys * sizeof(hps_key), ALIGN);
-    block.end = block.weights + align_up(n_keys * sizeof(float), ALIGN);
+    block.tiles =
+        block.parts + hps_embed_align_up(n_parts * sizeof(struct hps_embed_part_desc), ALIGN);
+    block.hits = block.tiles + hps_embed_align_up(n_tiles * sizeof(struct hps_embed_tile), ALIGN);
+    block.bags = block.hits + hps_embed_align_up((n_tiles + 1) * sizeof(uint32_t), ALIGN);
+    block.keys = block.bags + hps_embed_align_up(n_keys * sizeof(struct hps_embed_bag), ALIGN);
+    block.weights = block.keys + hps_embed_align_up(n_keys * sizeof(hps_key), ALIGN);
+    block.end = block.weights + hps_embed_align_up(n_keys * sizeof(float), ALIGN);
     return block;
 }
 
@@ -100,13 +96,13 @@ hps_status hps_embed_plan(const struct hps_embed_cache *cache, const struct hps_
         out_plan->n_keys += part->n;
         if (part->region->host != NULL && is_dense(part)) {
             host_bytes += bytes_of(part);
-            out_plan->gather_bytes += align_up(bytes_of(part), ROW_ALIGN);
+            out_plan->gather_bytes += hps_embed_align_up(bytes_of(part), ROW_ALIGN);
         }
     }
     if (host_bytes <= cache->config.mapped_bytes_max) {
         out_plan->gather_bytes = 0;
     }
-    out_plan->gather_bytes = align_up(out_plan->gather_bytes, ALIGN);
+    out_plan->gather_bytes = hps_embed_align_up(out_plan->gather_bytes, ALIGN);
     return out_plan->n_keys > cache->config.batch_keys_max ||
                    out_plan->gather_bytes > cache->config.gather_bytes
                ? HPS_INVALID
@@ -222,7 +218,7 @@ static void pack_part(struct hps_embed_ticket *ticket, const struct hps_embed_bl
     };
     if (*gather != 0 && part->region->host != NULL && is_dense(part)) {
         use->gather = *gather;
-        *gather += align_up(use->bytes, ROW_ALIGN);
+        *gather += hps_embed_align_up(use->bytes, ROW_ALIGN);
     }
     describe(desc, part, use->gather != 0 ? use->gather : part->region->memory + part->offset);
     if (part->n > 0) {

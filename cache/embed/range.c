@@ -18,18 +18,13 @@ enum {
 
 #define N_SETS_MAX (UINT32_MAX / 8 * 7) /* so that those and the lines of spills have numbers */
 
-static uint64_t align_up(uint64_t bytes, uint64_t step)
-{
-    return (bytes + step - 1) / step * step;
-}
-
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 /* Whole quads, as rows are staged. Where that is no whole number of sectors, of 32 bytes, what is
  * left over is half of one: a row has as many sectors wherever it begins. */
 static uint32_t stride_of(uint32_t row_bytes)
 {
-    return (uint32_t)align_up(row_bytes, QUAD);
+    return (uint32_t)hps_embed_align_up(row_bytes, QUAD);
 }
 
 uint64_t hps_embed_index_bytes(uint32_t n_sets)
@@ -47,9 +42,9 @@ static void layout_sets(uint32_t row_bytes, uint64_t n_sets, struct hps_embed_la
     out->n_sets = (uint32_t)n_sets;
     out->n_slots = slots_of(out->n_sets);
     out->row_stride = stride_of(row_bytes);
-    out->rows = align_up(hps_embed_index_bytes(out->n_sets), ALIGN);
-    out->sketch = out->rows + align_up(out->n_slots * out->row_stride, ALIGN);
-    out->bytes = out->sketch + align_up(n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET, ALIGN);
+    out->rows = hps_embed_align_up(hps_embed_index_bytes(out->n_sets), ALIGN);
+    out->sketch = out->rows + hps_embed_align_up(out->n_slots * out->row_stride, ALIGN);
+    out->bytes = out->sketch + hps_embed_align_up(n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET, ALIGN);
 }
 
 /* Of so many bytes; of a small range, whose spills are larger, too many: one block's more at most

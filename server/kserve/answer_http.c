@@ -12,15 +12,14 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/float_text.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "server/kserve/infer.h"
 
 enum {
-    HEAD_BYTES_MAX = 256,                       /* beside texts of the request */
-    OUTPUT_BYTES_MAX = 256,                     /* beside its name and its values */
-    FLOAT_BYTES_MAX = HPS_FLOAT_TEXT_BYTES + 1, /* with a comma */
+    HEAD_BYTES_MAX = 256,                   /* beside texts of the request */
+    OUTPUT_BYTES_MAX = 256,                 /* beside its name and its values */
+    FLOAT_BYTES_MAX = HPS_JSON_FLOAT_BYTES, /* with a comma instead of the NUL */
     STATUS_BYTES_MAX = 4
 };
 
@@ -140,11 +139,11 @@ static hps_status put_floats(struct writer *out, const struct kserve_answer_outp
                                  KSERVE_TEXT_ARGS(output->name), *in_out_index,
                                  isnan(value) ? "not a number" : "infinite");
         }
-        HPS_ASSERT(out->end - out->at >= FLOAT_BYTES_MAX);
+        HPS_ASSERT(out->end - out->at > FLOAT_BYTES_MAX);
         if (*in_out_index > 0) {
             *out->at++ = ',';
         }
-        out->at += hps_float_text(value, out->at);
+        out->at += hps_json_float_text(value, out->at);
         ++*in_out_index;
     }
     return HPS_OK;

@@ -3,6 +3,7 @@
  * Numbers of a JSON array, flat or nested, as the values of a tensor. See
  * server/kserve/json_scan.h.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "base/assert.h"
 #include "server/kserve/json_scan.h"
 
-enum { NUMBER_CHARS_MAX = 512, SHOWN_CHARS_MAX = 40 };
+enum { SHOWN_CHARS_MAX = 40 };
 
 struct reader {
     const char *at;
@@ -92,80 +93,37 @@ static const struct {
                       "an integer of -9223372036854775808 to 9223372036854775807"},
 };
 
-/* -?(0|[1-9][0-9]*), and a value of the datatype. */
+/* What JSON has no numbers of, but strtoll or strtof reads: 01, +1, .5, 0x1, inf. */
+static bool begins_number(const char *at)
+{
+    at += *at == '-' ? 1 : 0;
+    return is_digit(at[0]) && !(at[0] == '0' && (is_digit(at[1]) || at[1] == 'x' || at[1] == 'X'));
+}
+
 static hps_status read_integer(struct reader *in, int64_t *out_value)
 {
     enum kserve_datatype datatype = in->tensor->datatype;
-    const char *at = in->at;
-    bool negative = *at == '-';
-    uint64_t limit = negative ? (uint64_t)0 - (uint64_t)INTEGERS[datatype].min
-                              : (uint64_t)INTEGERS[datatype].max;
-    uint64_t magnitude = 0;
-    bool good = true;
+    char *end;
 
-    at += negative ? 1 : 0;
-    const char *digits = at;
-    for (; at < in->end && is_digit(*at); at++) {
-        uint64_t digit = (uint64_t)(*at - '0');
-        good = good && magnitude <= limit / 10 && magnitude * 10 + digit <= limit;
-        magnitude = good ? magnitude * 10 + digit : 0;
-    }
-    good = good && at > digits && (*digits != '0' || at == digits + 1);
-    if (!good || !ends_number(in, at)) {
+    errno = 0;
+    long long value = strtoll(in->at, &end, 10);
+    if (!begins_number(in->at) || !ends_number(in, end) || errno == ERANGE ||
+        value < INTEGERS[datatype].min || value > INTEGERS[datatype].max) {
         return wrong_value(in, INTEGERS[datatype].expected);
     }
-    in->at = at;
-    *out_value = (int64_t)(negative ? (uint64_t)0 - magnitude : magnitude);
+    in->at = end;
+    *out_value = value;
     return HPS_OK;
-}
-
-static const char *skip_digits(const char *at, const char *end)
-{
-    while (at < end && is_digit(*at)) {
-        at++;
-    }
-    return at;
-}
-
-/* Just behind a number of JSON; NULL: it is none. */
-static const char *number_end(const char *at, const char *end)
-{
-    at += at < end && *at == '-' ? 1 : 0;
-    const char *digits = at;
-    at = skip_digits(at, end);
-    if (at == digits || (*digits == '0' && at > digits + 1)) {
-        return NULL;
-    }
-    if (at < end && *at == '.') {
-        digits = at + 1;
-        at = skip_digits(digits, end);
-        if (at == digits) {
-            return NULL;
-        }
-    }
-    if (at < end && (*at == 'e' || *at == 'E')) {
-        at++;
-        at += at < end && (*at == '+' || *at == '-') ? 1 : 0;
-        digits = at;
-        at = skip_digits(digits, end);
-        if (at == digits) {
-            return NULL;
-        }
-    }
-    return at;
 }
 
 static hps_status read_float(struct reader *in, float *out_value)
 {
-    const char *end = number_end(in->at, in->end);
-    char text[NUMBER_CHARS_MAX + 1];
+    char *end;
+    float value = strtof(in->at, &end);
 
-    if (end == NULL || !ends_number(in, end) || end - in->at > NUMBER_CHARS_MAX) {
+    if (!begins_number(in->at) || !ends_number(in, end) || end[-1] == '.') {
         return wrong_value(in, "a number");
     }
-    memcpy(text, in->at, (size_t)(end - in->at));
-    text[end - in->at] = '\0';
-    float value = strtof(text, NULL);
     if (isinf(value)) {
         return wrong_value(in, "a number that FP32 holds");
     }
@@ -311,7 +269,8 @@ hps_status kserve_json_values(struct kserve_text text, struct kserve_tensor *ten
     size_t size = 0;
     hps_status status = kserve_tensor_bytes(tensor, &size, err);
 
-    HPS_ASSERT(text.size >= 2 && text.at[0] == '[');
+    /* strtoll and strtof stop at the ']'; the text has no NUL. */
+    HPS_ASSERT(text.size >= 2 && text.at[0] == '[' && text.at[text.size - 1] == ']');
     if (status == HPS_OK) {
         status = check_datatype(tensor, err);
     }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "backends/host/map.h"
+#include "base/container.h"
 #include "base/log.h"
 #include "server/catalog/catalog.h"
 #include "server/observe/metrics.h"
@@ -141,8 +142,7 @@ static void close_catalog(struct scenario *s)
 
 static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
 {
-    struct scenario *s =
-        (struct scenario *)(void *)((char *)unload - offsetof(struct scenario, unload));
+    struct scenario *s = HPS_CONTAINER_OF(unload, struct scenario, unload);
     (void)error;
     atomic_store(&s->unloaded, true);
 }

@@ -20,6 +20,7 @@
 #include "backends/host/map.h"
 #include "backends/rocksdb/rocksdb.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "cache/device/sim/sim.h"
@@ -111,7 +112,7 @@ static void wait_for(atomic_bool *flag)
 
 static void on_answered(struct hps_lookup *lookup)
 {
-    struct reader *reader = (struct reader *)((char *)lookup - offsetof(struct reader, lookup));
+    struct reader *reader = HPS_CONTAINER_OF(lookup, struct reader, lookup);
     atomic_store(&reader->answered, true);
 }
 
@@ -143,7 +144,7 @@ static hps_status run_try(struct reader *reader, struct hps_error *err)
 /* A thread of the pool. */
 static void on_hold(struct hps_update_hold *hold, bool held)
 {
-    struct reader *reader = (struct reader *)((char *)hold - offsetof(struct reader, hold));
+    struct reader *reader = HPS_CONTAINER_OF(hold, struct reader, hold);
     uint64_t start_us = hps_clock_us();
     reader->held = held;
     if (held) {

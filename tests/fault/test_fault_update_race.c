@@ -18,6 +18,7 @@
 
 #include "backends/host/map.h"
 #include "backends/store_limits.h"
+#include "base/container.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "cache/device/sim/sim.h"
@@ -198,7 +199,7 @@ static void look_up(struct race *race, uint64_t *seed)
 
 static void on_answered(struct hps_lookup *lookup)
 {
-    struct walker *walker = (struct walker *)((char *)lookup - offsetof(struct walker, lookup));
+    struct walker *walker = HPS_CONTAINER_OF(lookup, struct walker, lookup);
 
     atomic_store(&walker->answered, true);
 }

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "tests/lib/forms_fixture.h"
 #include "tests/lib/gpu_fixture.h"
 #include "tests/lib/nap.h"
@@ -67,7 +68,7 @@ static void close_test(struct bags_test *t)
 
 static void on_answered(struct hps_lookup *lookup)
 {
-    struct bags_test *t = (struct bags_test *)((char *)lookup - offsetof(struct bags_test, lookup));
+    struct bags_test *t = HPS_CONTAINER_OF(lookup, struct bags_test, lookup);
 
     atomic_store(&t->answered, true);
 }

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/dtype.h"
 #include "cache/version/absent.h"
 #include "cache/version/fetched.h"
@@ -169,7 +170,7 @@ static void put_range(struct gpu_test *t, enum source source, uint32_t table, hp
 
 static void on_answered(struct hps_lookup *lookup)
 {
-    struct gpu_test *t = (struct gpu_test *)((char *)lookup - offsetof(struct gpu_test, lookup));
+    struct gpu_test *t = HPS_CONTAINER_OF(lookup, struct gpu_test, lookup);
 
     atomic_store(&t->answered, true);
 }
@@ -349,7 +350,7 @@ static void assert_count(const struct gpu_test *t, unsigned which, unsigned n)
 
 static void on_probed(struct hps_gpu_lookup *probe)
 {
-    struct gpu_test *t = (struct gpu_test *)((char *)probe - offsetof(struct gpu_test, probe));
+    struct gpu_test *t = HPS_CONTAINER_OF(probe, struct gpu_test, probe);
 
     atomic_store(&t->answered, true);
 }

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "tests/lib/forms_fixture.h"
 #include "tests/lib/gpu_fixture.h"
 #include "tests/lib/nap.h"
@@ -73,8 +74,7 @@ static const enum forms_tier map_and_store[] = {FORMS_HOST_MAP, FORMS_DISK};
 
 static void on_answered(struct hps_lookup *lookup)
 {
-    struct forms_test *t =
-        (struct forms_test *)((char *)lookup - offsetof(struct forms_test, lookup));
+    struct forms_test *t = HPS_CONTAINER_OF(lookup, struct forms_test, lookup);
 
     atomic_store(&t->answered, true);
 }

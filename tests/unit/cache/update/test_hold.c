@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "cache/update/internal.h"
 #include "tests/lib/nap.h"
@@ -47,7 +48,7 @@ static void wait_for(const atomic_bool *flag)
 
 static void run_read(struct hps_update_hold *hold, bool held)
 {
-    struct read *read = (struct read *)((char *)hold - offsetof(struct read, hold));
+    struct read *read = HPS_CONTAINER_OF(hold, struct read, hold);
     struct hold_test *t = read->test;
     unsigned i = atomic_fetch_add(&t->n_read, 1);
     t->order[i] = read;
@@ -137,7 +138,7 @@ static void start_batch(struct hold_test *t)
 
 static void block(struct hps_task *task)
 {
-    struct hold_test *t = (struct hold_test *)((char *)task - offsetof(struct hold_test, blocker));
+    struct hold_test *t = HPS_CONTAINER_OF(task, struct hold_test, blocker);
     atomic_store(&t->blocked, true);
     while (atomic_load(&t->blocks)) {
         nap();

@@ -116,9 +116,9 @@ static void test_values_when_floats_then_the_nearest_ones(void **state)
 
 static void test_values_when_one_is_no_float_then_it_is_named(void **state)
 {
-    static const char *const values[] = {"NaN", "Infinity", "-inf",  "0x1p3", "1.",  ".5",
-                                         "1e",  "1e+",      "01.5",  "--1",   "1f",  "\"1\"",
-                                         "-",   "1e39",     "-1e39", "1e999", "true"};
+    static const char *const values[] = {"NaN",   "Infinity", "-inf", "0x1p3", "-0X1",  "1.",
+                                         ".5",    "1e",       "1e+",  "01.5",  "--1",   "1f",
+                                         "\"1\"", "-",        "1e39", "-1e39", "1e999", "true"};
     char text[80];
 
     (void)state;
@@ -128,10 +128,6 @@ static void test_values_when_one_is_no_float_then_it_is_named(void **state)
         assert_says("input 'KEYS': data[1]: '");
         assert_says("expected a number");
     }
-    char large[700] = "[";
-    memset(large + 1, '1', 600);
-    memcpy(large + 601, "e-600]", 7);
-    assert_int_equal(read_flat(KSERVE_FP32, 1, large), HPS_INVALID);
 }
 
 static void test_values_when_they_are_nested_as_the_shape_then_row_major(void **state)

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "backends/host/map.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "cache/update/update.h"
@@ -37,7 +38,7 @@ static hps_status scan_below(struct hps_space *space, const struct hps_table *ta
                                               uint32_t n),
                              void *ctx, struct hps_error *err)
 {
-    struct below *below = (struct below *)(void *)((char *)space - offsetof(struct below, space));
+    struct below *below = HPS_CONTAINER_OF(space, struct below, space);
     uint8_t rows[SCAN_ROWS][ROW_BYTES] = {{0}};
     hps_key keys[SCAN_ROWS];
     hps_status status = HPS_OK;
