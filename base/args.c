@@ -291,6 +291,12 @@ static hps_status unknown_option(const struct reader *reader, const char *text)
         }
     }
     (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
+    for (const struct hps_arg_removed *gone = reader->program->removed;
+         gone != NULL && gone->name != NULL; gone++) {
+        if (strcmp(name + strspn(name, "-"), gone->name) == 0) {
+            return hps_error_set(reader->err, HPS_INVALID, "%s: removed; %s", name, gone->instead);
+        }
+    }
     return hps_error_set(reader->err, HPS_INVALID, "%s: unknown option%s", name,
                          hps_args_hint(name + strspn(name, "-"), words, "--", hint));
 }

@@ -66,11 +66,18 @@ struct hps_command {
     const char *example; /* lines that can be pasted; NULL: none */
 };
 
+/* An option that earlier releases had. */
+struct hps_arg_removed {
+    const char *name;    /* without dashes; NULL ends a table */
+    const char *instead; /* what the user does now: "use perf_analyzer" */
+};
+
 struct hps_program {
     struct hps_command self;                /* its `args` are those of every verb, too */
     const struct hps_command *const *verbs; /* ends with NULL; NULL: a program without verbs */
     const char *exit_codes;                 /* in lines */
     const char *parts;                      /* further lines of --version; NULL: none */
+    const struct hps_arg_removed *removed;  /* NULL: none */
 };
 
 enum hps_args_ask { HPS_ARGS_RUN, HPS_ARGS_HELP, HPS_ARGS_VERSION };

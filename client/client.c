@@ -5,13 +5,15 @@
  */
 #include "client/client.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "client/credentials.h"
 #include "client/wire.h"
 #include "net/loop.h"
 #include "net/tls.h"
@@ -19,6 +21,7 @@
 enum {
     TURN_US = 100 * 1000,      /* how late `stop` is seen at most */
     HEALTH_STATUS_SERVING = 1, /* of grpc.health.v1 */
+    TOKEN_BYTES_MAX = 4096,
 };
 
 #define CONNECT_TIMEOUT_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
@@ -231,11 +234,72 @@ static hps_status reach(struct hps_client *client, const struct hps_client_optio
     return hps_error_set(err, HPS_UNAVAILABLE, "%s", cause.text);
 }
 
+/* Read the first line of the file. */
+static hps_status token_read(const char *path, char token[TOKEN_BYTES_MAX + 1],
+                             struct hps_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0) {
+        hps_status status = errno == ENOENT   ? HPS_NOT_FOUND
+                            : errno == EACCES ? HPS_PERMISSION
+                                              : HPS_IO;
+        return hps_error_set(err, status, "token file %s: %s", path, strerror(errno));
+    }
+    ssize_t n;
+    do {
+        n = read(fd, token, TOKEN_BYTES_MAX);
+    } while (n < 0 && errno == EINTR);
+    int read_errno = errno;
+    close(fd);
+    if (n < 0) {
+        return hps_error_set(err, HPS_IO, "token file %s: %s", path, strerror(read_errno));
+    }
+    size_t size = 0;
+    while (size < (size_t)n && token[size] > ' ' && token[size] <= '~') {
+        size++;
+    }
+    if (size == 0 || size == TOKEN_BYTES_MAX ||
+        (size < (size_t)n && token[size] != '\n' && token[size] != '\r')) {
+        return hps_error_set(err, HPS_INVALID,
+                             "token file %s: expected one line of 1 to %d printable characters "
+                             "without spaces",
+                             path, TOKEN_BYTES_MAX - 1);
+    }
+    token[size] = '\0';
+    return HPS_OK;
+}
+
+static hps_status tls_open(const struct hps_client_options *options, struct hps_tls **out_tls,
+                           struct hps_error *err)
+{
+    const struct hps_tls_options tls = {
+        .cert_file = options->tls_cert,
+        .key_file = options->tls_key,
+        .ca_file = options->tls_ca,
+    };
+
+    if (!options->tls && options->tls_ca == NULL && options->tls_cert == NULL &&
+        options->tls_key == NULL) {
+        return HPS_OK;
+    }
+    if (options->tls_cert == NULL && options->tls_key != NULL) {
+        return hps_error_set(err, HPS_INVALID, "a TLS key without its certificate");
+    }
+    hps_status status = hps_tls_new(&tls, out_tls, err);
+    /* A Unix socket has no TLS: the options are for a program's other address. */
+    if (status == HPS_OK && strncmp(options->address, "unix:", 5) == 0) {
+        hps_tls_unref(*out_tls);
+        *out_tls = NULL;
+    }
+    return status;
+}
+
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err)
 {
     HPS_ASSERT(options->address != NULL);
-    struct hps_client_credentials credentials = {0};
+    char token[TOKEN_BYTES_MAX + 1] = "";
     uint64_t timeout_us =
         options->connect_timeout_us == 0 ? CONNECT_TIMEOUT_US_DEFAULT : options->connect_timeout_us;
     hps_status status = HPS_OK;
@@ -244,11 +308,15 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
     if (client == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a client");
     }
-    status = hps_client_credentials_open(options, false, &credentials, err);
+    if (options->token_file != NULL) {
+        status = token_read(options->token_file, token, err);
+    }
+    if (status == HPS_OK) {
+        status = tls_open(options, &client->tls, err);
+    }
     if (status != HPS_OK) {
         goto fail;
     }
-    client->tls = credentials.tls;
     client->loop = options->loop;
     if (client->loop == NULL) {
         status = hps_loop_new(&client->loop, err);
@@ -260,7 +328,7 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
     struct hps_grpc_channel_options channel = {
         .address = options->address,
         .tls = client->tls,
-        .bearer_token = credentials.token[0] == '\0' ? NULL : credentials.token,
+        .bearer_token = token[0] == '\0' ? NULL : token,
         .reply_bytes_max =
             options->reply_bytes_max == 0 ? HPS_CLIENT_REPLY_BYTES_MAX : options->reply_bytes_max,
         .connect_timeout_us = timeout_us,

@@ -86,15 +86,10 @@ static void print_table(const struct bench_plan *plan, const struct result *resu
            "latency", hps_hist_quantile(hist, 0.5), hps_hist_quantile(hist, 0.9),
            hps_hist_quantile(hist, 0.99), hps_hist_quantile(hist, 0.999), hist->max,
            plan->rate > 0 ? " from when each was due" : "");
-    if (plan->protocol == BENCH_HPS) {
-        printf("%-12s %" PRIu64
-               ", %.1f %% unique in their request, %.3f %% defaulted, %.3f %% unknown\n",
-               "keys", counts->n_keys, share(counts->n_unique, counts->n_keys),
-               share(counts->n_defaulted, counts->n_keys),
-               share(counts->n_unknown, counts->n_keys));
-    } else { /* which does not say more of them */
-        printf("%-12s %" PRIu64 "\n", "keys", counts->n_keys);
-    }
+    printf("%-12s %" PRIu64
+           ", %.1f %% unique in their request, %.3f %% defaulted, %.3f %% unknown\n",
+           "keys", counts->n_keys, share(counts->n_unique, counts->n_keys),
+           share(counts->n_defaulted, counts->n_keys), share(counts->n_unknown, counts->n_keys));
     for (unsigned i = 0; i < BENCH_TIERS_MAX && counts->tiers[i].name[0] != '\0'; i++) {
         char name[HPS_TEXT_GROWTH * sizeof(counts->tiers[i].name) + 1];
         (void)hps_text_plain(counts->tiers[i].name, strlen(counts->tiers[i].name), name,

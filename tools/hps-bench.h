@@ -12,25 +12,16 @@
 #include "base/dtype.h"
 #include "base/row_sum.h"
 #include "base/types.h"
-#include "client/credentials.h"
+#include "client/client.h"
 #include "client/hist.h"
 #include "client/lookup.h"
 #include "client/zipf.h"
 
 enum { BENCH_CODES = 17, BENCH_TIERS_MAX = 8, BENCH_NAME_BYTES = 121, BENCH_TIER_NAME_BYTES = 24 };
 
-enum bench_protocol {
-    BENCH_HPS,        /* hps.v1 */
-    BENCH_KSERVE,     /* ModelInfer over gRPC: KEYS and NUMKEYS of all tables of the model */
-    BENCH_KSERVE_HTTP /* the same over HTTP/1.1, a connection for each call under way */
-};
-#define BENCH_PROTOCOLS "hps|kserve|kserve-http"
-
 struct bench_table {
     char name[BENCH_NAME_BYTES];
     uint32_t number; /* of base/rows/rowgen.h */
-    uint32_t place;  /* in the model's order */
-    uint32_t dim;    /* 0: not known */
     uint64_t n_rows;
     enum hps_dtype dtype; /* as stored */
     struct hps_zipf zipf;
@@ -41,7 +32,6 @@ struct bench_plan {
     struct hps_client_options connect;
     const char *model;
     const char *method;
-    enum bench_protocol protocol;
     bool stream;
     bool verify;
     bool hashed;
@@ -54,7 +44,6 @@ struct bench_plan {
     uint64_t n_keys;      /* per table and request */
     uint64_t timeout_us;
     uint32_t miss_policy;
-    const char *miss_policy_word;
     uint32_t max_wait_us;
     uint32_t output_type;
     bool concat;              /* one matrix for all tables */
@@ -126,7 +115,6 @@ struct bench_worker {
     struct bench_counts counts;
     struct hps_hist latency_us;
     struct hps_loop *loop;
-    struct hps_client_credentials credentials; /* of connections over HTTP */
     struct hps_client **clients;
     uint64_t n_clients;
     struct bench_slot *slots;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/heap.h"
-#include "client/infer.h"
 #include "client/lookup.h"
 #include "tools/hps-bench.h"
 #include "tools/tool.h"
@@ -38,7 +37,6 @@ static struct {
     const char *output_type;
     const char *pooling;
     const char *row_layout;
-    const char *protocol;
     const char *output;
     uint64_t n_rows, max_wait_us;
 } flags = {
@@ -49,17 +47,12 @@ static struct {
     .output_type = "fp32",
     .pooling = "none",
     .row_layout = "per-table",
-    .protocol = "hps",
     .output = "table",
 };
 
 static const struct hps_arg args[] = {
     {"addr", 0, HPS_ARG_TEXT, "ADDR", &tool_connect.address,
-     "listener, HOST:PORT or unix:PATH (default 127.0.0.1:8601; of kserve-http 127.0.0.1:8600)"},
-    {"protocol", 0, HPS_ARG_CHOICE, BENCH_PROTOCOLS, &flags.protocol,
-     "hps (default): hps.v1; kserve: ModelInfer of KServe v2, KEYS and NUMKEYS of all tables of "
-     "the "
-     "model; kserve-http: the same over HTTP/1.1, with a connection for each call under way"},
+     "listener, HOST:PORT or unix:PATH (default 127.0.0.1:8601)"},
     {"admin", 0, HPS_ARG_TEXT, "ADDR", &flags.admin,
      "admin listener, asked for tables and row counts unless --rows is given (default $HPSD_ADDR, "
      "else " TOOL_ADMIN_ADDRESS ")"},
@@ -109,6 +102,11 @@ static const struct hps_arg args[] = {
     HPS_ARGS_END,
 };
 
+static const struct hps_arg_removed removed[] = {
+    {"protocol", "hps-bench calls hps.v1; put load on KServe with Triton's perf_analyzer"},
+    {NULL, NULL},
+};
+
 static const struct hps_program program = {
     .self =
         {
@@ -120,6 +118,7 @@ static const struct hps_program program = {
             .example = "hps-bench --model dlrm --duration 30 --rate 2000 --keys 128 --zipf 0.99",
         },
     .exit_codes = TOOL_EXIT_CODES "\n5 --verify has found a wrong row",
+    .removed = removed,
 };
 
 static hps_status parse_zipf(double *out_alpha, double *out_heavy, struct hps_error *err)
@@ -156,28 +155,6 @@ static hps_status check_pooling(struct hps_error *err)
                              pooled ? "pooling" : "row-layout concat");
     }
     return plan.n_bag_keys == 0 ? HPS_OK : hps_args_ranges(ranges, 1, err);
-}
-
-/* What KServe's view of positions has no words for. */
-static hps_status check_protocol(struct hps_error *err)
-{
-    const struct {
-        bool is_given;
-        const char *name;
-    } excluded[] = {
-        {plan.stream, "stream"},
-        {plan.pooling != HPS_POOLING_NONE, "pooling"},
-        {plan.concat, "row-layout concat"},
-        {plan.output_type == HPS_DTYPE_RAW, "output-type raw"},
-    };
-
-    for (size_t i = 0; i < sizeof(excluded) / sizeof(excluded[0]); i++) {
-        if (plan.protocol != BENCH_HPS && excluded[i].is_given) {
-            return hps_error_set(err, HPS_INVALID, "--protocol %s excludes --%s", flags.protocol,
-                                 excluded[i].name);
-        }
-    }
-    return HPS_OK;
 }
 
 /* Every table has the same bags. */
@@ -217,21 +194,14 @@ static hps_status check_flags(struct hps_error *err)
                              flags.rate);
     }
     hps_status status = hps_args_ranges(ranges, sizeof(ranges) / sizeof(ranges[0]), err);
-    if (status == HPS_OK) {
-        status = check_pooling(err);
-    }
-    return status == HPS_OK ? check_protocol(err) : status;
+    return status == HPS_OK ? check_pooling(err) : status;
 }
 
 /* Words that are one of a list: each is one of it, or it was refused. */
 static void take_choices(void)
 {
     enum hps_dtype output = HPS_DTYPE_FP32;
-    uint32_t protocol = BENCH_HPS;
 
-    (void)hps_args_choice(BENCH_PROTOCOLS, flags.protocol, &protocol);
-    plan.protocol = (enum bench_protocol)protocol;
-    plan.miss_policy_word = flags.miss_policy;
     plan.pooling = HPS_POOLING_NONE;
     (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, flags.miss_policy, &plan.miss_policy);
     (void)hps_dtype_parse(flags.output_type, strlen(flags.output_type), &output);
@@ -239,14 +209,6 @@ static void take_choices(void)
     plan.output_type = output;
     plan.concat = strcmp(flags.row_layout, "concat") == 0;
     plan.json = flags.output[0] == 'j';
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const struct bench_table *left = a;
-    const struct bench_table *right = b;
-
-    return (left->place > right->place) - (left->place < right->place);
 }
 
 /* Which tables there are and how many rows they have: as given, or as the server says. */
@@ -275,7 +237,7 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     struct hps_error err = {0};
     double alpha = 0, heavy = 0;
 
-    tool_connect.address = NULL;
+    tool_connect.address = "127.0.0.1:8601";
     if (!hps_args_start(&program, argc, argv, &read, out_code)) {
         return false;
     }
@@ -287,19 +249,13 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     if (plan.duration_us == 0 && plan.n_requests == 0) {
         plan.duration_us = DURATION_US_DEFAULT;
     }
-    if (tool_connect.address == NULL) {
-        tool_connect.address =
-            plan.protocol == BENCH_KSERVE_HTTP ? "127.0.0.1:8600" : "127.0.0.1:8601";
-    }
     if (tool_address_check("--addr", tool_connect.address, &err) != HPS_OK) {
         *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
         return false;
     }
     plan.connect = tool_connect;
     plan.n_threads = plan.n_threads < plan.n_connections ? plan.n_threads : plan.n_connections;
-    plan.method = plan.protocol == BENCH_KSERVE ? HPS_CLIENT_INFER_PATH
-                  : plan.stream                 ? HPS_CLIENT_LOOKUP_STREAM_PATH
-                                                : HPS_CLIENT_LOOKUP_PATH;
+    plan.method = plan.stream ? HPS_CLIENT_LOOKUP_STREAM_PATH : HPS_CLIENT_LOOKUP_PATH;
     plan.max_wait_us = (uint32_t)flags.max_wait_us;
     hps_status status = find_tables(&err);
     if (status == HPS_OK) {
@@ -311,7 +267,6 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
         *out_code = status == HPS_INVALID ? TOOL_USAGE : tool_exit_of(status);
         return false;
     }
-    qsort(plan.tables, plan.n_tables, sizeof(*plan.tables), by_place);
     for (uint64_t i = 0; i < plan.n_tables; i++) {
         hps_zipf_init(&plan.tables[i].zipf, plan.tables[i].n_rows, alpha, heavy);
     }

@@ -16,8 +16,6 @@
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
 #include "base/text.h"
-#include "client/http.h"
-#include "client/infer.h"
 #include "client/lookup.h"
 #include "net/loop.h"
 #include "tools/hps-bench.h"
@@ -26,9 +24,8 @@ enum { TURN_US = 20 * 1000, REQUEST_BYTES_MAX = 64 << 20, DRAIN_US = 30 * 1000 *
 
 struct bench_slot {
     struct bench_worker *worker;
-    struct hps_grpc_channel *channel; /* NULL as the next, of which there is one */
-    struct hps_http_client *http;     /* owner: the slot */
-    struct bench_slot *next;          /* idle */
+    struct hps_grpc_channel *channel;
+    struct bench_slot *next; /* idle */
     struct hps_buf request;
     hps_key *keys;  /* [n_tables][n_keys] */
     float *weights; /* [n_tables][n_keys]; NULL: all 1 */
@@ -69,19 +66,6 @@ static void break_slot(struct bench_slot *slot, const char *text)
     }
 }
 
-/* The index of a table's query in its slot. KServe finds tables by their place in the model: places
- * that are not asked have empty queries. */
-static uint64_t query_of(const struct bench_plan *plan, uint64_t table)
-{
-    return plan->protocol == BENCH_HPS ? table : plan->tables[table].place;
-}
-
-static uint64_t n_queries(const struct bench_plan *plan)
-{
-    HPS_ASSERT(plan->n_tables > 0);
-    return query_of(plan, plan->n_tables - 1) + 1; /* tables are sorted by place */
-}
-
 /* One result: the next rows of a table. */
 static void take_result(struct bench_slot *slot, uint64_t table,
                         const struct hps_client_lookup_result *result)
@@ -89,7 +73,7 @@ static void take_result(struct bench_slot *slot, uint64_t table,
     HPS_ASSERT(table < slot->worker->plan->n_tables);
     struct bench_worker *worker = slot->worker;
     const struct bench_plan *plan = worker->plan;
-    const struct hps_client_lookup_query *query = &slot->queries[query_of(plan, table)];
+    const struct hps_client_lookup_query *query = &slot->queries[table];
     struct bench_counts *counts = &worker->counts;
     struct hps_error err = {0};
 
@@ -153,67 +137,14 @@ static void take_results(struct bench_slot *slot, struct hps_client_lookup_reply
     }
 }
 
-/* OUTPUT0: the rows of all tables one after the other. Where nobody has said how wide they are, all
- * are as wide. */
-static void take_rows(struct bench_slot *slot, const uint8_t *rows, size_t size)
-{
-    const struct bench_plan *plan = slot->worker->plan;
-    const enum hps_dtype dtype = (enum hps_dtype)plan->output_type;
-    size_t width = hps_dtype_row_bytes(dtype, 1);
-    size_t at = 0;
-
-    for (uint64_t t = 0; t < plan->n_tables && !slot->broken; t++) {
-        size_t dim = plan->tables[t].dim;
-        dim = dim > 0 ? dim : size / (plan->n_tables * plan->n_keys * width);
-        const struct hps_client_lookup_result result = {
-            .dim = (uint32_t)dim,
-            .dtype = dtype,
-            .row_count = (uint32_t)plan->n_keys,
-            .rows = rows + at,
-            .stride = dim * width,
-            .rows_bytes = plan->n_keys * dim * width,
-        };
-        at += result.rows_bytes;
-        if (dim == 0 || dim > UINT32_MAX || at > size) {
-            break_slot(slot, "OUTPUT0 has fewer values than the rows that were asked for");
-            return;
-        }
-        take_result(slot, t, &result);
-    }
-    if (at != size && !slot->broken) {
-        break_slot(slot, "OUTPUT0 has more values than the rows that were asked for");
-    }
-    slot->table_at = plan->n_tables;
-}
-
-static void count_bytes(struct bench_slot *slot, size_t size)
-{
-    slot->worker->counts.reply_bytes += size;
-    atomic_fetch_add_explicit(&slot->worker->live->bytes_done, size, memory_order_relaxed);
-}
-
-static void on_infer_message(void *ctx, const uint8_t *data, size_t size)
-{
-    struct bench_slot *slot = ctx;
-    struct hps_client_infer_rows rows;
-    struct hps_error err = {0};
-
-    count_bytes(slot, size);
-    if (hps_client_infer_rows(data, size, (enum hps_dtype)slot->worker->plan->output_type, &rows,
-                              &err) != HPS_OK) {
-        break_slot(slot, err.text);
-        return;
-    }
-    take_rows(slot, rows.data, rows.size);
-}
-
 static void on_message(void *ctx, const uint8_t *data, size_t size)
 {
     struct bench_slot *slot = ctx;
     struct hps_client_lookup_reply reply;
     struct hps_error err = {0};
 
-    count_bytes(slot, size);
+    slot->worker->counts.reply_bytes += size;
+    atomic_fetch_add_explicit(&slot->worker->live->bytes_done, size, memory_order_relaxed);
     if (hps_client_lookup_reply_open(data, size, &reply, &err) != HPS_OK) {
         break_slot(slot, err.text);
         return;
@@ -275,43 +206,6 @@ static void on_done(void *ctx, int grpc_code, const char *message)
     }
 }
 
-/* The nearest code of gRPC. */
-static int code_of_http(unsigned status)
-{
-    static const struct {
-        unsigned http;
-        int code;
-    } codes[] = {{400, 3}, {401, 16}, {403, 7},  {404, 5},  {409, 10}, {413, 8},
-                 {429, 8}, {500, 13}, {501, 12}, {503, 14}, {504, 4}};
-
-    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
-        if (codes[i].http == status) {
-            return codes[i].code;
-        }
-    }
-    return 2;
-}
-
-static void on_http(void *ctx, const struct hps_http_answer *answer, const struct hps_error *err)
-{
-    struct bench_slot *slot = ctx;
-    char text[sizeof(err->text)];
-
-    if (answer == NULL) {
-        on_done(slot, hps_status_grpc_code(err->status), err->text);
-        return;
-    }
-    if (answer->status != 200) {
-        (void)snprintf(text, sizeof(text), "HTTP %u: %.*s", answer->status,
-                       answer->size < 400 ? (int)answer->size : 400, (const char *)answer->body);
-        on_done(slot, code_of_http(answer->status), text);
-        return;
-    }
-    count_bytes(slot, answer->size);
-    take_rows(slot, answer->body + answer->json_size, answer->size - answer->json_size);
-    on_done(slot, 0, NULL);
-}
-
 /* Between 0 and 2, in steps that are exact. */
 static float draw_weight(struct hps_random *random)
 {
@@ -333,7 +227,7 @@ static void draw_keys(struct bench_slot *slot, uint64_t table)
     for (uint64_t i = 0; weights != NULL && i < plan->n_keys; i++) {
         weights[i] = draw_weight(&worker->random);
     }
-    slot->queries[query_of(plan, table)] = (struct hps_client_lookup_query){
+    slot->queries[table] = (struct hps_client_lookup_query){
         .table = plan->tables[table].name,
         .keys = keys,
         .n_keys = plan->n_keys,
@@ -342,23 +236,6 @@ static void draw_keys(struct bench_slot *slot, uint64_t table)
         .offsets = plan->offsets,
         .weights = weights,
     };
-}
-
-static hps_status encode_infer(struct bench_slot *slot)
-{
-    const struct bench_plan *plan = slot->worker->plan;
-    const struct hps_client_infer infer = {
-        .model = plan->model,
-        .queries = slot->queries,
-        .n_queries = n_queries(plan),
-        .output = (enum hps_dtype)plan->output_type,
-        .miss_policy = plan->miss_policy_word,
-        .max_wait_us = plan->max_wait_us,
-        .token = slot->worker->credentials.token,
-    };
-
-    return plan->protocol == BENCH_KSERVE ? hps_client_infer_encode(&infer, &slot->request)
-                                          : hps_client_infer_encode_http(&infer, &slot->request);
 }
 
 static hps_status draw_request(struct bench_slot *slot)
@@ -370,9 +247,6 @@ static hps_status draw_request(struct bench_slot *slot)
         draw_keys(slot, t);
     }
     hps_buf_clear(&slot->request);
-    if (plan->protocol != BENCH_HPS) {
-        return encode_infer(slot);
-    }
     struct hps_client_lookup lookup = {
         .model = plan->model,
         .queries = slot->queries,
@@ -385,26 +259,17 @@ static hps_status draw_request(struct bench_slot *slot)
     return hps_client_lookup_encode(&lookup, &slot->request);
 }
 
-static hps_status send_request(struct bench_slot *slot, uint64_t deadline_us, struct hps_error *err)
+static hps_status send_request(struct bench_slot *slot, uint64_t deadline_us)
 {
     static const struct hps_grpc_client_events events = {on_message, on_done};
-    static const struct hps_grpc_client_events infer_events = {on_infer_message, on_done};
-    const struct bench_plan *plan = slot->worker->plan;
 
-    if (slot->http != NULL) {
-        return hps_http_client_ask(slot->http, slot->request.data, slot->request.size, deadline_us,
-                                   on_http, slot, err);
-    }
-    hps_status status = hps_grpc_client_start(
-        slot->channel, plan->method, slot->request.data, slot->request.size, deadline_us,
-        plan->protocol == BENCH_KSERVE ? &infer_events : &events, slot, NULL);
-    return status == HPS_OK ? status : hps_error_set(err, status, "%s", hps_status_text(status));
+    return hps_grpc_client_start(slot->channel, slot->worker->plan->method, slot->request.data,
+                                 slot->request.size, deadline_us, &events, slot, NULL);
 }
 
 static void start_call(struct bench_slot *slot, uint64_t intended_us)
 {
     const struct bench_plan *plan = slot->worker->plan;
-    struct hps_error err = {0};
     hps_status status = draw_request(slot);
     uint64_t now_us = hps_clock_us();
 
@@ -413,12 +278,10 @@ static void start_call(struct bench_slot *slot, uint64_t intended_us)
     slot->row_at = 0;
     slot->broken = false;
     if (status == HPS_OK) {
-        status = send_request(slot, now_us + plan->timeout_us, &err);
-    } else {
-        (void)hps_error_set(&err, status, "%s", hps_status_text(status));
+        status = send_request(slot, now_us + plan->timeout_us);
     }
     if (status != HPS_OK) {
-        count_end(slot, hps_status_grpc_code(status), err.text);
+        count_end(slot, hps_status_grpc_code(status), hps_status_text(status));
         make_idle(slot);
     }
 }
@@ -521,14 +384,9 @@ static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot
 
     slot->worker = worker;
     hps_buf_init(&slot->request, REQUEST_BYTES_MAX);
-    if (client != NULL) {
-        slot->channel = hps_client_channel(client);
-    } else if (hps_http_client_new(plan->connect.address, worker->credentials.tls, worker->loop,
-                                   HPS_CLIENT_REPLY_BYTES_MAX, &slot->http) != HPS_OK) {
-        return HPS_NO_MEMORY;
-    }
+    slot->channel = hps_client_channel(client);
     slot->keys = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->keys));
-    slot->queries = hps_calloc(n_queries(plan), sizeof(*slot->queries));
+    slot->queries = hps_calloc(plan->n_tables, sizeof(*slot->queries));
     make_idle(slot);
     if (plan->weighted) {
         slot->weights = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->weights));
@@ -548,12 +406,6 @@ static hps_status worker_open(struct bench_worker *worker)
     if (status != HPS_OK) {
         return status;
     }
-    if (plan->protocol == BENCH_KSERVE_HTTP) {
-        status = hps_client_credentials_open(&options, true, &worker->credentials, &worker->err);
-        if (status != HPS_OK) {
-            return status;
-        }
-    }
     options.loop = worker->loop;
     uint64_t share = plan->n_connections / plan->n_threads +
                      (worker->index < plan->n_connections % plan->n_threads);
@@ -565,11 +417,9 @@ static hps_status worker_open(struct bench_worker *worker)
                              worker->n_slots);
     }
     for (uint64_t c = 0; c < share; c++) {
-        if (plan->protocol != BENCH_KSERVE_HTTP) {
-            status = hps_client_open(&options, &worker->clients[c], &worker->err);
-            if (status != HPS_OK) {
-                return status;
-            }
+        status = hps_client_open(&options, &worker->clients[c], &worker->err);
+        if (status != HPS_OK) {
+            return status;
         }
         worker->n_clients++;
         for (uint64_t i = 0; i < plan->concurrency; i++) {
@@ -586,17 +436,15 @@ static void worker_close(struct bench_worker *worker)
 {
     HPS_ASSERT(worker->n_clients == 0 || worker->clients != NULL);
     for (uint64_t c = 0; c < worker->n_clients; c++) {
-        hps_client_close(worker->clients[c]); /* of HTTP there is none */
+        hps_client_close(worker->clients[c]);
     }
     for (uint64_t i = 0; worker->slots != NULL && i < worker->n_slots; i++) {
-        hps_http_client_free(worker->slots[i].http);
         hps_buf_fini(&worker->slots[i].request);
         hps_free(worker->slots[i].keys);
         hps_free(worker->slots[i].weights);
         hps_free(worker->slots[i].queries);
     }
     bench_check_free(&worker->check);
-    hps_client_credentials_close(&worker->credentials);
     hps_free(worker->slots);
     hps_free(worker->clients);
     hps_loop_free(worker->loop);

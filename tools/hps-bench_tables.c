@@ -93,11 +93,8 @@ static hps_status take_list(struct bench_plan *plan, const Hps__V1__ListTablesRe
     }
     for (size_t i = 0; i < list->n_tables && status == HPS_OK; i++) {
         const Hps__V1__TableInfo *info = list->tables[i];
-        struct bench_table is = {.number = (uint32_t)i,
-                                 .place = info->place,
-                                 .dim = info->dim,
-                                 .n_rows = info->row_count,
-                                 .dtype = HPS_DTYPE_FP32};
+        struct bench_table is = {
+            .number = (uint32_t)i, .n_rows = info->row_count, .dtype = HPS_DTYPE_FP32};
         (void)hps_dtype_parse(info->data_type, strlen(info->data_type), &is.dtype);
         if (names_have(names, info->table)) {
             status = add_table(plan, info->table, strlen(info->table), &is, err);
@@ -155,8 +152,7 @@ hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64
     }
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         size_t size = strcspn(names, ",");
-        const struct bench_table is = {
-            .number = i, .place = i, .n_rows = n_rows, .dtype = HPS_DTYPE_FP32};
+        const struct bench_table is = {.number = i, .n_rows = n_rows, .dtype = HPS_DTYPE_FP32};
         status = add_table(plan, names, size, &is, err);
         names += size + (names[size] == ',');
     }

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """hps-gen, hps-bench, and what all programs share: help, versions, wrong words."""
-import hashlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from made_up import Admin, partition, version
-from rig import BIN, PATIENCE_S, Authority, admin_pb, ask, default_config, floats, generate, hpsgen
+from rig import BIN, PATIENCE_S, admin_pb, ask, default_config, floats, generate, hpsgen
 
 pytestmark = pytest.mark.one_thread
 TOOLS = ("hpsd", "hpsd-sim", "hpsctl", "hps-gen", "hps-bench", "hps-publish")
@@ -70,55 +69,6 @@ def test_bench_when_rows_are_right_then_0_and_when_one_is_not_then_5(daemon, wor
     run("hps-bench", *args, "--model", "m", "--stream", "--output-type", "bf16")
     run("hps-bench", *args, "--model", "wrong", code=5)
     run("hps-bench", *args, "--model", "none", code=1)
-
-
-@pytest.mark.parametrize("protocol", ["kserve", "kserve-http"])
-def test_bench_when_by_kserve_then_rows_are_checked_as_others_are(daemon, work, protocol):
-    generate(f"{work}/g", "--tables", 3, "--rows", 1000, "--dim", 8)
-    one = daemon(default_config(server={"model_roots": [work], "kserve_listen": ["127.0.0.1:0"]}))
-    one.load("m", f"{work}/g")
-    address = one.grpc[0] if protocol == "kserve" else one.kserve[0]
-    args = ["--protocol", protocol, "--addr", address, "-q", "-n", 50, "-k", 100, "--verify", "--model", "m", "-o", "json"]
-    admin = ["--admin", one.admin]
-    for words in (admin, ["--rows", 1000, "--tables", "feature_0,feature_1,feature_2"], [*admin, "--output-type", "fp16"],
-                  [*admin, "--connections", 2, "--concurrency", 3, "--miss-policy", "wait", "--max-wait", 1]):
-        result = json.loads(run("hps-bench", *args, *words).stdout.splitlines()[-1])
-        assert (result["keys"], result["rows_checked"], result["rows_wrong"]) == (50 * 3 * 100, 50 * 3 * 100, 0)
-    run("hps-bench", *args, *admin, "--data-seed", 2, code=5)
-    some = json.loads(run("hps-bench", *args, *admin, "--tables", "feature_0,feature_2").stdout.splitlines()[-1])
-    assert (some["keys"], some["rows_checked"], some["rows_wrong"]) == (50 * 2 * 100, 50 * 2 * 100, 0)
-    many = run("hps-bench", *args, "--rows", 1000, "--tables", "feature_0,feature_1,feature_2,feature_3", code=1).stdout
-    assert "NUMKEYS[3]: by position, but model 'm' has 3 tables" in many, many
-    for words in (["--stream"], ["--pooling", "sum"], ["--row-layout", "concat"], ["--output-type", "raw"]):
-        assert f"--protocol {protocol} excludes {words[0]}" in run("hps-bench", *args, *words, code=2).stderr
-
-
-def test_bench_when_by_kserve_over_http_and_nobody_is_there_then_1(work):
-    run("hps-bench", "--protocol", "kserve-http", "--addr", f"unix:{work}/none", "--rows", 1, "--tables", "a", "-q", "-n", 3, code=1)
-    told = run("hps-bench", "--protocol", "kserve-http", "--token-file", f"{work}/none", "--rows", 1, "--tables", "a", code=1)
-    assert f"token file {work}/none: No such file" in told.stderr
-
-
-def test_bench_when_by_kserve_over_http_with_tls_and_roles_then_the_token_and_the_authority_decide(daemon, work):
-    generate(f"{work}/g", "--tables", 2, "--rows", 100, "--dim", 8)
-    certificate, key = Authority(work, "ca").issue("server")
-    other = Authority(work, "other")
-    for name in ("app", "nobody"):
-        with open(f"{work}/{name}", "w", encoding="ascii") as f:
-            f.write(name + "\n")
-    with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
-        json.dump({"rules": [{"who": ["token:app"], "may": ["lookup"], "models": ["m"]}],
-                   "tokens": [{"name": "app", "sha256": hashlib.sha256(b"app").hexdigest()}]}, f)
-    one = daemon(default_config(server={"model_roots": [work], "kserve_listen": ["127.0.0.1:0"], "access": f"{work}/roles.json",
-                                        "tls": {"certificate": certificate, "key": key}}))
-    one.load("m", f"{work}/g")
-    args = ["--protocol", "kserve-http", "--addr", one.kserve[0].replace("127.0.0.1", "localhost"), "-q", "-n", 20, "-k", 10,
-            "--verify", "--model", "m", "--rows", 100, "--tables", "feature_0,feature_1", "-o", "json"]
-    ca, token = ["--tls-ca", f"{work}/ca.pem"], ["--token-file", f"{work}/app"]
-    result = json.loads(run("hps-bench", *args, *ca, *token).stdout.splitlines()[-1])
-    assert (result["rows_checked"], result["rows_wrong"]) == (20 * 2 * 10, 0)
-    for words in ([*ca], [*ca, "--token-file", f"{work}/nobody"], token, [*token, "--tls-ca", other.path]):
-        run("hps-bench", *args, *words, code=1)
 
 
 def test_bench_when_bags_and_matrices_are_right_then_0_and_when_one_is_not_then_5(daemon, work):
@@ -258,6 +208,8 @@ def test_ctl_when_asked_about_a_verb_then_the_same_in_every_spelling():
      "no directory: expected --out DIR; see hps-gen --help"),
     ("hps-bench", ["--threads", "65"], "--threads 65: expected 1 to 64; see hps-bench --help"),
     ("hps-bench", ["--zipf", "x"], '--zipf "x": expected ALPHA[,Q], ALPHA 0 to 10 and Q 0 to 1; see hps-bench --help'),
+    ("hps-bench", ["--protocol=kserve"], "--protocol: removed; hps-bench calls hps.v1; put load on KServe with Triton's "
+     "perf_analyzer; see hps-bench --help"),
     ("hps-publish", ["-b", "x:1", "-m", "m"],
      "nothing to publish: expected --from, --diff, --deletes or -; see hps-publish --help"),
     ("hps-publish", ["-b", "x:1", "-m", "m", "--diff", "old"],

@@ -168,42 +168,6 @@ HEADERS, RAW, DATA, SETTINGS, STRANGE, CONTINUATION, FLOOD, BYTES, SMALL = 0, 2,
 SEND, OTHER, CLOCK, FOURTH, FIFTH = 12, 13, 14, 15, 16
 
 
-def http_client():
-    """What a server says to a client: steps, of which 0 asks, 1 says bytes, 2 hangs up, 3 lets time pass."""
-    def ask(mode=0):
-        return bytes([0, mode])
-
-    def say(text):
-        data = text if isinstance(text, bytes) else text.encode()
-        return b"".join(b"\1" + run(data[at:at + 200]) for at in range(0, len(data), 200))
-
-    def answer(body, *fields, status="200 OK", length=None):
-        length = len(body) if length is None else length
-        return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {length}", *fields, "", ""]).encode() + body
-
-    hang_up, wait = b"\2", b"\3\x19"
-    tensors = answer(b"{}rows", "Inference-Header-Content-Length: 2")
-    yield "answer", say(answer(b"body"))
-    yield "tensors", say(tensors)
-    yield "again", say(tensors) + ask() + say(tensors) + ask(2) + say(tensors) + say(tensors)
-    yield "in_bytes", b"".join(say(tensors[at:at + 1]) for at in range(60))
-    yield "closes", say(answer(b"", "Connection: close")) + ask() + say(tensors)
-    yield "error", say(answer(b'{"error":"no"}', "Content-Type: application/json", status="404 Not Found"))
-    yield "cut", say(tensors[:-2]) + hang_up + ask() + say(tensors)
-    yield "late", ask() + wait + say(answer(b"")) + ask(0x90) + wait
-    yield "behind", say(answer(b"x") + b"y") + ask()
-    yield "json_beyond", say(answer(b"ab", "Inference-Header-Content-Length: 3"))
-    yield "length_beyond", say(answer(b"", length=10**14))
-    yield "length_wrong", say(answer(b"", length="1e3"))
-    yield "length_twice", say(answer(b"a", "content-length: 1"))
-    yield "no_length", say("HTTP/1.1 200 OK\r\n\r\n")
-    yield "chunks", say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
-    yield "other_version", say("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n")
-    yield "short_status", say("HTTP/1.1 20\r\n\r\n")
-    yield "head_large", say(answer(b"", *[f"x-{i}: {'y' * 180}" for i in range(60)]))
-    yield "no_http", say("SSH-2.0\r\n\r\n")
-
-
 def http1_server():
     """Bytes of a client of the server of calls: in what pieces, what happens at the end, the bytes."""
     def head(line, *fields):
@@ -649,7 +613,7 @@ def kserve_grpc():
 
 
 TARGETS = {"access": access, "addr": addr, "topic_filter": topic_filter, "gzip": gzip_, "http2_filter": http2_filter, "position": position,
-           "catalog": catalog, "http1": http1, "http1_server": http1_server, "http_client": http_client, "kserve_http": kserve_http,
+           "catalog": catalog, "http1": http1, "http1_server": http1_server, "kserve_http": kserve_http,
            "kserve_grpc": kserve_grpc,
            "grpc_server": grpc_server, "grpc_client": grpc_client,
            "update_decode": update_decode, "publish": publish, "manifest": manifest, "snapshot": snapshot,

@@ -220,7 +220,6 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "cache/lookup/tiers_others.c": "test_walk_together.c, also without memory",
     "cache/update/plan.c": "test_update.c: what a batch comes to is seen in the tiers",
     "cache/update/state.c": "test_update.c, which opens versions again",
-    "client/credentials.c": "test_client.c (tokens), test_tools.py (TLS, and connections over HTTP)",
     "net/grpc_http.c": "test_http1_server.c and test_http1_calls.c",
     "net/grpc_route.c": "test_http1_server.c: which route a path has, and which paths have none",
     "net/http1_head.c": "test_http1.c and test_http1_server.c: every head that is malformed",
