@@ -19,17 +19,19 @@ import test_check
 import test_kafka_rights
 import test_redis
 import test_redis_export
-import test_tritonclient
 from rig import BIN, PATIENCE_S, REPORT, ROOT, Authority, Table, default_config, generate, hpsgen, model_config, pb, run_hpsd
 
 pytestmark = pytest.mark.one_thread
-guarded_broker = test_kafka_rights.guarded_broker  # a fixture, as the next two
-genuine_client, its_http_client = test_tritonclient.genuine_client, test_tritonclient.its_http_client
+guarded_broker = test_kafka_rights.guarded_broker  # a fixture
 RUN = set()
 
 # file, how the block begins: why it is not run, and what is tested instead.
 NOT_RUN = {
     ("docs/gpu-results.md", "try.sh"): "is in the bundle that ./dev gpu-bundle makes for another machine",
+    ("README.md", "keys, counts = triton"): "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
+    ("docs/kserve.md", "import numpy as np\nimport tritonclient"): "as the one before",
+    ("docs/kserve.md", '{"data"'): "needs perf_analyzer; ./dev interop runs it (tests/interop/test_perf_analyzer.py)",
+    ("docs/kserve.md", "perf_analyzer"): "as the one before",
     ("docs/operations.md", "./dev build && sudo cmake --install"):
         "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
     ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",
@@ -227,25 +229,6 @@ def test_kserve_when_begun_as_shown_then_each_first_request_has_the_rows_of_its_
         np.testing.assert_array_equal(names["rows"], expected)
         exec(here(by_http), names)  # pylint: disable=exec-used
         np.testing.assert_allclose(names["means"], [items[:3].mean(axis=0), items[7:9].mean(axis=0)], rtol=1e-6)
-
-
-@code_of("README.md", "keys, counts = triton")
-def test_readme_when_by_tritonclient_then_three_lines_and_the_rows_of_the_keys(work, web, code):
-    assert len(code.splitlines()) == 3
-    with followed(work, with_values(README_SERVER, {"hpsd ": "hpsd --kserve-listen 127.0.0.1:8600 "})) as here:
-        names = {"np": np, "triton": web}
-        exec(here(code.replace("127.0.0.1:8000", "127.0.0.1:8600")), names)  # pylint: disable=exec-used
-        np.testing.assert_array_equal(names["rows"], np.load(f"{work}/items.npy")[:3].ravel())
-
-
-@code_of(KSERVE, "import numpy as np\nimport tritonclient")
-@pytest.mark.usefixtures("web")
-def test_kserve_when_by_tritonclient_as_shown_then_the_rows_of_the_keys(work, code):
-    with followed(work, documents.block(KSERVE, "hps-gen --tables 2").code) as here:
-        names = {}
-        exec(here(code), names)  # pylint: disable=exec-used
-        items, users = (np.load(f"{work}/g/feature_{number}.npy") for number in range(2))
-        np.testing.assert_array_equal(names["rows"], np.concatenate([items[[0, 1, 2]].ravel(), users[7]]))
 
 
 # ---- operations --------------------------------------------------------------------------------------
