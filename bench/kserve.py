@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same look-ups by hps.v1, by KServe v2 over gRPC and by KServe v2 over HTTP/1.1: CPU time of hpsd for a call. All of
-them take turns, so that each meets what the machine does beside; medians of the ratios of rounds. Beside them latencies of
-a session of 2,000 keys, as HPS's profiler has published its own.
+"""CPU time of hpsd for the same look-ups: hps.v1 against KServe v2 over gRPC, each by a grpcio stub, and KServe v2 over gRPC
+against HTTP/1.1, each by perf_analyzer. All of them take turns, so that each meets what the machine does beside; medians of
+the ratios of rounds. Beside them latencies of a session of 2,000 keys, as HPS's profiler has published its own.
 
-usage: kserve.py BIN JSONL   (hpsd and hps-bench are in BIN; results are written to JSONL, as those of ./dev bench)
+usage: kserve.py BIN JSONL   (hpsd and hps-bench are in BIN, perf_analyzer in PATH; results are written to JSONL, as those of
+                              ./dev bench, which installs perf_analyzer)
 """
+import csv
 import json
 import os
 import platform
-import socket
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 import grpc
 import numpy as np
@@ -22,9 +23,8 @@ import numpy as np
 from python_client import DIM, KEYS, LOOKUP, NAMES, ROWS, TABLES, Daemon, Report, message
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-LENGTH = b"inference-header-content-length:"
 ROUNDS = 15
-SESSION_KEYS = 2000
+SESSION_KEYS, SESSION_CALLS = 2000, 3000
 PUBLISHED = {"mean": 0.243, "p99": 0.346}  # ms; NVIDIA's hps_profiler, one table of 16 values a row, rows on a GPU
 
 
@@ -42,62 +42,11 @@ def field(number, payload):
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
-def infer_message(model, inputs):
+def infer_message(keys, counts):
     """ModelInferRequest: model_name 1, inputs 5 (name 1, datatype 2, shape 3), raw_input_contents 7."""
-    out = field(1, model.encode())
-    for name, values in inputs:
-        out += field(5, field(1, name.encode()) + field(2, type_of(values).encode()) + field(3, varint(len(values))))
-    return out + b"".join(field(7, values.tobytes()) for _, values in inputs)
-
-
-def type_of(values):
-    return {"<i8": "INT64", "<i4": "INT32"}[values.dtype.str]
-
-
-def http_message(model, inputs):
-    """Head and body of POST …/infer, tensors behind the JSON, rows as well."""
-    listed = [{"name": name, "datatype": type_of(values), "shape": [len(values)],
-               "parameters": {"binary_data_size": values.nbytes}} for name, values in inputs]
-    about = json.dumps({"inputs": listed, "parameters": {"binary_data_output": True}}).encode()
-    body = b"".join([about, *(values.tobytes() for _, values in inputs)])
-    head = (f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: hpsd\r\nInference-Header-Content-Length: {len(about)}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n")
-    return head.encode() + body
-
-
-class Http:
-    """One connection that is kept; answers land in one piece of memory."""
-
-    def __init__(self, address):
-        if address.startswith("unix:"):
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.connect(address[5:])
-        else:
-            host, port = address.rsplit(":", 1)
-            self.socket = socket.create_connection((host, int(port)))
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.memory = memoryview(bytearray(16 << 20))
-
-    def ask(self, request):
-        """The tensors of the answer, until the next call."""
-        self.socket.sendall(request)
-        got, end = 0, -1
-        while end < 0:
-            n = self.socket.recv_into(self.memory[got:])
-            if n == 0:
-                raise SystemExit("kserve: hpsd closed the connection")
-            got += n
-            end = bytes(self.memory[:min(got, 4096)]).find(b"\r\n\r\n")
-        head = bytes(self.memory[:end]).lower()
-        if not head.startswith(b"http/1.1 200 "):
-            raise SystemExit(f"kserve: hpsd answered {bytes(self.memory[:got])!r}")
-        size, about = (int(head.split(name)[1].split(b"\r\n")[0]) for name in (b"\r\ncontent-length:", LENGTH))
-        while got < end + 4 + size:
-            n = self.socket.recv_into(self.memory[got:])
-            if n == 0:
-                raise SystemExit("kserve: hpsd closed the connection")
-            got += n
-        return self.memory[end + 4 + about:end + 4 + size]
+    inputs = ((b"KEYS", b"INT64", keys.astype("<i8")), (b"NUMKEYS", b"INT32", np.array(counts, "<i4")))
+    listed = [field(5, field(1, name) + field(2, kind) + field(3, varint(len(values)))) for name, kind, values in inputs]
+    return field(1, b"default") + b"".join(listed) + b"".join(field(7, values.tobytes()) for _, _, values in inputs)
 
 
 def stub(address, path):
@@ -105,16 +54,37 @@ def stub(address, path):
     return grpc.insecure_channel(address, options=options).unary_unary(path)
 
 
-def hps_inputs(keys):
-    """KEYS and NUMKEYS of {table: keys}."""
-    return [("KEYS", np.concatenate([keys[name] for name in NAMES]).astype("<i8")),
-            ("NUMKEYS", np.array([len(keys[name]) for name in NAMES], "<i4"))]
+def run(*args):
+    done = subprocess.run(list(map(str, args)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"kserve: {args[0]} failed: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def perf_analyzer(work, protocol, address, keys, counts):
+    """A request for each row of `keys`, one under way; (mean, p99) of their latencies in ms."""
+    inputs = {"NUMKEYS": {"content": counts, "shape": [1, len(counts)]}}
+    with open(f"{work}/requests.json", "w", encoding="utf-8") as f:
+        json.dump({"data": [{"KEYS": {"content": row.tolist(), "shape": [1, len(row)]}, **inputs} for row in keys]}, f)
+    run("perf_analyzer", "-m", "default", "-i", protocol, "-u", address, "--input-data", f"{work}/requests.json",
+        "--request-count", len(keys), "-f", f"{work}/latencies.csv", "--verbose-csv")
+    with open(f"{work}/latencies.csv", encoding="utf-8") as f:
+        latency, = csv.DictReader(f)
+    return float(latency["Avg latency"]) / 1e3, float(latency["p99 latency"]) / 1e3
+
+
+def hps_bench(bin_dir, address):
+    """The same of Lookup, for one table."""
+    said = run(f"{bin_dir}/hps-bench", "--addr", address, "--tables", NAMES[0], "--rows", ROWS, "--keys", SESSION_KEYS,
+               "--concurrency", 1, "--requests", SESSION_CALLS, "--quiet", "-o", "json")
+    latency = json.loads(said)["latency_us"]
+    return latency["mean"] / 1e3, latency["p99"] / 1e3
 
 
 # ---- CPU time ----------------------------------------------------------------------------------------
 
 def cpu_s(pid):
-    """That all threads of a process have had."""
+    """What all threads of a process have used."""
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as f:
@@ -122,52 +92,34 @@ def cpu_s(pid):
     return total / 1e9
 
 
-def in_turn(pid, calls, *functions):
-    """Of each function the CPU time of the server for a call, round by round."""
-    of = [[] for _ in functions]
-    for number in range(ROUNDS + 2):
-        for function, times in zip(functions, of):
-            begin = cpu_s(pid)
-            for _ in range(calls):
-                function()
-            if number >= 2:  # before, buffers and windows are opened
-                times.append((cpu_s(pid) - begin) / calls)
-    return of
-
-
-def compare(report, daemon, case, calls, keys, tables, model, inputs):
-    """hps.v1, KServe over gRPC and over HTTP, for the same keys."""
-    lookup, infer, http = stub(daemon.tcp, LOOKUP), stub(daemon.tcp, INFER), Http(daemon.kserve_tcp)
-    asked = message(tables, keys).SerializeToString()
-    by_grpc, by_http = infer_message(model, inputs), http_message(model, inputs)
-    rows = np.concatenate([daemon.rows[keys[name]].ravel() for name in tables]).tobytes()
-    if bytes(http.ask(by_http)) != rows or not infer(by_grpc, timeout=30).endswith(rows):
-        raise SystemExit(f"kserve: {case}: a row is wrong")
-    v1, ours, web = in_turn(daemon.process.pid, calls, lambda: lookup(asked, timeout=30),
-                            lambda: infer(by_grpc, timeout=30), lambda: http.ask(by_http))
-    for name, times in (("Lookup", v1), ("ModelInfer", ours), ("HTTP", web)):
-        report(case, f"{name}, CPU of hpsd", statistics.median(times) * 1e6, "us")
-    return v1, ours, web
-
-
 def ratio(above, below):
     return statistics.median(a / b for a, b in zip(above, below))
 
 
-def measure(report, daemon):
-    rng = np.random.default_rng(3)
-    keys = {name: rng.integers(0, ROWS, KEYS) for name in NAMES}
-    case = f"{TABLES} x {KEYS} keys, dim {DIM}"
-    v1, ours, web = compare(report, daemon, case, 5, keys, NAMES, "default", hps_inputs(keys))
-    report(case, "Lookup / ModelInfer", ratio(v1, ours), "ratio", at_least=0.95)
-    report(case, "ModelInfer / HTTP", ratio(ours, web), "ratio", at_least=0.9)
-    one = {name: keys[name][:1] for name in NAMES}
-    of_one = [(NAMES[0], one[NAMES[0]].astype("<i8"))]
-    for case, tables, model, inputs in ((f"{TABLES} x 1 key", NAMES, "default", hps_inputs(one)),
-                                        ("1 key, default.tables", NAMES[:1], "default.tables", of_one)):
-        v1, ours, web = compare(report, daemon, case, 300, one, tables, model, inputs)
-        report(case, "Lookup / ModelInfer", ratio(v1, ours), "ratio", at_least=0.9)
-        report(case, "ModelInfer / HTTP", ratio(ours, web), "ratio", at_least=0.9)
+def measure(report, daemon, work, n_tables, n_keys, n_calls, at_least):
+    """In a turn each makes n_calls[0] calls by grpcio, of the same keys, or n_calls[1] by perf_analyzer, each of its own."""
+    of_calls, counts = np.random.default_rng(3).integers(0, ROWS, (n_calls[1], n_tables * n_keys)), [n_keys] * n_tables
+    by_table = dict(zip(NAMES, of_calls[0].reshape(n_tables, n_keys)))
+    asked, infer_asked = message(by_table, by_table).SerializeToString(), infer_message(of_calls[0], counts)
+    lookup, infer = stub(daemon.tcp, LOOKUP), stub(daemon.tcp, INFER)
+    if not infer(infer_asked, timeout=30).endswith(daemon.rows[of_calls[0]].tobytes()):
+        raise SystemExit(f"kserve: {n_tables} x {n_keys} keys: a row is wrong")
+    ways = {"Lookup": (n_calls[0], lambda: [lookup(asked, timeout=30) for _ in range(n_calls[0])]),
+            "ModelInfer": (n_calls[0], lambda: [infer(infer_asked, timeout=30) for _ in range(n_calls[0])]),
+            "perf_analyzer, gRPC": (n_calls[1], lambda: perf_analyzer(work, "grpc", daemon.tcp, of_calls, counts)),
+            "perf_analyzer, HTTP": (n_calls[1], lambda: perf_analyzer(work, "http", daemon.kserve_tcp, of_calls, counts))}
+    times = {name: [] for name in ways}
+    for number in range(ROUNDS + 2):
+        for name, (n, turn) in ways.items():
+            begin = cpu_s(daemon.process.pid)
+            turn()
+            if number >= 2:  # before, buffers and windows are opened
+                times[name].append((cpu_s(daemon.process.pid) - begin) / n)
+    case = f"{n_tables} x {n_keys} keys, dim {DIM}"
+    for name, of in times.items():
+        report(case, f"{name}, CPU", statistics.median(of) * 1e6, "us")
+    report(case, "Lookup / ModelInfer", ratio(times["Lookup"], times["ModelInfer"]), "ratio", at_least=at_least)
+    report(case, "gRPC / HTTP", ratio(times["perf_analyzer, gRPC"], times["perf_analyzer, HTTP"]), "ratio", at_least=0.9)
 
 
 # ---- a session of 2,000 keys -------------------------------------------------------------------------
@@ -178,52 +130,37 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} CPUs of {names[0] if names else platform.machine()}"
 
 
-def session_by_http(address, n_calls=3000):
-    """(mean, p99) in ms: other keys each time, one call under way."""
-    http, rng = Http(address), np.random.default_rng(4)
-    took = []
-    for number in range(n_calls + 200):
-        keys = rng.integers(0, ROWS, SESSION_KEYS).astype("<i8")
-        request = http_message("default.tables", [(NAMES[0], keys)])
-        begin = time.perf_counter()
-        http.ask(request)
-        if number >= 200:
-            took.append((time.perf_counter() - begin) * 1e3)
-    return statistics.mean(took), sorted(took)[len(took) * 99 // 100]
-
-
-def session_by_lookup(bin_dir, address):
-    """The same by hps-bench."""
-    out = subprocess.run([f"{bin_dir}/hps-bench", "--addr", address, "--tables", NAMES[0], "--rows", str(ROWS), "--keys",
-                          str(SESSION_KEYS), "--concurrency", "1", "--requests", "3000", "--quiet", "-o", "json"],
-                         check=True, capture_output=True, text=True).stdout
-    latency = json.loads(out)["latency_us"]
-    return latency["mean"] / 1e3, latency["p99"] / 1e3
-
-
-def measure_session(report, daemon, bin_dir):
+def measure_session(report, daemon, bin_dir, work):
     print(f"kserve      one table, {SESSION_KEYS} keys a call, one call under way, dim {DIM}, host map; {machine()}")
     print(f"kserve      HPS published of a look-up session of as many keys, dim 16, within its process: mean {PUBLISHED['mean']} ms, p99 {PUBLISHED['p99']} ms")
-    for way, function, addresses in (("Lookup", lambda address: session_by_lookup(bin_dir, address), (daemon.tcp, daemon.unix)),
-                                     ("HTTP", session_by_http, (daemon.kserve_tcp, daemon.kserve_unix))):
-        for kind, address in zip(("TCP", "Unix socket"), addresses):
-            mean, p99 = function(address)
-            report(f"{SESSION_KEYS} keys, {way}, {kind}", "mean", mean, "ms")
-            report(f"{SESSION_KEYS} keys, {way}, {kind}", "p99", p99, "ms")
+    keys = np.random.default_rng(4).integers(0, ROWS, (SESSION_CALLS, SESSION_KEYS))
+    for way, (mean, p99) in (
+            ("Lookup, TCP", hps_bench(bin_dir, daemon.tcp)), ("Lookup, Unix socket", hps_bench(bin_dir, daemon.unix)),
+            ("ModelInfer, TCP", perf_analyzer(work, "grpc", daemon.tcp, keys, [SESSION_KEYS])),
+            ("ModelInfer, Unix socket", perf_analyzer(work, "grpc", daemon.unix, keys, [SESSION_KEYS])),
+            ("HTTP, TCP", perf_analyzer(work, "http", daemon.kserve_tcp, keys, [SESSION_KEYS]))):
+        report(f"{SESSION_KEYS} keys, {way}", "mean", mean, "ms")
+        report(f"{SESSION_KEYS} keys, {way}", "p99", p99, "ms")
 
 
 def main():
     bin_dir, path = sys.argv[1:]
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    report = Report(path, "kserve")
+    if shutil.which("perf_analyzer") is None:
+        report.left_out("all", "perf_analyzer is not in PATH: ./dev bench kserve installs it (x86-64, with network)")
+        return report.exit_code
     with tempfile.TemporaryDirectory(prefix="hps-bench-") as work:
         daemon = Daemon(bin_dir, work)
         try:
-            report = Report(path, "kserve")
-            measure(report, daemon)
-            measure_session(report, daemon, bin_dir)
+            measure(report, daemon, work, TABLES, KEYS, (5, 20), 0.95)
+            measure(report, daemon, work, TABLES, 1, (300, 3000), 0.9)
+            measure(report, daemon, work, 1, 1, (300, 3000), 0.9)
+            measure_session(report, daemon, bin_dir, work)
         finally:
             daemon.close()
+    return report.exit_code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
