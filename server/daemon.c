@@ -503,8 +503,11 @@ static hps_status add_kserve_routes(struct hps_daemon *daemon)
     unsigned n = 0;
     const struct hps_http_route *infer = hps_kserve_infer_routes(&n);
     hps_status status = add_routes(daemon, infer, n, daemon->lookup);
-    const struct hps_http_route *others = hps_kserve_service_routes(daemon->kserve, &n);
-    return status == HPS_OK ? add_routes(daemon, others, n, daemon->kserve) : status;
+    daemon->kserve_routes = hps_kserve_service_routes(daemon->kserve, &n);
+    if (daemon->kserve_routes == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    return status == HPS_OK ? add_routes(daemon, daemon->kserve_routes, n, daemon->kserve) : status;
 }
 
 static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
@@ -530,9 +533,9 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
         uint32_t mask;
     } services[] = {{hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {&daemon->kserve_infer, LISTENER_PUBLIC | LISTENER_ADMIN},
-                    {hps_model_service_grpc(daemon->model), LISTENER_PUBLIC | LISTENER_ADMIN},
-                    {hps_kserve_service_grpc(daemon->kserve), LISTENER_PUBLIC | LISTENER_ADMIN},
-                    {hps_admin_service_grpc(daemon->admin), LISTENER_ADMIN},
+                    {hps_unary_service_grpc(daemon->model), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_unary_service_grpc(daemon->kserve), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_unary_service_grpc(daemon->admin), LISTENER_ADMIN},
                     {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_reflection_service_grpc(daemon->reflection, 0), LISTENER_PUBLIC},
                     {hps_reflection_service_grpc(daemon->reflection, 1), LISTENER_PUBLIC},
@@ -732,14 +735,15 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_acceptor_free(daemon->admin_acceptor);
     hps_loop_free(daemon->loop);
     hps_lookup_service_free(daemon->lookup);
-    hps_model_service_free(daemon->model);
-    hps_kserve_service_free(daemon->kserve);
-    hps_admin_service_free(daemon->admin);
+    hps_unary_service_free(daemon->model);
+    hps_unary_service_free(daemon->kserve);
+    hps_unary_service_free(daemon->admin);
     hps_readiness_free(daemon->readiness);
     hps_health_service_free(daemon->health);
     hps_reflection_service_free(daemon->reflection);
     hps_reflection_service_free(daemon->admin_reflection);
     hps_grpc_server_free(daemon->server);
+    hps_free(daemon->kserve_routes);
     hps_catalog_close(daemon->catalog);
     hps_updater_free(daemon->updater); /* the catalog has stopped it */
     hps_free(daemon->update_filters);

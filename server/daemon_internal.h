@@ -84,9 +84,10 @@ struct hps_daemon {
     struct hps_insertion *insertion;
     struct hps_lookup_service *lookup;
     struct hps_grpc_service kserve_infer; /* of `lookup`, in other bytes */
-    struct hps_model_service *model;
-    struct hps_kserve_service *kserve;
-    struct hps_admin_service *admin;
+    struct hps_unary_service *model;
+    struct hps_unary_service *kserve;
+    struct hps_http_route *kserve_routes; /* of `kserve` */
+    struct hps_unary_service *admin;
     struct hps_health_service *health;
     struct hps_readiness *readiness;
     struct hps_reflection_service *reflection;

@@ -47,7 +47,7 @@ Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 struct model_list {
-    struct admin_op *op;
+    struct hps_unary *op;
     size_t n_views; /* of versions, and of models that none serves for */
     Hps__V1__ModelInfo **models;
     size_t n_models;
@@ -66,10 +66,10 @@ static void count_unserved(void *ctx, const struct hps_unserved_view *view)
     ((struct model_list *)ctx)->n_views++;
 }
 
-static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_version_view *view)
+static Hps__V1__VersionInfo *version_info(struct hps_unary *op, const struct hps_version_view *view)
 {
     const struct hps_version *version = view->version;
-    Hps__V1__VersionInfo *info = admin_alloc(op, 1, sizeof(*info));
+    Hps__V1__VersionInfo *info = hps_unary_alloc(op, 1, sizeof(*info));
     if (info == NULL) {
         return NULL;
     }
@@ -77,12 +77,12 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     bool loaded = strcmp(view->state, "loading") != 0;
     info->version = version->number;
     info->state = (char *)view->state;
-    info->label = admin_text(op, version->label);
-    info->config = admin_text(op, version->config);
-    info->lineage = admin_text(op, version->lineage);
-    info->source = admin_text(op, version->source);
-    info->source_fingerprint = admin_text(op, version->fingerprint);
-    info->load_id = admin_text(op, loaded ? version->load_id : NULL);
+    info->label = hps_unary_text(op, version->label);
+    info->config = hps_unary_text(op, version->config);
+    info->lineage = hps_unary_text(op, version->lineage);
+    info->source = hps_unary_text(op, version->source);
+    info->source_fingerprint = hps_unary_text(op, version->fingerprint);
+    info->load_id = hps_unary_text(op, loaded ? version->load_id : NULL);
     info->loaded_unix_ms = loaded ? (int64_t)version->loaded_unix_ms : 0;
     info->load_ratio = view->load_ratio;
     info->table_count = version->n_tables;
@@ -95,7 +95,7 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->hot_key_count = view->n_keys_hot;
     info->device_bytes = view->gpu_bytes;
     info->device_row_count = view->gpu_rows;
-    info->device_note = admin_text(op, view->gpu_note);
+    info->device_note = hps_unary_text(op, view->gpu_note);
     info->duplicate_key_count = loaded ? version->duplicate_keys : 0;
     return info;
 }
@@ -105,20 +105,20 @@ static void add_view(void *ctx, const struct hps_version_view *view)
     HPS_ASSERT(((const struct model_list *)ctx)->n_models <=
                ((const struct model_list *)ctx)->n_views);
     struct model_list *list = ctx;
-    struct admin_op *op = list->op;
-    if (!admin_sees(op, view->model)) {
+    struct hps_unary *op = list->op;
+    if (!hps_unary_sees(op, view->model)) {
         return;
     }
     Hps__V1__ModelInfo *last = list->n_models > 0 ? list->models[list->n_models - 1] : NULL;
     if (last == NULL || strcmp(last->model, view->model) != 0) {
-        last = admin_alloc(op, 1, sizeof(*last));
+        last = hps_unary_alloc(op, 1, sizeof(*last));
         Hps__V1__VersionInfo **versions =
-            admin_alloc(op, list->n_views, sizeof(Hps__V1__VersionInfo *));
+            hps_unary_alloc(op, list->n_views, sizeof(Hps__V1__VersionInfo *));
         if (last == NULL || versions == NULL || list->n_models == list->n_views) {
             return;
         }
         hps__v1__model_info__init(last);
-        last->model = admin_text(op, view->model);
+        last->model = hps_unary_text(op, view->model);
         last->active_version = view->active_version;
         last->state = (char *)"active";
         last->versions = versions;
@@ -143,40 +143,40 @@ static size_t model_place(const struct model_list *list, const char *name)
 static void add_unserved(void *ctx, const struct hps_unserved_view *view)
 {
     struct model_list *list = ctx;
-    if (!admin_sees(list->op, view->model)) {
+    if (!hps_unary_sees(list->op, view->model)) {
         return;
     }
     size_t at = model_place(list, view->model);
     Hps__V1__ModelInfo *model = at < list->n_models ? list->models[at] : NULL;
     if (model == NULL || strcmp(model->model, view->model) != 0) {
-        model = admin_alloc(list->op, 1, sizeof(*model));
+        model = hps_unary_alloc(list->op, 1, sizeof(*model));
         if (model == NULL || list->n_models == list->n_views) {
             return;
         }
         hps__v1__model_info__init(model);
-        model->model = admin_text(list->op, view->model);
+        model->model = hps_unary_text(list->op, view->model);
         memmove(&list->models[at + 1], &list->models[at],
                 (list->n_models++ - at) * sizeof(list->models[0]));
         list->models[at] = model;
     }
     model->state = (char *)view->state;
-    model->reason = admin_text(list->op, view->why);
+    model->reason = hps_unary_text(list->op, view->why);
 }
 
-void admin_list_models(struct admin_op *op)
+void admin_list_models(struct hps_unary *op)
 {
     static Hps__V1__ListModelsResponse empty = HPS__V1__LIST_MODELS_RESPONSE__INIT;
     struct model_list list = {.op = op};
     /* A version that comes between count and list is left out, never written past the end. */
-    hps_catalog_each(op->parts->catalog, count_view, &list);
-    hps_catalog_each_unserved(op->parts->catalog, count_unserved, &list);
-    Hps__V1__ListModelsResponse *reply = admin_alloc(op, 1, sizeof(*reply));
-    list.models = admin_alloc(op, list.n_views, sizeof(Hps__V1__ModelInfo *));
+    hps_catalog_each(admin_parts(op)->catalog, count_view, &list);
+    hps_catalog_each_unserved(admin_parts(op)->catalog, count_unserved, &list);
+    Hps__V1__ListModelsResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    list.models = hps_unary_alloc(op, list.n_views, sizeof(Hps__V1__ModelInfo *));
     if (reply == NULL || list.models == NULL) {
         return;
     }
-    hps_catalog_each(op->parts->catalog, add_view, &list);
-    hps_catalog_each_unserved(op->parts->catalog, add_unserved, &list);
+    hps_catalog_each(admin_parts(op)->catalog, add_view, &list);
+    hps_catalog_each_unserved(admin_parts(op)->catalog, add_unserved, &list);
     *reply = empty;
     reply->n_models = list.n_models;
     reply->models = list.models;
@@ -184,12 +184,12 @@ void admin_list_models(struct admin_op *op)
 }
 
 /* In the model's order. usages: of its embedding caches, [n_tables]; NULL: it has none */
-static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_version *version,
+static Hps__V1__TableInfo **table_infos(struct hps_unary *op, const struct hps_version *version,
                                         const struct hps_embed_range_usage *usages)
 {
     HPS_ASSERT(version->n_tables <= version->n_places);
-    Hps__V1__TableInfo **pointers = admin_alloc(op, version->n_tables, sizeof(*pointers));
-    Hps__V1__TableInfo *infos = admin_alloc(op, version->n_tables, sizeof(*infos));
+    Hps__V1__TableInfo **pointers = hps_unary_alloc(op, version->n_tables, sizeof(*pointers));
+    Hps__V1__TableInfo *infos = hps_unary_alloc(op, version->n_tables, sizeof(*infos));
     if (pointers == NULL || infos == NULL) {
         return NULL;
     }
@@ -201,9 +201,9 @@ static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_ve
         }
         const struct hps_table *table = &version->tables[i];
         hps__v1__table_info__init(&infos[i]);
-        infos[i].model = admin_text(op, version->model);
+        infos[i].model = hps_unary_text(op, version->model);
         infos[i].version = version->number;
-        infos[i].table = admin_text(op, table->name);
+        infos[i].table = hps_unary_text(op, table->name);
         infos[i].dim = table->dim;
         infos[i].data_type = admin_dtype_text(table->dtype);
         bool estimated;
@@ -218,7 +218,7 @@ static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_ve
 }
 
 struct table_list {
-    struct admin_op *op;
+    struct hps_unary *op;
     const char *model; /* "": every one */
     int64_t version;   /* 0: the active one */
     Hps__V1__TableInfo **tables;
@@ -232,13 +232,13 @@ static void add_tables(void *ctx, const struct hps_version_view *view)
     int64_t wanted = list->version != 0 ? list->version : view->active_version;
     if ((list->model[0] != '\0' && strcmp(list->model, view->model) != 0) ||
         view->version->number != wanted || strcmp(view->state, "loading") == 0 ||
-        !admin_sees(list->op, view->model)) {
+        !hps_unary_sees(list->op, view->model)) {
         return;
     }
     Hps__V1__TableInfo **more = table_infos(list->op, view->version, view->gpu_usages);
     size_t n = view->version->n_tables;
     Hps__V1__TableInfo **all =
-        admin_alloc(list->op, list->n_tables + n, sizeof(Hps__V1__TableInfo *));
+        hps_unary_alloc(list->op, list->n_tables + n, sizeof(Hps__V1__TableInfo *));
     if (more == NULL || all == NULL) {
         return;
     }
@@ -251,11 +251,11 @@ static void add_tables(void *ctx, const struct hps_version_view *view)
     list->found = true;
 }
 
-void admin_list_tables(struct admin_op *op)
+void admin_list_tables(struct hps_unary *op)
 {
     const Hps__V1__ListTablesRequest *request = (const Hps__V1__ListTablesRequest *)op->request;
     struct table_list list = {.op = op, .model = request->model, .version = request->version};
-    hps_catalog_each(op->parts->catalog, add_tables, &list);
+    hps_catalog_each(admin_parts(op)->catalog, add_tables, &list);
     if (!list.found && (request->model[0] != '\0' || request->version != 0)) {
         if (request->version == 0) {
             hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
@@ -267,22 +267,22 @@ void admin_list_tables(struct admin_op *op)
         }
         return;
     }
-    Hps__V1__ListTablesResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__ListTablesResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
     if (reply != NULL) {
         hps__v1__list_tables_response__init(reply);
         reply->tables = list.tables;
         reply->n_tables = list.n_tables;
-        reply->key_bytes = op->parts->key_bytes;
+        reply->key_bytes = admin_parts(op)->key_bytes;
         op->reply = &reply->base;
     }
 }
 
 /* ---- loads and switches ---------------------------------------------------------------------- */
 
-static int64_t *unloaded_copy(struct admin_op *op, const struct hps_versions_gone *gone)
+static int64_t *unloaded_copy(struct hps_unary *op, const struct hps_versions_gone *gone)
 {
     HPS_ASSERT(gone->n == 0 || gone->numbers != NULL);
-    int64_t *numbers = admin_alloc(op, gone->n, sizeof(*numbers));
+    int64_t *numbers = hps_unary_alloc(op, gone->n, sizeof(*numbers));
     if (numbers != NULL) {
         memcpy(numbers, gone->numbers, gone->n * sizeof(*numbers));
     }
@@ -290,28 +290,28 @@ static int64_t *unloaded_copy(struct admin_op *op, const struct hps_versions_gon
 }
 
 /* Copies; NULL: no memory. */
-static char **admin_texts(struct admin_op *op, const struct hps_strings *strings)
+static char **admin_texts(struct hps_unary *op, const struct hps_strings *strings)
 {
-    char **texts = admin_alloc(op, strings->n, sizeof(char *));
+    char **texts = hps_unary_alloc(op, strings->n, sizeof(char *));
     for (size_t i = 0; texts != NULL && i < strings->n; i++) {
-        texts[i] = admin_text(op, strings->items[i]);
+        texts[i] = hps_unary_text(op, strings->items[i]);
     }
     return texts;
 }
 
-static void dry_run(struct admin_op *op, const struct hps_load_request *request)
+static void dry_run(struct hps_unary *op, const struct hps_load_request *request)
 {
     struct hps_load_plan plan;
     struct hps_version *version = NULL;
     struct hps_switched effect;
     struct hps_strings notes;
-    hps_status status = hps_catalog_load_plan(op->parts->catalog, request, &plan, &version, &effect,
-                                              &notes, &op->error);
+    hps_status status = hps_catalog_load_plan(admin_parts(op)->catalog, request, &plan, &version,
+                                              &effect, &notes, &op->error);
     if (status != HPS_OK) {
         return;
     }
-    Hps__V1__LoadProgress *reply = admin_alloc(op, 1, sizeof(*reply));
-    Hps__V1__LoadPlan *answer = admin_alloc(op, 1, sizeof(*answer));
+    Hps__V1__LoadProgress *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__LoadPlan *answer = hps_unary_alloc(op, 1, sizeof(*answer));
     Hps__V1__TableInfo **tables = table_infos(op, version, NULL);
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &effect.diff);
     int64_t *unloaded = unloaded_copy(op, &effect.gone);
@@ -335,7 +335,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
         answer->n_diffs = effect.diff.n_tables;
         answer->unload_versions = unloaded;
         answer->n_unload_versions = effect.gone.n;
-        reply->model = admin_text(op, version->model);
+        reply->model = hps_unary_text(op, version->model);
         reply->version = version->number;
         reply->stage = (char *)"plan";
         reply->rows_total = plan.n_rows;
@@ -351,7 +351,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
 }
 
 /* A row_dtype of the request; false: it is none, and op->error says so. */
-static bool read_row_dtype(struct admin_op *op, const char *word, struct hps_row_wish *out_wish)
+static bool read_row_dtype(struct hps_unary *op, const char *word, struct hps_row_wish *out_wish)
 {
     struct hps_row_wish wish = {.given = word[0] != '\0'};
     bool good =
@@ -369,10 +369,10 @@ static bool read_row_dtype(struct admin_op *op, const char *word, struct hps_row
 }
 
 /* Of the request's tables; NULL: no memory, or what op->error says. */
-static struct hps_source_named *load_tables(struct admin_op *op,
+static struct hps_source_named *load_tables(struct hps_unary *op,
                                             const Hps__V1__LoadModelRequest *message)
 {
-    struct hps_source_named *tables = admin_alloc(op, message->n_tables, sizeof(*tables));
+    struct hps_source_named *tables = hps_unary_alloc(op, message->n_tables, sizeof(*tables));
     for (size_t i = 0; tables != NULL && i < message->n_tables; i++) {
         tables[i].name = message->tables[i]->table;
         tables[i].path = message->tables[i]->path;
@@ -383,9 +383,9 @@ static struct hps_source_named *load_tables(struct admin_op *op,
     return tables;
 }
 
-static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *message)
+static void load_model(struct hps_unary *op, const Hps__V1__LoadModelRequest *message)
 {
-    HPS_ASSERT(op->load == NULL);
+    HPS_ASSERT(admin_of(op)->load == NULL);
     struct hps_row_wish row_dtype;
     if (!read_row_dtype(op, message->row_dtype, &row_dtype)) {
         return;
@@ -408,14 +408,14 @@ static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *mes
     if (message->dry_run) {
         dry_run(op, &request);
     } else {
-        op->error.status = hps_catalog_load(op->parts->catalog, &request, &op->load, &op->error);
+        op->error.status =
+            hps_catalog_load(admin_parts(op)->catalog, &request, &admin_of(op)->load, &op->error);
     }
 }
 
-void admin_load_model(struct admin_op *op)
+void admin_load_model(struct hps_unary *op)
 {
     const Hps__V1__LoadModelRequest *message = (const Hps__V1__LoadModelRequest *)op->request;
-    op->model = message->model;
     op->version = message->version;
     if (message->config[0] != '\0') {
         load_model(op, message);
@@ -430,18 +430,19 @@ void admin_load_model(struct admin_op *op)
     } else {
         load_model(op, message);
     }
-    if (op->load != NULL) {
+    if (admin_of(op)->load != NULL) {
         struct hps_load_state state;
-        hps_load_state_get(op->load, &state);
+        hps_load_state_get(admin_of(op)->load, &state);
         op->version = state.version;
+        op->follow = admin_follow_load;
     }
 }
 
 /* takes the differences. */
-static void reply_activated(struct admin_op *op, struct hps_switched *switched)
+static void reply_activated(struct hps_unary *op, struct hps_switched *switched)
 {
     HPS_ASSERT(op->reply == NULL);
-    Hps__V1__ActivateVersionResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__ActivateVersionResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &switched->diff);
     int64_t *unloaded = unloaded_copy(op, &switched->gone);
     if (reply != NULL && unloaded != NULL) {
@@ -461,32 +462,32 @@ static void reply_activated(struct admin_op *op, struct hps_switched *switched)
 
 static void on_switched(struct hps_switch *waiter, const struct hps_error *error)
 {
-    struct admin_op *op = HPS_CONTAINER_OF(waiter, struct admin_op, waiter);
+    struct hps_unary *op = &HPS_CONTAINER_OF(waiter, struct admin_op, waiter)->rpc;
     op->error = *error;
     if (error->status == HPS_OK) {
         reply_activated(op, &waiter->switched);
     }
-    admin_finish(op);
+    hps_unary_finish(op);
 }
 
-void admin_activate(struct admin_op *op)
+void admin_activate(struct hps_unary *op)
 {
     const Hps__V1__ActivateVersionRequest *request =
         (const Hps__V1__ActivateVersionRequest *)op->request;
-    op->model = request->model;
     op->version = request->version;
-    op->waiter.done = on_switched;
-    op->waiter.force = request->force;
-    hps_catalog_switch(op->parts->catalog, request->model, request->version, &op->waiter);
+    admin_of(op)->waiter.done = on_switched;
+    admin_of(op)->waiter.force = request->force;
+    hps_catalog_switch(admin_parts(op)->catalog, request->model, request->version,
+                       &admin_of(op)->waiter);
 }
 
-void admin_rollback(struct admin_op *op)
+void admin_rollback(struct hps_unary *op)
 {
     const Hps__V1__RollbackModelRequest *request =
         (const Hps__V1__RollbackModelRequest *)op->request;
     struct hps_switched switched;
-    op->model = request->model;
-    if (hps_catalog_rollback(op->parts->catalog, request->model, &switched, &op->error) == HPS_OK) {
+    if (hps_catalog_rollback(admin_parts(op)->catalog, request->model, &switched, &op->error) ==
+        HPS_OK) {
         op->version = switched.version;
         reply_activated(op, &switched);
     }
@@ -494,31 +495,30 @@ void admin_rollback(struct admin_op *op)
 
 static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
 {
-    struct admin_op *op = HPS_CONTAINER_OF(unload, struct admin_op, unload);
+    struct hps_unary *op = &HPS_CONTAINER_OF(unload, struct admin_op, unload)->rpc;
     op->error = *error;
-    admin_finish(op);
+    hps_unary_finish(op);
 }
 
-void admin_unload(struct admin_op *op)
+void admin_unload(struct hps_unary *op)
 {
     static const Hps__V1__UnloadVersionResponse reply = HPS__V1__UNLOAD_VERSION_RESPONSE__INIT;
     const Hps__V1__UnloadVersionRequest *request =
         (const Hps__V1__UnloadVersionRequest *)op->request;
-    op->model = request->model;
     op->version = request->version;
     op->reply = &reply.base;
-    op->unload.done = on_unloaded;
+    admin_of(op)->unload.done = on_unloaded;
     struct hps_error error = {0};
-    if (hps_catalog_unload(op->parts->catalog, request->model, request->version, &op->unload,
-                           &error) != HPS_OK) {
+    if (hps_catalog_unload(admin_parts(op)->catalog, request->model, request->version,
+                           &admin_of(op)->unload, &error) != HPS_OK) {
         op->error = error; /* otherwise `op` may be gone by now */
-        admin_finish(op);
+        hps_unary_finish(op);
     }
 }
 
 /* ---- one key --------------------------------------------------------------------------------- */
 
-static void fill_answer(struct admin_op *op, const struct hps_table *table,
+static void fill_answer(struct hps_unary *op, const struct hps_table *table,
                         const struct hps_key_answer *from, Hps__V1__TierAnswer *answer)
 {
     hps__v1__tier_answer__init(answer);
@@ -526,7 +526,7 @@ static void fill_answer(struct admin_op *op, const struct hps_table *table,
     answer->found = from->found;
     answer->duration_us = from->duration_us;
     if (from->error != NULL) {
-        answer->error = admin_text(op, from->error);
+        answer->error = hps_unary_text(op, from->error);
     }
     if (from->found) {
         answer->row.data = from->row;
@@ -534,22 +534,22 @@ static void fill_answer(struct admin_op *op, const struct hps_table *table,
     }
 }
 
-static void explain(struct admin_op *op, struct hps_version *version, const struct hps_table *table,
-                    hps_key key)
+static void explain(struct hps_unary *op, struct hps_version *version,
+                    const struct hps_table *table, hps_key key)
 {
-    Hps__V1__ExplainKeyResponse *reply = admin_alloc(op, 1, sizeof(*reply));
-    Hps__V1__TierAnswer *answers = admin_alloc(op, HPS_TIERS_MAX, sizeof(*answers));
-    Hps__V1__TierAnswer **pointers = admin_alloc(op, HPS_TIERS_MAX, sizeof(*pointers));
+    Hps__V1__ExplainKeyResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__TierAnswer *answers = hps_unary_alloc(op, HPS_TIERS_MAX, sizeof(*answers));
+    Hps__V1__TierAnswer **pointers = hps_unary_alloc(op, HPS_TIERS_MAX, sizeof(*pointers));
     struct hps_key_answer of_tiers[HPS_TIERS_MAX];
     uint32_t n = 0;
     if (reply == NULL || answers == NULL || pointers == NULL) {
         return;
     }
-    if (op->parts->key_bytes == 4) {
+    if (admin_parts(op)->key_bytes == 4) {
         hps_keys_narrow(&key, 1);
     }
     hps_status status =
-        hps_explain_key(version, table, key, op->parts->blocks, op->arena, of_tiers, &n);
+        hps_explain_key(version, table, key, admin_parts(op)->blocks, op->arena, of_tiers, &n);
     if (status != HPS_OK) {
         hps_ignore(
             hps_error_set(&op->error, status, "no memory for the rows of %u tiers", HPS_TIERS_MAX));
@@ -570,12 +570,12 @@ static void explain(struct admin_op *op, struct hps_version *version, const stru
     op->reply = &reply->base;
 }
 
-void admin_explain_key(struct admin_op *op)
+void admin_explain_key(struct hps_unary *op)
 {
     const Hps__V1__ExplainKeyRequest *request = (const Hps__V1__ExplainKeyRequest *)op->request;
     struct hps_version *version;
-    if (hps_models_pin(op->parts->models, request->model, strlen(request->model), request->version,
-                       &version, &op->error) != HPS_OK) {
+    if (hps_models_pin(admin_parts(op)->models, request->model, strlen(request->model),
+                       request->version, &version, &op->error) != HPS_OK) {
         return;
     }
     uint32_t table = hps_version_table(version, request->table, strlen(request->table));

@@ -1,47 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One admin call while it is worked on: request and answer live in its arena. The work runs on the
- * admin pool; only service.c touches the call, on its loop.
+ * One admin call while it is worked on (server/rpc/unary.h). Works run on the admin pool.
  */
 #ifndef HPS_SERVER_ADMIN_OP_H
 #define HPS_SERVER_ADMIN_OP_H
 
+#include "base/container.h"
 #include "server/admin/service.h"
 #include "server/rpc/message.h"
 
 struct admin_op {
-    struct hps_task task;
-    struct hps_grpc_call *call; /* referenced */
-    const struct hps_admin_parts *parts;
-    struct hps_arena *arena;
-    const ProtobufCMessage *request;
-    const ProtobufCMessage *reply; /* set by the work, in the arena (or borrowed) */
-    const struct admin_method *method;
-    struct hps_load *load;    /* LoadModel: the load to report on; taken by the stream */
+    struct hps_unary rpc;
+    struct hps_load *load; /* LoadModel: its progress is streamed */
+    struct hps_timer timer;
+    bool told;                /* what a progress stream says once */
     struct hps_switch waiter; /* ActivateVersion: its end answers the call */
     struct hps_unload unload; /* UnloadVersion: its end answers the call */
-    struct hps_error error;   /* status not OK: the call fails */
-    /* For the audit log, set by the work. */
-    const char *model;
-    int64_t version;
 };
 
-/* The work is done: write to the audit log and send the answer. Any thread; gives `op` away. */
-void admin_finish(struct admin_op *op);
+static inline struct admin_op *admin_of(struct hps_unary *op)
+{
+    return HPS_CONTAINER_OF(op, struct admin_op, rpc);
+}
 
-/* What the audit log has of the call: who asked for what, and how it went. Not a loop thread. */
-void admin_audit(const struct admin_op *op, const char *method);
-/* The same of a call that was refused before there was any work. Loop thread. */
-void admin_audit_refused(const struct hps_admin_parts *parts, const struct hps_grpc_call *call,
-                         const char *method, hps_status status, const char *why);
+static inline const struct hps_admin_parts *admin_parts(const struct hps_unary *op)
+{
+    return op->parts;
+}
 
-/* From the arena, zeroed; NULL sets op->error. */
-void *admin_alloc(struct admin_op *op, size_t count, size_t size);
-/* A copy in the arena; "" for NULL or without memory. */
-char *admin_text(struct admin_op *op, const char *text);
-
-/* Whether a list for this call may have what is of `model`. */
-bool admin_sees(const struct admin_op *op, const char *model);
+/* op->follow of LoadModel: stream the progress of the load. Loop. */
+void admin_follow_load(struct hps_unary *op);
 
 /* "fp32", "fp16", "bf16": static text. */
 char *admin_dtype_text(enum hps_dtype dtype);
@@ -50,25 +38,24 @@ struct Hps__V1__TableDiff;
 struct Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena,
                                               const struct hps_version_diff *diff);
 
-/* The work of each method (models.c, state.c, updates.c, snapshot.c). When it returns the call is
- * answered; ActivateVersion and UnloadVersion call admin_finish themselves, once. */
-void admin_ping(struct admin_op *op);
-void admin_get_status(struct admin_op *op);
-void admin_list_models(struct admin_op *op);
-void admin_list_tables(struct admin_op *op);
-void admin_load_model(struct admin_op *op);
-void admin_activate(struct admin_op *op);
-void admin_rollback(struct admin_op *op);
-void admin_unload(struct admin_op *op);
-void admin_get_stats(struct admin_op *op);
-void admin_explain_key(struct admin_op *op);
-void admin_get_slow_log(struct admin_op *op);
-void admin_reset_slow_log(struct admin_op *op);
-void admin_get_updates(struct admin_op *op);
-void admin_control_updates(struct admin_op *op);
-void admin_create_snapshot(struct admin_op *op);
-void admin_get_config(struct admin_op *op);
-void admin_set_log_level(struct admin_op *op);
-void admin_drain(struct admin_op *op);
+/* The work of each method (models.c, state.c, updates.c, snapshot.c). */
+void admin_ping(struct hps_unary *op);
+void admin_get_status(struct hps_unary *op);
+void admin_list_models(struct hps_unary *op);
+void admin_list_tables(struct hps_unary *op);
+void admin_load_model(struct hps_unary *op);
+void admin_activate(struct hps_unary *op);
+void admin_rollback(struct hps_unary *op);
+void admin_unload(struct hps_unary *op);
+void admin_get_stats(struct hps_unary *op);
+void admin_explain_key(struct hps_unary *op);
+void admin_get_slow_log(struct hps_unary *op);
+void admin_reset_slow_log(struct hps_unary *op);
+void admin_get_updates(struct hps_unary *op);
+void admin_control_updates(struct hps_unary *op);
+void admin_create_snapshot(struct hps_unary *op);
+void admin_get_config(struct hps_unary *op);
+void admin_set_log_level(struct hps_unary *op);
+void admin_drain(struct hps_unary *op);
 
 #endif

@@ -6,13 +6,11 @@
 #ifndef HPS_SERVER_ADMIN_SERVICE_H
 #define HPS_SERVER_ADMIN_SERVICE_H
 
-#include "base/pool.h"
-#include "net/grpc.h"
 #include "server/catalog/catalog.h"
 #include "server/catalog/readiness.h"
-#include "server/observe/audit.h"
 #include "server/observe/metrics.h"
 #include "server/observe/slowlog.h"
+#include "server/rpc/unary.h"
 
 /* What only the daemon as a whole knows; filled by its callback. Text is borrowed from the daemon.
  */
@@ -28,7 +26,7 @@ struct hps_admin_status {
     uint64_t connections;
 };
 
-struct hps_admin_parts { /* all borrowed for the life of the service */
+struct hps_admin_parts { /* copied; what they point to is borrowed */
     struct hps_pool *pool;
     struct hps_catalog *catalog;
     struct hps_readiness *readiness;
@@ -47,14 +45,10 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
     hps_status (*print_config)(void *ctx, struct hps_buf *buf);
 };
 
-struct hps_admin_service;
-
-struct hps_admin_service *hps_admin_service_new(
-    const struct hps_admin_parts *parts);                       /* NULL: memory */
-void hps_admin_service_free(struct hps_admin_service *service); /* no call may be left */
+/* NULL: no memory. */
+struct hps_unary_service *hps_admin_service_new(const struct hps_admin_parts *parts);
 /* A snapshot under way ends soon, with CANCELLED: its checksums may take as long as the disk takes
  * to read all rows. For good. Any thread. */
 void hps_admin_snapshot_cancel(void);
-const struct hps_grpc_service *hps_admin_service_grpc(const struct hps_admin_service *service);
 
 #endif

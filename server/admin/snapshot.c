@@ -19,7 +19,7 @@ static atomic_bool under_way;
 static atomic_bool cancel; /* the process ends */
 
 struct version_list {
-    struct admin_op *op;
+    struct hps_unary *op;
     Hps__V1__SnapshotVersion **versions;
     size_t n, capacity;
 };
@@ -39,10 +39,10 @@ static void add_version(void *ctx, const struct hps_version_view *view)
     if (list->n == list->capacity || !resident) {
         return; /* a load under way is not in the catalog's records yet */
     }
-    Hps__V1__SnapshotVersion *of = admin_alloc(list->op, 1, sizeof(*of));
+    Hps__V1__SnapshotVersion *of = hps_unary_alloc(list->op, 1, sizeof(*of));
     if (of != NULL) {
         hps__v1__snapshot_version__init(of);
-        of->model = admin_text(list->op, view->model);
+        of->model = hps_unary_text(list->op, view->model);
         of->version = view->version->number;
         of->active = view->version->number == view->active_version;
         of->update_sequence = hps_update_sequence(view->version);
@@ -51,21 +51,21 @@ static void add_version(void *ctx, const struct hps_version_view *view)
 }
 
 /* What the snapshot will have at least: asked before it is made. */
-static bool list_versions(struct admin_op *op, Hps__V1__CreateSnapshotResponse *reply)
+static bool list_versions(struct hps_unary *op, Hps__V1__CreateSnapshotResponse *reply)
 {
     struct version_list list = {.op = op};
-    hps_catalog_each(op->parts->catalog, count_version, &list);
-    list.versions = admin_alloc(op, list.capacity, sizeof(Hps__V1__SnapshotVersion *));
+    hps_catalog_each(admin_parts(op)->catalog, count_version, &list);
+    list.versions = hps_unary_alloc(op, list.capacity, sizeof(Hps__V1__SnapshotVersion *));
     if (list.versions == NULL) {
         return false;
     }
-    hps_catalog_each(op->parts->catalog, add_version, &list);
+    hps_catalog_each(admin_parts(op)->catalog, add_version, &list);
     reply->versions = list.versions;
     reply->n_versions = list.n;
     return true;
 }
 
-static hps_status create(struct admin_op *op, struct hps_store *store, const char *directory,
+static hps_status create(struct hps_unary *op, struct hps_store *store, const char *directory,
                          uint64_t unix_ms, struct hps_snapshot_report *out_report)
 {
     HPS_ASSERT(directory[0] == '/' && atomic_load(&under_way));
@@ -91,11 +91,12 @@ void hps_admin_snapshot_cancel(void)
     atomic_store(&cancel, true);
 }
 
-void admin_create_snapshot(struct admin_op *op)
+void admin_create_snapshot(struct hps_unary *op)
 {
     const Hps__V1__CreateSnapshotRequest *request =
         (const Hps__V1__CreateSnapshotRequest *)op->request;
-    struct hps_store *store = hps_stores_durable(&hps_catalog_env(op->parts->catalog)->stores);
+    struct hps_store *store =
+        hps_stores_durable(&hps_catalog_env(admin_parts(op)->catalog)->stores);
     struct hps_snapshot_report report = {0};
     if (request->directory[0] != '/') {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,
@@ -108,7 +109,7 @@ void admin_create_snapshot(struct admin_op *op)
                                  "there is no persistent_db to make a snapshot of"));
         return;
     }
-    Hps__V1__CreateSnapshotResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__CreateSnapshotResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
     if (reply == NULL) {
         return;
     }

@@ -19,9 +19,9 @@
 #include "server/admin/op.h"
 #include "server/catalog/store_servers.h"
 
-void admin_ping(struct admin_op *op)
+void admin_ping(struct hps_unary *op)
 {
-    Hps__V1__PingResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__PingResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
     if (reply != NULL) {
         hps__v1__ping_response__init(reply);
         reply->version = (char *)hps_build_version;
@@ -32,7 +32,7 @@ void admin_ping(struct admin_op *op)
 /* ---- status ---------------------------------------------------------------------------------- */
 
 struct text_list {
-    struct admin_op *op;
+    struct hps_unary *op;
     char **items;
     size_t n;
 };
@@ -44,13 +44,13 @@ static void add_text(void *ctx, const char *text)
     HPS_ASSERT(text != NULL);
     struct text_list *list = ctx;
     if (list->items != NULL && list->n < TEXTS_MAX) {
-        list->items[list->n++] = admin_text(list->op, text);
+        list->items[list->n++] = hps_unary_text(list->op, text);
     }
 }
 
-static struct text_list text_list(struct admin_op *op)
+static struct text_list text_list(struct hps_unary *op)
 {
-    return (struct text_list){op, admin_alloc(op, TEXTS_MAX, sizeof(char *)), 0};
+    return (struct text_list){op, hps_unary_alloc(op, TEXTS_MAX, sizeof(char *)), 0};
 }
 
 static uint64_t resident_bytes(void)
@@ -65,12 +65,12 @@ static uint64_t resident_bytes(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *store, bool up,
+static Hps__V1__TierStatus *tier_status(struct hps_unary *op, struct hps_store *store, bool up,
                                         bool authoritative, uint64_t rows, uint64_t used,
                                         uint64_t capacity)
 {
     HPS_ASSERT(store != NULL);
-    Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
+    Hps__V1__TierStatus *tier = hps_unary_alloc(op, 1, sizeof(*tier));
     if (tier != NULL) {
         hps__v1__tier_status__init(tier);
         tier->tier = (char *)store->ops->name;
@@ -103,19 +103,19 @@ static void add_rows(void *ctx, const struct hps_version_view *view)
     rows->n_tables_without_room += hps_gpu_space_tables_without_room(view->gpu, rows->tier);
 }
 
-static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
+static Hps__V1__TierStatus *device_status(struct hps_unary *op, unsigned i)
 {
-    HPS_ASSERT(i < hps_devices_count(op->parts->devices));
+    HPS_ASSERT(i < hps_devices_count(admin_parts(op)->devices));
     struct hps_device_view view;
-    Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
+    Hps__V1__TierStatus *tier = hps_unary_alloc(op, 1, sizeof(*tier));
     char note[192];
     if (tier == NULL) {
         return NULL;
     }
-    hps_devices_view(op->parts->devices, i, &view);
+    hps_devices_view(admin_parts(op)->devices, i, &view);
     struct device_rows rows = {.tier = view.tier};
     if (view.tier != NULL) {
-        hps_catalog_each(op->parts->catalog, add_rows, &rows);
+        hps_catalog_each(admin_parts(op)->catalog, add_rows, &rows);
     }
     int n = snprintf(note, sizeof(note), "device %s: %s%s", view.node, view.name,
                      view.tier != NULL && !view.up ? ", lost" : "");
@@ -133,16 +133,16 @@ static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
     tier->row_count = rows.n_rows;
     tier->used_bytes = view.used_bytes;
     tier->capacity_bytes = view.capacity_bytes;
-    tier->note = admin_text(op, note);
+    tier->note = hps_unary_text(op, note);
     return tier;
 }
 
-static Hps__V1__TierServer *server_status(struct admin_op *op, const struct hps_store_server *from)
+static Hps__V1__TierServer *server_status(struct hps_unary *op, const struct hps_store_server *from)
 {
-    Hps__V1__TierServer *to = admin_alloc(op, 1, sizeof(*to));
+    Hps__V1__TierServer *to = hps_unary_alloc(op, 1, sizeof(*to));
     if (to != NULL) {
         hps__v1__tier_server__init(to);
-        to->address = admin_text(op, from->address);
+        to->address = hps_unary_text(op, from->address);
         to->role = (char *)from->role;
         to->up = from->up;
         to->slot_count = from->n_slots;
@@ -155,15 +155,15 @@ static Hps__V1__TierServer *server_status(struct admin_op *op, const struct hps_
         to->timeout_count = from->n_timeouts;
         to->broken_count = from->n_broken;
         to->refused_count = from->n_refused;
-        to->error = admin_text(op, from->error);
+        to->error = hps_unary_text(op, from->error);
     }
     return to;
 }
 
-static void add_servers(struct admin_op *op, struct hps_store *store, Hps__V1__TierStatus *tier)
+static void add_servers(struct hps_unary *op, struct hps_store *store, Hps__V1__TierStatus *tier)
 {
-    struct hps_store_server *servers = admin_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*servers));
-    tier->servers = admin_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*tier->servers));
+    struct hps_store_server *servers = hps_unary_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*servers));
+    tier->servers = hps_unary_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*tier->servers));
     if (servers == NULL || tier->servers == NULL) {
         return;
     }
@@ -175,7 +175,7 @@ static void add_servers(struct admin_op *op, struct hps_store *store, Hps__V1__T
     }
 }
 
-static Hps__V1__TierStatus *shared_status(struct admin_op *op, const struct hps_load_env *env,
+static Hps__V1__TierStatus *shared_status(struct hps_unary *op, const struct hps_load_env *env,
                                           const struct hps_catalog_totals *totals)
 {
     struct hps_store *store = hps_stores_shared(&env->stores);
@@ -199,12 +199,12 @@ static Hps__V1__TierStatus *shared_status(struct admin_op *op, const struct hps_
         size_t used = strlen(note);
         snprintf(note + used, sizeof(note) - used, "; %s", stats.error);
     }
-    tier->note = admin_text(op, note);
+    tier->note = hps_unary_text(op, note);
     add_servers(op, store, tier);
     return tier;
 }
 
-static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
+static void add_tiers(struct hps_unary *op, Hps__V1__GetStatusResponse *reply)
 {
     const struct hps_admin_parts *parts = op->parts;
     struct hps_catalog_totals totals;
@@ -213,7 +213,7 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
     struct hps_store *durable = hps_stores_durable(&env->stores);
     hps_catalog_totals_get(parts->catalog, &totals);
     unsigned n_devices = hps_devices_count(parts->devices);
-    reply->tiers = admin_alloc(op, n_devices + 3, sizeof(*reply->tiers));
+    reply->tiers = hps_unary_alloc(op, n_devices + 3, sizeof(*reply->tiers));
     if (reply->tiers == NULL) {
         return;
     }
@@ -231,7 +231,7 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
             snprintf(note, sizeof(note), "%" PRIu64 " rows dropped by overflow_margin",
                      totals.host_rows_dropped);
             tier->dropped_row_count = totals.host_rows_dropped;
-            tier->note = admin_text(op, note);
+            tier->note = hps_unary_text(op, note);
         }
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
@@ -253,7 +253,7 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
     }
 }
 
-void admin_get_status(struct admin_op *op)
+void admin_get_status(struct hps_unary *op)
 {
     const struct hps_admin_parts *parts = op->parts;
     struct hps_admin_status state;
@@ -262,7 +262,7 @@ void admin_get_status(struct admin_op *op)
     struct text_list notes = text_list(op);
     struct text_list addresses = text_list(op);
     struct text_list kserve = text_list(op);
-    Hps__V1__GetStatusResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__GetStatusResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
     if (reply == NULL) {
         return;
     }
@@ -306,7 +306,7 @@ void admin_get_status(struct admin_op *op)
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 struct stats_list {
-    struct admin_op *op;
+    struct hps_unary *op;
     const char *model; /* "": every one */
     Hps__V1__TableStats **tables;
     size_t n, capacity;
@@ -317,20 +317,20 @@ static uint64_t count_of(const struct hps_metric *metric)
     return metric != NULL ? (uint64_t)hps_metric_value(metric) : 0;
 }
 
-static Hps__V1__TableStats *table_stats(struct admin_op *op, const struct hps_version *version,
+static Hps__V1__TableStats *table_stats(struct hps_unary *op, const struct hps_version *version,
                                         uint32_t i)
 {
     HPS_ASSERT(i < version->n_tables && version->metrics != NULL);
     const struct hps_table_metrics *series = &version->metrics[i];
-    Hps__V1__TableStats *stats = admin_alloc(op, 1, sizeof(*stats));
-    Hps__V1__TierStats *tiers = admin_alloc(op, HPS_TIER_COUNT, sizeof(*tiers));
-    Hps__V1__TierStats **pointers = admin_alloc(op, HPS_TIER_COUNT, sizeof(*pointers));
+    Hps__V1__TableStats *stats = hps_unary_alloc(op, 1, sizeof(*stats));
+    Hps__V1__TierStats *tiers = hps_unary_alloc(op, HPS_TIER_COUNT, sizeof(*tiers));
+    Hps__V1__TierStats **pointers = hps_unary_alloc(op, HPS_TIER_COUNT, sizeof(*pointers));
     if (stats == NULL || tiers == NULL || pointers == NULL) {
         return NULL;
     }
     hps__v1__table_stats__init(stats);
-    stats->model = admin_text(op, version->model);
-    stats->table = admin_text(op, version->tables[i].name);
+    stats->model = hps_unary_text(op, version->model);
+    stats->table = hps_unary_text(op, version->tables[i].name);
     stats->found_key_count = count_of(series->keys_found);
     stats->defaulted_key_count = count_of(series->keys_defaulted);
     stats->unknown_key_count = count_of(series->keys_unknown);
@@ -364,7 +364,7 @@ static void add_stats(void *ctx, const struct hps_version_view *view)
     struct stats_list *list = ctx;
     if (strcmp(view->state, "active") != 0 ||
         (list->model[0] != '\0' && strcmp(list->model, view->model) != 0) ||
-        !admin_sees(list->op, view->model)) {
+        !hps_unary_sees(list->op, view->model)) {
         return;
     }
     for (uint32_t i = 0; i < view->version->n_tables && list->n < list->capacity; i++) {
@@ -374,17 +374,17 @@ static void add_stats(void *ctx, const struct hps_version_view *view)
     }
 }
 
-void admin_get_stats(struct admin_op *op)
+void admin_get_stats(struct hps_unary *op)
 {
     const Hps__V1__GetStatsRequest *request = (const Hps__V1__GetStatsRequest *)op->request;
     struct stats_list list = {.op = op, .model = request->model};
-    hps_catalog_each(op->parts->catalog, count_tables, &list);
-    Hps__V1__GetStatsResponse *reply = admin_alloc(op, 1, sizeof(*reply));
-    list.tables = admin_alloc(op, list.capacity, sizeof(Hps__V1__TableStats *));
+    hps_catalog_each(admin_parts(op)->catalog, count_tables, &list);
+    Hps__V1__GetStatsResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    list.tables = hps_unary_alloc(op, list.capacity, sizeof(Hps__V1__TableStats *));
     if (reply == NULL || list.tables == NULL) {
         return;
     }
-    hps_catalog_each(op->parts->catalog, add_stats, &list);
+    hps_catalog_each(admin_parts(op)->catalog, add_stats, &list);
     if (list.n == 0 && request->model[0] != '\0') {
         hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND, "model \"%s\" has no active version",
                                  request->model));
@@ -398,15 +398,15 @@ void admin_get_stats(struct admin_op *op)
 
 /* ---- slow requests --------------------------------------------------------------------------- */
 
-static void slow_request(struct admin_op *op, const struct hps_slow_request *from,
+static void slow_request(struct hps_unary *op, const struct hps_slow_request *from,
                          Hps__V1__SlowRequest *to)
 {
     hps__v1__slow_request__init(to);
     to->unix_ms = (int64_t)from->unix_ms;
-    to->request_id = admin_text(op, from->request_id);
-    to->trace_id = admin_text(op, from->trace_id);
-    to->peer = admin_text(op, from->peer);
-    to->model = admin_text(op, from->model);
+    to->request_id = hps_unary_text(op, from->request_id);
+    to->trace_id = hps_unary_text(op, from->trace_id);
+    to->peer = hps_unary_text(op, from->peer);
+    to->model = hps_unary_text(op, from->model);
     to->version = from->version;
     to->key_count = from->n_keys;
     to->duration_us = from->duration_us;
@@ -427,19 +427,19 @@ static void slow_request(struct admin_op *op, const struct hps_slow_request *fro
     to->code = (uint32_t)from->grpc_code;
 }
 
-void admin_get_slow_log(struct admin_op *op)
+void admin_get_slow_log(struct hps_unary *op)
 {
-    struct hps_slow_request *entries = admin_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*entries));
-    Hps__V1__GetSlowLogResponse *reply = admin_alloc(op, 1, sizeof(*reply));
-    Hps__V1__SlowRequest *requests = admin_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*requests));
-    Hps__V1__SlowRequest **pointers = admin_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*pointers));
+    struct hps_slow_request *entries = hps_unary_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*entries));
+    Hps__V1__GetSlowLogResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__SlowRequest *requests = hps_unary_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*requests));
+    Hps__V1__SlowRequest **pointers = hps_unary_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*pointers));
     if (entries == NULL || reply == NULL || requests == NULL || pointers == NULL) {
         return;
     }
-    unsigned n = hps_slowlog_snapshot(op->parts->slowlog, entries, HPS_SLOWLOG_SIZE);
+    unsigned n = hps_slowlog_snapshot(admin_parts(op)->slowlog, entries, HPS_SLOWLOG_SIZE);
     unsigned n_seen = 0;
     for (unsigned i = 0; i < n; i++) {
-        if (admin_sees(op, entries[i].model)) {
+        if (hps_unary_sees(op, entries[i].model)) {
             slow_request(op, &entries[i], &requests[n_seen]);
             pointers[n_seen] = &requests[n_seen];
             n_seen++;
@@ -451,24 +451,24 @@ void admin_get_slow_log(struct admin_op *op)
     op->reply = &reply->base;
 }
 
-void admin_reset_slow_log(struct admin_op *op)
+void admin_reset_slow_log(struct hps_unary *op)
 {
     static const Hps__V1__ResetSlowLogResponse reply = HPS__V1__RESET_SLOW_LOG_RESPONSE__INIT;
-    hps_slowlog_reset(op->parts->slowlog);
+    hps_slowlog_reset(admin_parts(op)->slowlog);
     op->reply = &reply.base;
 }
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-void admin_get_config(struct admin_op *op)
+void admin_get_config(struct hps_unary *op)
 {
-    Hps__V1__GetConfigResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__GetConfigResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
     struct hps_buf text;
     hps_buf_init(&text, 16 << 20);
-    if (reply != NULL && op->parts->print_config(op->parts->ctx, &text) == HPS_OK &&
+    if (reply != NULL && admin_parts(op)->print_config(admin_parts(op)->ctx, &text) == HPS_OK &&
         hps_buf_append(&text, "", 1) == HPS_OK) {
         hps__v1__get_config_response__init(reply);
-        reply->json = admin_text(op, (const char *)text.data);
+        reply->json = hps_unary_text(op, (const char *)text.data);
         op->reply = &reply->base;
     } else {
         hps_ignore(hps_error_set(&op->error, HPS_NO_MEMORY, "no memory for the configuration"));
@@ -476,7 +476,7 @@ void admin_get_config(struct admin_op *op)
     hps_buf_fini(&text);
 }
 
-void admin_set_log_level(struct admin_op *op)
+void admin_set_log_level(struct hps_unary *op)
 {
     static const char *const names[] = {"debug", "info", "warn", "error"};
     const Hps__V1__SetLogLevelRequest *request = (const Hps__V1__SetLogLevelRequest *)op->request;
@@ -487,7 +487,7 @@ void admin_set_log_level(struct admin_op *op)
                                  request->level));
         return;
     }
-    Hps__V1__SetLogLevelResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__SetLogLevelResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
     if (reply != NULL) {
         hps__v1__set_log_level_response__init(reply);
         reply->previous_level = (char *)names[hps_log_level_get()];
@@ -496,9 +496,9 @@ void admin_set_log_level(struct admin_op *op)
     }
 }
 
-void admin_drain(struct admin_op *op)
+void admin_drain(struct hps_unary *op)
 {
     static const Hps__V1__DrainResponse reply = HPS__V1__DRAIN_RESPONSE__INIT;
-    op->parts->drain(op->parts->ctx);
+    admin_parts(op)->drain(admin_parts(op)->ctx);
     op->reply = &reply.base;
 }

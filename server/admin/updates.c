@@ -15,7 +15,7 @@
 /* ---- views ----------------------------------------------------------------------------------- */
 
 struct update_list {
-    struct admin_op *op;
+    struct hps_unary *op;
     const Hps__V1__GetUpdatesRequest *request;
     Hps__V1__VersionUpdates **versions;
     size_t n, capacity;
@@ -27,13 +27,13 @@ static void count_stream(void *ctx, const struct hps_stream_view *view)
     ((struct update_list *)ctx)->capacity++;
 }
 
-static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
+static Hps__V1__PartitionUpdates *partition_updates(struct hps_unary *op,
                                                     const struct hps_partition_view *view)
 {
-    Hps__V1__PartitionUpdates *of = admin_alloc(op, 1, sizeof(*of));
+    Hps__V1__PartitionUpdates *of = hps_unary_alloc(op, 1, sizeof(*of));
     if (of != NULL) {
         hps__v1__partition_updates__init(of);
-        of->topic = admin_text(op, view->topic);
+        of->topic = hps_unary_text(op, view->topic);
         of->partition = view->partition;
         of->state = (char *)hps_partition_state_text(view->state);
         of->offset = view->next;
@@ -47,32 +47,32 @@ static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
         of->same_topic_unix_ms = view->same_ms;
         of->passed_over_offset = view->skipped;
         of->passed_over_end_offset = view->skipped_end;
-        of->reason = admin_text(op, view->reason);
+        of->reason = hps_unary_text(op, view->reason);
     }
     return of;
 }
 
-static Hps__V1__RejectedRecord *rejected_record(struct admin_op *op,
+static Hps__V1__RejectedRecord *rejected_record(struct hps_unary *op,
                                                 const struct hps_rejected_view *view)
 {
-    Hps__V1__RejectedRecord *of = admin_alloc(op, 1, sizeof(*of));
+    Hps__V1__RejectedRecord *of = hps_unary_alloc(op, 1, sizeof(*of));
     if (of != NULL) {
         hps__v1__rejected_record__init(of);
-        of->topic = admin_text(op, view->topic);
+        of->topic = hps_unary_text(op, view->topic);
         of->partition = view->partition;
         of->offset = view->offset;
-        of->reason = admin_text(op, view->reason);
-        of->message = admin_text(op, view->text);
+        of->reason = hps_unary_text(op, view->reason);
+        of->message = hps_unary_text(op, view->text);
         of->unix_ms = view->read_ms;
     }
     return of;
 }
 
-static void add_rejected(struct admin_op *op, const struct hps_stream_view *view,
+static void add_rejected(struct hps_unary *op, const struct hps_stream_view *view,
                          Hps__V1__VersionUpdates *of)
 {
     of->rejected_records =
-        admin_alloc(op, view->n_rejected_views, sizeof(Hps__V1__RejectedRecord *));
+        hps_unary_alloc(op, view->n_rejected_views, sizeof(Hps__V1__RejectedRecord *));
     for (uint32_t i = 0; i < view->n_rejected_views && of->rejected_records != NULL; i++) {
         Hps__V1__RejectedRecord *record = rejected_record(op, &view->rejected[i]);
         of->rejected_records[of->n_rejected_records] = record;
@@ -80,29 +80,29 @@ static void add_rejected(struct admin_op *op, const struct hps_stream_view *view
     }
 }
 
-static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
+static Hps__V1__VersionUpdates *version_updates(struct hps_unary *op,
                                                 const struct hps_stream_view *view)
 {
     HPS_ASSERT(view->n_partitions == 0 || view->partitions != NULL);
-    Hps__V1__VersionUpdates *of = admin_alloc(op, 1, sizeof(*of));
+    Hps__V1__VersionUpdates *of = hps_unary_alloc(op, 1, sizeof(*of));
     Hps__V1__PartitionUpdates **partitions =
-        admin_alloc(op, view->n_partitions, sizeof(*partitions));
+        hps_unary_alloc(op, view->n_partitions, sizeof(*partitions));
     if (of == NULL || partitions == NULL) {
         return NULL;
     }
     hps__v1__version_updates__init(of);
-    of->model = admin_text(op, view->model);
+    of->model = hps_unary_text(op, view->model);
     of->version = view->version;
-    of->lineage = admin_text(op, view->lineage);
+    of->lineage = hps_unary_text(op, view->lineage);
     of->active = view->active;
     of->frozen = view->frozen;
     of->listed = view->listed;
     of->connected = view->connected;
-    of->connection_error = admin_text(op, view->away);
-    of->held = admin_text(op, view->held);
-    of->shared_tier = admin_text(op, view->shared_apart    ? "apart"
-                                     : view->shared_behind ? "behind"
-                                                           : "");
+    of->connection_error = hps_unary_text(op, view->away);
+    of->held = hps_unary_text(op, view->held);
+    of->shared_tier = hps_unary_text(op, view->shared_apart    ? "apart"
+                                         : view->shared_behind ? "behind"
+                                                               : "");
     of->update_sequence = view->sequence;
     of->record_count = view->n_records;
     of->rejected_record_count = view->n_rejected;
@@ -129,7 +129,7 @@ static void add_stream(void *ctx, const struct hps_stream_view *view)
     if (list->n == list->capacity ||
         (request->model[0] != '\0' && strcmp(request->model, view->model) != 0) ||
         (request->version != 0 && request->version != view->version) ||
-        !admin_sees(list->op, view->model)) {
+        !hps_unary_sees(list->op, view->model)) {
         return;
     }
     Hps__V1__VersionUpdates *version = version_updates(list->op, view);
@@ -137,19 +137,19 @@ static void add_stream(void *ctx, const struct hps_stream_view *view)
     list->n += version != NULL;
 }
 
-static hps_status refresh(struct admin_op *op, const Hps__V1__GetUpdatesRequest *request)
+static hps_status refresh(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *request)
 {
-    HPS_ASSERT(op->parts->updater != NULL);
+    HPS_ASSERT(admin_parts(op)->updater != NULL);
     uint32_t n;
     const struct hps_update_command command = {.kind = HPS_UPDATE_REFRESH,
                                                .model = request->model,
                                                .version = request->version,
                                                .topic = "",
                                                .partition = -1};
-    return hps_updater_command(op->parts->updater, &command, &n, &op->error);
+    return hps_updater_command(admin_parts(op)->updater, &command, &n, &op->error);
 }
 
-static void say_none(struct admin_op *op, const Hps__V1__GetUpdatesRequest *request)
+static void say_none(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *request)
 {
     if (request->version != 0) {
         hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
@@ -161,13 +161,13 @@ static void say_none(struct admin_op *op, const Hps__V1__GetUpdatesRequest *requ
     }
 }
 
-void admin_get_updates(struct admin_op *op)
+void admin_get_updates(struct hps_unary *op)
 {
     const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
     struct update_list list = {.op = op, .request = request};
     struct hps_admin_status status = {0};
     int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before anything is asked of the log */
-    if (op->parts->updater == NULL) {
+    if (admin_parts(op)->updater == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
                                  "update_source.type is null: no updates are taken"));
         return;
@@ -175,18 +175,18 @@ void admin_get_updates(struct admin_op *op)
     if (request->refresh && refresh(op, request) != HPS_OK) {
         return;
     }
-    hps_updater_each(op->parts->updater, count_stream, &list);
-    Hps__V1__GetUpdatesResponse *reply = admin_alloc(op, 1, sizeof(*reply));
-    list.versions = admin_alloc(op, list.capacity, sizeof(Hps__V1__VersionUpdates *));
+    hps_updater_each(admin_parts(op)->updater, count_stream, &list);
+    Hps__V1__GetUpdatesResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    list.versions = hps_unary_alloc(op, list.capacity, sizeof(Hps__V1__VersionUpdates *));
     if (reply == NULL || list.versions == NULL) {
         return;
     }
-    hps_updater_each(op->parts->updater, add_stream, &list);
+    hps_updater_each(admin_parts(op)->updater, add_stream, &list);
     if (list.n == 0 && request->model[0] != '\0') {
         say_none(op, request);
         return;
     }
-    op->parts->status(op->parts->ctx, &status);
+    admin_parts(op)->status(admin_parts(op)->ctx, &status);
     hps__v1__get_updates_response__init(reply);
     reply->unix_ms = begin_ms;
     reply->process_start_us = status.started_us;
@@ -265,20 +265,19 @@ static hps_status read_command(const Hps__V1__ControlUpdatesRequest *request,
     return HPS_OK;
 }
 
-void admin_control_updates(struct admin_op *op)
+void admin_control_updates(struct hps_unary *op)
 {
     const Hps__V1__ControlUpdatesRequest *request =
         (const Hps__V1__ControlUpdatesRequest *)op->request;
     struct hps_update_command command;
     uint32_t n = 0;
-    op->model = request->model;
     op->version = request->version;
     hps_status status = read_command(request, &command, &op->error);
     if (status == HPS_OK) {
-        status = hps_updater_command(op->parts->updater, &command, &n, &op->error);
+        status = hps_updater_command(admin_parts(op)->updater, &command, &n, &op->error);
     }
     Hps__V1__ControlUpdatesResponse *reply =
-        status == HPS_OK ? admin_alloc(op, 1, sizeof(*reply)) : NULL;
+        status == HPS_OK ? hps_unary_alloc(op, 1, sizeof(*reply)) : NULL;
     if (reply != NULL) {
         hps__v1__control_updates_response__init(reply);
         reply->partition_count = n;

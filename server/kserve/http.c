@@ -82,19 +82,19 @@ static void *field_at(ProtobufCMessage *message, const char *name)
 }
 
 /* The i-th segment of the path is this field, if both are there. False: op->error. */
-static bool put_segment(struct kserve_op *op, ProtobufCMessage *request, unsigned i,
+static bool put_segment(struct hps_unary *op, ProtobufCMessage *request, unsigned i,
                         const char *name)
 {
     char **to = field_at(request, name);
     const char *text = to != NULL ? hps_grpc_call_segment(op->call, i, NULL) : NULL;
     if (text != NULL) {
-        *to = kserve_text(op, text);
+        *to = hps_unary_text(op, text);
     }
-    return text == NULL || *to != NULL;
+    return op->error.status == HPS_OK;
 }
 
 /* NULL: op->error. */
-static Inference__ModelRepositoryParameter *parameter_of(struct kserve_op *op, const json_t *json)
+static Inference__ModelRepositoryParameter *parameter_of(struct hps_unary *op, const json_t *json)
 {
     Inference__ModelRepositoryParameter *parameter =
         kserve_message(op, &inference__model_repository_parameter__descriptor);
@@ -112,7 +112,7 @@ static Inference__ModelRepositoryParameter *parameter_of(struct kserve_op *op, c
     } else if (json_is_string(json)) {
         parameter->parameter_choice_case =
             INFERENCE__MODEL_REPOSITORY_PARAMETER__PARAMETER_CHOICE_STRING_PARAM;
-        parameter->string_param = kserve_text(op, json_string_value(json));
+        parameter->string_param = hps_unary_text(op, json_string_value(json));
     }
     return parameter;
 }
@@ -121,7 +121,7 @@ static Inference__ModelRepositoryParameter *parameter_of(struct kserve_op *op, c
  *
  * error   INVALID, EXHAUSTED
  */
-static hps_status put_parameters(struct kserve_op *op, ProtobufCMessage *request, json_t *json)
+static hps_status put_parameters(struct hps_unary *op, ProtobufCMessage *request, json_t *json)
 {
     const ProtobufCFieldDescriptor *field =
         protobuf_c_message_descriptor_get_field_by_name(request->descriptor, "parameters");
@@ -139,7 +139,7 @@ static hps_status put_parameters(struct kserve_op *op, ProtobufCMessage *request
         if (entries == NULL || op->error.status != HPS_OK) {
             break;
         }
-        *(char **)field_at(entries[n], "key") = kserve_text(op, key);
+        *(char **)field_at(entries[n], "key") = hps_unary_text(op, key);
         *(Inference__ModelRepositoryParameter **)field_at(entries[n], "value") =
             parameter_of(op, value);
         n++;
@@ -149,7 +149,7 @@ static hps_status put_parameters(struct kserve_op *op, ProtobufCMessage *request
     return op->error.status;
 }
 
-static hps_status put_body(struct kserve_op *op, ProtobufCMessage *request, json_t *body)
+static hps_status put_body(struct hps_unary *op, ProtobufCMessage *request, json_t *body)
 {
     if (!json_is_object(body)) {
         return hps_error_set(&op->error, HPS_INVALID, "body: not a JSON object");
@@ -165,7 +165,7 @@ static hps_status put_body(struct kserve_op *op, ProtobufCMessage *request, json
     return put_parameters(op, request, json_object_get(body, "parameters"));
 }
 
-hps_status kserve_op_read_http(struct kserve_op *op, const ProtobufCMessageDescriptor *type,
+hps_status kserve_op_read_http(struct hps_unary *op, const ProtobufCMessageDescriptor *type,
                                const uint8_t *body, size_t size)
 {
     ProtobufCMessage *request = kserve_message(op, type);
@@ -227,7 +227,7 @@ static hps_status put_answer(const ProtobufCMessage *reply, enum kserve_form for
     return hps_message_json(reply, buf);
 }
 
-void kserve_op_answer_http(struct kserve_op *op)
+void kserve_op_answer_http(struct hps_unary *op)
 {
     enum kserve_form form = kserve_route_of(op->call)->form;
     struct hps_buf buf;

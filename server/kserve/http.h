@@ -33,9 +33,9 @@ const struct kserve_route *kserve_route_of(const struct hps_grpc_call *call);
  *
  * error   INVALID: the body; EXHAUSTED
  */
-hps_status kserve_op_read_http(struct kserve_op *op, const ProtobufCMessageDescriptor *type,
+hps_status kserve_op_read_http(struct hps_unary *op, const ProtobufCMessageDescriptor *type,
                                const uint8_t *body, size_t size) HPS_MUST_CHECK;
 /* Send op->reply, and finish the call. */
-void kserve_op_answer_http(struct kserve_op *op);
+void kserve_op_answer_http(struct hps_unary *op);
 
 #endif

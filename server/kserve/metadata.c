@@ -57,11 +57,11 @@ static void describe_positions(struct tensors *out)
 }
 
 /* False: op->error. */
-static bool describe_tables(struct kserve_op *op, const struct hps_version *version,
+static bool describe_tables(struct hps_unary *op, const struct hps_version *version,
                             struct tensors *out)
 {
-    struct tensor *inputs = kserve_alloc(op, 3 * (size_t)version->n_tables, sizeof(*inputs));
-    struct tensor *outputs = kserve_alloc(op, version->n_tables, sizeof(*outputs));
+    struct tensor *inputs = hps_unary_alloc(op, 3 * (size_t)version->n_tables, sizeof(*inputs));
+    struct tensor *outputs = hps_unary_alloc(op, version->n_tables, sizeof(*outputs));
     *out = (struct tensors){.inputs = inputs, .outputs = outputs};
     if (inputs == NULL || outputs == NULL) {
         return false;
@@ -71,7 +71,7 @@ static bool describe_tables(struct kserve_op *op, const struct hps_version *vers
         if (i == UINT32_MAX) {
             continue;
         }
-        const char *name = kserve_text(op, version->tables[i].name);
+        const char *name = hps_unary_text(op, version->tables[i].name);
         inputs[out->n_inputs++] = (struct tensor){name, INT64, 1, {ANY_SIZE}, true};
         inputs[out->n_inputs++] =
             (struct tensor){kserve_join(op, name, KSERVE_OFFSETS), INT64, 1, {ANY_SIZE}, true};
@@ -84,19 +84,19 @@ static bool describe_tables(struct kserve_op *op, const struct hps_version *vers
     return op->error.status == HPS_OK;
 }
 
-static bool describe(struct kserve_op *op, const struct hps_version *version, struct tensors *out)
+static bool describe(struct hps_unary *op, const struct hps_version *version, struct tensors *out)
 {
-    if (op->by_table) {
+    if (kserve_of(op)->by_table) {
         return describe_tables(op, version, out);
     }
     describe_positions(out);
     return true;
 }
 
-static int64_t *dims_of(struct kserve_op *op, const struct tensor *tensor, unsigned first)
+static int64_t *dims_of(struct hps_unary *op, const struct tensor *tensor, unsigned first)
 {
     HPS_ASSERT(first < tensor->n_dims);
-    int64_t *dims = kserve_alloc(op, tensor->n_dims, sizeof(*dims));
+    int64_t *dims = hps_unary_alloc(op, tensor->n_dims, sizeof(*dims));
     if (dims != NULL) {
         memcpy(dims, tensor->dims + first, (tensor->n_dims - first) * sizeof(*dims));
     }
@@ -109,7 +109,7 @@ typedef Inference__ModelMetadataResponse metadata_message;
 typedef Inference__ModelMetadataResponse__TensorMetadata tensor_message;
 typedef Inference__ModelMetadataResponse__PropertiesEntry property_message;
 
-static tensor_message **tensor_messages(struct kserve_op *op, const struct tensor *tensors,
+static tensor_message **tensor_messages(struct hps_unary *op, const struct tensor *tensors,
                                         size_t n)
 {
     tensor_message **messages =
@@ -123,26 +123,26 @@ static tensor_message **tensor_messages(struct kserve_op *op, const struct tenso
     return messages;
 }
 
-static void put_property(struct kserve_op *op, metadata_message *reply, const char *name,
+static void put_property(struct hps_unary *op, metadata_message *reply, const char *name,
                          const char *value)
 {
     if (value != NULL && value[0] != '\0') {
         property_message *property = reply->properties[reply->n_properties++];
         property->key = (char *)(uintptr_t)name;
-        property->value = kserve_text(op, value);
+        property->value = hps_unary_text(op, value);
     }
 }
 
-static void put_versions(struct kserve_op *op, metadata_message *reply,
+static void put_versions(struct hps_unary *op, metadata_message *reply,
                          const struct hps_model_pinned *pinned)
 {
-    reply->versions = kserve_alloc(op, pinned->n, sizeof(char *));
+    reply->versions = hps_unary_alloc(op, pinned->n, sizeof(char *));
     for (size_t i = 0; reply->versions != NULL && i < pinned->n; i++) {
         reply->versions[reply->n_versions++] = kserve_number(op, pinned->versions[i]->number);
     }
 }
 
-static void put_metadata(struct kserve_op *op, metadata_message *reply,
+static void put_metadata(struct hps_unary *op, metadata_message *reply,
                          const struct hps_model_pinned *pinned, const struct hps_version *chosen)
 {
     struct tensors tensors;
@@ -151,7 +151,7 @@ static void put_metadata(struct kserve_op *op, metadata_message *reply,
     if (reply->properties == NULL || !describe(op, chosen, &tensors)) {
         return;
     }
-    reply->name = kserve_text(op, op->name);
+    reply->name = hps_unary_text(op, kserve_of(op)->name);
     reply->platform = (char *)(uintptr_t)KSERVE_PLATFORM;
     put_versions(op, reply, pinned);
     put_property(op, reply, "label", chosen->label);
@@ -163,7 +163,7 @@ static void put_metadata(struct kserve_op *op, metadata_message *reply,
     op->reply = &reply->base;
 }
 
-void kserve_model_metadata(struct kserve_op *op)
+void kserve_model_metadata(struct hps_unary *op)
 {
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
@@ -176,7 +176,7 @@ void kserve_model_metadata(struct kserve_op *op)
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-static Inference__ModelInput **config_inputs(struct kserve_op *op, const struct tensors *tensors,
+static Inference__ModelInput **config_inputs(struct hps_unary *op, const struct tensors *tensors,
                                              bool without_batch)
 {
     Inference__ModelInput **messages =
@@ -193,7 +193,7 @@ static Inference__ModelInput **config_inputs(struct kserve_op *op, const struct 
     return messages;
 }
 
-static Inference__ModelOutput **config_outputs(struct kserve_op *op, const struct tensors *tensors)
+static Inference__ModelOutput **config_outputs(struct hps_unary *op, const struct tensors *tensors)
 {
     Inference__ModelOutput **messages =
         kserve_messages(op, &inference__model_output__descriptor, tensors->n_outputs);
@@ -208,14 +208,14 @@ static Inference__ModelOutput **config_outputs(struct kserve_op *op, const struc
 }
 
 /* What is resident. */
-static Inference__ModelVersionPolicy *version_policy(struct kserve_op *op,
+static Inference__ModelVersionPolicy *version_policy(struct hps_unary *op,
                                                      const struct hps_model_pinned *pinned)
 {
     Inference__ModelVersionPolicy *policy =
         kserve_message(op, &inference__model_version_policy__descriptor);
     Inference__ModelVersionPolicy__Specific *specific =
         kserve_message(op, &inference__model_version_policy__specific__descriptor);
-    int64_t *numbers = kserve_alloc(op, pinned->n, sizeof(*numbers));
+    int64_t *numbers = hps_unary_alloc(op, pinned->n, sizeof(*numbers));
     if (policy == NULL || specific == NULL || numbers == NULL) {
         return NULL;
     }
@@ -229,7 +229,7 @@ static Inference__ModelVersionPolicy *version_policy(struct kserve_op *op,
     return policy;
 }
 
-static void put_config(struct kserve_op *op, Inference__ModelConfig *config,
+static void put_config(struct hps_unary *op, Inference__ModelConfig *config,
                        const struct hps_model_pinned *pinned, const struct hps_version *chosen)
 {
     struct tensors tensors;
@@ -239,7 +239,7 @@ static void put_config(struct kserve_op *op, Inference__ModelConfig *config,
     uint32_t batch = tensors.batched ? chosen->batch_samples_max : 0;
     Inference__ModelInstanceGroup **groups =
         kserve_messages(op, &inference__model_instance_group__descriptor, 1);
-    config->name = kserve_text(op, op->name);
+    config->name = hps_unary_text(op, kserve_of(op)->name);
     config->backend = (char *)(uintptr_t)KSERVE_PLATFORM;
     config->max_batch_size = batch < INT32_MAX ? (int32_t)batch : INT32_MAX;
     config->version_policy = version_policy(op, pinned);
@@ -259,7 +259,7 @@ static void put_config(struct kserve_op *op, Inference__ModelConfig *config,
         kserve_message(op, &inference__model_transaction_policy__descriptor);
 }
 
-void kserve_model_config(struct kserve_op *op)
+void kserve_model_config(struct hps_unary *op)
 {
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
@@ -276,7 +276,7 @@ void kserve_model_config(struct kserve_op *op)
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-void kserve_server_metadata(struct kserve_op *op)
+void kserve_server_metadata(struct hps_unary *op)
 {
     /* What is built, and nothing else: clients go by it. */
     static const char *const extensions[] = {"model_repository", "model_configuration",
@@ -293,7 +293,7 @@ void kserve_server_metadata(struct kserve_op *op)
     }
 }
 
-void kserve_server_live(struct kserve_op *op)
+void kserve_server_live(struct hps_unary *op)
 {
     static const Inference__ServerLiveResponse reply = {
         .base = PROTOBUF_C_MESSAGE_INIT(&inference__server_live_response__descriptor), .live = 1};
@@ -301,18 +301,18 @@ void kserve_server_live(struct kserve_op *op)
 }
 
 /* As /readyz says, which asks anew. */
-void kserve_server_ready(struct kserve_op *op)
+void kserve_server_ready(struct hps_unary *op)
 {
     Inference__ServerReadyResponse *reply =
         kserve_message(op, &inference__server_ready_response__descriptor);
     if (reply != NULL) {
-        reply->ready = hps_readiness_get(op->parts->readiness, NULL, NULL);
+        reply->ready = hps_readiness_get(kserve_parts(op)->readiness, NULL, NULL);
         op->reply = &reply->base;
     }
 }
 
 /* A model that is not there is not ready, which is no error. */
-void kserve_model_ready(struct kserve_op *op)
+void kserve_model_ready(struct hps_unary *op)
 {
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
@@ -331,7 +331,7 @@ void kserve_model_ready(struct kserve_op *op)
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
-void kserve_memory_status(struct kserve_op *op)
+void kserve_memory_status(struct hps_unary *op)
 {
     static const Inference__SystemSharedMemoryStatusResponse system = {
         .base =
@@ -342,15 +342,15 @@ void kserve_memory_status(struct kserve_op *op)
     bool is_cuda =
         op->request->descriptor == &inference__cuda_shared_memory_status_request__descriptor;
 
-    if (op->name[0] != '\0') {
+    if (kserve_of(op)->name[0] != '\0') {
         hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
                                  "Unable to find %s shared memory region: '%.120s'",
-                                 is_cuda ? "cuda" : "system", op->name));
+                                 is_cuda ? "cuda" : "system", kserve_of(op)->name));
     }
     op->reply = is_cuda ? &cuda.base : &system.base;
 }
 
-void kserve_memory_unregister(struct kserve_op *op)
+void kserve_memory_unregister(struct hps_unary *op)
 {
     static const Inference__SystemSharedMemoryUnregisterResponse reply = {
         .base = PROTOBUF_C_MESSAGE_INIT(

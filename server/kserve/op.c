@@ -13,57 +13,36 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void *checked(struct kserve_op *op, void *memory)
-{
-    if (memory == NULL) {
-        hps_ignore(hps_error_set(&op->error, HPS_EXHAUSTED,
-                                 "the answer is larger than one can be; ask for one model, and one "
-                                 "version of it"));
-    }
-    return memory;
-}
-
-void *kserve_alloc(struct kserve_op *op, size_t count, size_t size)
-{
-    HPS_ASSERT(op->arena != NULL && size > 0);
-    return checked(op, hps_arena_calloc(op->arena, count != 0 ? count : 1, size));
-}
-
-char *kserve_join(struct kserve_op *op, const char *first, const char *second)
+char *kserve_join(struct hps_unary *op, const char *first, const char *second)
 {
     size_t size = strlen(first) + strlen(second) + 1;
-    char *text = kserve_alloc(op, size, 1);
+    char *text = hps_unary_alloc(op, size, 1);
     if (text != NULL) {
         snprintf(text, size, "%s%s", first, second);
     }
     return text;
 }
 
-char *kserve_text(struct kserve_op *op, const char *text)
-{
-    return kserve_join(op, text != NULL ? text : "", "");
-}
-
-char *kserve_number(struct kserve_op *op, int64_t number)
+char *kserve_number(struct hps_unary *op, int64_t number)
 {
     char text[24];
     int size = snprintf(text, sizeof(text), "%" PRId64, number);
     HPS_ASSERT(size > 0 && (size_t)size < sizeof(text));
-    return kserve_text(op, text);
+    return hps_unary_text(op, text);
 }
 
-void *kserve_message(struct kserve_op *op, const ProtobufCMessageDescriptor *type)
+void *kserve_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type)
 {
-    ProtobufCMessage *message = kserve_alloc(op, 1, type->sizeof_message);
+    ProtobufCMessage *message = hps_unary_alloc(op, 1, type->sizeof_message);
     if (message != NULL) {
         protobuf_c_message_init(type, message);
     }
     return message;
 }
 
-void *kserve_messages(struct kserve_op *op, const ProtobufCMessageDescriptor *type, size_t n)
+void *kserve_messages(struct hps_unary *op, const ProtobufCMessageDescriptor *type, size_t n)
 {
-    void **messages = kserve_alloc(op, n, sizeof(void *));
+    void **messages = hps_unary_alloc(op, n, sizeof(void *));
     for (size_t i = 0; messages != NULL && i < n; i++) {
         messages[i] = kserve_message(op, type);
         if (messages[i] == NULL) {
@@ -75,25 +54,25 @@ void *kserve_messages(struct kserve_op *op, const ProtobufCMessageDescriptor *ty
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-static void not_found(struct kserve_op *op, bool model_known)
+static void not_found(struct hps_unary *op, bool model_known)
 {
-    const struct kserve_text name = {op->name, strlen(op->name)};
+    const struct kserve_text name = {kserve_of(op)->name, strlen(kserve_of(op)->name)};
 
-    kserve_say_not_found(name, model_known ? &op->version : NULL, &op->error);
+    kserve_say_not_found(name, model_known ? &kserve_of(op)->version : NULL, &op->error);
     if (!model_known) {
-        hps_known_models(op->parts->models, op->call, HPS_ROLE_READ, &op->error);
+        hps_known_models(kserve_parts(op)->models, op->call, HPS_ROLE_READ, &op->error);
     }
 }
 
 /* The one that the request names. */
-static hps_status pin_one(struct kserve_op *op, struct hps_version **out_version)
+static hps_status pin_one(struct hps_unary *op, struct hps_version **out_version)
 {
-    const struct kserve_version *version = &op->version;
+    const struct kserve_version *version = &kserve_of(op)->version;
     size_t size = strlen(op->model);
     return version->number != 0
-               ? hps_models_pin(op->parts->models, op->model, size, version->number, out_version,
-                                &op->error)
-               : hps_models_pin_label(op->parts->models, op->model, size, version->label.at,
+               ? hps_models_pin(kserve_parts(op)->models, op->model, size, version->number,
+                                out_version, &op->error)
+               : hps_models_pin_label(kserve_parts(op)->models, op->model, size, version->label.at,
                                       version->label.size, out_version, &op->error);
 }
 
@@ -108,11 +87,11 @@ static struct hps_version *active_of(const struct hps_model_pinned *pinned)
     return active;
 }
 
-static hps_status pin_all(struct kserve_op *op, struct hps_model_pinned *pinned,
+static hps_status pin_all(struct hps_unary *op, struct hps_model_pinned *pinned,
                           struct hps_version **out_chosen)
 {
     hps_status status =
-        hps_model_pin_all(op->parts->models, op->model, op->arena, pinned, &op->error);
+        hps_model_pin_all(kserve_parts(op)->models, op->model, op->arena, pinned, &op->error);
     if (status != HPS_OK) {
         return status;
     }
@@ -122,18 +101,18 @@ static hps_status pin_all(struct kserve_op *op, struct hps_model_pinned *pinned,
     }
     hps_model_unpin(pinned);
     return hps_error_set(&op->error, HPS_UNAVAILABLE, "model '%.130s' has no active version",
-                         op->name);
+                         kserve_of(op)->name);
 }
 
-bool kserve_pin(struct kserve_op *op, struct hps_model_pinned *out_pinned,
+bool kserve_pin(struct hps_unary *op, struct hps_model_pinned *out_pinned,
                 struct hps_version **out_chosen)
 {
-    bool one = op->version.number != 0 || op->version.label.size > 0;
+    bool one = kserve_of(op)->version.number != 0 || kserve_of(op)->version.label.size > 0;
     hps_status status;
     HPS_ASSERT(op->model != NULL);
     if (one) {
         *out_pinned = (struct hps_model_pinned){.n = 1};
-        out_pinned->versions = kserve_alloc(op, 1, sizeof(struct hps_version *));
+        out_pinned->versions = hps_unary_alloc(op, 1, sizeof(struct hps_version *));
         status = out_pinned->versions != NULL ? pin_one(op, out_chosen) : HPS_EXHAUSTED;
     } else {
         status = pin_all(op, out_pinned, out_chosen);
@@ -143,8 +122,8 @@ bool kserve_pin(struct kserve_op *op, struct hps_model_pinned *out_pinned,
     }
     if (status == HPS_NOT_FOUND) {
         int64_t active = 0;
-        size_t n =
-            hps_models_pin_all(op->parts->models, op->model, strlen(op->model), NULL, 0, &active);
+        size_t n = hps_models_pin_all(kserve_parts(op)->models, op->model, strlen(op->model), NULL,
+                                      0, &active);
         not_found(op, one && n > 0);
     }
     return status == HPS_OK;

@@ -13,7 +13,7 @@
 #include "server/kserve/op.h"
 
 /* hpsd has one, without a name. */
-static bool has_repository(struct kserve_op *op, const char *name)
+static bool has_repository(struct hps_unary *op, const char *name)
 {
     if (name[0] == '\0') {
         return true;
@@ -32,7 +32,7 @@ typedef Inference__RepositoryIndexResponse index_message;
 typedef Inference__RepositoryIndexResponse__ModelIndex entry_message;
 
 struct listing {
-    struct kserve_op *op;
+    struct hps_unary *op;
     bool ready_only;
     size_t n_max; /* that were counted before */
     entry_message **entries;
@@ -42,13 +42,13 @@ struct listing {
 /* NULL: no memory, or one more than were counted. */
 static entry_message *next_entry(struct listing *listing, const char *model)
 {
-    struct kserve_op *op = listing->op;
+    struct hps_unary *op = listing->op;
     entry_message *entry =
         kserve_message(op, &inference__repository_index_response__model_index__descriptor);
     if (entry == NULL || listing->n == listing->n_max) {
         return NULL;
     }
-    entry->name = kserve_text(op, model);
+    entry->name = hps_unary_text(op, model);
     listing->entries[listing->n++] = entry;
     return entry;
 }
@@ -91,7 +91,7 @@ static void add_view(void *ctx, const struct hps_version_view *view)
     if (entry != NULL) {
         entry->version = kserve_number(listing->op, view->version->number);
         entry->state = (char *)(uintptr_t)state;
-        entry->reason = kserve_text(listing->op, reason);
+        entry->reason = hps_unary_text(listing->op, reason);
     }
 }
 
@@ -116,11 +116,11 @@ static void add_unserved(void *ctx, const struct hps_unserved_view *view)
     if (entry != NULL) {
         bool loading = strcmp(view->state, "loading") == 0;
         entry->state = (char *)(uintptr_t)(loading ? "LOADING" : "UNAVAILABLE");
-        entry->reason = kserve_text(listing->op, view->why);
+        entry->reason = hps_unary_text(listing->op, view->why);
     }
 }
 
-void kserve_repository_index(struct kserve_op *op)
+void kserve_repository_index(struct hps_unary *op)
 {
     const Inference__RepositoryIndexRequest *request =
         (const Inference__RepositoryIndexRequest *)op->request;
@@ -129,14 +129,14 @@ void kserve_repository_index(struct kserve_op *op)
     if (reply == NULL || !has_repository(op, request->repository_name)) {
         return;
     }
-    hps_catalog_each(op->parts->catalog, count_view, &listing);
-    hps_catalog_each_unserved(op->parts->catalog, count_unserved, &listing);
-    listing.entries = kserve_alloc(op, listing.n_max, sizeof(entry_message *));
+    hps_catalog_each(kserve_parts(op)->catalog, count_view, &listing);
+    hps_catalog_each_unserved(kserve_parts(op)->catalog, count_unserved, &listing);
+    listing.entries = hps_unary_alloc(op, listing.n_max, sizeof(entry_message *));
     if (listing.entries == NULL) {
         return;
     }
-    hps_catalog_each(op->parts->catalog, add_view, &listing);
-    hps_catalog_each_unserved(op->parts->catalog, add_unserved, &listing);
+    hps_catalog_each(kserve_parts(op)->catalog, add_view, &listing);
+    hps_catalog_each_unserved(kserve_parts(op)->catalog, add_unserved, &listing);
     reply->models = listing.entries;
     reply->n_models = listing.n;
     op->reply = &reply->base;
@@ -144,7 +144,7 @@ void kserve_repository_index(struct kserve_op *op)
 
 /* ---- loads ----------------------------------------------------------------------------------- */
 
-void kserve_repository_load(struct kserve_op *op)
+void kserve_repository_load(struct hps_unary *op)
 {
     static const Inference__RepositoryModelLoadResponse reply = {
         .base = PROTOBUF_C_MESSAGE_INIT(&inference__repository_model_load_response__descriptor)};
@@ -160,12 +160,13 @@ void kserve_repository_load(struct kserve_op *op)
                                  request->parameters[0]->key, op->model));
         return;
     }
-    op->error.status =
-        hps_catalog_load_configured(op->parts->catalog, op->model, &op->load, &op->error);
-    if (op->load != NULL) {
+    op->error.status = hps_catalog_load_configured(kserve_parts(op)->catalog, op->model,
+                                                   &kserve_of(op)->load, &op->error);
+    if (kserve_of(op)->load != NULL) {
         struct hps_load_state state;
-        hps_load_state_get(op->load, &state);
-        op->audit_version = state.version;
+        hps_load_state_get(kserve_of(op)->load, &state);
+        op->version = state.version;
+        op->follow = kserve_follow_load;
     }
     op->reply = &reply.base;
 }
@@ -175,7 +176,7 @@ void kserve_repository_load(struct kserve_op *op)
 typedef Inference__RepositoryModelUnloadRequest__ParametersEntry unload_parameter;
 
 /* No model depends on another one. */
-static bool is_unload_parameter(struct kserve_op *op, const unload_parameter *parameter)
+static bool is_unload_parameter(struct hps_unary *op, const unload_parameter *parameter)
 {
     const Inference__ModelRepositoryParameter *value = parameter->value;
     if (strcmp(parameter->key, "unload_dependents") == 0 && value != NULL &&
@@ -189,7 +190,7 @@ static bool is_unload_parameter(struct kserve_op *op, const unload_parameter *pa
     return false;
 }
 
-void kserve_repository_unload(struct kserve_op *op)
+void kserve_repository_unload(struct hps_unary *op)
 {
     static const Inference__RepositoryModelUnloadResponse reply = {
         .base = PROTOBUF_C_MESSAGE_INIT(&inference__repository_model_unload_response__descriptor)};
@@ -204,10 +205,11 @@ void kserve_repository_unload(struct kserve_op *op)
             return;
         }
     }
-    op->error.status = hps_catalog_unload_model(op->parts->catalog, op->model, &gone, &op->error);
+    op->error.status =
+        hps_catalog_unload_model(kserve_parts(op)->catalog, op->model, &gone, &op->error);
     if (op->error.status == HPS_NOT_FOUND) { /* already unloaded */
         op->error = (struct hps_error){0};
     }
-    op->audit_version = gone.n > 0 ? gone.numbers[gone.n - 1] : 0;
+    op->version = gone.n > 0 ? gone.numbers[gone.n - 1] : 0;
     op->reply = &reply.base;
 }

@@ -8,13 +8,11 @@
 #ifndef HPS_SERVER_KSERVE_SERVICE_H
 #define HPS_SERVER_KSERVE_SERVICE_H
 
-#include "base/pool.h"
-#include "net/grpc.h"
 #include "server/catalog/catalog.h"
 #include "server/catalog/readiness.h"
-#include "server/observe/audit.h"
+#include "server/rpc/unary.h"
 
-struct hps_kserve_parts { /* all borrowed for the life of the service */
+struct hps_kserve_parts { /* copied; what they point to is borrowed */
     struct hps_models *models;
     struct hps_catalog *catalog;
     struct hps_readiness *readiness;
@@ -23,17 +21,13 @@ struct hps_kserve_parts { /* all borrowed for the life of the service */
     struct hps_pool *admin_pool; /* for what may block */
 };
 
-struct hps_kserve_service;
-
 /* NULL: no memory. */
-struct hps_kserve_service *hps_kserve_service_new(const struct hps_kserve_parts *parts);
-/* Loops drained, both pools stopped. NULL is legal. */
-void hps_kserve_service_free(struct hps_kserve_service *service);
-/* For hps_grpc_server_add. */
-const struct hps_grpc_service *hps_kserve_service_grpc(const struct hps_kserve_service *service);
+struct hps_unary_service *hps_kserve_service_new(const struct hps_kserve_parts *parts);
 /* The same methods as routes of HTTP/1.1, for hps_grpc_server_add_http with `service` as their ctx.
+ *
+ * owner   the caller, hps_free; NULL: no memory
  */
-const struct hps_http_route *hps_kserve_service_routes(const struct hps_kserve_service *service,
-                                                       unsigned *out_n);
+struct hps_http_route *hps_kserve_service_routes(const struct hps_unary_service *service,
+                                                 unsigned *out_n);
 
 #endif

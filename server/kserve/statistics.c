@@ -13,7 +13,7 @@ enum { NAMES_USUAL = 16 };
 typedef Inference__ModelStatisticsResponse statistics_message;
 
 /* NULL: op->error. */
-static Inference__StatisticDuration *duration(struct kserve_op *op, uint64_t count, uint64_t us)
+static Inference__StatisticDuration *duration(struct hps_unary *op, uint64_t count, uint64_t us)
 {
     Inference__StatisticDuration *message =
         kserve_message(op, &inference__statistic_duration__descriptor);
@@ -25,7 +25,7 @@ static Inference__StatisticDuration *duration(struct kserve_op *op, uint64_t cou
 }
 
 /* As Triton has them, those of parts are of what was answered. */
-static Inference__InferStatistics *inference_stats(struct kserve_op *op,
+static Inference__InferStatistics *inference_stats(struct hps_unary *op,
                                                    const struct hps_usage_sums *sums)
 {
     Inference__InferStatistics *stats =
@@ -45,7 +45,7 @@ static Inference__InferStatistics *inference_stats(struct kserve_op *op,
 }
 
 /* Every look-up is a batch of its own. */
-static void put_batches(struct kserve_op *op, const struct hps_usage_sums *sums,
+static void put_batches(struct hps_unary *op, const struct hps_usage_sums *sums,
                         Inference__ModelStatistics *to)
 {
     to->batch_stats = kserve_messages(op, &inference__infer_batch_statistics__descriptor, 1);
@@ -60,14 +60,14 @@ static void put_batches(struct kserve_op *op, const struct hps_usage_sums *sums,
     to->n_batch_stats = 1;
 }
 
-static void put_version(struct kserve_op *op, const char *name, const struct hps_version *version,
+static void put_version(struct hps_unary *op, const char *name, const struct hps_version *version,
                         Inference__ModelStatistics *to)
 {
     struct hps_usage_sums sums = {0};
     if (version->usage != NULL) {
         hps_usage_get(version->usage, &sums);
     }
-    to->name = kserve_text(op, name);
+    to->name = hps_unary_text(op, name);
     to->version = kserve_number(op, version->number);
     to->last_inference = sums.last_ms;
     to->inference_count = sums.n_good;
@@ -77,14 +77,14 @@ static void put_version(struct kserve_op *op, const char *name, const struct hps
 }
 
 /* Behind those that the reply has. */
-static void add_versions(struct kserve_op *op, statistics_message *reply, const char *name,
+static void add_versions(struct hps_unary *op, statistics_message *reply, const char *name,
                          const struct hps_model_pinned *pinned)
 {
     size_t n_before = reply->n_model_stats;
     Inference__ModelStatistics **more =
         kserve_messages(op, &inference__model_statistics__descriptor, pinned->n);
     Inference__ModelStatistics **all =
-        kserve_alloc(op, n_before + pinned->n, sizeof(Inference__ModelStatistics *));
+        hps_unary_alloc(op, n_before + pinned->n, sizeof(Inference__ModelStatistics *));
     if (more == NULL || all == NULL) {
         return;
     }
@@ -102,7 +102,7 @@ static void add_versions(struct kserve_op *op, statistics_message *reply, const 
 /* ---- of every model -------------------------------------------------------------------------- */
 
 struct names {
-    struct kserve_op *op;
+    struct hps_unary *op;
     char **names; /* [n_max] */
     size_t n, n_max;
 };
@@ -115,23 +115,23 @@ static bool add_name(void *ctx, const char *model)
         return true;
     }
     if (names->n < names->n_max) {
-        names->names[names->n] = kserve_text(names->op, model);
+        names->names[names->n] = hps_unary_text(names->op, model);
     }
     return ++names->n <= names->n_max;
 }
 
 /* False: op->error. */
-static bool take_names(struct kserve_op *op, struct names *out_names)
+static bool take_names(struct hps_unary *op, struct names *out_names)
 {
     struct names names = {.op = op};
     for (size_t n_max = NAMES_USUAL; op->error.status == HPS_OK; n_max *= 2) {
         names.n = 0;
         names.n_max = n_max;
-        names.names = kserve_alloc(op, n_max, sizeof(char *));
+        names.names = hps_unary_alloc(op, n_max, sizeof(char *));
         if (names.names == NULL) {
             break;
         }
-        hps_models_names(op->parts->models, add_name, &names);
+        hps_models_names(kserve_parts(op)->models, add_name, &names);
         if (names.n <= names.n_max) {
             break;
         }
@@ -140,7 +140,7 @@ static bool take_names(struct kserve_op *op, struct names *out_names)
     return op->error.status == HPS_OK;
 }
 
-static void add_all(struct kserve_op *op, statistics_message *reply)
+static void add_all(struct hps_unary *op, statistics_message *reply)
 {
     struct names names;
     if (!take_names(op, &names)) {
@@ -148,8 +148,8 @@ static void add_all(struct kserve_op *op, statistics_message *reply)
     }
     for (size_t i = 0; i < names.n && op->error.status == HPS_OK; i++) {
         struct hps_model_pinned pinned;
-        hps_status status =
-            hps_model_pin_all(op->parts->models, names.names[i], op->arena, &pinned, &op->error);
+        hps_status status = hps_model_pin_all(kserve_parts(op)->models, names.names[i], op->arena,
+                                              &pinned, &op->error);
         if (status == HPS_OK) {
             add_versions(op, reply, names.names[i], &pinned);
             hps_model_unpin(&pinned);
@@ -159,7 +159,7 @@ static void add_all(struct kserve_op *op, statistics_message *reply)
     }
 }
 
-void kserve_model_statistics(struct kserve_op *op)
+void kserve_model_statistics(struct hps_unary *op)
 {
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
@@ -168,10 +168,10 @@ void kserve_model_statistics(struct kserve_op *op)
     if (reply == NULL) {
         return;
     }
-    if (op->name[0] == '\0') {
+    if (kserve_of(op)->name[0] == '\0') {
         add_all(op, reply);
     } else if (kserve_pin(op, &pinned, &chosen)) {
-        add_versions(op, reply, op->name, &pinned);
+        add_versions(op, reply, kserve_of(op)->name, &pinned);
         hps_model_unpin(&pinned);
     }
     op->reply = &reply->base;

@@ -65,7 +65,7 @@ static struct {
     struct hps_pool *pool;
     struct hps_health_service *health;
     struct hps_reflection_service *reflection;
-    struct hps_admin_service *admin;
+    struct hps_unary_service *admin;
     struct hps_loop *loop;
     struct hps_grpc_server *server;
     struct hps_grpc_loop *grpc_loop;
@@ -212,7 +212,7 @@ static void open_server(void)
 
     world.server = hps_grpc_server_new(&limits, NULL);
     const struct hps_grpc_service *const services[] = {
-        hps_admin_service_grpc(world.admin), hps_health_service_grpc(world.health),
+        hps_unary_service_grpc(world.admin), hps_health_service_grpc(world.health),
         hps_reflection_service_grpc(world.reflection, 0),
         hps_reflection_service_grpc(world.reflection, 1)};
     for (unsigned i = 0; i < sizeof(services) / sizeof(services[0]); i++) {

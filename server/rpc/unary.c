@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The way of a call to the thread that does its work and back, and its line in the audit log. See
+ * server/rpc/unary.h.
+ */
+#include "server/rpc/unary.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/container.h"
+#include "base/heap.h"
+#include "server/access/access.h"
+#include "server/rpc/message.h"
+
+/* protobuf-c keeps arrays, sub-messages and values at offsets that its descriptors name. */
+#define MEMBER(message, field_offset) ((const void *)((const char *)(message) + (field_offset)))
+
+enum { ARENA_BYTES = 4 * 1024, FIELDS_MAX = 32, NAME_BYTES_MAX = 128 };
+
+struct hps_unary_service {
+    struct hps_unary_options options;
+    struct hps_grpc_service grpc;
+    struct hps_grpc_method *methods; /* [options.n_methods] */
+    void *parts;
+};
+
+/* ---- what works use -------------------------------------------------------------------------- */
+
+void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size)
+{
+    HPS_ASSERT(op->arena != NULL && size > 0);
+    void *memory = hps_arena_calloc(op->arena, count != 0 ? count : 1, size);
+    if (memory == NULL) {
+        hps_ignore(hps_error_set(&op->error, HPS_EXHAUSTED,
+                                 "the answer is larger than one can be; ask for one model, and one "
+                                 "version of it"));
+    }
+    return memory;
+}
+
+char *hps_unary_text(struct hps_unary *op, const char *text)
+{
+    static char none[] = "";
+    size_t size = text != NULL ? strlen(text) : 0;
+    char *copy = hps_unary_alloc(op, size + 1, 1);
+    if (copy == NULL) {
+        return none;
+    }
+    memcpy(copy, text != NULL ? text : "", size);
+    return copy;
+}
+
+const char *hps_unary_field(const struct hps_unary *op, const char *name)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(op->request->descriptor, name);
+    if (field == NULL) {
+        return NULL;
+    }
+    HPS_ASSERT(field->type == PROTOBUF_C_TYPE_STRING);
+    return *(char *const *)MEMBER(op->request, field->offset);
+}
+
+bool hps_unary_sees(const struct hps_unary *op, const char *model)
+{
+    return hps_access_sees(op->call, (enum hps_access_role)op->method->roles, model);
+}
+
+/* ---- the audit log --------------------------------------------------------------------------- */
+
+/* Fields for the log, with names in the arena of the call. */
+struct listing {
+    struct hps_arena *arena;
+    struct hps_log_field fields[FIELDS_MAX + 1]; /* the last one ends them */
+    size_t n;
+};
+
+static void add(struct listing *listing, const char *name, struct hps_log_field field)
+{
+    field.name = hps_arena_strndup(listing->arena, name, strlen(name));
+    if (field.name != NULL && listing->n < FIELDS_MAX) {
+        listing->fields[listing->n++] = field;
+    }
+}
+
+static void add_text(struct listing *listing, const char *name, const char *text)
+{
+    if (text != NULL && text[0] != '\0') {
+        add(listing, name, HPS_STR(NULL, text));
+    }
+}
+
+static void add_integer(struct listing *listing, const char *name, int64_t value)
+{
+    if (value != 0) {
+        add(listing, name, HPS_I64(NULL, value));
+    }
+}
+
+static void add_enum(struct listing *listing, const char *name, const ProtobufCEnumDescriptor *type,
+                     int value)
+{
+    const ProtobufCEnumValue *word = protobuf_c_enum_descriptor_get_value(type, value);
+    if (value != 0 && word != NULL) {
+        add_text(listing, name, word->name);
+    } else {
+        add_integer(listing, name, value);
+    }
+}
+
+static void add_fields(struct listing *listing, const char *prefix,
+                       const ProtobufCMessage *message);
+
+/* A default value says nothing, and is left out. */
+static void add_value(struct listing *listing, const char *name,
+                      const ProtobufCFieldDescriptor *field, const void *value)
+{
+    const ProtobufCMessage *message;
+    switch (field->type) {
+    case PROTOBUF_C_TYPE_STRING:
+        add_text(listing, name, *(char *const *)value);
+        break;
+    case PROTOBUF_C_TYPE_BOOL:
+        add_text(listing, name, *(const protobuf_c_boolean *)value ? "true" : "");
+        break;
+    case PROTOBUF_C_TYPE_INT32:
+        add_integer(listing, name, *(const int32_t *)value);
+        break;
+    case PROTOBUF_C_TYPE_INT64:
+        add_integer(listing, name, *(const int64_t *)value);
+        break;
+    case PROTOBUF_C_TYPE_ENUM:
+        add_enum(listing, name, field->descriptor, *(const int *)value);
+        break;
+    case PROTOBUF_C_TYPE_MESSAGE:
+        message = *(ProtobufCMessage *const *)value;
+        if (message != NULL) {
+            add_fields(listing, name, message);
+        }
+        break;
+    default: /* no request has such a field; one that gets it is seen to have it */
+        add_text(listing, name, "?");
+        break;
+    }
+}
+
+static void add_fields(struct listing *listing, const char *prefix, const ProtobufCMessage *message)
+{
+    const ProtobufCMessageDescriptor *type = message->descriptor;
+    for (unsigned i = 0; i < type->n_fields && listing->n < FIELDS_MAX; i++) {
+        const ProtobufCFieldDescriptor *field = &type->fields[i];
+        const void *at = MEMBER(message, field->offset);
+        char name[NAME_BYTES_MAX];
+        if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0 &&
+            *(const uint32_t *)MEMBER(message, field->quantifier_offset) != field->id) {
+            continue; /* another one of them is set */
+        }
+        if (field->label != PROTOBUF_C_LABEL_REPEATED) {
+            (void)snprintf(name, sizeof(name), "%s.%s", prefix, field->name);
+            add_value(listing, name, field, at);
+            continue;
+        }
+        bool pointers =
+            field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_MESSAGE;
+        size_t n = *(const size_t *)MEMBER(message, field->quantifier_offset);
+        for (size_t k = 0; pointers && k < n && listing->n < FIELDS_MAX; k++) {
+            (void)snprintf(name, sizeof(name), "%s.%s.%zu", prefix, field->name, k);
+            add_value(listing, name, field, *(void *const *const *)at + k);
+        }
+    }
+}
+
+static const char *name_of(const struct hps_unary_method *method)
+{
+    return strrchr(method->path, '/') + 1;
+}
+
+/* Not a loop thread. */
+static void audit(const struct hps_unary *op)
+{
+    struct listing listing = {.arena = op->arena};
+    add_fields(&listing, "request", op->request);
+    const struct hps_audit_event event = {
+        .method = name_of(op->method),
+        .who = hps_access_grant_who(hps_access_grant_of(op->call)),
+        .peer = hps_grpc_call_peer(op->call),
+        .model = op->model,
+        .version = op->version,
+        .code = hps_status_grpc_code(op->error.status),
+        .error = op->error.status != HPS_OK ? op->error.text : "",
+        .request = listing.fields,
+    };
+    hps_audit_write(op->service->options.audit, &event);
+}
+
+/* Of a call that was refused before there was any work. The rules of access report their own. */
+static void audit_refused(const struct hps_unary_service *service, const struct hps_grpc_call *call,
+                          const struct hps_unary_method *method, const struct hps_error *error)
+{
+    const struct hps_audit_event event = {
+        .method = name_of(method),
+        .who = hps_access_grant_who(hps_access_grant_of(call)),
+        .peer = hps_grpc_call_peer(call),
+        .code = hps_status_grpc_code(error->status),
+        .error = error->text,
+        .refused = true,
+    };
+    if (method->kind != HPS_UNARY_READS && error->status != HPS_PERMISSION) {
+        hps_audit_refused(service->options.audit, &event);
+    }
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+static void op_free(struct hps_unary *op)
+{
+    if (op->service->options.fini != NULL) {
+        op->service->options.fini(op);
+    }
+    hps_grpc_call_unref(op->call);
+    hps_arena_free(op->arena);
+    hps_free(op);
+}
+
+void hps_unary_answer(struct hps_unary *op)
+{
+    HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(op->call)));
+    if (op->error.status != HPS_OK) {
+        hps_grpc_call_fail(op->call, &op->error);
+        return;
+    }
+    HPS_ASSERT(op->reply != NULL);
+    if (op->service->options.answer != NULL) {
+        op->service->options.answer(op);
+    } else {
+        hps_message_send(op->call, op->reply);
+        hps_grpc_call_finish(op->call, 0, NULL);
+    }
+}
+
+static void on_close(struct hps_grpc_call *call)
+{
+    struct hps_unary *op = hps_grpc_call_user(call);
+    if (op != NULL) {
+        hps_grpc_call_set_user(call, NULL);
+        op_free(op);
+    }
+}
+
+/* The work is done. */
+static void run_answer(struct hps_task *task)
+{
+    struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
+    if (op->error.status == HPS_OK && op->follow != NULL && !hps_grpc_call_cancelled(op->call)) {
+        hps_grpc_call_set_user(op->call, op);
+        op->follow(op);
+        return;
+    }
+    if (op->follow == NULL || op->error.status != HPS_OK) {
+        hps_unary_answer(op);
+    }
+    op_free(op);
+}
+
+void hps_unary_finish(struct hps_unary *op)
+{
+    if (op->method->kind != HPS_UNARY_READS) {
+        audit(op);
+    }
+    op->task.run = run_answer;
+    hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
+}
+
+static void run_work(struct hps_task *task)
+{
+    struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
+    enum hps_unary_kind kind = op->method->kind; /* `op` may be gone after the work */
+    if (kind < HPS_UNARY_CHANGES && hps_grpc_call_cancelled(op->call)) {
+        hps_ignore(hps_error_set(&op->error, HPS_CANCELLED, "the call ended before its turn"));
+    } else {
+        op->method->work(op);
+    }
+    if (kind != HPS_UNARY_CHANGES_LATER) {
+        hps_unary_finish(op);
+    }
+}
+
+/* ---- the request ----------------------------------------------------------------------------- */
+
+/* Asked before the caller is told whether there is such a model. */
+static hps_status check_scope(struct hps_unary *op)
+{
+    const struct hps_unary_method *method = op->method;
+    bool named = op->model[0] != '\0' && method->scope != HPS_UNARY_SERVER;
+    if (method->scope <= HPS_UNARY_ANY || (method->scope == HPS_UNARY_LISTS && !named)) {
+        return HPS_OK;
+    }
+    return hps_access_check(op->call, (enum hps_access_role)method->roles, named ? op->model : NULL,
+                            named ? strlen(op->model) : 0, &op->error);
+}
+
+static hps_status judge(struct hps_unary *op)
+{
+    const struct hps_unary_options *options = &op->service->options;
+    hps_status status = op->error.status;
+    if (status == HPS_OK && options->counted && op->method->scope != HPS_UNARY_OPEN) {
+        status = hps_access_take_call(op->call, &op->error);
+    }
+    if (status == HPS_OK) {
+        const char *model = hps_unary_field(op, "model");
+        op->model = model != NULL ? model : "";
+        status = options->read != NULL ? options->read(op) : HPS_OK;
+    }
+    return status == HPS_OK ? check_scope(op) : status;
+}
+
+void hps_unary_start(struct hps_unary *op)
+{
+    const struct hps_unary_options *options = &op->service->options;
+    HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(op->call)));
+    if (judge(op) == HPS_OK) {
+        if (op->method->place == HPS_UNARY_LOOP) {
+            op->method->work(op);
+            hps_unary_answer(op);
+            op_free(op);
+            return;
+        }
+        struct hps_pool *pool =
+            op->method->place == HPS_UNARY_ADMIN ? options->admin_pool : options->workers;
+        hps_status status = hps_pool_post(pool, &op->task);
+        if (status == HPS_OK) {
+            return;
+        }
+        hps_ignore(hps_error_set(&op->error, status,
+                                 "call rejected: too many others wait for a thread; retry later"));
+    }
+    audit_refused(op->service, op->call, op->method, &op->error);
+    hps_unary_answer(op);
+    op_free(op);
+}
+
+/* By its path, or its last part: a call only gets here through one of them. */
+static const struct hps_unary_method *method_of(const struct hps_unary_service *service,
+                                                const char *name)
+{
+    const struct hps_unary_method *method = service->options.methods;
+    while (strcmp(method->path, name) != 0 && strcmp(name_of(method), name) != 0) {
+        method++;
+        HPS_ASSERT(method < service->options.methods + service->options.n_methods);
+    }
+    return method;
+}
+
+struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_grpc_call *call,
+                                const char *method)
+{
+    struct hps_unary *op = hps_calloc(1, service->options.op_bytes);
+    struct hps_arena *arena = hps_arena_new(ARENA_BYTES, service->options.arena_bytes_max);
+    if (op == NULL || arena == NULL) {
+        struct hps_error err;
+        hps_ignore(hps_error_set(&err, HPS_NO_MEMORY, "no memory for the call"));
+        audit_refused(service, call, method_of(service, method), &err);
+        hps_grpc_call_fail(call, &err);
+        hps_free(op);
+        hps_arena_free(arena);
+        return NULL;
+    }
+    hps_grpc_call_ref(call);
+    *op = (struct hps_unary){.task.run = run_work,
+                             .service = service,
+                             .parts = service->parts,
+                             .method = method_of(service, method),
+                             .call = call,
+                             .arena = arena,
+                             .model = ""};
+    return op;
+}
+
+static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct hps_unary *op = hps_unary_new(hps_grpc_call_ctx(call), call, hps_grpc_call_path(call));
+    if (op == NULL) {
+        return;
+    }
+    op->request = hps_message_unpack(op->method->request, op->arena, data, size);
+    if (op->request == NULL) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID, "request: malformed message"));
+    }
+    hps_unary_start(op);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, const char *method,
+                                       const char *pattern,
+                                       void (*on_route)(struct hps_grpc_call *call,
+                                                        const uint8_t *data, size_t size))
+{
+    const struct hps_unary_method *of = method_of(service, method);
+    return (struct hps_grpc_method){.path = pattern,
+                                    .open = of->scope == HPS_UNARY_OPEN,
+                                    .roles = of->roles,
+                                    .request_bytes_max = of->request_bytes_max != 0
+                                                             ? of->request_bytes_max
+                                                             : HPS_REQUEST_BYTES_MAX,
+                                    .on_message = on_route,
+                                    .on_close = on_close};
+}
+
+struct hps_unary_service *hps_unary_service_new(const struct hps_unary_options *options)
+{
+    struct hps_unary_service *service = hps_calloc(1, sizeof(*service));
+    struct hps_grpc_method *methods = hps_calloc(options->n_methods, sizeof(*methods));
+    void *parts = hps_alloc(options->parts_bytes);
+    HPS_ASSERT(options->op_bytes >= sizeof(struct hps_unary));
+    if (service == NULL || methods == NULL || parts == NULL) {
+        hps_free(service);
+        hps_free(methods);
+        hps_free(parts);
+        return NULL;
+    }
+    memcpy(parts, options->parts, options->parts_bytes);
+    *service = (struct hps_unary_service){
+        .options = *options,
+        .grpc = {.name = options->name, .methods = methods, .n_methods = options->n_methods},
+        .methods = methods,
+        .parts = parts};
+    service->grpc.ctx = service;
+    for (unsigned i = 0; i < options->n_methods; i++) {
+        const struct hps_unary_method *method = &options->methods[i];
+        HPS_ASSERT(method->place == HPS_UNARY_LOOP ||
+                   (method->place == HPS_UNARY_ADMIN ? options->admin_pool : options->workers));
+        HPS_ASSERT(method->kind == HPS_UNARY_READS ||
+                   (options->audit != NULL && method->place != HPS_UNARY_LOOP));
+        methods[i] = hps_unary_route(service, method->path, method->path, on_message);
+    }
+    return service;
+}
+
+void hps_unary_service_free(struct hps_unary_service *service)
+{
+    if (service != NULL) {
+        hps_free(service->methods);
+        hps_free(service->parts);
+        hps_free(service);
+    }
+}
+
+const struct hps_grpc_service *hps_unary_service_grpc(const struct hps_unary_service *service)
+{
+    return &service->grpc;
+}
