@@ -224,6 +224,12 @@ const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
     return call->peer;
 }
 
+const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call)
+{
+    HPS_ASSERT(call->conn != NULL && hps_loop_is_mine(call->loop));
+    return hps_http_conn(call->conn->http);
+}
+
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
 {
     return call->client;

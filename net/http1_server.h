@@ -5,11 +5,11 @@
  * Content-Length or in chunks, and go from the socket to where their call wants them. Bytes of an
  * answer go from their blocks to the kernel.
  *
- * What could be read in two ways is refused, and the connection closed: both lengths, or one of
- * them twice, folded lines, line ends that are no CR LF. A head has 16 KiB and 64 fields at most.
- * An answer that comes before the request is whole ends the connection, too: the rest is not read,
- * but for what it takes that the client gets the answer. Everything runs on the thread of the
- * connection's loop.
+ * What could be read in two ways is refused, and the connection closed: both lengths, one of them
+ * or Authorization twice, folded lines, line ends that are no CR LF. A head has 16 KiB and 64
+ * fields at most. An answer that comes before the request is whole ends the connection, too: the
+ * rest is not read, but for what it takes that the client gets the answer. Everything runs on the
+ * thread of the connection's loop.
  */
 #ifndef HPS_NET_HTTP1_SERVER_H
 #define HPS_NET_HTTP1_SERVER_H

@@ -33,6 +33,7 @@ struct head {
     struct hps_http1_field fields[HTTP1_HEAD_FIELDS_MAX];
     unsigned n_fields;
     unsigned n_hosts;
+    unsigned n_authorizations;
     bool has_length;
     bool has_coding;
     bool chunked;
@@ -103,6 +104,8 @@ static const char *read_field(struct head *head, const struct hps_http1_field *f
     }
     if (strcmp(field->name, "host") == 0) {
         head->n_hosts++;
+    } else if (strcmp(field->name, "authorization") == 0) { /* a proxy may have judged either */
+        return ++head->n_authorizations > 1 ? "Authorization comes twice" : NULL;
     } else if (strcmp(field->name, "connection") == 0) {
         head->closes = head->closes || lists(field, "close");
         head->keeps_alive = head->keeps_alive || lists(field, "keep-alive");

@@ -352,7 +352,8 @@ static void tell_to_leave(struct hps_peers *peers, struct hps_seat *seat, enum h
 /* Whether one has given way to another of `peer`. */
 static bool make_room(struct hps_peers *peers, struct peer *peer, uint64_t now_us)
 {
-    struct wanted wanted = {.use_max = USE_IDLE, .idle_us_min = IDLE_US_MIN};
+    struct wanted wanted = {.use_max = USE_IDLE,
+                            .idle_us_min = peers->limits.idle_at_once ? 0 : IDLE_US_MIN};
     enum hps_peers_loss why = HPS_PEERS_IDLE;
     struct hps_seat *seat = NULL;
 

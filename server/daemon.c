@@ -717,7 +717,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
         hps_acceptor_stop(daemon->admin_acceptor);
     }
     stop_loops(daemon);
-    hps_http1_free(daemon->http);
+    daemon_pages_stop(daemon);
     hps_timer_stop(&daemon->tick);
     hps_timer_stop(&daemon->phase_timer);
     hps_loop_signals_free(daemon->signals);
@@ -743,6 +743,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_reflection_service_free(daemon->reflection);
     hps_reflection_service_free(daemon->admin_reflection);
     hps_grpc_server_free(daemon->server);
+    hps_grpc_server_free(daemon->pages.server);
     hps_free(daemon->kserve_routes);
     hps_catalog_close(daemon->catalog);
     hps_updater_free(daemon->updater); /* the catalog has stopped it */

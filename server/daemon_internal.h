@@ -10,7 +10,6 @@
 #include "base/lock.h"
 #include "net/acceptor.h"
 #include "net/grpc.h"
-#include "net/http1.h"
 #include "net/loop.h"
 #include "net/tls.h"
 #include "server/access/access.h"
@@ -104,7 +103,11 @@ struct hps_daemon {
     struct hps_loop *loop; /* of the main thread */
     struct hps_acceptor *acceptor;
     struct hps_acceptor *admin_acceptor;
-    struct hps_http1 *http;
+    struct {
+        struct hps_grpc_server *server;
+        struct hps_grpc_loop *loop; /* of the main thread */
+        struct hps_acceptor *acceptor;
+    } pages; /* of http_listen; NULL: there is none */
     struct hps_loop_signals *signals;
     struct hps_timer tick;
     struct hps_timer phase_timer;
@@ -143,7 +146,9 @@ void daemon_peers_limits(const struct hps_config_server *config, bool admin,
                          struct hps_peers_limits *out_limits);
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 /* pages.c: probes and pages, if there is a listener for them. */
-hps_status daemon_start_http(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
+hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
+void daemon_pages_reload(struct hps_daemon *daemon);
+void daemon_pages_stop(struct hps_daemon *daemon);                  /* the server stays */
 void daemon_status(void *ctx, struct hps_admin_status *out_status); /* any thread */
 void daemon_ask_drain(void *ctx);                                   /* any thread */
 /* Have every loop ask the rules of access again, and look at certificates. Main thread. */

@@ -8,11 +8,19 @@
 #include "base/assert.h"
 #include "server/daemon_internal.h"
 
-enum { CONNECTIONS_MAX = 64, METRICS_BYTES_MAX = 64 << 20, METHOD_BYTES_MAX = 128 };
+enum {
+    CONNECTIONS_MAX = 64,
+    REQUEST_BYTES_MAX = 4096, /* of a body, of which nothing is read */
+    METRICS_BYTES_MAX = 64 << 20,
+    METHOD_BYTES_MAX = 128,
+};
+
+#define TEXT_TYPE    "text/plain; charset=utf-8"
+#define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 /* ---- who may read ---------------------------------------------------------------------------- */
 
-static const struct hps_listener *listener_of(const struct hps_daemon *daemon)
+static struct hps_listener *listener_of(struct hps_daemon *daemon)
 {
     for (unsigned i = 0; i < daemon->listeners.n; i++) {
         if (daemon->listeners.items[i].kind == HPS_LISTENER_HTTP) {
@@ -23,7 +31,7 @@ static const struct hps_listener *listener_of(const struct hps_daemon *daemon)
 }
 
 /* Does it matter who asks? Not on this machine alone, nor where nobody has said who may. */
-static bool is_guarded(const struct hps_daemon *daemon)
+static bool is_guarded(struct hps_daemon *daemon)
 {
     const struct hps_listener *listener = listener_of(daemon);
     const struct hps_config_server *config = &daemon->options.config->server;
@@ -52,22 +60,60 @@ static hps_status check_certificate(struct hps_daemon *daemon, const struct hps_
     return status;
 }
 
-static hps_status check_reader(struct hps_daemon *daemon, const struct hps_http1_request *request,
+static hps_status check_reader(struct hps_daemon *daemon, const struct hps_grpc_call *call,
                                struct hps_error *err)
 {
+    const struct hps_conn *conn = hps_grpc_call_conn(call);
     const struct hps_access_grant *grant = NULL;
     char method[METHOD_BYTES_MAX];
-    (void)snprintf(method, sizeof(method), "GET %s", request->path);
-    if (!hps_access_has_file(daemon->access)) {
-        return check_certificate(daemon, request->conn, method, err);
+    (void)snprintf(method, sizeof(method), "GET %s", hps_grpc_call_path(call));
+    if (!is_guarded(daemon)) {
+        return HPS_OK;
     }
-    hps_status status = hps_access_ask(daemon->access, request->conn, false, method,
-                                       request->authorization, HPS_ROLE_READ, &grant, err);
+    if (!hps_access_has_file(daemon->access)) {
+        return check_certificate(daemon, conn, method, err);
+    }
+    hps_status status = hps_access_ask(daemon->access, conn, false, method,
+                                       hps_grpc_call_header(call, "authorization", NULL),
+                                       HPS_ROLE_READ, &grant, err);
     hps_access_grant_unref(grant);
     return status;
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
+
+/* made: whether the page could be. */
+static void answer(struct hps_grpc_call *call, unsigned http_status, const char *type,
+                   hps_status made, const struct hps_buf *page)
+{
+    hps_status status = made;
+    if (status == HPS_OK) {
+        status = hps_grpc_call_add_header(call, "content-type", type, strlen(type));
+    }
+    if (status == HPS_OK) {
+        status = hps_grpc_call_add_header(call, "cache-control", "no-store", strlen("no-store"));
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "http",
+                "HTTP request failed: the reply could not be made; the client gets status 500",
+                HPS_STR("path", hps_grpc_call_path(call)),
+                HPS_STR("reason", hps_status_text(status)));
+        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_INTERNAL), "no memory for the page");
+        return;
+    }
+    hps_grpc_call_answer_status(call, http_status);
+    hps_grpc_call_send_copy(call, page->data, page->size);
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
+static void on_healthz(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    static char ok[] = "ok\n";
+    const struct hps_buf page = {.data = (uint8_t *)ok, .size = strlen(ok)};
+    (void)data;
+    (void)size;
+    answer(call, 200, TEXT_TYPE, HPS_OK, &page);
+}
 
 static void append_reason(void *ctx, const char *reason)
 {
@@ -75,84 +121,137 @@ static void append_reason(void *ctx, const char *reason)
 }
 
 /* Why it is not ready names models and files: not for everybody. */
-static hps_status answer_ready(struct hps_daemon *daemon, struct hps_http1_reply *reply)
+static void on_readyz(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
+    struct hps_daemon *daemon = hps_grpc_call_ctx(call);
     bool guarded = is_guarded(daemon);
+    hps_status status = HPS_OK;
+    struct hps_buf page;
+    (void)data;
+    (void)size;
+    hps_buf_init(&page, METRICS_BYTES_MAX);
     hps_readiness_refresh(daemon->readiness);
-    bool ready = hps_readiness_get(daemon->readiness, guarded ? NULL : append_reason, &reply->body);
-    reply->status = ready ? 200 : 503;
-    if (!ready && !guarded) {
-        return HPS_OK; /* the reasons are the page */
+    bool ready = hps_readiness_get(daemon->readiness, guarded ? NULL : append_reason, &page);
+    if (ready || guarded) { /* else the reasons are the page */
+        status = hps_buf_printf(&page, ready ? "ready\n" : "not ready\n");
     }
-    return hps_buf_printf(&reply->body, ready ? "ready\n" : "not ready\n");
+    answer(call, ready ? 200 : 503, TEXT_TYPE, status, &page);
+    hps_buf_fini(&page);
 }
 
-static hps_status answer_page(struct hps_daemon *daemon, const char *path,
-                              struct hps_http1_reply *reply)
+static void on_metrics(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    if (strcmp(path, "/metrics") == 0) {
-        reply->status = 200;
-        reply->content_type = "text/plain; version=0.0.4; charset=utf-8";
-        return hps_metrics_print(daemon->metrics, &reply->body);
-    }
-    return hps_buf_printf(&reply->body, "try /metrics, /healthz, /readyz\n");
-}
-
-static hps_status on_get(void *ctx, const struct hps_http1_request *request,
-                         struct hps_http1_reply *reply)
-{
-    struct hps_daemon *daemon = ctx;
+    struct hps_daemon *daemon = hps_grpc_call_ctx(call);
     struct hps_error err = {0};
-    if (strcmp(request->path, "/healthz") == 0) {
-        reply->status = 200;
-        return hps_buf_printf(&reply->body, "ok\n");
+    struct hps_buf page;
+    (void)data;
+    (void)size;
+    if (check_reader(daemon, call, &err) != HPS_OK) {
+        hps_grpc_call_fail(call, &err);
+        return;
     }
-    if (strcmp(request->path, "/readyz") == 0) {
-        return answer_ready(daemon, reply);
-    }
-    hps_status status = is_guarded(daemon) ? check_reader(daemon, request, &err) : HPS_OK;
-    if (status == HPS_OK) {
-        return answer_page(daemon, request->path, reply);
-    }
-    if (status != HPS_UNAUTHENTICATED && status != HPS_PERMISSION) {
-        return status;
-    }
-    reply->status = status == HPS_UNAUTHENTICATED ? 401 : 403;
-    return hps_buf_printf(&reply->body, "%s\n", err.text);
+    hps_buf_init(&page, METRICS_BYTES_MAX);
+    answer(call, 200, METRICS_TYPE, hps_metrics_print(daemon->metrics, &page), &page);
+    hps_buf_fini(&page);
 }
+
+/* check_reader decides who may read, by the rules that hold when the request comes. */
+static const struct hps_http_route routes[] = {
+#define PAGE(path_, answer)                          \
+    {                                                \
+        .verb = "GET", .pattern = path_, .method = { \
+            .path = path_,                           \
+            .open = true,                            \
+            .on_message = answer                     \
+        }                                            \
+    }
+    PAGE("/healthz", on_healthz),
+    PAGE("/readyz", on_readyz),
+    PAGE("/metrics", on_metrics),
+#undef PAGE
+};
 
 /* ---- the listener ---------------------------------------------------------------------------- */
 
-static void on_no_start(void *ctx, hps_status status)
+/* Without TLS a slow head costs too little to slow its peer, which may be the probes' as well. */
+static void limits_of(struct hps_daemon *daemon, struct hps_grpc_limits *out_limits,
+                      struct hps_peers_limits *out_peers)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    bool tls = listener_of(daemon)->tls;
+    daemon_grpc_limits(config, out_limits);
+    out_limits->request_bytes_max = REQUEST_BYTES_MAX;
+    out_limits->handshake_timeout_us = (uint64_t)config->http_head_timeout_ms * 1000;
+    *out_peers = (struct hps_peers_limits){.connections_max = CONNECTIONS_MAX,
+                                           .share = config->peer_share,
+                                           .failures_max = tls ? config->handshake_failures_max : 0,
+                                           .idle_at_once = true};
+}
+
+static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 {
     const struct hps_daemon *daemon = ctx;
-    enum hps_grpc_no_start how = status == HPS_DEADLINE          ? HPS_GRPC_TIMEOUT
-                                 : status == HPS_UNAUTHENTICATED ? HPS_GRPC_CERTIFICATE
-                                 : status == HPS_CLOSED          ? HPS_GRPC_LEFT
-                                                                 : HPS_GRPC_PROTOCOL;
+    (void)peer;
     hps_metric_add(daemon->connections_failed[how], 1);
 }
 
-hps_status daemon_start_http(struct hps_daemon *daemon, struct hps_error *err)
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
-    const struct hps_config_server *config = &daemon->options.config->server;
-    struct hps_http1_options options = {
-        .connections_max = CONNECTIONS_MAX,
-        .head_timeout_us = (uint64_t)config->http_head_timeout_ms * 1000,
-        .send_timeout_us = (uint64_t)config->reply_stall_timeout_ms * 1000,
-        .body_bytes_max = METRICS_BYTES_MAX,
-        .failures_max = config->handshake_failures_max,
-        .on_no_start = on_no_start,
-        .on_get = on_get,
-        .ctx = daemon};
-    for (unsigned i = 0; i < daemon->listeners.n; i++) {
-        struct hps_listener *listener = &daemon->listeners.items[i];
-        if (listener->kind == HPS_LISTENER_HTTP) {
-            int fd = listener->fd;
-            listener->fd = -1;
-            options.tls = listener->tls ? daemon->tls.http : NULL;
-            return hps_http1_new(daemon->loop, fd, &options, &daemon->http, err);
-        }
+    struct hps_daemon *daemon = ctx;
+    hps_grpc_loop_adopt_http(daemon->pages.loop, conn, cookie);
+}
+
+static hps_status make_server(struct hps_daemon *daemon, const struct hps_grpc_limits *limits)
+{
+    const struct hps_grpc_observer observer = {.ctx = daemon, .on_no_start = on_no_start};
+    daemon->pages.server = hps_grpc_server_new(limits, &observer);
+    hps_status status =
+        daemon->pages.server != NULL
+            ? hps_grpc_server_add_http(daemon->pages.server, routes,
+                                       sizeof(routes) / sizeof(routes[0]), daemon, LISTENER_PUBLIC)
+            : HPS_NO_MEMORY;
+    return status == HPS_OK
+               ? hps_grpc_loop_new(daemon->pages.server, daemon->loop, &daemon->pages.loop)
+               : status;
+}
+
+hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err)
+{
+    struct hps_acceptor_options options = {.on_accept = on_accept, .ctx = daemon};
+    struct hps_listener *listener = listener_of(daemon);
+    struct hps_grpc_limits limits;
+    if (listener == NULL) {
+        return HPS_OK;
     }
-    return HPS_OK;
+    limits_of(daemon, &limits, &options.limits);
+    if (make_server(daemon, &limits) != HPS_OK) {
+        return hps_error_set(err, HPS_NO_MEMORY, "HTTP server: out of memory");
+    }
+    hps_status status = hps_acceptor_new(daemon->loop, &options, &daemon->pages.acceptor, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    int fd = listener->fd;
+    listener->fd = -1;
+    return hps_acceptor_add(daemon->pages.acceptor, fd, listener->tls ? daemon->tls.http : NULL,
+                            LISTENER_PUBLIC, listener->is_unix && !listener->inherited, err);
+}
+
+void daemon_pages_reload(struct hps_daemon *daemon)
+{
+    struct hps_grpc_limits limits;
+    struct hps_peers_limits peers;
+    if (daemon->pages.acceptor != NULL) {
+        limits_of(daemon, &limits, &peers);
+        hps_grpc_loop_limits_set(daemon->pages.loop, &limits);
+        hps_acceptor_limits_set(daemon->pages.acceptor, &peers);
+    }
+}
+
+void daemon_pages_stop(struct hps_daemon *daemon)
+{
+    hps_acceptor_free(daemon->pages.acceptor);
+    hps_grpc_loop_free(daemon->pages.loop);
+    daemon->pages.acceptor = NULL;
+    daemon->pages.loop = NULL;
 }

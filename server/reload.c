@@ -210,11 +210,7 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     hps_acceptor_limits_set(daemon->acceptor, &peers);
     daemon_peers_limits(server, true, &peers);
     hps_acceptor_limits_set(daemon->admin_acceptor, &peers);
-    if (daemon->http != NULL) {
-        hps_http1_limits_set(daemon->http, (uint64_t)server->http_head_timeout_ms * 1000,
-                             (uint64_t)server->reply_stall_timeout_ms * 1000,
-                             server->handshake_failures_max);
-    }
+    daemon_pages_reload(daemon);
     hps_catalog_reconfigure(daemon->catalog, config, &prepared->model_roots);
     hps_access_rules_set(daemon->access, prepared->rules);
     prepared->rules = NULL;

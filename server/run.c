@@ -517,7 +517,7 @@ hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err
         status = start_acceptors(daemon, err);
     }
     if (status == HPS_OK) {
-        status = daemon_start_http(daemon, err);
+        status = daemon_pages_start(daemon, err);
     }
     return status;
 }

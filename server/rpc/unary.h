@@ -12,12 +12,9 @@
 #ifndef HPS_SERVER_RPC_UNARY_H
 #define HPS_SERVER_RPC_UNARY_H
 
-#include <protobuf-c/protobuf-c.h>
-
-#include "base/arena.h"
 #include "base/pool.h"
-#include "net/grpc.h"
 #include "server/observe/audit.h"
+#include "server/rpc/message.h"
 
 struct hps_unary;
 struct hps_unary_service;

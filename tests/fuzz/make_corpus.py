@@ -141,28 +141,6 @@ def catalog():
     yield "dim_huge", record(0, blob(1, "m") + blob(10, num(2, 0x80000000) + num(3, 1)))
 
 
-def http1():
-    get = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-    yield "get", b"\x0d" + get
-    yield "head", b"\x0d" + get.replace(b"GET", b"HEAD")
-    yield "post", b"\x0d" + b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
-    yield "bytewise", b"\x00" + get
-    yield "half_close", b"\x4d" + get
-    yield "early", b"\x8d" + get
-    yield "pipelined", b"\x0d" + get * 3
-    yield "query", b"\x0d" + get.replace(b"/metrics", b"/readyz?a=b#c")
-    yield "fail", b"\x0d" + get.replace(b"/metrics", b"/fail")
-    yield "lf_only", b"\x0d" + get.replace(b"\r", b"")
-    yield "folded", b"\x0d" + get.replace(b"Host: x", b"Host: x\r\n y")
-    yield "no_colon", b"\x0d" + get.replace(b"Host: x", b"Host x")
-    yield "version_2", b"\x0d" + get.replace(b"1.1", b"2.0")
-    yield "absolute", b"\x0d" + get.replace(b"/metrics", b"http://h/metrics")
-    yield "tls_hello", b"\x0d\x16\x03\x01\x02\x00\x01"
-    yield "head_long", b"\x0d" + b"GET / HTTP/1.1\r\nX: " + b"x" * 9000
-    yield "nul", b"\x0d" + get.replace(b"Host", b"Ho\0t")
-    yield "never_ends", b"\x0d" + b"GET /"
-
-
 # Kinds of tests/fuzz/frames.c, and what comes behind them in the two targets.
 HEADERS, RAW, DATA, SETTINGS, STRANGE, CONTINUATION, FLOOD, BYTES, SMALL = 0, 2, 3, 5, 6, 7, 8, 9, 10
 SEND, OTHER, CLOCK, FOURTH, FIFTH = 12, 13, 14, 15, 16
@@ -613,7 +591,7 @@ def kserve_grpc():
 
 
 TARGETS = {"access": access, "addr": addr, "topic_filter": topic_filter, "gzip": gzip_, "http2_filter": http2_filter, "position": position,
-           "catalog": catalog, "http1": http1, "http1_server": http1_server, "kserve_http": kserve_http,
+           "catalog": catalog, "http1_server": http1_server, "kserve_http": kserve_http,
            "kserve_grpc": kserve_grpc,
            "grpc_server": grpc_server, "grpc_client": grpc_client,
            "update_decode": update_decode, "publish": publish, "manifest": manifest, "snapshot": snapshot,

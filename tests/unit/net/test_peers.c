@@ -263,6 +263,20 @@ static void test_admit_when_no_shares_then_only_idle_ones_give_way(void **state)
     rig_close(&rig);
 }
 
+static void test_admit_when_idle_ones_give_way_at_once_then_the_newcomer_is_let_in(void **state)
+{
+    (void)state;
+    for (unsigned at_once = 0; at_once < 2; at_once++) {
+        struct rig rig;
+        rig_open(&rig, (struct hps_peers_limits){.connections_max = 2, .idle_at_once = at_once});
+        assert_non_null(come(&rig, GREEDY));
+        assert_non_null(come(&rig, GREEDY));
+        assert_int_equal(come(&rig, GREEDY) != NULL, at_once);
+        assert_int_equal(rig.places[0].n_told, at_once);
+        rig_close(&rig);
+    }
+}
+
 static void test_admit_when_a_large_table_is_full_then_all_are_looked_at_in_turn(void **state)
 {
     (void)state;
@@ -479,6 +493,7 @@ int main(void)
         cmocka_unit_test(test_admit_when_those_told_do_not_go_then_few_come_beyond_the_limit),
         cmocka_unit_test(test_admit_when_a_seat_cannot_be_asked_then_refused),
         cmocka_unit_test(test_admit_when_no_shares_then_only_idle_ones_give_way),
+        cmocka_unit_test(test_admit_when_idle_ones_give_way_at_once_then_the_newcomer_is_let_in),
         cmocka_unit_test(test_admit_when_a_large_table_is_full_then_all_are_looked_at_in_turn),
         cmocka_unit_test(test_limits_when_set_then_shares_follow),
         cmocka_unit_test(test_admit_when_the_hard_limit_of_a_peer_is_met_then_refused),
