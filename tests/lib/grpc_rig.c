@@ -390,6 +390,85 @@ static const struct hps_http_route routes[] = {
     ROUTE("GET", "/late", .on_message = on_late, .on_close = on_close),
 };
 
+/* ---- who may call ---------------------------------------------------------------------------- */
+
+static void *visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
+{
+    struct rig_guard *guard = ctx;
+
+    assert_non_null(conn);
+    assert_int_equal(listener_mask, 1);
+    guard->n_visitors++;
+    return guard;
+}
+
+static void visitor_free(void *visitor)
+{
+    ((struct rig_guard *)visitor)->n_visitors--;
+}
+
+static hps_status judge(const struct rig_guard *guard, const struct hps_grpc_call *call,
+                        struct hps_error *err)
+{
+    const char *said = hps_grpc_call_header(call, "authorization", NULL);
+
+    if (said == NULL) {
+        return hps_error_set(err, HPS_UNAUTHENTICATED, "who are you");
+    }
+    return strcmp(said, guard->word) == 0 ? HPS_OK : hps_error_set(err, HPS_PERMISSION, "not you");
+}
+
+static hps_status enter(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
+                        const void **out_grant, struct hps_error *err)
+{
+    struct rig_guard *guard = visitor;
+    const char *path = hps_grpc_call_path(call);
+    hps_status status = judge(guard, call, err);
+
+    assert_int_equal(roles, strcmp(path, "/t.T/Echo") == 0 || strcmp(path, "/echo") == 0 ? 5 : 0);
+    if (status == HPS_OK) {
+        guard->n_grants++;
+        *out_grant = guard;
+    }
+    return status;
+}
+
+static hps_status visitor_again(void *visitor, const struct hps_conn *conn, struct hps_error *err)
+{
+    assert_non_null(conn);
+    return ((struct rig_guard *)visitor)->expels
+               ? hps_error_set(err, HPS_UNAUTHENTICATED, "go away")
+               : HPS_OK;
+}
+
+static hps_status again(void *visitor, const struct hps_grpc_call *call, const void *grant,
+                        uint32_t roles, struct hps_error *err)
+{
+    (void)roles;
+    assert_ptr_equal(grant, visitor);
+    return judge(visitor, call, err);
+}
+
+static void release(const void *grant)
+{
+    ((struct rig_guard *)(uintptr_t)grant)->n_grants--;
+}
+
+void rig_guard_set(struct rig *rig, struct rig_guard *guard)
+{
+    const struct hps_grpc_guard calls = {.ctx = guard,
+                                         .visitor_new = visitor_new,
+                                         .visitor_free = visitor_free,
+                                         .visitor_again = visitor_again,
+                                         .enter = enter,
+                                         .again = again,
+                                         .release = release};
+
+    hps_grpc_server_guard_set(rig->server, &calls);
+}
+
+/* ---- the observer ---------------------------------------------------------------------------- */
+
 static void on_call_end(void *ctx, struct hps_grpc_call *call, int code, uint64_t duration_us)
 {
     (void)call;
@@ -603,7 +682,10 @@ void wire_open_tcp(struct wire *wire, struct rig *rig)
 
 void wire_close(struct wire *wire)
 {
-    close(wire->fd);
+    if (wire->fd >= 0) {
+        close(wire->fd);
+    }
+    wire->fd = -1;
     hps_buf_fini(&wire->in);
 }
 
@@ -698,6 +780,17 @@ bool wire_request(struct wire *wire, uint32_t stream, const char *path, bool end
         size += put_field(block + size, "content-type", "application/grpc");
     }
     return wire_frame(wire, 1, (uint8_t)(4 | (end ? 1 : 0)), stream, block, size);
+}
+
+void wire_call(struct wire *wire, uint32_t stream, const char *path, const char *const *extra,
+               const void *message, size_t size)
+{
+    uint8_t body[105] = {0, 0, 0, 0, (uint8_t)size};
+
+    assert_true(size <= sizeof body - 5);
+    memcpy(body + 5, message, size);
+    assert_true(wire_request(wire, stream, path, false, extra));
+    assert_true(wire_frame(wire, 0, 1, stream, body, 5 + size));
 }
 
 void wire_pump(struct wire *wire)

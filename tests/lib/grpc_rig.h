@@ -64,6 +64,17 @@ extern const struct hps_grpc_limits rig_limits;
 /* The oldest of rig->charged gives its bytes back, and its reference. */
 void rig_discharge(struct rig *rig);
 
+/* A guard that lets in who sends this as "authorization", which may change: UNAUTHENTICATED without
+ * one, PERMISSION with another. /t.T/Echo and /echo are for the roles 5. Before the first
+ * connection; it stays until rig_close. */
+struct rig_guard {
+    const char *word;
+    bool expels; /* connections, when they are looked at again */
+    int n_visitors;
+    int n_grants;
+};
+void rig_guard_set(struct rig *rig, struct rig_guard *guard);
+
 /* One end of a socket whose other end the server has; non-blocking. */
 int rig_raw(struct rig *rig);
 struct hps_grpc_channel *rig_channel(struct rig *rig);
@@ -105,7 +116,7 @@ struct wire {
 /* Preface and SETTINGS are sent, by a Unix socket or by TCP. */
 void wire_open(struct wire *wire, struct rig *rig);
 void wire_open_tcp(struct wire *wire, struct rig *rig);
-void wire_close(struct wire *wire);
+void wire_close(struct wire *wire); /* idempotent; fd -1: none */
 /* Send, turning the loop while the socket is full. False: the server has closed it. */
 bool wire_send(struct wire *wire, const void *data, size_t size);
 bool wire_frame(struct wire *wire, uint8_t type, uint8_t flags, uint32_t stream,
@@ -113,6 +124,9 @@ bool wire_frame(struct wire *wire, uint8_t type, uint8_t flags, uint32_t stream,
 /* HEADERS of a call, without compression; `extra` more name/value pairs, NULL-ended. */
 bool wire_request(struct wire *wire, uint32_t stream, const char *path, bool end,
                   const char *const *extra);
+/* The same, and one message, of at most 100 bytes, with the end of the stream. */
+void wire_call(struct wire *wire, uint32_t stream, const char *path, const char *const *extra,
+               const void *message, size_t size);
 void wire_pump(struct wire *wire); /* one turn, and read what came */
 /* Does a frame of this type (and stream, unless 0) lie in what came? Its payload is set, if so. */
 bool wire_find(const struct wire *wire, uint8_t type, uint32_t stream, const uint8_t **out_payload,

@@ -185,8 +185,7 @@ static void test_charge_when_it_waits_at_its_deadline_then_leaves_the_line(void 
     struct fixture *f = *state;
 
     charge(f, MAX_BYTES - 1);
-    assert_true(wire_request(&f->wire, f->id, "/t.T/Charge", false, extra));
-    assert_true(wire_frame(&f->wire, 0, 1, f->id, "\0\0\0\0\4\0\1\0\0", 9));
+    wire_call(&f->wire, f->id, "/t.T/Charge", extra, "\0\1\0\0", 4);
     f->id += 2;
     charge(f, 1);
     RIG_UNTIL(&f->rig, f->rig.n_charged == 2);
@@ -197,8 +196,7 @@ static void test_charge_when_it_waits_at_its_deadline_then_leaves_the_line(void 
 static void begin_all(struct fixture *f)
 {
     for (unsigned i = 0; i < N_CALLS; i++) {
-        assert_true(wire_request(&f->wire, f->id, "/c.C/Ask", false, NULL));
-        assert_true(wire_frame(&f->wire, 0, 1, f->id, "\0\0\0\0\0", 5));
+        wire_call(&f->wire, f->id, "/c.C/Ask", NULL, "", 0);
         f->id += 2;
     }
     RIG_UNTIL(&f->rig, f->n_asking == N_CALLS);

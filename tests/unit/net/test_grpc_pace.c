@@ -50,8 +50,7 @@ static int setup(void **state)
         fixture.readers[i].id = 1;
     }
     wire_open(&fixture.other, &fixture.rig);
-    assert_true(wire_request(&fixture.other, 1, "/t.T/Park", false, NULL));
-    assert_true(wire_frame(&fixture.other, 0, 1, 1, "\0\0\0\0\0", 5));
+    wire_call(&fixture.other, 1, "/t.T/Park", NULL, "", 0);
     WIRE_UNTIL(&fixture.other, fixture.rig.parked != NULL);
     *state = &fixture;
     return 0;

@@ -42,8 +42,7 @@ static void open_asked(struct wire *wire, struct rig *rig)
     unsigned n = rig->n_ended[0];
 
     wire_open(wire, rig);
-    assert_true(wire_request(wire, 1, "/t.T/Echo", false, NULL));
-    assert_true(wire_frame(wire, 0, 1, 1, "\0\0\0\0\0", 5));
+    wire_call(wire, 1, "/t.T/Echo", NULL, "", 0);
     WIRE_UNTIL(wire, rig->n_ended[0] == n + 1);
 }
 
@@ -53,8 +52,7 @@ static void open_parked(struct wire *wire, struct rig *rig)
     unsigned n = rig->n_messages;
 
     wire_open(wire, rig);
-    assert_true(wire_request(wire, 1, "/t.T/Park", false, NULL));
-    assert_true(wire_frame(wire, 0, 1, 1, "\0\0\0\0\0", 5));
+    wire_call(wire, 1, "/t.T/Park", NULL, "", 0);
     WIRE_UNTIL(wire, rig->n_messages == n + 1);
 }
 
@@ -370,64 +368,14 @@ static void test_connection_when_no_request_comes_then_timeout_and_silence_count
 
 /* ---- those that nobody knows ----------------------------------------------------------------- */
 
-static void *know_nobody(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
-{
-    (void)conn;
-    (void)listener_mask;
-    return ctx;
-}
-
-static void forget(void *visitor)
-{
-    (void)visitor;
-}
-
-static void give_back(const void *grant)
-{
-    (void)grant;
-}
-
-static hps_status let_in_who_says_so(void *visitor, const struct hps_grpc_call *call,
-                                     uint32_t roles, const void **out_grant, struct hps_error *err)
-{
-    size_t size;
-
-    (void)roles;
-    if (hps_grpc_call_header(call, "x-test", &size) == NULL) {
-        return hps_error_set(err, HPS_UNAUTHENTICATED, "who are you?");
-    }
-    *out_grant = visitor;
-    return HPS_OK;
-}
-
-static hps_status stay(void *visitor, const struct hps_conn *conn, struct hps_error *err)
-{
-    (void)visitor;
-    (void)conn;
-    (void)err;
-    return HPS_OK;
-}
-
-static hps_status go_on(void *visitor, const struct hps_grpc_call *call, const void *grant,
-                        uint32_t roles, struct hps_error *err)
-{
-    (void)visitor;
-    (void)call;
-    (void)grant;
-    (void)roles;
-    (void)err;
-    return HPS_OK;
-}
-
 /* A call, known or not, until it is answered. */
 static void ask(struct wire *wire, uint32_t stream, bool known)
 {
-    static const char *const name[] = {"x-test", "me", NULL};
+    static const char *const name[] = {"authorization", "me", NULL};
     int code = known ? 0 : 16;
     unsigned n = wire->rig->n_ended[code];
 
-    assert_true(wire_request(wire, stream, "/t.T/Echo", false, known ? name : NULL));
-    assert_true(wire_frame(wire, 0, 1, stream, "\0\0\0\0\0", 5));
+    wire_call(wire, stream, "/t.T/Echo", known ? name : NULL, "", 0);
     WIRE_UNTIL(wire, wire->rig->n_ended[code] == n + 1);
 }
 
@@ -436,18 +384,12 @@ static void test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_t
 {
     struct rig rig;
     struct wire wire;
-    struct hps_grpc_guard guard = {.ctx = &rig,
-                                   .visitor_new = know_nobody,
-                                   .visitor_free = forget,
-                                   .enter = let_in_who_says_so,
-                                   .visitor_again = stay,
-                                   .again = go_on,
-                                   .release = give_back};
+    struct rig_guard guard = {.word = "me"};
     uint32_t stream = 1;
 
     (void)state;
     open_rig(&rig, (struct hps_peers_limits){.failures_max = 31});
-    hps_grpc_server_guard_set(rig.server, &guard);
+    rig_guard_set(&rig, &guard);
     wire_open(&wire, &rig);
     for (unsigned i = 0; i < 31; i++, stream += 2) {
         ask(&wire, stream, i == 15); /* not in a row */

@@ -191,6 +191,7 @@ static void probe_call(struct probe *probe, const char *path, const char *const 
 struct fixture {
     struct rig rig;
     struct probe probe;
+    struct wire wire; /* for tests that open it */
 };
 
 static int setup(void **state)
@@ -199,6 +200,7 @@ static int setup(void **state)
 
     rig_open(&f.rig, &rig_limits);
     probe_open(&f.probe, &f.rig);
+    f.wire = (struct wire){.fd = -1};
     *state = &f;
     return 0;
 }
@@ -208,6 +210,7 @@ static int teardown(void **state)
     struct fixture *f = *state;
 
     hps_clock_real(); /* for tests in which time stands still */
+    wire_close(&f->wire);
     probe_close(&f->probe);
     rig_close(&f->rig);
     return 0;
@@ -231,17 +234,15 @@ static void test_unary_when_well_made_then_headers_data_trailers(void **state)
 static void test_unary_when_data_comes_in_single_bytes_then_answered(void **state)
 {
     struct fixture *f = *state;
-    struct wire wire;
 
-    wire_open(&wire, &f->rig);
-    wire_request(&wire, 1, "/t.T/Echo", false, NULL);
+    wire_open(&f->wire, &f->rig);
+    wire_request(&f->wire, 1, "/t.T/Echo", false, NULL);
     for (unsigned i = 0; i < 305; i++) {
         uint8_t byte = i == 3 ? 1 : i == 4 ? 44 : 0;
-        assert_true(wire_frame(&wire, 0, i == 304, 1, &byte, 1));
+        assert_true(wire_frame(&f->wire, 0, i == 304, 1, &byte, 1));
     }
-    WIRE_UNTIL(&wire, f->rig.n_ended[0] == 1);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
     assert_int_equal(f->rig.bytes, 300);
-    wire_close(&wire);
 }
 
 static void test_request_when_framing_is_wrong_then_named(void **state)
@@ -428,107 +429,26 @@ static void test_client_streaming_then_every_message_counted(void **state)
 
 /* ---- who may call ---------------------------------------------------------------------------- */
 
-/* Lets in who says the word, which may change; the connection while `stays`. */
-struct guard {
-    const char *word;
-    bool stays;
-    int n_visitors;
-    int n_grants;
-};
-
-static void *guard_visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
-{
-    struct guard *guard = ctx;
-
-    assert_non_null(conn);
-    assert_int_equal(listener_mask, 1);
-    guard->n_visitors++;
-    return guard;
-}
-
-static void guard_visitor_free(void *visitor)
-{
-    ((struct guard *)visitor)->n_visitors--;
-}
-
-static hps_status guard_judge(struct guard *guard, const struct hps_grpc_call *call,
-                              struct hps_error *err)
-{
-    const char *said = hps_grpc_call_header(call, "authorization", NULL);
-
-    return said != NULL && strcmp(said, guard->word) == 0
-               ? HPS_OK
-               : hps_error_set(err, HPS_UNAUTHENTICATED, "not the word");
-}
-
-static hps_status guard_enter(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
-                              const void **out_grant, struct hps_error *err)
-{
-    struct guard *guard = visitor;
-    hps_status status = guard_judge(guard, call, err);
-
-    assert_int_equal(roles, strcmp(hps_grpc_call_path(call), "/t.T/Echo") == 0 ? 5 : 0);
-    if (status == HPS_OK) {
-        guard->n_grants++;
-        *out_grant = guard;
-    }
-    return status;
-}
-
-static hps_status guard_visitor_again(void *visitor, const struct hps_conn *conn,
-                                      struct hps_error *err)
-{
-    assert_non_null(conn);
-    return ((struct guard *)visitor)->stays ? HPS_OK
-                                            : hps_error_set(err, HPS_UNAUTHENTICATED, "go away");
-}
-
-static hps_status guard_again(void *visitor, const struct hps_grpc_call *call, const void *grant,
-                              uint32_t roles, struct hps_error *err)
-{
-    (void)roles;
-    assert_ptr_equal(grant, visitor);
-    return guard_judge(visitor, call, err);
-}
-
-static void guard_release(const void *grant)
-{
-    ((struct guard *)(uintptr_t)grant)->n_grants--;
-}
-
-static void set_guard(struct fixture *f, struct guard *guard)
-{
-    const struct hps_grpc_guard calls = {.ctx = guard,
-                                         .visitor_new = guard_visitor_new,
-                                         .visitor_free = guard_visitor_free,
-                                         .visitor_again = guard_visitor_again,
-                                         .enter = guard_enter,
-                                         .again = guard_again,
-                                         .release = guard_release};
-
-    hps_grpc_server_guard_set(f->rig.server, &calls);
-}
-
 static void test_guard_when_set_then_asked_for_every_method_that_is_not_open(void **state)
 {
     static const struct {
         const char *path, *word, *answer;
     } cases[] = {
         {"/t.T/Echo", "open sesame", "grpc-status: 0\n"},
-        {"/t.T/Echo", "sesame", "grpc-status: 16\n"},
-        {"/t.T/Nope", "sesame", "grpc-status: 16\n"},
+        {"/t.T/Echo", "sesame", "grpc-status: 7\n"},
+        {"/t.T/Nope", "sesame", "grpc-status: 7\n"},
         {"/t.T/Nope", "open sesame", "grpc-status: 12\n"},
         {"/grpc.health.v1.Health/Check", "sesame", "grpc-status: 0\n"},
     };
     struct fixture *f = *state;
-    struct guard guard = {.word = "open sesame", .stays = true};
+    struct rig_guard guard = {.word = "open sesame"};
     struct probe probe;
 
-    set_guard(f, &guard);
+    rig_guard_set(&f->rig, &guard);
     probe_open(&probe, &f->rig);
     probe_call(&probe, "/t.T/Echo", NULL, "\0\0\0\0\0", 5);
     assert_true(probe_has(&probe, "grpc-status: 16\n"));
-    assert_true(probe_has(&probe, "grpc-message: not the word\n"));
+    assert_true(probe_has(&probe, "grpc-message: who are you\n"));
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *extra[] = {"authorization", cases[i].word, NULL};
         probe_call(&probe, cases[i].path, extra, "\0\0\0\0\0", 5);
@@ -543,11 +463,11 @@ static void test_guard_when_set_then_asked_for_every_method_that_is_not_open(voi
 }
 
 /* A call with the guard's word runs, and goes on until it is ended. */
-static void park_guarded(struct fixture *f, struct guard *guard, struct probe *probe)
+static void park_guarded(struct fixture *f, struct rig_guard *guard, struct probe *probe)
 {
     static const char *extra[] = {"authorization", "sesame", NULL};
 
-    set_guard(f, guard);
+    rig_guard_set(&f->rig, guard);
     probe_open(probe, &f->rig);
     probe_begin(probe, "/t.T/Park", extra);
     probe_send(probe, "\0\0\0\0\0", 5);
@@ -557,11 +477,11 @@ static void park_guarded(struct fixture *f, struct guard *guard, struct probe *p
 
 static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **state)
 {
-    static struct guard guard; /* the parked call has its grant until the rig is closed */
+    static struct rig_guard guard; /* the parked call has its grant until the rig is closed */
     struct fixture *f = *state;
     struct probe probe;
 
-    guard = (struct guard){.word = "sesame", .stays = true};
+    guard = (struct rig_guard){.word = "sesame"};
     park_guarded(f, &guard, &probe);
     hps_grpc_loop_recheck(f->rig.grpc_loop); /* nothing has changed for it */
     rig_turn(&f->rig);
@@ -569,7 +489,7 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
     guard.word = "another";
     hps_grpc_loop_recheck(f->rig.grpc_loop);
     probe_wait(&probe);
-    assert_true(probe_has(&probe, "grpc-status: 16\n"));
+    assert_true(probe_has(&probe, "grpc-status: 7\n"));
     assert_true(hps_grpc_call_cancelled(f->rig.parked));
     RIG_UNTIL(&f->rig, guard.n_visitors == 0); /* the connection goes, too */
     assert_int_equal(guard.n_grants, 1);       /* that of the call that is still referenced */
@@ -578,11 +498,11 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
 
 static void test_guard_when_connection_may_not_stay_then_it_is_closed(void **state)
 {
-    static struct guard guard; /* the parked call has its grant until the rig is closed */
+    static struct rig_guard guard; /* the parked call has its grant until the rig is closed */
     struct fixture *f = *state;
     struct probe probe;
 
-    guard = (struct guard){.word = "sesame", .stays = false};
+    guard = (struct rig_guard){.word = "sesame", .expels = true};
     park_guarded(f, &guard, &probe);
     hps_grpc_loop_recheck(f->rig.grpc_loop);
     RIG_UNTIL(&f->rig, guard.n_visitors == 0);
@@ -629,71 +549,56 @@ static struct hps_grpc_limits short_limits(void)
 static void test_reader_when_it_never_opens_its_window_then_reset(void **state)
 {
     struct hps_grpc_limits limits = short_limits();
-    struct wire wire;
-    struct rig rig;
+    struct fixture *f = *state;
     static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
 
-    (void)state;
     limits.stall_timeout_us = 60 * 1000;
-    rig_open(&rig, &limits);
-    wire_open(&wire, &rig);
-    assert_true(wire_frame(&wire, 4, 0, 0, zero_window, sizeof zero_window));
-    wire_request(&wire, 1, "/t.T/Big", false, NULL);
-    wire_frame(&wire, 0, 1, 1, "\0\0\0\0\4\0\0\x10\0", 9);
-    WIRE_UNTIL(&wire, rig.n_ended[1] == 1);
-    WIRE_UNTIL(&wire, wire_find(&wire, 3, 1, NULL, NULL));
-    assert_int_equal(hps_block_pool_bytes(rig.blocks), 0);
-    assert_false(wire.closed);
-    wire_close(&wire);
-    rig_close(&rig);
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    wire_open(&f->wire, &f->rig);
+    assert_true(wire_frame(&f->wire, 4, 0, 0, zero_window, sizeof zero_window));
+    wire_call(&f->wire, 1, "/t.T/Big", NULL, "\0\0\x10\0", 4);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[1] == 1);
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 3, 1, NULL, NULL));
+    assert_int_equal(hps_block_pool_bytes(f->rig.blocks), 0);
+    assert_false(f->wire.closed);
 }
 
 static void test_connection_when_it_asks_nothing_then_closed(void **state)
 {
     struct hps_grpc_limits limits = short_limits();
-    struct wire wire;
-    struct rig rig;
+    struct fixture *f = *state;
 
-    (void)state;
     limits.handshake_timeout_us = 60 * 1000;
-    rig_open(&rig, &limits);
-    wire_open(&wire, &rig);
-    WIRE_UNTIL(&wire, wire.closed);
-    wire_close(&wire);
-    rig_close(&rig);
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    wire_open(&f->wire, &f->rig);
+    WIRE_UNTIL(&f->wire, f->wire.closed);
 }
 
 static void test_connection_when_silent_then_pinged_and_closed(void **state)
 {
     struct hps_grpc_limits limits = short_limits();
-    struct wire wire;
-    struct rig rig;
+    struct fixture *f = *state;
 
-    (void)state;
     limits.keepalive_us = 50 * 1000;
     limits.keepalive_timeout_us = 50 * 1000;
-    rig_open(&rig, &limits);
-    wire_open(&wire, &rig);
-    WIRE_UNTIL(&wire, wire.closed);
-    assert_true(wire_find(&wire, 6, 0, NULL, NULL));
-    wire_close(&wire);
-    rig_close(&rig);
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    wire_open(&f->wire, &f->rig);
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+    assert_true(wire_find(&f->wire, 6, 0, NULL, NULL));
 }
 
 static void test_limits_when_set_then_open_connections_obey_them(void **state)
 {
     struct hps_grpc_limits limits = rig_limits;
     struct fixture *f = *state;
-    struct wire wire;
 
     probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\x0bhello world", 16);
     assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
-    wire_open(&wire, &f->rig);
+    wire_open(&f->wire, &f->rig);
     limits.request_bytes_max = 10;
     limits.handshake_timeout_us = 60 * 1000; /* the tick, too, is shorter now */
     hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
-    WIRE_UNTIL(&wire, wire.closed); /* it asks nothing */
-    wire_close(&wire);
+    WIRE_UNTIL(&f->wire, f->wire.closed); /* it asks nothing */
     probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\x0bhello world", 16);
     assert_true(probe_has(&f->probe, "11 bytes, the limit is 10 bytes"));
     hps_grpc_loop_limits_set(f->rig.grpc_loop, &rig_limits);
@@ -705,26 +610,24 @@ static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
 {
     struct hps_grpc_limits limits = short_limits();
     struct probe probe;
-    struct rig rig;
+    struct fixture *f = *state;
 
-    (void)state;
     limits.age_max_us = 60 * 1000;
     hps_clock_fake(hps_clock_us()); /* it is no older before the call is there */
-    rig_open(&rig, &limits);
-    probe_open(&probe, &rig);
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    probe_open(&probe, &f->rig);
     probe_begin(&probe, "/t.T/Park", NULL);
     probe_send(&probe, "\0\0\0\0\0", 5);
     hps_http2_finish(probe.stream);
-    RIG_UNTIL(&rig, rig.parked != NULL);
+    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     assert_false(probe.goaway);
     hps_clock_real();
-    RIG_UNTIL(&rig, probe.goaway);
+    RIG_UNTIL(&f->rig, probe.goaway);
     assert_false(probe.stream_closed);
-    hps_grpc_call_finish(rig.parked, 0, NULL);
-    RIG_UNTIL(&rig, probe.closed);
+    hps_grpc_call_finish(f->rig.parked, 0, NULL);
+    RIG_UNTIL(&f->rig, probe.closed);
     assert_true(probe_has(&probe, "grpc-status: 0\n"));
     probe_close(&probe);
-    rig_close(&rig);
 }
 
 /* ---- pressure -------------------------------------------------------------------------------- */
@@ -732,35 +635,30 @@ static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
 static void test_requests_when_replies_are_not_read_then_wait_their_turn(void **state)
 {
     struct hps_grpc_limits limits = rig_limits;
-    struct wire wire;
-    struct rig rig;
+    struct fixture *f = *state;
     static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
     static const uint8_t open_window[] = {0, 16, 0, 0};
 
-    (void)state;
     limits.connection_reply_bytes_max = 65536;
-    rig_open(&rig, &limits);
-    wire_open(&wire, &rig);
-    assert_true(wire_frame(&wire, 4, 0, 0, zero_window, sizeof zero_window));
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    wire_open(&f->wire, &f->rig);
+    assert_true(wire_frame(&f->wire, 4, 0, 0, zero_window, sizeof zero_window));
     for (uint32_t id = 1; id <= 9; id += 2) {
-        wire_request(&wire, id, "/t.T/Big", false, NULL);
-        wire_frame(&wire, 0, 1, id, "\0\0\0\0\4\0\0\2\0", 9);
+        wire_call(&f->wire, id, "/t.T/Big", NULL, "\0\0\2\0", 4);
     }
     /* The answered PING proves that all of it was read. */
-    wire_frame(&wire, 6, 0, 0, "12345678", 8);
-    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, NULL, NULL));
-    assert_int_equal(rig.n_messages, 1);
-    assert_true(hps_grpc_loop_bytes_in_flight(rig.grpc_loop) < 140 * 1024);
-    wire_frame(&wire, 3, 0, 3, "\0\0\0\x8", 4); /* the client gives up one that waits */
-    wire_frame(&wire, 8, 0, 0, open_window, 4);
+    wire_frame(&f->wire, 6, 0, 0, "12345678", 8);
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, NULL, NULL));
+    assert_int_equal(f->rig.n_messages, 1);
+    assert_true(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop) < 140 * 1024);
+    wire_frame(&f->wire, 3, 0, 3, "\0\0\0\x8", 4); /* the client gives up one that waits */
+    wire_frame(&f->wire, 8, 0, 0, open_window, 4);
     for (uint32_t id = 1; id <= 9; id += 2) {
-        wire_frame(&wire, 8, 0, id, open_window, 4);
+        wire_frame(&f->wire, 8, 0, id, open_window, 4);
     }
-    WIRE_UNTIL(&wire, rig.n_ended[0] == 4);
-    assert_int_equal(rig.n_messages, 4);
-    assert_int_equal(rig.n_ended[1], 1);
-    wire_close(&wire);
-    rig_close(&rig);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 4);
+    assert_int_equal(f->rig.n_messages, 4);
+    assert_int_equal(f->rig.n_ended[1], 1);
 }
 
 /* What the server has let the client send on the whole connection, beyond the first 64 KB. */
@@ -779,43 +677,38 @@ static uint64_t window_given(const struct wire *wire)
 }
 
 /* A connection whose replies are not read, so that window is withheld. */
-static void wire_open_full(struct wire *wire, struct rig *rig)
+static void wire_open_full(struct fixture *f)
 {
     static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
     struct hps_grpc_limits limits = rig_limits;
 
     limits.connection_reply_bytes_max = 65536;
-    rig_open(rig, &limits);
-    wire_open(wire, rig);
-    wire_take_settings(wire);
-    assert_true(wire_frame(wire, 4, 0, 0, zero_window, sizeof zero_window));
-    wire_request(wire, 1, "/t.T/Big", false, NULL);
-    wire_frame(wire, 0, 1, 1, "\0\0\0\0\4\0\0\2\0", 9);
-    WIRE_UNTIL(wire, rig->n_messages == 1);
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    wire_open(&f->wire, &f->rig);
+    wire_take_settings(&f->wire);
+    assert_true(wire_frame(&f->wire, 4, 0, 0, zero_window, sizeof zero_window));
+    wire_call(&f->wire, 1, "/t.T/Big", NULL, "\0\0\2\0", 4);
+    WIRE_UNTIL(&f->wire, f->rig.n_messages == 1);
 }
 
 static void test_window_when_calls_are_given_up_then_comes_back(void **state)
 {
     static const uint8_t part[16384] = {0, 0, 0x3f, 0xff, 0xff};
-    struct wire wire;
-    struct rig rig;
+    struct fixture *f = *state;
 
-    (void)state;
-    wire_open_full(&wire, &rig);
-    WIRE_UNTIL(&wire, window_given(&wire) > 0);
-    uint64_t before = window_given(&wire);
+    wire_open_full(f);
+    WIRE_UNTIL(&f->wire, window_given(&f->wire) > 0);
+    uint64_t before = window_given(&f->wire);
     for (uint32_t id = 3; id < 3 + 2 * 10; id += 2) { /* 640 KB on each, of a window of 8 MB */
-        assert_true(wire_request(&wire, id, "/t.T/Echo", false, NULL));
-        assert_true(wire_frame(&wire, 0, 0, id, part, sizeof part));
+        assert_true(wire_request(&f->wire, id, "/t.T/Echo", false, NULL));
+        assert_true(wire_frame(&f->wire, 0, 0, id, part, sizeof part));
         for (unsigned i = 1; i < 40; i++) {
-            assert_true(wire_frame(&wire, 0, 0, id, part + 8, sizeof part - 8));
+            assert_true(wire_frame(&f->wire, 0, 0, id, part + 8, sizeof part - 8));
         }
-        assert_true(wire_frame(&wire, 3, 0, id, "\0\0\0\x8", 4));
+        assert_true(wire_frame(&f->wire, 3, 0, id, "\0\0\0\x8", 4));
     }
-    WIRE_UNTIL(&wire, window_given(&wire) > before);
-    assert_false(wire.closed);
-    wire_close(&wire);
-    rig_close(&rig);
+    WIRE_UNTIL(&f->wire, window_given(&f->wire) > before);
+    assert_false(f->wire.closed);
 }
 
 static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void **state)
@@ -823,46 +716,36 @@ static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void
     static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
     static const uint8_t open_window[] = {1, 0, 0, 0};
     static const uint8_t messages[2000 * 5];
-    struct wire wire;
-    struct rig rig;
+    struct fixture *f = *state;
 
-    (void)state;
-    rig_open(&rig, &rig_limits);
-    wire_open(&wire, &rig);
-    assert_true(wire_frame(&wire, 4, 0, 0, zero_window, sizeof zero_window));
-    wire_request(&wire, 1, "/t.T/Chat", false, NULL);
-    wire_frame(&wire, 0, 0, 1, messages, sizeof messages - 3);
-    wire_frame(&wire, 0, 1, 1, messages, 3);
-    wire_frame(&wire, 6, 0, 0, "12345678", 8);
-    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, NULL, NULL) && rig.n_messages >= 16);
-    assert_true(rig.n_messages < 20);
-    assert_true(hps_grpc_loop_bytes_in_flight(rig.grpc_loop) < 80 * 1024);
-    wire_frame(&wire, 8, 0, 0, open_window, 4);
-    wire_frame(&wire, 8, 0, 1, open_window, 4);
-    WIRE_UNTIL(&wire, rig.n_ended[0] == 1);
-    assert_int_equal(rig.n_messages, 2000);
-    wire_close(&wire);
-    rig_close(&rig);
+    wire_open(&f->wire, &f->rig);
+    assert_true(wire_frame(&f->wire, 4, 0, 0, zero_window, sizeof zero_window));
+    wire_request(&f->wire, 1, "/t.T/Chat", false, NULL);
+    wire_frame(&f->wire, 0, 0, 1, messages, sizeof messages - 3);
+    wire_frame(&f->wire, 0, 1, 1, messages, 3);
+    wire_frame(&f->wire, 6, 0, 0, "12345678", 8);
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, NULL, NULL) && f->rig.n_messages >= 16);
+    assert_true(f->rig.n_messages < 20);
+    assert_true(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop) < 80 * 1024);
+    wire_frame(&f->wire, 8, 0, 0, open_window, 4);
+    wire_frame(&f->wire, 8, 0, 1, open_window, 4);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
+    assert_int_equal(f->rig.n_messages, 2000);
 }
 
 /* What was put together of its last message is not held as long as the call lasts. */
 static void test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on(
     void **state)
 {
-    struct wire wire;
-    struct rig rig;
+    struct fixture *f = *state;
 
-    (void)state;
-    rig_open(&rig, &rig_limits);
-    wire_open(&wire, &rig);
-    wire_request(&wire, 1, "/t.T/Linger", false, NULL);
-    wire_frame(&wire, 0, 0, 1, "\0\0\0\0\4ab", 7);
-    wire_frame(&wire, 0, 1, 1, "cd", 2);
-    WIRE_UNTIL(&wire, rig.n_half_closes == 1);
-    assert_int_equal(rig.bytes, 4);
-    assert_int_equal(atomic_load(&rig.server->request_bytes), 0);
-    wire_close(&wire);
-    rig_close(&rig);
+    wire_open(&f->wire, &f->rig);
+    wire_request(&f->wire, 1, "/t.T/Linger", false, NULL);
+    wire_frame(&f->wire, 0, 0, 1, "\0\0\0\0\4ab", 7);
+    wire_frame(&f->wire, 0, 1, 1, "cd", 2);
+    WIRE_UNTIL(&f->wire, f->rig.n_half_closes == 1);
+    assert_int_equal(f->rig.bytes, 4);
+    assert_int_equal(atomic_load(&f->rig.server->request_bytes), 0);
 }
 
 static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **state)
@@ -904,28 +787,26 @@ static void test_requests_when_all_connections_send_too_much_then_large_ones_ref
     struct hps_grpc_channel *channel;
     struct wire wires[2];
     struct reply reply;
-    struct rig rig;
+    struct fixture *f = *state;
 
-    (void)state;
     limits.request_bytes_all_max = 512 * 1024;
-    rig_open(&rig, &limits);
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
     for (unsigned i = 0; i < 2; i++) {
-        wire_open(&wires[i], &rig);
+        wire_open(&wires[i], &f->rig);
         wire_take_settings(&wires[i]);
         wire_request(&wires[i], 1, "/t.T/Echo", false, NULL);
         for (unsigned k = 0; k < 24; k++) {
             wire_frame(&wires[i], 0, 0, 1, part + (k > 0 ? 8 : 0), sizeof part - (k > 0 ? 8 : 0));
         }
     }
-    WIRE_UNTIL(&wires[1], rig.n_ended[8] == 1);
-    channel = rig_channel(&rig); /* a small one goes on */
+    WIRE_UNTIL(&wires[1], f->rig.n_ended[8] == 1);
+    channel = rig_channel(&f->rig); /* a small one goes on */
     reply_init(&reply);
-    assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &reply), 0);
+    assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "x", 1, &reply), 0);
     reply_fini(&reply);
     hps_grpc_channel_free(channel);
     wire_close(&wires[0]);
     wire_close(&wires[1]);
-    rig_close(&rig);
 }
 
 static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **state)
@@ -955,15 +836,13 @@ static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **sta
 static void test_connection_when_lost_under_a_large_reply_then_blocks_released(void **state)
 {
     struct fixture *f = *state;
-    struct wire wire;
 
     hps_clock_fake(hps_clock_us()); /* however slow the machine, nobody is given up */
-    wire_open(&wire, &f->rig);
-    wire_request(&wire, 1, "/t.T/Big", false, NULL);
-    wire_frame(&wire, 0, 1, 1, "\0\0\0\0\4\0\0\0\4", 9);
+    wire_open(&f->wire, &f->rig);
+    wire_call(&f->wire, 1, "/t.T/Big", NULL, "\0\0\0\4", 4);
     RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
     rig_turn(&f->rig);
-    wire_close(&wire);
+    wire_close(&f->wire);
     RIG_UNTIL(&f->rig, f->rig.n_gone == 1 && hps_block_pool_bytes(f->rig.blocks) == 0);
     assert_int_equal(f->rig.n_ended[1], 1);
 }
@@ -1030,28 +909,25 @@ static void test_drain_when_the_client_has_said_goaway_then_its_new_calls_are_re
 {
     struct fixture *f = *state;
     const uint8_t *payload = NULL;
-    struct wire wire;
     size_t size;
 
-    wire_open(&wire, &f->rig);
-    assert_true(wire_request(&wire, 1, "/t.T/Park", false, NULL));
-    assert_true(wire_frame(&wire, 0, 1, 1, "\0\0\0\0\0", 5));
-    WIRE_UNTIL(&wire, f->rig.parked != NULL);
-    assert_true(wire_frame(&wire, 7, 0, 0, "\0\0\0\0\0\0\0\0", 8));
-    assert_true(wire_frame(&wire, 6, 0, 0, "is read?", 8));
-    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, NULL, NULL)); /* so the GOAWAY was, too */
-    hps_buf_clear(&wire.in);
+    wire_open(&f->wire, &f->rig);
+    wire_call(&f->wire, 1, "/t.T/Park", NULL, "", 0);
+    WIRE_UNTIL(&f->wire, f->rig.parked != NULL);
+    assert_true(wire_frame(&f->wire, 7, 0, 0, "\0\0\0\0\0\0\0\0", 8));
+    assert_true(wire_frame(&f->wire, 6, 0, 0, "is read?", 8));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, NULL, NULL)); /* so the GOAWAY was, too */
+    hps_buf_clear(&f->wire.in);
     hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
-    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, &payload, &size));
-    assert_true(wire_frame(&wire, 6, 1, 0, payload, 8)); /* a round trip */
-    WIRE_UNTIL(&wire, wire_find(&wire, 7, 0, &payload, &size));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, &payload, &size));
+    assert_true(wire_frame(&f->wire, 6, 1, 0, payload, 8)); /* a round trip */
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 7, 0, &payload, &size));
     assert_memory_equal(payload, "\0\0\0\1", 4); /* nothing behind the parked call */
-    assert_true(wire_request(&wire, 3, "/t.T/Echo", true, NULL));
+    assert_true(wire_request(&f->wire, 3, "/t.T/Echo", true, NULL));
     hps_grpc_call_finish(f->rig.parked, 0, NULL);
-    WIRE_UNTIL(&wire, wire.closed);
-    assert_true(wire_find(&wire, 1, 1, NULL, NULL));
-    assert_false(wire_find(&wire, 1, 3, NULL, NULL)); /* no answer */
-    wire_close(&wire);
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+    assert_true(wire_find(&f->wire, 1, 1, NULL, NULL));
+    assert_false(wire_find(&f->wire, 1, 3, NULL, NULL)); /* no answer */
 }
 
 static void test_drain_when_nobody_is_connected_then_done(void **state)
@@ -1258,18 +1134,17 @@ int main(void)
         TEST(test_guard_when_connection_may_not_stay_then_it_is_closed),
         TEST(test_deadline_when_nothing_was_sent_then_trailers_say_so),
         TEST(test_deadline_when_reply_is_under_way_then_reset),
-        cmocka_unit_test(test_reader_when_it_never_opens_its_window_then_reset),
-        cmocka_unit_test(test_connection_when_it_asks_nothing_then_closed),
-        cmocka_unit_test(test_connection_when_silent_then_pinged_and_closed),
+        TEST(test_reader_when_it_never_opens_its_window_then_reset),
+        TEST(test_connection_when_it_asks_nothing_then_closed),
+        TEST(test_connection_when_silent_then_pinged_and_closed),
         TEST(test_limits_when_set_then_open_connections_obey_them),
-        cmocka_unit_test(test_connection_when_aged_then_goaway_and_calls_finish),
-        cmocka_unit_test(test_requests_when_replies_are_not_read_then_wait_their_turn),
-        cmocka_unit_test(test_window_when_calls_are_given_up_then_comes_back),
-        cmocka_unit_test(test_answers_when_a_stream_does_not_read_then_its_messages_wait),
-        cmocka_unit_test(
-            test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on),
+        TEST(test_connection_when_aged_then_goaway_and_calls_finish),
+        TEST(test_requests_when_replies_are_not_read_then_wait_their_turn),
+        TEST(test_window_when_calls_are_given_up_then_comes_back),
+        TEST(test_answers_when_a_stream_does_not_read_then_its_messages_wait),
+        TEST(test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on),
         cmocka_unit_test(test_gzip_requests_when_not_yet_ended_then_held_as_they_came),
-        cmocka_unit_test(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
+        TEST(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
         TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
         TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
         TEST(test_client_when_calls_come_by_two_connections_then_one_number),

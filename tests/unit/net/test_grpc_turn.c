@@ -24,6 +24,7 @@ enum { WORK_US = 400, N_CALLS = 8, PER_TURN = 3 }; /* of 400 us: beyond 1 ms wit
 
 struct fixture {
     struct rig rig;
+    struct wire wire;
     struct hps_grpc_service service;
     uint32_t order[64]; /* what the messages said, as they were delivered */
     unsigned n;
@@ -142,6 +143,13 @@ static const struct hps_grpc_method methods[] = {
      .on_half_close = on_half_close},
 };
 
+static void wire_ready(struct wire *wire, struct rig *rig)
+{
+    wire_open(wire, rig);
+    wire_take_settings(wire);
+    wire_pump(wire);
+}
+
 static void fixture_open(struct fixture *f)
 {
     memset(f, 0, sizeof *f);
@@ -149,20 +157,29 @@ static void fixture_open(struct fixture *f)
     rig_open(&f->rig, &rig_limits);
     f->service = (struct hps_grpc_service){"w.W", methods, sizeof methods / sizeof *methods, f};
     assert_int_equal(hps_grpc_server_add(f->rig.server, &f->service, 1), HPS_OK);
+    wire_ready(&f->wire, &f->rig);
 }
 
 static void fixture_close(struct fixture *f)
 {
+    wire_close(&f->wire);
     rig_close(&f->rig);
     hps_clock_real();
 }
 
-static void wire_ready(struct wire *wire, struct rig *rig)
+static int setup(void **state)
 {
-    wire_open(wire, rig);
-    WIRE_UNTIL(wire, wire_find(wire, 4, 0, NULL, NULL));
-    assert_true(wire_frame(wire, 4, ACK, 0, NULL, 0));
-    wire_pump(wire);
+    static struct fixture f;
+
+    fixture_open(&f);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture_close(*state);
+    return 0;
 }
 
 /* N_CALLS calls in one piece: headers and bodies one by one, or all headers first. */
@@ -183,18 +200,15 @@ static void send_calls(struct wire *wire, const char *path, bool headers_first)
 static void check_calls(const char *path, bool headers_first)
 {
     struct fixture f;
-    struct wire wire;
 
     fixture_open(&f);
-    wire_ready(&wire, &f.rig);
-    send_calls(&wire, path, headers_first);
+    send_calls(&f.wire, path, headers_first);
     for (unsigned n = PER_TURN; n < N_CALLS; n += PER_TURN) {
         rig_turn(&f.rig);
         assert_int_equal(f.n, n);
     }
     rig_turn(&f.rig);
     assert_int_equal(f.n, N_CALLS);
-    wire_close(&wire);
     fixture_close(&f);
 }
 
@@ -210,87 +224,65 @@ static void test_calls_when_they_take_long_then_some_in_each_turn(void **state)
 
 static void test_calls_when_held_for_a_turn_then_in_order_and_all_answered(void **state)
 {
-    struct fixture f;
-    struct wire wire;
+    struct fixture *f = *state;
 
-    (void)state;
-    fixture_open(&f);
-    wire_ready(&wire, &f.rig);
-    send_calls(&wire, "/w.W/Work", false);
-    WIRE_UNTIL(&wire, f.rig.n_ended[0] == N_CALLS);
+    send_calls(&f->wire, "/w.W/Work", false);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == N_CALLS);
     for (unsigned i = 0; i < N_CALLS; i++) {
-        assert_int_equal(f.order[i], i);
+        assert_int_equal(f->order[i], i);
     }
-    wire_close(&wire);
-    fixture_close(&f);
 }
 
 static void test_calls_when_another_connection_takes_long_then_served_in_the_same_turn(void **state)
 {
     static const uint8_t message[6] = {0, 0, 0, 0, 1, 99};
-    struct fixture f;
-    struct wire busy, other;
+    struct fixture *f = *state;
+    struct wire other;
     bool seen = false;
 
-    (void)state;
-    fixture_open(&f);
-    wire_ready(&busy, &f.rig);
-    wire_ready(&other, &f.rig);
-    send_calls(&busy, "/w.W/Work", false);
+    wire_ready(&other, &f->rig);
+    send_calls(&f->wire, "/w.W/Work", false);
     assert_true(wire_request(&other, 1, "/w.W/Work", false, NULL));
     assert_true(wire_frame(&other, DATA, END_STREAM, 1, message, sizeof message));
-    rig_turn(&f.rig);
-    assert_int_equal(f.n, PER_TURN + 1);
-    for (unsigned i = 0; i < f.n; i++) {
-        seen = seen || f.order[i] == 99;
+    rig_turn(&f->rig);
+    assert_int_equal(f->n, PER_TURN + 1);
+    for (unsigned i = 0; i < f->n; i++) {
+        seen = seen || f->order[i] == 99;
     }
     assert_true(seen);
-    wire_close(&busy);
     wire_close(&other);
-    fixture_close(&f);
 }
 
 static void test_connection_when_lost_while_calls_are_held_then_they_are_gone(void **state)
 {
-    struct fixture f;
-    struct wire wire;
+    struct fixture *f = *state;
 
-    (void)state;
-    fixture_open(&f);
-    wire_ready(&wire, &f.rig);
-    send_calls(&wire, "/w.W/Work", false);
-    rig_turn(&f.rig);
-    wire_close(&wire);
-    RIG_UNTIL(&f.rig, f.rig.n_connections == 0);
-    fixture_close(&f);
+    send_calls(&f->wire, "/w.W/Work", false);
+    rig_turn(&f->rig);
+    wire_close(&f->wire);
+    RIG_UNTIL(&f->rig, f->rig.n_connections == 0);
 }
 
 static void test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn(void **state)
 {
     static const uint8_t messages[N_CALLS * 6];
     uint8_t bytes[sizeof messages];
-    struct fixture f;
-    struct wire wire;
+    struct fixture *f = *state;
 
-    (void)state;
     memcpy(bytes, messages, sizeof bytes);
     for (unsigned i = 0; i < N_CALLS; i++) {
         bytes[6 * i + 4] = 1;
     }
-    fixture_open(&f);
-    wire_ready(&wire, &f.rig);
-    assert_true(wire_request(&wire, 1, "/w.W/Stream", false, NULL));
-    assert_true(wire_frame(&wire, DATA, END_STREAM, 1, bytes, sizeof bytes));
+    assert_true(wire_request(&f->wire, 1, "/w.W/Stream", false, NULL));
+    assert_true(wire_frame(&f->wire, DATA, END_STREAM, 1, bytes, sizeof bytes));
     for (unsigned n = PER_TURN; n < N_CALLS; n += PER_TURN) {
-        rig_turn(&f.rig);
-        assert_int_equal(f.n, n);
-        assert_int_equal(f.n_half_closes, 0);
+        rig_turn(&f->rig);
+        assert_int_equal(f->n, n);
+        assert_int_equal(f->n_half_closes, 0);
     }
-    WIRE_UNTIL(&wire, f.n_half_closes == 1);
-    assert_int_equal(f.n, N_CALLS);
-    WIRE_UNTIL(&wire, f.rig.n_ended[0] == 1);
-    wire_close(&wire);
-    fixture_close(&f);
+    WIRE_UNTIL(&f->wire, f->n_half_closes == 1);
+    assert_int_equal(f->n, N_CALLS);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
 }
 
 enum { NUMBER_BYTES = 7 };
@@ -312,30 +304,27 @@ static void test_messages_of_a_stream_when_thousands_wait_then_they_stay_where_t
     enum { N = 6000, PIECE = 1000 };
     static uint8_t bytes[N * NUMBER_BYTES];
     struct fixture f;
-    struct wire wire;
     size_t sent = 0;
 
     (void)state;
     put_numbers(bytes, N);
     hps_fault_heap_install(0);
     fixture_open(&f);
-    wire_ready(&wire, &f.rig);
-    assert_true(wire_request(&wire, 1, "/w.W/Numbers", false, NULL));
+    assert_true(wire_request(&f.wire, 1, "/w.W/Numbers", false, NULL));
     for (; sent < sizeof bytes / 2; sent += PIECE) {
-        assert_true(wire_frame(&wire, DATA, 0, 1, bytes + sent, PIECE));
+        assert_true(wire_frame(&f.wire, DATA, 0, 1, bytes + sent, PIECE));
     }
     RIG_UNTIL(&f.rig, f.n > 100);
     size_t before = hps_fault_heap_allocations();
     RIG_UNTIL(&f.rig, f.n > 2000);
     assert_true(hps_fault_heap_allocations() - before < 100);
     for (; sent < sizeof bytes; sent += PIECE) {
-        assert_true(wire_frame(&wire, DATA, sent + PIECE == sizeof bytes ? END_STREAM : 0, 1,
+        assert_true(wire_frame(&f.wire, DATA, sent + PIECE == sizeof bytes ? END_STREAM : 0, 1,
                                bytes + sent, PIECE));
         rig_turn(&f.rig);
     }
-    WIRE_UNTIL(&wire, f.n_half_closes == 1);
+    WIRE_UNTIL(&f.wire, f.n_half_closes == 1);
     assert_int_equal(f.n, N);
-    wire_close(&wire);
     fixture_close(&f);
     assert_int_equal(hps_fault_heap_live(), 0);
     hps_fault_heap_remove();
@@ -349,32 +338,29 @@ static void test_messages_of_a_stream_when_few_of_thousands_still_wait_then_litt
     enum { N = 6000, LEFT = 10 };
     static uint8_t bytes[N * NUMBER_BYTES];
     struct fixture f;
-    struct wire wire;
 
     (void)state;
     put_numbers(bytes, N);
     hps_fault_heap_install(0);
     fixture_open(&f);
     f.pause_at = 1;
-    wire_ready(&wire, &f.rig);
-    assert_true(wire_request(&wire, 1, "/w.W/Numbers", false, NULL));
-    assert_true(wire_frame(&wire, DATA, 0, 1, bytes, LEFT * NUMBER_BYTES));
+    assert_true(wire_request(&f.wire, 1, "/w.W/Numbers", false, NULL));
+    assert_true(wire_frame(&f.wire, DATA, 0, 1, bytes, LEFT * NUMBER_BYTES));
     RIG_UNTIL(&f.rig, f.n == 1);
     size_t before = hps_fault_heap_live_bytes();
     f.pause_at = N - LEFT;
     hps_grpc_call_pause(f.paused, false);
     for (size_t at = LEFT * NUMBER_BYTES; at < sizeof bytes; at += 16 * 1024) {
         size_t size = sizeof bytes - at < 16 * 1024 ? sizeof bytes - at : 16 * 1024;
-        assert_true(wire_frame(&wire, DATA, at + size == sizeof bytes ? END_STREAM : 0, 1,
+        assert_true(wire_frame(&f.wire, DATA, at + size == sizeof bytes ? END_STREAM : 0, 1,
                                bytes + at, size));
     }
-    WIRE_UNTIL(&wire, f.n == N - LEFT);
-    wire_pump(&wire);
+    WIRE_UNTIL(&f.wire, f.n == N - LEFT);
+    wire_pump(&f.wire);
     assert_in_range(hps_fault_heap_live_bytes(), before - 4096, before + 4096);
     hps_grpc_call_pause(f.paused, false);
-    WIRE_UNTIL(&wire, f.n_half_closes == 1);
+    WIRE_UNTIL(&f.wire, f.n_half_closes == 1);
     assert_int_equal(f.n, N);
-    wire_close(&wire);
     fixture_close(&f);
     assert_int_equal(hps_fault_heap_live(), 0);
     hps_fault_heap_remove();
@@ -385,51 +371,39 @@ static void test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_
     void **state)
 {
     uint8_t bytes[2 * PER_TURN * 6] = {0};
-    struct fixture f;
-    struct wire wire;
+    struct fixture *f = *state;
 
-    (void)state;
     for (unsigned i = 0; i < 2 * PER_TURN; i++) {
         bytes[6 * i + 4] = 1;
     }
-    fixture_open(&f);
-    wire_ready(&wire, &f.rig);
-    assert_true(wire_request(&wire, 1, "/w.W/Stream", false, NULL));
-    assert_true(wire_request(&wire, 3, "/w.W/Stream", false, NULL));
-    assert_true(wire_frame(&wire, DATA, END_STREAM, 1, bytes, sizeof bytes));
-    assert_true(wire_frame(&wire, DATA, END_STREAM, 3, bytes, sizeof bytes / 2));
+    assert_true(wire_request(&f->wire, 1, "/w.W/Stream", false, NULL));
+    assert_true(wire_request(&f->wire, 3, "/w.W/Stream", false, NULL));
+    assert_true(wire_frame(&f->wire, DATA, END_STREAM, 1, bytes, sizeof bytes));
+    assert_true(wire_frame(&f->wire, DATA, END_STREAM, 3, bytes, sizeof bytes / 2));
     for (unsigned turn = 1; turn <= 3; turn++) {
-        rig_turn(&f.rig);
-        assert_int_equal(f.n, turn * PER_TURN);
+        rig_turn(&f->rig);
+        assert_int_equal(f->n, turn * PER_TURN);
     }
-    WIRE_UNTIL(&wire, f.n_half_closes == 2);
-    wire_close(&wire);
-    fixture_close(&f);
+    WIRE_UNTIL(&f->wire, f->n_half_closes == 2);
 }
 
 static void test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn(void **state)
 {
-    struct fixture f;
-    struct wire wire;
+    struct fixture *f = *state;
 
-    (void)state;
-    fixture_open(&f);
-    wire_ready(&wire, &f.rig);
-    send_calls(&wire, "/w.W/Ask", false);
-    RIG_UNTIL(&f.rig, f.n_asking == N_CALLS);
+    send_calls(&f->wire, "/w.W/Ask", false);
+    RIG_UNTIL(&f->rig, f->n_asking == N_CALLS);
     for (unsigned i = 0; i < N_CALLS; i++) { /* the first takes all the memory */
         size_t bytes = i == 0 ? rig_limits.connection_reply_bytes_max : 1;
-        assert_int_equal(hps_grpc_call_charge(f.asking[i], bytes, 0), i == 0 ? HPS_OK : HPS_AGAIN);
+        assert_int_equal(hps_grpc_call_charge(f->asking[i], bytes, 0), i == 0 ? HPS_OK : HPS_AGAIN);
     }
-    hps_grpc_call_finish(f.asking[0], 0, NULL);
-    RIG_UNTIL(&f.rig, f.n > 0);
+    hps_grpc_call_finish(f->asking[0], 0, NULL);
+    RIG_UNTIL(&f->rig, f->n > 0);
     for (unsigned n = PER_TURN; n < N_CALLS - 1; n += PER_TURN) {
-        assert_int_equal(f.n, n);
-        rig_turn(&f.rig);
+        assert_int_equal(f->n, n);
+        rig_turn(&f->rig);
     }
-    assert_int_equal(f.n, N_CALLS - 1);
-    wire_close(&wire);
-    fixture_close(&f);
+    assert_int_equal(f->n, N_CALLS - 1);
 }
 
 /* 64 KB of the smallest frames are a turn's work, though a megabyte of large ones is. */
@@ -437,26 +411,20 @@ static void test_frames_when_tiny_then_few_kilobytes_in_a_turn(void **state)
 {
     enum { FRAME_BYTES = 13, N_FRAMES = 8000 };
     static uint8_t bytes[N_FRAMES * FRAME_BYTES];
-    struct rig rig;
-    struct wire wire;
+    struct fixture *f = *state;
 
-    (void)state;
     for (unsigned i = 0; i < N_FRAMES; i++) {
         uint8_t *frame = bytes + (size_t)i * FRAME_BYTES;
         frame[2] = 4;
         frame[3] = WINDOW_UPDATE;
         frame[12] = 1;
     }
-    rig_open(&rig, &rig_limits);
-    wire_ready(&wire, &rig);
-    assert_true(wire_send(&wire, bytes, sizeof bytes));
-    assert_true(wire_frame(&wire, PING, 0, 0, "12345678", 8));
-    wire_pump(&wire);
-    assert_false(wire_find(&wire, PING, 0, NULL, NULL));
-    WIRE_UNTIL(&wire, wire_find(&wire, PING, 0, NULL, NULL));
-    assert_false(wire.closed);
-    wire_close(&wire);
-    rig_close(&rig);
+    assert_true(wire_send(&f->wire, bytes, sizeof bytes));
+    assert_true(wire_frame(&f->wire, PING, 0, 0, "12345678", 8));
+    wire_pump(&f->wire);
+    assert_false(wire_find(&f->wire, PING, 0, NULL, NULL));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, PING, 0, NULL, NULL));
+    assert_false(f->wire.closed);
 }
 
 /* ---- TLS ------------------------------------------------------------------------------------- */
@@ -529,20 +497,19 @@ static void test_records_when_of_one_byte_then_a_read_is_what_counts(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         cmocka_unit_test(test_calls_when_they_take_long_then_some_in_each_turn),
-        cmocka_unit_test(test_calls_when_held_for_a_turn_then_in_order_and_all_answered),
-        cmocka_unit_test(
-            test_calls_when_another_connection_takes_long_then_served_in_the_same_turn),
-        cmocka_unit_test(test_connection_when_lost_while_calls_are_held_then_they_are_gone),
-        cmocka_unit_test(test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn),
+        TEST(test_calls_when_held_for_a_turn_then_in_order_and_all_answered),
+        TEST(test_calls_when_another_connection_takes_long_then_served_in_the_same_turn),
+        TEST(test_connection_when_lost_while_calls_are_held_then_they_are_gone),
+        TEST(test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn),
         cmocka_unit_test(
             test_messages_of_a_stream_when_thousands_wait_then_they_stay_where_they_are),
         cmocka_unit_test(
             test_messages_of_a_stream_when_few_of_thousands_still_wait_then_little_memory_is_held),
-        cmocka_unit_test(
-            test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_goes_on),
-        cmocka_unit_test(test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn),
-        cmocka_unit_test(test_frames_when_tiny_then_few_kilobytes_in_a_turn),
+        TEST(test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_goes_on),
+        TEST(test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn),
+        TEST(test_frames_when_tiny_then_few_kilobytes_in_a_turn),
         cmocka_unit_test(test_records_when_of_one_byte_then_a_read_is_what_counts),
     };
     return cmocka_run_group_tests_name("grpc_turn", tests, NULL, NULL);

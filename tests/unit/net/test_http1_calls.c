@@ -422,69 +422,12 @@ static void test_connection_when_aged_then_the_next_answer_is_its_last(void **st
 
 /* ---- who may --------------------------------------------------------------------------------- */
 
-static void *visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
-{
-    assert_non_null(conn);
-    assert_int_equal(listener_mask, 1);
-    return ctx;
-}
-
-static void visitor_free(void *visitor)
-{
-    assert_non_null(visitor);
-}
-
-static hps_status enter(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
-                        const void **out_grant, struct hps_error *err)
-{
-    const char *said = hps_grpc_call_header(call, "authorization", NULL);
-
-    assert_int_equal(roles, strcmp(hps_grpc_call_path(call), "/echo") == 0 ? 5 : 0);
-    if (said == NULL) {
-        return hps_error_set(err, HPS_UNAUTHENTICATED, "who are you");
-    }
-    if (strcmp(said, visitor) != 0) {
-        return hps_error_set(err, HPS_PERMISSION, "not you");
-    }
-    *out_grant = visitor;
-    return HPS_OK;
-}
-
-static hps_status visitor_again(void *visitor, const struct hps_conn *conn, struct hps_error *err)
-{
-    (void)visitor;
-    (void)conn;
-    (void)err;
-    return HPS_OK;
-}
-
-static hps_status again(void *visitor, const struct hps_grpc_call *call, const void *grant,
-                        uint32_t roles, struct hps_error *err)
-{
-    (void)visitor;
-    (void)call;
-    (void)grant;
-    (void)roles;
-    return hps_error_set(err, HPS_PERMISSION, "no longer");
-}
-
-static void release(const void *grant)
-{
-    assert_non_null(grant);
-}
+static struct rig_guard guard;
 
 static void set_guard(struct fixture *f)
 {
-    static char word[] = "Bearer sesame";
-    const struct hps_grpc_guard guard = {.ctx = word,
-                                         .visitor_new = visitor_new,
-                                         .visitor_free = visitor_free,
-                                         .visitor_again = visitor_again,
-                                         .enter = enter,
-                                         .again = again,
-                                         .release = release};
-
-    hps_grpc_server_guard_set(f->rig.server, &guard);
+    guard = (struct rig_guard){.word = "Bearer sesame"};
+    rig_guard_set(&f->rig, &guard);
 }
 
 #define AS(who, line) line " HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " who "\r\n\r\n"
@@ -533,6 +476,7 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
     set_guard(f);
     peer_say(&f->peer, AS("sesame", "GET /park"));
     PEER_UNTIL(&f->peer, f->rig.parked != NULL);
+    guard.word = "another";
     hps_grpc_loop_recheck(f->rig.grpc_loop);
     expect_head(&f->peer, 403, "\r\nConnection: close\r\n");
     expect_end(&f->peer);
