@@ -22,6 +22,7 @@
 
 enum {
     DOWN_WAIT_MS = 200, /* between looks whether the cluster is back */
+    SEARCH_WAIT_MS = 5, /* between looks how a search for the end of a bad batch stands */
 };
 
 /* ---- the link -------------------------------------------------------------------------------- */
@@ -56,22 +57,19 @@ static void partition_sane(const struct hps_kafka_partition *partition)
     if (partition->phase == HPS_KAFKA_SEARCHES) {
         const struct hps_kafka_search *search = &partition->search;
         HPS_ASSERT(!partition->caught_up && !partition->bad);
-        HPS_ASSERT(search->base <= search->from && search->from <= search->in);
-        HPS_ASSERT(search->out < 0 || search->in < search->out);
-        HPS_ASSERT(search->in < search->at);
+        HPS_ASSERT(search->from <= search->in && search->in < search->at);
+        HPS_ASSERT(search->at < search->out && search->watch != NULL);
     }
 }
 
 void hps_kafka_consumer_sane(const struct hps_kafka_consumer *c)
 {
-    uint32_t n_searching = 0;
     HPS_ASSERT(c->n_partitions <= c->partitions_capacity);
     HPS_ASSERT(c->held.from <= c->held.to && c->held.to <= HPS_KAFKA_HELD_MAX);
     HPS_ASSERT(c->held.message_bytes > 0);
     for (uint32_t i = 0; i < c->n_partitions; i++) {
         const struct hps_kafka_partition *partition = &c->partitions[i];
         partition_sane(partition);
-        n_searching += partition->phase == HPS_KAFKA_SEARCHES;
         HPS_ASSERT(c->has_news || (partition->phase != HPS_KAFKA_STOPPED && !partition->caught_up &&
                                    !partition->bad));
         if (i > 0) {
@@ -80,7 +78,6 @@ void hps_kafka_consumer_sane(const struct hps_kafka_consumer *c)
                               partition[-1].number < partition->number));
         }
     }
-    HPS_ASSERT(n_searching == c->n_searching);
 }
 
 /* ---- what librdkafka says -------------------------------------------------------------------- */
@@ -205,8 +202,7 @@ static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_ma
         }
         if (!is_record) {
             hps_kafka_partition_failed(c, partition, message);
-        } else if (message->offset >= partition->next &&
-                   hps_kafka_partition_takes(c, partition, message)) {
+        } else if (message->offset >= partition->next) {
             record_add(c, n++, partition, message);
             bytes += more;
         }
@@ -243,6 +239,9 @@ static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_
         uint32_t wait_ms = timeout_ms > INT32_MAX ? INT32_MAX : timeout_ms;
         if (hps_kafka_is_down(c) && wait_ms > DOWN_WAIT_MS) {
             wait_ms = DOWN_WAIT_MS;
+        }
+        if (c->searches && wait_ms > SEARCH_WAIT_MS) {
+            wait_ms = SEARCH_WAIT_MS;
         }
         n = rd_kafka_consume_batch_queue(c->queue, (int)wait_ms, c->held.messages, 1);
         if (n == 1 && n_max > 1) {
@@ -320,7 +319,7 @@ static void events_of_part(struct hps_kafka_consumer *c, struct hps_kafka_partit
         event->offset = partition->next;
         event->low = stop->low;
         event->high = stop->high;
-        hps_kafka_phase_set(c, partition, HPS_KAFKA_TOLD);
+        hps_kafka_phase_set(partition, HPS_KAFKA_TOLD);
     }
 }
 
@@ -356,7 +355,7 @@ static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uin
         return hps_error_set(err, HPS_INTERNAL, "Kafka consumer: %s", c->link.text);
     }
     uint32_t n_records = records_gather(c, n_max, bytes_max);
-    hps_kafka_partitions_search(c);
+    c->searches = hps_kafka_partitions_search(c);
     *out_poll = (struct hps_consumer_poll){
         .records = c->records,
         .n_records = n_records,
@@ -389,13 +388,14 @@ static void consumer_close(struct hps_consumer *base)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     hps_kafka_dead_letters_close(c);
-    hps_kafka_watches_free(c);
     if (c->held.messages != NULL) {
         hps_kafka_held_drop_all(c);
     }
     for (uint32_t i = 0; i < c->n_partitions; i++) {
+        hps_kafka_recall_free(c->partitions[i].search.watch);
         rd_kafka_topic_destroy(c->partitions[i].topic);
     }
+    hps_kafka_watches_free(c);
     if (c->answers != NULL) {
         rd_kafka_queue_destroy(c->answers);
     }

@@ -73,23 +73,20 @@ void hps_kafka_handle_close(rd_kafka_t *rk);
 enum hps_kafka_phase {
     HPS_KAFKA_LEFT,     /* nothing: it is being moved, or was just made */
     HPS_KAFKA_READS,    /* it is assigned; its records are delivered */
-    HPS_KAFKA_SEARCHES, /* it is assigned; the end of what cannot be read is searched: partitions.c
-                         */
+    HPS_KAFKA_SEARCHES, /* it is not assigned: the end of a bad batch is searched for */
     HPS_KAFKA_STOPPED,  /* it has come to an end, which the next poll reports */
     HPS_KAFKA_TOLD,     /* ... has reported: the poll after that forgets the partition */
     HPS_KAFKA_PHASES
 };
 
-/* How the search for the end of what cannot be read stands: see partitions.c. */
+/* The search for the end of a bad batch: see partitions.c. */
 struct hps_kafka_search {
-    int64_t from; /* the first that is left out */
-    int64_t base; /* of the batch: by this it is known again */
-    int64_t in;   /* the last offset that is known to be in it */
-    int64_t out;  /* the first that is known not to be; -1: none yet */
-    int64_t at;   /* is being read now */
-    int64_t step;
-    uint32_t n_strayed; /* answers from elsewhere, since `at` is read */
-    uint64_t until_us;  /* without an answer by then it is not in the batch */
+    struct hps_watch *watch; /* NULL: none is under way */
+    int64_t from;            /* the first offset that is left out */
+    int64_t base;            /* of the batch */
+    int64_t in;              /* the last offset that is known to be in it */
+    int64_t out;             /* the first that is known not to be */
+    int64_t at;              /* is being read */
     hps_status status;
     char text[HPS_KAFKA_TEXT_BYTES];
 };
@@ -121,7 +118,7 @@ struct hps_kafka_partition {
 /* librdkafka has it assigned. */
 static inline bool hps_kafka_is_assigned(const struct hps_kafka_partition *partition)
 {
-    return partition->phase == HPS_KAFKA_READS || partition->phase == HPS_KAFKA_SEARCHES;
+    return partition->phase == HPS_KAFKA_READS;
 }
 
 /* An answer of the admin API that is awaited. */
@@ -190,9 +187,9 @@ struct hps_kafka_consumer {
     struct hps_kafka_partition *partitions; /* [n_partitions] */
     uint32_t n_partitions;
     uint32_t partitions_capacity;
-    uint32_t n_searching; /* partitions that SEARCH */
-    bool has_news;        /* some partition has something to report */
-    uint64_t check_us;    /* when to look whether what was assigned is there; 0: it was */
+    bool searches;     /* some partition does */
+    bool has_news;     /* some partition has something to report */
+    uint64_t check_us; /* when to look whether what was assigned is there; 0: it was */
 
     struct hps_kafka_link link;
     struct hps_kafka_held held;
@@ -213,8 +210,7 @@ static inline bool hps_kafka_is_down(const struct hps_kafka_consumer *c)
 
 /* Each asserts that `to` may follow, and goes there. */
 void hps_kafka_link_set(struct hps_kafka_consumer *c, enum hps_kafka_link_phase to);
-void hps_kafka_phase_set(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                         enum hps_kafka_phase to);
+void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to);
 /* Assert all that holds between two calls of the consumer's thread. */
 void hps_kafka_consumer_sane(const struct hps_kafka_consumer *c);
 
@@ -235,12 +231,9 @@ void hps_kafka_partition_gone(struct hps_kafka_consumer *c, const char *reason);
 /* A message that is none: something happened to a partition. */
 void hps_kafka_partition_failed(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
                                 const rd_kafka_message_t *message);
-/* Is the record to be delivered? Not while the end of what cannot be read is searched. */
-bool hps_kafka_partition_takes(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                               const rd_kafka_message_t *message);
-/* Searches that have waited long enough. Not while records are gathered: what was found is reported
- * before anything that comes behind it. */
-void hps_kafka_partitions_search(struct hps_kafka_consumer *c);
+/* Go on with searches for the end of a bad batch; true: some are under way. Not while records are
+ * gathered: what was found is reported before anything that comes behind it. */
+bool hps_kafka_partitions_search(struct hps_kafka_consumer *c);
 /* Tell of those that are read and are not there any more, by a list of all topics. */
 void hps_kafka_partitions_check(struct hps_kafka_consumer *c, const struct rd_kafka_metadata *all);
 /* librdkafka does not always say that what was assigned is not there: look once. */
@@ -350,6 +343,11 @@ void hps_kafka_recall(struct hps_watch *watch, int64_t offset);
 bool hps_kafka_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled);
 /* The watch is about to go. */
 void hps_kafka_recall_cancel(struct hps_watch *watch);
+/* A watch for recalls beside those of the consumer's own, of which the answer that is an error has
+ * the offset that librdkafka gave it. NULL: no memory. */
+struct hps_watch *hps_kafka_recall_new(struct hps_kafka_consumer *c, const char *topic,
+                                       int32_t partition);
+void hps_kafka_recall_free(struct hps_watch *watch); /* NULL is legal. Before the consumer's go */
 
 /* ---- commits.c ------------------------------------------------------------------------------- */
 

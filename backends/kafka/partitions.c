@@ -3,16 +3,11 @@
  * The partitions that a consumer reads: where each is, and what ends that. On the thread of the
  * consumer.
  *
- * What cannot be read (a bad checksum, a codec that nobody knows, more than may be inflated) is
- * left out. librdkafka tells the base offset of the batch, not its end, and would stay where it is.
- * So the partition is read at later offsets for as long as the same batch is refused there, first
- * in growing steps, then by halves:
- *
- *     batch         [ base .. in ............... ][ out
- *     read at            +1 +2   +4      +8            ─▶ the first that is not in it
- *
- * Whatever else comes from an offset, be it the end or nothing for a while, says that it is not in
- * the batch: so nothing that can be read is left out. Nothing is delivered meanwhile.
+ * Records that librdkafka cannot read (a wrong checksum, an unknown codec, more than may be
+ * inflated) are left out. librdkafka reports the base offset of their batch and not its end, and
+ * stays there. So the partition is unassigned while the end is found by halves: an offset is in the
+ * batch if to read it there, through the handles of recall.c, fails with the same base offset.
+ * Nothing that can be read is left out.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,10 +21,8 @@
 #include "base/log.h"
 
 enum {
-    CHECK_US = 1000000,   /* from an assignment to the look whether it is there, and between them */
-    CHECK_MS = 200,       /* for the answer to that */
-    SEARCH_US = 10000000, /* for what an offset brings */
-    STRAYED_MAX = 20,     /* so often an answer from elsewhere is not taken for that of an offset */
+    CHECK_US = 1000000, /* from an assignment to the look whether it is there, and between them */
+    CHECK_MS = 200,     /* for the answer to that */
 };
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -44,14 +37,10 @@ static const unsigned STEPS[HPS_KAFKA_PHASES] = {
     [HPS_KAFKA_TOLD] = 0, /* assigned anew it is another one, as after STOPPED */
 };
 
-void hps_kafka_phase_set(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                         enum hps_kafka_phase to)
+void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to)
 {
     HPS_ASSERT(partition->phase < HPS_KAFKA_PHASES);
     HPS_ASSERT((STEPS[partition->phase] & TO(to)) != 0);
-    HPS_ASSERT(partition->phase != HPS_KAFKA_SEARCHES || c->n_searching > 0);
-    c->n_searching -= partition->phase == HPS_KAFKA_SEARCHES;
-    c->n_searching += to == HPS_KAFKA_SEARCHES;
     partition->phase = to;
 }
 
@@ -143,6 +132,11 @@ static struct hps_kafka_partition *partition_make(struct hps_kafka_consumer *c,
 
 static void partition_leave(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
 {
+    if (partition->phase == HPS_KAFKA_SEARCHES) {
+        hps_kafka_recall_free(partition->search.watch);
+        partition->search.watch = NULL;
+        hps_kafka_phase_set(partition, HPS_KAFKA_LEFT);
+    }
     if (!hps_kafka_is_assigned(partition)) {
         return;
     }
@@ -155,17 +149,16 @@ static void partition_leave(struct hps_kafka_consumer *c, struct hps_kafka_parti
         /* Only for a handle that has failed for good: poll tells of it. */
         rd_kafka_error_destroy(error);
     }
-    hps_kafka_phase_set(c, partition, HPS_KAFKA_LEFT);
+    hps_kafka_phase_set(partition, HPS_KAFKA_LEFT);
 }
 
-/* Have it read from `offset` on: READS, or SEARCHES. */
+/* Have it read from `next` on. */
 static hps_status partition_start(struct hps_kafka_consumer *c,
-                                  struct hps_kafka_partition *partition, int64_t offset,
-                                  enum hps_kafka_phase phase, struct hps_error *err)
+                                  struct hps_kafka_partition *partition, struct hps_error *err)
 {
     const char *topic = rd_kafka_topic_name(partition->topic);
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
-    rd_kafka_topic_partition_list_add(list, topic, partition->number)->offset = offset;
+    rd_kafka_topic_partition_list_add(list, topic, partition->number)->offset = partition->next;
     rd_kafka_error_t *error = rd_kafka_incremental_assign(c->rk, list);
     rd_kafka_topic_partition_list_destroy(list);
     if (error != NULL) {
@@ -175,7 +168,7 @@ static hps_status partition_start(struct hps_kafka_consumer *c,
         rd_kafka_error_destroy(error);
         return status;
     }
-    hps_kafka_phase_set(c, partition, phase);
+    hps_kafka_phase_set(partition, HPS_KAFKA_READS);
     return HPS_OK;
 }
 
@@ -197,7 +190,7 @@ static void partition_stop(struct hps_kafka_consumer *c, struct hps_kafka_partit
         return;
     }
     partition_leave(c, partition);
-    hps_kafka_phase_set(c, partition, HPS_KAFKA_STOPPED);
+    hps_kafka_phase_set(partition, HPS_KAFKA_STOPPED);
     c->has_news = true;
     partition->stop =
         (struct hps_kafka_stop){.kind = kind, .status = status, .low = -1, .high = -1};
@@ -277,7 +270,7 @@ hps_status hps_kafka_assign(struct hps_consumer *base, const struct hps_consumer
     held_drop(c, partition, 0);
     *partition = (struct hps_kafka_partition){
         .topic = partition->topic, .number = partition->number, .tag = tag, .next = at->offset};
-    hps_status status = partition_start(c, partition, partition->next, HPS_KAFKA_READS, err);
+    hps_status status = partition_start(c, partition, err);
     if (status != HPS_OK) {
         partition_forget(c, partition);
     }
@@ -389,7 +382,7 @@ static void gap_found(struct hps_kafka_consumer *c, struct hps_kafka_partition *
     if (offset != partition->next && there) {
         partition->asked_again = true;
         partition_leave(c, partition);
-        if (partition_start(c, partition, partition->next, HPS_KAFKA_READS, NULL) == HPS_OK) {
+        if (partition_start(c, partition, NULL) == HPS_OK) {
             return;
         }
     }
@@ -426,107 +419,79 @@ static bool is_unreadable(rd_kafka_resp_err_t code)
            code == RD_KAFKA_RESP_ERR__NOT_IMPLEMENTED;
 }
 
-/* Read it at `offset`, and nothing that came from elsewhere: SEARCHES; READS, when it is over. */
-static void search_at(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                      int64_t offset, enum hps_kafka_phase phase)
+/* The search is over: read on from `next`. */
+static void search_end(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
 {
     struct hps_error err = {0};
-    partition->search.at = offset;
-    partition->search.until_us = hps_clock_us() + SEARCH_US;
     partition_leave(c, partition);
-    held_drop(c, partition, c->held.from);
-    if (partition_start(c, partition, offset, phase, &err) != HPS_OK) {
+    if (partition_start(c, partition, &err) != HPS_OK) {
         partition_stop(c, partition, HPS_CONSUMER_FAILED, HPS_DATA_LOSS, err.text);
     }
 }
 
-/* Something is known of the offset that is read now, or the search begins. */
 static void search_on(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
 {
     struct hps_kafka_search *search = &partition->search;
-    search->n_strayed = 0;
-    HPS_ASSERT(search->in >= search->from && (search->out < 0 || search->out > search->in));
-    if (search->out == search->in + 1) {
-        partition->next = search->out;
-        partition->bad = true;
-        c->has_news = true;
-        search_at(c, partition, partition->next, HPS_KAFKA_READS);
-    } else if (search->out < 0) {
-        int64_t at = search->in + search->step;
-        search->step *= 2;
-        search_at(c, partition, at, HPS_KAFKA_SEARCHES);
-    } else {
-        search_at(c, partition, search->in + (search->out - search->in) / 2, HPS_KAFKA_SEARCHES);
+    HPS_ASSERT(search->in < search->out);
+    if (search->out > search->in + 1) {
+        search->at = search->in + (search->out - search->in) / 2;
+        hps_kafka_recall(search->watch, search->at);
+        return;
     }
+    partition->next = search->out;
+    partition->bad = true;
+    c->has_news = true;
+    search_end(c, partition);
 }
 
+/* The record at `next` is in a bad batch. Without an end of the log it is read once more. */
 static void search_begin(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
                          const rd_kafka_message_t *message)
 {
-    partition->search = (struct hps_kafka_search){
-        .from = message->offset > partition->next ? message->offset : partition->next,
-        .base = message->offset,
-        .in = message->offset > partition->next ? message->offset : partition->next,
-        .out = -1,
-        .step = 1,
-        .status = hps_kafka_status(message->err),
-    };
-    snprintf(partition->search.text, sizeof(partition->search.text), "%s [%" PRId32 "]: %s",
-             rd_kafka_topic_name(partition->topic), partition->number,
-             rd_kafka_message_errstr(message));
+    const char *topic = rd_kafka_topic_name(partition->topic);
+    struct hps_kafka_search *search = &partition->search;
+    int64_t low;
+    partition_leave(c, partition);
+    held_drop(c, partition, c->held.from);
+    hps_kafka_phase_set(partition, HPS_KAFKA_SEARCHES);
+    partition->next = message->offset > partition->next ? message->offset : partition->next;
     partition->caught_up = false;
-    search_on(c, partition);
-}
-
-/* The partition was read at search.at, and it is in the batch, or not. */
-static void search_found(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                         bool inside)
-{
-    HPS_ASSERT(partition->phase == HPS_KAFKA_SEARCHES);
-    if (inside) {
-        partition->search.in = partition->search.at;
+    *search = (struct hps_kafka_search){.watch = hps_kafka_recall_new(c, topic, partition->number),
+                                        .from = partition->next,
+                                        .base = message->offset,
+                                        .in = partition->next,
+                                        .status = hps_kafka_status(message->err)};
+    snprintf(search->text, sizeof(search->text), "%s [%" PRId32 "]: %s", topic, partition->number,
+             rd_kafka_message_errstr(message));
+    hps_kafka_bounds_ask(c, topic, partition->number, &low, &search->out);
+    if (search->watch != NULL && search->out > search->in) {
+        search_on(c, partition);
     } else {
-        partition->search.out = partition->search.at;
+        search_end(c, partition);
     }
-    search_on(c, partition);
 }
 
-/* Behind a batch whose checksum is wrong librdkafka may go on at an offset that nobody asked for.
- * That the log does not have that one says nothing of where it was to read. */
-static bool search_strayed(const struct hps_kafka_partition *partition,
-                           const rd_kafka_message_t *message)
+/* An answer other than the error of this batch, whatever it is, says that an offset is not in it.
+ * If that was wrong, the rest of the batch is found when it is read. */
+bool hps_kafka_partitions_search(struct hps_kafka_consumer *c)
 {
-    const struct hps_kafka_search *search = &partition->search;
-    return partition->phase == HPS_KAFKA_SEARCHES && is_gap(message->err) &&
-           message->offset != search->at && search->n_strayed < STRAYED_MAX;
-}
-
-bool hps_kafka_partition_takes(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                               const rd_kafka_message_t *message)
-{
-    if (partition->phase != HPS_KAFKA_SEARCHES) {
-        return true;
-    }
-    if (message->offset >= partition->search.at) {
-        search_found(c, partition, false); /* it comes again, once what was left out was told */
-    }
-    return false;
-}
-
-void hps_kafka_partitions_search(struct hps_kafka_consumer *c)
-{
-    uint64_t now_us = c->n_searching > 0 ? hps_clock_us() : 0;
-    for (uint32_t i = 0; i < c->n_partitions && c->n_searching > 0; i++) {
+    bool any = false;
+    for (uint32_t i = 0; i < c->n_partitions; i++) {
         struct hps_kafka_partition *partition = &c->partitions[i];
+        struct hps_kafka_search *search = &partition->search;
+        struct hps_recalled now;
         if (partition->phase != HPS_KAFKA_SEARCHES) {
             continue;
         }
-        if (hps_kafka_is_down(c)) {
-            partition->search.until_us = now_us + SEARCH_US;
-        } else if (now_us >= partition->search.until_us) {
-            search_found(c, partition, false);
+        if (hps_kafka_recalled(search->watch, &now)) {
+            bool inside = now.status != HPS_OK && now.offset == search->base;
+            search->in = inside ? search->at : search->in;
+            search->out = inside ? search->out : search->at;
+            search_on(c, partition);
         }
+        any = any || partition->phase == HPS_KAFKA_SEARCHES;
     }
+    return any;
 }
 
 /* ---- what happens ---------------------------------------------------------------------------- */
@@ -546,14 +511,7 @@ void hps_kafka_partition_failed(struct hps_kafka_consumer *c, struct hps_kafka_p
 {
     bool end = message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF;
     hps_status status = hps_kafka_status(message->err);
-    if (search_strayed(partition, message)) {
-        partition->search.n_strayed++;
-        search_at(c, partition, partition->search.at, HPS_KAFKA_SEARCHES);
-    } else if (partition->phase == HPS_KAFKA_SEARCHES &&
-               (end || is_gap(message->err) || is_unreadable(message->err))) {
-        search_found(c, partition,
-                     is_unreadable(message->err) && message->offset == partition->search.base);
-    } else if (end) {
+    if (end) {
         end_reached(c, partition, message->offset);
     } else if (is_gap(message->err)) {
         gap_found(c, partition, message->offset);

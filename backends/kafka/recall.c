@@ -275,6 +275,7 @@ static bool answer(const struct question *question, const rd_kafka_message_t *me
         answer_record(question, message, out);
     } else if (message->err != RD_KAFKA_RESP_ERR__PARTITION_EOF) {
         out->status = hps_kafka_status(message->err);
+        out->offset = message->offset;
         return out->status != HPS_UNAVAILABLE && out->status != HPS_DEADLINE;
     }
     rd_kafka_get_watermark_offsets(question->reader->rk, rd_kafka_topic_name(question->topic),
@@ -453,4 +454,29 @@ void hps_kafka_recall_cancel(struct hps_watch *watch)
     hps_lock_acquire(&of->lock);
     drop(of, watch);
     hps_lock_release(&of->lock);
+}
+
+struct hps_watch *hps_kafka_recall_new(struct hps_kafka_consumer *c, const char *topic,
+                                       int32_t partition)
+{
+    struct hps_watch *theirs = NULL;
+    struct hps_watch *watch = NULL;
+    if (hps_kafka_watch(&c->base, topic, partition, &theirs, NULL) == HPS_OK) {
+        watch = hps_calloc(1, sizeof(*watch));
+    }
+    if (watch != NULL) {
+        *watch = (struct hps_watch){.log = theirs->log,
+                                    .watched = theirs->watched,
+                                    .topic = theirs->topic,
+                                    .partition = theirs->partition};
+    }
+    return watch;
+}
+
+void hps_kafka_recall_free(struct hps_watch *watch)
+{
+    if (watch != NULL) {
+        hps_kafka_recall_cancel(watch);
+        hps_free(watch);
+    }
 }
