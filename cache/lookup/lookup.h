@@ -42,7 +42,7 @@ enum {
     HPS_ROWS_ALIGN = 64,
     HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024, /* HPS_LOOKUP_PATH_AUTO: rows of a part, as stored */
     HPS_LOOKUP_GPU_WAIT_US = 1000 * 1000,    /* of WAIT and MEMORY_ONLY without wait_us_max */
-    HPS_LOOKUP_REREADS_MAX = 4,              /* beside updates, before they are held back */
+    HPS_LOOKUP_REREADS_MAX = 4,              /* the last while updates are held back */
     HPS_LOOKUP_GATHERED_MAX = 2              /* blocks; of memory tiers, and of those below */
 };
 
@@ -270,16 +270,15 @@ hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *
 void hps_lookup_abandon(struct hps_lookup *lookup);
 
 /* Of a torn look-up: read what updates have changed since again, from all tiers that its miss
- * policy allows but the gpu; up to n_times, as updates may come meanwhile, but not again while one
- * batch is under way. Whoever holds them back needs one time. The answer's counts by tier stay
- * those of the first reading.
+ * policy allows but the gpu; up to HPS_LOOKUP_REREADS_MAX times, as updates may come meanwhile. The
+ * last time, which is the next one while a batch is under way, they are held back. The answer's
+ * counts by tier stay those of the first reading.
  *
  * thread  one that may block
- * error   ABORTED: updates came each time (torn), one is in some tiers only (torn), or rows are
- *         ahead; NO_MEMORY, EXHAUSTED; those of hps_lookup_run_rest
+ * error   ABORTED: updates came each time and cannot be held back now (torn), one is in some tiers
+ *         only (torn), or rows are ahead; NO_MEMORY, EXHAUSTED; those of hps_lookup_run_rest
  */
-hps_status hps_lookup_reread(struct hps_lookup *lookup, unsigned n_times, struct hps_error *err)
-    HPS_MUST_CHECK;
+hps_status hps_lookup_reread(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
 /* After ABORTED: begin anew, with the same rows. A gpu that was left is not asked again. What the
  * tries before did stays counted as work of the tiers, but not as keys of an answer. */

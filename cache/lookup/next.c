@@ -27,9 +27,8 @@ static const uint32_t OUTCOMES[HPS_STEP_COUNT] = {
     [HPS_STEP_STORES] = ENDS | BIT(TORN) | BIT(OVERTAKEN) | BIT(AHEAD) | THREAD,
     [HPS_STEP_DEFAULTS] = ENDS | BIT(TORN) | BIT(OVERTAKEN),
     [HPS_STEP_REREAD] = ENDS | BIT(TORN) | BIT(AHEAD) | THREAD,
-    [HPS_STEP_HOLD] = ENDS | BIT(TORN) | BIT(AHEAD) | THREAD | BIT(NO_SHARE),
     [HPS_STEP_AWAIT_UPDATES] = BIT(OVER) | BIT(LATE),
-    [HPS_STEP_AWAIT_SHARE] = BIT(OVER) | BIT(LATE),
+    [HPS_STEP_AWAIT_REREAD] = BIT(OVER) | BIT(LATE),
     [HPS_STEP_ABANDON] = BIT(OVER),
 };
 
@@ -44,7 +43,7 @@ static const enum hps_step NEXT[HPS_STEP_COUNT] = {
     [HPS_STEP_COLLECT] = HPS_STEP_STORES,
     [HPS_STEP_STORES] = HPS_STEP_DEFAULTS,     /* it was late */
     [HPS_STEP_AWAIT_UPDATES] = HPS_STEP_BEGIN, /* what was ahead is no try */
-    [HPS_STEP_AWAIT_SHARE] = HPS_STEP_REREAD,
+    [HPS_STEP_AWAIT_REREAD] = HPS_STEP_REREAD,
     [HPS_STEP_ABANDON] = HPS_STEP_FAILED,
 };
 
@@ -70,8 +69,8 @@ static void check_outcome(const struct hps_course *course, enum hps_outcome outc
 void hps_course_sane(const struct hps_course *course)
 {
     enum hps_step step = course->step;
-    bool of_unit = step == HPS_STEP_REREAD || step == HPS_STEP_HOLD ||
-                   step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_SHARE;
+    bool of_unit =
+        step == HPS_STEP_REREAD || step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_REREAD;
     bool of_gpu = step == HPS_STEP_GPU_MISSES || step == HPS_STEP_COLLECT;
 
     HPS_ASSERT((unsigned)step < HPS_STEP_COUNT);
@@ -102,10 +101,10 @@ static void abandon(struct hps_course *next, enum hps_failure failure)
 }
 
 /* Wait a little, unless that was done for long enough already. */
-static void await(struct hps_course *next, enum hps_step step, enum hps_failure failure)
+static void await(struct hps_course *next, enum hps_step step)
 {
     if (next->n_waits == HPS_LOOKUP_WAITS_MAX) {
-        fail(next, failure);
+        fail(next, HPS_FAILURE_UPDATES);
         return;
     }
     next->step = step;
@@ -122,13 +121,13 @@ static void begin_again(struct hps_course *next)
     next->n_tries++;
 }
 
-/* Rows are of several states: ever more is done against updates that come between. */
+/* Rows are of several states. */
 static void mend(struct hps_course *next)
 {
-    if (next->step == HPS_STEP_HOLD) {
-        fail(next, HPS_FAILURE_UPDATES);
+    if (next->step == HPS_STEP_REREAD) {
+        await(next, HPS_STEP_AWAIT_REREAD);
     } else {
-        next->step = next->step == HPS_STEP_REREAD ? HPS_STEP_HOLD : HPS_STEP_REREAD;
+        next->step = HPS_STEP_REREAD;
     }
 }
 
@@ -138,7 +137,7 @@ static void find_no_thread(struct hps_course *next)
 {
     if (next->step == HPS_STEP_STORES && next->miss_policy == HPS_MISS_WAIT) {
         next->step = HPS_STEP_DEFAULTS;
-    } else if (next->step == HPS_STEP_REREAD || next->step == HPS_STEP_HOLD) {
+    } else if (next->step == HPS_STEP_REREAD) {
         fail(next, HPS_FAILURE_BUSY);
     } else {
         abandon(next, HPS_FAILURE_BUSY);
@@ -189,7 +188,7 @@ static void decide(struct hps_course *next, enum hps_outcome outcome)
         mend(next);
         break;
     case HPS_OUTCOME_AHEAD:
-        await(next, HPS_STEP_AWAIT_UPDATES, HPS_FAILURE_UPDATES);
+        await(next, HPS_STEP_AWAIT_UPDATES);
         break;
     case HPS_OUTCOME_OVERTAKEN:
         begin_again(next);
@@ -199,9 +198,6 @@ static void decide(struct hps_course *next, enum hps_outcome outcome)
         break;
     case HPS_OUTCOME_BUSY:
         find_no_thread(next);
-        break;
-    case HPS_OUTCOME_NO_SHARE:
-        await(next, HPS_STEP_AWAIT_SHARE, HPS_FAILURE_NO_SHARE);
         break;
     case HPS_OUTCOME_COUNT:
         break;

@@ -11,8 +11,7 @@
  *
  * Beside the way down, of a look-up that wants a unit (of a batch of updates all rows or none):
  *
- *     torn: all rows are there, but of several states      REREAD ─▶ HOLD ─▶ FAILED
- *                                        no share of holds:  ▲        └─▶ AWAIT_SHARE ─▶ REREAD
+ *     torn: all rows are there, but of several states      REREAD ─▶ AWAIT_REREAD ─▶ REREAD
  *     ahead: the only copy of a row is newer than the version          AWAIT_UPDATES ─▶ BEGIN
  *     overtaken: a key that was in no tier may have come meanwhile     BEGIN
  *
@@ -28,7 +27,7 @@
 
 enum {
     HPS_LOOKUP_TRIES_MAX = 3,  /* from the beginning; what was ahead does not count */
-    HPS_LOOKUP_WAITS_MAX = 10, /* for updates and for a share of holds together */
+    HPS_LOOKUP_WAITS_MAX = 10, /* both kinds together */
     /* The first wait; each is twice as long as the one before: a second in all. */
     HPS_LOOKUP_WAIT_US = 1000
 };
@@ -42,10 +41,9 @@ enum hps_step {
     HPS_STEP_COLLECT,       /* take what it had of that */
     HPS_STEP_STORES,        /* ask the tiers that may block */
     HPS_STEP_DEFAULTS,      /* default rows for all that is open: its wait is over */
-    HPS_STEP_REREAD,        /* read again what updates have changed, beside them */
-    HPS_STEP_HOLD,          /* the same while updates are held back, which has a queue */
+    HPS_STEP_REREAD,        /* read again what updates have changed */
     HPS_STEP_AWAIT_UPDATES, /* wait for wait_us: the version may catch up with the row */
-    HPS_STEP_AWAIT_SHARE,   /* the same: the client may have holds again, or not need one */
+    HPS_STEP_AWAIT_REREAD,  /* the same: before the next REREAD */
     HPS_STEP_ABANDON,       /* there will be no answer: account for what was done */
     HPS_STEP_DONE,          /* answer; the last step, as the next */
     HPS_STEP_FAILED,        /* for `failure` */
@@ -64,17 +62,15 @@ enum hps_outcome {
     HPS_OUTCOME_REFUSED,   /* by the gpu: there is nothing to ask, or it takes no question */
     HPS_OUTCOME_LATE,      /* the wait was over: before a thread took it, or the gpu answered */
     HPS_OUTCOME_BUSY,      /* too much waits for a thread: nothing was done */
-    HPS_OUTCOME_NO_SHARE,  /* updates are held back for this client no more */
     HPS_OUTCOME_COUNT
 };
 
 enum hps_failure {
     HPS_FAILURE_NONE,
-    HPS_FAILURE_ERROR,    /* the one that a step ended with */
-    HPS_FAILURE_UPDATES,  /* they came each time: the client may try again */
-    HPS_FAILURE_BUSY,     /* no thread */
-    HPS_FAILURE_NO_SHARE, /* its client has used up its share of holds */
-    HPS_FAILURE_GONE      /* the client */
+    HPS_FAILURE_ERROR,   /* the one that a step ended with */
+    HPS_FAILURE_UPDATES, /* they came each time: the client may try again */
+    HPS_FAILURE_BUSY,    /* no thread */
+    HPS_FAILURE_GONE     /* the client */
 };
 
 /* A look-up's way so far. Travels with the look-up from thread to thread. */
@@ -89,7 +85,7 @@ struct hps_course {
     enum hps_failure failure; /* of FAILED, and of ABANDON before it */
     unsigned n_tries;         /* from the beginning; what was ahead does not count */
     unsigned n_waits;
-    uint64_t wait_us; /* of AWAIT_UPDATES and AWAIT_SHARE */
+    uint64_t wait_us; /* of AWAIT_UPDATES and AWAIT_REREAD */
 };
 
 /* The course with its next step, after course->step came to `outcome` (of NONE: OVER). A step that

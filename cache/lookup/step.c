@@ -43,10 +43,7 @@ enum hps_outcome hps_lookup_step(struct hps_lookup *lookup, enum hps_step step,
         status = hps_lookup_run_defaults(lookup, err);
         break;
     case HPS_STEP_REREAD:
-        status = hps_lookup_reread(lookup, HPS_LOOKUP_REREADS_MAX, err);
-        break;
-    case HPS_STEP_HOLD:
-        status = hps_lookup_reread(lookup, 1, err);
+        status = hps_lookup_reread(lookup, err);
         break;
     case HPS_STEP_BEGIN:
         if (lookup->begun) {

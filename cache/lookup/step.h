@@ -2,7 +2,7 @@
  *
  * One step of a look-up (cache/lookup/next.h) as a call of cache/lookup/lookup.h, on the thread
  * that has the look-up, and what came of it. Steps that wait for others, or end the look-up, are
- * not calls: asking the gpu, waiting, the queue for a hold, answering.
+ * not calls: asking the gpu, waiting, answering.
  */
 #ifndef HPS_CACHE_LOOKUP_STEP_H
 #define HPS_CACHE_LOOKUP_STEP_H
@@ -15,12 +15,12 @@ static inline bool hps_step_is_call(enum hps_step step)
 {
     return step == HPS_STEP_BEGIN || step == HPS_STEP_MEMORY || step == HPS_STEP_COLLECT ||
            step == HPS_STEP_STORES || step == HPS_STEP_DEFAULTS || step == HPS_STEP_REREAD ||
-           step == HPS_STEP_HOLD || step == HPS_STEP_ABANDON;
+           step == HPS_STEP_ABANDON;
 }
 
-/* Do it. HPS_STEP_HOLD is done while updates are held back.
+/* Do it.
  *
- * thread   STORES, REREAD and HOLD: one that may block
+ * thread   STORES and REREAD: one that may block
  * err      set when this returns TORN, AHEAD, OVERTAKEN or ERROR
  */
 enum hps_outcome hps_lookup_step(struct hps_lookup *lookup, enum hps_step step,

@@ -302,23 +302,41 @@ static hps_status read_changed(struct again *again, struct hps_error *err)
     return HPS_OK;
 }
 
-hps_status hps_lookup_reread(struct hps_lookup *lookup, unsigned n_times, struct hps_error *err)
+/* ABORTED: torn again, or ahead. */
+static hps_status read_once(struct again *again, struct hps_error *err)
+{
+    hps_status status = read_changed(again, err);
+
+    return status == HPS_OK && any_changed(again->whole) ? torn(again->whole, err) : status;
+}
+
+/* Beside updates; the last time while they are held back, unless that cannot be. */
+static hps_status read_until_whole(struct again *again, struct hps_error *err)
+{
+    struct hps_lookup *lookup = again->whole;
+    hps_status status = torn(lookup, err);
+
+    for (unsigned n = 1; n < HPS_LOOKUP_REREADS_MAX && status == HPS_ABORTED && !lookup->ahead &&
+                         !is_under_way(lookup);
+         n++) {
+        status = read_once(again, err);
+    }
+    if (status == HPS_ABORTED && !lookup->ahead && hps_update_hold(lookup->version)) {
+        status = read_once(again, err);
+        hps_update_release(lookup->version);
+    }
+    return status;
+}
+
+hps_status hps_lookup_reread(struct hps_lookup *lookup, struct hps_error *err)
 {
     struct again again = {.whole = lookup, .arena = hps_arena_new(ARENA_BYTES_FIRST, SIZE_MAX)};
-    hps_status status = HPS_ABORTED;
 
-    HPS_ASSERT(lookup->torn && n_times > 0);
+    HPS_ASSERT(lookup->torn);
     if (again.arena == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory to read rows again");
     }
-    bool useful = true;
-    for (; n_times > 0 && status == HPS_ABORTED && useful; n_times--) {
-        status = read_changed(&again, err);
-        if (status == HPS_OK && any_changed(lookup)) {
-            status = torn(lookup, err);
-        }
-        useful = !lookup->ahead && !is_under_way(lookup);
-    }
+    hps_status status = read_until_whole(&again, err);
     hps_arena_free(again.arena);
     lookup->torn = status == HPS_ABORTED && !lookup->ahead;
     drop_statuses(lookup);

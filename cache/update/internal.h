@@ -16,30 +16,6 @@ struct update_position {
     uint8_t bytes[];  /* prefix, the source's key, value */
 };
 
-/* Clients whose numbers fall on one place count as one. */
-enum { UPDATE_CLIENTS = 256 };
-
-struct update_client {
-    uint64_t
-        held_us; /* for how long updates have been held back for it, but for what is forgotten */
-    uint64_t as_of_us;
-};
-
-/* Whose turn it is: a batch that is applied, or look-ups that hold batches back. hold.c
- *
- *     FREE ─▶ BATCH ─▶ FREE          FREE ─▶ HELD ─▶ FREE
- *               └─▶ BATCH_THEN_HELD ─▶ HELD ─▶ HELD_THEN_BATCH ─▶ BATCH
- */
-enum update_turn {
-    UPDATE_TURN_FREE,
-    UPDATE_TURN_BATCH,           /* a batch is under way */
-    UPDATE_TURN_BATCH_THEN_HELD, /* ... and look-ups wait for its end */
-    UPDATE_TURN_HELD,            /* look-ups are read, and no batch begins */
-    UPDATE_TURN_HELD_THEN_BATCH, /* ... while one waits for their end; or has waited for so long
-                                    that it began nevertheless */
-    UPDATE_TURNS
-};
-
 struct hps_updates {
     atomic_bool busy; /* a batch is being applied: there is one updater */
     _Atomic uint64_t sequence;
@@ -47,16 +23,10 @@ struct hps_updates {
     _Atomic uint64_t as_of_us;         /* when as_of_ms came to be what it is, hps_clock_us */
     struct hps_lock lock;              /* all that follows */
     struct update_position *positions; /* the published ones */
-    struct hps_cond changed;           /* `turn` is another */
-    enum update_turn turn;
-    uint64_t held_since_us;
-    struct hps_update_hold *waiting, *waiting_last; /* in order of asking */
-    struct hps_update_hold *reading;                /* its run() is called, or has just returned */
-    bool reads;             /* `reader` is posted, or runs, with a pin of the version */
-    struct hps_task reader; /* has those read that wait, on a thread of the pool */
-    struct hps_version *read_version;
-    struct hps_pool *read_pool;
-    struct update_client clients[UPDATE_CLIENTS];
+    struct hps_cond changed;           /* one of the next three is another */
+    bool batch_waits;                  /* for the end of a hold */
+    bool batch_runs;
+    bool held; /* a look-up holds updates back, or waits for the batch under way to do so */
 
     /* [n_tables] NULL: not compared. Row versions as the rows of a table beside each table, in the
      * durable store alone. */
@@ -69,19 +39,11 @@ struct hps_updates {
     struct hps_log_report shared; /* thread `update` alone: since it was last taken */
 };
 
-/* Look-ups are read, and no batch begins. Lock held. */
-static inline bool update_is_held(const struct hps_updates *updates)
-{
-    return updates->turn == UPDATE_TURN_HELD || updates->turn == UPDATE_TURN_HELD_THEN_BATCH;
-}
-
 /* ---- hold.c ---------------------------------------------------------------------------------- */
 
-/* Wait until nobody holds updates back, HPS_UPDATE_HELD_US_MAX at most; others wait meanwhile. */
+/* Wait for the end of a hold, HPS_UPDATE_HOLD_US_MAX at most. */
 void update_turn_begin(struct hps_updates *updates);
 void update_turn_end(struct hps_updates *updates);
-void update_holds_init(struct hps_updates *updates);
-void update_holds_fini(struct hps_updates *updates);
 
 /* ---- reading one tier ------------------------------------------------------------------------ */
 

@@ -311,7 +311,8 @@ static struct hps_updates *updates_new(uint32_t n_tables)
         hps_free(updates);
         return NULL;
     }
-    update_holds_init(updates);
+    hps_lock_init(&updates->lock, HPS_LOCK_UPDATES);
+    hps_cond_init(&updates->changed);
     return updates;
 }
 
@@ -322,7 +323,8 @@ void hps_updates_free(struct hps_updates *updates)
         positions_free(updates->positions);
         hps_free(updates->version_tables);
         hps_free(updates->rows_changed);
-        update_holds_fini(updates);
+        hps_cond_fini(&updates->changed);
+        hps_lock_fini(&updates->lock);
         hps_free(updates);
     }
 }

@@ -16,7 +16,7 @@
  *   never the one before again once the batch is published.
  * - Of a batch a look-up may see some keys with their new rows and others with their old ones. If,
  *   by their stamps (stamps.h), no batch has had any key of the look-up since that began, it has
- *   seen each batch whole or not at all. A hold keeps batches away from look-ups that find their
+ *   seen each batch whole or not at all. A hold keeps batches away from a look-up that finds its
  * keys changed again and again.
  * - A batch that is refused (INVALID, NO_MEMORY) or that the durable store did not take has changed
  *   nothing. After any failure nothing is published, and the same batch may be applied again: rows
@@ -40,7 +40,6 @@
 
 #include "backends/store_durable.h"
 #include "backends/store_log.h"
-#include "base/pool.h"
 #include "cache/version/version.h"
 
 /* Rows or deletes of one table, in order: of a key given twice the last one counts. */
@@ -72,10 +71,11 @@ struct hps_update_batch {
     bool apart;
 };
 
-/* Keys of one batch; how long one waits for a look-up that is read. */
-enum { HPS_UPDATE_KEYS_MAX = 1 << 26, HPS_UPDATE_HELD_US_MAX = 1000 * 1000 };
-/* For how long look-ups are read between two batches; and a client's share of each second. */
-enum { HPS_UPDATE_HOLD_US = 10 * 1000, HPS_UPDATE_HOLD_US_PER_S = 100 * 1000 };
+enum {
+    HPS_UPDATE_KEYS_MAX = 1 << 26,           /* of one batch */
+    HPS_UPDATE_HOLD_US_MAX = 100 * 1000,     /* a batch waits so long for the end of a hold, */
+    HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000 /* and a hold for the end of a batch */
+};
 
 /* Make a version that can be updated, and read how far it was: stamps, positions, sequence. Before
  * it is seen by anybody; its tiers are open. Freed with the version. DATA_LOSS: what is stored
@@ -110,32 +110,13 @@ hps_status hps_update_replay(struct hps_version *version, const struct hps_updat
                              struct hps_log_report *out_report, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* A look-up that wants no batch to come while it is read. The caller's memory, and its pin. */
-struct hps_update_hold {
-    /* On a thread of the pool, once. held: no batch begins until this returns (but one that has
-     * waited HPS_UPDATE_HELD_US_MAX), so it reads rows and hands over; false: its client has had
-     * its share. */
-    void (*run)(struct hps_update_hold *hold, bool held);
-    uint64_t client;              /* for whom: a number */
-    struct hps_update_hold *next; /* waits, behind this one */
-    struct hps_update_hold *prev; /* waits, before this one */
-    bool waits;                   /* in line; under the lock of the updates */
-};
-/* Stand in line; run() comes. One thread of the pool has those in line read one after the other,
- * first those whose client has had least; it waits for a batch that is under way, and makes way for
- * one that waits after HPS_UPDATE_HOLD_US, or one look-up. So nothing is held back while anybody
- * waits for a thread, and neither look-ups nor batches wait for ever. Never blocks.
- *
- * thread  any, as the next one
- * error   AGAIN: batches have been held back for this client for HPS_UPDATE_HOLD_US_PER_S of the
- * last second, or it is as if they had; EXHAUSTED: the pool takes no more
- */
-hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
-                           struct hps_update_hold *hold) HPS_MUST_CHECK;
-/* True: it waited and does no more. False: run() has come, or is about to; nothing is held back for
- * it any more, though it may still read. */
-bool hps_update_hold_cancel(struct hps_version *version, struct hps_update_hold *hold)
-    HPS_MUST_CHECK;
+/* Hold updates back: wait for the batch that is under way, and keep the next one from beginning
+ * until hps_update_release, or until it has waited HPS_UPDATE_HOLD_US_MAX. One look-up at a time.
+ * False: another look-up holds them back, a batch waits for its turn, the one under way takes
+ * longer than HPS_UPDATE_HOLD_WAIT_US_MAX, or the version takes no updates. Any thread that may
+ * block so long. */
+bool hps_update_hold(struct hps_version *version) HPS_MUST_CHECK;
+void hps_update_release(struct hps_version *version);
 
 /* Rows of the version: what was loaded, exact until the first update; then with what updates have
  * added and taken away, which is an estimate but for a version in memory alone. Any thread, as the

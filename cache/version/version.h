@@ -109,7 +109,6 @@ struct hps_version {
     void (*updates_free)(struct hps_updates *updates); /* of whoever made them; with `updates` */
     /* update_rows_total{op}, or NULL */
     struct hps_metric *update_rows_put, *update_rows_deleted, *update_rows_older;
-    struct hps_metric *update_holds; /* update_hold_seconds, or NULL */
     /* Where its look-ups are counted (cache/version/usage.h), which outlives it; NULL: nowhere. Set
      * before the version is published. */
     struct hps_usage *usage;

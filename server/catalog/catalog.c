@@ -201,8 +201,6 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
                                                      version->model, "delete", NULL, NULL);
     version->update_rows_older = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
                                                    version->model, "older", NULL, NULL);
-    version->update_holds = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_HOLDS,
-                                              version->model, NULL, NULL, NULL);
     /* Without memory: it is served all the same, and nobody counts. */
     version->usage = hps_usages_of(catalog->usages, version->model, version->number);
 }

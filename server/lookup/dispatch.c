@@ -14,14 +14,14 @@
 
 /* ---- the end of a look-up without an answer -------------------------------------------------- */
 
-static void reject_without_share(struct request *request)
+static void abort_unit(struct request *request)
 {
-    hps_error_set(&request->err, HPS_EXHAUSTED,
-                  "consistency: rate limit: updates changed the rows at each read, and have been "
-                  "held back for this client for %d ms of the last second, which is the limit; ask "
-                  "for fewer keys at a time, or retry later",
-                  HPS_UPDATE_HOLD_US_PER_S / 1000);
-    request_reject(request, HPS_REJECT_HOLDS, &request->err);
+    const struct hps_error cause = request->err;
+
+    hps_error_set(&request->err, HPS_ABORTED,
+                  "model \"%s\": %s; retry the look-up, or ask for fewer keys at a time",
+                  request->lookup.version->model, cause.text);
+    request_fail_retry(request, &request->err);
 }
 
 static void fail(struct request *request)
@@ -30,15 +30,11 @@ static void fail(struct request *request)
     case HPS_FAILURE_ERROR:
         request_fail(request, &request->err);
         break;
-    case HPS_FAILURE_UPDATES: /* the client may try */
-        request->err.status = HPS_UNAVAILABLE;
-        request_fail(request, &request->err);
+    case HPS_FAILURE_UPDATES:
+        abort_unit(request);
         break;
     case HPS_FAILURE_BUSY:
         request_reject(request, HPS_REJECT_WORKERS, &request->err);
-        break;
-    case HPS_FAILURE_NO_SHARE:
-        reject_without_share(request);
         break;
     case HPS_FAILURE_NONE:
     case HPS_FAILURE_GONE:
@@ -90,10 +86,8 @@ static enum hps_outcome take_step(struct request *request)
     case HPS_STEP_STORES:
     case HPS_STEP_REREAD:
         return request_to_io(request);
-    case HPS_STEP_HOLD:
-        return request_to_line(request);
     case HPS_STEP_AWAIT_UPDATES:
-    case HPS_STEP_AWAIT_SHARE:
+    case HPS_STEP_AWAIT_REREAD:
         return await_timer(request);
     case HPS_STEP_DEFAULTS:
     case HPS_STEP_ABANDON:
@@ -168,7 +162,6 @@ void request_on_timer(void *ctx)
     case PHASE_LOOP:
     case PHASE_UNPACK:
     case PHASE_WORKER:
-    case PHASE_LINE:
     case PHASE_REPLY:
     case PHASE_ENDED:
         HPS_ASSERT(false); /* they have no timer */
@@ -191,11 +184,6 @@ void request_close(struct request *request)
     case PHASE_WORKER:
     case PHASE_IO:
         if (request_withdraw(request)) {
-            request_advance(request, HPS_OUTCOME_LATE);
-        }
-        break;
-    case PHASE_LINE:
-        if (request_leave_line(request)) {
             request_advance(request, HPS_OUTCOME_LATE);
         }
         break;

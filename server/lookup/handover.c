@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request is given to a worker, an I/O thread, the gpu, or into the line of those that updates
- * are held back for; does a step there; and comes back to its loop, always but when it is withdrawn
- * before anybody has begun. What it needs is set before it is posted: then it is not ours.
+ * A request is given to a worker, an I/O thread or the gpu; does a step there; and comes back to
+ * its loop, always but when it is withdrawn before anybody has begun. What it needs is set before
+ * it is posted: then it is not ours.
  *
  * Threads: each function says whose it is; without a word, the loop thread.
  */
@@ -200,52 +200,4 @@ void request_leave_gpu(struct request *request)
     hps_version_pin(request->gpu.left_version);
     hps_lookup_leave_gpu(&request->lookup);
     request_arrive(request);
-}
-
-/* ---- the line of those that updates are held back for ---------------------------------------- */
-
-/* I/O thread. held: they are, until this returns. */
-static void on_hold(struct hps_update_hold *hold, bool held)
-{
-    struct request *request = HPS_CONTAINER_OF(hold, struct request, hold);
-    bool cancelled = hps_grpc_call_cancelled(request->call.grpc);
-
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    if (!held) {
-        request->outcome = HPS_OUTCOME_NO_SHARE;
-    } else if (cancelled) {
-        request->outcome = end_cancelled(request);
-    } else {
-        request->outcome = hps_lookup_step(&request->lookup, HPS_STEP_HOLD, &request->err);
-    }
-    post_back(request);
-}
-
-enum hps_outcome request_to_line(struct request *request)
-{
-    struct hps_pool *io = request->service->parts.io;
-
-    HPS_ASSERT(request->phase == PHASE_LOOP);
-    hps_stages_enter(&request->stages, HPS_STAGE_UNIT);
-    request->hold.run = on_hold;
-    request->hold.client = hps_grpc_call_client(request->call.grpc);
-    hps_status status = hps_update_hold(request->lookup.version, io, &request->hold);
-    if (status == HPS_AGAIN) {
-        return HPS_OUTCOME_NO_SHARE;
-    }
-    if (status != HPS_OK) {
-        return no_thread(request, status, io, "an I/O thread");
-    }
-    request->phase = PHASE_LINE;
-    return HPS_OUTCOME_OVER;
-}
-
-bool request_leave_line(struct request *request)
-{
-    HPS_ASSERT(request->phase == PHASE_LINE);
-    if (!hps_update_hold_cancel(request->lookup.version, &request->hold)) {
-        return false; /* it is being read, and comes back */
-    }
-    request_arrive(request);
-    return true;
 }

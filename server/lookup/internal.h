@@ -41,7 +41,6 @@ enum request_phase {
     PHASE_WORKER, /* the workers: from its post until it is back or withdrawn, as the next */
     PHASE_IO,     /* the I/O threads; timer, of a look-up that waits so long for rows: withdrawn */
     PHASE_GPU,    /* the gpu, until it has answered; timer: it is left there */
-    PHASE_LINE,   /* the line of those that updates are held back for, or whoever reads it then */
     PHASE_AWAIT,  /* its timer: it goes on then */
     PHASE_REPLY,  /* its call, which has been given the answer, or an error, and is not over */
     PHASE_ENDED   /* nobody, and its call is over */
@@ -108,7 +107,6 @@ struct request {
     struct exchange *exchange; /* NULL: the call is of this request alone */
     struct request_room room;
     struct request_gpu gpu;
-    struct hps_update_hold hold; /* of PHASE_LINE */
     struct hps_course course;
     struct hps_lookup lookup;
     enum hps_outcome outcome; /* of the step that another thread did */
@@ -167,6 +165,8 @@ void request_arrive(struct request *request);
 void request_name_work(struct request *request);
 /* End the call with an error. Nothing else has ended it. */
 void request_fail(struct request *request, const struct hps_error *err);
+/* ... and tell the client to try again in a moment. */
+void request_fail_retry(struct request *request, const struct hps_error *err);
 /* End the call for want of room: the client is told when to come back, in a moment or after so many
  * us. */
 void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err);
@@ -249,10 +249,6 @@ enum hps_outcome request_to_gpu(struct request *request) HPS_MUST_CHECK;
 void request_leave_gpu(struct request *request);
 /* For hps_lookup.gpu_done; on the gpu tier's thread. */
 void request_gpu_done(struct hps_lookup *lookup);
-/* HOLD. BUSY, with request->err; NO_SHARE. */
-enum hps_outcome request_to_line(struct request *request) HPS_MUST_CHECK;
-/* Back from the line, if it waits there: in PHASE_LOOP. */
-bool request_leave_line(struct request *request) HPS_MUST_CHECK;
 
 /* ---- reply.c --------------------------------------------------------------------------------- */
 

@@ -169,11 +169,8 @@ static void phase_fits_step(const struct request *request)
     case PHASE_GPU:
         HPS_ASSERT(step == HPS_STEP_GPU_FIRST || step == HPS_STEP_GPU_MISSES);
         break;
-    case PHASE_LINE:
-        HPS_ASSERT(step == HPS_STEP_HOLD);
-        break;
     case PHASE_AWAIT:
-        HPS_ASSERT(step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_SHARE);
+        HPS_ASSERT(step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_REREAD);
         break;
     case PHASE_REPLY:
     case PHASE_ENDED: /* NONE: it was refused before it began */
@@ -227,7 +224,6 @@ static void holdings_fit_phase(const struct request *request)
     case PHASE_WORKER:
     case PHASE_IO:
     case PHASE_GPU:
-    case PHASE_LINE:
         HPS_ASSERT(request->lookup.version != NULL);
         HPS_ASSERT(room == HPS_TICKET_HELD);
         break;
@@ -330,14 +326,12 @@ void request_fail(struct request *request, const struct hps_error *err)
     }
 }
 
-void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
-                        const struct hps_error *err)
+static void fail_retry(struct request *request, uint64_t retry_us, const struct hps_error *err)
 {
     char text[24];
     int size = snprintf(text, sizeof(text), "%" PRIu64, (retry_us + 999) / 1000);
 
     HPS_ASSERT(size > 0 && (size_t)size < sizeof(text));
-    hps_metric_add(request->service->parts.metrics->rejected[reason], 1);
     /* Without the hint the client falls back to its own pace; beside other requests of a call there
      * is no place for it. */
     hps_ignore(
@@ -345,6 +339,18 @@ void request_reject_for(struct request *request, enum hps_reject reason, uint64_
             ? HPS_OK
             : hps_grpc_call_add_trailer(request->call.grpc, PUSHBACK_NAME, text, (size_t)size));
     request_fail(request, err);
+}
+
+void request_fail_retry(struct request *request, const struct hps_error *err)
+{
+    fail_retry(request, RETRY_US, err);
+}
+
+void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
+                        const struct hps_error *err)
+{
+    hps_metric_add(request->service->parts.metrics->rejected[reason], 1);
+    fail_retry(request, retry_us, err);
 }
 
 void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err)

@@ -42,10 +42,9 @@ static const char *const DEFAULTED_NAMES[HPS_MISS_THRESHOLD + 1] = {
 };
 
 static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
-    [HPS_REJECT_REPLY_BYTES] = "reply_bytes", [HPS_REJECT_QUEUE] = "queue",
-    [HPS_REJECT_CONNECTION] = "connection",   [HPS_REJECT_WORKERS] = "workers",
-    [HPS_REJECT_HOLDS] = "update_holds",      [HPS_REJECT_REQUESTS_PER_S] = "requests_per_s",
-    [HPS_REJECT_REPLY_QUOTA] = "reply_quota",
+    [HPS_REJECT_REPLY_BYTES] = "reply_bytes",       [HPS_REJECT_QUEUE] = "queue",
+    [HPS_REJECT_CONNECTION] = "connection",         [HPS_REJECT_WORKERS] = "workers",
+    [HPS_REJECT_REQUESTS_PER_S] = "requests_per_s", [HPS_REJECT_REPLY_QUOTA] = "reply_quota",
 };
 
 const char *hps_rpc_code_name(unsigned code)

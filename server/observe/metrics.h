@@ -142,8 +142,6 @@
       "1 while the leaders of all partitions answer.")                                           \
     X(UPDATE_HELD, GAUGE, "update_held", "model",                                                \
       "1 while updates of the active version are stalled: a batch is retried.")                  \
-    X(UPDATE_HOLDS, HISTOGRAM, "update_hold_seconds", "model",                                   \
-      "For how long updates were held back at a time, for look-ups of units.")                   \
     X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \
       "Number of the active version.")                                                           \
     X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                  \
@@ -202,7 +200,6 @@ enum hps_reject {
     HPS_REJECT_QUEUE,       /* no room for its reply beside the others, in time */
     HPS_REJECT_CONNECTION,  /* no room for it beside the other replies of its connection, in time */
     HPS_REJECT_WORKERS,     /* too many wait for a worker or an I/O thread */
-    HPS_REJECT_HOLDS,       /* updates have been held back for its client for long enough */
     HPS_REJECT_REQUESTS_PER_S, /* whoever asks has had its look-ups of this second */
     HPS_REJECT_REPLY_QUOTA,    /* whoever asks has as many bytes of replies in flight as it may */
     HPS_REJECT_COUNT

@@ -68,7 +68,7 @@ static hps_status run(struct hps_lookup *lookup, struct hps_error *err)
         status = hps_lookup_run_rest(lookup, err);
     }
     if (status == HPS_ABORTED && lookup->torn) {
-        status = hps_lookup_reread(lookup, 1, err);
+        status = hps_lookup_reread(lookup, err);
     }
     return status;
 }

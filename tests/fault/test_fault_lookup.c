@@ -134,7 +134,7 @@ static hps_status look_up(struct scenario *s, struct hps_arena *arena, struct hp
         status = hps_lookup_run_rest(&lookup, &err);
     }
     if (lookup.torn) {
-        status = hps_lookup_reread(&lookup, 1, &err);
+        status = hps_lookup_reread(&lookup, &err);
         s->n_reread++;
         s->n_reread_failed += status == HPS_OK ? 0 : 1;
     }

@@ -19,8 +19,6 @@
 
 #include "backends/host/map.h"
 #include "backends/rocksdb/rocksdb.h"
-#include "base/clock.h"
-#include "base/container.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "cache/device/sim/sim.h"
@@ -59,9 +57,8 @@ struct race {
     struct hps_version *version;
     struct hps_block_pool *blocks;
     struct hps_gpu_tier *gpu;
-    struct hps_pool *pool; /* where rows are read while updates are held back */
     atomic_bool stop;
-    _Atomic uint64_t n_answers, n_aborted, n_reread, n_held, n_gpu, n_wrong;
+    _Atomic uint64_t n_answers, n_torn, n_reread, n_gpu, n_wrong;
     uint64_t n_units; /* the updater's; read at rest */
     _Atomic uint8_t
         *log; /* [N_UNITS_MAX + 2] by number: the group plus one, DELETED; 0: none yet */
@@ -78,12 +75,7 @@ struct reader {
     uint32_t groups[N_GROUPS], n_groups; /* that it asks for, and their keys */
     hps_key keys[N_KEYS];
     uint32_t offsets[N_GROUPS + 1]; /* a bag for each group */
-    struct hps_update_hold hold;
-    atomic_bool answered, ran;
-    bool held; /* it was read while updates were held back, with this result */
-    hps_status status;
-    struct hps_error err;
-    bool outlasted; /* this look-up: its hold was ended for it */
+    atomic_bool answered;
 };
 
 static uint64_t draw(uint64_t *seed)
@@ -101,18 +93,11 @@ static void report(struct race *race, const char *what)
     pthread_mutex_unlock(&race->lock);
 }
 
-static void wait_for(atomic_bool *flag)
-{
-    while (!atomic_load(flag)) {
-        sched_yield();
-    }
-}
-
 /* ---- look-ups -------------------------------------------------------------------------------- */
 
 static void on_answered(struct hps_lookup *lookup)
 {
-    struct reader *reader = HPS_CONTAINER_OF(lookup, struct reader, lookup);
+    struct reader *reader = (struct reader *)((char *)lookup - offsetof(struct reader, lookup));
     atomic_store(&reader->answered, true);
 }
 
@@ -120,7 +105,9 @@ static void ask_gpu(struct reader *reader)
 {
     atomic_store(&reader->answered, false);
     if (hps_lookup_ask_gpu(&reader->lookup)) {
-        wait_for(&reader->answered);
+        while (!atomic_load(&reader->answered)) {
+            sched_yield();
+        }
     }
 }
 
@@ -141,63 +128,15 @@ static hps_status run_try(struct reader *reader, struct hps_error *err)
     return status;
 }
 
-/* A thread of the pool. */
-static void on_hold(struct hps_update_hold *hold, bool held)
-{
-    struct reader *reader = HPS_CONTAINER_OF(hold, struct reader, hold);
-    uint64_t start_us = hps_clock_us();
-    reader->held = held;
-    if (held) {
-        reader->status = hps_lookup_reread(&reader->lookup, 1, &reader->err);
-        reader->outlasted = hps_clock_us() - start_us >= HPS_UPDATE_HELD_US_MAX;
-    }
-    atomic_store(&reader->ran, true);
-}
-
-/* False: not now, as others have been held back for it. */
-static bool run_held(struct reader *reader)
-{
-    struct race *race = reader->race;
-    reader->hold.run = on_hold;
-    reader->hold.client = reader->seed % 1000; /* seldom one that has had its share */
-    atomic_store(&reader->ran, false);
-    hps_status status = hps_update_hold(race->version, race->pool, &reader->hold);
-    if (status != HPS_OK) {
-        if (status != HPS_AGAIN) {
-            report(race, "no thread for a hold");
-        }
-        sched_yield();
-        return false;
-    }
-    wait_for(&reader->ran);
-    atomic_fetch_add(&race->n_held, reader->held ? 1 : 0);
-    return reader->held;
-}
-
-/* Beside updates, or at once while they are held back. */
-static hps_status run_torn(struct reader *reader, struct hps_error *err)
-{
-    unsigned n_times = (unsigned)(draw(&reader->seed) % HPS_LOOKUP_REREADS_MAX);
-    hps_status status = HPS_ABORTED;
-    if (n_times > 0) {
-        status = hps_lookup_reread(&reader->lookup, n_times, err);
-        atomic_fetch_add(&reader->race->n_reread, status == HPS_OK ? 1 : 0);
-    }
-    if (status == HPS_ABORTED && run_held(reader)) {
-        *err = reader->err;
-        return reader->status;
-    }
-    return status == HPS_ABORTED ? HPS_AGAIN : status;
-}
-
+/* Read again until it is whole. */
 static hps_status run_tries(struct reader *reader, struct hps_error *err)
 {
+    struct race *race = reader->race;
     hps_status status = run_try(reader, err);
-    atomic_fetch_add(&reader->race->n_aborted, status == HPS_ABORTED ? 1 : 0);
-    if (status == HPS_ABORTED) {
-        do {
-            status = run_torn(reader, err);
-        } while (status == HPS_AGAIN);
+    atomic_fetch_add(&race->n_torn, status == HPS_ABORTED ? 1 : 0);
+    while (status == HPS_ABORTED) {
+        status = hps_lookup_reread(&reader->lookup, err);
+        atomic_fetch_add(&race->n_reread, status == HPS_OK ? 1 : 0);
     }
     return status;
 }
@@ -372,7 +311,6 @@ static void look_up(struct reader *reader)
                                   .blocks = race->blocks,
                                   .gpu_done = on_answered};
     draw_form(reader);
-    reader->outlasted = false;
     uint64_t floor = hps_update_sequence(race->version);
     hps_status status = hps_lookup_plan(lookup, &err);
     if (status == HPS_OK) {
@@ -380,9 +318,6 @@ static void look_up(struct reader *reader)
     }
     if (status == HPS_OK) {
         status = run_tries(reader, &err);
-    }
-    if (status == HPS_ABORTED && reader->outlasted) {
-        return; /* nobody may hold updates for so long, however busy the machine is */
     }
     if (status != HPS_OK) {
         report(race, err.text);
@@ -432,7 +367,7 @@ static bool enough(struct race *race)
         return atomic_load(&race->n_wrong) > 0;
     }
     return race->n_units >= N_UNITS && atomic_load(&race->n_answers) >= N_LOOKUPS_MIN &&
-           atomic_load(&race->n_aborted) > 0 && atomic_load(&race->n_held) > 0 &&
+           atomic_load(&race->n_reread) > 0 &&
            (race->gpu == NULL || atomic_load(&race->n_gpu) > 0);
 }
 
@@ -571,7 +506,6 @@ static struct race *race_new(unsigned tiers, bool unit)
     pthread_mutex_init(&race->lock, NULL);
     race->blocks = hps_block_pool_new(0);
     assert_int_equal(hps_block_pool_slab_add(race->blocks, GPU_SLAB), HPS_OK);
-    assert_int_equal(hps_pool_new("io", 2, N_READERS, &race->pool), HPS_OK);
     open_stores(race);
     open_version(race);
     if ((tiers & GPU) != 0) {
@@ -582,7 +516,6 @@ static struct race *race_new(unsigned tiers, bool unit)
 
 static void race_free(struct race *race)
 {
-    hps_pool_free(race->pool);
     if (race->gpu != NULL) {
         hps_gpu_tier_drain(race->gpu);
         hps_gpu_space_close(race->version->gpu);
@@ -625,11 +558,10 @@ static void race_units(unsigned tiers)
 {
     struct race *race = race_new(tiers, true);
     run_race(race);
-    print_message("%llu units, %llu answers, %llu torn, %llu read again beside updates, %llu while "
-                  "they were held back, %llu rows of gpu\n",
+    print_message("%llu units, %llu answers, %llu torn, %llu read again, %llu rows of gpu\n",
                   (unsigned long long)race->n_units, (unsigned long long)race->n_answers,
-                  (unsigned long long)race->n_aborted, (unsigned long long)race->n_reread,
-                  (unsigned long long)race->n_held, (unsigned long long)race->n_gpu);
+                  (unsigned long long)race->n_torn, (unsigned long long)race->n_reread,
+                  (unsigned long long)race->n_gpu);
     assert_string_equal(race->wrong, "");
     assert_int_equal(hps_update_sequence(race->version), race->n_units);
     race_free(race);

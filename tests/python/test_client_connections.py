@@ -139,6 +139,15 @@ def test_failures_when_in_a_row_then_it_is_left_alone_for_longer_and_not_for_eve
     assert servers.limit(server, 9.0) == 9.0  # there is no other one
 
 
+def test_attempts_when_updates_came_between_then_the_same_server_is_asked_again_after_a_pause():
+    attempts = Attempts(servers_of(1), 60.0)
+    server = attempts.next()
+    assert attempts.may_retry(server, grpc.StatusCode.ABORTED, "updates came") and attempts.pause_s() > 0
+    assert attempts.next() is server and server.down_until <= time.monotonic()
+    attempts.deadline = time.monotonic()
+    assert not attempts.may_retry(server, grpc.StatusCode.ABORTED, "updates came")
+
+
 def test_attempts_when_all_have_failed_then_a_pause_and_the_deadline_ends_it():
     attempts = Attempts(servers_of(2), 60.0)
     first = attempts.next()

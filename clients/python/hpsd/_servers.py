@@ -195,6 +195,9 @@ class Attempts:
         """After a failure: whether another attempt may do better."""
         if code is grpc.StatusCode.UNAVAILABLE:
             self._unreached = f"{server.target}: {details}"
+        elif code is grpc.StatusCode.ABORTED:  # updates came between the rows of a unit; the server is well
+            self._tried += (server,)
+            return self.left_s() > 0
         elif code is not grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
         self.servers.failed(server)

@@ -579,7 +579,7 @@ static void run_units(const enum forms_tier *tiers, uint32_t n)
         hps_status status = run(t);
         if (status == HPS_ABORTED && t->lookup.torn) {
             n_torn++;
-            status = hps_lookup_reread(&t->lookup, HPS_LOOKUP_REREADS_MAX, &t->err);
+            status = hps_lookup_reread(&t->lookup, &t->err);
         }
         assert_int_equal(status, HPS_OK);
         check(t); /* against the rows that are there now */

@@ -122,7 +122,8 @@ static const struct row TABLE[] = {
     {S(DEFAULTS), O(ERROR), WAIT | GONE, S(FAILED), F(GONE)},
 
     {S(REREAD), O(WHOLE), UNIT, S(DONE), F(NONE)},
-    {S(REREAD), O(TORN), UNIT, S(HOLD), F(NONE)},
+    {S(REREAD), O(TORN), UNIT | WAITS, S(AWAIT_REREAD), F(NONE)},
+    {S(REREAD), O(TORN), UNIT | NO_WAITS, S(FAILED), F(UPDATES)},
     {S(REREAD), O(AHEAD), UNIT | WAITS, S(AWAIT_UPDATES), F(NONE)},
     {S(REREAD), O(AHEAD), UNIT | NO_WAITS, S(FAILED), F(UPDATES)},
     {S(REREAD), O(ERROR), UNIT, S(FAILED), F(ERROR)},
@@ -134,28 +135,12 @@ static const struct row TABLE[] = {
     {S(REREAD), O(BUSY), UNIT | GONE, S(FAILED), F(GONE)},
     {S(REREAD), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
 
-    {S(HOLD), O(WHOLE), UNIT, S(DONE), F(NONE)},
-    {S(HOLD), O(TORN), UNIT, S(FAILED), F(UPDATES)},
-    {S(HOLD), O(AHEAD), UNIT | WAITS, S(AWAIT_UPDATES), F(NONE)},
-    {S(HOLD), O(AHEAD), UNIT | NO_WAITS, S(FAILED), F(UPDATES)},
-    {S(HOLD), O(NO_SHARE), UNIT | WAITS, S(AWAIT_SHARE), F(NONE)},
-    {S(HOLD), O(NO_SHARE), UNIT | NO_WAITS, S(FAILED), F(NO_SHARE)},
-    {S(HOLD), O(ERROR), UNIT, S(FAILED), F(ERROR)},
-    {S(HOLD), O(BUSY), UNIT, S(FAILED), F(BUSY)},
-    {S(HOLD), O(WHOLE), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(HOLD), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(HOLD), O(AHEAD), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(HOLD), O(NO_SHARE), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(HOLD), O(ERROR), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(HOLD), O(BUSY), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(HOLD), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
-
     {S(AWAIT_UPDATES), O(OVER), UNIT, S(BEGIN), F(NONE)},
     {S(AWAIT_UPDATES), O(OVER), UNIT | GONE, S(FAILED), F(GONE)},
     {S(AWAIT_UPDATES), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(AWAIT_SHARE), O(OVER), UNIT, S(REREAD), F(NONE)},
-    {S(AWAIT_SHARE), O(OVER), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(AWAIT_SHARE), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(AWAIT_REREAD), O(OVER), UNIT, S(REREAD), F(NONE)},
+    {S(AWAIT_REREAD), O(OVER), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(AWAIT_REREAD), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
 
     /* F(NONE): the failure that is there stays */
     {S(ABANDON), O(OVER), ANY, S(FAILED), F(NONE)},
@@ -203,7 +188,7 @@ static struct hps_course changed_by(const struct row *row, const struct hps_cour
     if (row->next == S(BEGIN) && row->step != S(AWAIT_UPDATES)) {
         next.n_tries++;
     }
-    if (row->next == S(AWAIT_UPDATES) || row->next == S(AWAIT_SHARE)) {
+    if (row->next == S(AWAIT_UPDATES) || row->next == S(AWAIT_REREAD)) {
         next.wait_us = 1000;
         for (unsigned i = 0; i < course->n_waits; i++) {
             next.wait_us *= 2;
@@ -358,7 +343,7 @@ static void follow(struct ways *ways, const struct hps_course *course, unsigned 
         const struct row *row = row_of(course, i / 2, cancelled);
         if (row != NULL) {
             struct hps_course next = hps_course_next(course, i / 2, cancelled);
-            bool waits = next.step == S(AWAIT_UPDATES) || next.step == S(AWAIT_SHARE);
+            bool waits = next.step == S(AWAIT_UPDATES) || next.step == S(AWAIT_REREAD);
             ways->used[row - TABLE] = true;
             follow(ways, &next, n_steps + 1, wait_us + (waits ? next.wait_us : 0));
         }
@@ -374,14 +359,12 @@ static void check_kind(const struct hps_course *course, const struct ways *ways)
     assert_true(ways->failed_for[F(ERROR)] && ways->failed_for[F(BUSY)]);
     assert_true(ways->failed_for[F(GONE)]);
     assert_int_equal(ways->failed_for[F(UPDATES)], course->unit);
-    assert_int_equal(ways->failed_for[F(NO_SHARE)], course->unit);
     assert_int_equal(ways->took[S(GPU_MISSES)], course->has_gpu);
     assert_int_equal(ways->took[S(COLLECT)], course->has_gpu);
     assert_int_equal(ways->took[S(DEFAULTS)], waits);
     assert_int_equal(ways->took[S(REREAD)], course->unit);
-    assert_int_equal(ways->took[S(HOLD)], course->unit);
     assert_int_equal(ways->took[S(AWAIT_UPDATES)], course->unit);
-    assert_int_equal(ways->took[S(AWAIT_SHARE)], course->unit);
+    assert_int_equal(ways->took[S(AWAIT_REREAD)], course->unit);
     /* Rows wait for nothing; units for about a second in all. */
     assert_int_equal(ways->wait_us_max, course->unit ? 1023 * 1000 : 0);
 }
@@ -470,18 +453,6 @@ static void test_row_when_no_thread_is_free_then_refused_or_not_waited_for(void 
     take(&course, O(WHOLE), S(DONE));
 }
 
-static void test_unit_when_updates_come_each_time_then_they_are_held_and_then_it_fails(void **state)
-{
-    (void)state;
-    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
-    take(&course, O(TORN), S(REREAD));
-    take(&course, O(TORN), S(HOLD));
-    struct hps_course whole = course;
-    take(&course, O(TORN), S(FAILED));
-    assert_int_equal(course.failure, F(UPDATES));
-    take(&whole, O(WHOLE), S(DONE));
-}
-
 static void test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once(void **state)
 {
     (void)state;
@@ -519,8 +490,8 @@ static void test_unit_when_a_key_may_have_come_then_it_tries_three_times(void **
     assert_int_equal(course.failure, F(UPDATES));
 }
 
-/* Waits for updates and for a share come out of one purse. */
-static void test_unit_when_it_has_no_share_then_it_is_read_again_between_waits(void **state)
+/* Waits of both kinds count together. */
+static void test_unit_when_updates_come_each_time_then_it_is_read_again_between_waits(void **state)
 {
     (void)state;
     struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
@@ -531,14 +502,14 @@ static void test_unit_when_it_has_no_share_then_it_is_read_again_between_waits(v
     take(&course, O(REFUSED), S(MEMORY));
     take(&course, O(TORN), S(REREAD));
     for (unsigned i = 1; i < HPS_LOOKUP_WAITS_MAX; i++) {
-        take(&course, O(TORN), S(HOLD));
-        take(&course, O(NO_SHARE), S(AWAIT_SHARE));
+        take(&course, O(TORN), S(AWAIT_REREAD));
         assert_int_equal(course.wait_us, 1000u << i);
         take(&course, O(OVER), S(REREAD));
     }
-    take(&course, O(TORN), S(HOLD));
-    take(&course, O(NO_SHARE), S(FAILED));
-    assert_int_equal(course.failure, F(NO_SHARE));
+    struct hps_course whole = course;
+    take(&whole, O(WHOLE), S(DONE));
+    take(&course, O(TORN), S(FAILED));
+    assert_int_equal(course.failure, F(UPDATES));
 }
 
 static void test_next_when_the_client_goes_then_only_what_is_half_done_is_abandoned(void **state)
@@ -568,11 +539,9 @@ int main(void)
         cmocka_unit_test(test_row_when_memory_misses_then_the_gpu_and_the_stores_are_asked),
         cmocka_unit_test(test_row_when_the_gpu_is_late_then_the_rest_goes_on_without),
         cmocka_unit_test(test_row_when_no_thread_is_free_then_refused_or_not_waited_for),
-        cmocka_unit_test(
-            test_unit_when_updates_come_each_time_then_they_are_held_and_then_it_fails),
         cmocka_unit_test(test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once),
         cmocka_unit_test(test_unit_when_a_key_may_have_come_then_it_tries_three_times),
-        cmocka_unit_test(test_unit_when_it_has_no_share_then_it_is_read_again_between_waits),
+        cmocka_unit_test(test_unit_when_updates_come_each_time_then_it_is_read_again_between_waits),
         cmocka_unit_test(test_next_when_the_client_goes_then_only_what_is_half_done_is_abandoned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

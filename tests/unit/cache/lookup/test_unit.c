@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "cache/update/update.h"
 #include "cache/version/stamps.h"
 #include "tests/lib/lookup_fixture.h"
 
@@ -98,7 +99,7 @@ static int setup(void **state)
     struct unit_test *t = hps_calloc(1, sizeof(*t));
     assert_non_null(t);
     fixture_open(&t->fx, 0);
-    t->fx.version.stamps = hps_stamps_new();
+    assert_int_equal(hps_update_open(&t->fx.version, &t->err), HPS_OK);
     t->arena = hps_arena_new(4096, 1 << 24);
     t->scratch = hps_arena_new(4096, 1 << 24);
     for (uint32_t table = 0; table < FIXTURE_TABLES; table++) {
@@ -126,6 +127,7 @@ static int teardown(void **state)
     hps_free_aligned(t->rows);
     hps_arena_free(t->arena);
     hps_arena_free(t->scratch);
+    hps_updates_free(t->fx.version.updates);
     hps_stamps_free(t->fx.version.stamps);
     hps_metrics_free(t->registry);
     fixture_close(&t->fx);
@@ -233,7 +235,7 @@ static void test_unit_when_its_key_is_updated_then_it_is_torn_and_that_one_is_re
     assert_true(t->lookup.torn);
     assert_non_null(strstr(t->err.text, "arrived during the look-up"));
     uint64_t n_host = hps_fake_keys(host, HPS_FAKE_GET);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     assert_false(t->lookup.torn);
     assert_int_equal(t->lookup.n_reread, 2); /* it was sent twice */
     assert_int_equal(hps_fake_keys(host, HPS_FAKE_GET) - n_host, 1);
@@ -257,11 +259,11 @@ static void test_unit_when_a_batch_is_under_way_then_torn_if_it_has_its_keys(voi
     assert_int_equal(run(t), HPS_ABORTED);
     assert_non_null(strstr(t->err.text, "in some tiers only"));
     uint64_t n_asked = hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 3, &t->err), HPS_ABORTED);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_ABORTED);
     assert_true(t->lookup.torn);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) - n_asked, 1);
     hps_stamps_end(t->fx.version.stamps);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     check(t);
 }
 
@@ -326,7 +328,7 @@ static void test_reread_when_many_keys_come_and_go_then_as_the_dictionary(void *
         begin(t, 0, FIXTURE_TABLES, SENT);
         assert_int_equal(run(t), HPS_ABORTED);
         let_come(t, come_and_go, 2, 1); /* between two of the parts that it is read in */
-        assert_int_equal(hps_lookup_reread(&t->lookup, 3, &t->err), HPS_OK);
+        assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
         assert_int_equal(t->n_times, 0);
         assert_true(t->lookup.n_reread > 3 * 4096);
         check(t);
@@ -348,7 +350,7 @@ static void test_reread_when_the_first_key_becomes_unknown_then_the_part_has_a_s
     begin(t, 0, 2, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     assert_null(t->parts[0].key_status);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     assert_int_equal(t->parts[0].n_unknown, 1);
     assert_null(t->parts[1].key_status);
     check(t);
@@ -361,12 +363,50 @@ static void test_reread_when_updates_come_each_time_then_torn_until_they_do_not(
     begin(t, 0, 1, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     uint64_t n_asked = hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 4, &t->err), HPS_ABORTED);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_ABORTED);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) - n_asked, 4);
     assert_true(t->lookup.torn);
     t->n_times = 0;
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     check(t);
+}
+
+static void change_7_unless_held(struct unit_test *t)
+{
+    if (hps_update_hold(&t->fx.version)) {
+        hps_update_release(&t->fx.version);
+        change_7(t);
+    }
+}
+
+static void test_reread_when_updates_come_beside_it_then_whole_while_they_are_held_back(
+    void **state)
+{
+    struct unit_test *t = *state;
+    struct hps_store *host = t->fx.stores[FIXTURE_HOST];
+    let_come(t, change_7_unless_held, 0, UINT32_MAX);
+    begin(t, 0, 1, 9);
+    assert_int_equal(run(t), HPS_ABORTED);
+    uint64_t n_asked = hps_fake_calls(host, HPS_FAKE_GET);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
+    assert_int_equal(hps_fake_calls(host, HPS_FAKE_GET) - n_asked, HPS_LOOKUP_REREADS_MAX);
+    assert_true(hps_update_hold(&t->fx.version)); /* and no longer */
+    check(t);
+}
+
+static void test_reread_when_another_look_up_holds_updates_back_then_torn_beside_them(void **state)
+{
+    struct unit_test *t = *state;
+    struct hps_store *host = t->fx.stores[FIXTURE_HOST];
+    let_come(t, change_7, 0, UINT32_MAX);
+    begin(t, 0, 1, 9);
+    assert_int_equal(run(t), HPS_ABORTED);
+    assert_true(hps_update_hold(&t->fx.version));
+    uint64_t n_asked = hps_fake_calls(host, HPS_FAKE_GET);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_ABORTED);
+    assert_int_equal(hps_fake_calls(host, HPS_FAKE_GET) - n_asked, HPS_LOOKUP_REREADS_MAX - 1);
+    assert_true(t->lookup.torn);
+    assert_false(hps_update_hold(&t->fx.version));
 }
 
 static void test_reread_when_rows_are_ahead_then_it_is_to_begin_anew(void **state)
@@ -376,7 +416,7 @@ static void test_reread_when_rows_are_ahead_then_it_is_to_begin_anew(void **stat
     begin(t, 0, 1, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     hps_fake_fail(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, HPS_ABORTED, 0, 1, 0);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 3, &t->err), HPS_ABORTED);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_ABORTED);
     assert_true(t->lookup.ahead);
     assert_false(t->lookup.torn);
     hps_lookup_again(&t->lookup);
@@ -391,7 +431,7 @@ static void test_reread_when_the_store_fails_then_its_status(void **state)
     begin(t, 0, 1, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     hps_fake_fail(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, HPS_IO, 0, 1, 0);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 3, &t->err), HPS_IO);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_IO);
     assert_false(t->lookup.torn);
     assert_non_null(strstr(t->err.text, "rocksdb"));
 }
@@ -411,7 +451,7 @@ static void test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_sta
     begin(t, 0, 2, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     assert_int_equal(t->parts[0].n_unknown, 1);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     check(t);
 }
 
@@ -431,20 +471,18 @@ static void test_reread_when_an_unknown_key_is_an_error_then_it_is(void **state)
 {
     struct unit_test *t = *state;
     lose_7(t);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 3, &t->err), HPS_NOT_FOUND);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_NOT_FOUND);
     assert_false(t->lookup.torn);
 }
 
-static void test_reread_when_an_unknown_key_comes_meanwhile_then_torn_and_found(void **state)
+static void test_reread_when_an_unknown_key_comes_meanwhile_then_found(void **state)
 {
     struct unit_test *t = *state;
     lose_7(t);
     update(t, 1, 7, 1);
     evict(t, 1, 7);
     let_come(t, come_7, 3, 1); /* as above */
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_ABORTED);
-    assert_true(t->lookup.torn);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     check(t);
 }
 
@@ -458,7 +496,7 @@ static void test_reread_when_the_wait_is_over_then_a_default_row(void **state)
     begin(t, 0, 1, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     hps_clock_advance(200);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     assert_int_equal(t->parts[0].key_status[7], HPS_KEY_DEFAULTED);
     assert_int_equal(t->parts[0].n_defaulted, 1);
     assert_memory_equal(t->parts[0].rows + 7 * 16, t->fx.tables[0].default_row, 16);
@@ -493,7 +531,7 @@ static void test_reread_when_it_ends_well_then_keys_are_counted_once(void **stat
     begin(t, 0, 1, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     assert_true(hps_metric_value(t->series[0].unique_keys) == 0);
-    assert_int_equal(hps_lookup_reread(&t->lookup, 1, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     assert_true(hps_metric_value(t->series[0].unique_keys) == 9);
     assert_true(hps_metric_value(t->series[0].keys_found) == 7);
     assert_true(hps_metric_value(t->series[0].keys_unknown) == 2);
@@ -512,10 +550,12 @@ int main(void)
         UNIT_TEST(test_reread_when_the_first_key_becomes_unknown_then_the_part_has_a_status),
         UNIT_TEST(test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_status),
         UNIT_TEST(test_reread_when_updates_come_each_time_then_torn_until_they_do_not),
+        UNIT_TEST(test_reread_when_updates_come_beside_it_then_whole_while_they_are_held_back),
+        UNIT_TEST(test_reread_when_another_look_up_holds_updates_back_then_torn_beside_them),
         UNIT_TEST(test_reread_when_rows_are_ahead_then_it_is_to_begin_anew),
         UNIT_TEST(test_reread_when_the_store_fails_then_its_status),
         UNIT_TEST(test_reread_when_an_unknown_key_is_an_error_then_it_is),
-        UNIT_TEST(test_reread_when_an_unknown_key_comes_meanwhile_then_torn_and_found),
+        UNIT_TEST(test_reread_when_an_unknown_key_comes_meanwhile_then_found),
         UNIT_TEST(test_reread_when_the_wait_is_over_then_a_default_row),
         UNIT_TEST(test_reread_when_it_ends_well_then_keys_are_counted_once),
     };

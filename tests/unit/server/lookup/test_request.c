@@ -77,10 +77,9 @@ static bool must_have_timer(enum request_phase phase)
 static void make(struct request_test *t, enum request_phase phase)
 {
     static const enum hps_step steps[] = {
-        [PHASE_WORKER] = HPS_STEP_MEMORY,     [PHASE_IO] = HPS_STEP_STORES,
-        [PHASE_GPU] = HPS_STEP_GPU_FIRST,     [PHASE_LINE] = HPS_STEP_HOLD,
-        [PHASE_AWAIT] = HPS_STEP_AWAIT_SHARE, [PHASE_REPLY] = HPS_STEP_DONE,
-        [PHASE_ENDED] = HPS_STEP_FAILED,
+        [PHASE_WORKER] = HPS_STEP_MEMORY, [PHASE_IO] = HPS_STEP_STORES,
+        [PHASE_GPU] = HPS_STEP_GPU_FIRST, [PHASE_AWAIT] = HPS_STEP_AWAIT_REREAD,
+        [PHASE_REPLY] = HPS_STEP_DONE,    [PHASE_ENDED] = HPS_STEP_FAILED,
     };
     bool away = phase > PHASE_ROOM && phase < PHASE_REPLY;
     struct request *request = &t->request;

@@ -153,7 +153,7 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
 static bool is_held(const struct hps_version *version)
 {
     hps_lock_acquire(&version->updates->lock);
-    bool held = update_is_held(version->updates);
+    bool held = version->updates->held;
     hps_lock_release(&version->updates->lock);
     return held;
 }
@@ -1576,22 +1576,10 @@ static void end_batch(struct service_test *t)
     update_turn_end(t->fx.version.updates);
 }
 
-static unsigned n_in_line(struct service_test *t)
+/* A look-up waits for the end of the batch that is under way. */
+static void run_until_held(struct service_test *t)
 {
-    struct hps_updates *updates = t->fx.version.updates;
-    unsigned n = 0;
-
-    hps_lock_acquire(&updates->lock);
-    for (const struct hps_update_hold *hold = updates->waiting; hold != NULL; hold = hold->next) {
-        n++;
-    }
-    hps_lock_release(&updates->lock);
-    return n;
-}
-
-static void run_until_in_line(struct service_test *t, unsigned n)
-{
-    while (n_in_line(t) < n) {
+    while (!is_held(&t->fx.version)) {
         hps_loop_turn(t->loop, 1000);
     }
 }
@@ -1647,7 +1635,7 @@ static void test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_
     t->unit = false;
     start(t, 2, LOOKUP, "m", "t0", 1);
     check_row(&t->calls[2], t, 5);
-    run_until_in_line(t, 2);
+    run_until_held(t);
     assert_int_equal(t->calls[0].code, -1);
     assert_int_equal(t->calls[1].code, -1);
     end_batch(t);
@@ -1656,8 +1644,7 @@ static void test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_
     check_row(&t->calls[0], t, 5);
     check_row(&t->calls[1], t, 5);
     assert_true(was_read_again(&t->calls[0]));
-    begin_batch(t, false); /* neither holds it back any more */
-    end_batch(t);
+    assert_false(is_held(&t->fx.version));
     for (unsigned i = 0; i < 3; i++) {
         close_call(t, i);
     }
@@ -1675,39 +1662,73 @@ static void test_unit_when_updates_come_again_and_again_then_they_are_held_at_la
     check_row(&t->calls[0], t, 5);
     assert_true(was_read_again(&t->calls[0]));
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET),
-                     1 + HPS_LOOKUP_REREADS_MAX + 1);
+                     1 + HPS_LOOKUP_REREADS_MAX);
     t->calls[0].updated = NULL;
     close_call(t, 0);
 }
 
-static void test_unit_when_a_batch_does_not_wait_then_unavailable_says_so(void **state)
+static void run_until_aborted(struct service_test *t, const char *why)
+{
+    while (t->calls[0].code < 0) {
+        hps_loop_turn(t->loop, 1000);
+        hps_clock_advance(10 * 1000);
+    }
+    assert_int_equal(t->calls[0].code, 10);
+    assert_non_null(strstr(t->calls[0].text, "model \"m\": "));
+    assert_non_null(strstr(t->calls[0].text, why));
+    assert_non_null(strstr(t->calls[0].text, "retry"));
+    assert_string_equal(t->calls[0].pushback, "100");
+    assert_false(is_held(&t->fx.version));
+    t->calls[0].updated = NULL;
+    close_call(t, 0);
+}
+
+static void test_unit_when_updates_come_for_a_second_then_aborted_with_pushback(void **state)
 {
     struct service_test *t = *state;
 
+    hps_clock_fake(1000);
     open_unit_service(t);
     use_key(t, FIXTURE_DISK, 5);
     t->calls[0].updated = &t->fx.version;
     t->calls[0].unheld = true;
     start(t, 0, LOOKUP, "m", "t0", 1);
-    run_until_finished(t, 0);
-    assert_int_equal(t->calls[0].code, 14);
-    assert_non_null(strstr(t->calls[0].text, "consistency"));
-    t->calls[0].updated = NULL;
-    close_call(t, 0);
+    run_until_aborted(t, "arrived during the look-up");
 }
 
-static void test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_so(void **state)
+static void test_unit_when_a_batch_stays_in_some_tiers_only_then_aborted_with_pushback(void **state)
 {
     struct service_test *t = *state;
 
+    hps_clock_fake(1000);
     open_unit_service(t);
     use_key(t, FIXTURE_HOST, 5);
     begin_batch(t, true);
     update_turn_end(t->fx.version.updates);
     start(t, 0, LOOKUP, "m", "t0", 1);
-    run_until_finished(t, 0);
-    assert_int_equal(t->calls[0].code, 14);
-    assert_non_null(strstr(t->calls[0].text, "in some tiers only"));
+    run_until_aborted(t, "in some tiers only");
+}
+
+static void test_unit_when_the_batch_is_whole_while_it_waits_then_answered(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(1000);
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t, true);
+    update_turn_end(t->fx.version.updates);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 3) { /* again, and waited */
+        hps_loop_turn(t->loop, 1000);
+        hps_clock_advance(1000);
+    }
+    hps_stamps_end(t->fx.version.stamps);
+    while (t->calls[0].code < 0) {
+        hps_loop_turn(t->loop, 1000);
+        hps_clock_advance(1000);
+    }
+    check_row(&t->calls[0], t, 5);
     close_call(t, 0);
 }
 
@@ -1730,7 +1751,7 @@ static void test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates(void
     close_call(t, 0);
 }
 
-static void test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so(void **state)
+static void test_unit_when_the_only_copy_stays_ahead_then_aborted_with_pushback(void **state)
 {
     struct service_test *t = *state;
     struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
@@ -1745,7 +1766,8 @@ static void test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so(vo
     }
     close_call(t, 1); /* waits no longer, wherever it is */
     run_until_finished(t, 0);
-    assert_int_equal(t->calls[0].code, 14);
+    assert_int_equal(t->calls[0].code, 10);
+    assert_string_equal(t->calls[0].pushback, "100");
     assert_non_null(strstr(t->calls[0].text, "updates that this version has not had yet"));
     assert_in_range(hps_fake_calls(disk, HPS_FAKE_GET), 11, 22);
     close_call(t, 0);
@@ -1802,35 +1824,7 @@ static void test_unit_when_no_io_thread_is_free_then_batches_begin(void **state)
     }
 }
 
-static void test_unit_when_it_stands_in_line_for_a_thread_then_batches_begin(void **state)
-{
-    struct service_test *t = *state;
-
-    open_unit_service(t);
-    fixture_put(&t->fx, FIXTURE_DISK, 0, 6);
-    use_key(t, FIXTURE_HOST, 5);
-    begin_batch(t, true);
-    start(t, 0, LOOKUP, "m", "t0", 1);
-    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 2) { /* read again, once */
-        nap();
-    }
-    block_io(t, 1); /* behind it, and before it comes back */
-    run_until_in_line(t, 1);
-    end_batch(t);
-    for (unsigned i = 0; i < 3; i++) {
-        hps_loop_turn(t->loop, 0);
-        assert_false(is_held(&t->fx.version));
-        begin_batch(t, true);
-        end_batch(t);
-    }
-    unblock_io(t, 1);
-    run_until_finished(t, 0);
-    check_row(&t->calls[0], t, 5);
-    close_call(t, 0);
-}
-
-static void test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_nothing(
-    void **state)
+static void test_unit_when_a_store_hangs_then_the_next_batch_begins_all_the_same(void **state)
 {
     struct service_test *t = *state;
     struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
@@ -1839,15 +1833,17 @@ static void test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_
     use_key(t, FIXTURE_DISK, 5);
     begin_batch(t, true);
     start(t, 0, LOOKUP, "m", "t0", 1);
-    run_until_in_line(t, 1);
+    run_until_held(t);
     hps_fake_gate_shut(disk, HPS_FAKE_GET);
     end_batch(t);
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
     assert_true(is_held(&t->fx.version));
     close_call(t, 0);
-    assert_false(is_held(&t->fx.version));
+    begin_batch(t, true);
+    end_batch(t);
     hps_fake_gate_open(disk, HPS_FAKE_GET);
     run_until_dropped(t, 0);
+    assert_false(is_held(&t->fx.version));
     assert_int_equal(t->calls[0].code, -1);
 }
 
@@ -1876,7 +1872,8 @@ static void test_unit_when_it_finds_no_thread_then_refused_with_pushback(void **
     close_call(t, 1);
 }
 
-static void test_unit_when_the_client_goes_before_its_turn_then_all_is_given_back(void **state)
+static void test_unit_when_the_client_goes_while_a_batch_is_waited_for_then_all_is_given_back(
+    void **state)
 {
     struct service_test *t = *state;
 
@@ -1884,16 +1881,15 @@ static void test_unit_when_the_client_goes_before_its_turn_then_all_is_given_bac
     use_key(t, FIXTURE_HOST, 5);
     begin_batch(t, true);
     start(t, 0, LOOKUP, "m", "t0", 1);
-    start(t, 1, LOOKUP, "m", "t0", 1);
-    run_until_in_line(t, 2);
+    run_until_held(t);
+    start(t, 1, LOOKUP, "m", "t0", 1); /* behind it, for the only thread */
+    close_call(t, 1);
+    assert_int_equal(atomic_load(&t->calls[1].refs), 1);
     close_call(t, 0);
-    assert_int_equal(n_in_line(t), 1);
-    assert_int_equal(atomic_load(&t->calls[0].refs), 1);
     end_batch(t);
-    close_call(t, 1); /* it may be read already */
-    run_until_dropped(t, 1);
+    run_until_dropped(t, 0);
     assert_int_equal(t->calls[0].code, -1);
-    assert_int_equal(t->calls[1].code, -1);
+    assert_false(is_held(&t->fx.version));
 }
 
 static void test_unit_when_the_client_goes_before_it_is_read_again_then_all_is_given_back(
@@ -1913,61 +1909,6 @@ static void test_unit_when_the_client_goes_before_it_is_read_again_then_all_is_g
     assert_int_equal(hps_pool_depth(t->workers), 0);
     assert_int_equal(atomic_load(&t->calls[1].refs), 1);
     unblock_io(t, 0);
-}
-
-/* Of every client. */
-static void use_up_shares(struct service_test *t)
-{
-    for (unsigned i = 0; i < UPDATE_CLIENTS; i++) {
-        t->fx.version.updates->clients[i] =
-            (struct update_client){.held_us = 1000 * HPS_UPDATE_HOLD_US_PER_S, .as_of_us = 1000};
-    }
-}
-
-static void test_unit_when_its_share_is_used_up_then_refused_with_pushback(void **state)
-{
-    struct service_test *t = *state;
-
-    hps_clock_fake(1000);
-    open_unit_service(t);
-    use_key(t, FIXTURE_HOST, 5);
-    use_up_shares(t);
-    begin_batch(t, true);
-    start(t, 0, LOOKUP, "m", "t0", 1);
-    while (t->calls[0].code < 0) {
-        hps_loop_turn(t->loop, 1000);
-        hps_clock_advance(10 * 1000);
-    }
-    assert_int_equal(t->calls[0].code, 8);
-    assert_non_null(strstr(t->calls[0].text, "for 100 ms of the last second"));
-    assert_string_equal(t->calls[0].pushback, "100");
-    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_HOLDS]) == 1);
-    assert_int_equal(n_in_line(t), 0);
-    close_call(t, 0);
-    end_batch(t);
-}
-
-static void test_unit_when_its_share_is_used_up_then_it_is_read_when_no_update_comes(void **state)
-{
-    struct service_test *t = *state;
-
-    hps_clock_fake(1000);
-    open_unit_service(t);
-    use_key(t, FIXTURE_HOST, 5);
-    use_up_shares(t);
-    begin_batch(t, true);
-    start(t, 0, LOOKUP, "m", "t0", 1);
-    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 3) { /* again, and waited */
-        hps_loop_turn(t->loop, 1000);
-        hps_clock_advance(1000);
-    }
-    end_batch(t);
-    while (t->calls[0].code < 0) {
-        hps_loop_turn(t->loop, 1000);
-        hps_clock_advance(1000);
-    }
-    check_row(&t->calls[0], t, 5);
-    close_call(t, 0);
 }
 
 int main(void)
@@ -2006,18 +1947,17 @@ int main(void)
         SERVICE_TEST(test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline),
         SERVICE_TEST(test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_it),
         SERVICE_TEST(test_unit_when_updates_come_again_and_again_then_they_are_held_at_last),
-        SERVICE_TEST(test_unit_when_a_batch_does_not_wait_then_unavailable_says_so),
-        SERVICE_TEST(test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_so),
+        SERVICE_TEST(test_unit_when_updates_come_for_a_second_then_aborted_with_pushback),
+        SERVICE_TEST(test_unit_when_a_batch_stays_in_some_tiers_only_then_aborted_with_pushback),
         SERVICE_TEST(test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates),
-        SERVICE_TEST(test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so),
+        SERVICE_TEST(test_unit_when_the_only_copy_stays_ahead_then_aborted_with_pushback),
         SERVICE_TEST(test_unit_when_no_io_thread_is_free_then_batches_begin),
-        SERVICE_TEST(test_unit_when_it_stands_in_line_for_a_thread_then_batches_begin),
-        SERVICE_TEST(test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_nothing),
+        SERVICE_TEST(test_unit_when_a_store_hangs_then_the_next_batch_begins_all_the_same),
         SERVICE_TEST(test_unit_when_it_finds_no_thread_then_refused_with_pushback),
-        SERVICE_TEST(test_unit_when_the_client_goes_before_its_turn_then_all_is_given_back),
+        SERVICE_TEST(
+            test_unit_when_the_client_goes_while_a_batch_is_waited_for_then_all_is_given_back),
         SERVICE_TEST(test_unit_when_the_client_goes_before_it_is_read_again_then_all_is_given_back),
-        SERVICE_TEST(test_unit_when_its_share_is_used_up_then_refused_with_pushback),
-        SERVICE_TEST(test_unit_when_its_share_is_used_up_then_it_is_read_when_no_update_comes),
+        SERVICE_TEST(test_unit_when_the_batch_is_whole_while_it_waits_then_answered),
         SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),
         SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
         SERVICE_TEST(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps),
