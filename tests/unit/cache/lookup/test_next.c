@@ -26,7 +26,6 @@ enum {
     NO_TRIES = 1 << 6,
     WAITS = 1 << 7, /* one more is allowed */
     NO_WAITS = 1 << 8,
-    GONE = 1 << 9, /* the client has gone; without it, it has not */
 };
 
 struct row {
@@ -41,19 +40,14 @@ struct row {
 #define O(name) HPS_OUTCOME_##name
 #define F(name) HPS_FAILURE_##name
 
-/* A transition that is not here must be asserted against. */
+/* While the client is there. A transition that is not here must be asserted against. */
 static const struct row TABLE[] = {
     {S(NONE), O(OVER), ANY, S(BEGIN), F(NONE)},
-    {S(NONE), O(OVER), GONE, S(FAILED), F(GONE)},
     {S(BEGIN), O(OVER), ANY, S(GPU_FIRST), F(NONE)},
-    {S(BEGIN), O(OVER), GONE, S(FAILED), F(GONE)},
 
     {S(GPU_FIRST), O(OVER), GPU, S(MEMORY), F(NONE)},
     {S(GPU_FIRST), O(LATE), GPU, S(MEMORY), F(NONE)},
     {S(GPU_FIRST), O(REFUSED), ANY, S(MEMORY), F(NONE)},
-    {S(GPU_FIRST), O(OVER), GPU | GONE, S(ABANDON), F(GONE)},
-    {S(GPU_FIRST), O(LATE), GPU | GONE, S(ABANDON), F(GONE)},
-    {S(GPU_FIRST), O(REFUSED), GONE, S(ABANDON), F(GONE)},
 
     {S(MEMORY), O(OPEN), GPU, S(GPU_MISSES), F(NONE)},
     {S(MEMORY), O(OPEN), NO_GPU, S(STORES), F(NONE)},
@@ -63,20 +57,10 @@ static const struct row TABLE[] = {
     {S(MEMORY), O(OVERTAKEN), UNIT | NO_TRIES, S(FAILED), F(UPDATES)},
     {S(MEMORY), O(ERROR), ANY, S(FAILED), F(ERROR)},
     {S(MEMORY), O(BUSY), ANY, S(ABANDON), F(BUSY)},
-    {S(MEMORY), O(OPEN), GONE, S(ABANDON), F(GONE)},
-    {S(MEMORY), O(BUSY), GONE, S(ABANDON), F(GONE)},
-    {S(MEMORY), O(LATE), GONE, S(ABANDON), F(GONE)},
-    {S(MEMORY), O(WHOLE), GONE, S(FAILED), F(GONE)},
-    {S(MEMORY), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(MEMORY), O(OVERTAKEN), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(MEMORY), O(ERROR), GONE, S(FAILED), F(GONE)},
 
     {S(GPU_MISSES), O(OVER), GPU, S(COLLECT), F(NONE)},
     {S(GPU_MISSES), O(LATE), GPU, S(COLLECT), F(NONE)},
     {S(GPU_MISSES), O(REFUSED), GPU, S(COLLECT), F(NONE)},
-    {S(GPU_MISSES), O(OVER), GPU | GONE, S(ABANDON), F(GONE)},
-    {S(GPU_MISSES), O(LATE), GPU | GONE, S(ABANDON), F(GONE)},
-    {S(GPU_MISSES), O(REFUSED), GPU | GONE, S(ABANDON), F(GONE)},
 
     {S(COLLECT), O(OPEN), GPU, S(STORES), F(NONE)},
     {S(COLLECT), O(WHOLE), GPU, S(DONE), F(NONE)},
@@ -85,13 +69,6 @@ static const struct row TABLE[] = {
     {S(COLLECT), O(OVERTAKEN), GPU | UNIT | NO_TRIES, S(FAILED), F(UPDATES)},
     {S(COLLECT), O(ERROR), GPU, S(FAILED), F(ERROR)},
     {S(COLLECT), O(BUSY), GPU, S(ABANDON), F(BUSY)},
-    {S(COLLECT), O(OPEN), GPU | GONE, S(ABANDON), F(GONE)},
-    {S(COLLECT), O(BUSY), GPU | GONE, S(ABANDON), F(GONE)},
-    {S(COLLECT), O(LATE), GPU | GONE, S(ABANDON), F(GONE)},
-    {S(COLLECT), O(WHOLE), GPU | GONE, S(FAILED), F(GONE)},
-    {S(COLLECT), O(TORN), GPU | UNIT | GONE, S(FAILED), F(GONE)},
-    {S(COLLECT), O(OVERTAKEN), GPU | UNIT | GONE, S(FAILED), F(GONE)},
-    {S(COLLECT), O(ERROR), GPU | GONE, S(FAILED), F(GONE)},
 
     {S(STORES), O(WHOLE), ANY, S(DONE), F(NONE)},
     {S(STORES), O(TORN), UNIT, S(REREAD), F(NONE)},
@@ -103,23 +80,12 @@ static const struct row TABLE[] = {
     {S(STORES), O(BUSY), WAIT, S(DEFAULTS), F(NONE)},
     {S(STORES), O(BUSY), NO_WAIT, S(ABANDON), F(BUSY)},
     {S(STORES), O(LATE), WAIT, S(DEFAULTS), F(NONE)},
-    {S(STORES), O(BUSY), GONE, S(ABANDON), F(GONE)},
-    {S(STORES), O(LATE), GONE, S(ABANDON), F(GONE)},
-    {S(STORES), O(WHOLE), GONE, S(FAILED), F(GONE)},
-    {S(STORES), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(STORES), O(AHEAD), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(STORES), O(OVERTAKEN), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(STORES), O(ERROR), GONE, S(FAILED), F(GONE)},
 
     {S(DEFAULTS), O(WHOLE), WAIT, S(DONE), F(NONE)},
     {S(DEFAULTS), O(TORN), WAIT | UNIT, S(REREAD), F(NONE)},
     {S(DEFAULTS), O(OVERTAKEN), WAIT | UNIT | TRIES, S(BEGIN), F(NONE)},
     {S(DEFAULTS), O(OVERTAKEN), WAIT | UNIT | NO_TRIES, S(FAILED), F(UPDATES)},
     {S(DEFAULTS), O(ERROR), WAIT, S(FAILED), F(ERROR)},
-    {S(DEFAULTS), O(WHOLE), WAIT | GONE, S(FAILED), F(GONE)},
-    {S(DEFAULTS), O(TORN), WAIT | UNIT | GONE, S(FAILED), F(GONE)},
-    {S(DEFAULTS), O(OVERTAKEN), WAIT | UNIT | GONE, S(FAILED), F(GONE)},
-    {S(DEFAULTS), O(ERROR), WAIT | GONE, S(FAILED), F(GONE)},
 
     {S(REREAD), O(WHOLE), UNIT, S(DONE), F(NONE)},
     {S(REREAD), O(TORN), UNIT | WAITS, S(AWAIT_REREAD), F(NONE)},
@@ -128,28 +94,16 @@ static const struct row TABLE[] = {
     {S(REREAD), O(AHEAD), UNIT | NO_WAITS, S(FAILED), F(UPDATES)},
     {S(REREAD), O(ERROR), UNIT, S(FAILED), F(ERROR)},
     {S(REREAD), O(BUSY), UNIT, S(FAILED), F(BUSY)},
-    {S(REREAD), O(WHOLE), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(REREAD), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(REREAD), O(AHEAD), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(REREAD), O(ERROR), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(REREAD), O(BUSY), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(REREAD), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
 
     {S(AWAIT_UPDATES), O(OVER), UNIT, S(BEGIN), F(NONE)},
-    {S(AWAIT_UPDATES), O(OVER), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(AWAIT_UPDATES), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
     {S(AWAIT_REREAD), O(OVER), UNIT, S(REREAD), F(NONE)},
-    {S(AWAIT_REREAD), O(OVER), UNIT | GONE, S(FAILED), F(GONE)},
-    {S(AWAIT_REREAD), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
 
     /* F(NONE): the failure that is there stays */
     {S(ABANDON), O(OVER), ANY, S(FAILED), F(NONE)},
-    {S(ABANDON), O(OVER), GONE, S(FAILED), F(NONE)},
 };
 
 enum { N_ROWS = sizeof(TABLE) / sizeof(TABLE[0]) };
 
-/* What is true of a course; GONE is the caller's. */
 static unsigned conditions_of(const struct hps_course *course)
 {
     unsigned conditions = course->unit ? UNIT : 0;
@@ -161,21 +115,40 @@ static unsigned conditions_of(const struct hps_course *course)
     return conditions;
 }
 
+/* The client has gone: what tiers were asked for, and have not read to its end, is abandoned. */
+static struct row row_of_gone(enum hps_step step, enum hps_outcome outcome)
+{
+    bool reads = step >= S(GPU_FIRST) && step <= S(DEFAULTS);
+    bool half = outcome == O(OVER) || outcome == O(OPEN) || outcome == O(REFUSED) ||
+                outcome == O(LATE) || outcome == O(BUSY);
+
+    return (struct row){step, outcome, ANY, reads && half ? S(ABANDON) : S(FAILED), F(GONE)};
+}
+
+/* A thread or a timer has the step: when the client goes, it can be taken back before it begins. */
+static bool can_be_taken_back(enum hps_step step)
+{
+    return step == S(MEMORY) || step == S(COLLECT) || step == S(STORES) || step == S(REREAD) ||
+           step == S(AWAIT_UPDATES) || step == S(AWAIT_REREAD);
+}
+
 /* NULL: such a thing cannot happen. */
 static const struct row *row_of(const struct hps_course *course, enum hps_outcome outcome,
                                 bool cancelled)
 {
-    unsigned conditions = conditions_of(course) | (cancelled ? GONE : 0);
+    static struct row gone;
+    unsigned conditions = conditions_of(course);
+    const struct row *row = NULL;
 
-    for (unsigned i = 0; i < N_ROWS; i++) {
-        const struct row *row = &TABLE[i];
-        bool gone = (row->when & GONE) != 0;
-        if (row->step == course->step && row->outcome == outcome && gone == cancelled &&
-            (row->when & conditions) == row->when) {
-            return row;
+    for (unsigned i = 0; i < N_ROWS && row == NULL; i++) {
+        if (TABLE[i].step == course->step && TABLE[i].outcome == outcome &&
+            (TABLE[i].when & conditions) == TABLE[i].when) {
+            row = &TABLE[i];
         }
     }
-    return NULL;
+    gone = row_of_gone(course->step, outcome);
+    bool taken_back = outcome == O(LATE) && can_be_taken_back(course->step);
+    return cancelled && (row != NULL || taken_back) ? &gone : row;
 }
 
 /* The course as the row changes it. */
@@ -344,7 +317,9 @@ static void follow(struct ways *ways, const struct hps_course *course, unsigned 
         if (row != NULL) {
             struct hps_course next = hps_course_next(course, i / 2, cancelled);
             bool waits = next.step == S(AWAIT_UPDATES) || next.step == S(AWAIT_REREAD);
-            ways->used[row - TABLE] = true;
+            if (!cancelled) {
+                ways->used[row - TABLE] = true;
+            }
             follow(ways, &next, n_steps + 1, wait_us + (waits ? next.wait_us : 0));
         }
     }
