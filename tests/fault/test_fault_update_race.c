@@ -6,8 +6,6 @@
  * race without the stamps must be caught, or the test proves nothing. Both with a gpu, too: on the
  * simulated device, whose rows come and go by themselves.
  */
-#include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,15 +16,9 @@
 
 #include "backends/host/map.h"
 #include "backends/store_limits.h"
-#include "base/container.h"
-#include "base/hash.h"
-#include "base/heap.h"
-#include "cache/device/sim/sim.h"
-#include "cache/gpu/internal.h"
-#include "cache/lookup/lookup.h"
-#include "cache/update/update.h"
 #include "cache/version/absent.h"
 #include "tests/lib/fake_store.h"
+#include "tests/lib/race_fixture.h"
 #include "tests/lib/work.h"
 
 enum {
@@ -39,7 +31,6 @@ enum {
     N_BATCHES = HPS_TEST_WORK(16000),
     N_BATCHES_GPU = HPS_TEST_WORK(3000),
     N_BATCHES_MAX = 200 * 16000, /* where what must be seen is not seen */
-    GPU_SLAB = 4 << 20,
 };
 
 static const struct hps_call no_limit = {0};
@@ -68,11 +59,9 @@ struct race {
     _Atomic uint64_t published[N_KEYS]; /* by the last one that has ended */
     _Atomic uint64_t deletes[N_KEYS];   /* sequence of the last delete, perhaps under way */
     atomic_bool stop;
-    atomic_uint n_wrong;
     _Atomic uint64_t n_gpu;   /* rows that it found */
     _Atomic uint64_t n_stale; /* insertions that the guard kept out */
-    pthread_mutex_t lock;
-    char wrong[600]; /* lock; the first one */
+    struct race_wrong wrong;
 };
 
 static struct race *racing; /* for the disk's operations, which are told of none */
@@ -80,17 +69,9 @@ static struct race *racing; /* for the disk's operations, which are told of none
 struct walker {
     struct race *race;
     uint64_t seed;
-    struct hps_arena *arena; /* of look-ups of the gpu, as the rest */
-    struct hps_lookup lookup;
+    struct race_lookup own; /* of look-ups of the gpu, as the rest */
     struct hps_lookup_part part;
-    atomic_bool answered;
 };
-
-static uint64_t draw(uint64_t *seed)
-{
-    *seed += HPS_HASH_GOLDEN;
-    return hps_mix64(*seed);
-}
 
 static void fill_row(uint64_t *row, hps_key key, uint64_t sequence)
 {
@@ -102,13 +83,9 @@ static void fill_row(uint64_t *row, hps_key key, uint64_t sequence)
 
 static void report(struct race *race, const char *what, hps_key key, uint64_t found, uint64_t floor)
 {
-    pthread_mutex_lock(&race->lock);
-    if (atomic_fetch_add(&race->n_wrong, 1) == 0) {
-        snprintf(race->wrong, sizeof(race->wrong), "%s: key %llu is of %llu, published %llu%s",
-                 what, (unsigned long long)key, (unsigned long long)found,
-                 (unsigned long long)floor >> 1, floor % 2 != 0 ? " (deleted)" : "");
-    }
-    pthread_mutex_unlock(&race->lock);
+    race_report(&race->wrong, "%s: key %llu is of %llu, published %llu%s", what,
+                (unsigned long long)key, (unsigned long long)found, (unsigned long long)floor >> 1,
+                floor % 2 != 0 ? " (deleted)" : "");
 }
 
 /* ---- look-ups -------------------------------------------------------------------------------- */
@@ -178,7 +155,7 @@ static void look_up(struct race *race, uint64_t *seed)
     uint32_t slots[WALK_KEYS];
     uint64_t floors[WALK_KEYS];
     uint64_t rows[WALK_KEYS][ROW_WORDS];
-    hps_key first = draw(seed) % N_KEYS;
+    hps_key first = race_draw(seed) % N_KEYS;
     for (uint32_t i = 0; i < WALK_KEYS; i++) {
         keys[i] = (first + (hps_key)i * 7) % N_KEYS;
         slots[i] = i;
@@ -197,59 +174,24 @@ static void look_up(struct race *race, uint64_t *seed)
     }
 }
 
-static void on_answered(struct hps_lookup *lookup)
-{
-    struct walker *walker = HPS_CONTAINER_OF(lookup, struct walker, lookup);
-
-    atomic_store(&walker->answered, true);
-}
-
-static void ask_gpu(struct walker *walker)
-{
-    atomic_store(&walker->answered, false);
-    if (hps_lookup_ask_gpu(&walker->lookup)) {
-        while (!atomic_load(&walker->answered)) {
-            sched_yield();
-        }
-    }
-}
-
-/* As the service does it. */
 static void run_lookup(struct walker *walker, const hps_key *keys)
 {
     struct race *race = walker->race;
-    struct hps_lookup *lookup = &walker->lookup;
     struct hps_error err = {0};
-    bool done = false;
 
-    hps_arena_reset(walker->arena);
+    hps_arena_reset(walker->own.arena);
     walker->part = (struct hps_lookup_part){
         .table = &race->seen->tables[0], .keys = (const uint8_t *)keys, .n_keys = WALK_KEYS};
-    *lookup = (struct hps_lookup){.version = race->seen,
-                                  .arena = walker->arena,
-                                  .parts = &walker->part,
-                                  .n_parts = 1,
-                                  .miss_policy = HPS_MISS_EXACT,
-                                  .unknown_policy = HPS_UNKNOWN_ZERO,
-                                  .path = (enum hps_lookup_path)(draw(&walker->seed) % 3),
-                                  .blocks = race->blocks,
-                                  .gpu_done = on_answered};
-    hps_status status = hps_lookup_plan(lookup, &err);
-    if (status == HPS_OK) {
-        status = hps_lookup_take_block(lookup);
-    }
-    if (status == HPS_OK) {
-        ask_gpu(walker);
-        status = hps_lookup_run_memory(lookup, &done, &err);
-    }
-    if (status == HPS_OK && !done) {
-        ask_gpu(walker);
-        status = hps_lookup_run_gpu(lookup, &done, &err);
-    }
-    if (status == HPS_OK && !done) {
-        status = hps_lookup_run_rest(lookup, &err);
-    }
-    if (status != HPS_OK) {
+    walker->own.lookup =
+        (struct hps_lookup){.version = race->seen,
+                            .arena = walker->own.arena,
+                            .parts = &walker->part,
+                            .n_parts = 1,
+                            .miss_policy = HPS_MISS_EXACT,
+                            .unknown_policy = HPS_UNKNOWN_ZERO,
+                            .path = (enum hps_lookup_path)(race_draw(&walker->seed) % 3),
+                            .blocks = race->blocks};
+    if (race_look_up(&walker->own, &err) != HPS_OK) {
         report(race, err.text, 0, 0, 0);
     }
     atomic_fetch_add(&race->n_gpu, walker->part.walk.reports[HPS_TIER_GPU].n_found);
@@ -261,7 +203,7 @@ static void look_up_with_gpu(struct walker *walker)
     struct race *race = walker->race;
     hps_key keys[WALK_KEYS];
     uint64_t floors[WALK_KEYS];
-    hps_key first = draw(&walker->seed) % N_KEYS;
+    hps_key first = race_draw(&walker->seed) % N_KEYS;
 
     for (uint32_t i = 0; i < WALK_KEYS; i++) {
         keys[i] = (first + (hps_key)i * 7) % N_KEYS;
@@ -278,7 +220,7 @@ static void look_up_with_gpu(struct walker *walker)
             check_found(race, keys[i], row, floors[i]);
         }
     }
-    hps_block_unref(walker->lookup.block);
+    hps_block_unref(walker->own.lookup.block);
 }
 
 /* The host map's own, a little later: an update may come between the read of a row and this. */
@@ -332,7 +274,7 @@ static void *evictor_main(void *arg)
     struct hps_space *host = race->version->tiers[0];
     uint64_t seed = 99;
     while (!atomic_load(&race->stop)) {
-        hps_key key = draw(&seed) % N_KEYS;
+        hps_key key = race_draw(&seed) % N_KEYS;
         if (host->store->ops->erase(host, &no_limit, &race->version->tables[0], &key, 1) !=
             HPS_OK) {
             report(race, "failed eviction", key, 0, 0);
@@ -355,13 +297,13 @@ static void fill_batch(struct race *race, uint64_t sequence, uint64_t *seed, str
 {
     struct hps_update_part *puts = &batch->parts[0];
     struct hps_update_part *deletes = &batch->parts[1];
-    hps_key first = draw(seed) % N_KEYS;
+    hps_key first = race_draw(seed) % N_KEYS;
     *puts = (struct hps_update_part){
         .row_bytes = ROW_BYTES, .keys = batch->puts, .rows = (const uint8_t *)batch->rows};
     *deletes = (struct hps_update_part){.keys = batch->deletes};
     for (uint32_t i = 0; i < BATCH_KEYS; i++) {
         hps_key key = (first + (hps_key)i * 3) % N_KEYS;
-        bool deleted = draw(seed) % 8 == 0;
+        bool deleted = race_draw(seed) % 8 == 0;
         if (deleted) {
             batch->deletes[deletes->n++] = key;
             atomic_store(&race->deletes[key], sequence);
@@ -389,8 +331,8 @@ static bool has_seen_all(struct race *race)
 {
     struct hps_space *host = race->version->tiers[0];
 
-    if (!race->guarded || atomic_load(&race->n_wrong) > 0) {
-        return atomic_load(&race->n_wrong) > 0;
+    if (!race->guarded || atomic_load(&race->wrong.n) > 0) {
+        return atomic_load(&race->wrong.n) > 0;
     }
     race->n_evicted += host->store->ops->limits->evictions_take(host, &race->version->tables[0]);
     return atomic_load(&race->n_stale) > 0 &&
@@ -460,7 +402,7 @@ static void open_race(struct race *race)
     const struct hps_fake_options disk = {
         .name = "disk", .tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING};
     struct hps_error err;
-    pthread_mutex_init(&race->lock, NULL);
+    pthread_mutex_init(&race->wrong.lock, NULL);
     const struct hps_host_map_options host = {.bytes_max = UINT64_C(64) << 20,
                                               .evicts = true,
                                               .rows_max = N_KEYS / 2,
@@ -494,24 +436,8 @@ static void open_race(struct race *race)
 static void open_gpu(struct race *race)
 {
     race->blocks = hps_block_pool_new(0);
-    assert_int_equal(hps_block_pool_slab_add(race->blocks, GPU_SLAB), HPS_OK);
-    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){.seed = 7});
-    const struct hps_gpu_tier_options options = {.driver = &sim.driver,
-                                                 .cache = {.arena_bytes = 1 << 20,
-                                                           .gather_bytes = 1 << 20,
-                                                           .stage_bytes = 1 << 20,
-                                                           .sample_rate = 1},
-                                                 .blocks = race->blocks,
-                                                 .queue_bytes_max = 1 << 20,
-                                                 .stall_us_max = UINT64_C(600) * 1000 * 1000};
-    const struct hps_gpu_share share = {.n_rows = N_KEYS, .n_rows_cached = N_KEYS / 2};
-    const struct hps_gpu_space_options options_of_space = {
-        .model = "m", .tables = race->version->tables, .shares = &share, .n_tables = 1};
-    struct hps_error err;
-    assert_int_equal(hps_gpu_tier_open(&options, &race->gpu, &err), HPS_OK);
-    assert_int_equal(hps_gpu_space_open(race->gpu, &options_of_space, &race->version->gpu, &err),
-                     HPS_OK);
-    hps_gpu_space_active(race->version->gpu, true);
+    assert_int_equal(hps_block_pool_slab_add(race->blocks, RACE_GPU_SLAB), HPS_OK);
+    race->gpu = race_gpu_open(race->version, race->blocks, N_KEYS, 1 << 20);
     disk_get = race->stores[1]->ops->get;
     race->late_disk = *race->stores[1]->ops;
     race->late_disk.get = get_late;
@@ -524,19 +450,10 @@ static void open_gpu(struct race *race)
     }
 }
 
-static void close_gpu(struct race *race)
-{
-    if (race->gpu != NULL) {
-        hps_gpu_tier_drain(race->gpu);
-        hps_gpu_space_close(race->version->gpu);
-        hps_gpu_tier_close(race->gpu);
-        hps_block_pool_free(race->blocks);
-    }
-}
-
 static void close_race(struct race *race)
 {
-    close_gpu(race);
+    race_gpu_close(race->gpu, race->version);
+    hps_block_pool_free(race->blocks);
     for (uint32_t i = 0; i < 2; i++) {
         race->stores[i]->ops->space_close(race->version->tiers[i]);
         race->stores[i]->ops->close(race->stores[i]);
@@ -546,7 +463,7 @@ static void close_race(struct race *race)
     }
     hps_version_unpin(race->version);
     hps_version_free(race->version);
-    pthread_mutex_destroy(&race->lock);
+    pthread_mutex_destroy(&race->wrong.lock);
 }
 
 /* Nothing moves any more: tiers that have a key agree with what was published last. */
@@ -572,84 +489,59 @@ static void check_at_rest(struct race *race)
 
 static void run_race(struct race *race)
 {
-    pthread_t threads[N_WALKERS + 2];
+    struct race_thread threads[N_WALKERS + 2] = {{evictor_main, race}, {updater_main, race}};
     struct walker walkers[N_WALKERS];
     for (unsigned i = 0; i < N_WALKERS; i++) {
         walkers[i] = (struct walker){
-            .race = race, .seed = 1000 * (i + 1), .arena = hps_arena_new(4096, 1 << 20)};
-        assert_int_equal(pthread_create(&threads[i], NULL, walker_main, &walkers[i]), 0);
+            .race = race, .seed = 1000 * (i + 1), .own.arena = hps_arena_new(4096, 1 << 20)};
+        threads[2 + i] = (struct race_thread){walker_main, &walkers[i]};
     }
-    assert_int_equal(pthread_create(&threads[N_WALKERS], NULL, evictor_main, race), 0);
-    assert_int_equal(pthread_create(&threads[N_WALKERS + 1], NULL, updater_main, race), 0);
-    for (unsigned i = 0; i < N_WALKERS + 2; i++) {
-        pthread_join(threads[i], NULL);
-    }
+    race_run(threads, N_WALKERS + 2);
     for (unsigned i = 0; i < N_WALKERS; i++) {
         if (race->gpu != NULL) {
             look_up_with_gpu(&walkers[i]);
         }
-        hps_arena_free(walkers[i].arena);
+        hps_arena_free(walkers[i].own.arena);
     }
     check_at_rest(race);
+}
+
+/* guarded: no row is stale, torn or lost; else some are found. */
+static void run_case(bool guarded, bool gpu)
+{
+    struct race *race = hps_calloc(1, sizeof(*race));
+    race->guarded = guarded;
+    race->n_batches_min = !guarded ? 0 : gpu ? N_BATCHES_GPU : N_BATCHES;
+    open_race(race);
+    if (gpu) {
+        open_gpu(race);
+    }
+    run_race(race);
+    if (guarded) {
+        assert_string_equal(race->wrong.text, "");
+        assert_true(race->n_stale > 0); /* there was something to catch */
+        assert_true(gpu ? race->n_gpu > 0 : race->n_evicted > 0);
+        assert_int_equal(hps_update_sequence(race->version), race->n_batches);
+    } else {
+        print_message("found, as it must be: %s\n", race->wrong.text);
+        assert_true(race->wrong.n > 0);
+    }
+    close_race(race);
+    hps_free(race);
 }
 
 static void test_race_when_insertions_are_guarded_then_no_row_is_stale_torn_or_lost(void **state)
 {
     (void)state;
-    struct race *race = hps_calloc(1, sizeof(*race));
-    race->guarded = true;
-    race->n_batches_min = N_BATCHES;
-    open_race(race);
-    run_race(race);
-    assert_string_equal(race->wrong, "");
-    assert_true(race->n_stale > 0); /* there was something to catch */
-    assert_true(race->n_evicted > 0);
-    assert_int_equal(hps_update_sequence(race->version), race->n_batches);
-    close_race(race);
-    hps_free(race);
+    run_case(true, false);
+    run_case(true, true);
 }
 
 static void test_race_when_the_guard_is_removed_then_stale_rows_are_found(void **state)
 {
     (void)state;
-    struct race *race = hps_calloc(1, sizeof(*race));
-    race->guarded = false;
-    open_race(race);
-    run_race(race);
-    print_message("found, as it must be: %s\n", race->wrong);
-    assert_true(race->n_wrong > 0);
-    close_race(race);
-    hps_free(race);
-}
-
-static void test_race_when_there_is_a_gpu_then_no_row_is_stale_torn_or_lost(void **state)
-{
-    (void)state;
-    struct race *race = hps_calloc(1, sizeof(*race));
-    race->guarded = true;
-    race->n_batches_min = N_BATCHES_GPU;
-    open_race(race);
-    open_gpu(race);
-    run_race(race);
-    assert_string_equal(race->wrong, "");
-    assert_true(race->n_stale > 0);
-    assert_true(race->n_gpu > 0);
-    close_race(race);
-    hps_free(race);
-}
-
-static void test_race_when_the_gpu_is_not_guarded_then_stale_rows_are_found(void **state)
-{
-    (void)state;
-    struct race *race = hps_calloc(1, sizeof(*race));
-    race->guarded = false;
-    open_race(race);
-    open_gpu(race);
-    run_race(race);
-    print_message("found, as it must be: %s\n", race->wrong);
-    assert_true(race->n_wrong > 0);
-    close_race(race);
-    hps_free(race);
+    run_case(false, false);
+    run_case(false, true);
 }
 
 int main(void)
@@ -657,8 +549,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_race_when_insertions_are_guarded_then_no_row_is_stale_torn_or_lost),
         cmocka_unit_test(test_race_when_the_guard_is_removed_then_stale_rows_are_found),
-        cmocka_unit_test(test_race_when_there_is_a_gpu_then_no_row_is_stale_torn_or_lost),
-        cmocka_unit_test(test_race_when_the_gpu_is_not_guarded_then_stale_rows_are_found),
     };
     return cmocka_run_group_tests_name("update_race", tests, NULL, NULL);
 }
