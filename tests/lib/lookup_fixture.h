@@ -72,6 +72,15 @@ static inline bool fixture_has(struct fixture *fx, uint32_t tier, uint32_t table
     return batch.n == 0 && memcmp(row, expected, fx->tables[table].row_bytes) == 0;
 }
 
+/* Rows of keys from .. to. */
+static inline void fixture_put_range(struct fixture *fx, uint32_t tier, uint32_t table,
+                                     hps_key from, hps_key to)
+{
+    for (hps_key key = from; key < to; key++) {
+        fixture_put(fx, tier, table, key);
+    }
+}
+
 /* Of the version's tier at this place. */
 static inline enum hps_tier_kind fixture_kind(const struct fixture *fx, uint32_t tier)
 {

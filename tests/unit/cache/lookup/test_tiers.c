@@ -57,13 +57,6 @@ static void begin(struct walk_test *t, uint32_t n)
     hps_walk_init(&t->walk, &t->fx.version, &t->fx.tables[0], &batch);
 }
 
-static void put_range(struct walk_test *t, uint32_t tier, hps_key from, hps_key to)
-{
-    for (hps_key key = from; key < to; key++) {
-        fixture_put(&t->fx, tier, 0, key);
-    }
-}
-
 /* Keys of a range of the batch still belong to their slots and have the right row. */
 static void assert_found(struct walk_test *t, enum hps_tier_kind tier, bool (*expected)(hps_key))
 {
@@ -93,7 +86,7 @@ static void test_walk_when_host_has_all_then_nothing_else_is_asked(void **state)
 {
     struct walk_test *t = *state;
 
-    put_range(t, FIXTURE_HOST, 0, 10);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, 10);
     begin(t, 10);
     assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
     assert_true(hps_walk_done(&t->walk));
@@ -137,8 +130,8 @@ static void test_walk_when_the_gpu_answers_then_all_ranges_stay_true(void **stat
     uint32_t n_hits = 0;
 
     t->fx.version.gpu = (struct hps_gpu_space *)(void *)t; /* never followed */
-    put_range(t, FIXTURE_HOST, 0, 40);
-    put_range(t, FIXTURE_DISK, 40, 70);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, 40);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 40, 70);
     begin(t, 100);
     hps_walk_answered(&t->walk, HPS_TIER_GPU, 10); /* 90 .. 99 */
     t->walk.recalled = true;
@@ -180,7 +173,7 @@ static void test_walk_when_found_below_then_host_has_it_afterwards(void **state)
     struct walk_test *t = *state;
 
     t->call.scratch = hps_arena_new(1024, 1 << 20);
-    put_range(t, FIXTURE_DISK, 0, 100);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 100);
     begin(t, 110);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_inserted, 100);
@@ -196,7 +189,7 @@ static void test_walk_when_host_fails_to_insert_then_rows_are_right_and_drops_co
 {
     struct walk_test *t = *state;
 
-    put_range(t, FIXTURE_DISK, 0, 100);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 100);
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT, HPS_UNAVAILABLE, 0, UINT32_MAX, 40);
     begin(t, 100);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
@@ -210,7 +203,7 @@ static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void *
 {
     struct walk_test *t = *state;
 
-    put_range(t, FIXTURE_DISK, 0, 100);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 100);
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
     begin(t, 100);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
@@ -225,8 +218,8 @@ static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **
     struct walk_test *t = *state;
     uint32_t n = 3000;
 
-    put_range(t, FIXTURE_HOST, 0, n);
-    put_range(t, FIXTURE_DISK, 0, n);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, n);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, n);
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_IO, 1, 1, 100);
     begin(t, n);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
@@ -275,7 +268,7 @@ static void test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_no
     struct walk_test *t = *state;
     pthread_t walker;
 
-    put_range(t, FIXTURE_DISK, 0, 3);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 3);
     begin(t, 3);
     hps_fake_gate_shut(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET);
     assert_int_equal(pthread_create(&walker, NULL, walk_memory, t), 0);
@@ -293,7 +286,7 @@ static void test_walk_when_complete_host_fails_then_nothing_is_proven(void **sta
     struct walk_test *t = *state;
 
     t->fx.version.host_complete = true;
-    put_range(t, FIXTURE_DISK, 0, 3);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 3);
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
     begin(t, 3);
     assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
@@ -309,7 +302,7 @@ static void test_walk_when_deadline_passes_then_found_keys_stay_found(void **sta
 
     hps_clock_fake(1000);
     hps_fake_latency(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, 100);
-    put_range(t, FIXTURE_HOST, 0, n);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, n);
     t->call.deadline_us = 1150;
     begin(t, n);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_DEADLINE);

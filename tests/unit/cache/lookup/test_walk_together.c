@@ -3,39 +3,19 @@
  * Walks beside each other and beside updates: keys that are fetched once, keys that are known to be
  * absent, rows that an update has overtaken, stores that are down, parts that are asked together.
  */
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
 #include "backends/breaker.h"
 #include "base/clock.h"
-#include "cache/lookup/tiers.h"
 #include "cache/version/absent.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/lookup_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/walk_fixture.h"
 
-enum { KEYS_MAX = 64, WALKERS = 4 };
-
-/* One look-up on a thread of its own. */
-struct walker {
-    struct fixture *fx;
-    hps_key from;
-    hps_key keys[KEYS_MAX];
-    uint32_t slots[KEYS_MAX];
-    uint8_t rows[KEYS_MAX * 16];
-    struct hps_walk walk;
-    struct hps_walk_call call;
-    struct hps_error err;
-    hps_status status;
-    pthread_t thread;
-    atomic_bool cancel;
-    _Atomic(unsigned) n_looks; /* at the cancel flag */
-};
+enum { WALKERS = 4 };
 
 struct together_test {
     struct fixture fx;
@@ -71,74 +51,6 @@ static int teardown(void **state)
     fixture_close(&t->fx);
     hps_free(t);
     return 0;
-}
-
-static bool look_at_cancel(const void *ctx)
-{
-    struct walker *walker = (struct walker *)ctx;
-
-    walker->n_looks++;
-    return walker->cancel;
-}
-
-/* A walk over keys from .. to of table t0. */
-static void begin(struct walker *walker, hps_key from, hps_key to)
-{
-    uint32_t n = (uint32_t)(to - from);
-
-    walker->from = from;
-    for (uint32_t i = 0; i < n; i++) {
-        walker->keys[i] = from + i;
-        walker->slots[i] = i;
-    }
-    struct hps_batch batch = {
-        .keys = walker->keys, .slots = walker->slots, .rows = walker->rows, .n = n};
-    memset(walker->rows, 0, sizeof(walker->rows));
-    hps_walk_init(&walker->walk, &walker->fx->version, &walker->fx->tables[0], &batch);
-    walker->call.cancelled = look_at_cancel;
-    walker->call.cancelled_ctx = walker;
-    walker->n_looks = 0;
-}
-
-static void *run(void *arg)
-{
-    struct walker *walker = arg;
-
-    walker->status = hps_walk_rest(&walker->walk, &walker->call, &walker->err);
-    return NULL;
-}
-
-static hps_status walk(struct walker *walker, hps_key from, hps_key to)
-{
-    begin(walker, from, to);
-    run(walker);
-    return walker->status;
-}
-
-static void start(struct walker *walker, hps_key from, hps_key to)
-{
-    begin(walker, from, to);
-    assert_int_equal(pthread_create(&walker->thread, NULL, run, walker), 0);
-}
-
-static void join(struct walker *walker)
-{
-    assert_int_equal(pthread_join(walker->thread, NULL), 0);
-}
-
-/* It looks once for the host, and then each time that it has waited a while for the others. */
-static void until_it_waits(const struct walker *walker)
-{
-    while (walker->n_looks < 2) {
-        nap();
-    }
-}
-
-static void put_range(struct together_test *t, uint32_t tier, hps_key from, hps_key to)
-{
-    for (hps_key key = from; key < to; key++) {
-        fixture_put(&t->fx, tier, 0, key);
-    }
 }
 
 static struct hps_store *disk(struct together_test *t)
@@ -181,7 +93,7 @@ static void check(const struct walker *walker)
 static void start_leader(struct together_test *t)
 {
     hps_fake_gate_shut(disk(t), HPS_FAKE_GET);
-    start(&t->walkers[0], 0, 10);
+    walker_start(&t->walkers[0], 0, 10);
     hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 1);
 }
 
@@ -189,16 +101,15 @@ static void test_walks_when_they_miss_the_same_keys_then_each_is_fetched_once(vo
 {
     struct together_test *t = *state;
 
-    put_range(t, FIXTURE_DISK, 0, 8);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 8);
     start_leader(t);
     for (unsigned i = 1; i < WALKERS; i++) {
-        start(&t->walkers[i], 0, 10);
-        until_it_waits(&t->walkers[i]);
+        walker_start(&t->walkers[i], 0, 10);
+        walker_until_it_waits(&t->walkers[i]);
     }
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
     for (unsigned i = 0; i < WALKERS; i++) {
-        join(&t->walkers[i]);
-        assert_int_equal(t->walkers[i].status, HPS_OK);
+        assert_int_equal(walker_join(&t->walkers[i]), HPS_OK);
         check(&t->walkers[i]);
         assert_int_equal(disk_report(&t->walkers[i])->n_found, 8);
         assert_int_equal(t->walkers[i].walk.n_absent, 2);
@@ -214,14 +125,14 @@ static void test_walk_when_it_waits_for_another_then_the_wait_is_told_apart(void
     struct together_test *t = *state;
 
     hps_clock_fake(hps_clock_us());
-    put_range(t, FIXTURE_DISK, 0, 8);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 8);
     start_leader(t);
-    start(&t->walkers[1], 0, 10);
-    until_it_waits(&t->walkers[1]);
+    walker_start(&t->walkers[1], 0, 10);
+    walker_until_it_waits(&t->walkers[1]);
     hps_clock_advance(5000);
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
-    join(&t->walkers[0]);
-    join(&t->walkers[1]);
+    assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
+    assert_int_equal(walker_join(&t->walkers[1]), HPS_OK);
     assert_int_equal(t->walkers[0].walk.wait_us, 0);
     assert_int_equal(disk_report(&t->walkers[0])->duration_us, 5000);
     assert_int_equal(t->walkers[1].walk.wait_us, 5000);
@@ -234,15 +145,14 @@ static void test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_
     struct together_test *t = *state;
     struct walker *other = &t->walkers[1];
 
-    put_range(t, FIXTURE_DISK, 0, 20);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 20);
     start_leader(t);
-    start(other, 5, 15);
+    walker_start(other, 5, 15);
     hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 2); /* it asks for 10 .. 15 meanwhile */
     assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 15);
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
-    join(&t->walkers[0]);
-    join(other);
-    assert_int_equal(other->status, HPS_OK);
+    assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
+    assert_int_equal(walker_join(other), HPS_OK);
     assert_int_equal(disk_report(other)->n_asked, 5);
     assert_int_equal(disk_report(other)->n_shared, 5);
     check(other);
@@ -254,22 +164,21 @@ static void test_walks_when_the_leader_fails_then_one_that_waits_fetches(void **
     struct together_test *t = *state;
     static const hps_status kinds[] = {HPS_UNAVAILABLE, HPS_DEADLINE, HPS_CANCELLED};
 
-    put_range(t, FIXTURE_DISK, 0, 40);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 40);
     for (unsigned k = 0; k < 3; k++) {
         hps_key from = 10 * k;
         uint64_t n_keys = hps_fake_keys(disk(t), HPS_FAKE_GET);
         hps_fake_gate_shut(disk(t), HPS_FAKE_GET);
         hps_fake_fail(disk(t), HPS_FAKE_GET, kinds[k], 0, 1, 0);
-        start(&t->walkers[0], from, from + 10);
+        walker_start(&t->walkers[0], from, from + 10);
         hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 1);
         for (unsigned i = 1; i < WALKERS; i++) {
-            start(&t->walkers[i], from, from + 10);
-            until_it_waits(&t->walkers[i]);
+            walker_start(&t->walkers[i], from, from + 10);
+            walker_until_it_waits(&t->walkers[i]);
         }
         hps_fake_gate_open(disk(t), HPS_FAKE_GET);
         for (unsigned i = 0; i < WALKERS; i++) {
-            join(&t->walkers[i]);
-            assert_int_equal(t->walkers[i].status, i == 0 ? kinds[k] : HPS_OK);
+            assert_int_equal(walker_join(&t->walkers[i]), i == 0 ? kinds[k] : HPS_OK);
         }
         for (unsigned i = 1; i < WALKERS; i++) {
             assert_int_equal(disk_report(&t->walkers[i])->n_found, 10);
@@ -284,21 +193,19 @@ static void test_walk_when_it_waits_and_its_deadline_passes_then_it_ends(void **
     struct together_test *t = *state;
 
     hps_clock_fake(1000);
-    put_range(t, FIXTURE_DISK, 0, 10);
-    put_range(t, FIXTURE_HOST, 10, 12);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 10);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 10, 12);
     start_leader(t);
     t->walkers[1].call.deadline_us = 2000;
-    start(&t->walkers[1], 5, 12);
-    until_it_waits(&t->walkers[1]);
+    walker_start(&t->walkers[1], 5, 12);
+    walker_until_it_waits(&t->walkers[1]);
     hps_clock_advance(1000);
-    join(&t->walkers[1]);
-    assert_int_equal(t->walkers[1].status, HPS_DEADLINE);
+    assert_int_equal(walker_join(&t->walkers[1]), HPS_DEADLINE);
     assert_int_equal(t->walkers[1].walk.batch.n, 5);
     assert_int_equal(t->walkers[1].walk.reports[HPS_TIER_HOST].n_found, 2);
     memset(t->walkers[1].rows, 0xaa, sizeof(t->walkers[1].rows)); /* they are its own again */
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
-    join(&t->walkers[0]);
-    assert_int_equal(t->walkers[0].status, HPS_OK);
+    assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
     for (unsigned i = 0; i < sizeof(t->walkers[1].rows); i++) {
         assert_int_equal(t->walkers[1].rows[i], 0xaa);
     }
@@ -308,18 +215,17 @@ static void test_walk_when_it_waits_and_is_cancelled_then_only_it_ends(void **st
 {
     struct together_test *t = *state;
 
-    put_range(t, FIXTURE_DISK, 0, 10);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 10);
     start_leader(t);
     for (unsigned i = 1; i < 3; i++) {
-        start(&t->walkers[i], 0, 10);
-        until_it_waits(&t->walkers[i]);
+        walker_start(&t->walkers[i], 0, 10);
+        walker_until_it_waits(&t->walkers[i]);
     }
     t->walkers[1].cancel = true;
-    join(&t->walkers[1]);
-    assert_int_equal(t->walkers[1].status, HPS_CANCELLED);
+    assert_int_equal(walker_join(&t->walkers[1]), HPS_CANCELLED);
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
-    join(&t->walkers[0]);
-    join(&t->walkers[2]);
+    assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
+    assert_int_equal(walker_join(&t->walkers[2]), HPS_OK);
     assert_int_equal(t->walkers[0].status, HPS_OK);
     assert_int_equal(t->walkers[2].status, HPS_OK);
     check(&t->walkers[2]);
@@ -347,12 +253,12 @@ static void test_walk_when_updates_overtake_it_then_what_they_changed_is_not_kep
     struct together_test *t = *state;
 
     make_stamps(t);
-    put_range(t, FIXTURE_DISK, 0, 5); /* and 5 .. 10 are unknown */
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 5); /* and 5 .. 10 are unknown */
     start_leader(t);
     update(t, 2);
     update(t, 7);
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
-    join(&t->walkers[0]);
+    assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
     check(&t->walkers[0]);
     assert_int_equal(t->walkers[0].walk.reports[HPS_TIER_HOST].n_inserted, 4);
     assert_int_equal(t->walkers[0].walk.reports[HPS_TIER_HOST].n_stale, 1);
@@ -369,14 +275,14 @@ static void test_walks_when_an_update_comes_between_then_they_do_not_share(void 
 
     make_stamps(t);
     start_leader(t);
-    put_range(t, FIXTURE_DISK, 4, 5);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 4, 5);
     update(t, 4);
-    start(later, 0, 10);
+    walker_start(later, 0, 10);
     hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 2);
     assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 11); /* key 4 again, on its own */
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
-    join(&t->walkers[0]);
-    join(later);
+    assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
+    assert_int_equal(walker_join(later), HPS_OK);
     assert_int_equal(disk_report(later)->n_found, 1);
     assert_int_equal(disk_report(later)->n_shared, 0);
     assert_int_equal(later->walk.n_shared_absent, 9);
@@ -390,11 +296,11 @@ static void test_walk_when_keys_were_absent_before_then_the_disk_is_not_asked(vo
     struct together_test *t = *state;
     struct walker *walker = &t->walkers[0];
 
-    put_range(t, FIXTURE_DISK, 0, 5);
-    assert_int_equal(walk(walker, 0, 10), HPS_OK);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 5);
+    assert_int_equal(walker_walk(walker, 0, 10), HPS_OK);
     assert_int_equal(walker->walk.n_absent, 5);
     assert_int_equal(walker->walk.n_remembered, 0);
-    begin(walker, 0, 12); /* as MEMORY_ONLY does: the first step is all */
+    walker_begin(walker, 0, 12); /* as MEMORY_ONLY does: the first step is all */
     assert_int_equal(hps_walk_memory(&walker->walk, &walker->call, &walker->err), HPS_OK);
     assert_int_equal(walker->walk.reports[HPS_TIER_HOST].n_found, 5);
     assert_int_equal(walker->walk.n_absent, 5);
@@ -412,8 +318,8 @@ static void test_walk_when_the_disk_fails_then_nothing_is_remembered(void **stat
     struct walker *walker = &t->walkers[0];
 
     hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_IO, 0, 1, 0);
-    assert_int_equal(walk(walker, 0, 10), HPS_IO);
-    begin(walker, 0, 10);
+    assert_int_equal(walker_walk(walker, 0, 10), HPS_IO);
+    walker_begin(walker, 0, 10);
     assert_int_equal(hps_walk_memory(&walker->walk, &walker->call, &walker->err), HPS_OK);
     assert_int_equal(walker->walk.batch.n, 10);
 }
@@ -437,24 +343,24 @@ static void test_walk_when_the_lowest_tier_is_down_then_it_fails_at_once_until_a
 
     hps_clock_fake(1000);
     t->fx.version.breakers[FIXTURE_DISK] = make_breaker("rocksdb");
-    put_range(t, FIXTURE_DISK, 0, 10);
-    put_range(t, FIXTURE_HOST, 20, 25);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 10);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 20, 25);
     hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 3, 0);
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(walk(walker, 0, 10), HPS_UNAVAILABLE);
+        assert_int_equal(walker_walk(walker, 0, 10), HPS_UNAVAILABLE);
         assert_null(strstr(walker->err.text, "probe"));
     }
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(walk(walker, 0, 10), HPS_UNAVAILABLE);
+        assert_int_equal(walker_walk(walker, 0, 10), HPS_UNAVAILABLE);
         assert_non_null(strstr(walker->err.text, "table 't0': tier rocksdb: unavailable"));
         assert_non_null(strstr(walker->err.text, "probe"));
         assert_int_equal(disk_report(walker)->n_asked, 0);
         assert_int_equal(disk_report(walker)->n_faults, 1);
     }
     assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 3);
-    assert_int_equal(walk(walker, 20, 25), HPS_OK); /* what memory has is served */
+    assert_int_equal(walker_walk(walker, 20, 25), HPS_OK); /* what memory has is served */
     hps_clock_advance(100 * 1000);
-    assert_int_equal(walk(walker, 0, 10), HPS_OK);
+    assert_int_equal(walker_walk(walker, 0, 10), HPS_OK);
     check(walker);
     assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 4);
 }
@@ -477,7 +383,7 @@ static void test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_ca
                          HPS_OK);
     }
     for (hps_key from = 0; from < 60; from += 10) {
-        assert_int_equal(walk(walker, from, from + 10), HPS_OK);
+        assert_int_equal(walker_walk(walker, from, from + 10), HPS_OK);
         assert_int_equal(walker->walk.reports[HPS_TIER_ROCKSDB].n_found, 10);
         assert_int_equal(walker->walk.reports[HPS_TIER_REDIS].status, HPS_UNAVAILABLE);
         assert_int_equal(walker->walk.reports[HPS_TIER_REDIS].n_faults, 1);
@@ -493,19 +399,19 @@ static void test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of
     struct hps_store *redis = fixture_open_middle(&t->fx, false);
     struct walker *other = &t->walkers[1];
 
-    put_range(t, 2, 0, 4);
-    put_range(t, 1, 4, 8);
-    put_range(t, 2, 12, 16);
-    put_range(t, 1, 16, 18);
-    put_range(t, FIXTURE_HOST, 18, 20);
+    fixture_put_range(&t->fx, 2, 0, 0, 4);
+    fixture_put_range(&t->fx, 1, 0, 4, 8);
+    fixture_put_range(&t->fx, 2, 0, 12, 16);
+    fixture_put_range(&t->fx, 1, 0, 16, 18);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 18, 20);
     hps_fake_gate_shut(redis, HPS_FAKE_GET);
-    start(&t->walkers[0], 0, 10);
+    walker_start(&t->walkers[0], 0, 10);
     hps_fake_gate_wait(redis, HPS_FAKE_GET, 1);
-    start(other, 0, 20);
+    walker_start(other, 0, 20);
     hps_fake_gate_wait(redis, HPS_FAKE_GET, 2);
     hps_fake_gate_open(redis, HPS_FAKE_GET);
-    join(&t->walkers[0]);
-    join(other);
+    assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
+    assert_int_equal(walker_join(other), HPS_OK);
     assert_int_equal(other->walk.reports[HPS_TIER_HOST].n_found, 2);
     assert_int_equal(other->walk.reports[HPS_TIER_REDIS].n_found, 6);
     assert_int_equal(other->walk.reports[HPS_TIER_ROCKSDB].n_found, 8);
@@ -579,20 +485,20 @@ static void test_walks_of_a_look_up_when_a_table_is_asked_twice_then_they_share(
 {
     struct together_test *t = *state;
 
-    put_range(t, FIXTURE_DISK, 0, 5);
-    begin(&t->walkers[0], 0, 8);
-    begin(&t->walkers[1], 0, 8);
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 5);
+    walker_begin(&t->walkers[0], 0, 8);
+    walker_begin(&t->walkers[1], 0, 8);
     t->walkers[0].walk.next = &t->walkers[1].walk;
-    run(&t->walkers[0]);
+    walker_run(&t->walkers[0]);
     assert_int_equal(t->walkers[0].status, HPS_OK);
     check(&t->walkers[0]);
     check(&t->walkers[1]);
     assert_int_equal(disk_report(&t->walkers[1])->n_shared, 5);
     hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_IO, 0, 1, 0);
-    begin(&t->walkers[0], 20, 28); /* and if it fails, nobody waits for itself */
-    begin(&t->walkers[1], 20, 28);
+    walker_begin(&t->walkers[0], 20, 28); /* and if it fails, nobody waits for itself */
+    walker_begin(&t->walkers[1], 20, 28);
     t->walkers[0].walk.next = &t->walkers[1].walk;
-    run(&t->walkers[0]);
+    walker_run(&t->walkers[0]);
     assert_int_equal(t->walkers[0].status, HPS_IO);
 }
 
@@ -604,7 +510,7 @@ static void walk_hungry(void *ctx)
     struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
     struct hps_call call = {0};
 
-    assert_int_equal(walk(&t->walkers[0], 0, 10), HPS_OK);
+    assert_int_equal(walker_walk(&t->walkers[0], 0, 10), HPS_OK);
     check(&t->walkers[0]);
     assert_int_equal(t->walkers[0].walk.n_absent, 2);
     for (hps_key key = 0; key < 10; key++) { /* so that each round is like the first */
@@ -618,8 +524,8 @@ static void test_walk_when_memory_runs_out_then_it_still_finds_everything(void *
     struct together_test *t = *state;
     hps_key other = 99;
 
-    put_range(t, FIXTURE_DISK, 0, 8);
-    put_range(t, FIXTURE_HOST, 0, 10); /* so that nothing grows later */
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 8);
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, 10); /* so that nothing grows later */
     hps_absent_add(t->fx.version.absent, 0, &other, 1, NULL);
     for (hps_key key = 0; key < 10; key++) {
         struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
@@ -643,7 +549,7 @@ static void *race(void *arg)
     for (unsigned i = 0; i < RACE_ROUNDS; i++) {
         random = hps_mix64(random + 1);
         hps_key from = random % 100;
-        hps_status status = walk(walker, from, from + 1 + random / 100 % 20);
+        hps_status status = walker_walk(walker, from, from + 1 + random / 100 % 20);
         assert_true(status == HPS_OK || status == HPS_IO || status == HPS_CANCELLED);
         if (status == HPS_OK) {
             check(walker);
