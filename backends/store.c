@@ -82,14 +82,8 @@ static void check_servers(const struct hps_store_servers_ops *servers)
 /* A capability without the calls for it would be a promise, and calls without it never made. */
 static void check_caps(const struct hps_store_ops *ops)
 {
-    bool read_only = (ops->caps & HPS_STORE_READ_ONLY) != 0;
-    bool shared = (ops->caps & HPS_STORE_SHARED) != 0;
     HPS_ASSERT(((ops->caps & HPS_STORE_DURABLE) != 0) == (ops->durable != NULL));
-    HPS_ASSERT((shared && !read_only) == (ops->log != NULL));
-    HPS_ASSERT(!read_only || ops->bulk == NULL);
-    HPS_ASSERT(!read_only || (ops->caps & HPS_STORE_INSERTS) == 0);
-    HPS_ASSERT(read_only == (ops->put == hps_store_put_none));
-    HPS_ASSERT(read_only == (ops->erase == hps_store_erase_none));
+    HPS_ASSERT(((ops->caps & HPS_STORE_SHARED) != 0) == (ops->log != NULL));
     HPS_ASSERT(((ops->caps & HPS_STORE_INSERTS) != 0) == (ops->insert != hps_store_insert_none));
     HPS_ASSERT(((ops->caps & HPS_STORE_SCANS) != 0) == (ops->scan != hps_store_scan_none));
     HPS_ASSERT(((ops->caps & HPS_STORE_JOINS) != 0) == (ops->get_many != hps_store_get_each));
@@ -138,21 +132,6 @@ hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call 
     (void)space, (void)call, (void)table, (void)keys, (void)slots, (void)rows, (void)guard;
     *out_report = (struct hps_insert_report){.n_no_room = n};
     return HPS_OK;
-}
-
-hps_status hps_store_put_none(struct hps_space *space, const struct hps_call *call,
-                              const struct hps_table *table, const hps_key *keys,
-                              const uint8_t *rows, uint32_t n)
-{
-    (void)space, (void)call, (void)table, (void)keys, (void)rows, (void)n;
-    return HPS_PRECONDITION;
-}
-
-hps_status hps_store_erase_none(struct hps_space *space, const struct hps_call *call,
-                                const struct hps_table *table, const hps_key *keys, uint32_t n)
-{
-    (void)space, (void)call, (void)table, (void)keys, (void)n;
-    return HPS_PRECONDITION;
 }
 
 hps_status hps_store_scan_none(struct hps_space *space, const struct hps_table *table,

@@ -139,13 +139,10 @@ enum {
     /* Other daemons read and write it, it outlives them, and it may lose what it has acknowledged:
      * rows change by log->apply alone, as put and erase do not say of which position they are. */
     HPS_STORE_SHARED = 8,
-    /* Another program writes its rows, and hpsd none: insert leaves out all of them, put and erase
-     * are refused, and it has neither `bulk` nor `log`. */
-    HPS_STORE_READ_ONLY = 16,
-    HPS_STORE_INSERTS = 32, /* insert takes rows; else it leaves out all of them */
-    HPS_STORE_SCANS = 64,   /* scan goes over all rows; else it is refused */
-    HPS_STORE_JOINS = 128,  /* get_many is one read, not one for each table */
-    HPS_STORE_SHAPES = 256, /* get writes rows to batch->shape, if that is asked for */
+    HPS_STORE_INSERTS = 16, /* insert takes rows; else it leaves out all of them */
+    HPS_STORE_SCANS = 32,   /* scan goes over all rows; else it is refused */
+    HPS_STORE_JOINS = 64,   /* get_many is one read, not one for each table */
+    HPS_STORE_SHAPES = 128, /* get writes rows to batch->shape, if that is asked for */
 };
 
 struct hps_store;
@@ -207,19 +204,17 @@ struct hps_store_ops {
     /* Insert or replace n rows [n][row_bytes]; of a key given twice the last one stays. EXHAUSTED:
      * over budget; then the keys that were not written are not in the store with an older row
      * either, unless it is one that KEEPS them: erase them there if a store below it has the new
-     * rows. PRECONDITION: READ_ONLY */
+     * rows. */
     hps_status (*put)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 
-    /* Every row of a table in key order, in batches: to refill tiers above after a start, and for
-     * an export. Of a shared store in any order, and some more than once: of those the last counts.
-     * `fn` may ask the space for rows itself; its failure ends the scan.
-     * error   INVALID: what is there has other keys, rows or shards than it should; UNAVAILABLE:
-     *         some of it is out of reach; DATA_LOSS: some of it went, or is damaged;
-     *         UNIMPLEMENTED: this store cannot (HPS_STORE_SCANS) */
+    /* Every row of a table in key order, in batches: to refill tiers above after a start. `fn` may
+     * ask the space for rows itself; its failure ends the scan.
+     * error   DATA_LOSS: some of it is damaged; UNIMPLEMENTED: this store cannot (HPS_STORE_SCANS)
+     */
     hps_status (*scan)(struct hps_space *space, const struct hps_table *table, hps_rows_fn fn,
                        void *ctx, struct hps_error *err);
 };
@@ -250,12 +245,6 @@ hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call 
                                  const uint32_t *slots, const uint8_t *rows, uint32_t n,
                                  const struct hps_insert_guard *guard,
                                  struct hps_insert_report *out_report);
-/* put and erase: PRECONDITION, as the rows belong to another program. */
-hps_status hps_store_put_none(struct hps_space *space, const struct hps_call *call,
-                              const struct hps_table *table, const hps_key *keys,
-                              const uint8_t *rows, uint32_t n);
-hps_status hps_store_erase_none(struct hps_space *space, const struct hps_call *call,
-                                const struct hps_table *table, const hps_key *keys, uint32_t n);
 /* scan: UNIMPLEMENTED. */
 hps_status hps_store_scan_none(struct hps_space *space, const struct hps_table *table,
                                hps_rows_fn fn, void *ctx, struct hps_error *err);

@@ -88,7 +88,6 @@ static hps_status write_config(const struct e2e_hpsd *hpsd, struct hps_error *er
                   " \"models\": [{\"model\": \"m\", \"sparse_files\": [\"%s/model/%s.npy\"],\n"
                   "  \"embedding_table_names\": [\"%s\"], \"embedding_vecsize_per_table\": [%u],\n"
                   "  \"default_value_for_each_table\": [0.0],\n"
-                  "  \"maxnum_catfeature_query_per_table_per_sample\": [1],\n"
                   "  \"deployed_device_list\": [0], \"max_batch_size\": 1024,"
                   " \"gpucache\": false}],\n",
                   dir, dir, "feature_0", "feature_0", hpsd->dim);

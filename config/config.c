@@ -79,7 +79,7 @@ hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt,
     if (hps_notes_drop(notes)) {
         return HPS_OK;
     }
-    char raw[512], text[512];
+    char raw[HPS_NOTE_BYTES_MAX], text[HPS_NOTE_BYTES_MAX];
     va_list args;
     va_start(args, fmt);
     (void)vsnprintf(raw, sizeof(raw), fmt, args);
@@ -354,11 +354,4 @@ hps_status hps_config_for_tables(const char *const *args, size_t n_args,
     }
     *out_config = config;
     return HPS_OK;
-}
-
-bool hps_config_rows_of_hps(const struct hps_config *config)
-{
-    const struct hps_config_volatile_db *db = &config->volatile_db;
-    return db->type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER &&
-           db->redis_layout == HPS_CONFIG_REDIS_LAYOUT_HPS;
 }

@@ -77,10 +77,6 @@ struct hps_config_volatile_db {
     char *user_name;
     char *password;
     uint32_t num_partitions;
-    uint64_t allocation_rate;
-    uint64_t shared_memory_size;
-    char *shared_memory_name;
-    bool shared_memory_auto_remove;
     uint32_t num_node_connections;
     uint64_t max_batch_size;
     bool enable_tls;
@@ -93,9 +89,7 @@ struct hps_config_volatile_db {
     double overflow_resolution_target;
     double initial_cache_rate;
     bool cache_missed_embeddings;
-    bool initialize_after_startup;
     struct hps_strings update_filters;
-    enum hps_config_redis_layout redis_layout;
     uint32_t redis_lease_s;
     uint32_t redis_ttl_s; /* 0: rows stay until they are dropped */
     uint32_t redis_connect_timeout_ms;
@@ -113,7 +107,6 @@ struct hps_config_persistent_db {
     uint32_t wal_sync_ms;
     uint64_t max_batch_size;
     uint64_t block_cache_bytes;
-    bool initialize_after_startup;
     struct hps_strings update_filters;
 };
 
@@ -122,11 +115,9 @@ struct hps_config_update_source {
     enum hps_config_update_source_type type;
     char *brokers;
     uint32_t metadata_refresh_interval_ms;
-    uint64_t receive_buffer_size;
     uint32_t poll_timeout_ms;
     uint64_t max_batch_size;
     uint32_t failure_backoff_ms;
-    uint32_t max_commit_interval;
     uint64_t max_batch_bytes;
     uint64_t max_rows_per_s; /* 0: no limit */
     enum hps_config_update_start start;
@@ -139,13 +130,11 @@ struct hps_config_update_source {
 
 struct hps_config_table {
     char *name;
-    char *path;                   /* as written: relative to the working directory */
-    uint32_t dim;                 /* 0: take it from the file */
-    float *default_values;        /* [n_default_values] */
-    uint32_t n_default_values;    /* 1: the value of the whole row; else dim */
-    uint32_t keys_per_sample_max; /* maxnum_catfeature_query_per_table_per_sample; 0: not given */
-    uint64_t keys_max;            /* that × max_batch_size, HPS's workspace; 0: no such limit */
-    uint32_t row_dtype;           /* of enum hps_dtype; 0: that of the files */
+    char *path;                /* as written: relative to the working directory */
+    uint32_t dim;              /* 0: take it from the file */
+    float *default_values;     /* [n_default_values] */
+    uint32_t n_default_values; /* 1: the value of the whole row; else dim */
+    uint32_t row_dtype;        /* of enum hps_dtype; 0: that of the files */
 };
 
 struct hps_config_model {
@@ -159,20 +148,9 @@ struct hps_config_model {
     bool gpucache;
     double gpucacheper;
     double hit_rate_threshold;
-    uint32_t num_of_worker_buffer_in_pool;
-    uint32_t num_of_refresher_buffer_in_pool;
-    double cache_refresh_percentage_per_iteration;
-    double refresh_delay;
-    double refresh_interval;
     enum hps_config_cache_type embedding_cache_type;
     bool use_static_table;
-    bool use_hctr_cache_implementation;
     bool init_ec;
-    uint32_t thread_pool_size;
-    bool use_context_stream;
-    bool fuse_embedding_table;
-    bool enable_pagelock;
-    bool fp8_quant;
     bool row_versions;
     char *lineage;    /* "": that of the newest version */
     uint64_t version; /* 0: the highest + 1 */
@@ -260,7 +238,6 @@ struct hps_config {
     bool from_tables; /* of --table: what its files have is what is served */
     bool supportlonglong;
     uint32_t key_bytes; /* 8, or 4 when supportlonglong is false */
-    bool fuse_embedding_table;
     struct hps_config_volatile_db volatile_db;
     struct hps_config_persistent_db persistent_db;
     struct hps_config_update_source update_source;
@@ -283,7 +260,7 @@ struct hps_notes {
     size_t n_dropped; /* beyond HPS_NOTES_MAX errors or HPS_NOTES_MAX others */
 };
 
-enum { HPS_NOTES_MAX = 100 };
+enum { HPS_NOTES_MAX = 100, HPS_NOTE_BYTES_MAX = 1024 };
 
 void hps_notes_init(struct hps_notes *notes);
 void hps_notes_fini(struct hps_notes *notes); /* may be used again */
@@ -336,8 +313,6 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
 
 /* Budget of the host map; 0: there is none. After finish. */
 uint64_t hps_config_host_bytes(const struct hps_config *config);
-/* Whether the rows are those that HPS has written to Redis: `redis_layout` hps. */
-bool hps_config_rows_of_hps(const struct hps_config *config);
 /* Whether the model's tables are to be cached whole: `gpucacheper` 1 or more, or a static table. */
 bool hps_config_caches_whole(const struct hps_config_model *model);
 
@@ -373,11 +348,6 @@ void hps_config_model_policies(const struct hps_config_model *model,
  * Passwords are not printed. Appends to `buf`. */
 hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf)
     HPS_MUST_CHECK;
-/* Where the files of the models are, as a configuration has it: {"models": [{"model": "m",
- * "sparse_files": ["/m/a"]}]}. Appends to `buf`. */
-hps_status hps_config_print_files(const struct hps_config *config, struct hps_buf *buf)
-    HPS_MUST_CHECK;
-
 /* The entry as hps_config_parse_entry reads it, with the options that were given. Appends to `buf`.
  */
 hps_status hps_config_print_entry(const struct hps_config_model *model, struct hps_buf *buf)

@@ -28,8 +28,7 @@ static const char intro[] =
     "- A key that is not known is ignored with a warning in HPS's sections, as HPS does,\n"
     "  and is an error in `server`. A word that is not known is an error everywhere (HPS\n"
     "  silently takes a default).\n"
-    "- What needs a part that this build lacks is an error that says so. Keys marked *no\n"
-    "  effect* are read and checked, and change nothing in this build.\n"
+    "- What needs a part that this build lacks is an error that says so.\n"
     "- Errors read `FILE:LINE: PATH: got ..., expected ...` and end the program with exit\n"
     "  code 2.\n"
     "- The environment is not read, but for what systemd says in it. `--listen`,\n"
@@ -101,7 +100,9 @@ static const char intro[] =
     "- **`supportlonglong: false`.** Key files, keyed and packed update records and requests\n"
     "  hold int64 in both modes; each key is truncated to uint32.\n"
     "- **Workspaces, streams, chunks, thread pools** of HPS have no counterpart that could\n"
-    "  run out.\n";
+    "  run out. `server.keys_max` limits the keys of a request.\n"
+    "- **Fused tables, FP8 and page-locked caches** are not made: tables keep their names,\n"
+    "  and answers are the stored values.\n";
 
 static const char *type_name(const struct hps_option *option)
 {
@@ -163,7 +164,6 @@ static hps_status print_range(const struct hps_option *option, struct hps_buf *b
 {
     HPS_ASSERT(option->min <= option->max);
     struct hps_option bare = *option;
-    bool ranged = option->max != 0 && option->type != HPS_OPTION_TYPE_IGNORED;
     switch (option->type) {
     case HPS_OPTION_TYPE_ENUM:
         return print_words(option, buf);
@@ -172,7 +172,7 @@ static hps_status print_range(const struct hps_option *option, struct hps_buf *b
             return print_words(option, buf);
         }
         bare.type = HPS_OPTION_TYPE_U32;
-        return ranged ? hps_option_expected(&bare, buf) : HPS_OK;
+        return option->max != 0 ? hps_option_expected(&bare, buf) : HPS_OK;
     case HPS_OPTION_TYPE_F64:
     case HPS_OPTION_TYPE_U32:
     case HPS_OPTION_TYPE_U64:
@@ -189,12 +189,12 @@ static hps_status print_flags(const struct hps_option *option, struct hps_buf *b
         unsigned flag;
         const char *text;
     } flags[] = {
-        {HPS_OPTION_REQUIRED, "required"},   {HPS_OPTION_RELOAD, "reload"},
-        {HPS_OPTION_NO_EFFECT, "no effect"}, {HPS_OPTION_VERSION, "version"},
+        {HPS_OPTION_REQUIRED, "required"},
+        {HPS_OPTION_RELOAD, "reload"},
+        {HPS_OPTION_VERSION, "version"},
         {HPS_OPTION_LOAD, "load"},
     };
-    const unsigned told =
-        HPS_OPTION_RELOAD | HPS_OPTION_NO_EFFECT | HPS_OPTION_VERSION | HPS_OPTION_LOAD;
+    const unsigned told = HPS_OPTION_RELOAD | HPS_OPTION_VERSION | HPS_OPTION_LOAD;
     bool at_start = option->section == HPS_SECTION_model && (option->flags & told) == 0;
     hps_status status = HPS_OK;
     const char *comma = "";
@@ -236,9 +236,32 @@ static hps_status print_row(const struct hps_option *option, struct hps_buf *buf
     return status == HPS_OK ? hps_buf_append(buf, " |\n", 3) : status;
 }
 
+/* Keys that are no options: those that are ignored, or those that were removed. */
+static hps_status print_past(bool removed, struct hps_buf *buf)
+{
+    hps_status status =
+        hps_buf_printf(buf, removed ? "\nRemoved keys, each of which is an error:\n"
+                                    : "\n## Accepted and ignored\n\nThese keys of HPS change "
+                                      "nothing in hpsd. Any value is accepted, and one warning "
+                                      "lists those that\na file has:\n");
+    const char *comma = removed ? "\n- " : "";
+    for (const struct hps_option_past *past = hps_options_past;
+         past->name != NULL && status == HPS_OK; past++) {
+        if ((past->instead != NULL) == removed) {
+            status = hps_buf_printf(buf, "%s`%s`%s%s", comma, past->name, removed ? ": " : "",
+                                    removed ? past->instead : "");
+            comma = removed ? "\n- " : ",\n";
+        }
+    }
+    return status == HPS_OK ? hps_buf_printf(buf, ".\n") : status;
+}
+
 hps_status hps_config_doc(struct hps_buf *buf)
 {
     hps_status status = hps_buf_append(buf, intro, strlen(intro));
+    for (int removed = 0; removed < 2 && status == HPS_OK; removed++) {
+        status = print_past(removed != 0, buf);
+    }
     for (int i = 0; i < (int)HPS_SECTION_COUNT && status == HPS_OK; i++) {
         enum hps_option_section section = (enum hps_option_section)i;
         const char *path = hps_section_path(section);

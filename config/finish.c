@@ -324,31 +324,6 @@ static hps_status check_tiers(const struct hps_config *config, struct hps_notes 
     return HPS_OK;
 }
 
-/* HPS's data says neither of which version it is nor of which time. */
-static hps_status check_redis_hps(const struct hps_config *config, struct hps_error *err)
-{
-    HPS_ASSERT(config->volatile_db.redis_layout == HPS_CONFIG_REDIS_LAYOUT_HPS);
-    if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: volatile_db.redis_layout: got \"hps\" above a persistent_db, "
-                             "expected \"hpsd\": HPS's rows carry no version",
-                             config->file);
-    }
-    if (config->update_source.type != HPS_CONFIG_UPDATE_SOURCE_NULL) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: volatile_db.redis_layout: got \"hps\" and an update_source, "
-                             "expected \"hpsd\": HPS's rows are only read, never written",
-                             config->file);
-    }
-    if (!hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_num_partitions)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: volatile_db.num_partitions: got none, expected the number with "
-                             "which HPS wrote the rows, as volatile_db.redis_layout is \"hps\"",
-                             config->file);
-    }
-    return HPS_OK;
-}
-
 /* What the daemon shows the servers. */
 static hps_status check_redis_access(const struct hps_config *config, struct hps_error *err)
 {
@@ -437,19 +412,12 @@ static hps_status check_redis(const struct hps_config *config, struct hps_notes 
                              ", expected 0 or at least redis_lease_s, %" PRIu32,
                              config->file, db->redis_ttl_s, db->redis_lease_s);
     }
-    status = check_redis_access(config, err);
-    return status == HPS_OK && db->redis_layout == HPS_CONFIG_REDIS_LAYOUT_HPS
-               ? check_redis_hps(config, err)
-               : status;
+    return check_redis_access(config, err);
 }
 
 /* What any model asks for that is served in another way here. */
 struct model_wishes {
     bool other_cache;
-    bool fp8;
-    bool buffers;
-    bool refresh;
-    bool insertion_threads;
     bool no_warmup;
 };
 
@@ -460,14 +428,6 @@ static struct model_wishes wishes_of(const struct hps_config *config)
         const struct hps_config_model *model = &config->models[i];
         wishes.other_cache |=
             model->use_static_table || model->embedding_cache_type != HPS_CONFIG_CACHE_DYNAMIC;
-        wishes.fp8 |= model->fp8_quant;
-        wishes.buffers |=
-            hps_option_is_set(&model->set, HPS_OPTION_model_num_of_worker_buffer_in_pool) ||
-            hps_option_is_set(&model->set, HPS_OPTION_model_num_of_refresher_buffer_in_pool);
-        wishes.refresh |=
-            model->cache_refresh_percentage_per_iteration > 0 || model->refresh_interval > 0;
-        wishes.insertion_threads |=
-            hps_option_is_set(&model->set, HPS_OPTION_model_thread_pool_size);
         wishes.no_warmup |= !model->init_ec;
     }
     return wishes;
@@ -487,27 +447,13 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {!hps_option_is_set(&config->set, HPS_OPTION_top_supportlonglong) &&
              hps_option_is_set(&config->set, HPS_OPTION_top_models),
          "supportlonglong: not given; HPS requires it, here it is true"},
-        {config->fuse_embedding_table, "fuse_embedding_table: tables keep their names and are not "
-                                       "merged; one request for all tables is "
-                                       "answered at once"},
         {wishes.other_cache,
          "models[].embedding_cache_type: the stores are filled and served for every type; static "
          "has room for every row in the embedding cache, and misses of static and uvm are "
          "waited for; stochastic is as dynamic"},
-        {wishes.buffers,
-         "models[].num_of_worker_buffer_in_pool, num_of_refresher_buffer_in_pool: not needed; a "
-         "look-up has no workspace to wait for, and server.insertion_queue_rows bounds what waits "
-         "to be inserted"},
-        {wishes.refresh,
-         "models[].cache_refresh_percentage_per_iteration, refresh_interval: not needed; an update "
-         "goes into every tier as it comes"},
-        {wishes.insertion_threads,
-         "models[].thread_pool_size: not needed; insertions behind answers run on up to a quarter "
-         "of server.io_threads"},
         {wishes.no_warmup, "models[].init_ec: the embedding cache is not warmed up; the host map "
                            "is, with the keys that "
                            "are asked for most; server.hot_keys_bytes 0 turns that off"},
-        {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "
          "client shares"},
@@ -517,16 +463,6 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {volatile_db->initial_cache_rate < 1.0 &&
              (!redis || config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED),
          "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},
-        {!volatile_db->initialize_after_startup || !config->persistent_db.initialize_after_startup,
-         "initialize_after_startup: not applied, as in HPS; stores are filled at start"},
-        {hps_option_is_set(set, HPS_OPTION_volatile_db_max_get_batch_size) ||
-             hps_option_is_set(set, HPS_OPTION_volatile_db_max_set_batch_size) ||
-             hps_option_is_set(&config->persistent_db.set,
-                               HPS_OPTION_persistent_db_max_get_batch_size) ||
-             hps_option_is_set(&config->persistent_db.set,
-                               HPS_OPTION_persistent_db_max_set_batch_size),
-         "max_get_batch_size, max_set_batch_size: old spellings, ignored, as in HPS; the key is "
-         "max_batch_size"},
     };
     hps_status status = HPS_OK;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && status == HPS_OK; i++) {

@@ -56,7 +56,6 @@ typedef struct hps_config_tls struct_tls;
 #define CHECK_LISTENS(section, field) FIELD_IS(section, field, struct hps_config_listeners)
 #define CHECK_OBJECT(section, field)  1
 #define CHECK_TABLES(section, field)  1
-#define CHECK_IGNORED(section, field) 1
 
 /* A field of another type than its option says would be overwritten wrongly. */
 #define OPTION(section, name, field, type, values, unit, def, min, max, flags, help) \
@@ -64,27 +63,25 @@ typedef struct hps_config_tls struct_tls;
 #include "config/options.def"
 #undef OPTION
 
-#define OFFSET_BOOL(section, field)    offsetof(struct_##section, field)
-#define OFFSET_U32                     OFFSET_BOOL
-#define OFFSET_U64                     OFFSET_BOOL
-#define OFFSET_BYTES                   OFFSET_BOOL
-#define OFFSET_F64                     OFFSET_BOOL
-#define OFFSET_ENUM                    OFFSET_BOOL
-#define OFFSET_STRING                  OFFSET_BOOL
-#define OFFSET_STRINGS                 OFFSET_BOOL
-#define OFFSET_LISTEN                  OFFSET_BOOL
-#define OFFSET_LISTENS                 OFFSET_BOOL
-#define OFFSET_OBJECT                  OFFSET_BOOL
-#define OFFSET_TABLES                  OFFSET_BOOL
-#define OFFSET_IGNORED(section, field) 0
+#define OFFSET_BOOL(section, field) offsetof(struct_##section, field)
+#define OFFSET_U32                  OFFSET_BOOL
+#define OFFSET_U64                  OFFSET_BOOL
+#define OFFSET_BYTES                OFFSET_BOOL
+#define OFFSET_F64                  OFFSET_BOOL
+#define OFFSET_ENUM                 OFFSET_BOOL
+#define OFFSET_STRING               OFFSET_BOOL
+#define OFFSET_STRINGS              OFFSET_BOOL
+#define OFFSET_LISTEN               OFFSET_BOOL
+#define OFFSET_LISTENS              OFFSET_BOOL
+#define OFFSET_OBJECT               OFFSET_BOOL
+#define OFFSET_TABLES               OFFSET_BOOL
 
-#define REQUIRED  HPS_OPTION_REQUIRED
-#define RELOAD    HPS_OPTION_RELOAD
-#define OURS      HPS_OPTION_OURS
-#define OPTIONAL  HPS_OPTION_OPTIONAL
-#define NO_EFFECT HPS_OPTION_NO_EFFECT
-#define VERSION   HPS_OPTION_VERSION
-#define LOAD      HPS_OPTION_LOAD
+#define REQUIRED HPS_OPTION_REQUIRED
+#define RELOAD   HPS_OPTION_RELOAD
+#define OURS     HPS_OPTION_OURS
+#define OPTIONAL HPS_OPTION_OPTIONAL
+#define VERSION  HPS_OPTION_VERSION
+#define LOAD     HPS_OPTION_LOAD
 
 const struct hps_option hps_options[HPS_OPTION_COUNT] = {
 #define OPTION(section, name, field, type, values, unit, def, min, max, flags, help) \
@@ -103,6 +100,41 @@ const struct hps_option hps_options[HPS_OPTION_COUNT] = {
      (help)},
 #include "config/options.def"
 #undef OPTION
+};
+
+#define IN(section) (1u << HPS_SECTION_##section)
+
+const struct hps_option_past hps_options_past[] = {
+    {"fuse_embedding_table", IN(top) | IN(model), NULL},
+    {"initialize_after_startup", IN(volatile_db) | IN(persistent_db), NULL},
+    {"max_get_batch_size", IN(volatile_db) | IN(persistent_db), NULL},
+    {"max_set_batch_size", IN(volatile_db) | IN(persistent_db), NULL},
+    {"allocation_rate", IN(volatile_db), NULL},
+    {"shared_memory_size", IN(volatile_db), NULL},
+    {"shared_memory_name", IN(volatile_db), NULL},
+    {"shared_memory_auto_remove", IN(volatile_db), NULL},
+    {"receive_buffer_size", IN(update_source), NULL},
+    {"max_commit_interval", IN(update_source), NULL},
+    {"maxnum_catfeature_query_per_table_per_sample", IN(model), NULL},
+    {"maxnum_des_feature_per_sample", IN(model), NULL},
+    {"num_of_worker_buffer_in_pool", IN(model), NULL},
+    {"num_of_refresher_buffer_in_pool", IN(model), NULL},
+    {"cache_refresh_percentage_per_iteration", IN(model), NULL},
+    {"refresh_delay", IN(model), NULL},
+    {"refresh_interval", IN(model), NULL},
+    {"use_hctr_cache_implementation", IN(model), NULL},
+    {"thread_pool_size", IN(model), NULL},
+    {"use_context_stream", IN(model), NULL},
+    {"enable_pagelock", IN(model), NULL},
+    {"fp8_quant", IN(model), NULL},
+    {"dense_file", IN(model), NULL},
+    {"network_file", IN(model), NULL},
+    {"label_dim", IN(model), NULL},
+    {"slot_num", IN(model), NULL},
+    {"redis_layout", IN(volatile_db),
+     "rows in Redis have the layout of hpsd; instead of reading those of HPS load the model files, "
+     "see docs/redis.md"},
+    {NULL, 0, NULL},
 };
 
 const char *hps_section_path(enum hps_option_section section)
@@ -149,11 +181,22 @@ const struct hps_option *hps_option_find(enum hps_option_section section, const 
     return NULL;
 }
 
+const struct hps_option_past *hps_option_past_find(enum hps_option_section section,
+                                                   const char *name)
+{
+    const struct hps_option_past *past = hps_options_past;
+    while (past->name != NULL &&
+           ((past->sections >> section & 1) == 0 || strcmp(past->name, name) != 0)) {
+        past++;
+    }
+    return past->name != NULL ? past : NULL;
+}
+
 const char *hps_option_suggest(enum hps_option_section section, const char *name)
 {
     struct hps_suggestion best = {0};
     for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
-        if (hps_options[i].section == section && hps_options[i].type != HPS_OPTION_TYPE_IGNORED) {
+        if (hps_options[i].section == section) {
             hps_suggest(&best, name, hps_options[i].name);
         }
     }

@@ -20,8 +20,7 @@ enum hps_option_type {
     HPS_OPTION_TYPE_OBJECT,
     HPS_OPTION_TYPE_TABLES,
     HPS_OPTION_TYPE_LISTEN,
-    HPS_OPTION_TYPE_LISTENS,
-    HPS_OPTION_TYPE_IGNORED
+    HPS_OPTION_TYPE_LISTENS
 };
 
 enum hps_option_section {
@@ -39,10 +38,9 @@ enum {
     HPS_OPTION_REQUIRED = 1,
     HPS_OPTION_RELOAD = 2,
     HPS_OPTION_OURS = 4,
-    HPS_OPTION_NO_EFFECT = 8,
-    HPS_OPTION_OPTIONAL = 16,
-    HPS_OPTION_VERSION = 32,
-    HPS_OPTION_LOAD = 64
+    HPS_OPTION_OPTIONAL = 8,
+    HPS_OPTION_VERSION = 16,
+    HPS_OPTION_LOAD = 32
 };
 
 /* A word that an ENUM option takes. */
@@ -56,7 +54,7 @@ struct hps_option {
     enum hps_option_section section;
     enum hps_option_type type;
     const char *name;
-    size_t offset; /* of the field in the section's struct; 0 for IGNORED */
+    size_t offset; /* of the field in the section's struct */
     const struct hps_option_value *values;
     const char *unit;
     const char *def;
@@ -70,6 +68,15 @@ struct hps_option {
 
 extern const struct hps_option hps_options[HPS_OPTION_COUNT];
 
+/* A key that is no option. */
+struct hps_option_past {
+    const char *name;    /* NULL ends the table */
+    unsigned sections;   /* 1 << HPS_SECTION_... of those that may have it */
+    const char *instead; /* removed: an error with this text; NULL: accepted and ignored */
+};
+
+extern const struct hps_option_past hps_options_past[];
+
 /* Names as in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
 const char *hps_section_path(enum hps_option_section section);
 /* The struct that holds the options of `section`; not for models. */
@@ -78,6 +85,9 @@ const void *hps_section_base_const(const struct hps_config *config,
                                    enum hps_option_section section);
 
 const struct hps_option *hps_option_find(enum hps_option_section section, const char *name);
+/* NULL: no such key. */
+const struct hps_option_past *hps_option_past_find(enum hps_option_section section,
+                                                   const char *name);
 /* The nearest name of the section when it is near enough to be what was meant; else NULL. */
 const char *hps_option_suggest(enum hps_option_section section, const char *name);
 /* The same for the words of an ENUM option. */
@@ -107,7 +117,7 @@ hps_status hps_option_print(const struct hps_option *option, const void *base, s
 /* The same, but of a secret only whether there is one. */
 hps_status hps_option_print_public(const struct hps_option *option, const void *base,
                                    struct hps_buf *buf) HPS_MUST_CHECK;
-/* Neither a block of options nor a key that is read and dropped. */
+/* It is not a block of options. */
 bool hps_option_has_value(const struct hps_option *option);
 /* `text` as a JSON string, quotes included. */
 hps_status hps_json_print_string(const char *text, struct hps_buf *buf) HPS_MUST_CHECK;

@@ -124,8 +124,6 @@ static hps_status print_of_table(enum hps_option_id id, const struct hps_config_
         return hps_json_print_string(table->name, buf);
     case HPS_OPTION_model_embedding_vecsize_per_table:
         return hps_buf_printf(buf, "%" PRIu32, table->dim);
-    case HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample:
-        return hps_buf_printf(buf, "%" PRIu32, table->keys_per_sample_max);
     case HPS_OPTION_model_row_dtype:
         return hps_json_print_string(word_of(&hps_options[id], table->row_dtype), buf);
     default:
@@ -241,7 +239,7 @@ hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *
 
 bool hps_option_has_value(const struct hps_option *option)
 {
-    return option->type != HPS_OPTION_TYPE_OBJECT && option->type != HPS_OPTION_TYPE_IGNORED;
+    return option->type != HPS_OPTION_TYPE_OBJECT;
 }
 
 static hps_status print_properties(const struct hps_option *option,

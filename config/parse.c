@@ -216,11 +216,22 @@ static hps_status unknown_key(const struct parse_reader *reader, const struct hp
     return parse_note(reader, path, true, "unknown key, ignored%s", hint);
 }
 
+static hps_status no_option(const struct parse_reader *reader, const struct hps_text_path *path,
+                            enum hps_option_section section)
+{
+    const struct hps_option_past *past = hps_option_past_find(section, path->key);
+    if (past == NULL) {
+        return unknown_key(reader, path, section);
+    }
+    return past->instead == NULL
+               ? HPS_OK /* note_ignored names it */
+               : parse_fail(reader, path, HPS_INVALID, "removed: %s", past->instead);
+}
+
 static bool by_hand(const struct hps_option *option)
 {
     return option->type == HPS_OPTION_TYPE_OBJECT || option->type == HPS_OPTION_TYPE_TABLES ||
-           option->type == HPS_OPTION_TYPE_LISTEN || option->type == HPS_OPTION_TYPE_LISTENS ||
-           option->type == HPS_OPTION_TYPE_IGNORED;
+           option->type == HPS_OPTION_TYPE_LISTEN || option->type == HPS_OPTION_TYPE_LISTENS;
 }
 
 /* Read every key of `object` that the table can read; mark all that are present. */
@@ -241,7 +252,7 @@ hps_status parse_section(const struct parse_reader *reader, const struct hps_tex
         struct hps_text_path inner = {.parent = path, .key = key};
         const struct hps_option *option = hps_option_find(section, key);
         if (option == NULL) {
-            status = unknown_key(reader, &inner, section);
+            status = no_option(reader, &inner, section);
         } else {
             hps_option_mark(set, option);
             status = by_hand(option) ? HPS_OK : read_option(reader, &inner, option, value, base);
@@ -410,6 +421,41 @@ static hps_status read_blocks(const struct parse_reader *reader, json_t *root)
     return status;
 }
 
+static bool is_in(json_t *root, unsigned sections, const char *name)
+{
+    const json_t *models = json_object_get(root, "models");
+    bool found = (sections >> HPS_SECTION_top & 1) != 0 && json_object_get(root, name) != NULL;
+    for (unsigned i = HPS_SECTION_volatile_db; i <= HPS_SECTION_update_source; i++) {
+        const json_t *block = json_object_get(root, hps_section_path((enum hps_option_section)i));
+        found = found || ((sections >> i & 1) != 0 && json_object_get(block, name) != NULL);
+    }
+    for (size_t i = 0; i < json_array_size(models) && !found; i++) {
+        found = (sections >> HPS_SECTION_model & 1) != 0 &&
+                json_object_get(json_array_get(models, i), name) != NULL;
+    }
+    return found;
+}
+
+/* One warning for all keys of the file that are accepted and ignored. */
+static hps_status note_ignored(const struct parse_reader *reader, json_t *root)
+{
+    struct hps_buf names;
+    hps_status status = HPS_OK;
+    hps_buf_init(&names, HPS_NOTE_BYTES_MAX);
+    for (const struct hps_option_past *past = hps_options_past;
+         past->name != NULL && status == HPS_OK; past++) {
+        if (past->instead == NULL && is_in(root, past->sections, past->name)) {
+            status = hps_buf_printf(&names, "%s%s", names.size == 0 ? "" : ", ", past->name);
+        }
+    }
+    if (status == HPS_OK && names.size > 0) {
+        status = hps_notes_add(reader->notes, true, "%s: accepted and ignored: %.*s",
+                               reader->source.file, (int)names.size, (const char *)names.data);
+    }
+    hps_buf_fini(&names);
+    return status == HPS_OK ? HPS_OK : parse_no_memory(reader);
+}
+
 static hps_status read_root(const struct parse_reader *reader, json_t *root)
 {
     struct hps_config *config = reader->config;
@@ -425,6 +471,9 @@ static hps_status read_root(const struct parse_reader *reader, json_t *root)
     }
     if (status == HPS_OK) {
         status = read_server(reader, root);
+    }
+    if (status == HPS_OK) {
+        status = note_ignored(reader, root);
     }
     config->key_bytes = config->supportlonglong ? 8 : 4;
     return status;

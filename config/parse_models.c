@@ -168,23 +168,12 @@ static hps_status read_table_names(const struct model_reader *m)
 static hps_status read_widths(const struct model_reader *m)
 {
     const json_t *dims = NULL;
-    const json_t *counts = NULL;
     struct hps_config_model *model = m->model;
     hps_status status = parse_go_on(
         get_array(m, HPS_OPTION_model_embedding_vecsize_per_table, model->n_tables, &dims));
-    if (status == HPS_OK) {
-        status =
-            parse_go_on(get_array(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
-                                  model->n_tables, &counts));
-    }
     for (size_t i = 0; i < model->n_tables && status == HPS_OK; i++) {
         struct hps_config_table *table = &model->tables[i];
         status = read_u32(m, HPS_OPTION_model_embedding_vecsize_per_table, dims, i, &table->dim);
-        if (status == HPS_OK) {
-            status = read_u32(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
-                              counts, i, &table->keys_per_sample_max);
-        }
-        table->keys_max = (uint64_t)table->keys_per_sample_max * model->max_batch_size;
     }
     return status;
 }

@@ -129,21 +129,3 @@ hps_status hps_config_print_entry(const struct hps_config_model *model, struct h
     }
     return status == HPS_OK ? hps_buf_append(buf, "}", 1) : status;
 }
-
-hps_status hps_config_print_files(const struct hps_config *config, struct hps_buf *buf)
-{
-    hps_status status = hps_buf_printf(buf, "{\"models\": [");
-    for (size_t i = 0; i < config->n_models && status == HPS_OK; i++) {
-        const struct hps_config_model *model = &config->models[i];
-        status = hps_buf_printf(
-            buf, "%s\n  {\"model\": \"%s\", \"sparse_files\": ", i == 0 ? "" : ",", model->name);
-        if (status == HPS_OK) {
-            status =
-                hps_option_print_public(&hps_options[HPS_OPTION_model_sparse_files], model, buf);
-        }
-        if (status == HPS_OK) {
-            status = hps_buf_printf(buf, "}");
-        }
-    }
-    return status == HPS_OK ? hps_buf_printf(buf, "\n]}\n") : status;
-}

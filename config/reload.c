@@ -46,14 +46,12 @@ static struct pair model_pair(struct hps_config_model *before, struct hps_config
     return (struct pair){HPS_SECTION_model, before, after, &before->set, &after->set};
 }
 
-/* Does the option count? What is without effect cannot be changed, and a default that the machine
- * made is the same default, but for those that follow from other options, and for the log level,
- * which may be changed by other means. */
+/* Does the option count? A default that the machine made is the same default, but for those that
+ * follow from other options, and for the log level, which may be changed by other means. */
 static bool is_compared(const struct hps_option *option, const struct pair *pair)
 {
     enum hps_option_id id = (enum hps_option_id)(option - hps_options);
-    if (option->section != pair->section || !hps_option_has_value(option) ||
-        (option->flags & HPS_OPTION_NO_EFFECT) != 0) {
+    if (option->section != pair->section || !hps_option_has_value(option)) {
         return false;
     }
     switch (id) {

@@ -102,8 +102,7 @@ static void check_manifest(struct checking *checking, const struct hps_model_tab
 static struct hps_load_env env_of(const struct hps_config *config)
 {
     return (struct hps_load_env){.key_bytes = config->key_bytes,
-                                 .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
-                                 .fp32_only = hps_config_rows_of_hps(config)};
+                                 .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT};
 }
 
 /* As a load does it, of this one table. out_source: the caller closes it, on an error too. */

@@ -26,7 +26,6 @@
 #include "net/tls.h"
 #include "server/check.h"
 #include "server/daemon.h"
-#include "server/export.h"
 #include "server/options.h"
 #include "server/program.h"
 #include "server/state_dir.h"
@@ -35,9 +34,6 @@ _Static_assert((int)HPS_CONFIG_OVERFLOW_EVICT_RANDOM == (int)HPS_REDIS_EVICT_RAN
                    (int)HPS_CONFIG_OVERFLOW_EVICT_LEAST_USED == (int)HPS_REDIS_EVICT_USED &&
                    (int)HPS_CONFIG_OVERFLOW_EVICT_OLDEST == (int)HPS_REDIS_EVICT_OLDEST,
                "overflow policies");
-_Static_assert((int)HPS_CONFIG_REDIS_LAYOUT_HPSD == (int)HPS_REDIS_LAYOUT_HPSD &&
-                   (int)HPS_CONFIG_REDIS_LAYOUT_HPS == (int)HPS_REDIS_LAYOUT_HPS,
-               "layouts");
 
 enum exit_code { EXIT_DRAINED = 0, EXIT_FATAL = 1, EXIT_USAGE = 2, EXIT_TAKEN = 3, EXIT_STORE = 4 };
 enum { CHECK_LINE_BYTES = 2048 };
@@ -244,9 +240,7 @@ static void redis_options(const struct hps_config *config, const char *member, b
     options.redis.connections_per_node = db->num_node_connections;
     options.redis.connect_timeout_us = (uint64_t)db->redis_connect_timeout_ms * 1000;
     options.redis.command_timeout_us = (uint64_t)db->redis_command_timeout_ms * 1000;
-    options.layout = (enum hps_redis_layout)db->redis_layout;
     options.n_shards = db->num_partitions;
-    options.key_bytes = config->key_bytes;
     if (db->max_batch_size < options.fields_max) {
         options.fields_max = (uint32_t)db->max_batch_size;
     }
@@ -486,67 +480,6 @@ static int serve(const struct hps_options *options, struct hps_config *config)
     return code;
 }
 
-/* ---- rows of HPS to files -------------------------------------------------------------------- */
-
-/* Signals are blocked: one that asks for an end waits. */
-static bool end_is_wanted(void)
-{
-    static const int ends[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
-    sigset_t pending;
-    bool wanted = false;
-    for (size_t i = 0; sigpending(&pending) == 0 && i < sizeof(ends) / sizeof(ends[0]); i++) {
-        wanted = wanted || sigismember(&pending, ends[i]) == 1;
-    }
-    return wanted;
-}
-
-static int export_exit(const struct hps_error *err)
-{
-    switch (err->status) {
-    case HPS_INVALID:
-    case HPS_EXISTS:
-    case HPS_NOT_FOUND:
-    case HPS_PERMISSION:
-        return EXIT_USAGE;
-    case HPS_UNAVAILABLE:
-    case HPS_DATA_LOSS:
-        return EXIT_STORE;
-    default:
-        return EXIT_FATAL;
-    }
-}
-
-static int print_files(const struct hps_config *config)
-{
-    struct hps_buf text;
-    hps_buf_init(&text, 64 << 20);
-    bool printed = hps_config_print_files(config, &text) == HPS_OK &&
-                   fwrite(text.data, 1, text.size, stdout) == text.size && fflush(stdout) == 0;
-    hps_buf_fini(&text);
-    return printed ? EXIT_DRAINED : EXIT_FATAL;
-}
-
-static int export_rows(const struct hps_options *options, struct hps_config *config)
-{
-    struct hps_config_volatile_db *db = &config->volatile_db;
-    struct hps_export_options how = {.dir = options->export_dir, .stops = end_is_wanted};
-    struct hps_error err = {0};
-    if (db->type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER ||
-        db->redis_layout != HPS_CONFIG_REDIS_LAYOUT_HPS) {
-        hps_error_set(&err, HPS_INVALID,
-                      "--export: volatile_db is not redis_cluster with redis_layout \"hps\": "
-                      "nothing else is exported");
-        return complain(&err, EXIT_USAGE);
-    }
-    db->num_node_connections = 1; /* what comes by another would be read again */
-    if (open_redis(config, NULL, true, &how.store, &err) != HPS_OK) {
-        return complain(&err, store_exit(&err));
-    }
-    hps_status status = hps_export(&how, config, &err);
-    how.store->ops->close(how.store);
-    return status == HPS_OK ? print_files(config) : complain(&err, export_exit(&err));
-}
-
 int main(int argc, char **argv)
 {
     struct hps_options options;
@@ -571,7 +504,7 @@ int main(int argc, char **argv)
                       (enum hps_log_format)config->server.log_format, STDERR_FILENO);
         log_notes(&notes);
         raise_files_max();
-        code = options.export_dir != NULL ? export_rows(&options, config) : serve(&options, config);
+        code = serve(&options, config);
     }
     hps_notes_fini(&notes);
     hps_config_free(config);

@@ -34,14 +34,16 @@ static const struct hps_arg args[] = {
     {"check", 0, HPS_ARG_FLAG, NULL, &given.check,
      "check the configuration, the model files that it names and the properties for Kafka; print "
      "what is in effect as JSON; exit. Opens no store, connects to nothing"},
-    {"export", 0, HPS_ARG_TEXT, "DIR", &given.export_dir,
-     "with redis_layout \"hps\": write the rows that HPS has in Redis to files for sparse_files, "
-     "print their names, exit"},
     {"log-level", 0, HPS_ARG_TEXT, "LEVEL", &given.flags.log_level,
      "debug, info, warn or error (default info)"},
     {"log-format", 0, HPS_ARG_TEXT, "FORMAT", &given.flags.log_format,
      "logfmt or json, on stderr (default logfmt)"},
     HPS_ARGS_END,
+};
+
+static const struct hps_arg_removed removed[] = {
+    {"export", "load the model files that HPS has loaded; rows in stores of HPS are not read"},
+    {NULL, NULL},
 };
 
 static char cuda[96]; /* the second line of --version */
@@ -50,8 +52,7 @@ static const struct hps_program program = {
     .self = {.name = "hpsd",
              .words = "--config FILE\n"
                       "--table NAME=PATH... --state-dir DIR\n"
-                      "--config FILE --check\n"
-                      "--config FILE --export DIR",
+                      "--config FILE --check",
              .summary = "Serve embedding tables over gRPC from GPU, memory, Redis and RocksDB.",
              .args = args,
              .details =
@@ -69,6 +70,7 @@ static const struct hps_program program = {
     .exit_codes = "0 drained, or done   1 fatal   2 usage or configuration\n"
                   "3 address or lock taken   4 store unusable, or of a newer format",
     .parts = cuda,
+    .removed = removed,
 };
 
 const struct hps_program *hps_options_program(void)
@@ -93,8 +95,6 @@ hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_opti
                                 ? "--config and --table: expected one of them"
                             : given.config_file == NULL && given.tables.n == 0
                                 ? "no configuration: expected --config FILE or --table NAME=PATH"
-                            : given.export_dir != NULL && given.check
-                                ? "--check and --export: expected one of them"
                                 : NULL;
         if (wrong != NULL) {
             return hps_error_set(err, HPS_INVALID, "%s", wrong);

@@ -10,7 +10,6 @@
 
 struct hps_options {
     const char *config_file;    /* NULL: --table */
-    const char *export_dir;     /* NULL: serve */
     struct hps_arg_list tables; /* "NAME=PATH" */
     struct hps_arg_list listen;
     struct hps_arg_list kserve_listen;

@@ -13,11 +13,6 @@
 
 enum { PS_JSON_BYTES_MAX = 16 << 20, MAX_BATCH_SIZE = 65536 };
 
-/* Keys per sample of DLRM-DCNv2's tables. */
-static const uint32_t dcnv2_keys[] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1,
-                                      6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
-_Static_assert(sizeof(dcnv2_keys) / sizeof(dcnv2_keys[0]) == GEN_DCNV2_TABLES, "one per table");
-
 /* ,\n      "name": [ one item per table ] */
 static hps_status put_list(const struct gen *gen, struct hps_buf *text, const char *name,
                            hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t))
@@ -55,12 +50,6 @@ static hps_status put_dim(const struct gen *gen, struct hps_buf *text, uint64_t 
 {
     (void)table;
     return hps_buf_printf(text, "%" PRIu64, gen->dim);
-}
-
-static hps_status put_keys(const struct gen *gen, struct hps_buf *text, uint64_t table)
-{
-    HPS_ASSERT(!gen->preset || table < GEN_DCNV2_TABLES);
-    return hps_buf_printf(text, "%" PRIu32, gen->preset ? dcnv2_keys[table] : 1);
 }
 
 static hps_status put_default(const struct gen *gen, struct hps_buf *text, uint64_t table)
@@ -104,7 +93,6 @@ hps_status gen_put_ps_json(const struct gen *gen, struct hps_buf *text)
     } lists[] = {{"embedding_table_names", put_name},
                  {"sparse_files", put_path},
                  {"embedding_vecsize_per_table", put_dim},
-                 {"maxnum_catfeature_query_per_table_per_sample", put_keys},
                  {"default_value_for_each_table", put_default}};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && status == HPS_OK; i++) {
         status = put_list(gen, text, lists[i].name, lists[i].put);

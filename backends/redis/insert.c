@@ -65,7 +65,7 @@ static uint32_t sort_fresh(struct inserting *inserting, const struct hps_insert_
     const struct redis_space *space = inserting->space;
     uint32_t n_stale = 0;
     for (uint32_t i = 0; i < inserting->n; i++) {
-        uint32_t shard = redis_shard_of(space, inserting->table, inserting->keys[i]);
+        uint32_t shard = hps_redis_shard(inserting->table->id, inserting->keys[i], space->n_shards);
         HPS_DEBUG_ASSERT(shard < space->n_shards);
         bool fresh = inserting->exact[shard] && (guard == NULL || guard->fresh(guard->ctx, i));
         inserting->shards[i] = fresh ? shard : UINT32_MAX;
@@ -185,7 +185,6 @@ hps_status redis_insert(struct hps_space *base, const struct hps_call *call,
     uint64_t deadline_us = redis_write_deadline(redis, call);
     struct inserting inserting = {
         .space = space, .table = table, .keys = keys, .slots = slots, .rows = rows, .n = n};
-    HPS_ASSERT(redis->options.layout == HPS_REDIS_LAYOUT_HPSD);
     *out_report = (struct hps_insert_report){0};
     if (n == 0) {
         return HPS_OK;

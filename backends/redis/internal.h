@@ -80,7 +80,7 @@ struct redis_space {
     uint64_t lease_us;             /* the keeper's: when it was renewed */
     _Atomic uint32_t n_sampled;    /* rows since the last one that was noted */
     struct hps_lock lock;          /* all that follows */
-    uint32_t n_shards;             /* fixed; in HPS's layout of all tables together */
+    uint32_t n_shards;             /* fixed */
     struct redis_shard *shards;    /* [n_shards]; names and slot are fixed */
     struct hps_redis_positions at; /* where the version is */
     uint32_t n_lost;               /* of the only copy: shards that the keeper has missed */
@@ -236,15 +236,6 @@ hps_status redis_get(struct hps_space *space, const struct hps_call *call,
                      const struct hps_table *table, struct hps_batch *batch) HPS_MUST_CHECK;
 hps_status redis_get_many(struct hps_space *space, const struct hps_call *call,
                           struct hps_part_batch *parts, uint32_t n_parts) HPS_MUST_CHECK;
-/* The shard of a key; UINT32_MAX: it can be in none. */
-uint32_t redis_shard_of(const struct redis_space *space, const struct hps_table *table,
-                        hps_key key);
-
-/* ---- scan.c: HPS's layout -------------------------------------------------------------------- */
-
-hps_status redis_scan(struct hps_space *space, const struct hps_table *table, hps_rows_fn fn,
-                      void *ctx, struct hps_error *err) HPS_MUST_CHECK;
-
 /* ---- write.c --------------------------------------------------------------------------------- */
 
 hps_status redis_put(struct hps_space *space, const struct hps_call *call,

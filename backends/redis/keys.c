@@ -60,30 +60,3 @@ uint32_t hps_redis_shard(uint32_t table_id, hps_key key, uint32_t n_shards)
     uint64_t hash = hps_mix64(key + table_id * HPS_HASH_GOLDEN);
     return (uint32_t)(((hash >> 32) * n_shards) >> 32);
 }
-
-size_t hps_redis_hps_name(const char *model, const char *table, uint32_t part,
-                          char out_name[HPS_REDIS_NAME_BYTES_MAX])
-{
-    return printed(snprintf(out_name, HPS_REDIS_NAME_BYTES_MAX,
-                            "hps_et{hps_et.%s.%s/p%" PRIu32 "}v", model, table, part));
-}
-
-static uint64_t rotated(uint64_t x, unsigned n)
-{
-    return (x >> n) | (x << (64 - n));
-}
-
-uint64_t hps_redis_hps_mix(uint64_t x)
-{
-    x ^= rotated(x, 25) ^ rotated(x, 50);
-    x *= UINT64_C(0xA24BAED4963EE407);
-    x ^= rotated(x, 24) ^ rotated(x, 49);
-    x *= UINT64_C(0x9FB21C651E98DF25);
-    return x ^ (x >> 28);
-}
-
-uint32_t hps_redis_hps_part(hps_key key, uint32_t key_bytes, uint32_t n_parts)
-{
-    uint64_t wide = key_bytes == 4 ? (uint32_t)key : key;
-    return (uint32_t)(hps_redis_hps_mix(wide) % n_parts);
-}

@@ -25,10 +25,4 @@ void hps_redis_field(uint32_t table_id, hps_key key, uint8_t out_field[HPS_REDIS
 /* Multiplied instead of divided: the high half says which of n_shards. */
 uint32_t hps_redis_shard(uint32_t table_id, hps_key key, uint32_t n_shards);
 
-/* HPS's: "hps_et{hps_et.<model>.<table>/p<part>}v", and the partition of a key. */
-size_t hps_redis_hps_name(const char *model, const char *table, uint32_t part,
-                          char out_name[HPS_REDIS_NAME_BYTES_MAX]);
-uint64_t hps_redis_hps_mix(uint64_t key);
-uint32_t hps_redis_hps_part(hps_key key, uint32_t key_bytes, uint32_t n_parts);
-
 #endif

@@ -168,9 +168,6 @@ static void keep_space(struct redis_space *space)
     uint64_t age_us = hps_clock_us() - space->lease_us;
     bool only_copy = redis->options.authoritative && atomic_load(&space->loaded);
     bool refused = false;
-    if (redis->options.layout == HPS_REDIS_LAYOUT_HPS) {
-        return;
-    }
     redis_touches_flush(space);
     bool due = space->lease_us == 0 || age_us >= redis->options.lease_ms * 1000 / 3;
     bool leased = due && lease_take(space, &refused, NULL) == HPS_OK;

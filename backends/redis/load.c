@@ -297,7 +297,7 @@ hps_status redis_load_add(struct hps_store_load *load, const struct hps_table *t
                                     .shards = shards,
                                     .n = n - begin < step ? n - begin : step};
         for (uint32_t i = 0; i < piece.n; i++) {
-            shards[i] = redis_shard_of(space, table, piece.keys[i]);
+            shards[i] = hps_redis_shard(table->id, piece.keys[i], space->n_shards);
         }
         status = add_piece(load, &piece, err);
     }

@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-#define NO_SHARD UINT32_MAX
 #define ANY_NODE (-1)
 
 /* Keys of one shard that one command asks for, of any parts. */
@@ -46,7 +45,7 @@ struct read {
     uint32_t n_parts;
     struct hps_redis_positions begin; /* where the version was at the beginning */
     uint32_t n_keys;
-    uint32_t n_cells; /* one per shard and part, in this order; the last is of no shard */
+    uint32_t n_cells; /* one per shard and part, in this order */
     uint32_t *cells;  /* [n_keys] of the keys, by part */
     uint32_t *order;  /* [n_keys] index in the part's batch; by cell, as the next two */
     uint32_t *slots;
@@ -58,24 +57,6 @@ struct read {
     uint32_t n_segments;
     uint32_t n_max; /* of both */
 };
-
-static bool is_hps(const struct redis_space *space)
-{
-    return space->redis->options.layout == HPS_REDIS_LAYOUT_HPS;
-}
-
-uint32_t redis_shard_of(const struct redis_space *space, const struct hps_table *table, hps_key key)
-{
-    const struct hps_redis_store_options *options = &space->redis->options;
-    if (!is_hps(space)) {
-        return hps_redis_shard(table->id, key, space->n_shards);
-    }
-    if (options->key_bytes == 4 && key > UINT32_MAX) {
-        return NO_SHARD;
-    }
-    return table->id * options->n_shards +
-           hps_redis_hps_part(key, options->key_bytes, options->n_shards);
-}
 
 /* ---- which key goes where -------------------------------------------------------------------- */
 
@@ -91,7 +72,7 @@ static hps_status read_alloc(struct read *read)
         return HPS_OK;
     }
     read->n_max += read->n_keys / space->redis->options.fields_max; /* where one ends too soon */
-    read->n_cells = space->n_shards * read->n_parts + 1;
+    read->n_cells = space->n_shards * read->n_parts;
     read->cells = hps_alloc((size_t)read->n_keys * (3 * sizeof(uint32_t) + 1));
     read->ends = hps_calloc(read->n_cells, sizeof(*read->ends));
     read->pieces = hps_alloc(read->n_max * sizeof(*read->pieces));
@@ -123,8 +104,8 @@ static void sort(struct read *read)
     for (uint32_t p = 0; p < read->n_parts; p++) {
         const struct hps_part_batch *part = &read->parts[p];
         for (uint32_t i = 0; i < part->batch.n; i++, at++) {
-            uint32_t shard = redis_shard_of(space, part->table, part->batch.keys[i]);
-            read->cells[at] = shard == NO_SHARD ? read->n_cells - 1 : shard * read->n_parts + p;
+            uint32_t shard = hps_redis_shard(part->table->id, part->batch.keys[i], space->n_shards);
+            read->cells[at] = shard * read->n_parts + p;
             read->ends[read->cells[at]]++;
         }
     }
@@ -191,7 +172,7 @@ static void add_segments(struct read *read, uint32_t shard, uint32_t p, uint32_t
 static void make_pieces(struct read *read)
 {
     uint32_t begin = 0;
-    for (uint32_t c = 0; c + 1 < read->n_cells; c++) {
+    for (uint32_t c = 0; c < read->n_cells; c++) {
         add_segments(read, c / read->n_parts, c % read->n_parts, begin, read->ends[c]);
         begin = read->ends[c];
     }
@@ -218,17 +199,6 @@ static hps_status take_known(struct read *read)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static hps_status put_field(const struct read *read, struct hps_buf *bytes,
-                            const struct hps_table *table, hps_key key)
-{
-    if (is_hps(read->space)) { /* as the key is in memory: little-endian */
-        return hps_redis_put_arg(bytes, &key, read->space->redis->options.key_bytes);
-    }
-    uint8_t field[HPS_REDIS_FIELD_BYTES];
-    hps_redis_field(table->id, key, field);
-    return hps_redis_put_arg(bytes, field, sizeof(field));
-}
-
 static hps_status put_fields(const struct read *read, struct hps_buf *bytes,
                              const struct segment *segment)
 {
@@ -236,17 +206,16 @@ static hps_status put_fields(const struct read *read, struct hps_buf *bytes,
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < segment->rows.n && status == HPS_OK; i++) {
         hps_key key = part->batch.keys[read->order[segment->begin + i]];
-        status = put_field(read, bytes, part->table, key);
+        status = redis_put_field(bytes, part->table, key);
     }
     return status;
 }
 
 /* A replica that lags has misses where there is a store below, and would fail look-ups where there
- * is none. HPS's rows tell nothing of their time anyway. */
+ * is none. */
 static uint8_t read_flags(const struct redis_space *space)
 {
-    bool any = !space->redis->options.authoritative || is_hps(space);
-    return any ? HPS_REDIS_READ | HPS_REDIS_QUICK : HPS_REDIS_QUICK;
+    return space->redis->options.authoritative ? HPS_REDIS_QUICK : HPS_REDIS_READ | HPS_REDIS_QUICK;
 }
 
 /* Put the command of a piece. */
@@ -255,11 +224,11 @@ static hps_status put_piece(const struct read *read, struct redis_batch *batch,
 {
     const struct hps_redis_name *name = &read->space->shards[piece->shard].keys[0];
     struct segment *segments = &read->segments[piece->segment];
-    uint32_t n_lead = is_hps(read->space) ? 0 : piece->asks ? 2 : 1;
+    uint32_t n_lead = piece->asks ? 2 : 1;
     hps_status status = hps_redis_put_begin(&batch->bytes, 2 + n_lead + piece->n);
     status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, "HMGET") : status;
     status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, name->text, name->size) : status;
-    status = status == HPS_OK && n_lead > 0 ? hps_redis_put_text(&batch->bytes, "g") : status;
+    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, "g") : status;
     status = status == HPS_OK && n_lead > 1 ? hps_redis_put_text(&batch->bytes, "p") : status;
     for (uint32_t i = 0; i < piece->n_segments && status == HPS_OK; i++) {
         status = put_fields(read, &batch->bytes, &segments[i]);
@@ -287,9 +256,6 @@ static bool is_trusted(struct read *read, struct piece *piece, struct redis_shar
     bool readable = piece->readable;
     bool exact = piece->exact;
     *out_decided = true;
-    if (is_hps(read->space)) {
-        return true;
-    }
     if (values->n < 1) {
         return false;
     }

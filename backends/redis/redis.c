@@ -75,7 +75,7 @@ static struct hps_redis_name name_add(struct redis_space *space, size_t *at, con
     return name;
 }
 
-static void name_hpsd(struct redis_space *space, const struct hps_space_id *id)
+static void name_shards(struct redis_space *space, const struct hps_space_id *id)
 {
     char text[HPS_REDIS_NAME_BYTES_MAX];
     uint64_t hash = hps_redis_load_hash(id, space->n_shards);
@@ -93,23 +93,9 @@ static void name_hpsd(struct redis_space *space, const struct hps_space_id *id)
     space->leases_slot = hps_redis_slot(text, size);
 }
 
-static void name_hps(struct redis_space *space, const struct hps_space_id *id)
-{
-    char text[HPS_REDIS_NAME_BYTES_MAX];
-    uint32_t n_parts = space->redis->options.n_shards;
-    size_t at = 0;
-    for (uint32_t i = 0; i < space->n_shards; i++) {
-        size_t size =
-            hps_redis_hps_name(id->model, id->tables[i / n_parts].name, i % n_parts, text);
-        space->shards[i].keys[0] = name_add(space, &at, text, size);
-        space->shards[i].slot = hps_redis_slot(text, size);
-    }
-}
-
 static hps_status space_new(struct redis *redis, const struct hps_space_id *id,
                             struct redis_space **out_space)
 {
-    bool hps = redis->options.layout == HPS_REDIS_LAYOUT_HPS;
     struct redis_space *space = hps_calloc(1, sizeof(*space));
     if (space == NULL) {
         return HPS_NO_MEMORY;
@@ -120,7 +106,7 @@ static hps_status space_new(struct redis *redis, const struct hps_space_id *id,
     space->version = id->version;
     space->tables = id->tables;
     space->n_tables = id->n_tables;
-    space->n_shards = redis->options.n_shards * (hps ? id->n_tables : 1);
+    space->n_shards = redis->options.n_shards;
     uint64_t rows_max = redis->options.rows_max;
     space->rows_max = rows_max > UINT64_MAX / (id->n_tables + 1) ? 0 : rows_max * id->n_tables;
     space->model = hps_strdup(id->model);
@@ -132,7 +118,7 @@ static hps_status space_new(struct redis *redis, const struct hps_space_id *id,
         space_free(space);
         return HPS_NO_MEMORY;
     }
-    (hps ? name_hps : name_hpsd)(space, id);
+    name_shards(space, id);
     /* others evict, and servers forget: only where nothing else has the rows, a miss is a proof */
     atomic_store(&space->space.incomplete, !redis->options.authoritative || rows_max > 0);
     *out_space = space;
@@ -409,8 +395,7 @@ static const struct hps_store_log_ops log_ops = {
     .reset = redis_log_reset,
 };
 
-/* hpsd's own layout. */
-static const struct hps_store_ops hpsd_ops = {
+static const struct hps_store_ops redis_ops = {
     .name = "redis",
     .tier = HPS_TIER_REDIS,
     .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED | HPS_STORE_INSERTS | HPS_STORE_JOINS,
@@ -430,34 +415,6 @@ static const struct hps_store_ops hpsd_ops = {
     .scan = hps_store_scan_none,
 };
 
-/* What it has belongs to others. */
-static hps_status hps_space_drop(struct hps_space *base, struct hps_error *err)
-{
-    (void)err;
-    space_close(base);
-    return HPS_OK;
-}
-
-/* HPS's layout, which HPS writes. */
-static const struct hps_store_ops hps_ops = {
-    .name = "redis",
-    .tier = HPS_TIER_REDIS,
-    .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED | HPS_STORE_READ_ONLY | HPS_STORE_SCANS |
-            HPS_STORE_JOINS,
-    .servers = &servers_ops,
-    .close = redis_close,
-    .space_open = space_open,
-    .space_close = space_close,
-    .space_drop = hps_space_drop,
-    .space_usage = space_usage,
-    .get = redis_get,
-    .get_many = redis_get_many,
-    .insert = hps_store_insert_none,
-    .put = hps_store_put_none,
-    .erase = hps_store_erase_none,
-    .scan = redis_scan,
-};
-
 static hps_status check(const struct hps_redis_store_options *options, struct hps_error *err)
 {
     if (options->n_shards < 1 || options->n_shards > SHARDS_MAX) {
@@ -467,10 +424,6 @@ static hps_status check(const struct hps_redis_store_options *options, struct hp
     if (options->fields_max < 1 || options->fields_max > FIELDS_MAX) {
         return hps_error_set(err, HPS_INVALID, "max_batch_size is %" PRIu32 ", expected 1 to %d",
                              options->fields_max, FIELDS_MAX);
-    }
-    if (options->key_bytes != 4 && options->key_bytes != 8) {
-        return hps_error_set(err, HPS_INVALID, "keys of %" PRIu32 " bytes, expected 4 or 8",
-                             options->key_bytes);
     }
     if (options->target_ratio <= 0 || options->target_ratio > 1) {
         return hps_error_set(err, HPS_INVALID,
@@ -495,8 +448,7 @@ hps_status hps_redis_open(const struct hps_redis_store_options *options,
         return hps_error_set(err, HPS_NO_MEMORY, "redis: no memory");
     }
     hps_lock_init(&redis->lock, HPS_LOCK_REDIS);
-    bool hps = options->layout == HPS_REDIS_LAYOUT_HPS;
-    redis->store.ops = hps ? &hps_ops : &hpsd_ops;
+    redis->store.ops = &redis_ops;
     redis->options = *options;
     redis->options.member = NULL; /* these were borrowed */
     redis->options.redis.addresses = NULL;

@@ -9,11 +9,6 @@
 #include "backends/redis/client/client.h"
 #include "backends/store.h"
 
-enum hps_redis_layout {
-    HPS_REDIS_LAYOUT_HPSD,
-    HPS_REDIS_LAYOUT_HPS /* what NVIDIA's HPS has written: only read, and taken as it is */
-};
-
 /* Which rows go when a shard has too many. */
 enum hps_redis_evict {
     HPS_REDIS_EVICT_RANDOM,
@@ -23,9 +18,7 @@ enum hps_redis_evict {
 
 struct hps_redis_store_options {
     struct hps_redis_options redis;
-    enum hps_redis_layout layout;
-    uint32_t n_shards;   /* per version, or per table in HPS's layout: all daemons say the same */
-    uint32_t key_bytes;  /* of HPS's keys: 8, or 4 */
+    uint32_t n_shards;   /* per version: all daemons say the same */
     uint32_t fields_max; /* per command */
     uint64_t write_timeout_us;
     bool authoritative;  /* no store below has the rows: shards are never emptied */
@@ -41,7 +34,6 @@ struct hps_redis_store_options {
 #define HPS_REDIS_STORE_DEFAULT                                                  \
     ((struct hps_redis_store_options){.redis = HPS_REDIS_OPTIONS_DEFAULT,        \
                                       .n_shards = 64,                            \
-                                      .key_bytes = 8,                            \
                                       .fields_max = 2000,                        \
                                       .write_timeout_us = UINT64_C(1000) * 1000, \
                                       .lease_ms = 30 * 1000,                     \

@@ -45,7 +45,8 @@ static uint32_t cell_of(const struct sorted *sorted, uint32_t write, hps_key key
     uint32_t group = batch->n_spans == 0 ? 0 : batch->write_spans[write];
     bool deleted = batch->erase_only || batch->writes[write].rows == NULL;
     HPS_ASSERT(group < sorted->n_groups);
-    uint32_t shard = redis_shard_of(sorted->space, batch->writes[write].table, key);
+    uint32_t table_id = batch->writes[write].table->id;
+    uint32_t shard = hps_redis_shard(table_id, key, sorted->space->n_shards);
     return (shard * sorted->n_groups + group) * 2 + (deleted ? 1 : 0);
 }
 

@@ -212,15 +212,14 @@ void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t f
 
 void walk_prove_absent(struct walk_step *step, struct hps_walk *walk)
 {
-    const struct hps_tier *lowest = &step->tiers[step->n_tiers - 1];
     uint32_t begin = walk->fetch.n_joined;
     uint32_t n = walk->batch.n - begin;
     const struct hps_stamp_guard unchanged = guard_of(walk, begin, step->since);
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
-    bool lasts = (lowest->caps & HPS_CAP_ONLY_WRITER) != 0 && !walk->fetch.later;
 
-    HPS_ASSERT((lowest->caps & HPS_CAP_LOWEST) != 0);
-    if (step->version->absent != NULL && lasts && step->call->purpose != HPS_WALK_REPORT) {
+    HPS_ASSERT((step->tiers[step->n_tiers - 1].caps & HPS_CAP_LOWEST) != 0);
+    if (step->version->absent != NULL && !walk->fetch.later &&
+        step->call->purpose != HPS_WALK_REPORT) {
         hps_absent_add(step->version->absent, walk->table->id, walk->batch.keys + begin, n, &guard);
     }
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {

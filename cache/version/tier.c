@@ -28,14 +28,12 @@ static uint32_t caps_of(const struct hps_version *version, uint32_t i)
     bool shared = (ops->caps & HPS_STORE_SHARED) != 0;
     bool lowest = i + 1 == version->n_tiers;
     bool inserts = (ops->caps & HPS_STORE_INSERTS) != 0;
-    bool read_only = (ops->caps & HPS_STORE_READ_ONLY) != 0;
     uint32_t caps = blocks ? HPS_CAP_BLOCKS : HPS_CAP_COMPLETE;
 
     caps |= shared ? HPS_CAP_SHARED : 0;
     caps |= lowest ? HPS_CAP_LOWEST : 0;
     caps |= !blocks && !lowest && inserts ? HPS_CAP_INSERTS : 0;
     caps |= hps_version_backfills(version, i) ? HPS_CAP_BACKFILLED : 0;
-    caps |= !read_only ? HPS_CAP_ONLY_WRITER : 0;
     return caps;
 }
 

@@ -10,15 +10,13 @@
 #include "cache/version/version.h"
 
 enum {
-    HPS_CAP_ON_DEVICE = 1,    /* no store: asked by a queue, beside the walk (cache/gpu/tier.h) */
-    HPS_CAP_BLOCKS = 2,       /* asking it may block: not on a loop thread */
-    HPS_CAP_SHARED = 4,       /* it may have rows of updates that this version does not have yet */
-    HPS_CAP_LOWEST = 8,       /* authoritative: what it lacks is in no tier */
-    HPS_CAP_COMPLETE = 16,    /* the same while hps_version_host_complete says so */
-    HPS_CAP_INSERTS = 32,     /* takes rows found below it at once, */
-    HPS_CAP_BACKFILLED = 64,  /* or behind the answers (hps_version_backfills) */
-    HPS_CAP_ONLY_WRITER = 128 /* no other program adds rows: what it lacks, it lacks until an update
-                                 of this version brings it */
+    HPS_CAP_ON_DEVICE = 1,  /* no store: asked by a queue, beside the walk (cache/gpu/tier.h) */
+    HPS_CAP_BLOCKS = 2,     /* asking it may block: not on a loop thread */
+    HPS_CAP_SHARED = 4,     /* it may have rows of updates that this version does not have yet */
+    HPS_CAP_LOWEST = 8,     /* authoritative: what it lacks is in no tier */
+    HPS_CAP_COMPLETE = 16,  /* the same while hps_version_host_complete says so */
+    HPS_CAP_INSERTS = 32,   /* takes rows found below it at once, */
+    HPS_CAP_BACKFILLED = 64 /* or behind the answers (hps_version_backfills) */
 };
 
 struct hps_tier {

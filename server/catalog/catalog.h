@@ -25,7 +25,7 @@ struct hps_catalog_options {
     struct hps_insertion *insertion; /* NULL: there is none */
     struct hps_devices *devices;     /* NULL: there is none */
     struct hps_updater *updater;     /* NULL: versions take no updates; stopped by the stop */
-    struct hps_load_env env; /* memory_bytes, nan_allowed and fp32_only are the configuration's */
+    struct hps_load_env env;         /* memory_bytes and nan_allowed are the configuration's */
 };
 
 /* Bring back the versions of the persistent store and remove what no record names. May block.

@@ -382,11 +382,8 @@ static hps_status load_shared(struct loader_run *run, const struct hps_load_plan
 {
     struct loader_target *shared = &run->targets[HPS_ROLE_SHARED];
     const struct hps_store_ops *ops = shared->store->ops;
-    const char *print = run->version->fingerprint;
     hps_status status = begin_stores(run, plan, err);
-    if (ops->bulk == NULL) { /* another program writes its rows */
-        run->load_hash = print == NULL ? 0 : hps_hash_bytes(print, strlen(print), 0);
-    } else if (status == HPS_OK) {
+    if (status == HPS_OK) {
         status = load_tables(run, err);
     }
     if (status == HPS_OK) {
@@ -395,7 +392,7 @@ static hps_status load_shared(struct loader_run *run, const struct hps_load_plan
     if (status == HPS_OK) {
         status = loader_open_space(run, HPS_ROLE_SHARED, err);
     }
-    if (status != HPS_OK || ops->bulk == NULL) {
+    if (status != HPS_OK) {
         return status;
     }
     uint64_t load_hash = run->load_hash;

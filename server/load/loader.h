@@ -20,7 +20,6 @@ struct hps_load_env {
     uint64_t host_rows_max; /* of a table whose only copy is in the host map; 0: no limit */
     uint32_t key_bytes;     /* 8 or 4, as supportlonglong says */
     bool nan_allowed;
-    bool fp32_only; /* rows are those that another program has written, of FP32: no other is read */
     uint64_t disk_free_min_bytes;
     double shared_seed_ratio; /* share of the rows of a load that the shared store gets, above
                                  durable */

@@ -72,18 +72,6 @@ hps_status hps_load_describe(const struct hps_load_env *env, const struct hps_so
     return status;
 }
 
-static hps_status check_dtype(const struct hps_load_env *env, const struct hps_source_table *table,
-                              const struct hps_row_desc *desc, struct hps_error *err)
-{
-    if (!env->fp32_only || desc->dtype == HPS_DTYPE_FP32) {
-        return HPS_OK;
-    }
-    return hps_error_set(err, HPS_INVALID,
-                         "table \"%s\": rows of %s, expected fp32: the layout of volatile_db is "
-                         "\"hps\", and HPS has written rows of fp32; take row_dtype out",
-                         table->files.name, hps_dtype_name(desc->dtype));
-}
-
 static hps_status plan_table(const struct hps_load_env *env, const struct hps_source *source,
                              uint32_t i, struct hps_table *table, struct hps_load_plan *plan,
                              struct hps_error *err)
@@ -93,9 +81,6 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
     hps_status status = hps_load_describe(env, from, &desc, err);
     if (status == HPS_OK) {
         status = hps_manifest_check_table(&source->manifest, from->files.name, &desc, err);
-    }
-    if (status == HPS_OK) {
-        status = check_dtype(env, from, &desc, err);
     }
     if (status != HPS_OK) {
         return status;

@@ -176,7 +176,7 @@ def test_service_when_a_model_cannot_be_loaded_then_status_says_not_ready(servic
     service.config["models"] = [{
         "model": "m", "sparse_files": [f"{service.work}/none"], "embedding_vecsize_per_table": [4],
         "embedding_table_names": ["a"], "default_value_for_each_table": [0.0],
-        "maxnum_catfeature_query_per_table_per_sample": [1], "deployed_device_list": [0],
+        "deployed_device_list": [0],
         "max_batch_size": 8, "gpucache": False}]
     service.write_config(service.config)
     addresses = service.start(notify=True)

@@ -231,22 +231,7 @@ def model_config(name, paths, dims, names, defaults=None, **more):
     other tiers hold say that theirs has none."""
     return {"model": name, "sparse_files": paths, "embedding_vecsize_per_table": dims,
             "embedding_table_names": names, "default_value_for_each_table": defaults or [0.0] * len(dims),
-            "maxnum_catfeature_query_per_table_per_sample": [1] * len(dims),
             "deployed_device_list": [0], "max_batch_size": 1024, "gpucache": GPU, **more}
-
-
-def hps_hash(model, table, key, n_parts):
-    """The hash in Redis in which HPS keeps the row of a key."""
-    mask = 2**64 - 1
-
-    def rotated(x, n):
-        return (x >> n | x << (64 - n)) & mask
-    x = int(key) & mask
-    x ^= rotated(x, 25) ^ rotated(x, 50)
-    x = x * 0xA24BAED4963EE407 & mask
-    x ^= rotated(x, 24) ^ rotated(x, 49)
-    x = x * 0x9FB21C651E98DF25 & mask
-    return f"hps_et{{hps_et.{model}.{table}/p{(x ^ x >> 28) % n_parts}}}v"
 
 
 def generate(directory, *args):

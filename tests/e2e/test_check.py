@@ -208,7 +208,7 @@ def test_check_when_keys_are_missing_or_repeated_then_all_are_told_and_a_start_s
     with open(f"{work}/ps.json", "w", encoding="utf-8") as out:
         out.write('{"supportlonglong": true, "models": [\n{"model": "a", "gpucache": true, "gpucache": false},\n'
                   '{"sparse_files": ["b"], "deployed_device_list": [0]}]}')
-    needed = ("model", "sparse_files", "embedding_vecsize_per_table", "maxnum_catfeature_query_per_table_per_sample",
+    needed = ("model", "sparse_files", "embedding_vecsize_per_table",
               "default_value_for_each_table", "deployed_device_list")
     for how in ((), ("--check",)):
         code, _, err = run_hpsd("--config", f"{work}/ps.json", "--state-dir", f"{work}/state", *how)

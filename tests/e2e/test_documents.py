@@ -18,7 +18,6 @@ import redis
 import test_check
 import test_kafka_rights
 import test_redis
-import test_redis_export
 from rig import BIN, PATIENCE_S, REPORT, ROOT, Authority, Table, default_config, generate, hpsgen, model_config, pb, run_hpsd
 
 pytestmark = pytest.mark.one_thread
@@ -340,19 +339,6 @@ def test_redis_user_when_made_as_shown_then_it_may_do_what_a_daemon_needs(work, 
     with redis.Redis(work) as server:
         server.ask(*words)
     assert words[2:4] == ["hpsd", "on"] and words[5:] == test_redis.ACL  # which tests serve with
-
-
-@needs_redis
-@code_of("docs/redis.md", "hpsd --config hps.json --export DIR")
-def test_export_when_made_as_shown_then_files_of_the_rows(work, code):
-    table = Table.random("items", 30, 4)
-    with redis.Redis(work) as server:
-        test_redis_export.write([server], "m", table)
-        config = test_redis_export.config_of(server.address, {"m": [table]})
-        config["server"]["state_dir"] = f"{work}/none"
-        write(f"{work}/hps.json", json.dumps(config))
-        shell(with_values(code, {"DIR": f"{work}/out"}), work)
-    assert len(np.fromfile(f"{work}/out/m/items/key", "<i8")) == len(table.keys)
 
 
 # ---- Kafka -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 import ports
 import redis
-from rig import (BIN, SLOW, Authority, Table, admin_pb, ask, default_config, floats, generate, hps_hash, hpsgen, model_config,
+from rig import (BIN, SLOW, Authority, Table, admin_pb, ask, default_config, floats, generate, hpsgen, model_config,
                  refused, until)
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
@@ -467,27 +467,3 @@ def test_lookup_when_a_host_map_is_above_the_only_copy_then_it_gets_what_is_aske
     assert check(one, table) == {"host": len(few), "redis": len(table.keys) - len(few)}
     plan = one.load("m", work + "/m", dry_run=True).plan
     assert plan.host_bytes_needed == 0 and plan.redis_bytes_needed > 500 * 8 * 4
-
-
-# ---- HPS's own data ----------------------------------------------------------------------------------
-
-def test_serve_when_hps_has_written_the_rows_then_they_are_read_and_nothing_is_written(daemon, work, server):
-    table = Table.random("a", 500, 8)
-    in_files = Table(table.name, table.keys, np.zeros_like(table.rows))
-    for key, row in zip(table.keys, table.rows):
-        server.ask("HSET", hps_hash("m", "a", key, 3), key.astype("<i8").tobytes(), row.astype("<f4").tobytes())
-    names = sorted(server.ask("KEYS", "*"))
-    assert len(names) == 3
-    server.ask("ACL", "SETUSER", "reader", "on", ">secret", "resetkeys", "%R~hps_et*", "-@all", "+hmget", "+hlen",
-               "+@connection", "+cluster|slots")
-    one = daemon(config_of(work, server.address, [model_of(in_files, work + "/m")], durable=False, num_partitions=3,
-                           redis_layout="hps", user_name="reader", password="secret"))
-    assert check(one, table) == {"redis": len(table.keys)}
-    unknown = np.setdiff1d(np.arange(1000, 1100), table.keys)
-    check(one, table, unknown)
-    row = np.full((1, 8), 7, "<f4")
-    server.ask("HSET", hps_hash("m", "a", unknown[0], 3), unknown[0].astype("<i8").tobytes(), row.tobytes())
-    check(one, Table(table.name, unknown[:1], row))  # seen at once, though it was unknown a moment ago
-    one.ctl("unload", "m", 1)
-    assert sorted(server.ask("KEYS", "*")) == names
-    assert server.ask("ACL", "LOG") == []

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A Redis server that answers what it likes, against the whole tier: look-ups, insertions, updates,
- * scans, in both layouts. The input is a list of operations, and behind it one of answers; where
+ * A Redis server that answers what it likes, against the whole tier: look-ups, insertions,
+ * updates. The input is a list of operations, and behind it one of answers; where
  * those end the server has errors alone. Whatever it answers, operations end, batches stay
  * consistent, and no row is written but for a key that was asked for.
  */
@@ -54,8 +54,8 @@ struct peer {
 static struct {
     int listen_fd;
     char address[160];
-    struct hps_store *stores[2]; /* by layout */
-    atomic_flag busy;            /* over what follows */
+    struct hps_store *store; /* by layout */
+    atomic_flag busy;        /* over what follows */
     struct peer peers[PEERS_MAX];
     struct script script; /* of the answers, which are copied: some are asked for later */
     uint8_t answers[INPUT_BYTES_MAX];
@@ -342,7 +342,7 @@ static void server_open(void)
 
 /* ---- the tier -------------------------------------------------------------------------------- */
 
-static struct hps_store *store_open(enum hps_redis_layout layout)
+static struct hps_store *store_open(void)
 {
     struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
     struct hps_store *store;
@@ -355,7 +355,6 @@ static struct hps_store *store_open(enum hps_redis_layout layout)
     options.redis.pause_us_max = 1000;
     options.redis.reply_bytes_max = 1 << 16;
     options.write_timeout_us = WAIT_US;
-    options.layout = layout;
     options.n_shards = SHARDS;
     options.fields_max = 4;
     options.member = "fuzz";
@@ -368,8 +367,7 @@ static void world_open(void)
 {
     hps_log_setup(HPS_LOG_ERROR, HPS_LOG_LOGFMT, open("/dev/null", O_WRONLY | O_CLOEXEC));
     server_open();
-    world.stores[0] = store_open(HPS_REDIS_LAYOUT_HPSD);
-    world.stores[1] = store_open(HPS_REDIS_LAYOUT_HPS);
+    world.store = store_open();
 }
 
 struct rows {
@@ -469,16 +467,6 @@ static void positions(struct hps_space *space, struct script *script)
     }
 }
 
-static hps_status on_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
-{
-    uint64_t *sum = ctx;
-
-    for (uint32_t i = 0; i < n; i++) {
-        *sum += keys[i] + rows[(size_t)i * ROW_BYTES + ROW_BYTES - 1];
-    }
-    return HPS_OK;
-}
-
 static void look(struct hps_space *space)
 {
     struct hps_store_server servers[2];
@@ -492,10 +480,6 @@ static void look(struct hps_space *space)
 
 static void operate(struct hps_space *space, struct script *script)
 {
-    const struct hps_store_ops *ops = space->store->ops;
-    struct hps_error err = {0};
-    uint64_t sum = 0;
-
     switch (script_u8(script) % 6) {
     case 0:
     case 1:
@@ -505,20 +489,13 @@ static void operate(struct hps_space *space, struct script *script)
         insert(space, script);
         break;
     case 3:
-        if (ops->log != NULL) {
-            apply(space, script);
-        }
+        apply(space, script);
         break;
     case 4:
-        if (ops->log != NULL) {
-            positions(space, script);
-        }
+        positions(space, script);
         break;
     default:
         look(space);
-        if ((ops->caps & HPS_STORE_SCANS) != 0) {
-            hps_ignore(ops->scan(space, &tables[0], on_rows, &sum, &err));
-        }
         break;
     }
 }
@@ -547,7 +524,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (place_open()) {
         world_open();
     }
-    struct hps_store *store = world.stores[script_u8(&script) & 1];
+    struct hps_store *store = world.store;
     ops.at = script_run(&script, &ops.left);
     answers_set(&script);
     if (store->ops->space_open(store, &id, &space, NULL) != HPS_OK) {

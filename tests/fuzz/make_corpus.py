@@ -454,18 +454,16 @@ def redis_tier():
     ok, error, row, raw, script, value = 0, 1, 2, 3, 4, 5
     get, exact, many = b"\0\0\3\0", b"\0\1\3\0", b"\0\2\3\0"
     bulk = b"\2" + struct.pack("<2f", 1, 2)
-    yield "rows", b"\0" + run(get) + bytes([ok, row]) + b"\x42" + b"d" * 20 + bulk * 4
-    yield "rows_hps", b"\1" + run(get) + bytes([row]) + bulk * 4
-    yield "exact", b"\0" + run(exact) + bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4" + bytes([row]) + bulk * 5
-    yield "many", b"\1" + run(many) + bytes([row]) + bulk * 4
-    yield "insert", b"\0" + run(b"\2\3\0") + (bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4") * 2
-    yield "apply", b"\0" + run(b"\3\3\0\0\1") + (bytes([script | 0x40]) + b"d" * 20 + run(bytes(16)) + b"\4") * 2
-    yield "behind", b"\0" + run(b"\4\0\2\4\0\3") + (bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4") * 4
-    yield "scan", b"\1" + run(b"\5") + b"\5\0\0" * 4 + b"\5\0\2" + b"\5\4\2\1\1" + b"0\4\2" + b"\1\x08" + b"k" * 8 + bulk
-    yield "errors", b"\0" + run(get * 3) + b"".join(bytes([error | i << 5]) for i in range(8))
-    yield "halves", b"\0" + run(get * 2) + (bytes([raw]) + run("$100\r\nab") + bytes([raw]) + run("*3\r\n:1\r\n")) * 2
-    yield "nested", b"\0" + run(get) + bytes([value]) + b"\4\4" * 3 + b"\0\1" * 8
-    yield "nothing", b"\0" + run(get)
+    yield "rows", run(get) + bytes([ok, row]) + b"\x42" + b"d" * 20 + bulk * 4
+    yield "exact", run(exact) + bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4" + bytes([row]) + bulk * 5
+    yield "many", run(many) + bytes([ok, row]) + b"\x42" + b"d" * 20 + bulk * 4
+    yield "insert", run(b"\2\3\0") + (bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4") * 2
+    yield "apply", run(b"\3\3\0\0\1") + (bytes([script | 0x40]) + b"d" * 20 + run(bytes(16)) + b"\4") * 2
+    yield "behind", run(b"\4\0\2\4\0\3") + (bytes([script]) + b"d" * 20 + run(bytes(16)) + b"\4") * 4
+    yield "errors", run(get * 3) + b"".join(bytes([error | i << 5]) for i in range(8))
+    yield "halves", run(get * 2) + (bytes([raw]) + run("$100\r\nab") + bytes([raw]) + run("*3\r\n:1\r\n")) * 2
+    yield "nested", run(get) + bytes([value]) + b"\4\4" * 3 + b"\0\1" * 8
+    yield "nothing", run(get)
 
 
 def kserve_http():

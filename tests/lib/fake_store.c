@@ -213,19 +213,6 @@ void hps_fake_later(struct hps_store *base, bool later)
     pthread_mutex_unlock(&store->lock);
 }
 
-void hps_fake_read_only(struct hps_store *base)
-{
-    struct fake *store = (struct fake *)base;
-    HPS_ASSERT((store->ops.caps & HPS_STORE_SHARED) != 0);
-    store->ops.caps = (store->ops.caps | HPS_STORE_READ_ONLY) & ~(uint32_t)HPS_STORE_INSERTS;
-    store->ops.insert = hps_store_insert_none;
-    store->ops.put = hps_store_put_none;
-    store->ops.erase = hps_store_erase_none;
-    store->ops.bulk = NULL;
-    store->ops.log = NULL;
-    hps_store_check(&store->ops);
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Index of `key`, or of the first one above it. */
@@ -982,15 +969,6 @@ static void fake_close(struct hps_store *base)
     pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->lock);
     hps_free(store);
-}
-
-void hps_fake_write(struct hps_space *space, const struct hps_table *table, const hps_key *keys,
-                    const uint8_t *rows, uint32_t n)
-{
-    static const struct hps_call no_limit;
-    HPS_ASSERT((space->store->ops->caps & HPS_STORE_READ_ONLY) != 0);
-    hps_status status = fake_put(space, &no_limit, table, keys, rows, n);
-    HPS_ASSERT(status == HPS_OK);
 }
 
 static hps_status fake_checkpoint(struct hps_store *base, const char *dir, struct hps_error *err)

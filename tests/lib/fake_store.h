@@ -53,11 +53,6 @@ uint64_t hps_fake_calls(struct hps_store *store, enum hps_fake_op op);
 uint64_t hps_fake_keys(struct hps_store *store, enum hps_fake_op op); /* keys passed in, in sum */
 /* Of a SHARED store: its rows are of later positions than the version's. */
 void hps_fake_later(struct hps_store *store, bool later);
-/* Of a SHARED store: another program writes its rows, and this one only reads them. */
-void hps_fake_read_only(struct hps_store *store);
-/* What that other program does: rows of n keys. */
-void hps_fake_write(struct hps_space *space, const struct hps_table *table, const hps_key *keys,
-                    const uint8_t *rows, uint32_t n);
 /* What bytes_free answers; UINT64_MAX at first. */
 void hps_fake_bytes_free(struct hps_store *store, uint64_t bytes);
 

@@ -104,9 +104,6 @@ struct hps_redis_command {
     struct hps_redis_reply reply;
     bool maybe_done; /* out, not OK: it was sent, so the server may have carried it out all the same
                       */
-    /* Out: the number of the connection that the answer came by, 0: none has come. Answers of one
-     * number are of one process of the server, whatever else has failed over, or moved. */
-    uint64_t connection;
 
     /* The cluster's own. */
     struct hps_redis_command *next;

@@ -21,7 +21,6 @@
 /* A connection that has been introduced, in the pool or with whoever has checked it out. */
 struct hps_redis_link {
     struct hps_redis_conn *conn;
-    uint64_t number;     /* of all of the cluster, from 1 */
     uint64_t generation; /* of its node when it was made */
     uint64_t n_uses;
     uint64_t n_bytes_told; /* of those received, how many the node's counter has */
@@ -62,7 +61,6 @@ struct hps_redis_cluster {
     uint32_t n_nodes;
     uint64_t n_maps;    /* that were taken over */
     uint32_t n_waiting; /* calls on `changed` */
-    uint64_t n_links;   /* ever made */
     int16_t slots[HPS_REDIS_SLOTS];
     uint32_t turn; /* of replicas */
     enum hps_redis_kind kind;

@@ -169,8 +169,7 @@ void hps_redis_node_add(struct hps_redis_cluster *cluster, struct hps_redis_node
                         struct hps_redis_conn *conn, uint64_t generation)
 {
     node->n_live++;
-    const struct hps_redis_link link = {
-        .conn = conn, .number = ++cluster->n_links, .generation = generation};
+    const struct hps_redis_link link = {.conn = conn, .generation = generation};
     link_put(cluster, node, link);
 }
 

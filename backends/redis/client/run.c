@@ -667,7 +667,6 @@ static void lane_settle(struct run *run, struct lane *lane)
         begun = begun && (c != lane->writing || lane->n_gone > 0);
         n_commands++;
         if (state_of(c) == ANSWERED) {
-            c->connection = lane->link.number;
             if (c->reply.status != HPS_OK) {
                 memcpy(error, c->reply.error, sizeof(error));
             } else {
@@ -748,7 +747,6 @@ static hps_status run_begin(struct run *run)
         command->reply.status = HPS_AGAIN;
         command->reply.error[0] = '\0';
         command->maybe_done = false;
-        command->connection = 0;
         command->target = HPS_REDIS_NOBODY;
         command->n_redirects = 0;
         command->state = PENDING;

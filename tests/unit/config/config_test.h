@@ -18,8 +18,7 @@
 
 #define MODEL_KEYS                                                                        \
     "\"model\":\"m\",\"sparse_files\":[\"d/m/1/t\"],\"embedding_vecsize_per_table\":[4]," \
-    "\"maxnum_catfeature_query_per_table_per_sample\":[2],\"deployed_device_list\":[0],"  \
-    "\"default_value_for_each_table\":[0.5]"
+    "\"deployed_device_list\":[0],\"default_value_for_each_table\":[0.5]"
 #define MODELS "\"models\":[{" MODEL_KEYS "}]"
 /* A file with these members besides models. */
 #define FILE_WITH(members) "{\"supportlonglong\":true," MODELS "," members "}"

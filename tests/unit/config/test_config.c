@@ -78,13 +78,13 @@ static void test_notes_when_added_then_kept_and_cut(void **state)
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    char text[700];
+    char text[2 * HPS_NOTE_BYTES_MAX];
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
     assert_int_equal(hps_notes_add(&notes, true, "%s", text), HPS_OK);
     assert_int_equal(hps_notes_add(&notes, false, "n=%d", 3), HPS_OK);
     assert_int_equal(hps_notes_add(NULL, false, "dropped"), HPS_OK);
-    assert_int_equal(strlen(notes.items[0].text), 511);
+    assert_int_equal(strlen(notes.items[0].text), HPS_NOTE_BYTES_MAX - 1);
     assert_string_equal(notes.items[1].text, "n=3");
     hps_notes_fini(&notes);
     assert_int_equal(notes.n, 0);

@@ -81,18 +81,11 @@ static void test_finish_when_redis_and_options_do_not_fit_then_refused_by_name(v
     finish_bad(REDIS(",\"redis_ttl_s\":60"), NULL, "volatile_db.redis_ttl_s: got 60, expected 0:");
     finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\"redis_ttl_s\":29}" ROCKS), NULL,
                "expected 0 or at least redis_lease_s, 30");
-    finish_bad(REDIS(",\"redis_layout\":\"hps\""), NULL, "volatile_db.num_partitions: got none");
     finish_bad(REDIS(",\"address\":\" ,\""), NULL, "volatile_db.address: got \" ,\"");
     finish_bad(REDIS(",\"user_name\":\"bob\""), NULL,
                "volatile_db.password: got none, expected that of user_name \"bob\"");
     finish_bad(REDIS(",\"enable_tls\":true,\"tls_client_key\":\"k.pem\""), NULL,
                "volatile_db.tls_client_certificate: got none");
-    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\"redis_layout\":\"hps\","
-                         "\"num_partitions\":8}" ROCKS),
-               NULL, "redis_layout: got \"hps\" above a persistent_db");
-    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\"redis_layout\":\"hps\","
-                         "\"num_partitions\":8},\"update_source\":{\"type\":\"kafka\"}"),
-               NULL, "redis_layout: got \"hps\" and an update_source");
 }
 
 static void test_finish_when_local_cache_without_redis_then_a_warning(void **state)
@@ -335,24 +328,19 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    struct hps_config *config = parse_good(
-        "{\"fuse_embedding_table\":true," MODELS
-        ",\"volatile_db\":{\"type\":\"multi_process_hash_map\","
-        "\"overflow_policy\":\"evict_oldest\",\"initial_cache_rate\":0.5,\"initialize_after_"
-        "startup\":false,"
-        "\"max_get_batch_size\":10000,\"memory_bytes\":\"1000TiB\"},\"persistent_db\":{\"type\":"
-        "\"rocks_db\"}}",
-        &notes);
+    struct hps_config *config =
+        parse_good("{" MODELS ",\"volatile_db\":{\"type\":\"multi_process_hash_map\","
+                   "\"overflow_policy\":\"evict_oldest\",\"initial_cache_rate\":0.5,"
+                   "\"memory_bytes\":\"1000TiB\"},\"persistent_db\":{\"type\":"
+                   "\"rocks_db\"}}",
+                   &notes);
     assert_int_equal(notes.n, 0);
     finish_good(config, &notes);
     static const char *const expected[] = {
         "supportlonglong: not given",
-        "fuse_embedding_table: tables keep their names",
         "multi_process_hash_map is the host map",
         "volatile_db.overflow_policy: not applied; the host map has one policy of its own",
         "initial_cache_rate",
-        "initialize_after_startup",
-        "max_get_batch_size",
         "persistent_db.path: not given; the database is in /var/lib/hpsd/hpsd",
         "volatile_db.memory_bytes: got 1099511627776000, more than",
     };
@@ -367,56 +355,22 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     hps_notes_fini(&notes);
 }
 
-static void test_notes_when_cache_is_static_or_fp8_then_said(void **state)
+static void test_notes_when_models_wish_otherwise_then_each_is_said_once(void **state)
 {
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    struct hps_config *config = parse_good(
-        FILE_WITH_MODEL("\"gpucache\":false,\"embedding_cache_type\":\"uvm\",\"fp8_quant\":true"),
-        NULL);
+    struct hps_config *config =
+        parse_good("{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS
+                   ",\"init_ec\":false,\"use_static_table\":true},{\"model\":\"n\","
+                   "\"sparse_files\":[\"x\"],\"embedding_vecsize_per_table\":[1],"
+                   "\"deployed_device_list\":[0,1],\"default_value_for_each_table\":[0],"
+                   "\"init_ec\":false,\"embedding_cache_type\":\"uvm\"}]}",
+                   &notes);
     finish_good(config, &notes);
     assert_int_equal(notes.n, 2);
-    assert_true(has_note(&notes, "embedding_cache_type"));
-    assert_true(has_note(&notes, "fp8_quant"));
-    hps_config_free(config);
-    hps_notes_fini(&notes);
-}
-
-static void test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_said_once(
-    void **state)
-{
-    (void)state;
-    static const char MODEL[] =
-        "\"sparse_files\":[\"/m/t\"],\"embedding_vecsize_per_table\":[4],"
-        "\"maxnum_catfeature_query_per_table_per_sample\":[2],\"deployed_device_list\":[0,1],"
-        "\"default_value_for_each_table\":[0],\"num_of_worker_buffer_in_pool\":4,"
-        "\"num_of_refresher_buffer_in_pool\":1,\"cache_refresh_percentage_per_iteration\":0.2,"
-        "\"thread_pool_size\":8,\"init_ec\":false,\"use_static_table\":true";
-    char text[2048];
-    struct hps_notes notes;
-    snprintf(text, sizeof(text),
-             "{\"supportlonglong\":true,\"server\":{\"async_without_gpu\":true},"
-             "\"models\":[{\"model\":\"a\",%s},{\"model\":\"b\",%s}]}",
-             MODEL, MODEL);
-    hps_notes_init(&notes);
-    struct hps_config *config = parse_good(text, &notes);
-    assert_int_equal(notes.n, 0);
-    finish_good(config, &notes);
-    static const char *const expected[] = {
-        "num_of_refresher_buffer_in_pool: not needed",
-        "cache_refresh_percentage_per_iteration, refresh_interval: not needed",
-        "thread_pool_size: not needed",
-        "init_ec: the embedding cache is not warmed",
-        "embedding_cache_type: the stores are filled",
-    };
-    enum { N = sizeof(expected) / sizeof(expected[0]) };
-    for (size_t i = 0; i < N; i++) {
-        if (!has_note(&notes, expected[i])) {
-            fail_msg("no note \"%s\"", expected[i]);
-        }
-    }
-    assert_int_equal(notes.n, N);
+    assert_true(has_note(&notes, "init_ec: the embedding cache is not warmed"));
+    assert_true(has_note(&notes, "embedding_cache_type: the stores are filled"));
     hps_config_free(config);
     hps_notes_fini(&notes);
 }
@@ -524,9 +478,7 @@ int main(void)
         cmocka_unit_test(test_tls_when_halves_are_missing_then_refused),
         cmocka_unit_test(test_tiers_when_all_are_disabled_then_refused),
         cmocka_unit_test(test_notes_when_hps_settings_change_nothing_then_each_is_said_once),
-        cmocka_unit_test(test_notes_when_cache_is_static_or_fp8_then_said),
-        cmocka_unit_test(
-            test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_said_once),
+        cmocka_unit_test(test_notes_when_models_wish_otherwise_then_each_is_said_once),
         cmocka_unit_test(test_roots_when_tables_share_directories_then_their_parents_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,19 +35,24 @@ static void test_full_sample_when_parsed_then_every_hps_key_is_set(void **state)
     struct hps_notes notes;
     hps_notes_init(&notes);
     struct hps_config *config = parse_sample(SAMPLES "hps-full.json", &notes);
-    assert_int_equal(notes.n, 0);
+    assert_int_equal(notes.n, 1);
+    assert_true(notes.items[0].warning);
+    for (const struct hps_option_past *past = hps_options_past; past->name != NULL; past++) {
+        bool old =
+            strncmp(past->name, "max_", 4) == 0 && strstr(past->name, "t_batch_size") != NULL;
+        bool wanted = past->instead == NULL && !old;
+        assert_int_equal(strstr(notes.items[0].text, past->name) != NULL, wanted);
+    }
     for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
         const struct hps_option *option = &hps_options[i];
         bool ours = (option->flags & HPS_OPTION_OURS) != 0;
-        bool old = strcmp(option->name, "max_get_batch_size") == 0 ||
-                   strcmp(option->name, "max_set_batch_size") == 0;
         const struct hps_option_set *set =
             option->section == HPS_SECTION_model           ? &config->models[0].set
             : option->section == HPS_SECTION_volatile_db   ? &config->volatile_db.set
             : option->section == HPS_SECTION_persistent_db ? &config->persistent_db.set
             : option->section == HPS_SECTION_update_source ? &config->update_source.set
                                                            : &config->set;
-        if (!ours && !old && !hps_option_is_set(set, (enum hps_option_id)i)) {
+        if (!ours && !hps_option_is_set(set, (enum hps_option_id)i)) {
             fail_msg("%s is not in the sample", option->name);
         }
     }
@@ -75,14 +80,10 @@ static void test_full_sample_when_parsed_then_values_are_those_written(void **st
     assert_string_equal(model->tables[1].name, "deep");
     assert_string_equal(model->tables[1].path, "/models/wdl/1/wdl1_sparse_2000.model");
     assert_int_equal(model->tables[1].dim, 16);
-    assert_int_equal(model->tables[1].keys_per_sample_max, 26);
-    assert_int_equal(model->tables[1].keys_max, 26 * 1024);
     assert_int_equal(model->tables[1].n_default_values, 1);
     assert_near((double)model->tables[1].default_values[0], (double)0.01f);
     assert_int_equal(model->n_deployed_devices, 1);
     assert_near(model->gpucacheper, 0.5);
-    assert_near(model->refresh_interval, 10);
-    assert_int_equal(model->num_of_worker_buffer_in_pool, 4);
     hps_config_free(config);
 }
 
@@ -166,7 +167,6 @@ static void test_redis_when_the_sample_is_read_then_all_of_it_is_known(void **st
     assert_int_equal(db->num_partitions, 64);
     assert_int_equal(db->local_cache_bytes, UINT64_C(4) << 30);
     assert_true(db->cache_missed_embeddings);
-    assert_int_equal(db->redis_layout, HPS_CONFIG_REDIS_LAYOUT_HPSD);
     assert_int_equal(db->redis_lease_s, 30);
     assert_int_equal(db->redis_ttl_s, 604800);
     assert_int_equal(db->redis_connect_timeout_ms, 500);
@@ -234,11 +234,42 @@ static void test_stores_when_a_word_or_path_is_not_known_then_refused_by_name(vo
     (void)state;
     parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_mode\":\"fast\"}"),
               HPS_INVALID, "persistent_db.read_mode", "mmap", NULL);
-    parse_bad(
-        "{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"hdfs://a/b\"],"
-        "\"embedding_vecsize_per_table\":[4],\"maxnum_catfeature_query_per_table_per_sample\":[2],"
-        "\"deployed_device_list\":[0],\"default_value_for_each_table\":[0]}]}",
-        HPS_UNIMPLEMENTED, "models[0].sparse_files[0]", "hdfs: files", NULL);
+    parse_bad("{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"hdfs://a/b\"],"
+              "\"embedding_vecsize_per_table\":[4],"
+              "\"deployed_device_list\":[0],\"default_value_for_each_table\":[0]}]}",
+              HPS_UNIMPLEMENTED, "models[0].sparse_files[0]", "hdfs: files", NULL);
+}
+
+/* ---- keys that are no options ---------------------------------------------------------------- */
+
+static void test_ignored_keys_when_a_file_has_any_then_one_warning_lists_them(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good(
+        "{\"supportlonglong\":true,\"fuse_embedding_table\":[7],\"models\":[{" MODEL_KEYS
+        "},{\"fp8_quant\":{},\"fuse_embedding_table\":0,\"model\":\"n\",\"sparse_files\":[\"f\"],"
+        "\"embedding_vecsize_per_table\":[1],\"deployed_device_list\":[],"
+        "\"default_value_for_each_table\":[0]}],\"persistent_db\":{\"max_get_batch_size\":-1},"
+        "\"volatile_db\":{\"type\":\"map\",\"fp8_quant\":1}}",
+        &notes);
+    assert_int_equal(notes.n, 2);
+    assert_true(has_note(&notes, "volatile_db.fp8_quant: unknown key"));
+    assert_true(notes.items[1].warning);
+    assert_string_equal(notes.items[1].text,
+                        "ps.json: accepted and ignored: fuse_embedding_table, max_get_batch_size, "
+                        "fp8_quant");
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+static void test_removed_keys_when_given_then_refused_with_what_to_do_instead(void **state)
+{
+    (void)state;
+    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\n\"redis_layout\":\"hpsd\"}"),
+              HPS_INVALID, "ps.json:2: volatile_db.redis_layout: removed: ", "load the model files",
+              NULL);
 }
 
 /* ---- spelling -------------------------------------------------------------------------------- */
@@ -388,7 +419,6 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
         "ps.json:2: models[0]: got no \"model\", which",
         "ps.json:2: models[0]: got no \"sparse_files\", which",
         "ps.json:2: models[0]: got no \"embedding_vecsize_per_table\", which",
-        "ps.json:2: models[0]: got no \"maxnum_catfeature_query_per_table_per_sample\", which",
         "ps.json:2: models[0]: got no \"default_value_for_each_table\", which",
         "ps.json:2: models[0]: got no \"deployed_device_list\", which",
         "ps.json:3: models[1].max_batch_size: got -1",
@@ -396,7 +426,6 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
         "ps.json:3: models[1].sparse_files[0]: got 1",
         "ps.json:4: models[1].embedding_table_names[1]: got \"\"",
         "ps.json:4: models[1].embedding_vecsize_per_table: got 1 entries, expected 2",
-        "ps.json:4: models[1].maxnum_catfeature_query_per_table_per_sample[0]: got \"y\"",
         "ps.json:4: models[1].default_value_for_each_table[1]: got \"z\"",
         "ps.json:4: models[1].row_dtype[0]: got \"fp\"",
         "ps.json:4: models[1].row_dtype[1]: got \"fp\"",
@@ -413,7 +442,6 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
                 "{\"model\":\"m\",\"max_batch_size\":-1,\"deployed_device_list\":[0,\"x\"],"
                 "\"sparse_files\":[1,\"b\"],\n\"embedding_table_names\":[\"a\",\"\"],"
                 "\"embedding_vecsize_per_table\":[4],"
-                "\"maxnum_catfeature_query_per_table_per_sample\":[\"y\",1],"
                 "\"default_value_for_each_table\":[[1,2],\"z\"],\"row_dtype\":[\"fp\",\"fp\"]},\n"
                 "7],\n\"server\":{\"listen\":[5,\"a:1\",7],\"model_roots\":[1,2],\"tls\":6}}",
                 &notes);
@@ -460,7 +488,7 @@ static void test_strings_when_in_place_of_numbers_then_read_as_triton_did(void *
     assert_int_equal(config->key_bytes, 4);
     assert_true(config->models[0].gpucache);
     assert_near(config->models[0].gpucacheper, 0.5);
-    assert_int_equal(config->models[0].tables[0].keys_max, 256);
+    assert_int_equal(config->models[0].max_batch_size, 128);
     assert_int_equal(config->models[0].embedding_cache_type, HPS_CONFIG_CACHE_STATIC);
     assert_int_equal(config->volatile_db.memory_bytes, UINT64_C(4) << 30);
     hps_config_free(config);
@@ -515,12 +543,8 @@ static void test_value_when_out_of_range_then_limits_are_named(void **state)
     /* HPS aborts on these */
     parse_bad(FILE_WITH("\"update_source\":{\"metadata_refresh_interval_ms\":9}"), HPS_INVALID,
               "from 10", NULL);
-    parse_bad(FILE_WITH("\"update_source\":{\"receive_buffer_size\":1023}"), HPS_INVALID,
-              "from 1024", NULL);
     parse_bad(FILE_WITH("\"update_source\":{\"poll_timeout_ms\":0}"), HPS_INVALID, "from 1", NULL);
     parse_bad(FILE_WITH("\"update_source\":{\"max_batch_size\":0}"), HPS_INVALID, "from 1", NULL);
-    parse_bad(FILE_WITH("\"update_source\":{\"max_commit_interval\":0}"), HPS_INVALID, "from 1",
-              NULL);
 }
 
 static void test_syntax_when_wrong_then_line_and_path(void **state)
@@ -564,7 +588,6 @@ static void test_models_when_required_key_is_missing_then_named(void **state)
         "\"model\":\"m\"",
         "\"sparse_files\":[\"f\"]",
         "\"embedding_vecsize_per_table\":[4]",
-        "\"maxnum_catfeature_query_per_table_per_sample\":[2]",
         "\"default_value_for_each_table\":[0]",
         "\"deployed_device_list\":[0]",
     };
@@ -586,62 +609,55 @@ static void test_models_when_required_key_is_missing_then_named(void **state)
 }
 
 /* Two tables with these lists. */
-static const char *two_tables(const char *dims, const char *counts, const char *defaults,
-                              const char *more)
+static const char *two_tables(const char *dims, const char *defaults, const char *more)
 {
     static char text[1024];
     (void)snprintf(text, sizeof(text),
                    "{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"a\",\"b\"],\n"
                    "\"embedding_vecsize_per_table\":%s,\n"
-                   "\"maxnum_catfeature_query_per_table_per_sample\":%s,\n"
                    "\"default_value_for_each_table\":%s,\n\"deployed_device_list\":[0]%s}]}",
-                   dims, counts, defaults, more);
+                   dims, defaults, more);
     return text;
 }
 
 static void test_tables_when_lists_disagree_then_refused(void **state)
 {
     (void)state;
-    parse_bad(two_tables("[4]", "[1,1]", "[0,0]", ""), HPS_INVALID,
+    parse_bad(two_tables("[4]", "[0,0]", ""), HPS_INVALID,
               "ps.json:2: models[0].embedding_vecsize_per_table: got 1 entries, expected 2", NULL);
-    parse_bad(two_tables("[4,4]", "[1,1,1]", "[0,0]", ""), HPS_INVALID,
-              "ps.json:3: models[0].maxnum_catfeature_query_per_table_per_sample: got 3 entries",
-              NULL);
-    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\"]"),
-              HPS_INVALID, "models[0].embedding_table_names: got 1 entries", NULL);
-    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"a\"]"),
-              HPS_INVALID, "models[0].embedding_table_names[1]: got \"a\" again", NULL);
-    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"b.c\"]"),
+    parse_bad(two_tables("[4,4]", "[0,0]", ",\"embedding_table_names\":[\"a\"]"), HPS_INVALID,
+              "models[0].embedding_table_names: got 1 entries", NULL);
+    parse_bad(two_tables("[4,4]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"a\"]"), HPS_INVALID,
+              "models[0].embedding_table_names[1]: got \"a\" again", NULL);
+    parse_bad(two_tables("[4,4]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"b.c\"]"),
               HPS_INVALID, "embedding_table_names[1]: got \"b.c\", expected a name", NULL);
-    parse_bad(two_tables("[4,0]", "[1,1]", "[0,0]", ""), HPS_INVALID,
+    parse_bad(two_tables("[4,0]", "[0,0]", ""), HPS_INVALID,
               "embedding_vecsize_per_table[1]: got 0, expected an integer from 1 to 65536", NULL);
-    parse_bad(two_tables("4", "[1,1]", "[0,0]", ""), HPS_INVALID, "got 4, expected a list", NULL);
-    parse_bad(two_tables("[4,\"x\"]", "[1,1]", "[0,0]", ""), HPS_INVALID, "got \"x\"", NULL);
+    parse_bad(two_tables("4", "[0,0]", ""), HPS_INVALID, "got 4, expected a list", NULL);
+    parse_bad(two_tables("[4,\"x\"]", "[0,0]", ""), HPS_INVALID, "got \"x\"", NULL);
 }
 
 static void test_row_dtype_when_one_word_or_one_a_table_then_read(void **state)
 {
     (void)state;
-    struct hps_config *config = parse_good(two_tables("[2,3]", "[1,1]", "[0,0]", ""), NULL);
+    struct hps_config *config = parse_good(two_tables("[2,3]", "[0,0]", ""), NULL);
     assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_FILE);
     hps_config_free(config);
-    config = parse_good(
-        two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":\"INT8-rowwise F32\""), NULL);
+    config = parse_good(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":\"INT8-rowwise F32\""), NULL);
     assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_INT8_F32);
     assert_int_equal(config->models[0].tables[1].row_dtype, HPS_CONFIG_ROW_DTYPE_INT8_F32);
     hps_config_free(config);
-    config = parse_good(
-        two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":[\"file\",\"float16\"]"), NULL);
+    config =
+        parse_good(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":[\"file\",\"float16\"]"), NULL);
     assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_FILE);
     assert_int_equal(config->models[0].tables[1].row_dtype, HPS_CONFIG_ROW_DTYPE_FP16);
     hps_config_free(config);
-    parse_bad(two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":[\"fp16\"]"), HPS_INVALID,
+    parse_bad(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":[\"fp16\"]"), HPS_INVALID,
               "models[0].row_dtype: got 1 entries, expected 2, one for each table", NULL);
-    parse_bad(two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":[\"fp16\",\"bf61\"]"),
-              HPS_INVALID,
+    parse_bad(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":[\"fp16\",\"bf61\"]"), HPS_INVALID,
               "models[0].row_dtype[1]: got \"bf61\", expected one of \"file\", \"fp32\"",
               "did you mean \"bf16\"?", NULL);
-    parse_bad(two_tables("[2,3]", "[1,1]", "[0,0]", ",\"row_dtype\":8"), HPS_INVALID,
+    parse_bad(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":8"), HPS_INVALID,
               "models[0].row_dtype: got 8, expected one of", NULL);
 }
 
@@ -650,8 +666,7 @@ static void test_defaults_when_row_or_short_then_read(void **state)
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    struct hps_config *config =
-        parse_good(two_tables("[2,3]", "[1,1]", "[[1.5,\"-2\"]]", ""), &notes);
+    struct hps_config *config = parse_good(two_tables("[2,3]", "[[1.5,\"-2\"]]", ""), &notes);
     assert_int_equal(config->models[0].tables[0].n_default_values, 2);
     assert_near((double)config->models[0].tables[0].default_values[1], -2);
     assert_int_equal(config->models[0].tables[1].n_default_values, 1);
@@ -659,12 +674,12 @@ static void test_defaults_when_row_or_short_then_read(void **state)
     assert_true(has_note(&notes, "default_value_for_each_table: got 1 entries, expected 2"));
     hps_config_free(config);
     hps_notes_fini(&notes);
-    parse_bad(two_tables("[2,3]", "[1,1]", "[0,[1,2]]", ""), HPS_INVALID,
+    parse_bad(two_tables("[2,3]", "[0,[1,2]]", ""), HPS_INVALID,
               "default_value_for_each_table[1]: got 2 numbers, expected 3", NULL);
-    parse_bad(two_tables("[2,3]", "[1,1]", "[0,[1,2,1e39]]", ""), HPS_INVALID,
+    parse_bad(two_tables("[2,3]", "[0,[1,2,1e39]]", ""), HPS_INVALID,
               "default_value_for_each_table[1][2]: got 1e39, expected a number that fits float32",
               NULL);
-    parse_bad(two_tables("[2,3]", "[1,1]", "[0,true]", ""), HPS_INVALID, "got true", NULL);
+    parse_bad(two_tables("[2,3]", "[0,true]", ""), HPS_INVALID, "got true", NULL);
 }
 
 static void test_models_when_names_are_bad_or_twice_then_refused(void **state)
@@ -790,6 +805,8 @@ int main(void)
             test_policies_when_the_cache_is_static_or_uvm_then_exact_whatever_the_threshold),
         cmocka_unit_test(test_redis_when_the_sample_is_read_then_all_of_it_is_known),
         cmocka_unit_test(test_stores_when_a_word_or_path_is_not_known_then_refused_by_name),
+        cmocka_unit_test(test_ignored_keys_when_a_file_has_any_then_one_warning_lists_them),
+        cmocka_unit_test(test_removed_keys_when_given_then_refused_with_what_to_do_instead),
         cmocka_unit_test(test_unknown_key_when_in_hps_section_then_warning_with_suggestion),
         cmocka_unit_test(test_unknown_key_when_in_server_then_error_with_suggestion),
         cmocka_unit_test(test_unknown_keys_when_very_many_then_notes_are_bounded),

@@ -62,25 +62,6 @@ static void test_effective_when_read_back_then_it_is_legal_json(void **state)
     hps_config_free(config);
 }
 
-static void test_files_when_printed_then_as_a_configuration_has_them(void **state)
-{
-    (void)state;
-    struct hps_config *config = parse_good("{" MODELS "}", NULL);
-    struct hps_buf buf;
-    char *path = hps_strdup("/a \"b\"");
-    assert_non_null(path);
-    hps_free(config->models[0].tables[0].path);
-    config->models[0].tables[0].path = path;
-    hps_buf_init(&buf, 1024 * 1024);
-    assert_int_equal(hps_config_print_files(config, &buf), HPS_OK);
-    assert_int_equal(hps_buf_append(&buf, "", 1), HPS_OK);
-    assert_string_equal((const char *)buf.data,
-                        "{\"models\": [\n  {\"model\": \"m\", \"sparse_files\": "
-                        "[\"/a \\\"b\\\"\"]}\n]}\n");
-    hps_buf_fini(&buf);
-    hps_config_free(config);
-}
-
 static void count_change(void *ctx, const struct hps_config_change *change)
 {
     (void)change;
@@ -160,7 +141,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_effective_when_printed_then_values_and_where_they_come_from),
-        cmocka_unit_test(test_files_when_printed_then_as_a_configuration_has_them),
         cmocka_unit_test(test_entry_when_printed_then_it_reads_as_the_same_model),
         cmocka_unit_test(test_entry_when_not_one_object_then_refused),
         cmocka_unit_test(test_effective_when_read_back_then_it_is_legal_json),

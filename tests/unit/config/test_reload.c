@@ -71,7 +71,7 @@ static void test_diff_when_options_differ_then_listed_with_what_they_need(void *
             "\"server\":{\"slow_request_ms\":6,\"worker_threads\":3,\"tls\":{\"certificate\":\"c\","
             "\"key\":\"b\"}}"),
         &changes);
-    assert_int_equal(changes.n, 5); /* the other is without effect */
+    assert_int_equal(changes.n, 5); /* the other is ignored */
     assert_int_equal(n_restart, 3);
     assert_true(find(&changes, "server.slow_request_ms")->reloadable);
     assert_string_equal(find(&changes, "server.slow_request_ms")->before, "5");
@@ -90,8 +90,7 @@ static void test_diff_when_models_come_go_or_change_then_listed(void **state)
         ",\"label\":\"a\"}],\"server\":{\"model_roots\":[\"/\"]}}",
         "{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS ",\"label\":\"b\"},{\"model\":\"n\","
         "\"sparse_files\":[\"x\"],\"embedding_vecsize_per_table\":[1],\"deployed_device_list\":[],"
-        "\"maxnum_catfeature_query_per_table_per_sample\":[1],\"default_value_for_each_table\":[0]}"
-        "],"
+        "\"default_value_for_each_table\":[0]}],"
         "\"server\":{\"model_roots\":[\"/\"]}}",
         &changes);
     assert_int_equal(changes.n, 2);

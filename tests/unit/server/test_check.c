@@ -48,7 +48,6 @@ static void test_bytes_when_rows_are_converted_then_those_that_are_stored_count(
         (void)snprintf(text, sizeof(text),
                        "{\"supportlonglong\":true,\"models\":[{\"model\":\"m\",\"sparse_files\":"
                        "[\"%s\"],\"embedding_vecsize_per_table\":[%d],\"row_dtype\":\"%s\","
-                       "\"maxnum_catfeature_query_per_table_per_sample\":[2],"
                        "\"deployed_device_list\":[0],"
                        "\"default_value_for_each_table\":[0.5]}]}",
                        hps_tmpdir_join(&dir, cases[i].path), DIM, cases[i].row_dtype);

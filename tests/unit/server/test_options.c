@@ -41,9 +41,6 @@ static void test_parse_when_both_spellings_then_same(void **state)
     assert_string_equal(options.tables.items[0], "a=b.npy");
     assert_true(options.check);
     assert_null(options.flags.listen); /* nothing of the command line before */
-    assert_null(options.export_dir);
-    assert_int_equal(parse(&options, &err, ARGS("--config=a.json", "--export", "d")), HPS_OK);
-    assert_string_equal(options.export_dir, "d");
     assert_int_equal(options.args.ask, HPS_ARGS_RUN);
 }
 
@@ -63,7 +60,7 @@ static void test_parse_when_wrong_then_error_names_it(void **state)
         {{"--config=a", "--table=x=y"}, "--config and --table: expected one of them"},
         {{"--check"}, "no configuration: expected --config FILE or --table NAME=PATH"},
         {{"--"}, "no configuration"},
-        {{"--config=a", "--check", "--export=d"}, "--check and --export: expected one of them"},
+        {{"--config=a", "--export=d"}, "--export: removed: load the model files"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_options options;

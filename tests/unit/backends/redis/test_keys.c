@@ -29,8 +29,6 @@ static void test_names_when_printed_then_the_tag_is_the_shard(void **state)
     assert_string_equal(name, "hpsd:{dlrm/3/0000000000000abc/17}:used");
     hps_redis_leases_name(&id, 0xabc, name);
     assert_string_equal(name, "hpsd:{dlrm/3/0000000000000abc}:leases");
-    hps_redis_hps_name("dlrm", "items", 5, name);
-    assert_string_equal(name, "hps_et{hps_et.dlrm.items/p5}v");
 }
 
 static void test_load_hash_when_rows_or_shards_differ_then_another(void **state)
@@ -91,22 +89,6 @@ static void test_partition_when_asked_then_as_ever(void **state)
     assert_true(hps_log_partition("", "hps_et.dlrm.items", 3) != items);
 }
 
-static void test_hps_mix_when_of_known_keys_then_as_hps_has_it(void **state)
-{
-    (void)state;
-    static const uint64_t known[][2] = {{0, 0},
-                                        {1, UINT64_C(0x0dadbfeeb7d64133)},
-                                        {2, UINT64_C(0x90aeea2043435d3e)},
-                                        {42, UINT64_C(0x7e5408d0aa979155)},
-                                        {123456789, UINT64_C(0xcc0f5d71df7f53ac)},
-                                        {UINT64_MAX, UINT64_C(0xe398180adc04d6fc)},
-                                        {UINT32_MAX, UINT64_C(0xccf726cd1741b44b)}};
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        assert_true(hps_redis_hps_mix(known[i][0]) == known[i][1]);
-        assert_int_equal(hps_redis_hps_part(known[i][0], 8, 7), known[i][1] % 7);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,7 +97,6 @@ int main(void)
         cmocka_unit_test(test_field_when_made_then_big_endian),
         cmocka_unit_test(test_shard_when_asked_then_as_ever_and_even),
         cmocka_unit_test(test_partition_when_asked_then_as_ever),
-        cmocka_unit_test(test_hps_mix_when_of_known_keys_then_as_hps_has_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,9 +97,6 @@ static void test_open_when_an_option_is_wrong_then_named(void **state)
     options.fields_max = 0;
     refused(&options, "max_batch_size");
     options.fields_max = 10;
-    options.key_bytes = 5;
-    refused(&options, "keys of 5");
-    options.key_bytes = 4;
     options.target_ratio = 1.5;
     refused(&options, "overflow_resolution_target");
     options.target_ratio = 1;
@@ -372,43 +369,6 @@ static void test_ttl_when_set_then_the_server_forgets_by_itself(void **state)
     fx_close(space);
 }
 
-/* What HPS wrote, by a few lines of Lua that know nothing of us. */
-static void test_hps_layout_when_read_then_rows_of_either_key_width(void **state)
-{
-    (void)state;
-    for (uint32_t key_bytes = 4; key_bytes <= 8; key_bytes += 4) {
-        struct hps_redis_store_options options = fx_options("one");
-        options.layout = HPS_REDIS_LAYOUT_HPS;
-        options.n_shards = 2;
-        options.key_bytes = key_bytes;
-        struct hps_store *store = fx_open_with(&options);
-        struct hps_space *space = fx_space(store);
-        hps_key keys[3] = {1, 2, 42};
-        uint32_t slots[3] = {0, 1, 2};
-        uint8_t rows[3 * FX_ROW] = {0};
-        struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 3};
-        /* mix(1) is odd, those of 2 and 42 are even */
-        (void)hps_redis_rig_ask(
-            fx_rig, 0, "EVAL redis.call('HSET',KEYS[1],struct.pack('<I%u',1),('x'):rep(64)) 1 %s",
-            key_bytes, "hps_et{hps_et.m.a/p1}v");
-        (void)hps_redis_rig_ask(
-            fx_rig, 0, "EVAL redis.call('HSET',KEYS[1],struct.pack('<I%u',2),('y'):rep(64)) 1 %s",
-            key_bytes, "hps_et{hps_et.m.a/p0}v");
-        assert_int_equal(store->ops->get(space, &fx_call, &fx_tables[0], &batch), HPS_OK);
-        assert_int_equal(batch.n, 1);
-        assert_int_equal(keys[0], 42);
-        assert_int_equal(rows[0], 'x');
-        assert_int_equal(rows[FX_ROW], 'y');
-        assert_int_equal(store->ops->put(space, &fx_call, &fx_tables[0], keys, rows, 1),
-                         HPS_PRECONDITION);
-        assert_null(store->ops->log);
-        assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_OK);
-        assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "DBSIZE"), "2"); /* not ours to drop */
-        store->ops->close(store);
-        (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
-    }
-}
-
 /* A server that counts what is deleted between two questions whether it may be. */
 struct counter {
     struct hps_fake_redis *fake;
@@ -496,7 +456,6 @@ int main(void)
         cmocka_unit_test_setup(test_usage_when_rows_are_there_then_as_the_server_says, fx_clean),
         cmocka_unit_test_setup(test_space_when_loads_or_versions_differ_then_apart, fx_clean),
         cmocka_unit_test_setup(test_ttl_when_set_then_the_server_forgets_by_itself, fx_clean),
-        cmocka_unit_test_setup(test_hps_layout_when_read_then_rows_of_either_key_width, fx_clean),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

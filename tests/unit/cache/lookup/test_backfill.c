@@ -634,27 +634,6 @@ static void test_walk_when_the_lowest_tier_has_later_rows_then_memory_does_not_k
     t->fx.version.n_tiers = 3;
 }
 
-/* Nobody tells when a key comes there. */
-static void test_walk_when_another_program_writes_the_lowest_tier_then_no_absence_is_remembered(
-    void **state)
-{
-    static const hps_key key = 7;
-    struct shared_test *t = *state;
-    uint8_t row[FIXTURE_DIM_MAX * 4];
-
-    make_insertion(t, 0);
-    t->fx.version.n_tiers = 2;
-    hps_fake_read_only(t->redis);
-    assert_int_equal(walk(t, 7, 8), HPS_OK);
-    assert_int_equal(t->walkers[0].walk.n_absent, 1);
-    fixture_row(&t->fx.tables[0], key, row);
-    hps_fake_write(t->fx.version.tiers[REDIS], &t->fx.tables[0], &key, row, 1);
-    assert_int_equal(walk(t, 7, 8), HPS_OK);
-    assert_int_equal(t->walkers[0].walk.n_absent, 0);
-    check_rows(&t->walkers[0], 7, 8);
-    t->fx.version.n_tiers = 3;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -679,7 +658,6 @@ int main(void)
         TEST(test_walk_when_it_is_exact_then_later_rows_are_none),
         TEST(test_walk_when_it_is_exact_then_it_takes_no_row_that_another_one_fetches),
         TEST(test_walk_when_the_lowest_tier_has_later_rows_then_memory_does_not_keep_them),
-        TEST(test_walk_when_another_program_writes_the_lowest_tier_then_no_absence_is_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,12 +41,10 @@ static void test_tiers_when_a_version_has_all_then_from_the_device_down(void **s
     }
     assert_int_equal(tiers[HPS_TIER_GPU].caps, HPS_CAP_ON_DEVICE | HPS_CAP_INSERTS);
     assert_null(tiers[HPS_TIER_GPU].space);
-    assert_int_equal(tiers[HPS_TIER_HOST].caps,
-                     HPS_CAP_COMPLETE | HPS_CAP_INSERTS | HPS_CAP_ONLY_WRITER);
+    assert_int_equal(tiers[HPS_TIER_HOST].caps, HPS_CAP_COMPLETE | HPS_CAP_INSERTS);
     assert_int_equal(tiers[HPS_TIER_REDIS].caps,
-                     HPS_CAP_BLOCKS | HPS_CAP_SHARED | HPS_CAP_BACKFILLED | HPS_CAP_ONLY_WRITER);
-    assert_int_equal(tiers[HPS_TIER_ROCKSDB].caps,
-                     HPS_CAP_BLOCKS | HPS_CAP_LOWEST | HPS_CAP_ONLY_WRITER);
+                     HPS_CAP_BLOCKS | HPS_CAP_SHARED | HPS_CAP_BACKFILLED);
+    assert_int_equal(tiers[HPS_TIER_ROCKSDB].caps, HPS_CAP_BLOCKS | HPS_CAP_LOWEST);
     assert_ptr_equal(tiers[HPS_TIER_ROCKSDB].space, fx->version.tiers[2]);
     fx->version.gpu = NULL;
     assert_int_equal(hps_version_tiers(&fx->version, tiers), 3);
@@ -61,23 +59,8 @@ static void test_tiers_when_the_map_has_the_only_copy_then_it_is_the_lowest(void
 
     fx->version.n_tiers = 1;
     assert_int_equal(hps_version_tiers(&fx->version, tiers), 1);
-    assert_int_equal(tiers[0].caps, HPS_CAP_COMPLETE | HPS_CAP_LOWEST | HPS_CAP_ONLY_WRITER);
+    assert_int_equal(tiers[0].caps, HPS_CAP_COMPLETE | HPS_CAP_LOWEST);
     fx->version.n_tiers = 2;
-}
-
-/* HPS's own layout in Redis, which only HPS writes: no log tells when a key comes. */
-static void test_tiers_when_another_program_writes_one_then_absence_there_does_not_last(
-    void **state)
-{
-    struct fixture *fx = *state;
-    struct hps_store *redis = fixture_open_middle(fx, true);
-    struct hps_tier tiers[HPS_TIERS_MAX];
-
-    hps_fake_read_only(redis);
-    assert_int_equal(hps_version_tiers(&fx->version, tiers), 3);
-    assert_int_equal(tiers[1].caps & HPS_CAP_ONLY_WRITER, 0);
-    assert_int_equal(tiers[2].caps & HPS_CAP_ONLY_WRITER, HPS_CAP_ONLY_WRITER);
-    fixture_close_middle(fx, redis);
 }
 
 static void test_tier_name_when_asked_then_that_of_the_wire(void **state)
@@ -96,9 +79,6 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_tiers_when_the_map_has_the_only_copy_then_it_is_the_lowest, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_tiers_when_another_program_writes_one_then_absence_there_does_not_last, setup,
-            teardown),
         cmocka_unit_test(test_tier_name_when_asked_then_that_of_the_wire),
     };
 

@@ -52,7 +52,6 @@ static void configure(struct rig *rig)
              "{\"supportlonglong\": true,"
              " \"models\": [{\"model\": \"m\", \"sparse_files\": [\"%s\"],"
              " \"embedding_vecsize_per_table\": [%d], \"embedding_table_names\": [\"items\"],"
-             " \"maxnum_catfeature_query_per_table_per_sample\": [1],"
              " \"default_value_for_each_table\": [0], \"deployed_device_list\": [0]}],"
              " \"server\": {\"state_dir\": \"%s\"}}",
              hps_tmpdir_join(&rig->dir, "one/items.npy"), DIM, rig->dir.path);
