@@ -484,11 +484,11 @@ static void test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     pthread_t threads[N_READERS + 1];
-    struct hps_space *other = fx_space(fx_open("two"));
+    struct hps_space *other = fx_daemon("two");
     fx_at(other, 1);
     assert_int_equal(fx_insert(other, N_SOUND, 0).n_inserted, N_SOUND);
     options.authoritative = true;
-    sound = fx_space(fx_open_with(&options));
+    sound = fx_daemon_with(&options);
     fx_at(sound, 1);
     atomic_store(&stops, false);
     atomic_store(&n_wrong, 0);
@@ -512,8 +512,6 @@ static void test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails
     }
     print_message("%llu look-ups\n", (unsigned long long)atomic_load(&n_sound_reads));
     assert_int_equal(atomic_load(&n_wrong), 0);
-    fx_close(sound);
-    fx_close(other);
 }
 
 /* ---- no memory ------------------------------------------------------------------------------- */
@@ -613,7 +611,7 @@ static void test_get_when_replicas_lag_then_no_row_is_older(void **state)
     enum { N = 300 };
     struct hps_redis_store_options options = fx_options("one");
     options.redis.replica_reads = true;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     fx_at(space, 10);
     assert_int_equal(fx_insert(space, N, 9).n_inserted, N);
     for (int64_t offset = 10; offset < 60; offset++) {
@@ -625,10 +623,6 @@ static void test_get_when_replicas_lag_then_no_row_is_older(void **state)
     while (fx_found(space, N, 59) < N) {
         assert_true(hps_clock_us() < end_us);
         nap();
-    }
-    fx_close(space);
-    for (uint32_t i = 0; i < 3; i++) {
-        (void)hps_redis_rig_ask(fx_rig, i, "FLUSHALL");
     }
 }
 
@@ -643,7 +637,7 @@ static void test_get_when_it_is_the_only_copy_then_no_replica_is_asked(void **st
     uint8_t row[FX_ROW];
     options.redis.replica_reads = true;
     options.authoritative = true;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     const struct hps_store_ops *ops = space->store->ops;
     fx_at(space, 10);
     assert_int_equal(ops->bulk->begin(space, N, 0, &load, &fx_error), HPS_OK);
@@ -660,10 +654,6 @@ static void test_get_when_it_is_the_only_copy_then_no_replica_is_asked(void **st
     assert_int_equal(n, 6);
     for (uint32_t i = 0; i < n; i++) {
         assert_true(nodes[i].role != HPS_REDIS_REPLICA || nodes[i].n_commands == 0);
-    }
-    fx_close(space);
-    for (uint32_t i = 0; i < 3; i++) {
-        (void)hps_redis_rig_ask(fx_rig, i, "FLUSHALL");
     }
 }
 
@@ -683,7 +673,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     const uint32_t from = 0;
     const struct hps_log_span span = {FX_PARTITION, 0, 10, 11};
     uint32_t n_behind = 0;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     fx_at(space, 10);
     assert_int_equal(fx_insert(space, N, 9).n_inserted, N);
     assert_int_equal(fx_found(space, N, 9), N);
@@ -728,10 +718,6 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
         assert_int_equal(report.n_applied + report.n_had, FX_SHARDS);
     }
     assert_int_equal(fx_found(space, N, 10), N);
-    fx_close(space);
-    for (uint32_t i = 0; i < 3; i++) {
-        (void)hps_redis_rig_ask(fx_rig, i, "FLUSHALL");
-    }
 }
 
 /* The slot of each shard goes to the next master, first in name, then with what is in it. */
@@ -740,7 +726,7 @@ static void test_shards_when_slots_move_then_rows_and_positions_stay_together(vo
     (void)state;
     enum { N = 300, N_MASTERS = 3, FIELDS = HPS_REDIS_SLOTS / N_MASTERS };
     struct hps_redis_store_options options = fx_options("one");
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     int64_t offset = 10;
     fx_at(space, offset);
     assert_int_equal(fx_insert(space, N, offset - 1).n_inserted, N);
@@ -767,10 +753,6 @@ static void test_shards_when_slots_move_then_rows_and_positions_stay_together(vo
             assert_int_equal(fx_insert(space, N + 1, offset).n_stale, 0);
         }
     }
-    fx_close(space);
-    for (uint32_t i = 0; i < N_MASTERS; i++) {
-        (void)hps_redis_rig_ask(fx_rig, i, "FLUSHALL");
-    }
 }
 
 /* The replica of master 0 has not heard of the last updates when it takes its place. */
@@ -781,7 +763,7 @@ static void test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on
     struct hps_redis_store_options options = fx_options("one");
     struct hps_log_position behind[4];
     uint32_t n_behind = 0;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     fx_at(space, 10);
     assert_int_equal(fx_insert(space, N, 9).n_inserted, N);
     /* WAIT is for what its own connection has written. */
@@ -811,25 +793,21 @@ static void test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on
     assert_in_range(fx_apply(space, 10, 15, N).n_applied, 1, FX_SHARDS - 1);
     assert_in_range(fx_apply(space, 15, 16, 0).n_applied, 1, FX_SHARDS - 1);
     assert_int_equal(fx_found(space, N, 14), N);
-    fx_close(space);
 }
 
 int main(void)
 {
     const struct CMUnitTest shared[] = {
-        cmocka_unit_test_setup(test_daemons_when_redis_loses_and_restores_then_no_row_is_older,
-                               fx_clean),
-        cmocka_unit_test_setup(test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails,
-                               fx_clean),
-        cmocka_unit_test_setup(
-            test_calls_when_memory_runs_out_then_nothing_old_is_read_and_nothing_leaks, fx_clean),
+        FX_TEST(test_daemons_when_redis_loses_and_restores_then_no_row_is_older),
+        FX_TEST(test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails),
+        FX_TEST(test_calls_when_memory_runs_out_then_nothing_old_is_read_and_nothing_leaks),
     };
     const struct CMUnitTest cluster[] = {
-        cmocka_unit_test(test_calls_when_one_master_is_paused_then_the_others_go_on),
-        cmocka_unit_test(test_shards_when_slots_move_then_rows_and_positions_stay_together),
-        cmocka_unit_test(test_get_when_replicas_lag_then_no_row_is_older),
-        cmocka_unit_test(test_get_when_it_is_the_only_copy_then_no_replica_is_asked),
-        cmocka_unit_test(test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on),
+        FX_TEST(test_calls_when_one_master_is_paused_then_the_others_go_on),
+        FX_TEST(test_shards_when_slots_move_then_rows_and_positions_stay_together),
+        FX_TEST(test_get_when_replicas_lag_then_no_row_is_older),
+        FX_TEST(test_get_when_it_is_the_only_copy_then_no_replica_is_asked),
+        FX_TEST(test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on),
     };
     int failed = cmocka_run_group_tests_name("one server", shared, fx_start, fx_stop);
     return failed + cmocka_run_group_tests_name("cluster", cluster, start_cluster, fx_stop);

@@ -70,25 +70,6 @@ static inline int fx_start(void **state)
     return 0;
 }
 
-static inline int fx_stop(void **state)
-{
-    (void)state;
-    hps_redis_rig_free(fx_rig);
-    fx_rig = NULL;
-    return 0;
-}
-
-/* Before each test: nothing is there. */
-static inline int fx_clean(void **state)
-{
-    (void)state;
-    if (fx_rig != NULL) {
-        (void)hps_redis_rig_ask(fx_rig, 0, "CONFIG SET maxmemory 0");
-        (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
-    }
-    return 0;
-}
-
 /* A store that waits long, so that a busy machine does not look like a failing server. */
 static inline struct hps_redis_store_options fx_options(const char *member)
 {
@@ -138,6 +119,69 @@ static inline void fx_close(struct hps_space *space)
     store->ops->space_close(space);
     store->ops->close(store);
 }
+
+/* Stores of one space each, that are closed before the next test. */
+enum { FX_DAEMONS_MAX = 4 };
+static struct hps_space *fx_daemons[FX_DAEMONS_MAX];
+
+static inline struct hps_space *fx_daemon_with(const struct hps_redis_store_options *options)
+{
+    struct hps_space **daemon = fx_daemons;
+    while (*daemon != NULL) {
+        daemon++;
+        assert_true(daemon < fx_daemons + FX_DAEMONS_MAX);
+    }
+    *daemon = fx_space(fx_open_with(options));
+    return *daemon;
+}
+
+static inline struct hps_space *fx_daemon(const char *member)
+{
+    const struct hps_redis_store_options options = fx_options(member);
+    return fx_daemon_with(&options);
+}
+
+static inline void fx_daemon_close(struct hps_space *space)
+{
+    for (uint32_t i = 0; i < FX_DAEMONS_MAX; i++) {
+        if (fx_daemons[i] == space) {
+            fx_daemons[i] = NULL;
+        }
+    }
+    fx_close(space);
+}
+
+static inline void fx_close_all(void)
+{
+    for (uint32_t i = 0; i < FX_DAEMONS_MAX; i++) {
+        if (fx_daemons[i] != NULL) {
+            fx_daemon_close(fx_daemons[i]);
+        }
+    }
+}
+
+static inline int fx_stop(void **state)
+{
+    (void)state;
+    fx_close_all();
+    hps_redis_rig_free(fx_rig);
+    fx_rig = NULL;
+    return 0;
+}
+
+/* Before each test: nothing is there, on one server or the masters of a cluster of three. */
+static inline int fx_clean(void **state)
+{
+    (void)state;
+    fx_close_all();
+    for (uint32_t i = 0; fx_rig != NULL && i < hps_redis_rig_nodes(fx_rig) && i < 3; i++) {
+        (void)hps_redis_rig_ask(fx_rig, i, "CONFIG SET maxmemory 0");
+        (void)hps_redis_rig_ask(fx_rig, i, "FLUSHALL");
+    }
+    return 0;
+}
+
+#define FX_TEST(name) cmocka_unit_test_setup(name, fx_clean)
 
 /* The version is at this offset of the one partition. */
 static inline void fx_at(struct hps_space *space, int64_t offset)

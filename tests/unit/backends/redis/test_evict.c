@@ -13,7 +13,7 @@ static struct hps_space *space_that(enum hps_redis_evict evict, uint64_t rows_ma
     options.rows_max = rows_max;
     options.target_ratio = 0.5;
     options.sample_every = 1;
-    return fx_space(fx_open_with(&options));
+    return fx_daemon_with(&options);
 }
 
 static void test_insert_when_over_the_margin_then_down_to_the_target(void **state)
@@ -31,7 +31,6 @@ static void test_insert_when_over_the_margin_then_down_to_the_target(void **stat
     space->store->ops->servers->stats(space->store, &counters);
     assert_int_equal(counters.n_rows_evicted, report.n_evicted);
     assert_true(atomic_load(&space->incomplete));
-    fx_close(space);
 }
 
 static void test_apply_when_over_the_margin_then_down_to_the_target(void **state)
@@ -42,7 +41,6 @@ static void test_apply_when_over_the_margin_then_down_to_the_target(void **state
     assert_int_equal(fx_insert(space, 1, 2).n_inserted, 1); /* makes the shards */
     assert_int_equal(fx_apply(space, 3, 4, 4000).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(space, 4000, 3), 100 * FX_SHARDS);
-    fx_close(space);
 }
 
 /* Ask for keys [0, 200) until the server has heard of all of them. */
@@ -67,7 +65,6 @@ static void evicts_what_is_not_used(enum hps_redis_evict evict)
     assert_int_equal(fx_insert(space, 4096, 3).n_inserted, 3096);
     assert_int_equal(fx_found(space, 4096, 3), 100 * FX_SHARDS);
     assert_in_range(fx_found(space, 200, 3), 160, 200); /* of samples: not quite all */
-    fx_close(space);
 }
 
 static void test_evict_when_by_use_then_what_is_asked_for_stays(void **state)
@@ -85,10 +82,10 @@ static void test_evict_when_by_age_then_what_is_asked_for_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_insert_when_over_the_margin_then_down_to_the_target, fx_clean),
-        cmocka_unit_test_setup(test_apply_when_over_the_margin_then_down_to_the_target, fx_clean),
-        cmocka_unit_test_setup(test_evict_when_by_use_then_what_is_asked_for_stays, fx_clean),
-        cmocka_unit_test_setup(test_evict_when_by_age_then_what_is_asked_for_stays, fx_clean),
+        FX_TEST(test_insert_when_over_the_margin_then_down_to_the_target),
+        FX_TEST(test_apply_when_over_the_margin_then_down_to_the_target),
+        FX_TEST(test_evict_when_by_use_then_what_is_asked_for_stays),
+        FX_TEST(test_evict_when_by_age_then_what_is_asked_for_stays),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

@@ -36,8 +36,8 @@ static void add(struct hps_space *space, struct hps_store_load *load, uint32_t f
 static void test_load_when_two_daemons_do_then_the_first_commit_counts(void **state)
 {
     (void)state;
-    struct hps_space *one = fx_space(fx_open("one"));
-    struct hps_space *two = fx_space(fx_open("two"));
+    struct hps_space *one = fx_daemon("one");
+    struct hps_space *two = fx_daemon("two");
     struct hps_store_load *first = begin(one);
     struct hps_store_load *second = begin(two);
     add(one, first, 0, N);
@@ -49,14 +49,12 @@ static void test_load_when_two_daemons_do_then_the_first_commit_counts(void **st
     assert_int_equal(two->store->ops->bulk->commit(second, &fx_error), HPS_OK);
     assert_int_equal(fx_found(two, N, 4), N);
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
-    fx_close(one);
-    fx_close(two);
 }
 
 static void test_load_when_cut_off_then_the_next_one_begins_clean(void **state)
 {
     (void)state;
-    struct hps_space *space = fx_space(fx_open("one"));
+    struct hps_space *space = fx_daemon("one");
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N);
     assert_non_null(strstr(hps_redis_rig_ask(fx_rig, 0, "KEYS *"), ":load:one"));
@@ -66,7 +64,6 @@ static void test_load_when_cut_off_then_the_next_one_begins_clean(void **state)
     add(space, load, 0, N / 2);
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N / 2);
-    fx_close(space);
 }
 
 static void test_load_when_the_server_refuses_a_command_then_its_answer_is_the_error(void **state)
@@ -110,7 +107,7 @@ static void test_load_when_the_server_refuses_a_command_then_its_answer_is_the_e
 static void test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it(void **state)
 {
     (void)state;
-    struct hps_space *killed = fx_space(fx_open("one"));
+    struct hps_space *killed = fx_daemon("one");
     struct hps_store_load *load = begin(killed);
     add(killed, load, 0, N);
     struct hps_store *store = fx_open("one"); /* the next process */
@@ -120,20 +117,18 @@ static void test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it(void **
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
     store->ops->close(store);
     killed->store->ops->bulk->abort(load);
-    fx_close(killed);
 }
 
 static void test_load_when_updates_came_meanwhile_then_at_the_versions_position(void **state)
 {
     (void)state;
-    struct hps_space *space = fx_space(fx_open("one"));
+    struct hps_space *space = fx_daemon("one");
     fx_at(space, 5);
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N);
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(space, 5, 6, N / 2).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(space, N / 2, 5), N / 2);
-    fx_close(space);
 }
 
 static void test_load_when_the_server_falls_silent_then_unavailable(void **state)
@@ -141,7 +136,7 @@ static void test_load_when_the_server_falls_silent_then_unavailable(void **state
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.write_timeout_us = 1000 * 1000;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N - 1);
     hps_redis_rig_pause(fx_rig, 0);
@@ -151,7 +146,6 @@ static void test_load_when_the_server_falls_silent_then_unavailable(void **state
     assert_non_null(strstr(fx_error.text, " in time")); /* no answer, or not even a connection */
     space->store->ops->bulk->abort(load);
     hps_redis_rig_resume(fx_rig, 0);
-    fx_close(space);
 }
 
 /* What a fail-over may do with writes that were acknowledged. */
@@ -160,7 +154,7 @@ static void test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing(v
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.authoritative = true; /* a row that is not there is none, then */
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N / 2);
     const char *names = hps_redis_rig_ask(fx_rig, 0, "KEYS *load*");
@@ -175,7 +169,6 @@ static void test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing(v
     add(space, load, 0, N);
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N);
-    fx_close(space);
 }
 
 static uint64_t n_hset(void)
@@ -193,7 +186,7 @@ static void test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than
     struct hps_redis_store_options options = fx_options("one");
     options.fields_max = 3;
     options.n_shards = 2;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     struct hps_store_load *load = begin(space);
     uint64_t n_before = n_hset();
     add(space, load, 0, N);
@@ -201,7 +194,6 @@ static void test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than
     assert_true(n >= N / 3 && n <= N / 3 + 2);
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N);
-    fx_close(space);
 }
 
 static void test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_made_anew(
@@ -210,9 +202,9 @@ static void test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.authoritative = true;
-    struct hps_space *one = fx_space(fx_open_with(&options));
+    struct hps_space *one = fx_daemon_with(&options);
     options.member = "two";
-    struct hps_space *two = fx_space(fx_open_with(&options));
+    struct hps_space *two = fx_daemon_with(&options);
     struct hps_store_load *first = begin(one);
     struct hps_store_load *second = begin(two);
     add(one, first, 0, 1);
@@ -221,8 +213,6 @@ static void test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_
     assert_int_equal(fx_apply(one, 0, 6, 0).n_applied, FX_SHARDS);
     assert_int_equal(two->store->ops->bulk->commit(second, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(one, 6, 7, 0).n_applied, FX_SHARDS); /* all are where they were */
-    fx_close(one);
-    fx_close(two);
 }
 
 static void test_load_when_a_batch_has_failed_then_shards_begin_where_it_does(void **state)
@@ -230,7 +220,7 @@ static void test_load_when_a_batch_has_failed_then_shards_begin_where_it_does(vo
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.authoritative = true;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     const struct hps_log_span span = {FX_PARTITION, 0, 0, 6};
     const struct hps_log_batch batch = {.spans = &span, .n_spans = 1};
     struct hps_log_report report;
@@ -240,31 +230,21 @@ static void test_load_when_a_batch_has_failed_then_shards_begin_where_it_does(vo
     add(space, load, 0, N);
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(space, 0, 6, 0).n_applied, FX_SHARDS);
-    fx_close(space);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_load_when_two_daemons_do_then_the_first_commit_counts,
-                               fx_clean),
-        cmocka_unit_test_setup(test_load_when_cut_off_then_the_next_one_begins_clean, fx_clean),
-        cmocka_unit_test_setup(
-            test_load_when_the_server_refuses_a_command_then_its_answer_is_the_error, fx_clean),
-        cmocka_unit_test_setup(test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it,
-                               fx_clean),
-        cmocka_unit_test_setup(
-            test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than_may_be, fx_clean),
-        cmocka_unit_test_setup(test_load_when_updates_came_meanwhile_then_at_the_versions_position,
-                               fx_clean),
-        cmocka_unit_test_setup(test_load_when_the_server_falls_silent_then_unavailable, fx_clean),
-        cmocka_unit_test_setup(test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing,
-                               fx_clean),
-        cmocka_unit_test_setup(
-            test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_made_anew,
-            fx_clean),
-        cmocka_unit_test_setup(test_load_when_a_batch_has_failed_then_shards_begin_where_it_does,
-                               fx_clean),
+        FX_TEST(test_load_when_two_daemons_do_then_the_first_commit_counts),
+        FX_TEST(test_load_when_cut_off_then_the_next_one_begins_clean),
+        FX_TEST(test_load_when_the_server_refuses_a_command_then_its_answer_is_the_error),
+        FX_TEST(test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it),
+        FX_TEST(test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than_may_be),
+        FX_TEST(test_load_when_updates_came_meanwhile_then_at_the_versions_position),
+        FX_TEST(test_load_when_the_server_falls_silent_then_unavailable),
+        FX_TEST(test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing),
+        FX_TEST(test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_made_anew),
+        FX_TEST(test_load_when_a_batch_has_failed_then_shards_begin_where_it_does),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

@@ -11,28 +11,26 @@
 #include "tests/lib/redis_fixture.h"
 #include "tests/lib/redis_gate.h"
 
-/* Two daemons at the same offset, with rows as of the record before it. */
-static void two_at(struct hps_space **out_one, struct hps_space **out_two, int64_t offset,
-                   uint32_t n)
+static struct hps_space *one;
+static struct hps_space *two;
+
+/* Two daemons at offset 10, with rows as of the record before it. */
+static void two_at_10(uint32_t n)
 {
-    *out_one = fx_space(fx_open("one"));
-    *out_two = fx_space(fx_open("two"));
-    fx_at(*out_one, offset);
-    fx_at(*out_two, offset);
-    assert_int_equal(fx_insert(*out_one, n, offset - 1).n_inserted, n);
+    one = fx_daemon("one");
+    two = fx_daemon("two");
+    fx_at(one, 10);
+    fx_at(two, 10);
+    assert_int_equal(fx_insert(one, n, 9).n_inserted, n);
 }
 
 static void test_get_when_another_daemon_inserted_then_its_rows(void **state)
 {
     (void)state;
-    struct hps_space *one = NULL;
-    struct hps_space *two = NULL;
-    two_at(&one, &two, 10, 300);
+    two_at_10(300);
     assert_int_equal(fx_found(two, 500, 9), 300);
     assert_int_equal(fx_found(two, 500, 9), 300); /* as the digest is known now */
     assert_int_equal(fx_found(one, 500, 9), 300);
-    fx_close(one);
-    fx_close(two);
 }
 
 static void test_servers_when_keys_were_asked_for_then_they_tell_what_they_had(void **state)
@@ -40,9 +38,7 @@ static void test_servers_when_keys_were_asked_for_then_they_tell_what_they_had(v
     (void)state;
     struct hps_store_server servers[2];
     struct hps_store_shared_stats stats;
-    struct hps_space *one = NULL;
-    struct hps_space *two = NULL;
-    two_at(&one, &two, 10, 300);
+    two_at_10(300);
     assert_int_equal(fx_found(two, 500, 9), 300);
     assert_int_equal(fx_found(two, 500, 9), 300);
     assert_int_equal(two->store->ops->servers->list(two->store, servers, 2), 1);
@@ -59,25 +55,19 @@ static void test_servers_when_keys_were_asked_for_then_they_tell_what_they_had(v
     assert_int_equal(stats.n_slots_up, HPS_REDIS_SLOTS);
     assert_int_equal(stats.n_rows_found, 600);
     assert_int_equal(stats.n_rows_absent, 400);
-    fx_close(one);
-    fx_close(two);
 }
 
 static void test_get_when_the_version_is_further_then_all_are_missing(void **state)
 {
     (void)state;
     struct hps_store_shared_stats counters;
-    struct hps_space *one = NULL;
-    struct hps_space *two = NULL;
-    two_at(&one, &two, 10, 300);
+    two_at_10(300);
     assert_int_equal(fx_found(two, 300, 9), 300);
     fx_at(two, 11);
     assert_int_equal(fx_found(two, 300, 9), 0);
     two->store->ops->servers->stats(two->store, &counters);
     assert_int_equal(counters.n_rows_found, 300);
     assert_int_equal(counters.n_rows_behind, 300);
-    fx_close(one);
-    fx_close(two);
 }
 
 static void test_get_when_shards_are_further_then_rows_unless_the_position_is_exact(void **state)
@@ -87,9 +77,7 @@ static void test_get_when_shards_are_further_then_rows_unless_the_position_is_ex
     struct hps_store_shared_stats counters;
     const struct hps_call any = {.later = &later};
     const struct hps_call exact = {.exact_position = true, .later = &later};
-    struct hps_space *one = NULL;
-    struct hps_space *two = NULL;
-    two_at(&one, &two, 10, 300);
+    two_at_10(300);
     assert_int_equal(fx_found_by(two, &exact, 300, 9), 300);
     assert_int_equal(fx_found_by(two, &any, 300, 9), 300);
     assert_false(later);
@@ -110,8 +98,6 @@ static void test_get_when_shards_are_further_then_rows_unless_the_position_is_ex
     fx_at(two, 12);
     assert_int_equal(fx_found_by(two, &exact, 300, 11), 300);
     assert_false(later);
-    fx_close(one);
-    fx_close(two);
 }
 
 /* The only copy is ahead: not lost, but nothing of a unit either. */
@@ -124,13 +110,11 @@ static void test_get_when_the_only_copy_is_further_and_the_position_exact_then_a
     uint32_t slots[2] = {0, 1};
     uint8_t rows[2 * FX_ROW];
     struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = 2};
-    struct hps_space *two = NULL;
-    struct hps_space *one = NULL;
-    two_at(&one, &two, 10, 300);
-    fx_close(two);
+    two_at_10(300);
+    fx_daemon_close(two);
     options.authoritative = true;
     options.member = "two";
-    two = fx_space(fx_open_with(&options));
+    two = fx_daemon_with(&options);
     fx_at(two, 10);
     assert_int_equal(fx_found_by(two, &exact, 300, 9), 300);
     assert_int_equal(fx_apply(one, 10, 12, 300).n_applied, FX_SHARDS);
@@ -143,23 +127,17 @@ static void test_get_when_the_only_copy_is_further_and_the_position_exact_then_a
     assert_int_equal(fx_found_by(two, &exact, 300, 11), 300);
     fx_at(two, 13);
     assert_int_equal(two->store->ops->get(two, &exact, &fx_tables[0], &batch), HPS_UNAVAILABLE);
-    fx_close(one);
-    fx_close(two);
 }
 
 /* A digest that changes under reads is asked for its positions; none is ever taken on trust. */
 static void test_get_when_another_daemon_writes_all_the_time_then_always_found(void **state)
 {
     (void)state;
-    struct hps_space *one = NULL;
-    struct hps_space *two = NULL;
-    two_at(&one, &two, 10, 100);
+    two_at_10(100);
     for (int64_t offset = 10; offset < 60; offset++) {
         assert_int_equal(fx_apply(one, offset, offset + 1, 100).n_applied, FX_SHARDS);
         assert_int_equal(fx_found(two, 100, offset), 100);
     }
-    fx_close(one);
-    fx_close(two);
 }
 
 /* ---- answers that are read later than they were given ---------------------------------------- */
@@ -300,38 +278,25 @@ static uint64_t n_behind(struct hps_space *space)
     return stats.n_rows_behind;
 }
 
-/* Of a look-up whose first answer comes when the next batch has been published. */
-static void get_while_published(bool only_copy, bool exact)
-{
-    struct late late = late_at_10(only_copy);
-    struct late_call call = {.exact = exact};
-    late_begin(&late, &call, late_get, of_read, 0);
-    assert_int_equal(fx_apply(late.one, 10, 11, LATE).n_applied, FX_SHARDS);
-    late_end(&late, &call);
-    assert_late_rows(&call, 9); /* as of its beginning */
-    assert_int_equal(n_behind(late.one), 0);
-    assert_all_exact(late.one);
-    const struct hps_call wanted = {.exact_position = exact};
-    assert_int_equal(fx_found_by(late.one, &wanted, LATE, 10), LATE);
-    late_close(&late);
-}
-
 static void test_get_when_a_batch_is_published_before_its_answer_comes_then_its_rows(void **state)
 {
-    (void)state;
-    get_while_published(false, false);
-}
-
-static void test_get_when_the_only_copy_moves_on_before_its_answer_comes_then_its_rows(void **state)
-{
-    (void)state;
-    get_while_published(true, false);
-}
-
-static void test_get_when_exact_and_a_batch_is_published_meanwhile_then_its_rows(void **state)
-{
-    (void)state;
-    get_while_published(true, true);
+    static const struct {
+        bool only_copy, exact;
+    } cases[] = {{false, false}, {true, false}, {true, true}};
+    for (uint32_t i = 0; i < 3; i++) {
+        (void)fx_clean(state);
+        struct late late = late_at_10(cases[i].only_copy);
+        struct late_call call = {.exact = cases[i].exact};
+        late_begin(&late, &call, late_get, of_read, 0);
+        assert_int_equal(fx_apply(late.one, 10, 11, LATE).n_applied, FX_SHARDS);
+        late_end(&late, &call);
+        assert_late_rows(&call, 9); /* as of its beginning */
+        assert_int_equal(n_behind(late.one), 0);
+        assert_all_exact(late.one);
+        const struct hps_call wanted = {.exact_position = cases[i].exact};
+        assert_int_equal(fx_found_by(late.one, &wanted, LATE, 10), LATE);
+        late_close(&late);
+    }
 }
 
 /* The second question, for positions that are not known yet, belongs to the same look-up. */
@@ -407,7 +372,7 @@ static void test_get_when_commands_are_small_then_the_same_rows(void **state)
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.fields_max = 7;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     assert_int_equal(fx_insert(space, 1000, 3).n_inserted, 1000);
     assert_int_equal(fx_found(space, 1200, 3), 1000);
     static hps_key keys[1100];
@@ -422,13 +387,12 @@ static void test_get_when_commands_are_small_then_the_same_rows(void **state)
     assert_int_equal(fx_found(space, 1200, 4), 1100);
     assert_int_equal(space->store->ops->erase(space, &fx_call, &fx_tables[0], keys, 1100), HPS_OK);
     assert_int_equal(fx_found(space, 1200, 4), 0);
-    fx_close(space);
 }
 
 static void test_get_when_a_value_is_of_another_size_then_missing(void **state)
 {
     (void)state;
-    struct hps_space *space = fx_space(fx_open("one"));
+    struct hps_space *space = fx_daemon("one");
     assert_int_equal(fx_insert(space, 100, 3).n_inserted, 100);
     (void)hps_redis_rig_ask(
         fx_rig, 0,
@@ -436,14 +400,13 @@ static void test_get_when_a_value_is_of_another_size_then_missing(void **state)
         "redis.call('HKEYS',k[i]))do\tif\t#f==12\tthen\tredis.call('HSET',k[i],f,'short')end\tend"
         "\tend 0");
     assert_int_equal(fx_found(space, 100, 3), 0);
-    fx_close(space);
 }
 
 static void test_get_many_when_tables_differ_then_each_its_own(void **state)
 {
     (void)state;
     enum { N = 200 };
-    struct hps_space *space = fx_space(fx_open("one"));
+    struct hps_space *space = fx_daemon("one");
     const struct hps_store_ops *ops = space->store->ops;
     static uint8_t wide[N * FX_ROW];
     static uint8_t narrow[N * FX_NARROW_ROW];
@@ -471,7 +434,6 @@ static void test_get_many_when_tables_differ_then_each_its_own(void **state)
         fx_fill(row, FX_NARROW_ROW, keys[1][i], 5);
         assert_memory_equal(narrow + (size_t)slots[1][i] * FX_NARROW_ROW, row, FX_NARROW_ROW);
     }
-    fx_close(space);
 }
 
 /* A node that says nothing is given up, however much time the look-up has: there are other tiers.
@@ -482,7 +444,7 @@ static void test_get_when_the_server_is_paused_and_there_is_time_then_it_is_give
     struct hps_redis_store_options options = fx_options("one");
     options.redis.command_timeout_us = 20000;
     options.redis.failures_max = UINT32_MAX;
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     hps_key keys[1] = {1};
     uint32_t slots[1] = {0};
     uint8_t row[FX_ROW];
@@ -494,8 +456,6 @@ static void test_get_when_the_server_is_paused_and_there_is_time_then_it_is_give
     hps_redis_rig_resume(fx_rig, 0);
     assert_int_equal(status, HPS_UNAVAILABLE);
     assert_true(hps_clock_us() < call.deadline_us);
-    fx_close(space);
-    (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
 }
 
 /* A server that from some time on has other digests, and says nothing of its second shard. */
@@ -539,7 +499,7 @@ static void test_get_when_a_server_stops_half_way_then_it_is_not_waited_for_twic
     options.redis.failures_max = UINT32_MAX;
     options.n_shards = 2;
     options.member = "one";
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     hps_key keys[2] = {0, 1};
     uint32_t slots[2] = {0, 1};
     uint8_t rows[2 * FX_ROW];
@@ -562,15 +522,15 @@ static void test_get_when_a_server_stops_half_way_then_it_is_not_waited_for_twic
         assert_int_equal(batch.n, 2);
     }
     assert_int_equal(atomic_load(&half.n_again), 0);
+    fx_daemon_close(space);
     hps_fake_redis_free(half.fake);
-    fx_close(space);
 }
 
 static void test_get_when_the_server_is_paused_then_unavailable_in_time(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     hps_key keys[1] = {1};
     uint32_t slots[1] = {0};
     uint8_t row[FX_ROW];
@@ -587,45 +547,28 @@ static void test_get_when_the_server_is_paused_then_unavailable_in_time(void **s
         nap();
     }
     assert_int_equal(batch.n, 0);
-    fx_close(space);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_get_when_another_daemon_inserted_then_its_rows, fx_clean),
-        cmocka_unit_test_setup(test_servers_when_keys_were_asked_for_then_they_tell_what_they_had,
-                               fx_clean),
-        cmocka_unit_test_setup(test_get_when_the_version_is_further_then_all_are_missing, fx_clean),
-        cmocka_unit_test_setup(
-            test_get_when_shards_are_further_then_rows_unless_the_position_is_exact, fx_clean),
-        cmocka_unit_test_setup(test_get_when_another_daemon_writes_all_the_time_then_always_found,
-                               fx_clean),
-        cmocka_unit_test_setup(
-            test_get_when_a_batch_is_published_before_its_answer_comes_then_its_rows, fx_clean),
-        cmocka_unit_test_setup(
-            test_get_when_the_only_copy_moves_on_before_its_answer_comes_then_its_rows, fx_clean),
-        cmocka_unit_test_setup(test_get_when_exact_and_a_batch_is_published_meanwhile_then_its_rows,
-                               fx_clean),
-        cmocka_unit_test_setup(test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows,
-                               fx_clean),
-        cmocka_unit_test_setup(test_get_when_the_answer_is_older_than_the_question_then_missing,
-                               fx_clean),
-        cmocka_unit_test_setup(test_insert_when_refused_and_more_is_known_by_then_then_that_stays,
-                               fx_clean),
-        cmocka_unit_test_setup(test_apply_when_a_look_up_hears_of_it_first_then_what_is_known_stays,
-                               fx_clean),
-        cmocka_unit_test_setup(test_get_when_commands_are_small_then_the_same_rows, fx_clean),
-        cmocka_unit_test_setup(test_get_when_a_value_is_of_another_size_then_missing, fx_clean),
-        cmocka_unit_test_setup(test_get_many_when_tables_differ_then_each_its_own, fx_clean),
-        cmocka_unit_test_setup(
-            test_get_when_the_only_copy_is_further_and_the_position_exact_then_aborted, fx_clean),
-        cmocka_unit_test_setup(
-            test_get_when_the_server_is_paused_and_there_is_time_then_it_is_given_up, fx_clean),
-        cmocka_unit_test_setup(
-            test_get_when_a_server_stops_half_way_then_it_is_not_waited_for_twice, fx_clean),
-        cmocka_unit_test_setup(test_get_when_the_server_is_paused_then_unavailable_in_time,
-                               fx_clean),
+        FX_TEST(test_get_when_another_daemon_inserted_then_its_rows),
+        FX_TEST(test_servers_when_keys_were_asked_for_then_they_tell_what_they_had),
+        FX_TEST(test_get_when_the_version_is_further_then_all_are_missing),
+        FX_TEST(test_get_when_shards_are_further_then_rows_unless_the_position_is_exact),
+        FX_TEST(test_get_when_another_daemon_writes_all_the_time_then_always_found),
+        FX_TEST(test_get_when_a_batch_is_published_before_its_answer_comes_then_its_rows),
+        FX_TEST(test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows),
+        FX_TEST(test_get_when_the_answer_is_older_than_the_question_then_missing),
+        FX_TEST(test_insert_when_refused_and_more_is_known_by_then_then_that_stays),
+        FX_TEST(test_apply_when_a_look_up_hears_of_it_first_then_what_is_known_stays),
+        FX_TEST(test_get_when_commands_are_small_then_the_same_rows),
+        FX_TEST(test_get_when_a_value_is_of_another_size_then_missing),
+        FX_TEST(test_get_many_when_tables_differ_then_each_its_own),
+        FX_TEST(test_get_when_the_only_copy_is_further_and_the_position_exact_then_aborted),
+        FX_TEST(test_get_when_the_server_is_paused_and_there_is_time_then_it_is_given_up),
+        FX_TEST(test_get_when_a_server_stops_half_way_then_it_is_not_waited_for_twice),
+        FX_TEST(test_get_when_the_server_is_paused_then_unavailable_in_time),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

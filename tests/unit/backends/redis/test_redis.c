@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Spaces of the redis store: whose they are, how long they stay, and HPS's own.
+ * Spaces of the redis store: whose they are, and how long they stay.
  */
 #include "backends/redis/redis.h"
 
@@ -322,7 +322,7 @@ static void test_usage_when_rows_are_there_then_as_the_server_says(void **state)
 {
     (void)state;
     struct hps_store_usage usage;
-    struct hps_space *space = fx_space(fx_open("one"));
+    struct hps_space *space = fx_daemon("one");
     uint64_t before = server_bytes();
     static uint8_t rows[20000 * FX_ROW];
     static hps_key keys[20000];
@@ -335,7 +335,6 @@ static void test_usage_when_rows_are_there_then_as_the_server_says(void **state)
     assert_int_equal(usage.n_rows, 20000);
     uint64_t after = server_bytes(); /* of wide rows alone: the estimate takes both alike */
     assert_in_range(usage.used_bytes, (after - before) / 2, (after - before) * 5 / 4);
-    fx_close(space);
 }
 
 static void test_space_when_loads_or_versions_differ_then_apart(void **state)
@@ -363,10 +362,9 @@ static void test_ttl_when_set_then_the_server_forgets_by_itself(void **state)
     struct hps_redis_store_options options = fx_options("one");
     options.ttl_ms = 3600 * 1000;
     options.lease_ms = 30; /* renewed with each turn of the keeper */
-    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_space *space = fx_daemon_with(&options);
     assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100);
     await("EVAL return(redis.call('PTTL',redis.call('KEYS','hpsd*[0-9]}')[1])>0) 0", "1");
-    fx_close(space);
 }
 
 /* A server that counts what is deleted between two questions whether it may be. */
@@ -439,23 +437,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open_when_an_option_is_wrong_then_named),
         cmocka_unit_test(test_calls_when_no_server_then_unavailable_and_no_harm),
-        cmocka_unit_test_setup(test_drop_when_another_daemon_has_a_lease_then_rows_stay, fx_clean),
+        FX_TEST(test_drop_when_another_daemon_has_a_lease_then_rows_stay),
         cmocka_unit_test(
             test_drop_when_there_are_many_shards_then_eight_at_a_time_and_asked_each_time),
-        cmocka_unit_test_setup(test_load_when_begun_then_the_version_is_in_use_at_once, fx_clean),
-        cmocka_unit_test_setup(
-            test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_done, fx_clean),
-        cmocka_unit_test_setup(
-            test_load_when_another_daemon_unloads_all_the_time_then_whole_once_it_is_done,
-            fx_clean),
-        cmocka_unit_test_setup(
-            test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_again, fx_clean),
-        cmocka_unit_test_setup(test_usage_when_a_lookup_meets_a_lost_shard_then_told_soon,
-                               fx_clean),
-        cmocka_unit_test_setup(test_close_when_opened_again_then_rows_are_there, fx_clean),
-        cmocka_unit_test_setup(test_usage_when_rows_are_there_then_as_the_server_says, fx_clean),
-        cmocka_unit_test_setup(test_space_when_loads_or_versions_differ_then_apart, fx_clean),
-        cmocka_unit_test_setup(test_ttl_when_set_then_the_server_forgets_by_itself, fx_clean),
+        FX_TEST(test_load_when_begun_then_the_version_is_in_use_at_once),
+        FX_TEST(test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_done),
+        FX_TEST(test_load_when_another_daemon_unloads_all_the_time_then_whole_once_it_is_done),
+        FX_TEST(test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_again),
+        FX_TEST(test_usage_when_a_lookup_meets_a_lost_shard_then_told_soon),
+        FX_TEST(test_close_when_opened_again_then_rows_are_there),
+        FX_TEST(test_usage_when_rows_are_there_then_as_the_server_says),
+        FX_TEST(test_space_when_loads_or_versions_differ_then_apart),
+        FX_TEST(test_ttl_when_set_then_the_server_forgets_by_itself),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

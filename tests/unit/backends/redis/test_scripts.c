@@ -66,8 +66,8 @@ static void test_begin_when_the_script_is_not_known_then_noscript(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sha_when_a_server_loads_it_then_the_same, fx_clean),
-        cmocka_unit_test_setup(test_begin_when_the_script_is_not_known_then_noscript, fx_clean),
+        FX_TEST(test_sha_when_a_server_loads_it_then_the_same),
+        FX_TEST(test_begin_when_the_script_is_not_known_then_noscript),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

@@ -8,55 +8,65 @@
 #include "tests/lib/nap.h"
 #include "tests/lib/redis_fixture.h"
 
+static struct hps_space *space;
+static struct redis_space *own;
+static bool readable, exact; /* what the last answer was judged to be */
+
+/* The space has shards that only the test asks and reads: the keeper, which counts their rows,
+ * waits. */
+static void hold(const struct hps_redis_store_options *options)
+{
+    space = fx_daemon_with(options);
+    own = redis_space_of(space);
+    hps_lock_acquire(&own->redis->lock);
+}
+
+static void hold_one(void)
+{
+    const struct hps_redis_store_options options = fx_options("one");
+    hold(&options);
+}
+
+static int release(void **state)
+{
+    (void)state;
+    if (own != NULL) {
+        hps_lock_release(&own->redis->lock);
+        own = NULL;
+    }
+    return 0;
+}
+
 /* The answer to a question that was put at `seen`. */
-static bool learn_at(struct redis_space *space, struct redis_shard_seen seen, const char *digest,
-                     int64_t offset)
+static bool learn_at(struct redis_shard_seen seen, const char *digest, int64_t offset)
 {
     struct hps_redis_positions positions = {0};
     struct hps_buf bytes;
     hps_buf_init(&bytes, 1 << 10);
     assert_int_equal(hps_redis_positions_raise(&positions, FX_PARTITION, -1, offset), HPS_OK);
     assert_int_equal(hps_redis_positions_encode(&positions, &bytes), HPS_OK);
-    bool learnt = redis_shard_learn(space, 0, seen, digest, strlen(digest), bytes.data, bytes.size);
+    bool learnt = redis_shard_learn(own, 0, seen, digest, strlen(digest), bytes.data, bytes.size);
     hps_buf_fini(&bytes);
     hps_redis_positions_fini(&positions);
     return learnt;
 }
 
 /* To one that is put and answered now. */
-static void learn(struct redis_space *space, const char *digest, int64_t offset, bool *out_readable,
-                  bool *out_exact)
+static void learn(const char *digest, int64_t offset)
 {
-    (void)learn_at(space, redis_shard_seen(space, 0), digest, offset);
-    *out_readable = space->shards[0].readable;
-    *out_exact = space->shards[0].exact;
-}
-
-/* A space whose shards only the test asks and reads: the keeper, which counts their rows, waits. */
-static struct hps_space *space_held(void)
-{
-    struct hps_space *space = fx_space(fx_open("one"));
-    hps_lock_acquire(&redis_space_of(space)->redis->lock);
-    return space;
-}
-
-static void space_release(struct hps_space *space)
-{
-    hps_lock_release(&redis_space_of(space)->redis->lock);
-    fx_close(space);
+    (void)learn_at(redis_shard_seen(own, 0), digest, offset);
+    readable = own->shards[0].readable;
+    exact = own->shards[0].exact;
 }
 
 static void test_learn_when_the_version_moves_then_judged_again(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
-    bool readable = false;
-    bool exact = false;
+    hold_one();
     fx_at(space, 10);
-    learn(own, "aaaaaaaaaaaaaaaaaaaa", 9, &readable, &exact);
+    learn("aaaaaaaaaaaaaaaaaaaa", 9);
     assert_false(readable);
-    learn(own, "bbbbbbbbbbbbbbbbbbbb", 11, &readable, &exact);
+    learn("bbbbbbbbbbbbbbbbbbbb", 11);
     assert_true(readable);
     assert_false(exact);
     fx_at(space, 11);
@@ -64,85 +74,78 @@ static void test_learn_when_the_version_moves_then_judged_again(void **state)
     assert_true(own->shards[0].exact);
     fx_at(space, 12);
     assert_false(own->shards[0].readable);
-    learn(own, "short", 13, &readable, &exact); /* no digest of ours */
+    learn("short", 13); /* no digest of ours */
     assert_false(readable);
     assert_false(own->shards[0].known);
-    learn(own, "", 13, &readable, &exact); /* not there */
+    learn("", 13); /* not there */
     assert_false(readable);
     assert_true(own->shards[0].missing);
-    learn(own, "cccccccccccccccccccc", 12, &readable, &exact);
+    learn("cccccccccccccccccccc", 12);
     assert_true(exact);
     redis_shard_forget(own, 0, redis_shard_seen(own, 0));
     assert_false(own->shards[0].readable);
-    space_release(space);
 }
 
 /* An answer that was asked for before another one was heard may have been given before that. */
 static void test_learn_when_an_older_answer_comes_last_then_what_is_known_stays(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
+    hold_one();
     fx_at(space, 10);
     struct redis_shard_seen seen = redis_shard_seen(own, 0);
-    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
     fx_at(space, 11);
-    assert_true(learn_at(own, seen, "aaaaaaaaaaaaaaaaaaaa", 10)); /* what is known is newer */
+    assert_true(learn_at(seen, "aaaaaaaaaaaaaaaaaaaa", 10)); /* what is known is newer */
     assert_true(own->shards[0].exact);
-    assert_false(learn_at(own, seen, "", 0)); /* nobody can say which came first */
+    assert_false(learn_at(seen, "", 0)); /* nobody can say which came first */
     assert_true(own->shards[0].exact);
     redis_shard_forget(own, 0, seen);
     assert_true(own->shards[0].exact);
-    assert_true(learn_at(own, seen, "cccccccccccccccccccc", 12)); /* it is further on */
+    assert_true(learn_at(seen, "cccccccccccccccccccc", 12)); /* it is further on */
     assert_true(own->shards[0].readable);
     assert_false(own->shards[0].exact);
-    space_release(space);
 }
 
 /* Nothing is known, but what was last known is not forgotten. */
 static void test_learn_when_forgotten_since_the_question_then_only_what_is_as_far(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
+    hold_one();
     fx_at(space, 11);
-    assert_true(learn_at(own, redis_shard_seen(own, 0), "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(learn_at(redis_shard_seen(own, 0), "bbbbbbbbbbbbbbbbbbbb", 11));
     struct redis_shard_seen seen = redis_shard_seen(own, 0);
     redis_shard_forget(own, 0, seen);
-    assert_false(learn_at(own, seen, "aaaaaaaaaaaaaaaaaaaa", 10));
+    assert_false(learn_at(seen, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_false(own->shards[0].known);
-    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
     assert_true(own->shards[0].exact);
-    assert_true(learn_at(own, redis_shard_seen(own, 0), "", 0));
+    assert_true(learn_at(redis_shard_seen(own, 0), "", 0));
     seen = redis_shard_seen(own, 0);
     redis_shard_count(own, 0, 2, true, seen); /* it is back, counted while it was made anew */
-    assert_true(learn_at(own, seen, "cccccccccccccccccccc", 11));
+    assert_true(learn_at(seen, "cccccccccccccccccccc", 11));
     assert_true(own->shards[0].exact);
-    space_release(space);
 }
 
 /* Whoever is asked after that is believed: a server may have lost what it had. */
 static void test_learn_when_an_older_state_is_asked_for_last_then_it_is_known(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
+    hold_one();
     fx_at(space, 11);
     struct redis_shard_seen seen = redis_shard_seen(own, 0);
-    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
-    assert_true(learn_at(own, redis_shard_seen(own, 0), "aaaaaaaaaaaaaaaaaaaa", 10));
+    assert_true(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(learn_at(redis_shard_seen(own, 0), "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_true(own->shards[0].known);
     assert_false(own->shards[0].readable);
     seen = redis_shard_seen(own, 0);
-    assert_true(learn_at(own, seen, "", 0));
+    assert_true(learn_at(seen, "", 0));
     assert_true(own->shards[0].missing);
-    assert_false(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_false(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
     assert_true(own->shards[0].missing);
     seen = redis_shard_seen(own, 0);
-    assert_true(learn_at(own, seen, "", 0)); /* no news */
-    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(learn_at(seen, "", 0)); /* no news */
+    assert_true(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
     assert_true(own->shards[0].exact);
-    space_release(space);
 }
 
 static struct hps_redis_value text_value(struct hps_redis_values *values, const void *data,
@@ -155,8 +158,7 @@ static struct hps_redis_value text_value(struct hps_redis_values *values, const 
 }
 
 /* Judge rows of a question that was put at `seen` and `begin`; offset -1: no positions came. */
-static bool judge(struct redis_space *space, struct redis_shard_seen seen, int64_t begin,
-                  const char *digest, int64_t offset, bool *out_readable, bool *out_exact)
+static bool judge(struct redis_shard_seen seen, int64_t begin, const char *digest, int64_t offset)
 {
     struct hps_redis_positions at = {0};
     struct hps_redis_positions of = {0};
@@ -172,7 +174,7 @@ static bool judge(struct redis_space *space, struct redis_shard_seen seen, int64
     items[1] = text_value(&values, bytes.data, bytes.size);
     values.items = items;
     values.n = offset < 0 ? 1 : 2;
-    bool decided = redis_judge_rows(space, 0, seen, &at, &values, out_readable, out_exact);
+    bool decided = redis_judge_rows(own, 0, seen, &at, &values, &readable, &exact);
     values.items = NULL;
     hps_redis_values_fini(&values);
     hps_buf_fini(&bytes);
@@ -184,28 +186,24 @@ static bool judge(struct redis_space *space, struct redis_shard_seen seen, int64
 static void test_judge_when_the_version_has_moved_on_then_by_where_it_was(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
+    hold_one();
     struct redis_shard_seen seen = redis_shard_seen(own, 0);
-    bool readable = false;
-    bool exact = false;
     fx_at(space, 12);
-    assert_true(learn_at(own, seen, "cccccccccccccccccccc", 12));
-    assert_true(judge(own, seen, 10, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact));
+    assert_true(learn_at(seen, "cccccccccccccccccccc", 12));
+    assert_true(judge(seen, 10, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_true(readable && exact);
-    assert_true(judge(own, seen, 10, "bbbbbbbbbbbbbbbbbbbb", 11, &readable, &exact));
+    assert_true(judge(seen, 10, "bbbbbbbbbbbbbbbbbbbb", 11));
     assert_true(readable && exact); /* the version has had that, too */
     assert_true(own->shards[0].exact);
-    assert_true(judge(own, seen, 11, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact));
+    assert_true(judge(seen, 11, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_false(readable || exact);
-    assert_false(judge(own, seen, 10, "aaaaaaaaaaaaaaaaaaaa", -1, &readable, &exact));
-    assert_true(judge(own, seen, 10, "cccccccccccccccccccc", -1, &readable, &exact)); /* heard of */
+    assert_false(judge(seen, 10, "aaaaaaaaaaaaaaaaaaaa", -1));
+    assert_true(judge(seen, 10, "cccccccccccccccccccc", -1)); /* heard of */
     assert_true(readable && exact);
-    assert_true(judge(own, seen, 10, "dddddddddddddddddddd", 13, &readable, &exact));
+    assert_true(judge(seen, 10, "dddddddddddddddddddd", 13));
     assert_true(readable && !exact);
-    assert_true(judge(own, seen, 10, "short", 13, &readable, &exact));
+    assert_true(judge(seen, 10, "short", 13));
     assert_false(readable || exact);
-    space_release(space);
 }
 
 /* It says what its master has had at some time. */
@@ -213,19 +211,13 @@ static void test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt(v
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
-    bool readable = false;
-    bool exact = false;
     options.redis.replica_reads = true;
-    struct hps_space *space = fx_space(fx_open_with(&options));
-    struct redis_space *own = redis_space_of(space);
-    hps_lock_acquire(&own->redis->lock);
+    hold(&options);
     redis_shard_forget(own, 0, redis_shard_seen(own, 0)); /* of which the keeper may have heard */
     fx_at(space, 10);
-    assert_true(
-        judge(own, redis_shard_seen(own, 0), 10, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact));
+    assert_true(judge(redis_shard_seen(own, 0), 10, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_true(readable && exact);
     assert_false(own->shards[0].known);
-    space_release(space);
 }
 
 /* What a batch has come to, and what a look-up has heard of it. */
@@ -235,35 +227,28 @@ static void test_moved_when_it_was_heard_of_before_then_what_is_known_stays(void
     static const uint8_t a[] = "aaaaaaaaaaaaaaaaaaaa";
     static const uint8_t b[] = "bbbbbbbbbbbbbbbbbbbb";
     const struct hps_log_span span = {FX_PARTITION, 0, 10, 11};
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
-    bool readable = false;
-    bool exact = false;
+    hold_one();
     fx_at(space, 11);
-    learn(own, (const char *)a, 10, &readable, &exact);
+    learn((const char *)a, 10);
     redis_shard_moved(own, 0, a, b, &span, 1);
     assert_true(own->shards[0].exact);
     redis_shard_moved(own, 0, a, b, &span, 1); /* as a look-up knows it */
     assert_true(own->shards[0].exact);
-    learn(own, "cccccccccccccccccccc", 12, &readable, &exact);
+    learn("cccccccccccccccccccc", 12);
     redis_shard_moved(own, 0, a, b, &span, 1); /* another daemon went on */
     assert_true(own->shards[0].readable && !own->shards[0].exact);
-    learn(own, "dddddddddddddddddddd", 9, &readable, &exact);
+    learn("dddddddddddddddddddd", 9);
     redis_shard_moved(own, 0, a, b, &span, 1); /* nobody knows what it is of */
     assert_false(own->shards[0].known);
-    space_release(space);
 }
 
 static void test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
-    bool readable = false;
-    bool exact = false;
+    hold_one();
     fx_at(space, 10);
     struct redis_shard_seen seen = redis_shard_seen(own, 0);
-    learn(own, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact); /* made while it was counted */
+    learn("aaaaaaaaaaaaaaaaaaaa", 10); /* made while it was counted */
     redis_shard_count(own, 0, 0, true, seen);
     assert_true(own->shards[0].exact);
     redis_shard_count(own, 0, 0, false, redis_shard_seen(own, 0));
@@ -272,19 +257,17 @@ static void test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothi
     assert_true(own->shards[0].missing);
     seen = redis_shard_seen(own, 0);
     redis_shard_forget(own, 0, seen);
-    learn(own, "", 0, &readable, &exact);
+    learn("", 0);
     redis_shard_count(own, 0, 5, true, seen);
     assert_true(own->shards[0].missing);
     redis_shard_count(own, 0, 5, true, redis_shard_seen(own, 0));
     assert_false(own->shards[0].missing);
-    space_release(space);
 }
 
 static void test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
+    hold_one();
     struct redis_shard_seen seen[FX_SHARDS];
     uint64_t n_rows = 0;
     for (uint32_t i = 0; i < FX_SHARDS; i++) {
@@ -299,19 +282,15 @@ static void test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_
     seen[0] = redis_shard_seen(own, 0);
     redis_shard_count(own, 0, 9, false, seen[0]);
     assert_int_equal(own->shards[0].n_rows, 7); /* positions have two fields */
-    bool readable = false;
-    bool exact = false;
-    learn(own, "", 0, &readable, &exact); /* heard meanwhile that it is not there */
+    learn("", 0);                               /* heard meanwhile that it is not there */
     redis_shard_count(own, 0, 9, false, seen[0]);
     assert_int_equal(own->shards[0].n_rows, 0);
-    space_release(space);
 }
 
 static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(void **state)
 {
     (void)state;
-    struct hps_space *space = space_held();
-    struct redis_space *own = redis_space_of(space);
+    hold_one();
     assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100);
     assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + FX_WAIT_US, NULL), 0);
     assert_true(own->shards[3].exact);
@@ -327,31 +306,22 @@ static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(voi
         nap();
     }
     assert_true(own->shards[3].exact);
-    space_release(space);
 }
 
 int main(void)
 {
+#define STATE_TEST(name) cmocka_unit_test_setup_teardown(name, fx_clean, release)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_learn_when_the_version_moves_then_judged_again, fx_clean),
-        cmocka_unit_test_setup(test_learn_when_an_older_answer_comes_last_then_what_is_known_stays,
-                               fx_clean),
-        cmocka_unit_test_setup(
-            test_learn_when_forgotten_since_the_question_then_only_what_is_as_far, fx_clean),
-        cmocka_unit_test_setup(test_learn_when_an_older_state_is_asked_for_last_then_it_is_known,
-                               fx_clean),
-        cmocka_unit_test_setup(test_judge_when_the_version_has_moved_on_then_by_where_it_was,
-                               fx_clean),
-        cmocka_unit_test_setup(test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt,
-                               fx_clean),
-        cmocka_unit_test_setup(test_moved_when_it_was_heard_of_before_then_what_is_known_stays,
-                               fx_clean),
-        cmocka_unit_test_setup(
-            test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing, fx_clean),
-        cmocka_unit_test_setup(
-            test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count, fx_clean),
-        cmocka_unit_test_setup(test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown,
-                               fx_clean),
+        STATE_TEST(test_learn_when_the_version_moves_then_judged_again),
+        STATE_TEST(test_learn_when_an_older_answer_comes_last_then_what_is_known_stays),
+        STATE_TEST(test_learn_when_forgotten_since_the_question_then_only_what_is_as_far),
+        STATE_TEST(test_learn_when_an_older_state_is_asked_for_last_then_it_is_known),
+        STATE_TEST(test_judge_when_the_version_has_moved_on_then_by_where_it_was),
+        STATE_TEST(test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt),
+        STATE_TEST(test_moved_when_it_was_heard_of_before_then_what_is_known_stays),
+        STATE_TEST(test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing),
+        STATE_TEST(test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count),
+        STATE_TEST(test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

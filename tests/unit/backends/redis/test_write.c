@@ -15,18 +15,12 @@ static struct hps_space *two;
 /* Two daemons at offset 10; rows of all keys. */
 static void two_at_10(void)
 {
-    one = fx_space(fx_open("one"));
-    two = fx_space(fx_open("two"));
+    one = fx_daemon("one");
+    two = fx_daemon("two");
     fx_at(one, 10);
     fx_at(two, 10);
     assert_int_equal(fx_insert(one, N, 9).n_inserted, N);
     assert_int_equal(fx_found(two, N, 9), N);
-}
-
-static void close_both(void)
-{
-    fx_close(one);
-    fx_close(two);
 }
 
 /* Until it is known of all shards how they are: what another daemon has just done with one, or an
@@ -56,7 +50,6 @@ static void test_apply_when_two_daemons_do_then_the_first_counts(void **state)
     assert_int_equal(fx_found(one, N, 14), N);
     assert_int_equal(fx_apply(one, 13, 15, N).n_had, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 14), N);
-    close_both();
 }
 
 static void test_apply_when_without_rows_then_all_shards_move_on(void **state)
@@ -67,7 +60,6 @@ static void test_apply_when_without_rows_then_all_shards_move_on(void **state)
     assert_int_equal(fx_found(one, N, 9), N);
     fx_at(two, 20);
     assert_int_equal(fx_found(two, N, 9), N);
-    close_both();
 }
 
 static void test_apply_when_records_are_skipped_then_gap_until_they_come(void **state)
@@ -91,7 +83,6 @@ static void test_apply_when_records_are_skipped_then_gap_until_they_come(void **
     assert_int_equal(fx_found(one, N, 20), N);
     assert_int_equal(one->store->ops->log->behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
     assert_int_equal(n_behind, 0);
-    close_both();
 }
 
 static void test_apply_when_one_partition_is_done_then_the_others_rows_alone(void **state)
@@ -121,7 +112,6 @@ static void test_apply_when_one_partition_is_done_then_the_others_rows_alone(voi
         fx_fill(row, FX_ROW, i + 1, i < 2 ? 12 : 50);
         assert_memory_equal(found[i], row, FX_ROW);
     }
-    close_both();
 }
 
 /* Records [first, next) of every step-th partition from `from` on. */
@@ -148,8 +138,8 @@ static void test_apply_when_many_partitions_move_then_each_by_itself(void **stat
     assert_int_equal(apply_many(two, 0, 1, 0, 5).n_had, FX_SHARDS);
     assert_int_equal(apply_many(two, 1, 2, 5, 9).n_applied, FX_SHARDS);
     assert_int_equal(apply_many(one, 0, 8, 7, 8).n_gap, FX_SHARDS);
-    fx_close(one);
-    one = fx_space(fx_open("one"));
+    fx_daemon_close(one);
+    one = fx_daemon("one");
     fx_at(one, 10);
     assert_int_equal(apply_many(one, 0, 1, 0, 5).n_had, FX_SHARDS);
     assert_int_equal(apply_many(one, 0, 1, 5, 8).n_applied, FX_SHARDS);
@@ -159,7 +149,6 @@ static void test_apply_when_many_partitions_move_then_each_by_itself(void **stat
     assert_int_equal(apply_many(one, 1, 2, 8, 9).n_had, FX_SHARDS);
     assert_int_equal(fx_insert(one, N + 1, 9).n_inserted, 1);
     assert_int_equal(fx_found(two, N, 9), N);
-    close_both();
 }
 
 static void test_apply_when_a_start_is_not_known_then_gap(void **state)
@@ -175,7 +164,6 @@ static void test_apply_when_a_start_is_not_known_then_gap(void **state)
     assert_int_equal(report.n_applied, FX_SHARDS);
     assert_int_equal(fx_insert(one, N, 9).n_inserted, N);
     assert_int_equal(fx_found(one, N, 9), N);
-    close_both();
 }
 
 static void test_apply_when_versions_decide_then_rows_are_taken_out(void **state)
@@ -196,7 +184,6 @@ static void test_apply_when_versions_decide_then_rows_are_taken_out(void **state
     assert_int_equal(one->store->ops->log->apply(one, &fx_call, &batch, &report), HPS_OK);
     assert_int_equal(report.n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 9), N / 2);
-    close_both();
 }
 
 /* A fill is as of its daemon's position: neither old nor new rows get in elsewhere. */
@@ -209,7 +196,6 @@ static void test_insert_when_the_daemon_is_behind_or_ahead_then_refused(void **s
     assert_int_equal(fx_insert(one, 2 * N, 10).n_inserted, N);
     fx_at(one, 12);
     assert_int_equal(fx_insert(one, 3 * N, 11).n_stale, 3 * N);
-    close_both();
 }
 
 /* What the daemon knows is from before another one's update. */
@@ -221,7 +207,6 @@ static void test_insert_when_another_has_just_applied_then_refused(void **state)
     assert_int_equal(fx_apply(one, 10, 11, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_insert(two, 2 * N, 9).n_inserted, 0);
     assert_int_equal(fx_found(two, 2 * N, 10), N);
-    close_both();
 }
 
 static void test_shards_when_lost_then_missed_until_reset_or_filled(void **state)
@@ -251,7 +236,6 @@ static void test_shards_when_lost_then_missed_until_reset_or_filled(void **state
     reset(one, &report);
     assert_int_equal(report.n_applied, 0);
     assert_int_equal(report.n_had, FX_SHARDS);
-    close_both();
 }
 
 /* Keep a copy of all shards, and put it back later: as after a fail-over to a replica that had not
@@ -282,7 +266,6 @@ static void test_shards_when_an_older_state_comes_back_then_nothing_old_is_read(
     assert_int_equal(fx_apply(one, 10, 16, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 15), N);
     assert_int_equal(fx_found(two, N, 15), N);
-    close_both();
 }
 
 /* The same, and another daemon goes on from there before we look again: the digest is a new one. */
@@ -297,7 +280,6 @@ static void test_shards_when_others_go_on_from_an_older_state_then_not_trusted(v
     assert_int_equal(fx_apply(two, 10, 12, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 11), 0);
     assert_int_equal(fx_found(two, N, 11), N);
-    close_both();
 }
 
 static void test_apply_when_the_server_is_full_then_rows_go_and_none_is_old(void **state)
@@ -313,7 +295,6 @@ static void test_apply_when_the_server_is_full_then_rows_go_and_none_is_old(void
     assert_int_equal(fx_found(two, N, 9), N - N / 2);
     assert_int_equal(fx_apply(one, 12, 13, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 12), N);
-    close_both();
 }
 
 static void test_calls_when_the_server_forgot_the_scripts_then_told_again(void **state)
@@ -324,7 +305,6 @@ static void test_calls_when_the_server_forgot_the_scripts_then_told_again(void *
     assert_int_equal(fx_apply(one, 10, 11, N).n_applied, FX_SHARDS);
     (void)hps_redis_rig_ask(fx_rig, 0, "SCRIPT FLUSH");
     assert_int_equal(fx_insert(one, 2 * N, 10).n_inserted, N);
-    close_both();
 }
 
 /* A partition that has brought nothing yet is nowhere named. */
@@ -342,7 +322,6 @@ static void test_positions_when_a_partition_is_quiet_then_its_start_tells(void *
     positions[1].offset = 41;
     assert_int_equal(two->store->ops->log->positions_set(two, positions, 2), HPS_OK);
     assert_int_equal(fx_found(two, N, 9), 0);
-    close_both();
 }
 
 /* Two that reset at different positions do not undo each other for ever. */
@@ -352,8 +331,8 @@ static void test_reset_when_daemons_differ_then_at_the_later_of_both(void **stat
     struct hps_log_report report;
     const struct hps_log_position ahead[2] = {{1, 30, -1}, {2, 5, -1}};
     const struct hps_log_position other[2] = {{1, 20, -1}, {2, 9, -1}};
-    one = fx_space(fx_open("one"));
-    two = fx_space(fx_open("two"));
+    one = fx_daemon("one");
+    two = fx_daemon("two");
     assert_int_equal(one->store->ops->log->positions_set(one, ahead, 2), HPS_OK);
     assert_int_equal(two->store->ops->log->positions_set(two, other, 2), HPS_OK);
     reset(one, &report);
@@ -362,7 +341,6 @@ static void test_reset_when_daemons_differ_then_at_the_later_of_both(void **stat
     assert_int_equal(report.n_applied, FX_SHARDS);
     reset(one, &report);
     assert_int_equal(report.n_had, FX_SHARDS);
-    close_both();
 }
 
 /* The only copy: nothing is made anew, and a batch counts when all of it is there. */
@@ -376,7 +354,7 @@ static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(v
     uint32_t slot = 0;
     uint8_t row[FX_ROW];
     options.authoritative = true;
-    one = fx_space(fx_open_with(&options));
+    one = fx_daemon_with(&options);
     const struct hps_store_ops *ops = one->store->ops;
     struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
     assert_false(atomic_load(&one->incomplete));
@@ -403,14 +381,13 @@ static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(v
     assert_int_equal(ops->put(one, &fx_call, &fx_tables[0], &key, row, 1), HPS_UNAVAILABLE);
     assert_int_equal(ops->log->reset(one, &fx_call, &report), HPS_PRECONDITION);
     assert_int_equal(ops->log->apply(one, &fx_call, &log, &report), HPS_DATA_LOSS);
-    fx_close(one);
 }
 
 static void test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_out(void **state)
 {
     (void)state;
-    one = fx_space(fx_open("one"));
-    two = fx_space(fx_open("two"));
+    one = fx_daemon("one");
+    two = fx_daemon("two");
     fx_at(one, 10);
     fx_at(two, 10);
     assert_int_equal(fx_insert(one, 10, 9).n_inserted, 10);
@@ -425,13 +402,11 @@ static void test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_
     fx_at(one, 10);
     assert_int_equal(fx_found(one, 10, 9), 10);
     assert_int_equal(fx_insert(one, 20, 9).n_inserted, 10);
-    fx_close(one);
-    fx_close(two);
 }
 
 static void test_positions_get_when_shards_differ_then_the_lowest(void **state)
 {
-    one = fx_space(fx_open("one"));
+    one = fx_daemon("one");
     const struct hps_store_ops *ops = one->store->ops;
     struct hps_log_position at[2] = {{.partition = FX_PARTITION, .start = 3},
                                      {.partition = FX_PARTITION + 1, .start = 4}};
@@ -446,41 +421,30 @@ static void test_positions_get_when_shards_differ_then_the_lowest(void **state)
     assert_int_equal(ops->log->positions_get(one, &fx_call, at, 2), HPS_OK);
     assert_int_equal(at[0].offset, 12);
     assert_int_equal(at[1].offset, 4);
-    fx_close(one);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_apply_when_two_daemons_do_then_the_first_counts, fx_clean),
-        cmocka_unit_test_setup(test_apply_when_without_rows_then_all_shards_move_on, fx_clean),
-        cmocka_unit_test_setup(test_apply_when_records_are_skipped_then_gap_until_they_come,
-                               fx_clean),
-        cmocka_unit_test_setup(test_apply_when_one_partition_is_done_then_the_others_rows_alone,
-                               fx_clean),
-        cmocka_unit_test_setup(test_apply_when_many_partitions_move_then_each_by_itself, fx_clean),
-        cmocka_unit_test_setup(test_apply_when_a_start_is_not_known_then_gap, fx_clean),
-        cmocka_unit_test_setup(test_apply_when_versions_decide_then_rows_are_taken_out, fx_clean),
-        cmocka_unit_test_setup(test_insert_when_the_daemon_is_behind_or_ahead_then_refused,
-                               fx_clean),
-        cmocka_unit_test_setup(test_insert_when_another_has_just_applied_then_refused, fx_clean),
-        cmocka_unit_test_setup(test_shards_when_lost_then_missed_until_reset_or_filled, fx_clean),
-        cmocka_unit_test_setup(test_shards_when_an_older_state_comes_back_then_nothing_old_is_read,
-                               fx_clean),
-        cmocka_unit_test_setup(test_shards_when_others_go_on_from_an_older_state_then_not_trusted,
-                               fx_clean),
-        cmocka_unit_test_setup(test_apply_when_the_server_is_full_then_rows_go_and_none_is_old,
-                               fx_clean),
-        cmocka_unit_test_setup(test_calls_when_the_server_forgot_the_scripts_then_told_again,
-                               fx_clean),
-        cmocka_unit_test_setup(test_positions_when_a_partition_is_quiet_then_its_start_tells,
-                               fx_clean),
-        cmocka_unit_test_setup(test_reset_when_daemons_differ_then_at_the_later_of_both, fx_clean),
-        cmocka_unit_test_setup(
-            test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_out, fx_clean),
-        cmocka_unit_test_setup(test_positions_get_when_shards_differ_then_the_lowest, fx_clean),
-        cmocka_unit_test_setup(test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up,
-                               fx_clean),
+        FX_TEST(test_apply_when_two_daemons_do_then_the_first_counts),
+        FX_TEST(test_apply_when_without_rows_then_all_shards_move_on),
+        FX_TEST(test_apply_when_records_are_skipped_then_gap_until_they_come),
+        FX_TEST(test_apply_when_one_partition_is_done_then_the_others_rows_alone),
+        FX_TEST(test_apply_when_many_partitions_move_then_each_by_itself),
+        FX_TEST(test_apply_when_a_start_is_not_known_then_gap),
+        FX_TEST(test_apply_when_versions_decide_then_rows_are_taken_out),
+        FX_TEST(test_insert_when_the_daemon_is_behind_or_ahead_then_refused),
+        FX_TEST(test_insert_when_another_has_just_applied_then_refused),
+        FX_TEST(test_shards_when_lost_then_missed_until_reset_or_filled),
+        FX_TEST(test_shards_when_an_older_state_comes_back_then_nothing_old_is_read),
+        FX_TEST(test_shards_when_others_go_on_from_an_older_state_then_not_trusted),
+        FX_TEST(test_apply_when_the_server_is_full_then_rows_go_and_none_is_old),
+        FX_TEST(test_calls_when_the_server_forgot_the_scripts_then_told_again),
+        FX_TEST(test_positions_when_a_partition_is_quiet_then_its_start_tells),
+        FX_TEST(test_reset_when_daemons_differ_then_at_the_later_of_both),
+        FX_TEST(test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_out),
+        FX_TEST(test_positions_get_when_shards_differ_then_the_lowest),
+        FX_TEST(test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

@@ -16,34 +16,65 @@
 static struct hps_admission *admission;
 static struct hps_error err;
 static unsigned n_granted;
-static struct hps_admission_ticket *granted[8];
+static struct hps_admission_ticket *granted[16];
+
+/* Tickets of the tests, which are given back after each. */
+enum { GREEDY = 11, MODEST = 22, OTHER = 33, TICKETS = 5, SMALL_ONES = 8 };
+static struct hps_admission_ticket tickets[TICKETS], small[SMALL_ONES];
+static struct hps_admission_ticket *const a = &tickets[0], *const b = &tickets[1];
+static struct hps_admission_ticket *const c = &tickets[2], *const d = &tickets[3];
+static struct hps_admission_ticket *const e = &tickets[4];
 
 static void on_granted(struct hps_admission_ticket *ticket)
 {
     granted[n_granted++] = ticket;
 }
 
+static void reset_tickets(struct hps_admission_ticket *items, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        items[i] = (struct hps_admission_ticket){.on_granted = on_granted};
+    }
+}
+
+static void give_back(struct hps_admission_ticket *items, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (!hps_admission_cancel(admission, &items[i])) {
+            hps_admission_release(admission, &items[i]);
+        }
+    }
+}
+
+/* From now on requests are let in by these options. */
+static void open_with(struct hps_admission_options options)
+{
+    hps_admission_free(admission);
+    admission = hps_admission_new(&options);
+    assert_non_null(admission);
+}
+
 static int setup(void **state)
 {
-    struct hps_admission_options options = {
-        .bytes_max = 100, .reply_bytes_max = 1000, .waiting_max = 3};
-
     (void)state;
     n_granted = 0;
-    admission = hps_admission_new(&options);
-    return admission == NULL ? -1 : 0;
+    reset_tickets(tickets, TICKETS);
+    reset_tickets(small, SMALL_ONES);
+    open_with((struct hps_admission_options){
+        .bytes_max = 100, .reply_bytes_max = 1000, .waiting_max = 3});
+    return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
+    n_granted = 0;
+    give_back(small, SMALL_ONES);
+    give_back(tickets, TICKETS);
+    assert_int_equal(hps_admission_bytes(admission), 0);
     hps_admission_free(admission);
+    admission = NULL;
     return 0;
-}
-
-static struct hps_admission_ticket new_ticket(void)
-{
-    return (struct hps_admission_ticket){.on_granted = on_granted};
 }
 
 /* Ask; returns whether it is held at once. */
@@ -58,78 +89,56 @@ static bool ask(struct hps_admission_ticket *ticket, uint64_t bytes)
 static void test_admission_when_there_is_room_then_held(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket();
-    struct hps_admission_ticket b = new_ticket();
-
-    assert_true(ask(&a, 60));
-    assert_true(ask(&b, 40));
+    assert_true(ask(a, 60));
+    assert_true(ask(b, 40));
     assert_int_equal(hps_admission_bytes(admission), 100);
-    hps_admission_release(admission, &a);
-    hps_admission_release(admission, &a); /* idle: nothing */
+    hps_admission_release(admission, a);
+    hps_admission_release(admission, a); /* idle: nothing */
     assert_int_equal(hps_admission_bytes(admission), 40);
-    hps_admission_release(admission, &b);
 }
 
 static void test_admission_when_full_then_granted_in_order_of_arrival(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket();
-    struct hps_admission_ticket b = new_ticket();
-    struct hps_admission_ticket c = new_ticket();
-
-    assert_true(ask(&a, 90));
-    assert_false(ask(&b, 20));
-    assert_false(ask(&c, 5)); /* would fit, but b is before it */
+    assert_true(ask(a, 90));
+    assert_false(ask(b, 20));
+    assert_false(ask(c, 5)); /* would fit, but b is before it */
     assert_int_equal(hps_admission_waiting(admission), 2);
-    hps_admission_release(admission, &a);
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 2);
-    assert_ptr_equal(granted[0], &b);
-    assert_ptr_equal(granted[1], &c);
+    assert_ptr_equal(granted[0], b);
+    assert_ptr_equal(granted[1], c);
     assert_int_equal(hps_admission_bytes(admission), 25);
-    hps_admission_release(admission, &b);
-    hps_admission_release(admission, &c);
 }
 
 static void test_admission_when_the_first_gives_up_then_the_next_goes(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket();
-    struct hps_admission_ticket b = new_ticket();
-    struct hps_admission_ticket c = new_ticket();
-
-    assert_true(ask(&a, 90));
-    assert_false(ask(&b, 20));
-    assert_false(ask(&c, 5));
-    assert_true(hps_admission_cancel(admission, &b));
+    assert_true(ask(a, 90));
+    assert_false(ask(b, 20));
+    assert_false(ask(c, 5));
+    assert_true(hps_admission_cancel(admission, b));
     assert_int_equal(n_granted, 1);
-    assert_ptr_equal(granted[0], &c);
-    assert_false(hps_admission_cancel(admission, &b)); /* idle */
-    assert_false(hps_admission_cancel(admission, &c)); /* held */
-    hps_admission_release(admission, &a);
-    hps_admission_release(admission, &c);
-    hps_admission_release(admission, &b);
+    assert_ptr_equal(granted[0], c);
+    assert_false(hps_admission_cancel(admission, b)); /* idle */
+    assert_false(hps_admission_cancel(admission, c)); /* held */
 }
 
 static void test_admission_when_alone_then_let_in_beyond_the_cap(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket();
-    struct hps_admission_ticket b = new_ticket();
-
-    assert_true(ask(&a, 1000));
-    assert_false(ask(&b, 0));
-    hps_admission_release(admission, &a);
+    assert_true(ask(a, 1000));
+    assert_false(ask(b, 0));
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 1);
-    hps_admission_release(admission, &b);
 }
 
 static void test_admission_when_too_large_then_size_and_limit_are_named(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket();
     bool held = false;
 
-    assert_int_equal(hps_admission_ask(admission, &a, 1001, 0, &held, &err), HPS_RANGE);
+    assert_int_equal(hps_admission_ask(admission, a, 1001, 0, &held, &err), HPS_RANGE);
     assert_non_null(strstr(err.text, "1001"));
     assert_non_null(strstr(err.text, "1000"));
     assert_int_equal(hps_admission_bytes(admission), 0);
@@ -139,301 +148,227 @@ static void test_admission_when_too_large_then_size_and_limit_are_named(void **s
 static void test_admission_when_the_work_needs_more_than_the_reply_then_it_counts(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket();
-    struct hps_admission_ticket b = new_ticket();
     bool held = false;
 
-    assert_int_equal(hps_admission_ask(admission, &a, 1, 999999, &held, &err), HPS_OK);
+    assert_int_equal(hps_admission_ask(admission, a, 1, 999999, &held, &err), HPS_OK);
     assert_true(held);
     assert_int_equal(hps_admission_bytes(admission), 1000000);
-    assert_false(ask(&b, 1));
-    hps_admission_release(admission, &a);
+    assert_false(ask(b, 1));
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 1);
-    hps_admission_release(admission, &b);
 }
 
 static void test_limits_when_raised_then_those_who_wait_are_let_in(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket();
-    struct hps_admission_ticket b = new_ticket();
-    struct hps_admission_ticket c = new_ticket();
     bool held = false;
 
-    assert_true(ask(&a, 90));
-    assert_false(ask(&b, 20));
+    assert_true(ask(a, 90));
+    assert_false(ask(b, 20));
     hps_admission_limits_set(admission, 110, 50, 0);
     assert_int_equal(n_granted, 1);
-    assert_ptr_equal(granted[0], &b);
-    assert_int_equal(hps_admission_ask(admission, &c, 51, 0, &held, &err), HPS_RANGE);
+    assert_ptr_equal(granted[0], b);
+    assert_int_equal(hps_admission_ask(admission, c, 51, 0, &held, &err), HPS_RANGE);
     assert_non_null(strstr(err.text, "limit is 50"));
     hps_admission_limits_set(admission, 50, 50, 0); /* what is held stays */
     assert_int_equal(hps_admission_bytes(admission), 110);
-    hps_admission_release(admission, &a);
-    assert_false(ask(&c, 40));
-    hps_admission_release(admission, &b);
+    hps_admission_release(admission, a);
+    assert_false(ask(c, 40));
+    hps_admission_release(admission, b);
     assert_int_equal(n_granted, 2);
-    hps_admission_release(admission, &c);
 }
 
 static void test_admission_when_too_many_wait_then_refused(void **state)
 {
     (void)state;
-    struct hps_admission_ticket tickets[5];
     bool held = false;
 
-    for (unsigned i = 0; i < 5; i++) {
-        tickets[i] = new_ticket();
-    }
     assert_true(ask(&tickets[0], 100));
     for (unsigned i = 1; i < 4; i++) {
         assert_false(ask(&tickets[i], 1));
     }
     assert_int_equal(hps_admission_ask(admission, &tickets[4], 1, 0, &held, &err), HPS_EXHAUSTED);
-    for (unsigned i = 1; i < 4; i++) {
-        assert_true(hps_admission_cancel(admission, &tickets[i]));
-    }
-    hps_admission_release(admission, &tickets[0]);
 }
 
 /* ---- shares of clients ----------------------------------------------------------------------- */
 
-enum { GREEDY = 11, MODEST = 22, OTHER = 33 };
-
-static struct hps_admission_ticket new_ticket_of(uint64_t client)
+static void set_clients(uint64_t of_a, uint64_t of_b, uint64_t of_c, uint64_t of_d, uint64_t of_e)
 {
-    return (struct hps_admission_ticket){.client = client, .on_granted = on_granted};
+    const uint64_t clients[TICKETS] = {of_a, of_b, of_c, of_d, of_e};
+
+    for (unsigned i = 0; i < TICKETS; i++) {
+        tickets[i].client = clients[i];
+    }
 }
 
 /* From now on a client has a quarter of 100 bytes, and of a line of so many, while others wait. */
 static void share_out(uint32_t waiting_max)
 {
-    struct hps_admission_options options = {
-        .bytes_max = 100, .reply_bytes_max = 100, .waiting_max = waiting_max, .share = 0.25};
-
-    hps_admission_free(admission);
-    admission = hps_admission_new(&options);
-    assert_non_null(admission);
+    open_with((struct hps_admission_options){
+        .bytes_max = 100, .reply_bytes_max = 100, .waiting_max = waiting_max, .share = 0.25});
 }
 
 static void test_share_when_nobody_else_waits_then_one_client_may_hold_all(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket_of(GREEDY), b = new_ticket_of(GREEDY);
-    struct hps_admission_ticket c = new_ticket_of(GREEDY);
-
+    set_clients(GREEDY, GREEDY, GREEDY, 0, 0);
     share_out(100);
-    assert_true(ask(&a, 60));
-    assert_true(ask(&b, 40));
-    assert_false(ask(&c, 50));
-    hps_admission_release(admission, &a);
+    assert_true(ask(a, 60));
+    assert_true(ask(b, 40));
+    assert_false(ask(c, 50));
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 1); /* nor is it alone in line held up by its share */
-    hps_admission_release(admission, &b);
-    hps_admission_release(admission, &c);
 }
 
 static void test_share_when_others_wait_then_whoever_holds_one_comes_after_them(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket_of(GREEDY), b = new_ticket_of(GREEDY);
-    struct hps_admission_ticket more = new_ticket_of(GREEDY);
-    struct hps_admission_ticket modest = new_ticket_of(MODEST), other = new_ticket_of(OTHER);
-
+    set_clients(GREEDY, GREEDY, GREEDY, MODEST, OTHER);
     share_out(100);
-    assert_true(ask(&a, 50));
-    assert_true(ask(&b, 50));
-    assert_false(ask(&more, 50)); /* came first */
-    assert_false(ask(&modest, 40));
-    hps_admission_release(admission, &a);
+    assert_true(ask(a, 50));
+    assert_true(ask(b, 50));
+    assert_false(ask(c, 50)); /* came first */
+    assert_false(ask(d, 40));
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 1);
-    assert_ptr_equal(granted[0], &modest);
-    assert_true(ask(&other, 10)); /* only whoever has a share waits: no need to stand behind it */
-    hps_admission_release(admission, &b);
+    assert_ptr_equal(granted[0], d);
+    assert_true(ask(e, 10)); /* only whoever has a share waits: no need to stand behind it */
+    hps_admission_release(admission, b);
     assert_int_equal(n_granted, 2); /* it holds nothing now */
-    assert_ptr_equal(granted[1], &more);
-    hps_admission_release(admission, &more);
-    hps_admission_release(admission, &modest);
-    hps_admission_release(admission, &other);
+    assert_ptr_equal(granted[1], c);
 }
 
 static void test_share_when_reached_while_waiting_then_others_come_first(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket_of(OTHER), b = new_ticket_of(OTHER);
-    struct hps_admission_ticket first = new_ticket_of(GREEDY), second = new_ticket_of(GREEDY);
-    struct hps_admission_ticket modest = new_ticket_of(MODEST);
-
+    set_clients(OTHER, OTHER, GREEDY, GREEDY, MODEST);
     share_out(100);
-    assert_true(ask(&a, 50));
-    assert_true(ask(&b, 50));
-    assert_false(ask(&first, 50)); /* when they came, it held nothing */
-    assert_false(ask(&second, 50));
-    assert_false(ask(&modest, 50));
-    hps_admission_release(admission, &a);
-    hps_admission_release(admission, &b);
+    assert_true(ask(a, 50));
+    assert_true(ask(b, 50));
+    assert_false(ask(c, 50)); /* when they came, it held nothing */
+    assert_false(ask(d, 50));
+    assert_false(ask(e, 50));
+    hps_admission_release(admission, a);
+    hps_admission_release(admission, b);
     assert_int_equal(n_granted, 2);
-    assert_ptr_equal(granted[0], &first);
-    assert_ptr_equal(granted[1], &modest);
-    hps_admission_release(admission, &modest);
+    assert_ptr_equal(granted[0], c);
+    assert_ptr_equal(granted[1], e);
+    hps_admission_release(admission, e);
     assert_int_equal(n_granted, 3);
-    hps_admission_release(admission, &first);
-    hps_admission_release(admission, &second);
 }
 
 static void test_share_when_one_client_fills_half_of_the_line_then_the_rest_is_for_others(
     void **state)
 {
-    struct hps_admission_ticket tickets[4], holder = new_ticket_of(OTHER);
-    struct hps_admission_ticket more = new_ticket_of(GREEDY), modest = new_ticket_of(MODEST);
     bool held;
 
     (void)state;
+    set_clients(OTHER, GREEDY, MODEST, 0, 0);
     share_out(8);
-    assert_true(ask(&holder, 100));
+    assert_true(ask(a, 100));
     for (unsigned i = 0; i < 4; i++) {
-        tickets[i] = new_ticket_of(GREEDY);
-        assert_false(ask(&tickets[i], 1));
+        small[i].client = GREEDY;
+        assert_false(ask(&small[i], 1));
     }
-    assert_int_equal(hps_admission_ask(admission, &more, 1, 0, &held, &err), HPS_EXHAUSTED);
+    assert_int_equal(hps_admission_ask(admission, b, 1, 0, &held, &err), HPS_EXHAUSTED);
     assert_non_null(strstr(err.text, "4 of them of this client"));
-    assert_false(ask(&modest, 1));
-    assert_true(hps_admission_cancel(admission, &modest));
-    for (unsigned i = 0; i < 4; i++) {
-        assert_true(hps_admission_cancel(admission, &tickets[i]));
-    }
-    hps_admission_release(admission, &holder);
+    assert_false(ask(c, 1));
 }
 
 /* ---- small ones go past large ones ----------------------------------------------------------- */
 
 enum { CAP = 6400, SMALL = CAP / 64, N_PASS_MAX = CAP / 8 / SMALL };
-
-static void release_all(struct hps_admission_ticket *tickets, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++) {
-        hps_admission_release(admission, &tickets[i]);
-    }
-}
+_Static_assert((int)N_PASS_MAX <= (int)SMALL_ONES, "a ticket for each");
 
 static void test_small_when_a_large_one_does_not_fit_then_goes_past_within_a_share(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket(), b = new_ticket();
-    struct hps_admission_ticket medium = new_ticket(), late = new_ticket();
-    struct hps_admission_ticket small[N_PASS_MAX];
-
     hps_admission_limits_set(admission, CAP, CAP, 0);
-    assert_true(ask(&a, 5000));
-    assert_false(ask(&b, 5000));
-    assert_false(ask(&medium, SMALL + 1)); /* fits, but is not small */
+    assert_true(ask(a, 5000));
+    assert_false(ask(b, 5000));
+    assert_false(ask(c, SMALL + 1)); /* fits, but is not small */
     for (unsigned i = 0; i < N_PASS_MAX; i++) {
-        small[i] = new_ticket();
         assert_true(ask(&small[i], SMALL));
     }
-    assert_false(ask(&late, 1)); /* fits, but so many went past */
+    assert_false(ask(d, 1)); /* fits, but so many went past */
     hps_admission_release(admission, &small[0]);
     assert_int_equal(n_granted, 1);
-    assert_ptr_equal(granted[0], &late);
-    hps_admission_release(admission, &a);
+    assert_ptr_equal(granted[0], d);
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 3); /* the large one has not waited for them */
-    assert_ptr_equal(granted[1], &b);
-    assert_ptr_equal(granted[2], &medium);
-    release_all(small, N_PASS_MAX);
-    hps_admission_release(admission, &late);
-    hps_admission_release(admission, &b);
-    hps_admission_release(admission, &medium);
+    assert_ptr_equal(granted[1], b);
+    assert_ptr_equal(granted[2], c);
 }
 
 static void test_small_when_only_such_keep_a_large_one_out_then_waits(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket(), b = new_ticket(), late = new_ticket();
-    struct hps_admission_ticket small[2] = {new_ticket(), new_ticket()};
-
     hps_admission_limits_set(admission, CAP, CAP, 0);
-    assert_true(ask(&a, 5000));
-    assert_false(ask(&b, CAP - SMALL));
+    assert_true(ask(a, 5000));
+    assert_false(ask(b, CAP - SMALL));
     assert_true(ask(&small[0], SMALL));
     assert_true(ask(&small[1], SMALL));
-    hps_admission_release(admission, &a);
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 0); /* two small ones more than fit beside it */
-    assert_false(ask(&late, 1));
+    assert_false(ask(c, 1));
     hps_admission_release(admission, &small[0]);
     assert_int_equal(n_granted, 1);
-    assert_ptr_equal(granted[0], &b);
+    assert_ptr_equal(granted[0], b);
     hps_admission_release(admission, &small[1]);
     assert_int_equal(n_granted, 2);
-    assert_ptr_equal(granted[1], &late);
-    hps_admission_release(admission, &b);
-    hps_admission_release(admission, &late);
+    assert_ptr_equal(granted[1], c);
 }
 
 static void test_small_when_one_waits_alone_for_all_memory_then_is_not_starved(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket(), b = new_ticket(), late = new_ticket();
-    struct hps_admission_ticket small = new_ticket();
-
     hps_admission_limits_set(admission, CAP, 2 * CAP, 0);
-    assert_true(ask(&a, 5000));
-    assert_false(ask(&b, CAP + 1)); /* fits beside nobody */
-    assert_true(ask(&small, SMALL));
-    hps_admission_release(admission, &a);
-    assert_false(ask(&late, 1));
-    hps_admission_release(admission, &small);
+    assert_true(ask(a, 5000));
+    assert_false(ask(b, CAP + 1)); /* fits beside nobody */
+    assert_true(ask(c, SMALL));
+    hps_admission_release(admission, a);
+    assert_false(ask(d, 1));
+    hps_admission_release(admission, c);
     assert_int_equal(n_granted, 1);
-    assert_ptr_equal(granted[0], &b);
-    hps_admission_release(admission, &b);
+    assert_ptr_equal(granted[0], b);
+    hps_admission_release(admission, b);
     assert_int_equal(n_granted, 2);
-    hps_admission_release(admission, &late);
 }
 
 static void test_small_when_a_small_one_waits_then_stands_behind_it(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket(), b = new_ticket();
-    struct hps_admission_ticket first = new_ticket(), second = new_ticket();
-
     hps_admission_limits_set(admission, CAP, CAP, 0);
-    assert_true(ask(&a, CAP - 10));
-    assert_false(ask(&b, 5000));
-    assert_false(ask(&first, SMALL)); /* there is no room */
-    assert_false(ask(&second, 1));    /* there is */
-    assert_true(hps_admission_cancel(admission, &first));
+    assert_true(ask(a, CAP - 10));
+    assert_false(ask(b, 5000));
+    assert_false(ask(c, SMALL)); /* there is no room */
+    assert_false(ask(d, 1));    /* there is */
+    assert_true(hps_admission_cancel(admission, c));
     assert_int_equal(n_granted, 1);
-    assert_ptr_equal(granted[0], &second);
-    hps_admission_release(admission, &second);
-    assert_true(hps_admission_cancel(admission, &b));
-    hps_admission_release(admission, &a);
+    assert_ptr_equal(granted[0], d);
+    hps_admission_release(admission, d);
+    assert_true(hps_admission_cancel(admission, b));
 }
 
 /* All behind one proxy: whoever is small there goes past those who are large. */
 static void test_small_when_its_client_holds_a_share_then_goes_past_its_large_ones(void **state)
 {
     (void)state;
-    struct hps_admission_ticket a = new_ticket(), b = new_ticket();
-    struct hps_admission_ticket small = new_ticket(), late = new_ticket();
-
-    hps_admission_free(admission);
-    const struct hps_admission_options options = {
-        .bytes_max = CAP, .reply_bytes_max = CAP, .waiting_max = 10, .share = 0.25};
-    admission = hps_admission_new(&options);
-    assert_non_null(admission);
-    assert_true(ask(&a, 5000));
-    assert_false(ask(&b, 5000));
-    assert_true(ask(&small, SMALL));
-    hps_admission_release(admission, &small);
-    late.client = 1; /* another one, whose large reply waits: then this one's have to */
-    assert_false(ask(&late, 5000));
-    assert_false(ask(&small, SMALL));
-    hps_admission_release(admission, &a);
+    open_with((struct hps_admission_options){
+        .bytes_max = CAP, .reply_bytes_max = CAP, .waiting_max = 10, .share = 0.25});
+    assert_true(ask(a, 5000));
+    assert_false(ask(b, 5000));
+    assert_true(ask(c, SMALL));
+    hps_admission_release(admission, c);
+    d->client = 1; /* another one, whose large reply waits: then this one's have to */
+    assert_false(ask(d, 5000));
+    assert_false(ask(c, SMALL));
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 2); /* who is within a share now, in order; then there is room */
-    assert_ptr_equal(granted[0], &late);
-    assert_ptr_equal(granted[1], &small);
-    hps_admission_release(admission, &late);
+    assert_ptr_equal(granted[0], d);
+    assert_ptr_equal(granted[1], c);
+    hps_admission_release(admission, d);
     assert_int_equal(n_granted, 3);
-    hps_admission_release(admission, &small);
-    hps_admission_release(admission, &b);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -498,23 +433,21 @@ static void *compete(void *arg)
 static void test_admission_when_those_who_wait_hold_much_then_refused(void **state)
 {
     (void)state;
-    struct hps_admission_ticket first = new_ticket(), waits = new_ticket(), late = new_ticket();
     bool held = true;
 
-    assert_true(ask(&first, 100));
-    assert_int_equal(hps_admission_ask(admission, &waits, 10, 60, &held, &err), HPS_OK);
+    assert_true(ask(a, 100));
+    assert_int_equal(hps_admission_ask(admission, b, 10, 60, &held, &err), HPS_OK);
     assert_false(held);
-    assert_int_equal(hps_admission_ask(admission, &late, 1, 41, &held, &err), HPS_EXHAUSTED);
+    assert_int_equal(hps_admission_ask(admission, c, 1, 41, &held, &err), HPS_EXHAUSTED);
     assert_non_null(strstr(err.text, "1 others that need 60 bytes wait"));
     assert_non_null(strstr(err.text, "limit is 100 (reply_bytes_in_flight)"));
-    assert_int_equal(hps_admission_ask(admission, &late, 1, 40, &held, &err), HPS_OK);
-    assert_true(hps_admission_cancel(admission, &waits));
-    assert_int_equal(hps_admission_ask(admission, &waits, 1, 60, &held, &err), HPS_OK);
-    hps_admission_release(admission, &first);
+    assert_int_equal(hps_admission_ask(admission, c, 1, 40, &held, &err), HPS_OK);
+    assert_true(hps_admission_cancel(admission, b));
+    assert_int_equal(hps_admission_ask(admission, b, 1, 60, &held, &err), HPS_OK);
+    hps_admission_release(admission, a);
     assert_int_equal(n_granted, 1);
-    hps_admission_release(admission, &late);
+    hps_admission_release(admission, c);
     assert_int_equal(n_granted, 2);
-    hps_admission_release(admission, &waits);
 }
 
 static void test_admission_when_threads_compete_then_the_cap_holds(void **state)
