@@ -34,34 +34,40 @@ bool hps_device_calls_seize(struct hps_device_calls *calls, uint64_t call)
                                        __ATOMIC_RELAXED);
 }
 
-/* What follows is the driver's. */
-static struct hps_device_calls *begin(struct hps_device *device)
+static void enter(struct hps_device_calls *calls)
 {
-    struct hps_device_calls *calls = device->calls;
     if (calls != NULL) {
         __atomic_store_n(&calls->now, ++calls->n, __ATOMIC_RELEASE);
     }
-    return calls;
 }
 
-static _Noreturn void park(void)
+/* Does not return where the call was seized: all that the caller's frames name is another's. */
+static void leave(struct hps_device_calls *calls)
 {
+    uint64_t call = calls != NULL ? calls->n : 0;
+    if (calls == NULL || __atomic_compare_exchange_n(&calls->now, &call, 0, false, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+        return;
+    }
     for (;;) {
         pause();
     }
 }
 
-/* Does not return where the call was seized: all that the caller's frames name is another's. */
-static void end(struct hps_device_calls *calls)
+/* What follows is the driver's; false: the device is lost, and is not asked. */
+static bool begin(struct hps_device *device)
 {
-    if (calls == NULL) {
-        return;
+    bool here = !hps_device_lost(device);
+    if (here) {
+        enter(device->calls);
     }
-    uint64_t call = calls->n;
-    if (!__atomic_compare_exchange_n(&calls->now, &call, 0, false, __ATOMIC_RELAXED,
-                                     __ATOMIC_RELAXED)) {
-        park();
-    }
+    return here;
+}
+
+static hps_status end(struct hps_device *device, hps_status status)
+{
+    leave(device->calls);
+    return status;
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -146,9 +152,10 @@ void hps_device_close(struct hps_device *device)
 {
     if (device != NULL) {
         const void *kernels = device->kernels;
-        struct hps_device_calls *calls = begin(device);
+        struct hps_device_calls *calls = device->calls;
+        enter(calls);
         device->ops->close(device);
-        end(calls);
+        leave(calls);
         hps_free((void *)(uintptr_t)kernels);
     }
 }
@@ -203,9 +210,9 @@ void hps_device_give_up(struct hps_device *device, const char *why)
 bool hps_device_quiet(struct hps_device *device)
 {
     HPS_ASSERT(hps_device_lost(device));
-    struct hps_device_calls *calls = begin(device);
+    enter(device->calls);
     bool quiet = device->ops->quiet(device);
-    end(calls);
+    leave(device->calls);
     return quiet;
 }
 
@@ -222,21 +229,16 @@ hps_status hps_device_alloc(struct hps_device *device, size_t size, hps_devptr *
                             struct hps_error *err)
 {
     HPS_ASSERT(size > 0);
-    if (hps_device_lost(device)) {
-        return lost_error(device, err);
-    }
-    struct hps_device_calls *calls = begin(device);
-    hps_status status = device->ops->alloc(device, size, out_ptr, err);
-    end(calls);
-    return status;
+    return begin(device) ? end(device, device->ops->alloc(device, size, out_ptr, err))
+                         : lost_error(device, err);
 }
 
 void hps_device_free(struct hps_device *device, hps_devptr ptr)
 {
     if (ptr != 0) {
-        struct hps_device_calls *calls = begin(device);
+        enter(device->calls);
         device->ops->free(device, ptr);
-        end(calls);
+        leave(device->calls);
     }
 }
 
@@ -244,21 +246,17 @@ hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **
                                  hps_devptr *out_ptr, struct hps_error *err)
 {
     HPS_ASSERT(size > 0);
-    if (hps_device_lost(device)) {
-        return lost_error(device, err);
-    }
-    struct hps_device_calls *calls = begin(device);
-    hps_status status = device->ops->host_alloc(device, size, out_host, out_ptr, err);
-    end(calls);
-    return status;
+    return begin(device)
+               ? end(device, device->ops->host_alloc(device, size, out_host, out_ptr, err))
+               : lost_error(device, err);
 }
 
 void hps_device_host_free(struct hps_device *device, void *host)
 {
     if (host != NULL) {
-        struct hps_device_calls *calls = begin(device);
+        enter(device->calls);
         device->ops->host_free(device, host);
-        end(calls);
+        leave(device->calls);
     }
 }
 
@@ -330,10 +328,9 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
 {
     HPS_ASSERT(host != NULL);
     HPS_ASSERT(size > 0);
-    if (hps_device_lost(device)) {
+    if (!begin(device)) { /* before the lock: who waits for it waits for a driver */
         return lost_error(device, err);
     }
-    struct hps_device_calls *calls = begin(device); /* who waits for the lock waits for a driver */
     hps_lock_acquire(&registrations_lock);
     hps_status status = registration_take(device, host, size, err);
     if (status == HPS_OK) {
@@ -343,19 +340,18 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
         }
     }
     hps_lock_release(&registrations_lock);
-    end(calls);
-    return status;
+    return end(device, status);
 }
 
 void hps_device_host_unregister(struct hps_device *device, void *host)
 {
     if (host != NULL) {
-        struct hps_device_calls *calls = begin(device);
+        enter(device->calls);
         hps_lock_acquire(&registrations_lock);
         device->ops->host_unmap(device, host);
         registration_give(device, host);
         hps_lock_release(&registrations_lock);
-        end(calls);
+        leave(device->calls);
     }
 }
 
@@ -364,89 +360,64 @@ void hps_device_host_unregister(struct hps_device *device, void *host)
 hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool low_priority,
                             struct hps_stream_q **out_stream, struct hps_error *err)
 {
-    if (hps_device_lost(device)) {
-        return lost_error(device, err);
-    }
-    struct hps_device_calls *calls = begin(device);
-    hps_status status = device->ops->stream_new(device, name, low_priority, out_stream, err);
-    end(calls);
-    return status;
+    return begin(device)
+               ? end(device, device->ops->stream_new(device, name, low_priority, out_stream, err))
+               : lost_error(device, err);
 }
 
 void hps_stream_q_free(struct hps_stream_q *stream)
 {
     if (stream != NULL) {
-        struct hps_device_calls *calls = begin(stream->device);
+        struct hps_device_calls *calls = stream->device->calls;
+        enter(calls);
         stream->device->ops->stream_free(stream);
-        end(calls);
+        leave(calls);
     }
 }
 
 hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event,
                          struct hps_error *err)
 {
-    if (hps_device_lost(device)) {
-        return lost_error(device, err);
-    }
-    struct hps_device_calls *calls = begin(device);
-    hps_status status = device->ops->event_new(device, out_event, err);
-    end(calls);
-    return status;
+    return begin(device) ? end(device, device->ops->event_new(device, out_event, err))
+                         : lost_error(device, err);
 }
 
 void hps_event_free(struct hps_event *event)
 {
     if (event != NULL) {
-        struct hps_device_calls *calls = begin(event->device);
+        struct hps_device_calls *calls = event->device->calls;
+        enter(calls);
         event->device->ops->event_free(event);
-        end(calls);
+        leave(calls);
     }
 }
 
 hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream)
 {
     HPS_ASSERT(event->device == stream->device);
-    if (hps_device_lost(stream->device)) {
-        return HPS_DATA_LOSS;
-    }
-    struct hps_device_calls *calls = begin(stream->device);
-    hps_status status = stream->device->ops->event_record(event, stream);
-    end(calls);
-    return status;
+    return begin(stream->device)
+               ? end(stream->device, stream->device->ops->event_record(event, stream))
+               : HPS_DATA_LOSS;
 }
 
 hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event)
 {
     HPS_ASSERT(event->device == stream->device);
-    if (hps_device_lost(stream->device)) {
-        return HPS_DATA_LOSS;
-    }
-    struct hps_device_calls *calls = begin(stream->device);
-    hps_status status = stream->device->ops->stream_wait(stream, event);
-    end(calls);
-    return status;
+    return begin(stream->device)
+               ? end(stream->device, stream->device->ops->stream_wait(stream, event))
+               : HPS_DATA_LOSS;
 }
 
 hps_status hps_event_done(struct hps_event *event)
 {
-    if (hps_device_lost(event->device)) {
-        return HPS_DATA_LOSS;
-    }
-    struct hps_device_calls *calls = begin(event->device);
-    hps_status status = event->device->ops->event_done(event);
-    end(calls);
-    return status;
+    return begin(event->device) ? end(event->device, event->device->ops->event_done(event))
+                                : HPS_DATA_LOSS;
 }
 
 hps_status hps_event_wait(struct hps_event *event)
 {
-    if (hps_device_lost(event->device)) {
-        return HPS_DATA_LOSS;
-    }
-    struct hps_device_calls *calls = begin(event->device);
-    hps_status status = event->device->ops->event_wait(event);
-    end(calls);
-    return status;
+    return begin(event->device) ? end(event->device, event->device->ops->event_wait(event))
+                                : HPS_DATA_LOSS;
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -454,16 +425,12 @@ hps_status hps_event_wait(struct hps_event *event)
 static hps_status copy(struct hps_stream_q *stream, enum hps_copy_kind kind, void *to,
                        const void *from, size_t size)
 {
-    if (hps_device_lost(stream->device)) {
-        return HPS_DATA_LOSS;
-    }
     if (size == 0) {
-        return HPS_OK;
+        return hps_device_lost(stream->device) ? HPS_DATA_LOSS : HPS_OK;
     }
-    struct hps_device_calls *calls = begin(stream->device);
-    hps_status status = stream->device->ops->copy(stream, kind, to, from, size);
-    end(calls);
-    return status;
+    return begin(stream->device)
+               ? end(stream->device, stream->device->ops->copy(stream, kind, to, from, size))
+               : HPS_DATA_LOSS;
 }
 
 hps_status hps_copy_to_device(struct hps_stream_q *stream, hps_devptr to, const void *from,
@@ -487,16 +454,13 @@ hps_status hps_copy_on_device(struct hps_stream_q *stream, hps_devptr to, hps_de
 hps_status hps_fill_on_device(struct hps_stream_q *stream, hps_devptr to, uint8_t value,
                               size_t size)
 {
-    if (hps_device_lost(stream->device)) {
-        return HPS_DATA_LOSS;
-    }
     if (size == 0) {
-        return HPS_OK;
+        return hps_device_lost(stream->device) ? HPS_DATA_LOSS : HPS_OK;
     }
-    struct hps_device_calls *calls = begin(stream->device);
-    hps_status status = stream->device->ops->fill(stream, (void *)(uintptr_t)to, value, size);
-    end(calls);
-    return status;
+    return begin(stream->device)
+               ? end(stream->device,
+                     stream->device->ops->fill(stream, (void *)(uintptr_t)to, value, size))
+               : HPS_DATA_LOSS;
 }
 
 static bool kernel_is_loaded(const struct hps_device *device, const struct hps_kernel *kernel)
@@ -514,11 +478,7 @@ hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kern
 {
     HPS_ASSERT(n_blocks > 0);
     HPS_ASSERT(kernel_is_loaded(stream->device, kernel));
-    if (hps_device_lost(stream->device)) {
-        return HPS_DATA_LOSS;
-    }
-    struct hps_device_calls *calls = begin(stream->device);
-    hps_status status = stream->device->ops->launch(stream, kernel, n_blocks, args);
-    end(calls);
-    return status;
+    return begin(stream->device)
+               ? end(stream->device, stream->device->ops->launch(stream, kernel, n_blocks, args))
+               : HPS_DATA_LOSS;
 }
