@@ -5,21 +5,18 @@
  */
 #include "base/pool.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/lock.h"
-#include "base/thread.h"
+#include "base/worker.h"
 
 enum { THREAD_NAME_MAX = 15 }; /* the kernel's limit, without the NUL */
 
 struct worker {
-    pthread_t thread;
+    struct hps_worker thread;
     struct hps_pool *pool;
-    unsigned index;
 };
 
 struct hps_pool {
@@ -31,19 +28,9 @@ struct hps_pool {
     struct worker workers[];
 };
 
-static void worker_set_name(const struct worker *worker)
-{
-    char number[12];
-    char name[THREAD_NAME_MAX + 1];
-    int length = snprintf(number, sizeof(number), "-%u", worker->index);
-    snprintf(name, sizeof(name), "%.*s%s", THREAD_NAME_MAX - length, worker->pool->name, number);
-    pthread_setname_np(pthread_self(), name);
-}
-
 static void *worker_run(void *arg)
 {
     struct worker *worker = arg;
-    worker_set_name(worker);
     if (worker->pool->background) {
         hps_thread_background();
     }
@@ -62,9 +49,12 @@ static hps_status workers_start(struct hps_pool *pool, unsigned n_threads)
     hps_status status = HPS_OK;
     for (unsigned i = 0; i < n_threads && status == HPS_OK; i++) {
         struct worker *worker = &pool->workers[i];
+        char number[12];
+        char name[THREAD_NAME_MAX + 1];
+        int length = snprintf(number, sizeof(number), "-%u", i);
+        snprintf(name, sizeof(name), "%.*s%s", THREAD_NAME_MAX - length, pool->name, number);
         worker->pool = pool;
-        worker->index = i;
-        status = hps_thread_start(0, worker_run, worker, &worker->thread);
+        status = hps_worker_start(&worker->thread, name, 0, worker_run, worker);
         pool->n_threads += status == HPS_OK;
     }
     return status;
@@ -131,8 +121,8 @@ void hps_pool_free(struct hps_pool *pool)
     hps_lock_assert_may_wait();
     hps_mailbox_close(pool->mailbox);
     for (unsigned i = 0; i < pool->n_threads; i++) {
-        HPS_ASSERT(!pthread_equal(pool->workers[i].thread, pthread_self()));
-        pthread_join(pool->workers[i].thread, NULL);
+        HPS_ASSERT(!pthread_equal(pool->workers[i].thread.thread, pthread_self()));
+        hps_worker_join(&pool->workers[i].thread);
     }
     HPS_ASSERT(atomic_load(&pool->n_busy) == 0);
     hps_mailbox_free(pool->mailbox);

@@ -7,6 +7,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/lock.h"
+
 /* A third of the processor beside a thread that answers, which as a rule need not wait for it. */
 enum { BACKGROUND_NICE = 5 };
 
@@ -28,4 +31,39 @@ hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *a
 void hps_thread_background(void)
 {
     (void)!nice(BACKGROUND_NICE); /* of this thread alone, as Linux has it; less is never refused */
+}
+
+/* Of all threads that pause: an interrupt is rare, and who is not meant pauses on. */
+static struct hps_lock pause_lock = HPS_LOCK_STATIC(PAUSE);
+static struct hps_cond pause_ended;
+static pthread_once_t pause_once = PTHREAD_ONCE_INIT;
+
+static void pause_init(void)
+{
+    hps_cond_init(&pause_ended); /* for good */
+}
+
+static bool is_set(const atomic_bool *stop)
+{
+    return stop != NULL && atomic_load(stop);
+}
+
+bool hps_thread_pause(uint64_t us, const atomic_bool *stop)
+{
+    uint64_t until_us = hps_clock_us() + us;
+    pthread_once(&pause_once, pause_init);
+    hps_lock_acquire(&pause_lock);
+    while (!is_set(stop) && hps_cond_wait_until(&pause_ended, &pause_lock, until_us)) {
+    }
+    hps_lock_release(&pause_lock);
+    return is_set(stop);
+}
+
+void hps_thread_interrupt(atomic_bool *stop)
+{
+    pthread_once(&pause_once, pause_init);
+    hps_lock_acquire(&pause_lock);
+    atomic_store(stop, true);
+    hps_cond_broadcast(&pause_ended);
+    hps_lock_release(&pause_lock);
 }

@@ -14,7 +14,6 @@
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "cache/device/device.h"
 #include "server/daemon_internal.h"
 
@@ -590,14 +589,12 @@ static hps_status start_loops(struct hps_daemon *daemon, struct hps_error *err)
 {
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         struct loop_thread *thread = &daemon->threads[i];
-        HPS_ASSERT(!thread->started && thread->grpc != NULL);
-        if (hps_thread_start(0, loop_main, thread, &thread->thread) != HPS_OK) {
+        char name[16];
+        HPS_ASSERT(!thread->worker.running && thread->grpc != NULL);
+        snprintf(name, sizeof(name), "loop-%u", i);
+        if (hps_worker_start(&thread->worker, name, 0, loop_main, thread) != HPS_OK) {
             return hps_error_set(err, HPS_EXHAUSTED, "a loop thread cannot be started");
         }
-        thread->started = true;
-        char name[16];
-        snprintf(name, sizeof(name), "loop-%u", i);
-        pthread_setname_np(thread->thread, name);
     }
     return HPS_OK;
 }
@@ -606,9 +603,9 @@ static void stop_loops(struct hps_daemon *daemon)
 {
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         struct loop_thread *thread = &daemon->threads[i];
-        if (thread->started) {
+        if (thread->worker.running) {
             hps_loop_stop(thread->loop);
-            pthread_join(thread->thread, NULL);
+            hps_worker_join(&thread->worker);
         }
     }
     for (unsigned i = 0; i < daemon->n_threads; i++) {

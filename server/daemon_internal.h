@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include "base/lock.h"
+#include "base/worker.h"
 #include "net/acceptor.h"
 #include "net/grpc.h"
 #include "net/loop.h"
@@ -34,8 +34,7 @@ struct loop_thread {
     struct hps_daemon *daemon;
     struct hps_loop *loop;
     struct hps_grpc_loop *grpc; /* NULL once it has ended */
-    pthread_t thread;
-    bool started;
+    struct hps_worker worker;
     struct hps_task drain; /* posted once */
     struct hps_task echo;  /* main asks, the loop answers: it is alive */
     _Atomic uint64_t alive_us;

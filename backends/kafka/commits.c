@@ -15,8 +15,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/lock.h"
-#include "base/thread.h"
+#include "base/worker.h"
 
 enum {
     ANSWER_US = 15000000, /* for an answer, which comes sooner */
@@ -39,8 +38,7 @@ struct group {
     struct group *next;
     struct hps_kafka_commits *of;
     char *name;
-    pthread_t thread;
-    bool has_thread;
+    struct hps_worker worker;
     /* Under the lock: */
     struct hps_cond changed;
     rd_kafka_topic_partition_list_t *pending; /* NULL: none */
@@ -302,9 +300,7 @@ void hps_kafka_commits_free(struct hps_kafka_commits *of)
     while (of->groups != NULL) {
         struct group *group = of->groups;
         of->groups = group->next;
-        if (group->has_thread) {
-            pthread_join(group->thread, NULL);
-        }
+        hps_worker_join(&group->worker);
         if (group->pending != NULL) {
             rd_kafka_topic_partition_list_destroy(group->pending);
         }
@@ -344,14 +340,9 @@ static struct group *group_make(struct hps_kafka_commits *of, const char *name)
         hps_cond_init(&group->changed);
         of->groups = group;
     }
-    if (!group->has_thread) {
-        group->has_thread =
-            hps_thread_start(STACK_BYTES, group_run, group, &group->thread) == HPS_OK;
-        if (group->has_thread) {
-            (void)pthread_setname_np(group->thread, "kafka-commit");
-        }
-    }
-    return group->has_thread ? group : NULL;
+    hps_status status =
+        hps_worker_start(&group->worker, "kafka-commit", STACK_BYTES, group_run, group);
+    return status == HPS_OK ? group : NULL;
 }
 
 /* ---- committing ------------------------------------------------------------------------------ */

@@ -23,8 +23,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/lock.h"
-#include "base/thread.h"
+#include "base/worker.h"
 
 enum {
     ASK_EVERY_US = 50000,
@@ -75,7 +74,7 @@ struct leader {
     struct hps_kafka_leaders *of;
     int32_t broker;
     char name[128]; /* host:port, as the list of brokers has it now */
-    pthread_t thread;
+    struct hps_worker worker;
     struct hps_kafka_watched **asked; /* [capacity] the thread's own: in this turn */
     uint32_t n_asked;
     uint32_t capacity;
@@ -92,8 +91,7 @@ struct hps_kafka_leaders {
     struct leader *leaders;
     uint64_t route_us; /* when to look who leads */
     bool stopping;
-    bool has_router;
-    pthread_t router;
+    struct hps_worker router;
 };
 
 /* ---- watched partitions: with the lock held -------------------------------------------------- */
@@ -340,13 +338,12 @@ static struct leader *leader_of(struct hps_kafka_leaders *of, int32_t broker)
     }
     leader->of = of;
     leader->broker = broker;
-    if (hps_thread_start(STACK_BYTES, leader_run, leader, &leader->thread) != HPS_OK) {
+    char name[16];
+    snprintf(name, sizeof(name), "kafka-lead-%u", (unsigned)broker % 10000);
+    if (hps_worker_start(&leader->worker, name, STACK_BYTES, leader_run, leader) != HPS_OK) {
         hps_free(leader);
         return NULL;
     }
-    char name[16];
-    snprintf(name, sizeof(name), "kafka-lead-%u", (unsigned)broker % 10000);
-    (void)pthread_setname_np(leader->thread, name);
     leader->next = of->leaders;
     of->leaders = leader;
     return leader;
@@ -489,17 +486,11 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
     if (of == NULL) {
         return;
     }
-    hps_lock_acquire(&of->lock);
-    of->stopping = true;
-    hps_cond_broadcast(&of->changed);
-    hps_lock_release(&of->lock);
-    if (of->has_router) {
-        pthread_join(of->router, NULL);
-    }
+    hps_worker_stop(&of->router, &of->lock, &of->changed, &of->stopping);
     while (of->leaders != NULL) {
         struct leader *leader = of->leaders;
         of->leaders = leader->next;
-        pthread_join(leader->thread, NULL);
+        hps_worker_join(&leader->worker);
         hps_free(leader->asked);
         hps_free(leader);
     }
@@ -532,12 +523,9 @@ static hps_status start(struct hps_kafka_leaders *of, struct hps_error *err)
         status = hps_kafka_handle_open(of->log, RD_KAFKA_CONSUMER, conf, "leaders",
                                        "Kafka client that asks leaders", &of->rk, err);
     }
-    if (status == HPS_OK && !of->has_router) {
-        if (hps_thread_start(STACK_BYTES, router_run, of, &of->router) != HPS_OK) {
-            return hps_error_set(err, HPS_EXHAUSTED, "no thread to ask for partition leaders");
-        }
-        of->has_router = true;
-        (void)pthread_setname_np(of->router, "kafka-router");
+    if (status == HPS_OK &&
+        hps_worker_start(&of->router, "kafka-router", STACK_BYTES, router_run, of) != HPS_OK) {
+        return hps_error_set(err, HPS_EXHAUSTED, "no thread to ask for partition leaders");
     }
     return status;
 }

@@ -21,9 +21,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/lock.h"
 #include "base/rows/update_record.h"
-#include "base/thread.h"
+#include "base/worker.h"
 
 enum {
     PLACES = 64,
@@ -75,8 +74,7 @@ struct hps_kafka_recalls {
     struct question asked[PLACES];
     uint32_t n_asked; /* added and taken away by the thread alone */
     bool stopping;
-    bool has_thread;
-    pthread_t thread;
+    struct hps_worker worker;
 };
 
 /* ---- with the lock held ---------------------------------------------------------------------- */
@@ -392,13 +390,7 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
     if (of == NULL) {
         return;
     }
-    hps_lock_acquire(&of->lock);
-    of->stopping = true;
-    hps_cond_broadcast(&of->changed);
-    hps_lock_release(&of->lock);
-    if (of->has_thread) {
-        pthread_join(of->thread, NULL);
-    }
+    hps_worker_stop(&of->worker, &of->lock, &of->changed, &of->stopping);
     for (int i = 0; i < N_READERS; i++) {
         if (of->readers[i].queue != NULL) {
             HPS_ASSERT(of->readers[i].n_asked == 0);
@@ -421,12 +413,8 @@ void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
     watch->recalled = (struct hps_recalled){.asked_offset = offset};
     watch->recall_patient = false;
     waiting_add(of, watch, 0);
-    if (!of->has_thread) { /* if it cannot be, then with the next one that is asked for */
-        of->has_thread = hps_thread_start(STACK_BYTES, recalls_run, of, &of->thread) == HPS_OK;
-        if (of->has_thread) {
-            (void)pthread_setname_np(of->thread, "kafka-recall");
-        }
-    }
+    hps_ignore(/* if it cannot be started, then with the next one that is asked for */
+               hps_worker_start(&of->worker, "kafka-recall", STACK_BYTES, recalls_run, of));
     hps_cond_broadcast(&of->changed);
     for (int i = 0; i < N_READERS; i++) {
         if (of->readers[i].n_asked > 0) {

@@ -17,7 +17,7 @@
 #include "backends/redis/scripts.h"
 #include "backends/store_bulk.h"
 #include "backends/store_log.h"
-#include "base/lock.h"
+#include "base/worker.h"
 
 enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 };
 
@@ -97,8 +97,7 @@ struct redis {
     struct redis_space *spaces;
     bool stops;
     struct hps_cond wake;
-    pthread_t keeper;
-    bool has_keeper;
+    struct hps_worker keeper;
     _Atomic uint64_t n_found, n_absent, n_behind, n_ahead, n_inserted, n_refused, n_evicted;
     _Atomic uint64_t n_gap, n_failed, n_reset;
 };

@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 enum { KEEPER_MS = 1000 };
 
@@ -198,12 +197,6 @@ static void *keeper_run(void *ctx)
 
 hps_status redis_keeper_start(struct redis *redis)
 {
-    hps_cond_init(&redis->wake);
-    redis->has_keeper = hps_thread_start(0, keeper_run, redis, &redis->keeper) == HPS_OK;
-    if (!redis->has_keeper) {
-        hps_cond_fini(&redis->wake);
-    } else {
-        (void)pthread_setname_np(redis->keeper, "redis-leases");
-    }
-    return redis->has_keeper ? HPS_OK : HPS_NO_MEMORY;
+    hps_status status = hps_worker_start(&redis->keeper, "redis-leases", 0, keeper_run, redis);
+    return status == HPS_OK ? HPS_OK : HPS_NO_MEMORY;
 }

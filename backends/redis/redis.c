@@ -16,7 +16,6 @@
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 enum {
     SHARDS_MAX = 4096,
@@ -285,16 +284,9 @@ static void redis_close(struct hps_store *store)
 {
     struct redis *redis = redis_of(store);
     HPS_ASSERT(redis->spaces == NULL);
-    if (redis->has_keeper) {
-        hps_lock_acquire(&redis->lock);
-        redis->stops = true;
-        hps_cond_signal(&redis->wake);
-        hps_lock_release(&redis->lock);
-        int failed = pthread_join(redis->keeper, NULL);
-        HPS_ASSERT(failed == 0);
-        hps_cond_fini(&redis->wake);
-    }
+    hps_worker_stop(&redis->keeper, &redis->lock, &redis->wake, &redis->stops);
     hps_redis_cluster_close(redis->cluster);
+    hps_cond_fini(&redis->wake);
     hps_lock_fini(&redis->lock);
     hps_free(redis->member);
     hps_free(redis);
@@ -448,6 +440,7 @@ hps_status hps_redis_open(const struct hps_redis_store_options *options,
         return hps_error_set(err, HPS_NO_MEMORY, "redis: no memory");
     }
     hps_lock_init(&redis->lock, HPS_LOCK_REDIS);
+    hps_cond_init(&redis->wake);
     redis->store.ops = &redis_ops;
     redis->options = *options;
     redis->options.member = NULL; /* these were borrowed */

@@ -14,7 +14,6 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 #define CATALOG        "catalog"
 #define DEFAULT_FAMILY "default"
@@ -258,7 +257,6 @@ struct opening {
 static void *opening_run(void *arg)
 {
     struct opening *opening = arg;
-    pthread_setname_np(pthread_self(), "rocksdb-open");
     hps_thread_background();
     hps_rocksdb_catch_exceptions();
     opening->status = database_start(opening->store, opening->given, opening->err);
@@ -270,12 +268,12 @@ hps_status hps_rocksdb_database_start_behind(struct hps_rocksdb *store,
                                              struct hps_error *err)
 {
     struct opening opening = {.store = store, .given = given, .err = err};
-    pthread_t thread;
-    hps_status status = hps_thread_start(0, opening_run, &opening, &thread);
+    struct hps_worker opener = {0};
+    hps_status status = hps_worker_start(&opener, "rocksdb-open", 0, opening_run, &opening);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "rocksdb: no thread to open the database");
     }
-    pthread_join(thread, NULL);
+    hps_worker_join(&opener);
     return opening.status;
 }
 

@@ -39,7 +39,7 @@
 #include "backends/rocksdb/rocksdb.h"
 #include "backends/store_bulk.h"
 #include "backends/store_durable.h"
-#include "base/lock.h"
+#include "base/worker.h"
 
 #define HPS_ROCKSDB_FORMAT_KEY "hpsd.format"
 /* No directory can be made there, so RocksDB goes without its own log file. */
@@ -95,9 +95,8 @@ struct hps_rocksdb_wal {
     uint32_t sync_ms;       /* 0: each write is synced by itself */
     atomic_bool dirty;      /* something was written since the last sync */
     struct hps_rwlock gate; /* shared: a write to the WAL; alone: its sync */
-    pthread_t thread;       /* rocksdb-sync */
-    bool started;
-    struct hps_lock lock; /* the two below */
+    struct hps_worker sync; /* rocksdb-sync */
+    struct hps_lock lock;   /* the two below */
     struct hps_cond wake;
     bool woken; /* something was reported */
     bool closing;

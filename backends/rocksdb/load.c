@@ -15,9 +15,8 @@
 #include "backends/rocksdb/internal.h"
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/lock.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/worker.h"
 
 enum {
     LOAD_BLOCKS = 8,
@@ -45,7 +44,7 @@ struct hps_store_load {
     hps_key key;
 
     struct load_block blocks[LOAD_BLOCKS];
-    pthread_t thread;
+    struct hps_worker thread;
     struct hps_lock lock;
     struct hps_cond changed;
     uint64_t n_filled;  /* blocks; under `lock`, as all below to `error` */
@@ -116,14 +115,7 @@ static hps_status load_claim(struct hps_rocksdb_space *space, bool claim, struct
 /* Let the thread write what it has and end. */
 static void load_join(struct hps_store_load *load)
 {
-    hps_lock_acquire(&load->lock);
-    bool running = !load->ended;
-    load->ended = true;
-    hps_cond_signal(&load->changed);
-    hps_lock_release(&load->lock);
-    if (running) {
-        pthread_join(load->thread, NULL);
-    }
+    hps_worker_stop(&load->thread, &load->lock, &load->changed, &load->ended);
 }
 
 /* The thread has ended, or never was. */
@@ -269,7 +261,6 @@ static void *load_run(void *arg)
     struct hps_store_load *load = arg;
     struct hps_error error = {0};
     hps_status status = HPS_OK;
-    pthread_setname_np(pthread_self(), "rocksdb-load");
     hps_lock_acquire(&load->lock);
     for (;;) {
         while (load->n_written == load->n_filled && !load->ended) {
@@ -420,7 +411,8 @@ hps_status hps_rocksdb_load_begin(struct hps_space *base, uint64_t rows_expected
     if (status == HPS_OK) {
         status = load_dir_make(load, err);
     }
-    if (status == HPS_OK && hps_thread_start(0, load_run, load, &load->thread) != HPS_OK) {
+    if (status == HPS_OK &&
+        hps_worker_start(&load->thread, "rocksdb-load", 0, load_run, load) != HPS_OK) {
         status = hps_error_set(err, HPS_EXHAUSTED, "rocksdb: no thread to load with");
     }
     if (status != HPS_OK) {

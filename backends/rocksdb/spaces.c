@@ -174,7 +174,7 @@ bool hps_rocksdb_dropped_free(struct hps_rocksdb *store)
 
 void hps_rocksdb_dropped_close(struct hps_rocksdb *store)
 {
-    HPS_ASSERT(!store->wal.started || store->wal.closing);
+    HPS_ASSERT(!store->wal.sync.running);
     if (store->dropped != NULL) {
         rocksdb_cancel_all_background_work(store->db, 1);
     }

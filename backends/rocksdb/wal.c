@@ -11,7 +11,6 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 enum {
     WALS_MAX = 16,
@@ -48,7 +47,6 @@ static void *sync_run(void *arg)
 {
     struct hps_rocksdb *store = arg;
     struct hps_rocksdb_wal *wal = &store->wal;
-    pthread_setname_np(pthread_self(), "rocksdb-sync");
     bool dropped = false;
     uint64_t due_us = hps_clock_us(), reviewed_us = due_us;
     hps_lock_acquire(&wal->lock);
@@ -94,7 +92,7 @@ void hps_rocksdb_wal_init(struct hps_rocksdb_wal *wal, uint32_t sync_ms)
 
 void hps_rocksdb_wal_fini(struct hps_rocksdb_wal *wal)
 {
-    HPS_ASSERT(!wal->started || wal->closing);
+    HPS_ASSERT(!wal->sync.running);
     hps_cond_fini(&wal->wake);
     hps_lock_fini(&wal->lock);
     hps_rwlock_fini(&wal->gate);
@@ -104,23 +102,18 @@ hps_status hps_rocksdb_sync_start(struct hps_rocksdb *store, struct hps_error *e
 {
     struct hps_rocksdb_wal *wal = &store->wal;
     HPS_ASSERT(store->db != NULL && !store->dir.read_only);
-    wal->started = hps_thread_start(0, sync_run, store, &wal->thread) == HPS_OK;
-    return wal->started ? HPS_OK
-                        : hps_error_set(err, HPS_EXHAUSTED, "rocksdb: no thread to sync the WAL");
+    hps_status status = hps_worker_start(&wal->sync, "rocksdb-sync", 0, sync_run, store);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(err, status, "rocksdb: no thread to sync the WAL");
 }
 
 void hps_rocksdb_sync_stop(struct hps_rocksdb *store)
 {
     struct hps_rocksdb_wal *wal = &store->wal;
-    if (!wal->started) {
+    if (!wal->sync.running) {
         return;
     }
-    hps_lock_acquire(&wal->lock);
-    HPS_ASSERT(!wal->closing);
-    wal->closing = true;
-    hps_cond_signal(&wal->wake);
-    hps_lock_release(&wal->lock);
-    pthread_join(wal->thread, NULL);
+    hps_worker_stop(&wal->sync, &wal->lock, &wal->wake, &wal->closing);
     hps_rocksdb_damaged_mark(store);
     wal_sync(store); /* what was written since the last sync */
 }
@@ -135,7 +128,7 @@ void hps_rocksdb_wals_limit(struct hps_rocksdb *store)
 {
     struct hps_rocksdb_dir_files wals;
     struct hps_error error;
-    HPS_ASSERT(!store->wal.started);
+    HPS_ASSERT(!store->wal.sync.running);
     if (hps_rocksdb_dir_files(&store->dir, ".log", &wals, &error) != HPS_OK || wals.n <= WALS_MAX ||
         hps_rocksdb_dir_guard(&store->dir, wals.bytes, &error) != HPS_OK) {
         return; /* the next open does it */

@@ -24,7 +24,6 @@
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "base/rows/rowsort_internal.h"
-#include "base/thread.h"
 
 enum {
     RADIX_DIGITS = 8, /* of 8 bits each */
@@ -134,9 +133,7 @@ void hps_rowsort_free(struct hps_rowsort *sort)
     if (sort == NULL) {
         return;
     }
-    if (sort->spilling) {
-        pthread_join(sort->spiller, NULL);
-    }
+    hps_worker_join(&sort->spiller);
     if (sort->fd >= 0) {
         close(sort->fd);
     }
@@ -342,11 +339,10 @@ static void *spiller_run(void *arg)
 /* Wait until the thread has spilled its area; how that went. */
 static hps_status spiller_wait(struct hps_rowsort *sort, struct hps_error *err)
 {
-    if (!sort->spilling) {
+    if (!sort->spiller.running) {
         return HPS_OK;
     }
-    pthread_join(sort->spiller, NULL);
-    sort->spilling = false;
+    hps_worker_join(&sort->spiller);
     if (sort->spill_status != HPS_OK && err != NULL) {
         *err = sort->spill_error;
     }
@@ -361,12 +357,12 @@ static hps_status make_room(struct hps_rowsort *sort, struct hps_error *err)
     if (status != HPS_OK) {
         return status;
     }
-    HPS_ASSERT(!sort->spilling);
+    HPS_ASSERT(!sort->spiller.running);
     if (sort->n_areas == 2 && sort->n_runs + 1 < sort->runs_max) {
         sort->spilled = sort->in;
-        sort->spilling = hps_thread_start(0, spiller_run, sort, &sort->spiller) == HPS_OK;
+        hps_ignore(hps_worker_start(&sort->spiller, "rowsort", 0, spiller_run, sort));
     }
-    if (sort->spilling) {
+    if (sort->spiller.running) {
         sort->in = sort->in == &sort->areas[0] ? &sort->areas[1] : &sort->areas[0];
         sort->in->n = 0;
         sort->in->ascending = true;
@@ -466,7 +462,7 @@ hps_status hps_rowsort_take(struct hps_rowsort *sort, struct hps_row_reader *rea
     const struct hps_row_desc *desc = hps_row_reader_desc(reader);
 
     HPS_ASSERT(sort->phase == PHASE_INPUT);
-    HPS_ASSERT(sort->in->n == 0 && !sort->spilling && sort->n_runs == 0);
+    HPS_ASSERT(sort->in->n == 0 && !sort->spiller.running && sort->n_runs == 0);
     HPS_ASSERT(hps_dtype_row_bytes(desc->dtype, desc->dim) == sort->row_bytes);
     hps_status status = hps_row_reader_scan_keys(reader, err);
     hps_row_reader_rewind(reader);
@@ -530,7 +526,7 @@ hps_status hps_rowsort_next(struct hps_rowsort *sort, size_t max_rows, hps_key *
     size_t n = 0;
 
     HPS_ASSERT(max_rows > 0 && keys != NULL && rows != NULL);
-    HPS_ASSERT(sort->phase != PHASE_INPUT && !sort->spilling);
+    HPS_ASSERT(sort->phase != PHASE_INPUT && !sort->spiller.running);
     hps_status status = check_cancel(sort, err);
     if (status != HPS_OK) {
         return fail(sort, status);

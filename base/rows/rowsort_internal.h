@@ -6,10 +6,10 @@
 #ifndef HPS_BASE_ROWS_ROWSORT_INTERNAL_H
 #define HPS_BASE_ROWS_ROWSORT_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/rows/rowsort.h"
+#include "base/worker.h"
 
 enum {
     ROWSORT_KEY_BYTES = 8,
@@ -75,8 +75,7 @@ struct hps_rowsort {
     size_t next_entry; /* PHASE_MEMORY */
 
     /* While it spills, the file, the runs and `out` are the thread's. */
-    pthread_t spiller;
-    bool spilling;
+    struct hps_worker spiller;
     struct area *spilled; /* by the thread */
     hps_status spill_status;
     struct hps_error spill_error;

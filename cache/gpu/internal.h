@@ -7,10 +7,9 @@
 #ifndef HPS_CACHE_GPU_INTERNAL_H
 #define HPS_CACHE_GPU_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/lock.h"
+#include "base/worker.h"
 #include "cache/gpu/tier.h"
 
 enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128, GPU_NAMES_BYTES = 200 };
@@ -64,6 +63,8 @@ struct gpu_changes {
 /* What others may know without asking the tier's thread: it writes that down now and then. */
 struct gpu_published {
     struct hps_lock lock; /* leaf; also over the usages of tables */
+    struct hps_cond
+        settled; /* caches have come, or will not; no look-up waits; the device is lost */
     struct hps_embed_cache_usage usage;
     uint64_t at_us; /* the tier's thread, as the next */
     bool due;       /* something has changed since */
@@ -71,7 +72,7 @@ struct gpu_published {
 
 /* Who sees to it that the driver comes back. */
 struct gpu_watch {
-    pthread_t thread;
+    struct hps_worker worker;
     struct hps_device_calls calls;
     uint64_t period_us;
     struct hps_lock lock;
@@ -87,13 +88,12 @@ struct hps_gpu_tier {
     uint8_t *slab;
     size_t slab_size;
     struct hps_mailbox *mailbox;
-    pthread_t thread;
+    struct hps_worker worker;
     atomic_bool lost;
     atomic_uint n_waiting;
     struct gpu_changes changes;
     struct gpu_published published;
     struct gpu_watch watch;
-    struct hps_gpu_tier *kept; /* of the tiers whose driver hangs */
 
     _Atomic pthread_t owner; /* whoever the tier's thread is now, as the next comment has it */
 
@@ -178,6 +178,8 @@ bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
  * fn() may take none. */
 void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx);
 
+/* Wake who waits for `settled`. */
+void gpu_tier_settled(struct hps_gpu_tier *tier);
 /* Write down what the spaces use. On the tier's thread. */
 void gpu_spaces_publish(struct hps_gpu_tier *tier);
 

@@ -179,6 +179,9 @@ static void finish(struct hps_gpu_lookup *lookup)
     unsigned n_waiting = atomic_fetch_sub(&tier->n_waiting, 1);
     HPS_ASSERT(n_waiting > 0);
     lookup->done(lookup);
+    if (n_waiting == 1) {
+        gpu_tier_settled(tier);
+    }
 }
 
 static bool is_pooled(const struct hps_gpu_part *part)

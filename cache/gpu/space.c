@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "cache/gpu/internal.h"
@@ -291,6 +292,9 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
         any |= settle_for_less(tier, &again);
     }
     tier->wanted = again;
+    if (!again) {
+        gpu_tier_settled(tier);
+    }
     return any;
 }
 
@@ -321,6 +325,7 @@ static void do_active(void *ctx)
     call->space->active = call->active;
     atomic_store(&call->space->coming, call->active && !is_complete(call->space));
     tier->wanted = !atomic_load(&tier->lost);
+    gpu_tier_settled(tier);
 }
 
 static void do_close(void *ctx)
@@ -517,6 +522,20 @@ bool hps_gpu_space_coming(const struct hps_gpu_space *space)
         space = space->sibling;
     }
     return space != NULL;
+}
+
+void hps_gpu_space_await(struct hps_gpu_space *space, uint64_t us)
+{
+    uint64_t until_us = hps_clock_us() + us;
+
+    for (; space != NULL; space = space->sibling) {
+        struct gpu_published *published = &space->tier->published;
+        hps_lock_acquire(&published->lock);
+        while (atomic_load(&space->coming) && !atomic_load(&space->tier->lost) &&
+               hps_cond_wait_until(&published->settled, &published->lock, until_us)) {
+        }
+        hps_lock_release(&published->lock);
+    }
 }
 
 bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier)

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -17,7 +16,6 @@
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "cache/embed/kernels.h"
 #include "cache/gpu/internal.h"
 
@@ -69,6 +67,13 @@ static void publish(struct hps_gpu_tier *tier)
     hps_embed_cache_usage(tier->cache, &published->usage);
     gpu_spaces_publish(tier);
     hps_lock_release(&published->lock);
+}
+
+void gpu_tier_settled(struct hps_gpu_tier *tier)
+{
+    hps_lock_acquire(&tier->published.lock);
+    hps_cond_broadcast(&tier->published.settled);
+    hps_lock_release(&tier->published.lock);
 }
 
 /* The call's fn() has returned, or never will. */
@@ -130,6 +135,7 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
     tier->wanted = false; /* there is nothing to come any more */
+    gpu_tier_settled(tier);
     HPS_ASSERT(tier->head == NULL && tier->n_batches == 0 && !tier->packed);
     HPS_ASSERT(tier->changes.staging == NULL);
     HPS_LOG(ERROR, "gpu", "device lost: look-ups go on without it; restart hpsd to use it again",
@@ -322,21 +328,9 @@ static void release(struct hps_gpu_tier *tier)
     hps_mailbox_free(tier->mailbox);
     hps_cond_fini(&tier->watch.changed);
     hps_lock_fini(&tier->watch.lock);
+    hps_cond_fini(&tier->published.settled);
     hps_lock_fini(&tier->published.lock);
     hps_free(tier);
-}
-
-/* The driver may come back at any time, and the device write: nothing goes. */
-static void keep(struct hps_gpu_tier *tier)
-{
-    static struct hps_lock lock = HPS_LOCK_STATIC(GPU_KEPT);
-    static struct hps_gpu_tier *all;
-
-    keep_slab(tier);
-    hps_lock_acquire(&lock);
-    tier->kept = all;
-    all = tier;
-    hps_lock_release(&lock);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -361,7 +355,6 @@ static void take_over(struct hps_gpu_tier *tier)
     HPS_ASSERT(!tier->seized);
     tier->seized = true;
     atomic_store(&tier->owner, pthread_self());
-    pthread_detach(tier->thread);
     hps_device_give_up(tier->device, "a driver call does not return");
     gpu_tier_lose(tier, "the driver hangs");
     if (tier->call != NULL) {
@@ -415,21 +408,19 @@ static hps_status start_threads(struct hps_gpu_tier *tier, struct hps_error *err
 
     publish(tier);
     hps_device_watch(tier->device, &tier->watch.calls);
-    if (hps_thread_start(0, thread_main, tier, &tier->thread) != HPS_OK) {
+    snprintf(name, sizeof(name), "gpu-%d", tier->options.index);
+    if (hps_worker_start(&tier->worker, name, 0, thread_main, tier) != HPS_OK) {
         release_device(tier);
         return hps_error_set(err, HPS_NO_MEMORY, "no thread for device %d", tier->options.index);
     }
-    atomic_store(&tier->owner, tier->thread); /* it may not have begun */
-    if (hps_thread_start(0, watch_main, tier, &tier->watch.thread) != HPS_OK) {
+    atomic_store(&tier->owner, tier->worker.thread); /* it may not have begun */
+    snprintf(name, sizeof(name), "gpu-%d-watch", tier->options.index);
+    if (hps_worker_start(&tier->watch.worker, name, 0, watch_main, tier) != HPS_OK) {
         gpu_tier_call(tier, stop, tier);
-        pthread_join(tier->thread, NULL);
+        hps_worker_join(&tier->worker);
         return hps_error_set(err, HPS_NO_MEMORY, "no second thread for device %d",
                              tier->options.index);
     }
-    snprintf(name, sizeof(name), "gpu-%d", tier->options.index);
-    pthread_setname_np(tier->thread, name); /* for whoever looks at threads, as the next */
-    snprintf(name, sizeof(name), "gpu-%d-watch", tier->options.index);
-    pthread_setname_np(tier->watch.thread, name);
     return HPS_OK;
 }
 
@@ -448,6 +439,7 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
     atomic_init(&tier->lost, false);
     atomic_init(&tier->owner, pthread_self());
     hps_lock_init(&tier->published.lock, HPS_LOCK_GPU_USAGE);
+    hps_cond_init(&tier->published.settled);
     hps_lock_init(&tier->watch.lock, HPS_LOCK_GPU_WATCH);
     hps_cond_init(&tier->watch.changed);
     tier->watch.period_us = tier->options.stall_us_max / WATCHES + 1;
@@ -485,14 +477,15 @@ void hps_gpu_tier_sync(struct hps_gpu_tier *tier)
 
 void hps_gpu_tier_drain(struct hps_gpu_tier *tier)
 {
-    const struct timespec time = {.tv_nsec = NAP_NS};
-
-    while (tier != NULL && atomic_load(&tier->n_waiting) > 0) {
-        nanosleep(&time, NULL);
+    if (tier == NULL) {
+        return;
     }
-    if (tier != NULL) {
-        hps_gpu_tier_sync(tier); /* the last one's done() has returned */
+    hps_lock_acquire(&tier->published.lock);
+    while (atomic_load(&tier->n_waiting) > 0) {
+        hps_cond_wait(&tier->published.settled, &tier->published.lock);
     }
+    hps_lock_release(&tier->published.lock);
+    hps_gpu_tier_sync(tier); /* the last one's done() has returned */
 }
 
 void hps_gpu_tier_close(struct hps_gpu_tier *tier)
@@ -502,13 +495,13 @@ void hps_gpu_tier_close(struct hps_gpu_tier *tier)
     }
     HPS_ASSERT(atomic_load(&tier->n_waiting) == 0);
     gpu_tier_call(tier, stop, tier);
-    pthread_join(tier->watch.thread, NULL);
+    hps_worker_join(&tier->watch.worker);
     HPS_ASSERT(tier->spaces == NULL);
-    if (tier->seized) {
-        keep(tier);
+    if (tier->seized) { /* its thread is in the driver, or parked behind it: nothing goes */
+        keep_slab(tier);
         return;
     }
-    pthread_join(tier->thread, NULL);
+    hps_worker_join(&tier->worker);
     release(tier);
 }
 

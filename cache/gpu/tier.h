@@ -128,6 +128,8 @@ bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
 bool hps_gpu_space_present(const struct hps_gpu_space *space);
 /* Is the space active, with a device that has yet to see whether there is room? It does so soon. */
 bool hps_gpu_space_coming(const struct hps_gpu_space *space);
+/* Wait until it is so no more, or so long. */
+void hps_gpu_space_await(struct hps_gpu_space *space, uint64_t us);
 /* Is the space to have caches on that tier's device, with no room for any? NULL is legal. */
 bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
 /* How many tables of a space that has caches on that tier's device have none for want of room; tier

@@ -10,8 +10,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/lock.h"
-#include "base/thread.h"
+#include "base/worker.h"
 #include "cache/lookup/lookup.h"
 
 enum {
@@ -43,8 +42,7 @@ struct hps_backfill {
     size_t bytes;
     uint64_t n_rows; /* that wait or are being put there */
     bool stopping;
-    bool has_thread;
-    pthread_t thread;
+    struct hps_worker worker;
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -66,7 +64,7 @@ struct hps_backfill *hps_backfill_new(size_t bytes_max, const struct hps_lookup_
 void hps_backfill_free(struct hps_backfill *backfill)
 {
     if (backfill != NULL) {
-        HPS_ASSERT(!backfill->has_thread);
+        HPS_ASSERT(!backfill->worker.running);
         HPS_ASSERT(backfill->first == NULL);
         hps_cond_fini(&backfill->wake);
         hps_lock_fini(&backfill->lock);
@@ -283,14 +281,8 @@ static bool reserve(struct hps_backfill *backfill, size_t bytes, enum hps_drop_r
 {
     hps_lock_acquire(&backfill->lock);
     HPS_ASSERT(backfill->bytes <= backfill->bytes_max);
-    bool taken = !backfill->stopping && bytes <= backfill->bytes_max - backfill->bytes;
-    if (taken && !backfill->has_thread) {
-        backfill->has_thread = hps_thread_start(0, run, backfill, &backfill->thread) == HPS_OK;
-        taken = backfill->has_thread;
-        if (taken) {
-            (void)pthread_setname_np(backfill->thread, "backfill");
-        }
-    }
+    bool taken = !backfill->stopping && bytes <= backfill->bytes_max - backfill->bytes &&
+                 hps_worker_start(&backfill->worker, "backfill", 0, run, backfill) == HPS_OK;
     backfill->bytes += taken ? bytes : 0;
     *out_reason = backfill->stopping ? HPS_DROP_STOPPED : HPS_DROP_QUEUE_FULL;
     hps_lock_release(&backfill->lock);
@@ -395,13 +387,7 @@ void hps_backfill_stop(struct hps_backfill *backfill)
     hps_lock_acquire(&backfill->lock);
     backfill->stopping = true;
     struct copy *taken = take_out(backfill, NULL);
-    bool has_thread = backfill->has_thread;
-    hps_cond_signal(&backfill->wake);
     hps_lock_release(&backfill->lock);
     count_dropped(backfill, HPS_DROP_STOPPED, end_copies(taken));
-    if (has_thread) {
-        int failed = pthread_join(backfill->thread, NULL);
-        HPS_ASSERT(failed == 0);
-        backfill->has_thread = false;
-    }
+    hps_worker_stop(&backfill->worker, &backfill->lock, &backfill->wake, &backfill->stopping);
 }

@@ -407,10 +407,10 @@ void hps_catalog_stop(struct hps_catalog *catalog)
     if (catalog == NULL) {
         return;
     }
-    atomic_store(&catalog->closing, true);
+    hps_thread_interrupt(&catalog->closing);
     hps_lock_acquire(&catalog->lock);
     for (struct hps_load *load = catalog->loads; load != NULL; load = load->next) {
-        atomic_store(&load->progress.cancel, true);
+        hps_thread_interrupt(&load->progress.cancel);
     }
     hps_lock_release(&catalog->lock);
     hps_pool_free(catalog->loader);

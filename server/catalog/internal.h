@@ -6,10 +6,8 @@
 #ifndef HPS_SERVER_CATALOG_INTERNAL_H
 #define HPS_SERVER_CATALOG_INTERNAL_H
 
-#include <pthread.h>
-
-#include "base/lock.h"
 #include "base/pool.h"
+#include "base/worker.h"
 #include "cache/version/usage.h"
 #include "server/catalog/catalog.h"
 #include "server/load/records.h"
@@ -117,8 +115,7 @@ struct hps_catalog {
     bool opened;                     /* all that was stored is known */
     struct catalog_entry *unloading; /* published no more, still used or not removed yet */
     struct hps_cond reap;            /* `unloading` is not empty, or `closing` */
-    pthread_t reaper;
-    bool reaper_started;
+    struct hps_worker reaper;
     atomic_bool closing;
 };
 

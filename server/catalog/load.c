@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -17,7 +16,7 @@
 #include "server/catalog/internal.h"
 #include "server/load/records.h"
 
-enum { CATCH_UP_POLL_NS = 20 * 1000 * 1000 };
+enum { CATCH_UP_POLL_US = 20 * 1000 };
 
 #define CATCH_UP_US_MAX (UINT64_C(60) * 1000 * 1000)
 
@@ -306,16 +305,14 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
  * yet: this load goes behind the others that wait for the thread, and comes again. */
 static bool catches_up(struct hps_load *load, hps_status *out_status, struct hps_error *err)
 {
-    const struct timespec pause = {0, CATCH_UP_POLL_NS};
     struct hps_catalog *catalog = load->catalog;
     HPS_ASSERT(load->waiting != NULL);
     atomic_store(&load->progress.stage, "catch-up");
     *out_status = catalog_check_lag(catalog, load->model_name, load->number, err);
     if (*out_status == HPS_OK || hps_clock_us() >= load->waiting_until_us ||
-        atomic_load(&load->progress.cancel)) {
+        hps_thread_pause(CATCH_UP_POLL_US, &load->progress.cancel)) {
         return false;
     }
-    nanosleep(&pause, NULL);
     return hps_pool_post(catalog->loader, &load->task) == HPS_OK;
 }
 

@@ -7,13 +7,11 @@
  */
 #include <inttypes.h>
 #include <stddef.h>
-#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "server/catalog/internal.h"
 #include "server/load/records.h"
 #include "server/observe/metrics.h"
@@ -21,7 +19,7 @@
 #define TIDY_US (UINT64_C(5) * 1000 * 1000)
 
 enum {
-    REAP_POLL_NS = 1000 * 1000, /* giving back a pin tells nobody: it must stay cheap */
+    REAP_POLL_US = 1000, /* giving back a pin tells nobody: it must stay cheap */
     REAPER_STACK_BYTES = 1 << 20
 };
 
@@ -514,34 +512,28 @@ static bool reaper_wait(struct hps_catalog *catalog)
 static void *reaper_main(void *arg)
 {
     struct hps_catalog *catalog = arg;
-    const struct timespec pause = {0, REAP_POLL_NS};
     while (reaper_wait(catalog)) {
         catalog_reap(catalog);
-        nanosleep(&pause, NULL);
+        hps_thread_pause(REAP_POLL_US, &catalog->closing);
     }
     return NULL;
 }
 
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err)
 {
-    HPS_ASSERT(!catalog->reaper_started);
-    if (hps_thread_start(REAPER_STACK_BYTES, reaper_main, catalog, &catalog->reaper) != HPS_OK) {
-        return hps_error_set(err, HPS_EXHAUSTED, "the reaper thread cannot be started");
-    }
-    pthread_setname_np(catalog->reaper, "reaper");
-    catalog->reaper_started = true;
-    return HPS_OK;
+    hps_status status =
+        hps_worker_start(&catalog->reaper, "reaper", REAPER_STACK_BYTES, reaper_main, catalog);
+    return status == HPS_OK
+               ? HPS_OK
+               : hps_error_set(err, HPS_EXHAUSTED, "the reaper thread cannot be started");
 }
 
 void catalog_reaper_stop(struct hps_catalog *catalog)
 {
-    if (catalog->reaper_started) {
-        hps_lock_acquire(&catalog->lock);
-        hps_cond_signal(&catalog->reap);
-        hps_lock_release(&catalog->lock);
-        pthread_join(catalog->reaper, NULL);
-        catalog->reaper_started = false;
-    }
+    hps_lock_acquire(&catalog->lock);
+    hps_cond_signal(&catalog->reap);
+    hps_lock_release(&catalog->lock);
+    hps_worker_join(&catalog->reaper);
     for (struct catalog_entry *entry = catalog->unloading; entry != NULL;
          entry = entry->next_unloading) {
         struct hps_error err = {0};

@@ -121,7 +121,7 @@ static void warm_up(struct hps_catalog *catalog, struct hps_version *version, ui
 {
     struct warm_up ctx = {
         .catalog = catalog, .version = version, .cancel = cancel, .behind = deadline_us == 0};
-    const struct hps_warmup_limits limits = {deadline_us, go_on, &ctx};
+    const struct hps_warmup_limits limits = {cancel, deadline_us, go_on, &ctx};
     struct hps_warmup_report report;
     warm_up_link(&ctx);
     hps_warmup_run(catalog->warmup, version, &limits, &report);
@@ -147,7 +147,7 @@ static void refill_caches(struct hps_catalog *catalog, struct hps_version *versi
 {
     struct warm_up ctx = {
         .catalog = catalog, .version = version, .cancel = cancel, .behind = behind};
-    const struct hps_warmup_limits limits = {0, go_on, &ctx};
+    const struct hps_warmup_limits limits = {cancel, 0, go_on, &ctx};
     struct hps_warmup_report report;
     if (!hps_whole_useful(version)) {
         return;

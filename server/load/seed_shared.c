@@ -4,14 +4,12 @@
  * from the durable store, which has them by then. On the loader thread.
  */
 #include <string.h>
-#include <time.h>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "server/load/loader_internal.h"
 #include "server/load/records.h"
-
-enum { PAUSE_STEP_MS = 20 };
 
 struct seed {
     struct loader_run *run;
@@ -97,28 +95,17 @@ static hps_status seed_once(struct seed *seed, struct hps_error *err)
     return status;
 }
 
-/* False: the load was cancelled meanwhile. */
-static bool pause_load(const struct loader_run *run, uint32_t pause_ms)
-{
-    const struct timespec step = {0, PAUSE_STEP_MS * 1000 * 1000};
-    for (uint32_t ms = 0; ms < pause_ms && !atomic_load(&run->progress->cancel);
-         ms += PAUSE_STEP_MS) {
-        nanosleep(&step, NULL);
-    }
-    return !atomic_load(&run->progress->cancel);
-}
-
 /* Once more, if the shared store answered and then did not: a fail-over is over by then. Not if it
  * was unreachable from the start: that may take long. */
 static hps_status seed_all(struct seed *seed, struct hps_error *err)
 {
-    static const uint32_t pauses_ms[] = {0, 2000, 4000, 8000};
+    static const uint32_t pauses_s[] = {0, 2, 4, 8};
     hps_status status = seed_once(seed, err);
-    for (size_t i = 0; i < sizeof(pauses_ms) / sizeof(pauses_ms[0]); i++) {
+    for (size_t i = 0; i < sizeof(pauses_s) / sizeof(pauses_s[0]); i++) {
         if (!seed->failed || !seed->began || status != HPS_UNAVAILABLE) {
             break;
         }
-        if (!pause_load(seed->run, pauses_ms[i])) {
+        if (hps_thread_pause(pauses_s[i] * UINT64_C(1000000), &seed->run->progress->cancel)) {
             seed->failed = false;
             return hps_error_set(err, HPS_CANCELLED, "the load was cancelled");
         }

@@ -65,7 +65,8 @@ struct hps_warmup_report {
 
 /* What one warm-up may cost. */
 struct hps_warmup_limits {
-    uint64_t deadline_us; /* hps_clock_us; 0: none */
+    const atomic_bool *cancel; /* set by hps_thread_interrupt: stop; NULL: never */
+    uint64_t deadline_us;      /* hps_clock_us; 0: none */
     /* Asked before each batch. false: stop. out_room_bytes: that rows may take. */
     bool (*go_on)(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes);
     void *ctx;
@@ -81,6 +82,6 @@ void hps_warmup_run(struct hps_warmup *warmup, struct hps_version *version,
                     const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
 /* Sleep as long again as the work since then took, 50 ms at most: half of the time is for others,
  * and so is the disk. Of threads that put rows into memory behind what is served. */
-void hps_warmup_pause_after(uint64_t start_us);
+void hps_warmup_pause_after(const struct hps_warmup_limits *limits, uint64_t start_us);
 
 #endif

@@ -13,7 +13,7 @@
 enum {
     WARMUP_BATCH_KEYS_MAX = 1024, /* read and inserted together, */
     WARMUP_BATCH_BYTES_MAX = 1 << 20,
-    WARMUP_POLL_NS = 1000 * 1000 /* while a device has yet to make its caches */
+    WARMUP_LOOK_US = 20 * 1000 /* whether it is to stop, while it waits for a device's caches */
 };
 
 /* Keys of one batch of a table: at least one. */

@@ -4,11 +4,11 @@
  * by batch, the hottest first. Each batch is a walk down the tiers. On the thread that warms up.
  */
 #include <string.h>
-#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/thread.h"
 #include "cache/gpu/tier.h"
 #include "cache/lookup/tiers.h"
 #include "server/load/loader.h"
@@ -156,14 +156,10 @@ static hps_status walk_batch(struct run *run, struct queue *queue, uint32_t n,
     return status == HPS_OK ? walk->reports[HPS_TIER_HOST].insert_status : status;
 }
 
-void hps_warmup_pause_after(uint64_t start_us)
+void hps_warmup_pause_after(const struct hps_warmup_limits *limits, uint64_t start_us)
 {
     uint64_t us = hps_clock_us() - start_us;
-    us = us < PAUSE_US_MAX ? us : PAUSE_US_MAX;
-    const struct timespec pause = {0, (long)us * 1000};
-    if (us > 0) {
-        nanosleep(&pause, NULL);
-    }
+    hps_thread_pause(us < PAUSE_US_MAX ? us : PAUSE_US_MAX, limits->cancel);
 }
 
 /* The map takes no more of this table: what is left is for the device alone. */
@@ -249,8 +245,7 @@ static bool run_some(struct run *run)
         return false;
     }
     if (!settle_gpu(run, queue)) {
-        const struct timespec pause = {0, WARMUP_POLL_NS};
-        nanosleep(&pause, NULL);
+        hps_gpu_space_await(run->version->gpu, WARMUP_LOOK_US);
         return true;
     }
     uint32_t n = next_batch(run, queue, room);
@@ -258,7 +253,7 @@ static bool run_some(struct run *run)
         struct hps_walk walk;
         hps_status status = walk_batch(run, queue, n, &walk);
         note_batch(run, queue, n, &walk, status);
-        hps_warmup_pause_after(start_us);
+        hps_warmup_pause_after(run->limits, start_us);
     }
     return report->end == HPS_WARMUP_DONE;
 }

@@ -8,7 +8,6 @@
 #include "server/load/whole.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -153,7 +152,7 @@ static hps_status take_batch(struct whole *whole, const hps_key *keys, const uin
     }
     hps_status status = read_again(whole, n_again);
     whole->report->n_keys += n;
-    hps_warmup_pause_after(start_us);
+    hps_warmup_pause_after(whole->limits, start_us);
     return status;
 }
 
@@ -193,10 +192,9 @@ static hps_status scan(struct whole *whole, struct hps_error *err)
 /* A version that has just taken over gets its caches a little later. */
 static bool await_cache(struct whole *whole, uint32_t table)
 {
-    const struct timespec pause = {0, WARMUP_POLL_NS};
     while (!hps_gpu_space_caches(whole->version->gpu, table) &&
            hps_gpu_space_coming(whole->version->gpu) && goes_on(whole)) {
-        nanosleep(&pause, NULL);
+        hps_gpu_space_await(whole->version->gpu, WARMUP_LOOK_US);
     }
     return hps_gpu_space_unfilled(whole->version->gpu, table);
 }

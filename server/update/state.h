@@ -22,7 +22,7 @@
 #include <stdatomic.h>
 
 #include "base/buf.h"
-#include "base/lock.h"
+#include "base/worker.h"
 #include "server/update/decode.h"
 #include "server/update/position.h"
 #include "server/update/updates.h"
@@ -345,7 +345,7 @@ struct hps_update_stream {
     int64_t number;
     atomic_bool active;
     atomic_int life; /* enum update_life */
-    pthread_t thread;
+    struct hps_worker thread;
 
     struct hps_lock lock; /* the next ones */
     struct hps_cond changed;

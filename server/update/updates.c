@@ -15,7 +15,6 @@
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "server/observe/metrics.h"
 #include "server/update/internal.h"
 
@@ -117,15 +116,6 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
     return stream;
 }
 
-static hps_status start_thread(struct hps_update_stream *stream, struct hps_error *err)
-{
-    if (hps_thread_start(STREAM_STACK_BYTES, stream_main, stream, &stream->thread) != HPS_OK) {
-        return hps_error_set(err, HPS_EXHAUSTED, "the update thread cannot be started");
-    }
-    pthread_setname_np(stream->thread, "update");
-    return HPS_OK;
-}
-
 /* Take the streams out that have ended, or all. They are freed by free_list, without the lock. */
 static struct hps_update_stream *take(struct hps_updater *updater, bool all)
 {
@@ -153,7 +143,7 @@ static void free_list(struct hps_update_stream *list)
     while (list != NULL) {
         struct hps_update_stream *stream = list;
         list = stream->next;
-        pthread_join(stream->thread, NULL);
+        hps_worker_join(&stream->thread);
         stream_free(stream);
     }
 }
@@ -176,7 +166,10 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     }
     if (status == HPS_OK) {
         update_stream_show(stream);
-        status = start_thread(stream, &err);
+        if (hps_worker_start(&stream->thread, "update", STREAM_STACK_BYTES, stream_main, stream) !=
+            HPS_OK) {
+            status = hps_error_set(&err, HPS_EXHAUSTED, "the update thread cannot be started");
+        }
     }
     if (status == HPS_OK) {
         stream->next = updater->streams;

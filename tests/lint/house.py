@@ -157,6 +157,11 @@ UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|
 SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep|p?poll(?=\s*\(NULL)"
 SLEEPS_IN = {
     "tests/lib/nap.h": "the moment between two looks at a condition, where sched_yield would spin",
+    "cache/device/cuda.cu": "between two questions to a driver that tells nobody when its work has ended",
+    "cache/device/sim/device.c": "the time that a simulated step takes",
+    "tools/hps-bench.c": "the pace of its requests",
+    "bench/bench_kafka.c": "the pace of its records",
+    "bench/bench_e2e_hpsd.c": "between two looks at a process that it has started",
 }
 
 # Who asks a store for rows: the tier walk, and updates for those of the one tier that they are about to write.
@@ -443,11 +448,10 @@ def check_calls(path, lines, used):
         used.add(("heap", path))
     if path in SLEEPS_IN and re.search(r"(?<![\w.>])(" + SLEEPS + r")\s*\(", "\n".join(lines)):
         used.add(("sleep", path))
-    if path.startswith("tests/"):
-        if path not in SLEEPS_IN:
-            banned.append((SLEEPS, "makes tests slow and flaky: wait for what happens"))
-        if path != "tests/lib/tmpdir.c":
-            banned.append(("mkdtemp", "is for tests/lib/tmpdir.c alone"))
+    if path not in SLEEPS_IN:
+        banned.append((SLEEPS, "waits for nothing: wait for what happens, or hps_thread_pause"))
+    if path.startswith("tests/") and path != "tests/lib/tmpdir.c":
+        banned.append(("mkdtemp", "is for tests/lib/tmpdir.c alone"))
     for names, why in banned:
         pattern = re.compile(r"(?<![\w.>])(" + names + r")\s*\(")
         for number, line in enumerate(lines, 1):
@@ -693,6 +697,8 @@ PLANTS = [  # rule, file, content
     ("lock", "server/c.h", C + "#define LOCK PTHREAD_MUTEX_INITIALIZER\n"),
     ("banned call", "net/b.c", C + "void f(char *a)\n{\n    strcpy(a, a);\n}\n"),
     ("banned call", "tests/unit/base/test_z.c", C + "void f(void)\n{\n    usleep(1);\n}\n"),
+    ("banned call", "server/load/e.c", C + "void f(void)\n{\n    nanosleep(a, NULL);\n}\n"),
+    ("banned call", "base/clock.c", C + "void f(void)\n{\n    (void)poll(NULL, 0, 1);\n}\n"),
     ("banned call", "tests/unit/base/test_z.c", C + "void f(void)\n{\n    poll(NULL, 0, 1);\n}\n"),
     ("store read", "server/load/b.c", C + "void f(void)\n{\n    space->store->ops->get(space, &call, t, &b);\n}\n"),
     ("store read", "server/admin/c.c", C + "void f(void)\n{\n    ops.get_many(space, &call, parts, 2);\n}\n"),

@@ -13,7 +13,7 @@
 #include "backends/breaker.h"
 #include "backends/redis/client/client.h"
 #include "backends/redis/client/conn.h"
-#include "base/lock.h"
+#include "base/worker.h"
 #include "net/resolve.h"
 
 #define HPS_REDIS_NOBODY (-1)
@@ -74,7 +74,7 @@ struct hps_redis_cluster {
     uint64_t refreshed_us;
     uint32_t n_refreshes_failed; /* in a row, each having asked everybody */
 
-    pthread_t thread;
+    struct hps_worker thread;
     void *keeper; /* its own */
     int wake_fd;
     bool stopping;

@@ -17,7 +17,6 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 #define TASKS_MAX           64
 #define MAKING_MAX          8 /* of one node */
@@ -725,12 +724,11 @@ hps_status hps_redis_keeper_start(struct hps_redis_cluster *cluster, struct hps_
         keeper->tasks[i] = &keeper->pool[i];
     }
     cluster->keeper = keeper;
-    hps_status status = hps_thread_start(0, keeper_run, keeper, &cluster->thread);
+    hps_status status = hps_worker_start(&cluster->thread, "redis", 0, keeper_run, keeper);
     if (status != HPS_OK) {
         hps_free(keeper);
         return hps_error_set(err, status, "Redis: cannot start a thread");
     }
-    (void)pthread_setname_np(cluster->thread, "redis");
     return HPS_OK;
 }
 
@@ -740,6 +738,6 @@ void hps_redis_keeper_stop(struct hps_redis_cluster *cluster)
     cluster->stopping = true;
     hps_lock_release(&cluster->lock);
     hps_redis_keeper_wake(cluster);
-    pthread_join(cluster->thread, NULL);
+    hps_worker_join(&cluster->thread);
     hps_free(cluster->keeper);
 }

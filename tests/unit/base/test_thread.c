@@ -81,12 +81,40 @@ static void test_thread_when_its_stack_is_none_then_refused(void **state)
     assert_false(sigismember(&mine, SIGTERM));
 }
 
+static void *pause_long(void *arg)
+{
+    bool stopped = hps_thread_pause(UINT64_C(3600) * 1000000, arg);
+    return stopped ? arg : NULL;
+}
+
+/* Each of the hours would be noticed. */
+static void test_pause_when_interrupted_then_over_for_those_it_is_meant_for(void **state)
+{
+    static atomic_bool stops[2];
+    pthread_t threads[2];
+    void *answer = NULL;
+    (void)state;
+    assert_false(hps_thread_pause(1, NULL));
+    assert_false(hps_thread_pause(1000, &stops[0]));
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(hps_thread_start(0, pause_long, &stops[i], &threads[i]), HPS_OK);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        assert_false(atomic_load(&stops[i])); /* the other one goes on */
+        hps_thread_interrupt(&stops[i]);
+        assert_int_equal(pthread_join(threads[i], &answer), 0);
+        assert_ptr_equal(answer, &stops[i]);
+    }
+    assert_true(hps_thread_pause(UINT64_C(3600) * 1000000, &stops[0])); /* from then on */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_thread_when_started_then_it_takes_no_signals_and_its_starter_does),
         cmocka_unit_test(test_background_when_entered_then_so_are_its_children_and_no_others),
         cmocka_unit_test(test_thread_when_its_stack_is_none_then_refused),
+        cmocka_unit_test(test_pause_when_interrupted_then_over_for_those_it_is_meant_for),
     };
     return cmocka_run_group_tests_name("thread", tests, NULL, NULL);
 }

@@ -60,7 +60,7 @@ static void test_parse_when_wrong_then_error_names_it(void **state)
         {{"--config=a", "--table=x=y"}, "--config and --table: expected one of them"},
         {{"--check"}, "no configuration: expected --config FILE or --table NAME=PATH"},
         {{"--"}, "no configuration"},
-        {{"--config=a", "--export=d"}, "--export: removed: load the model files"},
+        {{"--config=a", "--export=d"}, "--export: removed; load the model files"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_options options;

@@ -184,7 +184,7 @@ static struct hps_warmup_report fill(struct rig *rig, struct hps_version *versio
                                      uint64_t deadline_us)
 {
     struct hps_warmup_report report;
-    const struct hps_warmup_limits limits = {deadline_us, go_on, rig};
+    const struct hps_warmup_limits limits = {NULL, deadline_us, go_on, rig};
     hps_warmup_run(rig->warmup, version, &limits, &report);
     return report;
 }
@@ -725,7 +725,7 @@ static bool on_device(struct rig *rig, struct hps_block_pool *blocks, uint32_t t
 
 static struct hps_warmup_report fill_whole(struct rig *rig)
 {
-    const struct hps_warmup_limits limits = {0, go_on, rig};
+    const struct hps_warmup_limits limits = {NULL, 0, go_on, rig};
     struct hps_warmup_report report;
     hps_whole_refill(rig->version, &limits, &report);
     hps_gpu_tier_sync(rig->version->gpu->tier);
@@ -811,7 +811,7 @@ static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void 
     struct rig *rig = *state;
     struct hps_block_pool *blocks;
     struct hps_gpu_tier *tier = whole_open(rig, &blocks);
-    const struct hps_warmup_limits limits = {0, overtake, rig};
+    const struct hps_warmup_limits limits = {NULL, 0, overtake, rig};
     struct hps_warmup_report report;
     float row[DIM];
     rig->version->stamps = hps_stamps_new();
