@@ -74,15 +74,14 @@ static uint32_t n_groups(enum way way)
 
 static uint32_t group_of(enum way way, hps_key key)
 {
-    return is_hmget(way) ? hps_redis_hps_part(key, sizeof(key), HPS_PARTS)
-                         : hps_redis_shard(0, key, TAGS);
+    return hps_redis_shard(0, key, n_groups(way));
 }
 
 /* The name of a hash; or of a plain key, but for the 8 bytes that end it. */
 static size_t group_name(enum way way, uint32_t group, char out_name[HPS_REDIS_NAME_BYTES_MAX])
 {
-    return is_hmget(way) ? hps_redis_hps_name("m", "t", group, out_name)
-                         : (size_t)snprintf(out_name, HPS_REDIS_NAME_BYTES_MAX, "{m/t/%u}", group);
+    return (size_t)snprintf(out_name, HPS_REDIS_NAME_BYTES_MAX,
+                            is_hmget(way) ? "hps_et{hps_et.m.t/p%u}v" : "{m/t/%u}", group);
 }
 
 static uint16_t group_slot(enum way way, uint32_t group)
