@@ -3,6 +3,7 @@
 the client of Python: what is ready, what a model looks like in its two views, how it fares, its loads and unloads."""
 import hashlib
 import http.client
+import itertools
 import json
 import os
 import re
@@ -51,14 +52,54 @@ class Client:
         return [(one.name, one.version, one.state) for one in self.RepositoryIndex(**asked).models]
 
 
+class Http:
+    """One connection that is kept."""
+
+    def __init__(self, daemon, token=None):
+        host, _, port = daemon.kserve[0].rpartition(":")
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S * 4)
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def ask(self, verb, path, body=None):
+        """(status, what its JSON says, or nothing)"""
+        text = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        self.connection.request(verb, "/v2" + path, text, self.headers)
+        reply = self.connection.getresponse()
+        data = reply.read()
+        if data:
+            assert reply.headers["Content-Type"] == "application/json"
+        return reply.status, json.loads(data) if data else None
+
+    def get(self, path):
+        return self.ask("GET", path)
+
+    def post(self, path, body=None):
+        return self.ask("POST", path, body)
+
+
 @pytest.fixture(name="served")
 def one_model(work, daemon):
-    return daemon(default_config([configured(work, label="nightly")], server={"model_roots": [work]}))
+    return daemon(default_config([configured(work, label="nightly")],
+                                 server={"model_roots": [work], "kserve_listen": ["127.0.0.1:0"]}))
+
+
+@pytest.fixture(name="web")
+def over_http(served):
+    return Http(served)
+
+
+def roles_file(work, rules):
+    """A role file of {name: its rule}; the token of each is its name."""
+    path = os.path.join(work, "roles.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"rules": [{"who": [f"token:{name}"], **rule} for name, rule in rules.items()],
+                   "tokens": [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in rules]}, f)
+    return path
 
 
 # ---- the server --------------------------------------------------------------------------------------
 
-def test_server_when_asked_then_live_ready_and_only_what_is_built(served):
+def test_server_when_asked_then_live_ready_and_only_what_is_built(served, web):
     client = Client(served)
     assert client.ServerLive().live and client.ServerReady().ready
     about = client.ServerMetadata()
@@ -66,13 +107,18 @@ def test_server_when_asked_then_live_ready_and_only_what_is_built(served):
     assert set(about.extensions) == {"model_repository", "model_configuration", "binary_tensor_data", "parameters",
                                      "statistics"}
     assert served.metrics()['hpsd_rpc_requests_total{method="inference.GRPCInferenceService/ServerLive",code="OK"}'] == 1
+    assert web.get("/health/live") == web.get("/health/ready") == (200, None)
+    assert web.get("") == (200, {"name": "hpsd", "version": about.version, "extensions": list(about.extensions)})
+    for path, ready in (("m", 200), ("m/versions/1", 200), ("m/versions/nightly", 200), ("m.tables", 200),
+                        ("m/versions/2", 400), ("x", 400), ("m/versions/-1", 400)):
+        assert web.get(f"/models/{path}/ready")[0] == ready, path
 
 
 def test_server_when_a_model_cannot_be_loaded_then_live_but_not_ready(work, daemon):
     config = configured(work)
     config["sparse_files"][0] += ".gone"
-    one = daemon(default_config([config]), ready=False)
-    client = Client(one)
+    one = daemon(default_config([config], server={"kserve_listen": ["127.0.0.1:0"]}), ready=False)
+    client, web = Client(one), Http(one)
     until(lambda: one.get("/readyz")[0] == 503 and "failed" in one.get("/readyz")[1], "the failure")
     assert client.ServerLive().live and not client.ServerReady().ready
     assert not client.ModelReady(name="m").ready
@@ -81,6 +127,10 @@ def test_server_when_a_model_cannot_be_loaded_then_live_but_not_ready(work, daem
     assert client.index(ready=True) == []
     with refused(grpc.StatusCode.UNAVAILABLE, "failed to load"):
         client.ModelMetadata(name="m")
+    assert web.get("/health/live") == (200, None) and web.get("/health/ready") == (400, None)
+    assert web.post("/repository/index") == (200, [{"name": "m", "version": "", "state": "UNAVAILABLE", "reason": listed.reason}])
+    status, error = web.get("/models/m")
+    assert status == 503 and "failed to load" in error["error"]
 
 
 def test_server_when_reflected_then_the_service_is_listed_and_its_health_known(served):
@@ -92,19 +142,29 @@ def test_server_when_reflected_then_the_service_is_listed_and_its_health_known(s
 
 
 @pytest.mark.parametrize("kind", ["System", "Cuda"])
-def test_shared_memory_when_none_can_be_registered_then_there_is_none(served, kind):
-    client = Client(served)
-    assert not getattr(client, f"{kind}SharedMemoryStatus")().regions
+def test_shared_memory_when_none_can_be_registered_then_there_is_none(served, web, kind):
+    client, path = Client(served), f"/{kind.lower()}sharedmemory"
+    assert not getattr(client, f"{kind}SharedMemoryStatus")().regions and web.get(f"{path}/status") == (200, [])
     with refused(NOT_FOUND, f"Unable to find {kind.lower()} shared memory region: 'r'"):
         getattr(client, f"{kind}SharedMemoryStatus")(name="r")
-    for name in ("", "r"):
+    assert web.get(f"{path}/region/r/status")[0] == 404
+    for name, region in (("", ""), ("r", "/region/r")):
         getattr(client, f"{kind}SharedMemoryUnregister")(name=name)
+        assert web.post(f"{path}{region}/unregister") == (200, None)
 
 
-@pytest.mark.parametrize("method", ["SystemSharedMemoryRegister", "CudaSharedMemoryRegister", "TraceSetting", "LogSettings"])
-def test_server_when_a_method_is_not_built_then_unimplemented_by_its_name(served, method):
+@pytest.mark.parametrize("method, verbs, paths", [
+    ("SystemSharedMemoryRegister", ("POST",), ("/systemsharedmemory/region/{}/register",)),
+    ("CudaSharedMemoryRegister", ("POST",), ("/cudasharedmemory/region/{}/register",)),
+    ("TraceSetting", ("GET", "POST"), ("/trace/setting", "/models/{}/trace/setting")),
+    ("LogSettings", ("GET", "POST"), ("/logging",))])
+def test_server_when_a_method_is_not_built_then_unimplemented_by_its_name(served, web, method, verbs, paths):
     with refused(UNIMPLEMENTED, f"{method} is not built: "):
         getattr(Client(served), method)()
+    for verb, path in itertools.product(verbs, paths):
+        status, error = web.ask(verb, path.replace("{}", "m"), b"{}" if verb == "POST" else None)
+        assert status == 501 and f"{method} is not built: " in error["error"], (verb, path)
+        assert served.metrics()[f'hpsd_rpc_requests_total{{method="v2{path}",code="UNIMPLEMENTED"}}'] > 0
 
 
 # ---- models ------------------------------------------------------------------------------------------
@@ -176,7 +236,7 @@ def test_versions_when_there_are_two_then_by_number_label_or_the_active_one(serv
     assert outputs("") == ["items"]
 
 
-def test_names_when_nobody_has_them_then_the_error_is_tritons(served):
+def test_names_when_nobody_has_them_then_the_error_is_tritons(served, web):
     client = Client(served)
     for ask_for in (client.ModelMetadata, client.ModelConfig, client.ModelStatistics):
         with refused(NOT_FOUND, "Request for unknown model: 'x' is not found; models here: m"):
@@ -198,6 +258,16 @@ def test_names_when_nobody_has_them_then_the_error_is_tritons(served):
         with refused(NOT_FOUND, "Request for unknown model: 'm' version '0' is not found"):
             ask_for(name="m", version="0")
     assert not client.ModelReady().ready and not client.ModelReady(name="m", version="0").ready
+    for path in ("/models/x", "/models/x/config", "/models/x/stats"):
+        status, error = web.get(path)
+        assert status == 404 and error["error"].startswith("Request for unknown model: 'x' is not found"), path
+    status, error = web.get("/models/m/versions/9")
+    assert status == 404 and error["error"] == "Request for unknown model: 'm' version '9' is not found"
+    assert web.get("/models/m/versions/0/config")[0] == 404 and web.get("/models/m/versions/0/ready")[0] == 400
+    assert web.get("/models/m/nothing")[0] == 404
+    assert web.post("/models/m/config")[0] == 405
+    for path in ("/models/..%2Fm", "/models/%2e%2e/config", "/models/m%00/config"):
+        assert web.get(path)[0] in (400, 404), path
 
 
 # ---- statistics --------------------------------------------------------------------------------------
@@ -217,7 +287,7 @@ def counted(client, wanted, **asked):
     return until(found, f"{wanted} look-ups")
 
 
-def test_statistics_when_look_ups_are_made_then_counted_with_their_times(served):
+def test_statistics_when_look_ups_are_made_then_counted_with_their_times(served, web):
     client, stub = Client(served), served.stub()
     before = client.stats()["m", "1"]
     assert numbers(before) == [0] * len(numbers(before)) and not before.batch_stats
@@ -237,6 +307,12 @@ def test_statistics_when_look_ups_are_made_then_counted_with_their_times(served)
     assert (batch.batch_size, batch.compute_infer.count) == (1, 7)
     assert batch.compute_infer.ns == stats.compute_infer.ns
     assert (stats.cache_hit.count, stats.cache_miss.count) == (0, 0)
+    status, found = web.get("/models/stats")
+    found, = found["model_stats"]
+    assert status == 200 and (found["name"], found["version"], found["inference_count"]) == ("m", "1", 7)
+    assert found["last_inference"] > 1e12 and found["inference_stats"]["success"]["count"] == 7
+    assert found["inference_stats"]["success"]["ns"] > 0 and found["inference_stats"]["fail"]["count"] == 1
+    assert found["batch_stats"][0]["batch_size"] == 1
 
 
 def test_statistics_when_versions_come_and_go_then_numbers_only_rise(served, work):
@@ -361,19 +437,12 @@ def test_roles_when_there_is_no_role_file_then_the_network_may_look_and_not_chan
 
 
 def test_roles_when_there_is_a_role_file_then_each_sees_and_does_what_is_its(work):
-    path = os.path.join(work, "roles.json")
-    names = ("app", "watch", "ops", "other")
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump({"rules": [{"who": ["token:app"], "may": ["lookup"], "models": ["m"]},
-                             {"who": ["token:watch"], "may": ["read"], "models": ["m"]},
-                             {"who": ["token:ops"], "may": ["read", "load"], "models": ["m"]},
-                             {"who": ["token:other"], "may": ["load"], "models": ["secret"]}],
-                   "tokens": [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in names]},
-                  f)
+    path = roles_file(work, {"app": {"may": ["lookup"], "models": ["m"]}, "watch": {"may": ["read"], "models": ["m"]},
+                             "ops": {"may": ["read", "load"], "models": ["m"]}, "other": {"may": ["load"], "models": ["secret"]}})
     models = [configured(work), configured(work, "secret")]
     with Daemon(work, default_config(models, server={"access": path}),
                 flags=["--admin-listen", "127.0.0.1:0"]) as daemon:
-        app, watch, ops, other = (Client(daemon, token=name) for name in names)
+        app, watch, ops, other = (Client(daemon, token=name) for name in ("app", "watch", "ops", "other"))
         assert Client(daemon).ServerLive().live and Client(daemon).ServerReady().ready
         with refused(grpc.StatusCode.UNAUTHENTICATED):
             Client(daemon).ServerMetadata()
@@ -405,127 +474,37 @@ def test_roles_when_there_is_a_role_file_then_each_sees_and_does_what_is_its(wor
 
 # ---- over HTTP ---------------------------------------------------------------------------------------
 
-class Http:
-    """One connection that is kept."""
-
-    def __init__(self, daemon, token=None):
-        host, _, port = daemon.kserve[0].rpartition(":")
-        self.connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S * 4)
-        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-
-    def ask(self, verb, path, body=None):
-        """(status, what its JSON says, or nothing)"""
-        text = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        self.connection.request(verb, "/v2" + path, text, self.headers)
-        reply = self.connection.getresponse()
-        data = reply.read()
-        if data:
-            assert reply.headers["Content-Type"] == "application/json"
-        return reply.status, json.loads(data) if data else None
-
-    def get(self, path):
-        return self.ask("GET", path)
-
-    def post(self, path, body=None):
-        return self.ask("POST", path, body)
-
-
-@pytest.fixture(name="both")
-def over_both(work, daemon):
-    one = daemon(default_config([configured(work, label="nightly")],
-                                server={"model_roots": [work], "kserve_listen": ["127.0.0.1:0"]}))
-    return one, Client(one), Http(one)
-
-
-def as_json(message):
-    """As gRPC has it, in the form of HTTP: 64-bit integers are numbers there, and maps without entries left out."""
-    def plain(value):
-        if isinstance(value, dict):
-            return {name: plain(one) for name, one in value.items() if one != {} or name.startswith("c")}
-        if isinstance(value, list):
-            return [plain(one) for one in value]
-        return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else value
-    defaults = ("including_default_value_fields" if "including_default_value_fields" in
-                json_format.MessageToDict.__code__.co_varnames else "always_print_fields_with_no_presence")
-    return plain(json_format.MessageToDict(message, preserving_proto_field_name=True, **{defaults: True}))
-
-
-def as_json_texts(value):
-    """Numbers of versions are texts; here all texts of digits are numbers, as in as_json."""
+def plain(value, whole=True):
+    """With numbers where a text is of digits, as versions are, and 64-bit integers of gRPC; whole: with maps that are empty."""
     if isinstance(value, dict):
-        return {name: as_json_texts(one) for name, one in value.items()}
+        return {name: plain(one, whole) for name, one in value.items() if whole or one != {} or name.startswith("c")}
     if isinstance(value, list):
-        return [as_json_texts(one) for one in value]
+        return [plain(one, whole) for one in value]
     return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else value
 
 
-def test_http_when_the_server_is_asked_then_its_state_is_the_status(both):
-    _, _, web = both
-    assert web.get("/health/live") == web.get("/health/ready") == (200, None)
-    status, about = web.get("")
-    assert status == 200 and about["name"] == "hpsd" and "statistics" in about["extensions"]
-    for path, ready in (("m", 200), ("m/versions/1", 200), ("m/versions/nightly", 200), ("m.tables", 200),
-                        ("m/versions/2", 400), ("x", 400), ("m/versions/-1", 400)):
-        assert web.get(f"/models/{path}/ready")[0] == ready, path
-
-
-def test_http_when_the_server_is_not_ready_then_400_without_a_body(work, daemon):
-    config = configured(work)
-    config["sparse_files"][0] += ".gone"
-    one = daemon(default_config([config], server={"kserve_listen": ["127.0.0.1:0"]}), ready=False)
-    web = Http(one)
-    until(lambda: "failed" in one.get("/readyz")[1], "the failure")
-    assert web.get("/health/live") == (200, None) and web.get("/health/ready") == (400, None)
-    status, listed = web.post("/repository/index")
-    assert status == 200 and [(m["name"], m["version"], m["state"]) for m in listed] == [("m", "", "UNAVAILABLE")]
-    assert "failed to load" in listed[0]["reason"]
-    status, error = web.get("/models/m")
-    assert status == 503 and "failed to load" in error["error"]
+def as_json(message):
+    """As gRPC has it, in the form of HTTP: maps without entries are left out."""
+    defaults = ("including_default_value_fields" if "including_default_value_fields" in
+                json_format.MessageToDict.__code__.co_varnames else "always_print_fields_with_no_presence")
+    return plain(json_format.MessageToDict(message, preserving_proto_field_name=True, **{defaults: True}), whole=False)
 
 
 @pytest.mark.parametrize("name", ["m", "m.tables"])
-def test_http_when_a_model_is_described_then_as_over_grpc(both, name):
-    _, client, web = both
+def test_http_when_a_model_is_described_then_as_over_grpc(served, web, name):
+    client = Client(served)
     for place, version in ((f"/models/{name}", ""), (f"/models/{name}/versions/1", "1")):
         for path, wanted in (("", client.ModelMetadata(name=name, version=version)),
                              ("/config", client.ModelConfig(name=name, version=version).config),
                              ("/stats", client.ModelStatistics(name=name, version=version))):
             status, found = web.get(place + path)
-            assert status == 200 and as_json_texts(found) == as_json(wanted), place + path
+            assert status == 200 and plain(found) == as_json(wanted), place + path
     status, found = web.get(f"/models/{name}")
     assert found["versions"] == ["1"] and found["inputs"][0]["shape"] == ([-1, -1] if name == "m" else [-1])
 
 
-def test_http_when_statistics_are_asked_for_then_in_tritons_form(both):
-    one, client, web = both
-    for _ in range(3):
-        ask(one.stub(), "m", {"items": [1]})
-    counted(client, 3)
-    status, found = web.get("/models/stats")
-    stats, = found["model_stats"]
-    assert status == 200 and (stats["name"], stats["version"]) == ("m", "1")
-    assert (stats["inference_count"], stats["execution_count"]) == (3, 3) and stats["last_inference"] > 1e12
-    assert stats["inference_stats"]["success"]["count"] == 3 and stats["inference_stats"]["success"]["ns"] > 0
-    assert stats["inference_stats"]["fail"] == {"count": 0, "ns": 0}
-    assert stats["batch_stats"][0]["batch_size"] == 1
-
-
-def test_http_when_names_are_unknown_then_404_in_tritons_words(both):
-    _, _, web = both
-    for path in ("/models/x", "/models/x/config", "/models/x/stats"):
-        status, error = web.get(path)
-        assert status == 404 and error["error"].startswith("Request for unknown model: 'x' is not found"), path
-    status, error = web.get("/models/m/versions/9")
-    assert status == 404 and error["error"] == "Request for unknown model: 'm' version '9' is not found"
-    assert web.get("/models/m/versions/0/config")[0] == 404 and web.get("/models/m/versions/0/ready")[0] == 400
-    assert web.get("/models/m/nothing")[0] == 404
-    assert web.post("/models/m/config")[0] == 405
-    for path in ("/models/..%2Fm", "/models/%2e%2e/config", "/models/m%00/config"):
-        assert web.get(path)[0] in (400, 404), path
-
-
-def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybody(both):
-    one, client, web = both
+def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybody(served, web):
+    client = Client(served)
     entry = {"name": "m", "version": "1", "state": "READY", "reason": ""}
     for body in (None, {}, {"ready": True}, {"ready": False, "more": [1]}, {"ready": None}):
         assert web.post("/repository/index", body) == (200, [entry])
@@ -539,12 +518,7 @@ def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybod
 
 
 def test_http_when_the_role_is_there_then_loads_and_unloads(work):
-    path = os.path.join(work, "roles.json")
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump({"rules": [{"who": ["token:ops"], "may": ["read", "load"], "models": ["m"]},
-                             {"who": ["token:watch"], "may": ["read"], "models": ["m"]}],
-                   "tokens": [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()}
-                              for name in ("ops", "watch")]}, f)
+    path = roles_file(work, {"ops": {"may": ["read", "load"], "models": ["m"]}, "watch": {"may": ["read"], "models": ["m"]}})
     models = [configured(work), configured(work, "secret")]
     server = {"access": path, "kserve_listen": ["127.0.0.1:0"]}
     with Daemon(work, default_config(models, server=server), flags=["--admin-listen", "127.0.0.1:0"]) as daemon:
@@ -567,27 +541,6 @@ def test_http_when_the_role_is_there_then_loads_and_unloads(work):
         assert ops.post("/repository/models/secret/unload")[0] == 403
         assert "method=RepositoryModelUnload model=m" in daemon.log()
         assert "method=/v2/repository/models/{}/unload" in daemon.log()  # who was not let in
-
-
-def test_http_when_a_route_is_not_built_then_501_by_its_name(both):
-    one, _, web = both
-    memory = [("POST", f"/{kind}sharedmemory/region/r/register") for kind in ("system", "cuda")]
-    others = [(verb, path) for verb in ("GET", "POST") for path in ("/trace/setting", "/models/m/trace/setting",
-                                                                    "/logging")]
-    for verb, path in memory + others:
-        status, error = web.ask(verb, path, b"{}" if verb == "POST" else None)
-        assert status == 501 and "is not built: " in error["error"], (verb, path)
-    code = 'hpsd_rpc_requests_total{method="v2/cudasharedmemory/region/{}/register",code="UNIMPLEMENTED"}'
-    assert one.metrics()[code] == 1
-
-
-def test_http_when_shared_memory_is_asked_for_then_there_is_none(both):
-    _, _, web = both
-    for kind in ("system", "cuda"):
-        assert web.get(f"/{kind}sharedmemory/status") == (200, [])
-        assert web.get(f"/{kind}sharedmemory/region/r/status")[0] == 404
-        for path in ("/unregister", "/region/r/unregister"):
-            assert web.post(f"/{kind}sharedmemory{path}") == (200, None)
 
 
 # ---- what others send ----------------------------------------------------------------------------------

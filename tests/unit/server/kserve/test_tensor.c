@@ -2,45 +2,19 @@
  *
  * Tensors and parameters of KServe: what goes together, and what is refused by name. One thread.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
+#include "tests/unit/server/kserve/kserve_test.h"
 
-#include "server/kserve/infer.h"
-
-static struct hps_arena *arena;
-static struct hps_error err;
 static struct kserve_infer infer;
 
-static int setup(void **state)
+static int setup_infer(void **state)
 {
-    (void)state;
-    arena = hps_arena_new(4096, 1 << 20);
-    memset(&err, 0, sizeof(err));
     infer = (struct kserve_infer){.wait_us_max = -1};
-    return arena == NULL ? -1 : 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    hps_arena_free(arena);
-    return 0;
+    return setup(state);
 }
 
 static struct kserve_text text(const char *text)
 {
     return (struct kserve_text){.at = text, .size = strlen(text)};
-}
-
-static void assert_says(const char *what)
-{
-    if (strstr(err.text, what) == NULL) {
-        fail_msg("\"%s\" does not say \"%s\"", err.text, what);
-    }
 }
 
 /* ---- datatypes ------------------------------------------------------------------------------- */
@@ -61,14 +35,13 @@ static void test_datatype_when_named_then_its_name_and_bytes_come_back(void **st
 
 static void test_datatype_when_it_is_none_then_unknown(void **state)
 {
+    static const struct kserve_text texts[] = {
+        {"?", 1}, {"", 0}, {NULL, 0}, {"INT6", 4}, {"INT64\0", 6}, {"int64", 5}, {"BYTES", 5}};
+
     (void)state;
-    assert_int_equal(kserve_datatype_of("?", 1), KSERVE_UNKNOWN);
-    assert_int_equal(kserve_datatype_of("", 0), KSERVE_UNKNOWN);
-    assert_int_equal(kserve_datatype_of(NULL, 0), KSERVE_UNKNOWN);
-    assert_int_equal(kserve_datatype_of("INT6", 4), KSERVE_UNKNOWN);
-    assert_int_equal(kserve_datatype_of("INT64\0", 6), KSERVE_UNKNOWN);
-    assert_int_equal(kserve_datatype_of("int64", 5), KSERVE_UNKNOWN);
-    assert_int_equal(kserve_datatype_of("BYTES", 5), KSERVE_UNKNOWN);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        assert_int_equal(kserve_datatype_of(texts[i].at, texts[i].size), KSERVE_UNKNOWN);
+    }
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -105,57 +78,67 @@ static void test_parameter_when_it_is_ours_then_it_is_taken(void **state)
     assert_int_equal(infer.pooling.size, 3);
 }
 
-static void test_parameter_when_it_is_of_another_type_then_refused_by_name(void **state)
+static void test_parameter_when_it_is_wrong_or_of_nobody_then_refused_by_name_or_ignored(
+    void **state)
 {
+    static const struct {
+        const char *name;
+        const char *value; /* NULL: the number */
+        int64_t number;
+        const char *says; /* NULL: it is legal */
+    } cases[] = {
+        {"timeout", "5", 0, "'timeout' is not an integer"},
+        {"hps_pooling", NULL, 1, "'hps_pooling' is not a string"},
+        {"timeout", NULL, -1, "'timeout' is -1"},
+        {"hps_max_wait_us", NULL, INT64_MIN, "'hps_max_wait_us' is -9223372036854775808"},
+        {"sequence_id", NULL, 4, NULL},
+        {"priority", NULL, 4, NULL},
+        {"", "nothing", 0, NULL},
+        {"hp", "nothing", 0, NULL},
+        {"hps_mis_policy", "wait", 0,
+         "'hps_mis_policy' is unknown; there are hps_max_wait_us, hps_miss_policy"},
+        {"triton_final_response", NULL, 1,
+         "'triton_final_response': names that begin with triton_ are reserved"},
+    };
+    const struct kserve_parameter other = {.name = text("triton_enable_empty_final_response"),
+                                           .type = KSERVE_PARAMETER_OTHER};
+
     (void)state;
-    assert_int_equal(take_text("timeout", "5"), HPS_INVALID);
-    assert_says("'timeout' is not an integer");
-    assert_int_equal(take_number("hps_pooling", 1), HPS_INVALID);
-    assert_says("'hps_pooling' is not a string");
-    assert_int_equal(take_number("timeout", -1), HPS_INVALID);
-    assert_says("'timeout' is -1");
-    assert_int_equal(take_number("hps_max_wait_us", INT64_MIN), HPS_INVALID);
-    assert_says("'hps_max_wait_us' is -9223372036854775808");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        hps_status status = cases[i].value != NULL ? take_text(cases[i].name, cases[i].value)
+                                                   : take_number(cases[i].name, cases[i].number);
+        assert_int_equal(status, cases[i].says == NULL ? HPS_OK : HPS_INVALID);
+        assert_says(cases[i].says == NULL ? "" : cases[i].says);
+    }
     assert_int_equal(infer.timeout_us, 0);
     assert_int_equal(infer.wait_us_max, -1);
-}
-
-static void test_parameter_when_it_is_of_nobody_then_refused_or_ignored(void **state)
-{
-    struct kserve_parameter other = {.name = text("triton_enable_empty_final_response"),
-                                     .type = KSERVE_PARAMETER_OTHER};
-
-    (void)state;
     assert_int_equal(kserve_take_parameter(&infer, &other, &err), HPS_OK);
-    assert_int_equal(take_number("sequence_id", 4), HPS_OK);
-    assert_int_equal(take_number("priority", 4), HPS_OK);
-    assert_int_equal(take_text("", "nothing"), HPS_OK);
-    assert_int_equal(take_text("hp", "nothing"), HPS_OK);
-    assert_int_equal(take_text("hps_mis_policy", "wait"), HPS_INVALID);
-    assert_says("'hps_mis_policy' is unknown; there are hps_max_wait_us, hps_miss_policy");
-    assert_int_equal(take_number("triton_final_response", 1), HPS_INVALID);
-    assert_says("'triton_final_response': names that begin with triton_ are reserved");
 }
 
 static void test_parameter_of_a_tensor_when_it_is_not_offered_then_refused(void **state)
 {
+    static const struct {
+        enum kserve_side side;
+        const char *tensor, *parameter;
+        hps_status status;
+        const char *says;
+    } cases[] = {
+        {KSERVE_INPUT, "KEYS", "shared_memory_region", HPS_UNIMPLEMENTED,
+         "input 'KEYS', parameter 'shared_memory_region': shared memory is not offered"},
+        {KSERVE_OUTPUT, "OUTPUT0", "classification", HPS_UNIMPLEMENTED,
+         "output 'OUTPUT0', parameter 'classification'"},
+        {KSERVE_OUTPUT, "OUTPUT0", "hps_output_type", HPS_INVALID, "of the whole request"},
+        {KSERVE_INPUT, "KEYS", "classification", HPS_OK, ""},
+        {KSERVE_INPUT, "KEYS", "mine", HPS_OK, ""},
+    };
+
     (void)state;
-    assert_int_equal(
-        kserve_check_parameter(KSERVE_INPUT, text("KEYS"), text("shared_memory_region"), &err),
-        HPS_UNIMPLEMENTED);
-    assert_says("input 'KEYS', parameter 'shared_memory_region': shared memory is not offered");
-    assert_int_equal(
-        kserve_check_parameter(KSERVE_OUTPUT, text("OUTPUT0"), text("classification"), &err),
-        HPS_UNIMPLEMENTED);
-    assert_says("output 'OUTPUT0', parameter 'classification'");
-    assert_int_equal(
-        kserve_check_parameter(KSERVE_OUTPUT, text("OUTPUT0"), text("hps_output_type"), &err),
-        HPS_INVALID);
-    assert_says("of the whole request");
-    assert_int_equal(
-        kserve_check_parameter(KSERVE_INPUT, text("KEYS"), text("classification"), &err), HPS_OK);
-    assert_int_equal(kserve_check_parameter(KSERVE_INPUT, text("KEYS"), text("mine"), &err),
-                     HPS_OK);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(kserve_check_parameter(cases[i].side, text(cases[i].tensor),
+                                                text(cases[i].parameter), &err),
+                         cases[i].status);
+        assert_says(cases[i].says);
+    }
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -289,13 +272,12 @@ static void test_tensors_max_when_tables_are_at_their_limit_then_nothing_overflo
 
 int main(void)
 {
-#define TENSOR_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+#define TENSOR_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup_infer, teardown)
     const struct CMUnitTest tests[] = {
         TENSOR_TEST(test_datatype_when_named_then_its_name_and_bytes_come_back),
         TENSOR_TEST(test_datatype_when_it_is_none_then_unknown),
         TENSOR_TEST(test_parameter_when_it_is_ours_then_it_is_taken),
-        TENSOR_TEST(test_parameter_when_it_is_of_another_type_then_refused_by_name),
-        TENSOR_TEST(test_parameter_when_it_is_of_nobody_then_refused_or_ignored),
+        TENSOR_TEST(test_parameter_when_it_is_wrong_or_of_nobody_then_refused_by_name_or_ignored),
         TENSOR_TEST(test_parameter_of_a_tensor_when_it_is_not_offered_then_refused),
         TENSOR_TEST(test_tensors_when_bytes_go_with_the_shape_then_ok),
         TENSOR_TEST(test_tensors_when_sizes_do_not_go_together_then_both_are_named),
