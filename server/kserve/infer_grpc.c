@@ -280,51 +280,37 @@ static bool add_values(struct values *out, enum kserve_datatype datatype, const 
 }
 
 static const char *const CONTENTS_NAMES[CONTENTS_FIELDS] = {
-    [CONTENTS_BOOL] = "bool_contents",     [CONTENTS_INT] = "int_contents",
-    [CONTENTS_INT64] = "int64_contents",   [CONTENTS_UINT] = "uint_contents",
-    [CONTENTS_UINT64] = "uint64_contents", [CONTENTS_FP32] = "fp32_contents",
-    [CONTENTS_FP64] = "fp64_contents",     [CONTENTS_BYTES] = "bytes_contents"};
+    [0] = "raw_input_contents",         [CONTENTS_BOOL] = "bool_contents",
+    [CONTENTS_INT] = "int_contents",    [CONTENTS_INT64] = "int64_contents",
+    [CONTENTS_UINT] = "uint_contents",  [CONTENTS_UINT64] = "uint64_contents",
+    [CONTENTS_FP32] = "fp32_contents",  [CONTENTS_FP64] = "fp64_contents",
+    [CONTENTS_BYTES] = "bytes_contents"};
 
-/* 0: no field. */
-static uint32_t contents_field(enum kserve_datatype datatype)
-{
-    switch (datatype) {
-    case KSERVE_INT32:
-        return CONTENTS_INT;
-    case KSERVE_INT64:
-        return CONTENTS_INT64;
-    case KSERVE_FP32:
-        return CONTENTS_FP32;
-    case KSERVE_UINT8:
-        return CONTENTS_UINT;
-    default:
-        return 0;
-    }
-}
+/* The field of each datatype; 0: there is none. */
+static const uint32_t CONTENTS_OF[KSERVE_DATATYPES] = {[KSERVE_INT32] = CONTENTS_INT,
+                                                       [KSERVE_INT64] = CONTENTS_INT64,
+                                                       [KSERVE_FP32] = CONTENTS_FP32,
+                                                       [KSERVE_UINT8] = CONTENTS_UINT};
 
 static hps_status wrong_field(const struct reader *reader, const struct kserve_tensor *tensor,
                               uint32_t number)
 {
-    uint32_t wanted = contents_field(tensor->datatype);
-
     return hps_error_set(reader->err, HPS_INVALID,
                          "input '%.*s': contents: %s has values, but those of %s go into %s",
                          KSERVE_TEXT_ARGS(tensor->name), CONTENTS_NAMES[number],
                          kserve_datatype_name(tensor->datatype),
-                         wanted == 0 ? "raw_input_contents" : CONTENTS_NAMES[wanted]);
+                         CONTENTS_NAMES[CONTENTS_OF[tensor->datatype]]);
 }
 
 /* n_max: values of the shape. */
 static hps_status wrong_values(const struct reader *reader, const struct kserve_tensor *tensor,
                                size_t n_max)
 {
-    uint32_t wanted = contents_field(tensor->datatype);
-
     return hps_error_set(reader->err, HPS_INVALID,
                          "input '%.*s': contents: %s has not the %zu values of its shape, each "
                          "within the range of %s",
                          KSERVE_TEXT_ARGS(tensor->name),
-                         wanted == 0 ? "raw_input_contents" : CONTENTS_NAMES[wanted], n_max,
+                         CONTENTS_NAMES[CONTENTS_OF[tensor->datatype]], n_max,
                          kserve_datatype_name(tensor->datatype));
 }
 
@@ -336,7 +322,6 @@ static hps_status read_contents(const struct reader *reader, struct cursor in,
     unsigned n_pieces = 0;
     struct field field;
     hps_status status = kserve_tensor_bytes(tensor, &size, reader->err);
-    uint32_t wanted = contents_field(tensor->datatype);
 
     if (status != HPS_OK) {
         return status;
@@ -354,7 +339,7 @@ static hps_status read_contents(const struct reader *reader, struct cursor in,
     while (good && in.at < in.end) {
         good = field_read(&in, &field);
         if (good && field.number < CONTENTS_FIELDS) {
-            if (field.number != wanted) {
+            if (field.number != CONTENTS_OF[tensor->datatype]) {
                 return wrong_field(reader, tensor, field.number);
             }
             bool piece = field.wire == WIRE_LEN;

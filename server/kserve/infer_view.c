@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/text.h"
 #include "server/kserve/infer.h"
 
 /* The inputs of a request, by their names. */
@@ -28,11 +27,6 @@ struct view {
     struct inputs inputs; /* of a view that names tables */
     struct hps_error *err;
 };
-
-static bool is(struct kserve_text text, const char *name)
-{
-    return hps_text_is(name, text.at, text.size);
-}
 
 static bool ends(struct kserve_text text, const char *with)
 {
@@ -100,7 +94,7 @@ static hps_status read_miss_policy(struct view *view)
         return HPS_OK;
     }
     for (unsigned i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
-        if (is(text, policies[i].name)) {
+        if (kserve_is(text, policies[i].name)) {
             view->request.miss_policy = policies[i].policy;
             return HPS_OK;
         }
@@ -192,7 +186,7 @@ static uint64_t n_keys_of_all(const struct view *view)
 
     for (uint32_t i = 0; i < view->infer->n_inputs; i++) {
         const struct kserve_tensor *input = &view->infer->inputs[i];
-        bool beside = is(input->name, KSERVE_NUMKEYS) || ends(input->name, KSERVE_OFFSETS) ||
+        bool beside = kserve_is(input->name, KSERVE_NUMKEYS) || ends(input->name, KSERVE_OFFSETS) ||
                       ends(input->name, KSERVE_WEIGHTS);
         bool keys = input->datatype == KSERVE_INT64 || input->datatype == KSERVE_INT32;
         n += keys && !beside ? n_values(input) : 0;
@@ -285,9 +279,9 @@ static hps_status find_inputs(const struct view *view, const struct kserve_tenso
     *out_counts = NULL;
     for (uint32_t i = 0; i < infer->n_inputs; i++) {
         const struct kserve_tensor *input = &infer->inputs[i];
-        if (is(input->name, KSERVE_KEYS)) {
+        if (kserve_is(input->name, KSERVE_KEYS)) {
             *out_keys = input;
-        } else if (is(input->name, KSERVE_NUMKEYS)) {
+        } else if (kserve_is(input->name, KSERVE_NUMKEYS)) {
             *out_counts = input;
         } else {
             return hps_error_set(view->err, HPS_INVALID,
@@ -451,13 +445,8 @@ static hps_status by_keys(struct view *view)
 
 static int by_name(const void *a, const void *b)
 {
-    const struct kserve_text *left = &(*(const struct kserve_tensor *const *)a)->name;
-    const struct kserve_text *right = &(*(const struct kserve_tensor *const *)b)->name;
-
-    if (left->size != right->size) {
-        return left->size < right->size ? -1 : 1;
-    }
-    return left->size == 0 ? 0 : memcmp(left->at, right->at, left->size);
+    return kserve_text_compare(&(*(const struct kserve_tensor *const *)a)->name,
+                               &(*(const struct kserve_tensor *const *)b)->name);
 }
 
 static hps_status sort_inputs(struct view *view, struct inputs *out)
@@ -680,7 +669,7 @@ static uint32_t find_part(const struct view *view, struct kserve_text table)
 static hps_status add_output(struct view *view, const struct kserve_output *asked)
 {
     struct kserve_answer_output *out = &view->answer.outputs[view->answer.n_outputs++];
-    bool flat = view->answer.by_position && is(asked->name, KSERVE_OUTPUT0);
+    bool flat = view->answer.by_position && kserve_is(asked->name, KSERVE_OUTPUT0);
     uint32_t part = view->answer.by_position ? UINT32_MAX : find_part(view, asked->name);
 
     *out = (struct kserve_answer_output){.name = asked->name,
@@ -689,8 +678,8 @@ static hps_status add_output(struct view *view, const struct kserve_output *aske
                                                                       : KSERVE_OUTPUT_STATUS,
                                          .part = part == UINT32_MAX ? 0 : part,
                                          .binary = asked->binary};
-    if (out->kind == KSERVE_OUTPUT_STATUS && !is(asked->name, KSERVE_STATUS) &&
-        !is(asked->name, KSERVE_STATUS_ANY)) {
+    if (out->kind == KSERVE_OUTPUT_STATUS && !kserve_is(asked->name, KSERVE_STATUS) &&
+        !kserve_is(asked->name, KSERVE_STATUS_ANY)) {
         return hps_error_set(
             view->err, HPS_INVALID,
             view->answer.by_position

@@ -47,11 +47,6 @@ static uint64_t values_max(const struct hps_decode_limits *limits)
 
 /* ---- characters ------------------------------------------------------------------------------ */
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static bool is_mark(char c)
 {
     return c != '\0' && strchr("{}[]:,\"", c) != NULL;
@@ -299,7 +294,7 @@ static hps_status take_word(struct scan *scan)
 {
     do {
         scan->at++;
-    } while (scan->at < scan->end && !is_space(*scan->at) && !is_mark(*scan->at));
+    } while (scan->at < scan->end && !kserve_json_is_space(*scan->at) && !is_mark(*scan->at));
     return count_value(scan);
 }
 
@@ -309,7 +304,7 @@ static hps_status take_space(struct scan *scan)
     const char *behind = ++scan->at;
     hps_status status = HPS_OK;
 
-    while (behind < scan->end && is_space(*behind)) {
+    while (behind < scan->end && kserve_json_is_space(*behind)) {
         behind++;
     }
     if (behind > scan->at) {
@@ -324,7 +319,7 @@ static hps_status take(struct scan *scan)
 {
     struct level *level = level_of(scan);
 
-    if (scan->closed && !is_space(*scan->at)) {
+    if (scan->closed && !kserve_json_is_space(*scan->at)) {
         return hps_error_set(scan->err, HPS_INVALID,
                              "the JSON of the request ends, but %zu bytes follow it; where tensors "
                              "follow, the header Inference-Header-Content-Length is the number of "

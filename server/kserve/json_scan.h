@@ -23,6 +23,11 @@ enum {
     KSERVE_JSON_DEPTH_MAX = 16
 };
 
+static inline bool kserve_json_is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 /* An array that was the member `data` of inputs[input]; with its brackets. */
 struct kserve_json_data {
     uint64_t input;

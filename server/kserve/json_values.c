@@ -27,14 +27,9 @@ struct reader {
     uint64_t n;                       /* values that were read */
 };
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static void skip_space(struct reader *in)
 {
-    while (in->at < in->end && is_space(*in->at)) {
+    while (in->at < in->end && kserve_json_is_space(*in->at)) {
         in->at++;
     }
 }
@@ -80,7 +75,7 @@ static hps_status wrong_nesting(const struct reader *in)
 /* May a number end there? */
 static bool ends_number(const struct reader *in, const char *at)
 {
-    return at < in->end && (*at == ',' || *at == ']' || is_space(*at));
+    return at < in->end && (*at == ',' || *at == ']' || kserve_json_is_space(*at));
 }
 
 static const struct {

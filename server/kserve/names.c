@@ -8,6 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
+int kserve_text_compare(const struct kserve_text *left, const struct kserve_text *right)
+{
+    if (left->size != right->size) {
+        return left->size < right->size ? -1 : 1;
+    }
+    return left->size == 0 ? 0 : memcmp(left->at, right->at, left->size);
+}
+
 bool kserve_take_tables(struct kserve_text *model)
 {
     size_t size = strlen(KSERVE_TABLES);

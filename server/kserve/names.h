@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 #define KSERVE_KEYS    "KEYS"
 #define KSERVE_NUMKEYS "NUMKEYS"
@@ -33,6 +34,13 @@ struct kserve_text { /* not terminated */
 /* Two arguments of "%.*s": no more of it than an error holds. */
 #define KSERVE_TEXT_ARGS(text) \
     ((text).size < 256 ? (int)(text).size : 256), ((text).at == NULL ? "" : (text).at)
+
+static inline bool kserve_is(struct kserve_text text, const char *name)
+{
+    return hps_text_is(name, text.at, text.size);
+}
+/* Any total order, for qsort and bsearch. */
+int kserve_text_compare(const struct kserve_text *left, const struct kserve_text *right);
 
 /* Take KSERVE_TABLES off the name of a model. False: it has none, and is as it was. */
 bool kserve_take_tables(struct kserve_text *model);

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/text.h"
 
 static const struct {
     const char *name;
@@ -44,11 +43,6 @@ enum kserve_datatype kserve_datatype_of(const char *name, size_t size)
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
-
-static bool is(struct kserve_text text, const char *name)
-{
-    return hps_text_is(name, text.at, text.size);
-}
 
 static bool begins(struct kserve_text text, const char *with)
 {
@@ -90,22 +84,22 @@ hps_status kserve_take_parameter(struct kserve_infer *infer,
 {
     struct kserve_text name = parameter->name;
 
-    if (is(name, "timeout")) {
+    if (kserve_is(name, "timeout")) {
         int64_t timeout_us = 0;
         hps_status status = take_number(parameter, &timeout_us, err);
         infer->timeout_us = (uint64_t)timeout_us;
         return status;
     }
-    if (is(name, "hps_max_wait_us")) {
+    if (kserve_is(name, "hps_max_wait_us")) {
         return take_number(parameter, &infer->wait_us_max, err);
     }
-    if (is(name, "hps_miss_policy")) {
+    if (kserve_is(name, "hps_miss_policy")) {
         return take_text(parameter, &infer->miss_policy, err);
     }
-    if (is(name, "hps_output_type")) {
+    if (kserve_is(name, "hps_output_type")) {
         return take_text(parameter, &infer->output_type, err);
     }
-    if (is(name, "hps_pooling")) {
+    if (kserve_is(name, "hps_pooling")) {
         return take_text(parameter, &infer->pooling, err);
     }
     if (begins(name, "hps_")) {
@@ -114,7 +108,7 @@ hps_status kserve_take_parameter(struct kserve_infer *infer,
                              "hps_miss_policy, hps_output_type, hps_pooling",
                              KSERVE_TEXT_ARGS(name));
     }
-    if (begins(name, "triton_") && !is(name, "triton_enable_empty_final_response")) {
+    if (begins(name, "triton_") && !kserve_is(name, "triton_enable_empty_final_response")) {
         return hps_error_set(err, HPS_INVALID,
                              "parameter '%.*s': names that begin with triton_ are reserved",
                              KSERVE_TEXT_ARGS(name));
@@ -135,7 +129,7 @@ hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tens
             err, HPS_UNIMPLEMENTED, "%s '%.*s', parameter '%.*s': shared memory is not offered",
             side_name(side), KSERVE_TEXT_ARGS(tensor), KSERVE_TEXT_ARGS(parameter));
     }
-    if (side == KSERVE_OUTPUT && is(parameter, "classification")) {
+    if (side == KSERVE_OUTPUT && kserve_is(parameter, "classification")) {
         return hps_error_set(err, HPS_UNIMPLEMENTED,
                              "output '%.*s', parameter 'classification': rows have no classes",
                              KSERVE_TEXT_ARGS(tensor));
@@ -202,13 +196,7 @@ static hps_status check_tensor(const struct kserve_tensor *tensor, struct hps_er
 
 static int by_name(const void *a, const void *b)
 {
-    const struct kserve_text *left = a;
-    const struct kserve_text *right = b;
-
-    if (left->size != right->size) {
-        return left->size < right->size ? -1 : 1;
-    }
-    return left->size == 0 ? 0 : memcmp(left->at, right->at, left->size);
+    return kserve_text_compare(a, b);
 }
 
 /* names[n] are sorted. */
