@@ -17,9 +17,10 @@ import pytest
 
 import dtypes
 import kserve_body
+import kserve_rig
 from bag_rows import DEFAULTED, FOUND, POOLINGS, TIERS, UNKNOWN, Served, Stored, pooled, query, states
 from rig import (BF16, FP16, FP32, PATIENCE_S, SANITIZER, Daemon, admin_pb, default_config, encoded, key_bytes, kserve_grpc,
-                 kserve_pb, model_config, pb, scratch)
+                 model_config, pb, scratch)
 
 LOOKUPS = int(os.environ.get("HPS_LOOKUPS") or (15 if SANITIZER else 40))
 FIRST = int(os.environ.get("HPS_LOOKUP_FIRST") or 0)
@@ -273,13 +274,8 @@ def ask_hps(daemon, version, groups, output_type, stream):
 
 
 def ask_kserve_grpc(daemon, version, groups, output_type):
-    request = kserve_pb.ModelInferRequest(model_name="m", model_version=str(version or ""))
-    request.parameters["hps_output_type"].string_param = pb.DataType.Name(output_type)[len("DATA_TYPE_"):]
-    for name, values in kserve_body.hps_inputs(groups):
-        request.inputs.add(name=name, datatype=kserve_body.WIRE[values.dtype.str], shape=values.shape)
-        request.raw_input_contents.append(values.tobytes())
-    request.outputs.add(name="STATUS")
-    request.outputs.add(name="OUTPUT0")
+    request = kserve_rig.request("m", kserve_body.hps_inputs(groups), ["STATUS", "OUTPUT0"], version=str(version or ""),
+                                 hps_output_type=pb.DataType.Name(output_type)[len("DATA_TYPE_"):])
     reply = kserve_grpc.GRPCInferenceServiceStub(daemon.channel()).ModelInfer(request, timeout=PATIENCE_S)
     return list(reply.raw_output_contents[0]), reply.raw_output_contents[1]
 
