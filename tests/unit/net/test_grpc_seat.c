@@ -36,95 +36,133 @@ static void close_rig(struct rig *rig)
     hps_clock_real();
 }
 
-/* A client that has asked once, and got its answer. */
-static void open_asked(struct wire *wire, struct rig *rig)
-{
-    unsigned n = rig->n_ended[0];
+/* A client of either version of HTTP. */
+struct client {
+    struct wire wire;
+    struct peer peer;
+    bool http;
+};
 
-    wire_open(wire, rig);
-    wire_call(wire, 1, "/t.T/Echo", NULL, "", 0);
-    WIRE_UNTIL(wire, rig->n_ended[0] == n + 1);
+static bool is_closed(const struct client *client)
+{
+    return client->http ? client->peer.closed : client->wire.closed;
 }
 
-/* A client with a call that is not answered. */
-static void open_parked(struct wire *wire, struct rig *rig)
+/* One that has asked once; it got its answer, or its call is parked. */
+static void open_client(struct client *client, struct rig *rig, bool http, bool parks)
 {
-    unsigned n = rig->n_messages;
+    unsigned n_messages = rig->n_messages;
+    unsigned n_ended = rig->n_ended[0];
 
-    wire_open(wire, rig);
-    wire_call(wire, 1, "/t.T/Park", NULL, "", 0);
-    WIRE_UNTIL(wire, rig->n_messages == n + 1);
+    client->http = http;
+    if (http) {
+        peer_open(&client->peer, rig);
+        peer_say(&client->peer, parks ? GET("/park") : POST("/echo", "0", ""));
+    } else {
+        wire_open(&client->wire, rig);
+        wire_call(&client->wire, 1, parks ? "/t.T/Park" : "/t.T/Echo", NULL, "", 0);
+    }
+    RIG_UNTIL(rig, rig->n_messages == n_messages + 1);
+    if (!parks) {
+        RIG_UNTIL(rig, rig->n_ended[0] == n_ended + 1);
+    }
+    if (http && !parks) {
+        expect_answer(&client->peer, 200, "");
+    }
+    assert_false(is_closed(client));
+}
+
+static void close_client(struct client *client)
+{
+    if (client->http) {
+        peer_close(&client->peer);
+    } else {
+        wire_close(&client->wire);
+    }
+}
+
+/* Its call is answered; `last`: HTTP/1.1 says that this was the last answer, HTTP/2 has said so. */
+static void expect_reply(struct client *client, bool last)
+{
+    if (client->http) {
+        expect_head(&client->peer, 200, last ? "\r\nConnection: close\r\n" : "\r\n");
+    } else {
+        WIRE_UNTIL(&client->wire, wire_find(&client->wire, FRAME_HEADERS, 1, NULL, NULL));
+        assert_int_equal(wire_find(&client->wire, FRAME_GOAWAY, 0, NULL, NULL), last);
+    }
+}
+
+static void expect_gone(struct client *client)
+{
+    if (client->http) {
+        expect_end(&client->peer);
+    } else {
+        WIRE_UNTIL(&client->wire, client->wire.closed);
+        assert_true(wire_find(&client->wire, FRAME_GOAWAY, 0, NULL, NULL));
+    }
 }
 
 /* ---- giving way ------------------------------------------------------------------------------ */
 
-static void test_idle_connection_when_its_place_is_needed_then_goaway_and_end(void **state)
+static void test_idle_connection_when_its_place_is_needed_then_goes_before_one_with_a_call(
+    void **state)
 {
     struct rig rig;
-    struct wire idle, parked, other;
+    struct client parked, idle, other;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.5});
-    open_asked(&idle, &rig);
-    open_parked(&parked, &rig);
-    rig.client = MODEST;
-    open_asked(&other, &rig);
-    WIRE_UNTIL(&idle, idle.closed);
-    assert_true(wire_find(&idle, FRAME_GOAWAY, 0, NULL, NULL));
-    assert_int_equal(rig.n_connections, 2);
-    hps_grpc_call_finish(rig.parked, 0, NULL); /* whoever has a call keeps its connection */
-    WIRE_UNTIL(&parked, wire_find(&parked, FRAME_HEADERS, 1, NULL, NULL));
-    wire_close(&idle);
-    wire_close(&parked);
-    wire_close(&other);
-    close_rig(&rig);
+    for (unsigned http = 0; http < 2; http++) {
+        open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.5});
+        open_client(&parked, &rig, http, true);
+        open_client(&idle, &rig, http, false);
+        rig.client = MODEST;
+        open_client(&other, &rig, http, false); /* however short the other one has been idle */
+        expect_gone(&idle);
+        assert_int_equal(rig.n_connections, 2);
+        hps_grpc_call_finish(rig.parked, 0, NULL);
+        expect_reply(&parked, false);
+        assert_false(is_closed(&parked));
+        close_client(&idle);
+        close_client(&parked);
+        close_client(&other);
+        close_rig(&rig);
+    }
 }
 
 static void test_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_call(
     void **state)
 {
     struct rig rig;
-    struct wire parked, second, other;
+    struct client parked, second, other;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
-    open_parked(&parked, &rig);
-    struct hps_grpc_call *call = rig.parked;
-    open_parked(&second, &rig);
-    rig.client = MODEST;
-    open_asked(&other, &rig);
-    WIRE_UNTIL(&parked, wire_find(&parked, FRAME_GOAWAY, 0, NULL, NULL));
-    assert_false(parked.closed);
-    hps_grpc_call_finish(call, 0, NULL);
-    WIRE_UNTIL(&parked, wire_find(&parked, FRAME_HEADERS, 1, NULL, NULL));
-    hps_clock_advance(SECOND_US + 1); /* the client answers no PING: the notice has had its time */
-    WIRE_UNTIL(&parked, parked.closed);
-    assert_int_equal(rig.n_ended[0], 2);
-    wire_close(&parked);
-    wire_close(&second);
-    wire_close(&other);
-    close_rig(&rig);
-}
-
-static void test_connection_with_a_call_when_that_does_not_end_then_cut_off(void **state)
-{
-    struct rig rig;
-    struct wire first, second, other;
-
-    (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
-    open_parked(&first, &rig);
-    open_parked(&second, &rig);
-    rig.client = MODEST;
-    open_asked(&other, &rig);
-    WIRE_UNTIL(&first, wire_find(&first, FRAME_GOAWAY, 0, NULL, NULL));
-    hps_clock_advance(2 * SECOND_US + 1);
-    WIRE_UNTIL(&first, first.closed);
-    assert_int_equal(rig.n_connections, 2);
-    wire_close(&first);
-    wire_close(&second);
-    wire_close(&other);
-    close_rig(&rig);
+    for (unsigned i = 0; i < 4; i++) {
+        bool http = i / 2 > 0;
+        bool ends = i % 2 > 0; /* or it is cut off after two seconds */
+        open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
+        open_client(&parked, &rig, http, true);
+        struct hps_grpc_call *call = rig.parked;
+        hps_grpc_call_ref(call);
+        open_client(&second, &rig, http, true);
+        rig.client = MODEST;
+        open_client(&other, &rig, http, false);
+        assert_false(is_closed(&parked));
+        assert_int_equal(rig.n_connections, 3);
+        if (ends) {
+            hps_grpc_call_finish(call, 0, NULL);
+            expect_reply(&parked, true);
+            hps_clock_advance(SECOND_US + 1); /* the client answers no PING: its notice is over */
+        } else {
+            hps_clock_advance(2 * SECOND_US + 1);
+        }
+        expect_gone(&parked);
+        close_client(&parked);
+        RIG_UNTIL(&rig, rig.n_connections == 2);
+        hps_grpc_call_unref(call);
+        close_client(&second);
+        close_client(&other);
+        close_rig(&rig);
+    }
 }
 
 static void test_connection_when_told_to_leave_before_it_is_open_then_ends(void **state)
@@ -148,121 +186,35 @@ static void test_connection_when_told_to_leave_before_it_is_open_then_ends(void 
     close_rig(&rig);
 }
 
-/* ---- giving way: HTTP/1.1 -------------------------------------------------------------------- */
-
-/* A client that has asked once, and got its answer. */
-static void open_answered(struct peer *peer, struct rig *rig)
-{
-    peer_open(peer, rig);
-    peer_say(peer, GET("/names/a/b"));
-    expect_answer(peer, 200, "a|b");
-    assert_false(peer->closed);
-}
-
-/* A client with a call that is not answered. */
-static void open_waiting(struct peer *peer, struct rig *rig)
-{
-    unsigned n = rig->n_messages;
-
-    peer_open(peer, rig);
-    peer_say(peer, GET("/park"));
-    PEER_UNTIL(peer, rig->n_messages == n + 1);
-}
-
 static void test_http_connections_when_a_place_is_needed_then_the_longest_idle_ends(void **state)
 {
     struct rig rig;
-    struct peer peers[3], other;
+    struct client clients[3], other;
 
     (void)state;
     open_rig(&rig, (struct hps_peers_limits){.connections_max = 3, .share = 1});
     for (unsigned i = 0; i < 3; i++) { /* each of another address */
         rig.client = GREEDY + i;
-        open_answered(&peers[i], &rig);
+        open_client(&clients[i], &rig, true, false);
         hps_clock_advance(SECOND_US);
     }
-    peer_say(&peers[0], GET("/names/a/b")); /* so that the second is idle for the longest time */
-    expect_answer(&peers[0], 200, "a|b");
+    peer_say(&clients[0].peer,
+             GET("/names/a/b")); /* so that the second is idle for the longest time */
+    expect_answer(&clients[0].peer, 200, "a|b");
     hps_clock_advance(SECOND_US);
     rig.client = MODEST;
-    open_answered(&other, &rig);
-    expect_end(&peers[1]);
+    open_client(&other, &rig, true, false);
+    expect_gone(&clients[1]);
     assert_false(rig.refused);
     for (unsigned i = 0; i < 3; i += 2) {
-        peer_say(&peers[i], GET("/names/c/d"));
-        expect_answer(&peers[i], 200, "c|d");
+        peer_say(&clients[i].peer, GET("/names/c/d"));
+        expect_answer(&clients[i].peer, 200, "c|d");
     }
     assert_int_equal(rig.n_connections, 3);
     for (unsigned i = 0; i < 3; i++) {
-        peer_close(&peers[i]);
+        close_client(&clients[i]);
     }
-    peer_close(&other);
-    close_rig(&rig);
-}
-
-static void test_idle_http_connection_when_its_peer_has_too_many_then_goes_before_one_with_a_call(
-    void **state)
-{
-    struct rig rig;
-    struct peer waiting, idle, other;
-
-    (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.5});
-    open_waiting(&waiting, &rig);
-    open_answered(&idle, &rig);
-    rig.client = MODEST;
-    open_answered(&other, &rig); /* at once, however short the other one has been idle */
-    expect_end(&idle);
-    hps_grpc_call_finish(rig.parked, 0, NULL);
-    expect_answer(&waiting, 200, "");
-    assert_false(waiting.closed);
-    peer_close(&waiting);
-    peer_close(&idle);
-    peer_close(&other);
-    close_rig(&rig);
-}
-
-static void test_http_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_answer(
-    void **state)
-{
-    struct rig rig;
-    struct peer waiting, second, other;
-
-    (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
-    open_waiting(&waiting, &rig);
-    struct hps_grpc_call *call = rig.parked;
-    open_waiting(&second, &rig);
-    rig.client = MODEST;
-    open_answered(&other, &rig);
-    assert_false(waiting.closed);
-    hps_grpc_call_finish(call, 0, NULL);
-    expect_head(&waiting, 200, "\r\nConnection: close\r\n");
-    expect_end(&waiting);
-    peer_close(&waiting);
-    peer_close(&second);
-    peer_close(&other);
-    close_rig(&rig);
-}
-
-static void test_http_connection_with_a_call_when_that_does_not_end_then_cut_off(void **state)
-{
-    struct rig rig;
-    struct peer first, second, other;
-
-    (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
-    open_waiting(&first, &rig);
-    open_waiting(&second, &rig);
-    rig.client = MODEST;
-    open_answered(&other, &rig);
-    assert_int_equal(rig.n_connections, 3);
-    hps_clock_advance(2 * SECOND_US + 1);
-    expect_end(&first);
-    assert_int_equal(rig.n_connections, 2);
-    peer_close(&first);
-    peer_close(&second);
-    peer_close(&other);
+    close_client(&other);
     close_rig(&rig);
 }
 
@@ -411,17 +363,12 @@ static void test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_t
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_connection_when_its_place_is_needed_then_goaway_and_end),
+        cmocka_unit_test(
+            test_idle_connection_when_its_place_is_needed_then_goes_before_one_with_a_call),
         cmocka_unit_test(
             test_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_call),
-        cmocka_unit_test(test_connection_with_a_call_when_that_does_not_end_then_cut_off),
         cmocka_unit_test(test_connection_when_told_to_leave_before_it_is_open_then_ends),
         cmocka_unit_test(test_http_connections_when_a_place_is_needed_then_the_longest_idle_ends),
-        cmocka_unit_test(
-            test_idle_http_connection_when_its_peer_has_too_many_then_goes_before_one_with_a_call),
-        cmocka_unit_test(
-            test_http_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_answer),
-        cmocka_unit_test(test_http_connection_with_a_call_when_that_does_not_end_then_cut_off),
         cmocka_unit_test(test_preface_when_wrong_then_named_and_after_some_its_peer_is_slowed),
         cmocka_unit_test(
             test_probe_when_it_says_nothing_then_counted_and_not_held_against_its_peer),
