@@ -64,7 +64,6 @@ static hps_status check_reader(struct hps_daemon *daemon, const struct hps_grpc_
                                struct hps_error *err)
 {
     const struct hps_conn *conn = hps_grpc_call_conn(call);
-    const struct hps_access_grant *grant = NULL;
     char method[METHOD_BYTES_MAX];
     (void)snprintf(method, sizeof(method), "GET %s", hps_grpc_call_path(call));
     if (!is_guarded(daemon)) {
@@ -73,11 +72,8 @@ static hps_status check_reader(struct hps_daemon *daemon, const struct hps_grpc_
     if (!hps_access_has_file(daemon->access)) {
         return check_certificate(daemon, conn, method, err);
     }
-    hps_status status = hps_access_ask(daemon->access, conn, false, method,
-                                       hps_grpc_call_header(call, "authorization", NULL),
-                                       HPS_ROLE_READ, &grant, err);
-    hps_access_grant_unref(grant);
-    return status;
+    return hps_access_ask(daemon->access, conn, method,
+                          hps_grpc_call_header(call, "authorization", NULL), HPS_ROLE_READ, err);
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */

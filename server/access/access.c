@@ -412,22 +412,19 @@ static hps_status refuse_whole(const struct hps_access_grant *grant, enum hps_ac
                          grant->who, words);
 }
 
-hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn, bool admin,
+hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn,
                           const char *method, const char *authorization, enum hps_access_role role,
-                          const struct hps_access_grant **out_grant, struct hps_error *err)
+                          struct hps_error *err)
 {
     struct hps_access_grant *grant = NULL;
-    struct visitor *visitor = visitor_make(access, conn, admin);
+    struct visitor *visitor = visitor_make(access, conn, false);
     if (visitor == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
     }
     hps_status status = judge(visitor, method, authorization, (uint32_t)role, &grant, err);
     if (status == HPS_OK && !access_grant_allows(grant, (uint32_t)role, NULL, 0)) {
         status = refuse_whole(grant, role, err);
-        report(access, grant->who, visitor->peer, admin, method, "", err);
-    }
-    if (status == HPS_OK) {
-        *out_grant = access_grant_ref(grant);
+        report(access, grant->who, visitor->peer, false, method, "", err);
     }
     visitor_free(visitor);
     return status;

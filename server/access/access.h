@@ -119,17 +119,15 @@ hps_status hps_access_take_call(const struct hps_grpc_call *call, struct hps_err
 uint32_t hps_access_grant_requests_per_s(const struct hps_access_grant *grant);
 uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant);
 
-/* For what is not a gRPC call: may who is at the other end of `conn`, with that authorization
+/* For a server without this guard: may who is at the other end of `conn`, with that authorization
  * header (NULL: none), do `role` to all models, and the server as a whole? Its handshake is over.
  * Thread of the connection.
  *
  * error   UNAUTHENTICATED, PERMISSION: the refusal has been reported; NO_MEMORY
- * owner   *out_grant: the caller, hps_access_grant_unref; set on success alone
  */
-hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn, bool admin,
+hps_status hps_access_ask(struct hps_access *access, const struct hps_conn *conn,
                           const char *method, const char *authorization, enum hps_access_role role,
-                          const struct hps_access_grant **out_grant, struct hps_error *err)
-    HPS_MUST_CHECK;
+                          struct hps_error *err) HPS_MUST_CHECK;
 void hps_access_grant_unref(const struct hps_access_grant *grant); /* any thread */
 
 #endif

@@ -641,13 +641,19 @@ void reply_fini(struct reply *reply)
     hps_buf_fini(&reply->data);
 }
 
+void rig_start(struct hps_grpc_channel *channel, const char *path, const void *request, size_t size,
+               struct reply *reply)
+{
+    assert_int_equal(
+        hps_grpc_client_start(channel, path, request, size, 0, &reply_events, reply, NULL), HPS_OK);
+}
+
 int rig_call(struct rig *rig, struct hps_grpc_channel *channel, const char *path,
              const void *request, size_t size, struct reply *reply)
 {
     unsigned n_done = reply->n_done;
 
-    assert_int_equal(
-        hps_grpc_client_start(channel, path, request, size, 0, &reply_events, reply, NULL), HPS_OK);
+    rig_start(channel, path, request, size, reply);
     RIG_UNTIL(rig, reply->n_done > n_done);
     return reply->code;
 }

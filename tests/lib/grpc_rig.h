@@ -99,7 +99,9 @@ struct reply {
 extern const struct hps_grpc_client_events reply_events;
 void reply_init(struct reply *reply);
 void reply_fini(struct reply *reply);
-/* Start, wait until done, and return the code. */
+/* Start one without a deadline; and wait until it is done, and return the code. */
+void rig_start(struct hps_grpc_channel *channel, const char *path, const void *request, size_t size,
+               struct reply *reply);
 int rig_call(struct rig *rig, struct hps_grpc_channel *channel, const char *path,
              const void *request, size_t size, struct reply *reply);
 

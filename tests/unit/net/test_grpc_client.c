@@ -86,9 +86,7 @@ static void test_calls_when_many_at_once_then_all_answered(void **state)
 
     for (uint32_t i = 0; i < N; i++) {
         reply_init(&replies[i]);
-        assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Echo", &i, sizeof i, 0,
-                                               &reply_events, &replies[i], NULL),
-                         HPS_OK);
+        rig_start(f->channel, "/t.T/Echo", &i, sizeof i, &replies[i]);
     }
     while (n_done < N) {
         rig_turn(&f->rig);
@@ -268,9 +266,7 @@ static void test_channel_free_when_calls_are_under_way_then_cancelled(void **sta
     struct fixture *f = *state;
     struct hps_grpc_channel *channel = rig_channel(&f->rig);
 
-    assert_int_equal(
-        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &f->reply, NULL),
-        HPS_OK);
+    rig_start(channel, "/t.T/Park", "", 0, &f->reply);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     hps_grpc_channel_free(channel);
     assert_int_equal(f->reply.n_done, 1);
@@ -421,13 +417,9 @@ static void test_call_when_goaway_crosses_it_then_answered_by_the_next_connectio
     assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
     reply_init(&parked);
     reply_init(&queued);
-    assert_int_equal(
-        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &parked, NULL),
-        HPS_OK);
+    rig_start(channel, "/t.T/Park", "", 0, &parked);
     RIG_UNTIL(&rig, rig.parked != NULL);
-    assert_int_equal(
-        hps_grpc_client_start(channel, "/t.T/Echo", "yes", 3, 0, &reply_events, &queued, NULL),
-        HPS_OK);
+    rig_start(channel, "/t.T/Echo", "yes", 3, &queued);
     hps_clock_real();
     while (rig.n_connections < 2) { /* a call after the GOAWAY opens another connection */
         struct reply probe;

@@ -176,15 +176,22 @@ static bool probe_has(const struct probe *probe, const char *text)
     return strstr(probe->fields, text) != NULL;
 }
 
-/* A whole call with these body bytes. */
-static void probe_call(struct probe *probe, const char *path, const char *const *extra,
-                       const void *body, size_t size)
+/* All of a request, with these body bytes. */
+static void probe_start(struct probe *probe, const char *path, const char *const *extra,
+                        const void *body, size_t size)
 {
     probe_begin(probe, path, extra);
     if (size > 0) {
         probe_send(probe, body, size);
     }
     hps_http2_finish(probe->stream);
+}
+
+/* The same, until it is answered. */
+static void probe_call(struct probe *probe, const char *path, const char *const *extra,
+                       const void *body, size_t size)
+{
+    probe_start(probe, path, extra, body, size);
     probe_wait(probe);
 }
 
@@ -341,41 +348,44 @@ static void test_length_when_above_limit_then_refused_before_the_body_comes(void
     assert_int_equal(f->probe.error, HPS_HTTP2_NO_ERROR);
 }
 
-static void test_gzip_request_then_inflated_within_the_limit(void **state)
+/* Deflate is, of gRPC, too, what zlib calls so: with a head and a checksum. */
+static void test_compressed_request_then_inflated_within_the_limit(void **state)
 {
-    static const char *extra[] = {"grpc-encoding", "gzip", NULL};
     static uint8_t zeros[5 * 1024 * 1024];
-    static uint8_t body[65536];
+    static uint8_t small[8192], large[8192];
+    const struct {
+        const char *encoding;
+        const void *body;
+        size_t size;
+        const char *status;
+        size_t reply_bytes;
+    } cases[] = {
+        {"gzip", small, hps_gzip_program(zeros, 1000, small + 5, sizeof small - 5),
+         "grpc-status: 0\n", 1005},
+        {"gzip", large, hps_gzip_program(zeros, sizeof zeros, large + 5, sizeof large - 5),
+         "grpc-status: 8\n", 0},
+        {"gzip", "\1\0\0\0\3abc", 3, "grpc-status: 13\n", 0},
+        {"gzip", "\0\0\0\0\3abc", 3, "grpc-status: 0\n", 8},
+        {"deflate", "\1\0\0\0\13x\234KLJ\6\0\2M\1\47", 11, "grpc-status: 0\n", 8},
+        {"deflate", "\1\0\0\0\3abc", 3, "grpc-status: 13\n", 0},
+    };
     struct fixture *f = *state;
 
-    for (unsigned i = 0; i < 2; i++) {
-        size_t n = hps_gzip_program(zeros, i == 0 ? 1000 : sizeof zeros, body + 5, sizeof body - 5);
-        body[0] = 1;
-        body[3] = (uint8_t)(n >> 8);
-        body[4] = (uint8_t)n;
-        probe_call(&f->probe, "/t.T/Echo", extra, body, n + 5);
-        assert_true(probe_has(&f->probe, i == 0 ? "grpc-status: 0\n" : "grpc-status: 8\n"));
-        assert_int_equal(f->probe.data.size, i == 0 ? 1005 : 0);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *extra[] = {"grpc-encoding", cases[i].encoding, NULL};
+        if (i < 2) {
+            uint8_t *prefix = i == 0 ? small : large;
+            prefix[0] = 1;
+            prefix[3] = (uint8_t)(cases[i].size >> 8);
+            prefix[4] = (uint8_t)cases[i].size;
+        }
+        probe_call(&f->probe, "/t.T/Echo", extra, cases[i].body, cases[i].size + 5);
+        assert_true(probe_has(&f->probe, cases[i].status));
+        assert_int_equal(f->probe.data.size, cases[i].reply_bytes);
+        if (cases[i].reply_bytes == 8) {
+            assert_memory_equal(f->probe.data.data, "\0\0\0\0\3abc", 8);
+        }
     }
-    probe_call(&f->probe, "/t.T/Echo", extra, "\1\0\0\0\3abc", 8);
-    assert_true(probe_has(&f->probe, "grpc-status: 13\n"));
-    probe_call(&f->probe, "/t.T/Echo", extra, "\0\0\0\0\3abc", 8);
-    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
-}
-
-/* Of gRPC, too, it is what zlib calls so: with a head and a checksum. */
-static void test_deflate_request_then_inflated(void **state)
-{
-    static const char *extra[] = {"grpc-encoding", "deflate", NULL};
-    static const char message[] = "\1\0\0\0\13x\234KLJ\6\0\2M\1\47";
-    struct fixture *f = *state;
-
-    probe_call(&f->probe, "/t.T/Echo", extra, message, sizeof message - 1);
-    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
-    assert_int_equal(f->probe.data.size, 8);
-    assert_memory_equal(f->probe.data.data, "\0\0\0\0\3abc", 8);
-    probe_call(&f->probe, "/t.T/Echo", extra, "\1\0\0\0\3abc", 8);
-    assert_true(probe_has(&f->probe, "grpc-status: 13\n"));
 }
 
 static void test_compressed_request_when_compression_is_off_then_told_what_is_taken(void **state)
@@ -469,9 +479,7 @@ static void park_guarded(struct fixture *f, struct rig_guard *guard, struct prob
 
     rig_guard_set(&f->rig, guard);
     probe_open(probe, &f->rig);
-    probe_begin(probe, "/t.T/Park", extra);
-    probe_send(probe, "\0\0\0\0\0", 5);
-    hps_http2_finish(probe->stream);
+    probe_start(probe, "/t.T/Park", extra, "\0\0\0\0\0", 5);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
 }
 
@@ -563,28 +571,24 @@ static void test_reader_when_it_never_opens_its_window_then_reset(void **state)
     assert_false(f->wire.closed);
 }
 
-static void test_connection_when_it_asks_nothing_then_closed(void **state)
+static void test_connection_when_it_asks_nothing_or_answers_no_ping_then_closed(void **state)
 {
-    struct hps_grpc_limits limits = short_limits();
     struct fixture *f = *state;
 
-    limits.handshake_timeout_us = 60 * 1000;
-    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
-    wire_open(&f->wire, &f->rig);
-    WIRE_UNTIL(&f->wire, f->wire.closed);
-}
-
-static void test_connection_when_silent_then_pinged_and_closed(void **state)
-{
-    struct hps_grpc_limits limits = short_limits();
-    struct fixture *f = *state;
-
-    limits.keepalive_us = 50 * 1000;
-    limits.keepalive_timeout_us = 50 * 1000;
-    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
-    wire_open(&f->wire, &f->rig);
-    WIRE_UNTIL(&f->wire, f->wire.closed);
-    assert_true(wire_find(&f->wire, 6, 0, NULL, NULL));
+    for (unsigned pings = 0; pings < 2; pings++) {
+        struct hps_grpc_limits limits = short_limits();
+        if (pings) {
+            limits.keepalive_us = 50 * 1000;
+            limits.keepalive_timeout_us = 50 * 1000;
+        } else {
+            limits.handshake_timeout_us = 60 * 1000;
+        }
+        hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+        wire_open(&f->wire, &f->rig);
+        WIRE_UNTIL(&f->wire, f->wire.closed);
+        assert_int_equal(wire_find(&f->wire, 6, 0, NULL, NULL), pings);
+        wire_close(&f->wire);
+    }
 }
 
 static void test_limits_when_set_then_open_connections_obey_them(void **state)
@@ -616,9 +620,7 @@ static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
     hps_clock_fake(hps_clock_us()); /* it is no older before the call is there */
     hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
     probe_open(&probe, &f->rig);
-    probe_begin(&probe, "/t.T/Park", NULL);
-    probe_send(&probe, "\0\0\0\0\0", 5);
-    hps_http2_finish(probe.stream);
+    probe_start(&probe, "/t.T/Park", NULL, "\0\0\0\0\0", 5);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     assert_false(probe.goaway);
     hps_clock_real();
@@ -820,9 +822,7 @@ static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **sta
     hps_clock_fake(hps_clock_us()); /* however slow the machine, nobody is given up */
     reply_init(&bulk);
     reply_init(&small);
-    assert_int_equal(
-        hps_grpc_client_start(channel, "/t.T/Big", &n, sizeof n, 0, &reply_events, &bulk, NULL),
-        HPS_OK);
+    rig_start(channel, "/t.T/Big", &n, sizeof n, &bulk);
     RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
     assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "x", 1, &small), 0);
     assert_int_equal(bulk.n_done, 0);
@@ -860,9 +860,7 @@ static void test_client_when_calls_come_by_two_connections_then_one_number(void 
         channels[i] = rig_channel(&f->rig);
         const struct hps_grpc_call *last = f->rig.parked;
         reply_init(&replies[i]);
-        assert_int_equal(hps_grpc_client_start(channels[i], "/t.T/Park", "", 0, 0, &reply_events,
-                                               &replies[i], NULL),
-                         HPS_OK);
+        rig_start(channels[i], "/t.T/Park", "", 0, &replies[i]);
         RIG_UNTIL(&f->rig, f->rig.parked != last);
         clients[i] = hps_grpc_call_client(f->rig.parked);
     }
@@ -886,8 +884,7 @@ static void test_drain_when_calls_are_under_way_then_none_is_lost(void **state)
     struct reply reply;
 
     reply_init(&reply);
-    assert_int_equal(
-        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &reply, NULL), HPS_OK);
+    rig_start(channel, "/t.T/Park", "", 0, &reply);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
     RIG_UNTIL(&f->rig, f->probe.closed); /* the idle one goes at once */
@@ -980,9 +977,7 @@ static void test_worker_when_it_posts_back_then_answered_or_dropped(void **state
         struct job job = {.task = {.run = job_back}};
         pthread_t thread;
         unsigned n_messages = f->rig.n_messages;
-        probe_begin(&f->probe, "/t.T/Park", NULL);
-        probe_send(&f->probe, "\0\0\0\0\0", 5);
-        hps_http2_finish(f->probe.stream);
+        probe_start(&f->probe, "/t.T/Park", NULL, "\0\0\0\0\0", 5);
         RIG_UNTIL(&f->rig, f->rig.n_messages > n_messages);
         job.call = f->rig.parked;
         hps_grpc_call_ref(job.call);
@@ -1124,8 +1119,7 @@ int main(void)
         TEST(test_request_when_headers_are_wrong_then_refused),
         TEST(test_request_when_its_metadata_cannot_be_taken_then_the_client_is_told_why),
         TEST(test_length_when_above_limit_then_refused_before_the_body_comes),
-        TEST(test_gzip_request_then_inflated_within_the_limit),
-        TEST(test_deflate_request_then_inflated),
+        TEST(test_compressed_request_then_inflated_within_the_limit),
         TEST(test_compressed_request_when_compression_is_off_then_told_what_is_taken),
         TEST(test_metadata_when_binary_then_decoded_and_encoded),
         TEST(test_client_streaming_then_every_message_counted),
@@ -1135,8 +1129,7 @@ int main(void)
         TEST(test_deadline_when_nothing_was_sent_then_trailers_say_so),
         TEST(test_deadline_when_reply_is_under_way_then_reset),
         TEST(test_reader_when_it_never_opens_its_window_then_reset),
-        TEST(test_connection_when_it_asks_nothing_then_closed),
-        TEST(test_connection_when_silent_then_pinged_and_closed),
+        TEST(test_connection_when_it_asks_nothing_or_answers_no_ping_then_closed),
         TEST(test_limits_when_set_then_open_connections_obey_them),
         TEST(test_connection_when_aged_then_goaway_and_calls_finish),
         TEST(test_requests_when_replies_are_not_read_then_wait_their_turn),
