@@ -211,7 +211,7 @@ struct hps_loop *hps_grpc_call_loop(const struct hps_grpc_call *call);
 struct hps_grpc_loop *hps_grpc_call_grpc_loop(const struct hps_grpc_call *call);
 const char *hps_grpc_call_path(const struct hps_grpc_call *call);
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
-/* Its connection, for who judges it. Loop thread, before the call is over. */
+/* Its connection. Loop thread, until the call is finished. */
 const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* hps_conn_client */
 /* What the guard gave it; NULL: there is none. Borrowed for as long as the call. Any thread. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What http_listen answers: probes for everybody, and pages for who may read. Main thread.
+ * The pages of http_listen: probes, which are open to everybody, and /metrics. Main thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum {
     CONNECTIONS_MAX = 64,
-    REQUEST_BYTES_MAX = 4096, /* of a body, of which nothing is read */
+    REQUEST_BYTES_MAX = 4096, /* of a body, which is ignored */
     METRICS_BYTES_MAX = 64 << 20,
     METHOD_BYTES_MAX = 128,
 };
@@ -30,7 +30,7 @@ static struct hps_listener *listener_of(struct hps_daemon *daemon)
     return NULL;
 }
 
-/* Does it matter who asks? Not on this machine alone, nor where nobody has said who may. */
+/* Whether readers of /metrics are checked: beyond this machine, if the configuration names them. */
 static bool is_guarded(struct hps_daemon *daemon)
 {
     const struct hps_listener *listener = listener_of(daemon);
@@ -78,7 +78,7 @@ static hps_status check_reader(struct hps_daemon *daemon, const struct hps_grpc_
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* made: whether the page could be. */
+/* made: status of making the page. */
 static void answer(struct hps_grpc_call *call, unsigned http_status, const char *type,
                    hps_status made, const struct hps_buf *page)
 {
@@ -116,7 +116,7 @@ static void append_reason(void *ctx, const char *reason)
     hps_ignore(hps_buf_printf(ctx, "%s\n", reason)); /* a shorter page is still a true one */
 }
 
-/* Why it is not ready names models and files: not for everybody. */
+/* The reasons name models and files: they are only shown where readers are not checked. */
 static void on_readyz(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     struct hps_daemon *daemon = hps_grpc_call_ctx(call);
@@ -151,7 +151,7 @@ static void on_metrics(struct hps_grpc_call *call, const uint8_t *data, size_t s
     hps_buf_fini(&page);
 }
 
-/* check_reader decides who may read, by the rules that hold when the request comes. */
+/* Open to the guard: on_metrics checks its reader by the rules that hold then. */
 static const struct hps_http_route routes[] = {
 #define PAGE(path_, answer)                          \
     {                                                \
@@ -169,7 +169,7 @@ static const struct hps_http_route routes[] = {
 
 /* ---- the listener ---------------------------------------------------------------------------- */
 
-/* Without TLS a slow head costs too little to slow its peer, which may be the probes' as well. */
+/* Without TLS failures do not slow a peer: slow clients and probes may share an address. */
 static void limits_of(struct hps_daemon *daemon, struct hps_grpc_limits *out_limits,
                       struct hps_peers_limits *out_peers)
 {

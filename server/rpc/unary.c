@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The way of a call to the thread that does its work and back, and its line in the audit log. See
+ * Takes a call to the thread that does its work and back, and writes its line of the audit log. See
  * server/rpc/unary.h.
  */
 #include "server/rpc/unary.h"
@@ -276,7 +276,7 @@ void hps_unary_finish(struct hps_unary *op)
 static void run_work(struct hps_task *task)
 {
     struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
-    enum hps_unary_kind kind = op->method->kind; /* `op` may be gone after the work */
+    enum hps_unary_kind kind = op->method->kind; /* the work may free `op` */
     if (kind < HPS_UNARY_CHANGES && hps_grpc_call_cancelled(op->call)) {
         hps_ignore(hps_error_set(&op->error, HPS_CANCELLED, "the call ended before its turn"));
     } else {
@@ -289,7 +289,7 @@ static void run_work(struct hps_task *task)
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-/* Asked before the caller is told whether there is such a model. */
+/* Before the reply can tell whether the model exists. */
 static hps_status check_scope(struct hps_unary *op)
 {
     const struct hps_unary_method *method = op->method;
@@ -341,7 +341,7 @@ void hps_unary_start(struct hps_unary *op)
     op_free(op);
 }
 
-/* By its path, or its last part: a call only gets here through one of them. */
+/* By its path, or the last part of it; it is in the table. */
 static const struct hps_unary_method *method_of(const struct hps_unary_service *service,
                                                 const char *name)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The way of a call whose request is one small message: Admin, GetModel, KServe's management.
+ * Runs calls that have one small request message: Admin, GetModel, KServe's management.
  *
- *     loop      count it against its identity, unpack the request, ask the rules of access
- *     place     the method's work, on the loop itself, a worker or the admin pool
- *     loop      send the reply, or fail the call with the error; write to the audit log before
+ *     loop      count the call against its identity, unpack the request, check access
+ *     place     run the method's work, on the loop, a worker or the admin pool; write the audit log
+ *     loop      send the reply, or fail the call with the error
  *
- * A service is a table of methods and what their works use (its parts). The calls of a service are
- * structs that embed struct hps_unary as their first member.
+ * A service is a table of methods, and the parts of the daemon that their works use. Each call is a
+ * struct of the service that has struct hps_unary as its first member.
  */
 #ifndef HPS_SERVER_RPC_UNARY_H
 #define HPS_SERVER_RPC_UNARY_H
@@ -22,24 +22,23 @@ struct hps_unary_service;
 enum hps_unary_place {
     HPS_UNARY_LOOP,
     HPS_UNARY_WORKER,
-    HPS_UNARY_ADMIN, /* the admin pool: the work may block */
-    HPS_UNARY_PLACES
+    HPS_UNARY_ADMIN /* the admin pool: the work may block */
 };
 
-/* What the caller needs the method's role for. */
+/* The models for which the caller needs one of the method's roles. */
 enum hps_unary_scope {
-    HPS_UNARY_OPEN,  /* everybody may call it, and it is not counted: health checks */
-    HPS_UNARY_ANY,   /* for any model */
-    HPS_UNARY_LISTS, /* for the model that is named; without one the reply has what it may see */
-    HPS_UNARY_MODEL, /* for the model that is named; without one for all models */
-    HPS_UNARY_SERVER /* for all models */
+    HPS_UNARY_OPEN,  /* none: everybody may call it, and it is not counted; health checks */
+    HPS_UNARY_ANY,   /* any model */
+    HPS_UNARY_LISTS, /* the named model; without a name the reply lists those it may see */
+    HPS_UNARY_MODEL, /* the named model; without a name all models */
+    HPS_UNARY_SERVER /* all models */
 };
 
 enum hps_unary_kind {
     HPS_UNARY_READS,
-    HPS_UNARY_TELLS,        /* what not everybody should know: each call is in the audit log */
-    HPS_UNARY_CHANGES,      /* the same, and the work is done even if the client has gone */
-    HPS_UNARY_CHANGES_LATER /* the same, and the work, or what it starts, calls hps_unary_finish */
+    HPS_UNARY_TELLS,        /* something confidential: each call is in the audit log */
+    HPS_UNARY_CHANGES,      /* the same; the work runs even if the client has cancelled */
+    HPS_UNARY_CHANGES_LATER /* the same; the work, or a callback, calls hps_unary_finish */
 };
 
 struct hps_unary_method {
@@ -59,16 +58,16 @@ struct hps_unary {
     struct hps_unary_service *service;
     const void *parts; /* of the service */
     const struct hps_unary_method *method;
-    struct hps_grpc_call *call; /* referenced; works only ask it */
+    struct hps_grpc_call *call; /* referenced; works only read it */
     struct hps_arena *arena;
     const ProtobufCMessage *request;
-    const char *model; /* which the request names; "": none. For access and the audit log */
+    const char *model; /* named by the request; "": none. For access and the audit log */
     int64_t version;   /* for the audit log; set by the work */
 
     const ProtobufCMessage *reply; /* in the arena, or static */
     struct hps_error error;        /* status not OK: the call fails */
-    /* Set by the work: runs on the loop instead of the answer, if there is no error. The call keeps
-     * `op` from then on, until it closes; that may be before this returns. */
+    /* Set by the work: runs on the loop instead of the answer, if there is no error. The call then
+     * owns `op`, and frees it when it closes, possibly before this returns. */
     void (*follow)(struct hps_unary *op);
 };
 
@@ -78,10 +77,10 @@ struct hps_unary_options {                  /* copied */
     unsigned n_methods;
     const void *parts; /* [parts_bytes], copied; pools and the audit log are borrowed */
     size_t parts_bytes;
-    struct hps_pool *workers, *admin_pool; /* those that the methods' places need */
+    struct hps_pool *workers, *admin_pool; /* NULL: no method has that place */
     struct hps_audit *audit;               /* NULL: all methods read */
-    bool counted;           /* each call is one of the requests_per_s of its identity */
-    size_t op_bytes;        /* of the struct that embeds hps_unary; zeroed when a call begins */
+    bool counted;           /* each call counts towards the requests_per_s of its identity */
+    size_t op_bytes;        /* of the service's struct of a call; zeroed when a call begins */
     size_t arena_bytes_max; /* of request and reply of a call */
     /* The rest may be NULL. */
     hps_status (*read)(struct hps_unary *op); /* more of the request; may set op->model. Loop */
@@ -91,26 +90,26 @@ struct hps_unary_options {                  /* copied */
 
 /* NULL: no memory. */
 struct hps_unary_service *hps_unary_service_new(const struct hps_unary_options *options);
-/* Loops drained, pools stopped. NULL is legal. */
+/* After loops are drained and pools stopped. NULL: no effect. */
 void hps_unary_service_free(struct hps_unary_service *service);
 /* For hps_grpc_server_add. */
 const struct hps_grpc_service *hps_unary_service_grpc(const struct hps_unary_service *service);
 
-/* The work of a method of CHANGES_LATER is done: write to the audit log and have the answer sent.
- * Any thread but loops; gives `op` away. */
+/* The work of a CHANGES_LATER method is done: write the audit log, and send the answer from the
+ * loop. Any thread but loops; takes `op`. */
 void hps_unary_finish(struct hps_unary *op);
 /* Send op->reply and end the call, or fail it with op->error. Loop. */
 void hps_unary_answer(struct hps_unary *op);
 
-/* ---- calls that come another way than by gRPC ------------------------------------------------ */
+/* ---- calls by HTTP/1.1 ----------------------------------------------------------------------- */
 
 /* A call of the method with this name ("ModelReady"). Loop. NULL: no memory, the call has failed.
  */
 struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_grpc_call *call,
                                 const char *method) HPS_MUST_CHECK;
-/* op->request is there, or op->error. Loop; gives `op` away. */
+/* op->request or op->error is set. Loop; takes `op`. */
 void hps_unary_start(struct hps_unary *op);
-/* The method of that name, as hps_grpc_server_add_http takes it under `pattern`. */
+/* That method, for a route of hps_grpc_server_add_http with this pattern. */
 struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, const char *method,
                                        const char *pattern,
                                        void (*on_message)(struct hps_grpc_call *call,
@@ -118,13 +117,13 @@ struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, 
 
 /* ---- what works use -------------------------------------------------------------------------- */
 
-/* From the arena, zeroed; NULL sets op->error. Any thread that has `op`. */
+/* Zeroed memory of the arena; NULL: op->error is set. Thread of the work. */
 void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size);
 /* A copy in the arena, of "" for NULL. Without memory "", and op->error is set. */
 char *hps_unary_text(struct hps_unary *op, const char *text);
 /* The value of a text field of the request, NULL: it has no such field. */
 const char *hps_unary_field(const struct hps_unary *op, const char *name);
-/* Whether the reply may have what is of `model`. */
+/* Whether the reply may name `model`. */
 bool hps_unary_sees(const struct hps_unary *op, const char *model);
 
 #endif
