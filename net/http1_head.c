@@ -83,13 +83,9 @@ bool hps_http1_line_parse(char *text, struct hps_http1_line *out_line)
             return false;
         }
     }
-    char *path_end = target + 1 + strcspn(target + 1, "?#");
-    bool has_query = *path_end == '?';
-    *path_end = '\0';
-    *out_line = (struct hps_http1_line){.verb = text,
-                                        .path = target + 1,
-                                        .query = has_query ? path_end + 1 : NULL,
-                                        .minor = version[8] == '1'};
+    target[1 + strcspn(target + 1, "?#")] = '\0';
+    *out_line =
+        (struct hps_http1_line){.verb = text, .path = target + 1, .minor = version[8] == '1'};
     return true;
 }
 

@@ -11,9 +11,8 @@
 
 struct hps_http1_line {
     const char *verb;
-    const char *path;  /* begins with '/', as sent, without the query */
-    const char *query; /* NULL: none */
-    unsigned minor;    /* HTTP/1.`minor`: 0 or 1 */
+    const char *path; /* begins with '/', as sent, without the query */
+    unsigned minor;   /* HTTP/1.`minor`: 0 or 1 */
 };
 
 struct hps_http1_field {

@@ -226,15 +226,6 @@ static void on_meta(struct hps_grpc_call *call, const uint8_t *data, size_t size
     hps_grpc_call_finish(call, 0, NULL);
 }
 
-static void on_health(struct hps_grpc_call *call, const uint8_t *data, size_t size)
-{
-    (void)rig_of(call);
-    (void)data;
-    (void)size;
-    hps_grpc_call_send_copy(call, "", 0);
-    hps_grpc_call_finish(call, 0, NULL);
-}
-
 static const struct hps_grpc_method methods[] = {
     {.path = "/t.T/Echo", .roles = 5, .on_message = on_echo, .on_close = on_close},
     {.path = "/t.T/Small", .request_bytes_max = 10, .on_message = on_echo},
@@ -262,7 +253,7 @@ static const struct hps_grpc_method methods[] = {
      .on_drained = on_pour_drained},
     {.path = "/t.T/Charge", .on_message = on_charge, .on_close = on_close, .on_room = on_charged},
     {.path = "/t.T/Meta", .on_message = on_meta, .on_close = on_close},
-    {.path = "/grpc.health.v1.Health/Check", .open = true, .on_message = on_health},
+    {.path = "/grpc.health.v1.Health/Check", .open = true, .on_message = on_echo},
 };
 
 /* ---- routes ---------------------------------------------------------------------------------- */

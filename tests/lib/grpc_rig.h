@@ -50,7 +50,7 @@ struct rig {
  * answers) · Fail (code 9 and a message that needs escapes) · Count (client streaming: u32 LE
  * messages) · Chat (client streaming, 4 KB for each message) · Pour (u32 LE messages of 64 KB, as
  * the queue drains) · Charge (u32 LE bytes, charged to the connection until rig_discharge; never
- * answers) · Meta (headers and trailers back) · /grpc.health.v1.Health/Check (empty).
+ * answers) · Meta (headers and trailers back) · /grpc.health.v1.Health/Check (as Echo, open).
  * Routes of HTTP/1.1: POST /echo · POST /small (10 bytes at most) · GET /big/{} (as Big) · POST and
  * GET /park · GET /fail/{} (that code, "no \"{}\"") · GET /health/{} (that status) · GET
  * /names/{}/{}
