@@ -57,6 +57,7 @@ struct update_partition *update_add_partition(struct hps_update_stream *stream, 
 struct reading {
     struct hps_update_stream *stream;
     struct hps_error *err;
+    hps_status status; /* of read_theirs */
 };
 
 static hps_status read_partition(const struct reading *reading, const char *topic, int32_t number,
@@ -114,13 +115,36 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
     return HPS_OK;
 }
 
+/* Without those that the log hides now the version would call itself fresh. */
+static void read_theirs(void *ctx, const struct hps_stream_view *view)
+{
+    struct reading *reading = ctx;
+    struct hps_update_stream *stream = reading->stream;
+    bool other = strcmp(view->model, stream->model) == 0 && view->version != stream->number;
+    for (uint32_t i = 0; other && i < view->n_partitions; i++) {
+        const struct hps_partition_view *theirs = &view->partitions[i];
+        struct hps_update_route route;
+        if (theirs->state != HPS_PARTITION_GONE &&
+            update_find_partition(stream, theirs->topic, theirs->partition) == NULL &&
+            hps_update_route(stream->version, theirs->topic, &route) &&
+            update_add_partition(stream, theirs->topic, theirs->partition, &route) == NULL) {
+            reading->status =
+                hps_error_set(reading->err, HPS_NO_MEMORY, "no memory for partitions");
+        }
+    }
+}
+
 hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
 {
-    struct reading reading = {stream, err};
+    struct reading reading = {stream, err, HPS_OK};
     stream->topics.fresh = true;
     stream->freeze.unstored = true; /* a version that was loaded before there were updates */
     stream->topics.start_ms = (int64_t)stream->version->loaded_unix_ms;
-    return hps_update_positions(stream->version, read_record, &reading);
+    hps_status status = hps_update_positions(stream->version, read_record, &reading);
+    if (status == HPS_OK) {
+        hps_updater_each(stream->updater, read_theirs, &reading);
+    }
+    return status == HPS_OK ? reading.status : status;
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -419,7 +443,14 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
         return; /* later */
     }
     if (has->status != HPS_OK) {
-        update_stop_partition(stream, partition, UPDATE_FAILED, hps_status_text(has->status));
+        update_stop_partition(stream, partition, UPDATE_FAILED,
+                              has->status == HPS_PERMISSION
+                                  ? "hpsd's Kafka user may not read the topic: grant Describe, Read"
+                                  : hps_status_text(has->status));
+        return;
+    }
+    if (!partition->listed.there) {
+        update_stop_partition(stream, partition, UPDATE_GONE, "the log does not list the topic");
         return;
     }
     partition->low = has->low;
@@ -471,7 +502,7 @@ hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn 
 static bool is_starting(const void *ctx, const struct update_partition *partition)
 {
     (void)ctx;
-    return partition->phase == UPDATE_STARTS && partition->listed.there;
+    return partition->phase == UPDATE_STARTS;
 }
 
 /* Positions that a shared tier has, where it is the lowest. False: they cannot be told now. */
@@ -487,7 +518,9 @@ static bool adopt(struct hps_update_stream *stream, const struct hps_consumer_of
         starts[i] = -1;
         if (is_starting(NULL, partition)) {
             const struct hps_consumer_offsets *has = &parts[n++];
-            starts[i] = has->status == HPS_OK ? start_of(stream, partition, has) : -1;
+            starts[i] = has->status == HPS_OK && partition->listed.there
+                            ? start_of(stream, partition, has)
+                            : -1;
         }
     }
     bool adopted = starts != NULL && update_adopt(stream, starts);
@@ -504,7 +537,8 @@ void update_begin(struct hps_update_stream *stream)
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         any = any || is_starting(NULL, &stream->partitions[i]);
     }
-    if (!any || update_is_down(stream) || hps_clock_us() < stream->topics.begin_due_us) {
+    if (!any || !update_is_listed(stream) || update_is_down(stream) ||
+        hps_clock_us() < stream->topics.begin_due_us) {
         return;
     }
     stream->topics.begin_due_us = 0;

@@ -14,7 +14,6 @@
  *     command.c    what operators ask for
  *     show.c       what others see
  *     lag.c        whether a version has the updates of the active one
- *     unlisted.c   partitions that only other versions see
  *     share.c      a tier that is shared with other daemons: where a version is there
  *     replay.c     ... how shards that lag catch up
  */
@@ -110,10 +109,12 @@ struct update_partition *update_find_partition(struct hps_update_stream *stream,
 /* The new partition STARTS. NULL: no memory. */
 struct update_partition *update_add_partition(struct hps_update_stream *stream, const char *topic,
                                               int32_t number, const struct hps_update_route *route);
-/* What is stored: partitions, whether it is frozen, since when the files lack updates. */
+/* What is stored: partitions, whether it is frozen, since when the files lack updates. And the
+ * partitions that other versions of the model read: the log may hide some of them by now. */
 hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Decide where STARTING partitions begin, and assign them. */
+/* Decide where STARTING partitions begin, and assign them; once topics were listed. One that is not
+ * listed is GONE, or FAILED: the log, asked for it by name, says whether it may be read. */
 void update_begin(struct hps_update_stream *stream);
 /* Is this the record that was the last one? On the first record of a partition that CHECKS;
  * false: the record is not to be applied, being that one, or as there is a gap. */
@@ -176,16 +177,6 @@ int64_t update_same_until_ms(const struct hps_update_stream *stream,
  * ever. high: where the partition ends. */
 bool update_lost_tombstones(const struct update_partition *partition, int64_t high);
 void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition);
-
-/* ---- unlisted.c; the same thread ------------------------------------------------------------- */
-
-/* Look at what other versions have, and at what the log says of it. */
-void update_hear_unlisted(struct hps_update_stream *stream);
-/* As a partition of this version, whose as-of is not known. False: it is not there, and none. */
-bool update_show_unlisted(const struct update_unlisted *of, struct hps_partition_view *out_view);
-/* Of those that turned out not to be there no series stays. After the view without them is shown.
- */
-void update_forget_unlisted(struct hps_update_stream *stream);
 
 /* ---- command.c; the same thread -------------------------------------------------------------- */
 

@@ -126,7 +126,6 @@ static void show_partition(const struct hps_update_stream *stream,
     uint64_t asked_us = partition->proof.word.asked_us;
     view->word_until_us = asked_us > 0 ? asked_us + UPDATE_LEADER_SILENT_US : 0;
     view->same_until_ms = update_same_until_ms(stream, partition);
-    view->unlisted = false;
     view->as_of_ms = partition->proof.as_of_ms;
     view->same_ms = partition->same.at_ms;
     view->skipped =
@@ -140,17 +139,16 @@ static void show_partition(const struct hps_update_stream *stream,
 
 static bool view_room(struct hps_update_stream *stream)
 {
-    uint32_t capacity = stream->capacity + stream->unlisted.n;
-    if (stream->shown.capacity >= stream->n_partitions + stream->unlisted.n) {
+    if (stream->shown.capacity >= stream->n_partitions) {
         return true;
     }
     struct hps_partition_view *grown =
-        hps_realloc(stream->shown.partitions, capacity * sizeof(*grown));
+        hps_realloc(stream->shown.partitions, stream->capacity * sizeof(*grown));
     if (grown == NULL) {
         return false;
     }
     stream->shown.partitions = grown;
-    stream->shown.capacity = capacity;
+    stream->shown.capacity = stream->capacity;
     return true;
 }
 
@@ -158,22 +156,16 @@ static bool view_room(struct hps_update_stream *stream)
 static int64_t show_partitions(struct hps_update_stream *stream, uint32_t *out_n)
 {
     int64_t as_of_ms = 0;
-    uint32_t n = 0;
     *out_n = 0;
     if (!view_room(stream)) {
         return 0;
     }
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        show_partition(stream, &stream->partitions[i], &stream->shown.partitions[n++]);
-    }
-    for (uint32_t i = 0; i < stream->unlisted.n; i++) {
-        n += update_show_unlisted(&stream->unlisted.list[i], &stream->shown.partitions[n]);
-    }
-    for (uint32_t i = 0; i < n; i++) {
+        show_partition(stream, &stream->partitions[i], &stream->shown.partitions[i]);
         int64_t its_ms = stream->shown.partitions[i].as_of_ms;
         as_of_ms = i == 0 || its_ms < as_of_ms ? its_ms : as_of_ms;
     }
-    *out_n = n;
+    *out_n = stream->n_partitions;
     return as_of_ms;
 }
 
@@ -182,7 +174,7 @@ static bool leaders_up(const struct hps_update_stream *stream)
     bool up = true;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         const struct update_partition *partition = &stream->partitions[i];
-        up = up && (partition->phase == UPDATE_GONE || !update_leader_silent(partition));
+        up = up && (!update_is_awaited(partition->phase) || !update_leader_silent(partition));
     }
     return up;
 }
@@ -218,7 +210,6 @@ void update_stream_show(struct hps_update_stream *stream)
     view->n_rejected_views = stream->shown.n_rejected;
     update_view_sane(stream);
     hps_lock_release(&stream->lock);
-    update_forget_unlisted(stream);
     hps_update_times_set(stream->version, stream->counts.event_time_ms, as_of_ms);
 }
 
@@ -239,7 +230,7 @@ void update_view_age(struct hps_update_stream *stream)
                                : SAME_UNKNOWN);
         }
         of->lag_known = of->lag_known && !silent && same;
-        bool awaited = !of->unlisted && of->state != HPS_PARTITION_GONE;
+        bool awaited = of->state != HPS_PARTITION_GONE && of->state != HPS_PARTITION_FAILED;
         stream->view.leaders_up = stream->view.leaders_up && !(silent && awaited);
     }
     update_view_sane(stream);

@@ -248,9 +248,6 @@ static void partition_view_sane(const struct hps_stream_view *stream,
     HPS_ASSERT(view->state != HPS_PARTITION_FROZEN || stream->frozen);
     HPS_ASSERT(view->state != HPS_PARTITION_HELD || stream->held[0] != '\0');
     HPS_ASSERT(view->state != HPS_PARTITION_HELD || !stream->frozen);
-    if (view->unlisted) {
-        HPS_ASSERT(!view->lag_known && view->as_of_ms == 0 && view->next == -1);
-    }
 }
 
 void update_view_sane(const struct hps_update_stream *stream)

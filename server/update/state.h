@@ -163,6 +163,11 @@ struct update_partition {
 /* What operators see of a phase. */
 enum hps_partition_state update_partition_state(enum update_phase phase);
 
+/* Its leader is expected to answer. */
+static inline bool update_is_awaited(enum update_phase phase)
+{
+    return phase != UPDATE_GONE && phase != UPDATE_FAILED;
+}
 /* CHECKS or RUNS: it is assigned. */
 static inline bool update_reads(const struct update_partition *partition)
 {
@@ -184,26 +189,6 @@ static inline bool update_is_unproved(const struct update_partition *partition)
 
 /* Assert that `to` may follow, and go there. What goes with it is the caller's. */
 void update_phase_set(struct update_partition *partition, enum update_phase to);
-
-/* A partition that another version of the model has, and that was not listed here: unlisted.c. */
-struct update_unlisted {
-    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
-    int32_t number;
-    int64_t version;   /* that has it */
-    bool seen;         /* it still has */
-    bool early;        /* this one has not been fresh yet: it is missing until more is known */
-    bool shown;        /* ... as a partition of this version */
-    hps_status status; /* OK: it is there; NOT_FOUND: it is not, or not ours, for good; PERMISSION:
-                          not ours to see; UNAVAILABLE: not known yet */
-    uint64_t none_us;  /* since then the log says that it is not there; 0: it does not */
-    int64_t there_ms;  /* when it was found to be there; 0: it was not */
-};
-
-struct update_unlisted_list {
-    struct update_unlisted *list; /* [n] */
-    uint32_t n;
-    uint64_t due_us; /* when to look again at what other versions have */
-};
 
 /* ---- a stream -------------------------------------------------------------------------------- */
 
@@ -362,7 +347,6 @@ struct hps_update_stream {
     struct update_metrics metrics;
     struct update_partition *partitions; /* by tag */
     uint32_t n_partitions, capacity;
-    struct update_unlisted_list unlisted;
     struct update_topics topics;
     struct update_at_hand batch;
     struct update_freeze freeze;

@@ -367,8 +367,7 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         }
         break;
     case HPS_CONSUMER_GONE:
-        update_stop_partition(stream, partition, UPDATE_GONE, event->text);
-        update_begin_anew(stream, partition->topic);
+        update_begin_anew(stream, partition->topic); /* gone, or hidden: it is asked for by name */
         break;
     case HPS_CONSUMER_BAD:
         take_bad(stream, partition, event);
@@ -575,7 +574,6 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
     }
     if (stream->consumer != NULL) {
         update_hear(stream);
-        update_hear_unlisted(stream);
         update_prove(stream);
     }
     if (due && !stream->batch.held && stream->consumer != NULL) {
@@ -649,9 +647,6 @@ void update_stream_close(struct hps_update_stream *stream)
     hps_free(stream->partitions);
     stream->partitions = NULL;
     stream->n_partitions = 0;
-    hps_free(stream->unlisted.list);
-    stream->unlisted.list = NULL;
-    stream->unlisted.n = 0;
     hps_version_unpin(stream->version);
     stream->version = NULL;
 }

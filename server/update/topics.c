@@ -29,7 +29,7 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
         partition->proof.as_of_ms = stream->topics.listed_ms;
     }
     partition->listed.initial =
-        is_new ? stream->topics.fresh && !update_is_listed(stream) : partition->listed.initial;
+        update_is_listed(stream) ? partition->listed.initial : stream->topics.fresh;
     snprintf(partition->listed.topic_id, sizeof(partition->listed.topic_id), "%s", topic->id);
     partition->listed.compaction = topic->compaction;
     partition->listed.delete_retention_ms = topic->delete_retention_ms;
@@ -42,17 +42,6 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
     }
     partition->listed.there = true;
     return true;
-}
-
-/* Of those that are not listed who read them hears by an event. */
-static void miss_partitions(struct hps_update_stream *stream)
-{
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (!partition->listed.there && partition->phase == UPDATE_STARTS) {
-            update_stop_partition(stream, partition, UPDATE_GONE, "the topic does not exist");
-        }
-    }
 }
 
 static void note_topics(struct hps_update_stream *stream, int64_t asked_ms)
@@ -152,7 +141,6 @@ void update_list_topics(struct hps_update_stream *stream)
         stream->topics.due_us = update_backoff_until(stream);
         return;
     }
-    miss_partitions(stream);
     note_topics(stream, asked_ms);
     update_link_set(stream, update_is_down(stream) ? UPDATE_LINK_PARTIAL : UPDATE_LINK_UP);
     update_hear(stream);

@@ -154,7 +154,6 @@ struct hps_partition_view {
     bool lag_known;         /* `high` is young, and of the topic that was read */
     uint64_t word_until_us; /* until then (hps_clock_us) what its leader said is young */
     int64_t same_until_ms;  /* until then (Unix ms) it counts as of the topic that was read */
-    bool unlisted;          /* another version has it; to this one it was not listed */
     int64_t as_of_ms;    /* every update logged before that is applied, proved by its leader; 0: not
                             known */
     int64_t same_ms;     /* when it was last known to be of the topic that was read; 0: not known */

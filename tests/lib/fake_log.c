@@ -683,7 +683,8 @@ static bool readable(struct fake_consumer *c, uint32_t i)
 {
     struct reading *reading = &c->readings[i];
     struct topic *topic = reading->topic;
-    if (topic == NULL || topic->deleted || reading->partition >= topic->n_partitions) {
+    if (topic == NULL || topic->deleted || topic->hidden ||
+        reading->partition >= topic->n_partitions) {
         add_event(c, HPS_CONSUMER_GONE, reading, NULL, HPS_NOT_FOUND, "the topic is not there");
     } else if (topic->fails != HPS_OK) {
         add_event(c, HPS_CONSUMER_FAILED, reading, NULL, topic->fails, "the topic fails");

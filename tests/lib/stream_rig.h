@@ -52,14 +52,22 @@ static inline struct rig *rig_alloc(void)
     return rig;
 }
 
-static inline void open_stream(struct rig *rig)
+/* `others`: streams that there are already; NULL: none. */
+static inline void open_stream_beside(struct rig *rig, struct hps_update_stream *others)
 {
     struct hps_error err = {0};
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    rig->updater->streams = others;
     rig->stream = update_stream_new(rig->updater, rig->fx.version, rig->n_switches);
     assert_non_null(rig->stream);
     assert_int_equal(update_stream_open(rig->stream, &err), HPS_OK);
     atomic_store(&rig->stream->active, true);
+    rig->updater->streams = NULL;
+}
+
+static inline void open_stream(struct rig *rig)
+{
+    open_stream_beside(rig, NULL);
 }
 
 static inline void close_stream(struct rig *rig)

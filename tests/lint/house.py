@@ -270,7 +270,6 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/update/show.c": "test_proof.c, which asks the view and the metrics",
     "server/update/stream.c": "test_updates.c, turn by turn",
     "server/update/topics.c": "test_updates.c and test_proof.c: topics that come, go and are not listed",
-    "server/update/unlisted.c": "test_proof.c: topics that only other versions see",
     "server/lookup/prepare.c": "test_service.c, test_fault_lookup.c and test_lookup.py",
     "server/lookup/dispatch.c": "test_service.c, test_fault_lookup.c and test_lookup.py; what comes next: test_next.c",
     "server/lookup/decode_field.c": "test_decode.c: malformed bytes, and limits",

@@ -992,126 +992,80 @@ static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(v
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
 }
 
-/* ---- topics that only other versions see ----------------------------------------------------- */
+/* ---- topics that are hidden ------------------------------------------------------------------ */
 
-/* Another version of the model, which has a partition of USERS. */
-static void other_version(struct rig *rig, struct hps_update_stream *other,
-                          struct hps_partition_view *its)
+static void test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights(void **state)
 {
-    *its = (struct hps_partition_view){.topic = USERS, .state = HPS_PARTITION_GONE};
-    *other = (struct hps_update_stream){
-        .model = rig->stream->model, .number = 99, .shown = {.partitions = its, .capacity = 1}};
-    hps_lock_init(&other->lock, HPS_LOCK_UPDATE_STREAM);
-    other->view = (struct hps_stream_view){
-        .model = rig->stream->model, .version = 99, .partitions = its, .n_partitions = 1};
-    rig->updater->streams = other;
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    for (int restarted = 0; restarted < 2; restarted++) {
+        int64_t proved_ms = now_ms();
+        hps_fake_log_topic_hide(rig->log, ITEMS, true);
+        if (restarted) {
+            rig_restart(rig);
+        }
+        put(rig, 1, 20 + (float)restarted);
+        wait_s(rig, 2);
+        assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+        wait_s(rig, 40);
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
+        assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "grant"));
+        assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
+        hps_fake_log_topic_hide(rig->log, ITEMS, false);
+        wait_s(rig, 31); /* it is listed */
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
+        assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+        turns(rig, 3);
+        assert_true(item(rig, 1) == 20 + (float)restarted);
+        assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    }
 }
 
-static void no_other_version(struct rig *rig, struct hps_update_stream *other)
+/* Open the stream while another version of the model has a partition of USERS. */
+static void open_beside(struct rig *rig, enum hps_partition_state theirs)
 {
-    rig->updater->streams = NULL;
-    hps_lock_fini(&other->lock);
+    struct hps_partition_view view = {.topic = USERS, .state = theirs};
+    struct hps_update_stream other = {
+        .shown = {.partitions = &view, .capacity = 1},
+        .view = {.model = "m", .version = 99, .partitions = &view, .n_partitions = 1}};
+    hps_lock_init(&other.lock, HPS_LOCK_UPDATE_STREAM);
+    put(rig, 1, 10);
+    open_stream_beside(rig, &other);
+    hps_lock_fini(&other.lock);
+    wait_s(rig, 5);
+    assert_true(item(rig, 1) == 10);
 }
 
 static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known(void **state)
 {
     struct rig *rig = *state;
-    struct hps_update_stream other;
-    struct hps_partition_view its;
     hps_fake_log_topic(rig->log, USERS, 1);
     hps_fake_log_topic_hide(rig->log, USERS, true);
-    put(rig, 1, 10);
     put_on(rig, USERS, 0, 5, 50);
-    open_stream(rig);
-    other_version(rig, &other, &its);
-    turns(rig, 3);
-    wait_s(rig, 5);
-    assert_true(item(rig, 1) == 10);
-    assert_int_equal(rig->stream->view.as_of_ms, 0);
+    open_beside(rig, HPS_PARTITION_RUNNING);
     assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
     assert_true(isinf(staleness(rig)));
-    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GONE);
-    assert_non_null(strstr(view_of(rig, USERS, 0)->reason, "version 99"));
+    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_FAILED);
     assert_non_null(strstr(view_of(rig, USERS, 0)->reason, "grant"));
     assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, USERS, "0", NULL)));
+    assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
     hps_fake_log_topic_hide(rig->log, USERS, false);
-    wait_s(rig, 5); /* no list of topics is due by itself */
-    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
-    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_int_equal(rig->stream->view.n_partitions, 2);
-    assert_true(staleness(rig) == 0);
-    no_other_version(rig, &other);
-}
-
-/* What was deleted is missed by the version that had it, and by no other one; and that is known for
- * good. */
-static void test_as_of_when_another_version_has_a_topic_that_is_not_there_then_it_goes_on(
-    void **state)
-{
-    struct rig *rig = *state;
-    struct hps_update_stream other;
-    struct hps_partition_view its;
-    put(rig, 1, 10);
-    open_stream(rig);
-    other_version(rig, &other, &its);
+    wait_s(rig, 31); /* it is listed */
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
     turns(rig, 3);
-    assert_int_equal(rig->stream->view.as_of_ms, 0); /* not known yet */
-    wait_s(rig, 3);
-    int64_t proved_ms = now_ms();
-    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-    assert_true(staleness(rig) == 0);
-    assert_int_equal(rig->stream->view.n_partitions, 1);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
-    wait_s(rig, 30);
-    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-    hps_fake_log_away(rig->log, HPS_OK);
-    wait_s(rig, 40);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    no_other_version(rig, &other);
-}
-
-/* One that another version found first is found with the next list, as any new one. */
-static void test_as_of_when_another_version_sees_a_new_topic_first_then_it_does_not_go_back(
-    void **state)
-{
-    struct rig *rig = *state;
-    struct hps_update_stream other;
-    struct hps_partition_view its;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    int64_t proved_ms = rig->stream->view.as_of_ms;
-    assert_true(proved_ms > 0);
-    hps_fake_log_topic(rig->log, USERS, 1);
-    put_on(rig, USERS, 0, 5, 50);
-    other_version(rig, &other, &its);
-    for (int i = 0; i < 20; i++) { /* of a second: no list of topics is due by itself */
-        hps_clock_advance(S / 20);
-        turns(rig, 1);
-        assert_true(rig->stream->view.as_of_ms >= proved_ms);
-    }
     assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
-    no_other_version(rig, &other);
+    assert_true(staleness(rig) == 0);
 }
 
-/* It holds nobody back for ever: nobody that is loaded has it any more. */
-static void test_as_of_when_the_version_that_had_a_hidden_topic_is_gone_then_it_goes_on(
+static void test_as_of_when_another_version_lost_a_topic_then_this_one_does_not_miss_it(
     void **state)
 {
     struct rig *rig = *state;
-    struct hps_update_stream other;
-    struct hps_partition_view its;
-    hps_fake_log_topic(rig->log, USERS, 1);
-    hps_fake_log_topic_hide(rig->log, USERS, true);
-    put(rig, 1, 10);
-    open_stream(rig);
-    other_version(rig, &other, &its);
-    wait_s(rig, 5);
-    assert_int_equal(rig->stream->view.as_of_ms, 0);
-    no_other_version(rig, &other);
-    wait_s(rig, 5);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    open_beside(rig, HPS_PARTITION_GONE);
     assert_int_equal(rig->stream->view.n_partitions, 1);
+    assert_true(staleness(rig) == 0);
 }
 
 static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
@@ -1298,9 +1252,8 @@ int main(void)
         TEST(test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known),
         TEST(test_lag_when_not_begun_then_not_known),
         TEST(test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known),
-        TEST(test_as_of_when_another_version_has_a_topic_that_is_not_there_then_it_goes_on),
-        TEST(test_as_of_when_another_version_sees_a_new_topic_first_then_it_does_not_go_back),
-        TEST(test_as_of_when_the_version_that_had_a_hidden_topic_is_gone_then_it_goes_on),
+        TEST(test_as_of_when_another_version_lost_a_topic_then_this_one_does_not_miss_it),
+        TEST(test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights),
         TEST(test_lag_when_paused_and_not_proved_since_the_start_then_not_known),
         TEST(test_refresh_when_paused_while_asked_then_it_ends),
         TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),

@@ -191,7 +191,6 @@ static void test_view_when_it_claims_too_much_then_noticed(void **state)
     NOTICED(view->state = HPS_PARTITION_UNREACHABLE);
     NOTICED(view->state = HPS_PARTITION_FROZEN);
     NOTICED(view->state = HPS_PARTITION_HELD);
-    NOTICED(view->unlisted = true);
     NOTICED(view->as_of_ms--);
 #undef NOTICED
     update_view_sane(rig->stream);
