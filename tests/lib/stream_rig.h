@@ -142,6 +142,51 @@ static inline int64_t put(struct rig *rig, hps_key key, float value)
     return put_on(rig, ITEMS, 0, key, value);
 }
 
+/* Log records of the keys 1 to n, open the stream, and have it read them. The value of a key is ten
+ * times the key. */
+static inline void begin(struct rig *rig, hps_key n)
+{
+    for (hps_key key = 1; key <= n; key++) {
+        put(rig, key, 10 * (float)key);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+}
+
+/* Ask of partitions of `topic` ("": of all), which may have the number `partition` (-1: any). */
+static inline hps_status command_on(struct rig *rig, const char *topic, int32_t partition,
+                                    enum hps_update_command_kind kind, enum hps_update_seek to,
+                                    int64_t value)
+{
+    const struct hps_update_command asked = {.kind = kind,
+                                             .model = "m",
+                                             .topic = topic,
+                                             .partition = partition,
+                                             .to = to,
+                                             .value = value};
+    struct update_call call = {.command = &asked};
+    update_run_command(rig->stream, &call);
+    update_stream_show(rig->stream);
+    return call.error.status;
+}
+
+static inline hps_status command(struct rig *rig, enum hps_update_command_kind kind)
+{
+    return command_on(rig, "", -1, kind, HPS_UPDATE_SEEK_OFFSET, 0);
+}
+
+static inline hps_status seek(struct rig *rig, int64_t offset)
+{
+    return command_on(rig, "", -1, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, offset);
+}
+
+/* Another version of the model is active now: turn `n_switches` of it. */
+static inline void freeze(struct rig *rig, uint64_t n_switches)
+{
+    atomic_store(&rig->stream->freeze.asked_by, n_switches);
+    turns(rig, 1);
+}
+
 /* The value of a row of the items as a look-up has it. */
 static inline float item(struct rig *rig, hps_key key)
 {

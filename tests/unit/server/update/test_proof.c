@@ -32,20 +32,6 @@ static const struct hps_partition_view *view_of(struct rig *rig, const char *top
     return NULL;
 }
 
-static hps_status command(struct rig *rig, enum hps_update_command_kind kind, int64_t value)
-{
-    const struct hps_update_command asked = {.kind = kind,
-                                             .model = "m",
-                                             .topic = "",
-                                             .partition = -1,
-                                             .to = HPS_UPDATE_SEEK_OFFSET,
-                                             .value = value};
-    struct update_call call = {.command = &asked};
-    update_run_command(rig->stream, &call);
-    update_stream_show(rig->stream);
-    return call.error.status;
-}
-
 static double gauge(struct rig *rig, enum hps_metric_id id, const char *a, const char *b,
                     const char *c)
 {
@@ -73,9 +59,7 @@ static void test_as_of_when_one_leader_is_silent_then_it_stands_though_others_an
 {
     struct rig *rig = *state;
     hps_fake_log_topic(rig->log, USERS, 1);
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     int64_t proved_ms = now_ms();
     assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
     assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
@@ -113,9 +97,7 @@ static void test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than
 {
     struct rig *rig = *state;
     struct hps_stream_view view;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     rig->updater->streams = rig->stream;
     hps_clock_advance(UPDATE_LEADER_SILENT_US);
     hps_updater_each(rig->updater, note_view, &view);
@@ -138,9 +120,7 @@ static void test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_k
 {
     struct rig *rig = *state;
     struct hps_stream_view view;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     rig->updater->streams = rig->stream;
     rig->stream->shown.partitions[0].word_until_us = UINT64_MAX; /* its leader goes on answering */
     hps_clock_advance((uint64_t)(rig->options.topics_ms + UPDATE_LOG_TIMEOUT_MS) * 1000);
@@ -157,11 +137,7 @@ static void test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_k
 static void test_lag_when_at_a_gap_for_long_then_still_known(void **state)
 {
     struct rig *rig = *state;
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
-    }
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 4);
     hps_fake_log_append_hole(rig->log, ITEMS, 0);
     put(rig, 6, 10);
     hps_fake_log_trim(rig->log, ITEMS, 0, 5);
@@ -177,9 +153,7 @@ static void test_lag_when_at_a_gap_for_long_then_still_known(void **state)
 static void test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     int64_t proved_ms = now_ms();
     hps_fake_log_topic_slow(rig->log, ITEMS, true);
     put(rig, 1, 11);
@@ -196,8 +170,7 @@ static void test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed(void
 {
     struct rig *rig = *state;
     rig->options.rows_per_s_max = 10;
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     for (int i = 0; i < 200; i++) {
         put(rig, (hps_key)i, (float)i);
         hps_clock_advance(S / 100); /* ten times as fast as they are read */
@@ -218,9 +191,7 @@ static void test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed(void
 static void test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     wait_s(rig, 600);
     int64_t proved_ms = now_ms();
     assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
@@ -232,20 +203,18 @@ static void test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back(
         turns(rig, 1);
     }
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     proved_ms = now_ms();
     wait_s(rig, 5);
     assert_true(staleness(rig) == 5);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     assert_true(rig->stream->view.as_of_ms >= proved_ms);
 }
 
 static void test_as_of_when_a_topic_grows_then_since_it_was_listed_before(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     int64_t listed_ms = now_ms();
     wait_s(rig, 29);
     hps_fake_log_topic(rig->log, ITEMS, 2);
@@ -266,8 +235,7 @@ static void test_as_of_when_the_model_has_no_topic_then_it_is_not_known(void **s
 {
     struct rig *rig = *state;
     hps_fake_log_topic_delete(rig->log, ITEMS);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(update_is_listed(rig->stream));
     assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
     assert_true(isinf(staleness(rig)));
@@ -282,8 +250,7 @@ static void test_staleness_when_never_proved_then_endless(void **state)
     struct rig *rig = *state;
     put(rig, 1, 10);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(isinf(staleness(rig)));
     assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG_SECONDS, ITEMS, "0", NULL)));
     assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "starting") == 1);
@@ -294,9 +261,7 @@ static void test_staleness_when_never_proved_then_endless(void **state)
 static void test_state_when_a_batch_waits_then_held_and_behind(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1000, 0);
     put(rig, 1, 11);
     turns(rig, 1);
@@ -313,11 +278,9 @@ static void test_state_when_a_batch_waits_then_held_and_behind(void **state)
 static void test_state_when_frozen_then_said_and_growing_old(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    atomic_store(&rig->stream->freeze.asked_by, 1);
-    turns(rig, 2);
+    begin(rig, 1);
+    freeze(rig, 1);
+    turns(rig, 1);
     put(rig, 1, 11);
     wait_s(rig, 5);
     assert_true(item(rig, 1) == 10);
@@ -344,24 +307,16 @@ static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_fro
     hps_fake_log_topic(rig->log, USERS, 1);
     put(rig, 1, 10);
     put_on(rig, USERS, 0, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    atomic_store(&rig->stream->freeze.asked_by, 1);
-    turns(rig, 1);
+    begin(rig, 0);
+    freeze(rig, 1);
     put(rig, 1, 11);
     put_on(rig, USERS, 0, 1, 11);
     wait_s(rig, 2);
     rig->n_switches = 1;
     rig_restart(rig);
     turns(rig, 3);
-    const struct hps_update_command one = {.kind = HPS_UPDATE_SEEK,
-                                           .model = "m",
-                                           .topic = ITEMS,
-                                           .partition = 0,
-                                           .to = HPS_UPDATE_SEEK_EARLIEST};
-    struct update_call call = {.command = &one};
-    update_run_command(rig->stream, &call);
-    assert_int_equal(call.error.status, HPS_OK);
+    assert_int_equal(command_on(rig, ITEMS, 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0),
+                     HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 11);
     assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 1) == 11);
@@ -371,9 +326,7 @@ static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_fro
 static void test_state_when_restarted_then_starting_until_listed_or_gone(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     hps_fake_log_topic_delete(rig->log, ITEMS);
     rig_restart(rig);
     update_stream_show(rig->stream);
@@ -385,12 +338,9 @@ static void test_state_when_restarted_then_starting_until_listed_or_gone(void **
 static void test_seek_when_paused_then_it_stays_paused(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    put(rig, 2, 20);
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 1), HPS_OK);
+    begin(rig, 2);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
+    assert_int_equal(seek(rig, 1), HPS_OK);
     put(rig, 1, 11);
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
@@ -399,7 +349,7 @@ static void test_seek_when_paused_then_it_stays_paused(void **state)
     rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 11);
 }
@@ -416,8 +366,7 @@ static void test_event_time_when_one_clock_is_ahead_then_the_others_count(void *
                                           .time_unix_ms = INT64_C(4102444800000), /* 2100 */
                                           .time_of = HPS_RECORD_TIME_CREATED};
     hps_fake_log_append(rig->log, ITEMS, 0, &ahead);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(hps_update_event_time_ms(rig->fx.version) <= now_ms());
     wait_s(rig, 5);
     put(rig, 2, 20);
@@ -452,10 +401,7 @@ static void test_record_when_it_cannot_be_read_then_left_out_and_said(void **sta
 static void compacted(struct rig *rig)
 {
     hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, HOUR_MS);
-    put(rig, 1, 10);
-    put(rig, 2, 20);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 2);
 }
 
 static void test_tombstone_when_compacted_away_while_the_leader_was_silent_then_a_gap(void **state)
@@ -473,7 +419,7 @@ static void test_tombstone_when_compacted_away_while_the_leader_was_silent_then_
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
     assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "delete.retention.ms"));
     assert_true(staleness(rig) >= 3601);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 3) == 30);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
@@ -567,8 +513,7 @@ static void replace(struct rig *rig)
         put(rig, (hps_key)i, 10);
         hps_clock_advance(1000);
     }
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     wait_s(rig, 31); /* topics are listed again */
     put(rig, 5, 10);
     turns(rig, 2);
@@ -597,7 +542,7 @@ static void test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked(v
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
     assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 20);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
@@ -628,9 +573,7 @@ static void test_topic_when_made_anew_then_a_refresh_finds_it(void **state)
 
 static void run_until_known_same(struct rig *rig)
 {
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     wait_s(rig, 31); /* topics are listed again, and the witness is recalled */
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
     assert_int_equal(view_of(rig, ITEMS, 0)->same_ms, now_ms() - S / 1000);
@@ -738,8 +681,7 @@ static void test_topic_when_listed_later_than_others_then_nothing_is_known_of_it
     void **state)
 {
     struct rig *rig = *state;
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
     hps_fake_log_topic(rig->log, USERS, 2);
     hps_fake_log_leader(rig->log, USERS, 0, HPS_UNAVAILABLE);
@@ -759,11 +701,7 @@ static void test_topic_when_listed_later_than_others_then_nothing_is_known_of_it
 static void begin_without_witness(struct rig *rig, enum hps_compaction compaction)
 {
     hps_fake_log_topic_compacted(rig->log, ITEMS, compaction, 3600000);
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
-    }
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 4);
     hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
     wait_s(rig, 31); /* topics are listed again */
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
@@ -863,7 +801,7 @@ static void expect_other_topic(struct rig *rig)
     }
     wait_s(rig, 31);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 20);
 }
@@ -885,12 +823,8 @@ static void test_topic_when_made_anew_before_a_record_was_read_then_a_gap(void *
 static void test_topic_when_made_anew_after_a_seek_then_a_gap(void **state)
 {
     struct rig *rig = *state;
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
-    }
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 4), HPS_OK);
+    begin(rig, 4);
+    assert_int_equal(seek(rig, 4), HPS_OK);
     turns(rig, 3);
     expect_other_topic(rig);
 }
@@ -899,12 +833,8 @@ static void test_topic_when_made_anew_after_a_seek_then_a_gap(void **state)
 static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void **state)
 {
     struct rig *rig = *state;
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
-    }
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    begin(rig, 4);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     put(rig, 1, 20);
     rig_restart(rig);
@@ -921,11 +851,7 @@ static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void 
 static void test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known(void **state)
 {
     struct rig *rig = *state;
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
-    }
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 4);
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     put(rig, 1, 20);
@@ -953,11 +879,7 @@ static void tell_end(struct rig *rig, int64_t high)
 static void test_lag_when_not_begun_then_not_known(void **state)
 {
     struct rig *rig = *state;
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
-    }
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 4);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_UNAVAILABLE);
     rig_restart(rig);
@@ -976,10 +898,8 @@ static void test_lag_when_not_begun_then_not_known(void **state)
 static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    begin(rig, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
     rig_restart(rig);
@@ -997,9 +917,7 @@ static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(v
 static void test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     for (int restarted = 0; restarted < 2; restarted++) {
         int64_t proved_ms = now_ms();
         hps_fake_log_topic_hide(rig->log, ITEMS, true);
@@ -1008,7 +926,7 @@ static void test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights
         }
         put(rig, 1, 20 + (float)restarted);
         wait_s(rig, 2);
-        assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+        assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
         wait_s(rig, 40);
         assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
         assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "grant"));
@@ -1016,7 +934,7 @@ static void test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights
         hps_fake_log_topic_hide(rig->log, ITEMS, false);
         wait_s(rig, 31); /* it is listed */
         assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
-        assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+        assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
         turns(rig, 3);
         assert_true(item(rig, 1) == 20 + (float)restarted);
         assert_int_equal(rig->stream->view.as_of_ms, now_ms());
@@ -1053,7 +971,7 @@ static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_
     assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
     hps_fake_log_topic_hide(rig->log, USERS, false);
     wait_s(rig, 31); /* it is listed */
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
     assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
     assert_true(staleness(rig) == 0);
@@ -1071,11 +989,9 @@ static void test_as_of_when_another_version_lost_a_topic_then_this_one_does_not_
 static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     rig->stream->partitions[0].same.asked = true; /* its answer is on its way */
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     hps_clock_advance(1);
     rig->stream->refresh.asked_us = hps_clock_us();
     assert_false(update_refresh_turn(rig->stream));
@@ -1088,10 +1004,8 @@ static void test_seek_when_frozen_then_another_partition_stays_at_its_gap(void *
     hps_fake_log_topic(rig->log, USERS, 1);
     put(rig, 1, 10);
     put_on(rig, USERS, 0, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    atomic_store(&rig->stream->freeze.asked_by, 1);
-    turns(rig, 1);
+    begin(rig, 0);
+    freeze(rig, 1);
     put_on(rig, USERS, 0, 1, 11);
     wait_s(rig, 2);
     hps_fake_log_topic_replace(rig->log, USERS);
@@ -1100,14 +1014,8 @@ static void test_seek_when_frozen_then_another_partition_stays_at_its_gap(void *
     }
     wait_s(rig, 31);
     assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GAP);
-    const struct hps_update_command one = {.kind = HPS_UPDATE_SEEK,
-                                           .model = "m",
-                                           .topic = ITEMS,
-                                           .partition = 0,
-                                           .to = HPS_UPDATE_SEEK_EARLIEST};
-    struct update_call call = {.command = &one};
-    update_run_command(rig->stream, &call);
-    assert_int_equal(call.error.status, HPS_OK);
+    assert_int_equal(command_on(rig, ITEMS, 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0),
+                     HPS_OK);
     wait_s(rig, 3);
     assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GAP);
     assert_true(rig->stream->view.as_of_ms < now_ms() - 30000);
@@ -1116,10 +1024,7 @@ static void test_seek_when_frozen_then_another_partition_stays_at_its_gap(void *
 static void test_topic_when_retention_took_the_witness_then_no_gap(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    put(rig, 2, 20);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 2);
     put(rig, 3, 30);
     turns(rig, 2);
     hps_fake_log_trim(rig->log, ITEMS, 0, 2);
@@ -1132,10 +1037,7 @@ static void test_topic_when_retention_took_the_witness_then_no_gap(void **state)
 static void test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    put(rig, 2, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 2);
     int64_t proved_ms = now_ms();
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
     wait_s(rig, 5);
@@ -1154,9 +1056,7 @@ static void test_topic_when_made_anew_while_its_leader_was_silent_then_never_fre
 static void test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     int64_t proved_ms = now_ms();
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     wait_s(rig, 2);
@@ -1176,8 +1076,7 @@ static void old_files(struct rig *rig, int64_t kept_ms)
     put(rig, 2, 20);
     hps_fake_log_trim(rig->log, ITEMS, 0, 1);
     hps_fake_log_topic_kept(rig->log, ITEMS, kept_ms);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
 }
 
 static void test_start_when_the_files_are_older_than_retention_then_a_gap(void **state)
@@ -1188,7 +1087,7 @@ static void test_start_when_the_files_are_older_than_retention_then_a_gap(void *
     assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "retention.ms"));
     assert_true(item(rig, 2) == -1);
     assert_true(isinf(staleness(rig)));
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 2) == 20);
     rig_restart(rig);

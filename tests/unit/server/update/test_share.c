@@ -74,6 +74,14 @@ static void put_ten(struct rig *rig, float value)
     }
 }
 
+/* They are applied. */
+static void begin_ten(struct rig *rig)
+{
+    put_ten(rig, 100);
+    open_stream(rig);
+    turns(rig, 6);
+}
+
 static uint64_t items(void)
 {
     return hps_log_partition(CLUSTER, ITEMS, 0);
@@ -102,28 +110,13 @@ static double metric(struct rig *rig, enum hps_metric_id id)
     return hps_metric_value(hps_server_metric(rig->metrics, id, "m", NULL, NULL, NULL));
 }
 
-static hps_status command(struct rig *rig, enum hps_update_command_kind kind, int64_t offset)
-{
-    const struct hps_update_command asked = {.kind = kind,
-                                             .model = "m",
-                                             .topic = "",
-                                             .partition = -1,
-                                             .to = HPS_UPDATE_SEEK_OFFSET,
-                                             .value = offset};
-    struct update_call call = {.command = &asked};
-    update_run_command(rig->stream, &call);
-    return call.error.status;
-}
-
 /* ---- applying -------------------------------------------------------------------------------- */
 
 static void test_stream_when_records_come_then_the_shared_tier_is_where_the_version_is(void **state)
 {
     struct rig *rig = *state;
     hps_fake_log_topic(rig->log, ITEMS, 2);
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     assert_ten(rig, 100);
     assert_int_equal(shard_at(rig, 0), 10);
     assert_int_equal(shard_at(rig, 1), 10);
@@ -138,9 +131,7 @@ static void test_stream_when_the_log_does_not_say_who_it_is_then_it_is_the_same_
     void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_log_cluster(rig->log, "");
     restart(rig);
     put_ten(rig, 200);
@@ -153,9 +144,7 @@ static void test_stream_when_the_log_does_not_say_who_it_is_then_it_is_the_same_
 static void test_place_when_restarted_then_older_rows_are_not_read(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     close_stream(rig);
     fixture_version_close(&rig->fx);
     hps_fake_shared_move(rig->fx.shared, 0, items(), 9);
@@ -169,8 +158,7 @@ static void test_place_when_nothing_was_ever_applied_then_shards_that_do_not_say
     void **state)
 {
     struct rig *rig = *state;
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     hps_fake_shared_lose(rig->fx.shared, 0);
     restart(rig);
     settle(rig);
@@ -183,9 +171,7 @@ static void test_place_when_nothing_was_ever_applied_then_shards_that_do_not_say
 static void test_repair_when_a_shard_was_away_then_it_gets_what_it_missed(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_shared_away(rig->fx.shared, 1, true);
     put_ten(rig, 200);
     put(rig, 3, -1);
@@ -261,9 +247,7 @@ static void test_repair_when_it_is_ahead_in_a_partition_then_no_record_is_left_o
 static void test_repair_when_an_idle_server_falls_back_then_it_is_found_out(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
     assert_true(value(rig, TIER_SHARED, 6) == -1);
     settle(rig);
@@ -273,9 +257,7 @@ static void test_repair_when_an_idle_server_falls_back_then_it_is_found_out(void
 static void test_repair_when_positions_are_lost_then_shards_are_emptied(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_shared_lose(rig->fx.shared, 0);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 10);
@@ -290,9 +272,7 @@ static void test_repair_when_positions_are_lost_then_shards_are_emptied(void **s
 static void test_repair_when_the_log_is_shorter_then_shards_are_emptied(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
     hps_fake_log_trim(rig->log, ITEMS, 0, 6);
     settle(rig);
@@ -319,9 +299,7 @@ static void test_repair_when_the_topic_is_compacted_then_shards_are_emptied(void
 static void test_repair_when_the_log_is_away_then_waits_for_it(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     settle(rig);
@@ -337,13 +315,11 @@ static void test_repair_when_the_log_is_away_then_waits_for_it(void **state)
 static void test_seek_when_forward_then_the_tier_is_left_until_it_goes_back(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
-    command(rig, HPS_UPDATE_PAUSE, 0);
+    begin_ten(rig);
+    command(rig, HPS_UPDATE_PAUSE);
     put_ten(rig, 200);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 15), HPS_OK);
-    command(rig, HPS_UPDATE_RESUME, 0);
+    assert_int_equal(seek(rig, 15), HPS_OK);
+    command(rig, HPS_UPDATE_RESUME);
     turns(rig, 6);
     assert_true(value(rig, TIER_DISK, 9) == 209);
     assert_true(value(rig, TIER_DISK, 1) == 101);
@@ -354,7 +330,7 @@ static void test_seek_when_forward_then_the_tier_is_left_until_it_goes_back(void
     settle(rig);
     assert_true(hps_fake_shared_left(rig->fx.shared));
     assert_int_equal(shard_at(rig, 0), 10);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 10), HPS_OK);
+    assert_int_equal(seek(rig, 10), HPS_OK);
     settle(rig);
     assert_false(hps_fake_shared_left(rig->fx.shared));
     assert_false(rig->stream->view.shared_apart);
@@ -366,14 +342,12 @@ static void test_start_when_at_the_end_then_the_tier_is_left_until_a_seek_to_the
 {
     struct rig *rig = *state;
     rig->options.start = HPS_UPDATE_START_LATEST;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     put(rig, 3, 7);
     turns(rig, 6);
     assert_true(value(rig, TIER_DISK, 3) == 7);
     assert_true(hps_fake_shared_left(rig->fx.shared));
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 0), HPS_OK);
+    assert_int_equal(seek(rig, 0), HPS_OK);
     settle(rig);
     assert_false(hps_fake_shared_left(rig->fx.shared));
     assert_int_equal(shard_at(rig, 0), 11);
@@ -443,20 +417,17 @@ static void test_start_when_the_tier_is_beyond_the_log_then_it_is_left(void **st
 static void test_accept_gap_when_records_are_lost_then_the_tier_is_left_for_good(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     close_stream(rig);
     put_ten(rig, 200);
     hps_fake_log_trim(rig->log, ITEMS, 0, 14);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(update_partition_state(rig->stream->partitions[0].phase), HPS_PARTITION_GAP);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     settle(rig);
     assert_true(value(rig, TIER_DISK, 9) == 209);
     assert_true(hps_fake_shared_left(rig->fx.shared));
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 14), HPS_OK);
+    assert_int_equal(seek(rig, 14), HPS_OK);
     settle(rig);
     assert_true(hps_fake_shared_left(rig->fx.shared));
     assert_int_equal(shard_at(rig, 0), 10);
@@ -465,17 +436,15 @@ static void test_accept_gap_when_records_are_lost_then_the_tier_is_left_for_good
 static void test_frozen_when_records_are_passed_over_then_the_tier_is_left(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
-    atomic_store(&rig->stream->freeze.asked_by, 1);
-    turns(rig, 2);
+    begin_ten(rig);
+    freeze(rig, 1);
+    turns(rig, 1);
     assert_false(hps_fake_shared_left(rig->fx.shared)); /* it still is what the log makes */
     put_ten(rig, 200);
     turns(rig, 6);
     assert_true(hps_fake_shared_left(rig->fx.shared));
     assert_int_equal(shard_at(rig, 0), 10);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 10), HPS_OK);
+    assert_int_equal(seek(rig, 10), HPS_OK);
     settle(rig);
     assert_ten(rig, 200);
 }
@@ -485,9 +454,7 @@ static void test_frozen_when_records_are_passed_over_then_the_tier_is_left(void 
 static void test_alone_when_others_were_first_then_begins_where_they_are(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     assert_ten(rig, 100);
     hps_fake_shared_move(rig->fx.shared, 0, items(), 8); /* as the lowest shard */
     restart(rig);
@@ -501,8 +468,7 @@ static void test_alone_when_it_would_begin_later_then_begins_where_others_are(vo
 {
     struct rig *rig = *state;
     rig->options.start = HPS_UPDATE_START_LATEST;
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     put_ten(rig, 100);
     turns(rig, 6);
     close_stream(rig);
@@ -517,16 +483,14 @@ static void test_alone_when_it_would_begin_later_then_begins_where_others_are(vo
 static void test_alone_when_the_log_is_shorter_then_it_is_a_gap(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     close_stream(rig);
     put_ten(rig, 200);
     hps_fake_log_trim(rig->log, ITEMS, 0, 14);
     restart(rig);
     settle(rig);
     assert_int_equal(update_partition_state(rig->stream->partitions[0].phase), HPS_PARTITION_GAP);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 20);
     assert_true(value(rig, TIER_SHARED, 1) == 101);
@@ -550,9 +514,7 @@ static void test_alone_when_it_is_away_at_the_start_then_waits(void **state)
 static void test_alone_when_a_shard_does_not_answer_then_the_batch_waits(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_shared_away(rig->fx.shared, 1, true);
     put_ten(rig, 200);
     settle(rig);
@@ -575,7 +537,7 @@ static void test_alone_when_a_seek_is_not_stored_then_begins_again_where_others_
     open_stream(rig);
     turns(rig, 4);
     assert_true(rig->stream->view.held[0] != '\0');
-    assert_int_not_equal(command(rig, HPS_UPDATE_SEEK, 10), HPS_OK);
+    assert_int_not_equal(seek(rig, 10), HPS_OK);
     settle(rig);
     assert_true(rig->stream->view.held[0] != '\0');
     hps_fake_shared_move(rig->fx.shared, 1, items(), 4);
@@ -588,9 +550,7 @@ static void test_alone_when_a_seek_is_not_stored_then_begins_again_where_others_
 static void test_alone_when_acknowledged_writes_are_lost_then_the_log_brings_them_back(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
+    begin_ten(rig);
     hps_fake_shared_move(rig->fx.shared, 1, items(), 3);
     put(rig, 3, 7);
     settle(rig);
@@ -620,26 +580,16 @@ static void test_alone_when_frozen_then_records_are_left_to_the_others(void **st
 {
     struct rig *rig = *state;
     hps_fake_log_topic(rig->log, ITEMS, 2);
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
-    atomic_store(&rig->stream->freeze.asked_by, 1);
-    turns(rig, 2);
+    begin_ten(rig);
+    freeze(rig, 1);
+    turns(rig, 1);
     put_ten(rig, 200);
     put_on(rig, ITEMS, 1, 20, 5);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 10); /* nobody who goes on finds that it has them */
     assert_int_equal(update_partition_state(rig->stream->partitions[0].phase),
                      HPS_PARTITION_PAUSED);
-    const struct hps_update_command asked = {.kind = HPS_UPDATE_SEEK,
-                                             .model = "m",
-                                             .topic = "",
-                                             .partition = 0,
-                                             .to = HPS_UPDATE_SEEK_OFFSET,
-                                             .value = 10};
-    struct update_call call = {.command = &asked};
-    update_run_command(rig->stream, &call);
-    assert_int_equal(call.error.status, HPS_OK);
+    assert_int_equal(command_on(rig, "", 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 10), HPS_OK);
     settle(rig);
     assert_ten(rig, 200);
     assert_true(value(rig, TIER_SHARED, 20) == 5); /* of the other partition */
@@ -648,14 +598,12 @@ static void test_alone_when_frozen_then_records_are_left_to_the_others(void **st
 static void test_alone_when_told_to_go_back_then_precondition(void **state)
 {
     struct rig *rig = *state;
-    put_ten(rig, 100);
-    open_stream(rig);
-    turns(rig, 6);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 4), HPS_PRECONDITION);
-    command(rig, HPS_UPDATE_PAUSE, 0);
+    begin_ten(rig);
+    assert_int_equal(seek(rig, 4), HPS_PRECONDITION);
+    command(rig, HPS_UPDATE_PAUSE);
     put_ten(rig, 200);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 15), HPS_OK);
-    command(rig, HPS_UPDATE_RESUME, 0);
+    assert_int_equal(seek(rig, 15), HPS_OK);
+    command(rig, HPS_UPDATE_RESUME);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 20);
     assert_true(value(rig, TIER_SHARED, 1) == 101);

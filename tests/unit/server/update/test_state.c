@@ -32,9 +32,7 @@ static int end(void **state)
 /* A stream that runs, with one partition that has read a record. */
 static struct update_partition *running(struct rig *rig)
 {
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     assert_int_equal(rig->stream->n_partitions, 1);
     assert_int_equal(rig->stream->partitions[0].phase, UPDATE_RUNS);
     return &rig->stream->partitions[0];

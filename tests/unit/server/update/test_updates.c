@@ -34,16 +34,6 @@ static enum hps_partition_state state_of(struct rig *rig)
     return update_partition_state(partition_of(rig, ITEMS, 0)->phase);
 }
 
-static hps_status command(struct rig *rig, enum hps_update_command_kind kind,
-                          enum hps_update_seek to, int64_t value)
-{
-    const struct hps_update_command asked = {
-        .kind = kind, .model = "m", .topic = "", .partition = -1, .to = to, .value = value};
-    struct update_call call = {.command = &asked};
-    update_run_command(rig->stream, &call);
-    return call.error.status;
-}
-
 /* Its first step. True: it goes on. */
 static bool refresh(struct rig *rig)
 {
@@ -68,8 +58,7 @@ static void test_stream_when_records_come_then_every_tier_has_them(void **state)
     put(rig, 1, 11);
     put(rig, 2, -1);
     put_on(rig, USERS, 1, 9, 90);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(item(rig, 1) == 11);
     assert_true(item(rig, 2) == -1);
     assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 9) == 90);
@@ -86,16 +75,14 @@ static void test_sequence_when_only_positions_are_stored_then_it_counts_those_ba
     turns(rig, 3); /* where the partition begins is stored */
     assert_int_equal(hps_update_sequence(rig->fx.version), before + 1);
     assert_int_equal(rig->stream->counts.n_keys, 0);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     assert_int_equal(hps_update_sequence(rig->fx.version), before + 2);
 }
 
 static void test_stream_when_restarted_then_goes_on_where_it_was(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     put(rig, 1, 11); /* not read before the restart */
     uint64_t before = hps_update_sequence(rig->fx.version);
     rig_restart(rig);
@@ -115,8 +102,7 @@ static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(
     put(rig, 1, 10);
     hps_fake_log_append_hole(rig->log, ITEMS, 0); /* of a transaction, or an aborted one */
     hps_fake_log_append_hole(rig->log, ITEMS, 0);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 3);
     assert_int_equal(rig->stream->view.partitions[0].next, 3); /* wait-for sees this */
     assert_int_equal(rig->stream->view.partitions[0].lag, 0);
@@ -134,9 +120,7 @@ static void test_refresh_when_a_leader_does_not_answer_then_it_is_waited_for_a_w
 {
     struct rig *rig = *state;
     hps_fake_log_topic(rig->log, USERS, 1);
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     assert_false(refresh(rig));
     assert_int_equal(rig->stream->refresh.n, 2);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
@@ -159,8 +143,7 @@ static void test_refresh_when_a_leader_does_not_answer_then_it_is_waited_for_a_w
 static void test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is(void **state)
 {
     struct rig *rig = *state;
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     put(rig, 1, 10);
     hps_fake_log_topic_slow(rig->log, ITEMS, true);
     put(rig, 1, 11);
@@ -183,8 +166,7 @@ static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **
     put(rig, 1, 10);
     hps_fake_log_append(rig->log, ITEMS, 0, &bad);
     put(rig, 2, 20);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(item(rig, 1) == 10);
     assert_true(item(rig, 2) == 20);
     assert_int_equal(rig->stream->counts.n_rejected, 1);
@@ -197,8 +179,7 @@ static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
     const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
     hps_fake_log_append(rig->log, ITEMS, 0, &bad);
     hps_fake_log_append(rig->log, ITEMS, 0, &bad);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
     rig_restart(rig);
@@ -215,8 +196,7 @@ static void test_stream_when_letters_are_lost_then_the_record_comes_again(void *
     hps_fake_log_topic(rig->log, LETTERS, 1);
     hps_fake_log_append(rig->log, ITEMS, 0, &bad);
     hps_fake_log_lose_letters(rig->log, 1, HPS_UNAVAILABLE);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0);
     hps_clock_advance(60 * 1000);
@@ -235,8 +215,7 @@ static void test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_wi
     hps_fake_log_append(rig->log, ITEMS, 0, &bad);
     put(rig, 1, 10);
     hps_fake_log_lose_letters(rig->log, UINT32_MAX, HPS_INVALID);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0); /* once may be by chance */
     for (unsigned i = 0; i < 4; i++) {
         hps_clock_advance(60 * 1000);
@@ -252,8 +231,7 @@ static void test_stream_when_markers_follow_the_last_record_then_nothing_lags(vo
     struct rig *rig = *state;
     put(rig, 1, 10);
     hps_fake_log_append_hole(rig->log, ITEMS, 0);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(rig->stream->view.partitions[0].high, 2);
     assert_int_equal(rig->stream->view.partitions[0].next, 2);
     assert_int_equal(rig->stream->view.partitions[0].lag, 0);
@@ -300,10 +278,10 @@ static void test_pause_when_it_was_held_and_is_taken_back_then_updates_go_on(voi
     open_stream(rig);
     turns(rig, 2);
     hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 2, 0);
-    assert_int_not_equal(command(rig, HPS_UPDATE_PAUSE, HPS_UPDATE_SEEK_OFFSET, 0), HPS_OK);
+    assert_int_not_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     turns(rig, 1);
     assert_true(rig->stream->batch.held);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, HPS_UPDATE_SEEK_OFFSET, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     put(rig, 1, 10);
     hps_clock_advance(60 * 1000);
     turns(rig, 3);
@@ -368,8 +346,7 @@ static void test_rate_when_limited_then_a_backlog_comes_as_fast_as_is_allowed(vo
     for (hps_key key = 0; key < 25; key++) {
         put(rig, key, (float)key);
     }
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 10);
     hps_clock_advance(999 * 1000);
     turns(rig, 3);
@@ -421,8 +398,7 @@ static void test_start_when_by_files_then_from_their_time_less_the_slack(void **
     assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, files_ms, 0, &err), HPS_OK);
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(item(rig, 1) == -1);
     assert_true(item(rig, 2) == 20);
 }
@@ -440,8 +416,7 @@ static void test_start_when_the_manifest_says_then_from_there(void **state)
     assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, 1, 0, &err), HPS_OK);
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(item(rig, 1) == -1);
     assert_true(item(rig, 2) == 20);
 }
@@ -451,10 +426,7 @@ static void test_start_when_the_manifest_says_then_from_there(void **state)
 /* Two records applied, then a stop. */
 static void apply_two(struct rig *rig)
 {
-    put(rig, 1, 10);
-    put(rig, 2, 20);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 2);
     close_stream(rig);
     fixture_version_close(&rig->fx);
     fixture_version(&rig->fx, 7, "run");
@@ -462,8 +434,7 @@ static void apply_two(struct rig *rig)
 
 static void expect_gap(struct rig *rig, const char *word)
 {
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
     assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, word));
 }
@@ -515,7 +486,7 @@ static void test_gap_when_retention_has_passed_then_stops_until_accepted(void **
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 4) == -1);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 2);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
     assert_true(item(rig, 4) == 40);
@@ -528,7 +499,7 @@ static void test_gap_when_another_cluster_then_told(void **state)
     apply_two(rig);
     hps_fake_log_cluster(rig->log, "cluster-2");
     expect_gap(rig, "cluster-2");
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 2), HPS_OK);
+    assert_int_equal(seek(rig, 2), HPS_OK);
     put(rig, 3, 30);
     turns(rig, 2);
     assert_true(item(rig, 3) == 30);
@@ -545,7 +516,7 @@ static void test_gap_when_the_topic_is_shorter_then_told(void **state)
     hps_fake_log_topic(rig->log, ITEMS, 1);
     put(rig, 5, 50);
     expect_gap(rig, "past the end");
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 5) == 50);
 }
@@ -561,7 +532,7 @@ static void test_gap_when_a_new_topic_has_grown_past_us_then_told(void **state)
     put(rig, 7, 70);
     expect_gap(rig, "another record");
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 7) == -1);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 5) == 50);
     assert_true(item(rig, 7) == 70);
@@ -574,8 +545,7 @@ static void test_gap_when_the_last_record_was_compacted_then_none(void **state)
     put(rig, 2, 21);
     hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 86400000);
     hps_fake_log_compact(rig->log, ITEMS, 0, 1);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 2) == 21);
 }
@@ -588,7 +558,7 @@ static void test_gap_when_away_longer_than_tombstones_stay_then_told(void **stat
     put(rig, 3, 30);
     hps_clock_advance(UINT64_C(3601) * 1000000);
     expect_gap(rig, "delete.retention.ms");
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 3) == 30);
 }
@@ -597,9 +567,7 @@ static void test_gap_when_idle_for_long_and_restarted_then_none(void **state)
 {
     struct rig *rig = *state;
     hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3600 * 1000);
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     for (unsigned i = 0; i < 10; i++) {
         hps_clock_advance(UINT64_C(1000) * 1000000);
         turns(rig, 2);
@@ -614,17 +582,15 @@ static void test_gap_when_idle_for_long_and_restarted_then_none(void **state)
 static void test_gap_when_retention_passes_while_paused_then_told(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    begin(rig, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     put(rig, 2, 20);
     put(rig, 3, 30);
     turns(rig, 2);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     assert_true(item(rig, 2) == -1);
     hps_fake_log_trim(rig->log, ITEMS, 0, 2);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 2);
     assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
 }
@@ -636,10 +602,9 @@ static void test_seek_when_back_then_records_come_again(void **state)
     struct rig *rig = *state;
     put(rig, 1, 10);
     put(rig, 1, 11);
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 3), HPS_RANGE);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
+    begin(rig, 0);
+    assert_int_equal(seek(rig, 3), HPS_RANGE);
+    assert_int_equal(command_on(rig, "", -1, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0);
     turns(rig, 2);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
@@ -658,37 +623,32 @@ static void assert_passed_over(struct rig *rig, int64_t from, int64_t end)
 static void test_seek_when_forward_then_shown_how_far_records_were_passed_over(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     assert_passed_over(rig, HPS_POSITION_WHOLE, 0);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     put(rig, 1, 11);
     put(rig, 1, 12);
     put(rig, 1, 13);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 3), HPS_OK);
+    assert_int_equal(seek(rig, 3), HPS_OK);
     assert_passed_over(rig, 1, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 13);
     assert_passed_over(rig, 1, 3); /* what comes behind is applied */
     rig_restart(rig);
     turns(rig, 2);
     assert_passed_over(rig, 1, 4); /* nobody knows any more: no more than what was read */
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 2), HPS_OK);
+    assert_int_equal(seek(rig, 2), HPS_OK);
     assert_passed_over(rig, 1, 2); /* the rest comes again */
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 1), HPS_OK);
+    assert_int_equal(seek(rig, 1), HPS_OK);
     assert_passed_over(rig, HPS_POSITION_WHOLE, 0);
 }
 
 static void test_freeze_when_records_are_passed_over_then_shown_how_far(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    atomic_store(&rig->stream->freeze.asked_by, 2);
-    turns(rig, 1);
+    begin(rig, 1);
+    freeze(rig, 2);
     assert_passed_over(rig, HPS_POSITION_WHOLE, 0);
     put(rig, 1, 11);
     turns(rig, 2);
@@ -696,7 +656,7 @@ static void test_freeze_when_records_are_passed_over_then_shown_how_far(void **s
     put(rig, 1, 12);
     turns(rig, 2);
     assert_passed_over(rig, 1, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_LATEST, 0), HPS_OK);
+    assert_int_equal(command_on(rig, "", -1, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_LATEST, 0), HPS_OK);
     put(rig, 1, 13);
     turns(rig, 3);
     assert_true(item(rig, 1) == 13);
@@ -706,26 +666,22 @@ static void test_freeze_when_records_are_passed_over_then_shown_how_far(void **s
 static void test_accept_when_there_is_no_gap_then_nothing_changes(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    begin(rig, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
 }
 
 static void test_pause_when_restarted_then_holds_until_resumed(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    begin(rig, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     put(rig, 1, 11);
     rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
@@ -743,13 +699,13 @@ static void test_pause_when_before_the_beginning_then_holds_with_it(void **state
     hps_clock_advance(60 * 1000);
     update_list_topics(rig->stream);
     assert_int_equal(state_of(rig), HPS_PARTITION_STARTING);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 10);
 }
@@ -757,14 +713,12 @@ static void test_pause_when_before_the_beginning_then_holds_with_it(void **state
 static void test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_comes(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     put(rig, 1, 11);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     rig_restart(rig);
     assert_int_equal(state_of(rig), HPS_PARTITION_STARTING);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     hps_fake_log_away(rig->log, HPS_OK);
     for (int i = 0; i < 2; i++) {
         hps_clock_advance(60 * 1000);
@@ -773,7 +727,7 @@ static void test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_come
         assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
         rig_restart(rig);
     }
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 11);
 }
@@ -785,9 +739,9 @@ static void test_pause_when_no_topic_was_ever_listed_then_it_is_asked_for_or_ref
     open_stream(rig);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     turns(rig, 1);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_UNAVAILABLE);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_UNAVAILABLE);
     hps_fake_log_away(rig->log, HPS_OK);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     hps_clock_advance(60 * 1000);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
@@ -797,11 +751,9 @@ static void test_pause_when_no_topic_was_ever_listed_then_it_is_asked_for_or_ref
 static void test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_EXHAUSTED);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_EXHAUSTED);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     turns(rig, 1);
     rig_restart(rig);
@@ -814,18 +766,17 @@ static void test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later
 static void test_seek_when_it_cannot_be_stored_then_what_is_paused_stays_so(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    begin(rig, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     put(rig, 1, 11);
     hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_EXHAUSTED);
+    assert_int_equal(command_on(rig, "", -1, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0),
+                     HPS_EXHAUSTED);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     assert_true(item(rig, 1) == 10);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 11);
 }
@@ -842,8 +793,7 @@ static void test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said(
     memcpy(value + 16, row, sizeof(row));
     const struct hps_fake_record hctr = {.value = value, .value_size = sizeof(value)};
     hps_fake_log_append(rig->log, ITEMS, 0, &hctr);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(metric(rig, HPS_M_UPDATE_COMPACTED, NULL) == 0);
     close_stream(rig);
     hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 86400000);
@@ -873,11 +823,8 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
                                            .value_size = sizeof(row),
                                            .headers = &header,
                                            .n_headers = 1};
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
-    atomic_store(&rig->stream->freeze.asked_by, 2);
-    turns(rig, 1);
+    begin(rig, 1);
+    freeze(rig, 2);
     put(rig, 1, 11);
     hps_fake_log_append(rig->log, ITEMS, 0, &for_us);
     turns(rig, 2);
@@ -888,7 +835,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     put(rig, 1, 12);
     turns(rig, 3);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 1), HPS_OK);
+    assert_int_equal(seek(rig, 1), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 1) == 12);
     rig_restart(rig);
@@ -907,8 +854,7 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
     rig->n_switches = 1;
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_false(rig->stream->freeze.frozen);
     rig->n_switches = 2; /* to another lineage: known to the catalog alone */
     rig_restart(rig);
@@ -916,7 +862,7 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     put(rig, 1, 11);
     turns(rig, 3);
     assert_true(rig->stream->freeze.frozen);
-    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
+    assert_int_equal(command_on(rig, "", -1, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
     rig_restart(rig);
     atomic_store(&rig->stream->freeze.asked_by, 2); /* the seek came after it */
     turns(rig, 3);
@@ -930,8 +876,7 @@ static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **stat
 {
     struct rig *rig = *state;
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_false(update_is_connected(rig->stream));
     hps_fake_log_away(rig->log, HPS_OK);
     put(rig, 1, 10);
@@ -951,9 +896,7 @@ static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **stat
 static void test_gap_when_another_log_is_there_after_an_outage_then_told(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     turns(rig, 2);
     assert_int_equal(rig->stream->view.partitions[0].high, 1); /* as last heard */
@@ -970,9 +913,7 @@ static void test_gap_when_another_log_is_there_after_an_outage_then_told(void **
 static void test_gap_when_a_topic_was_made_anew_during_an_outage_then_told(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     turns(rig, 2); /* nothing is read any more: nobody hears of what happens to the topic */
     hps_fake_log_topic_delete(rig->log, ITEMS);
@@ -983,7 +924,7 @@ static void test_gap_when_a_topic_was_made_anew_during_an_outage_then_told(void 
     turns(rig, 4);
     assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
     assert_true(item(rig, 6) == -1);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 5) == 50);
 }
@@ -991,9 +932,7 @@ static void test_gap_when_a_topic_was_made_anew_during_an_outage_then_told(void 
 static void test_stream_when_the_consumer_breaks_then_another_goes_on(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     hps_fake_log_break_consumers(rig->log);
     put(rig, 2, 20);
     turns(rig, 2);
@@ -1042,8 +981,7 @@ static void test_times_when_from_the_future_then_clamped_and_counted(void **stat
     record.time_of = HPS_RECORD_TIME_APPENDED;
     record.time_unix_ms = (int64_t)hps_clock_wall_ms() - 10;
     hps_fake_log_append(rig->log, ITEMS, 0, &record);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 0);
     assert_true(metric(rig, HPS_M_UPDATE_CLOCK_AHEAD, NULL) == 1);
     assert_true(metric(rig, HPS_M_UPDATE_FRESHNESS, NULL) == 1);
     assert_true(metric(rig, HPS_M_UPDATE_APPEND_FRESHNESS, NULL) == 1);
@@ -1052,9 +990,7 @@ static void test_times_when_from_the_future_then_clamped_and_counted(void **stat
 static void test_commit_when_applied_a_while_ago_then_told_to_the_log(void **state)
 {
     struct rig *rig = *state;
-    put(rig, 1, 10);
-    open_stream(rig);
-    turns(rig, 3);
+    begin(rig, 1);
     assert_int_equal(hps_fake_log_committed(rig->log, "hpsd", ITEMS, 0), -1);
     hps_clock_advance(UINT64_C(2001) * 1000);
     turns(rig, 1);
