@@ -34,14 +34,9 @@ struct partition {
 struct topic {
     char *name;
     char id[24]; /* "": topics have none */
-    bool deleted;
-    bool hidden; /* its user may not see it */
-    bool slow;
-    hps_status fails;
-    hps_status offsets;
+    int64_t set[HPS_FAKE_TOPIC_SETTINGS];
     enum hps_compaction compaction;
     int64_t delete_retention_ms;
-    int64_t kept_ms;
     int32_t n_partitions;
     struct partition *partitions;
     struct topic *next;
@@ -114,7 +109,7 @@ struct fake_log {
     pthread_cond_t changed; /* for consumers */
     pthread_cond_t told;    /* for the script */
     char *cluster_id;
-    hps_status away;
+    int64_t set[HPS_FAKE_SETTINGS];
     struct topic *topics;
     struct record *records;
     struct commit *commits;
@@ -123,18 +118,23 @@ struct fake_log {
     uint32_t n_flushes_lost;
     hps_status lost_status;
     uint64_t n_polls;
-    bool with_ids;
-    hps_status lists;          /* of who asks for topics */
-    uint64_t lists_take_us;    /* by the fake clock */
-    hps_status recall_refused; /* OK: it is not */
-    bool recall_mute;
-    uint64_t recalls_take_us; /* by the fake clock */
     unsigned n_topics_made;
 };
 
-static void lock(struct fake_log *log)
+static struct fake_log *lock(struct fake_log *log)
 {
     pthread_mutex_lock(&log->lock);
+    return log;
+}
+
+static struct fake_log *locked(struct hps_update_log *base)
+{
+    return lock((struct fake_log *)base);
+}
+
+static hps_status away_of(const struct fake_log *log)
+{
+    return (hps_status)log->set[HPS_FAKE_AWAY];
 }
 
 static void unlock(struct fake_log *log)
@@ -154,7 +154,7 @@ static void *must(void *ptr)
 static struct topic *find_topic(struct fake_log *log, const char *name)
 {
     for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
-        if (!topic->deleted && strcmp(topic->name, name) == 0) {
+        if (!topic->set[HPS_FAKE_DELETED] && strcmp(topic->name, name) == 0) {
             return topic;
         }
     }
@@ -179,7 +179,7 @@ static struct topic *make_topic(struct fake_log *log, const char *name, int32_t 
         topic->compaction = HPS_COMPACTION_NO;
         topic->delete_retention_ms = -1;
         log->n_topics_made++;
-        if (log->with_ids) {
+        if (log->set[HPS_FAKE_IDS]) {
             snprintf(topic->id, sizeof(topic->id), "topic-%u", log->n_topics_made);
         }
         struct topic **place = &log->topics; /* in order of name */
@@ -256,8 +256,7 @@ static int64_t append(struct fake_log *log, const char *topic, int32_t number,
 
 void hps_fake_log_topic(struct hps_update_log *base, const char *topic, int32_t n_partitions)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     make_topic(log, topic, n_partitions);
     unlock(log);
 }
@@ -265,44 +264,10 @@ void hps_fake_log_topic(struct hps_update_log *base, const char *topic, int32_t 
 void hps_fake_log_topic_compacted(struct hps_update_log *base, const char *name,
                                   enum hps_compaction compaction, int64_t delete_retention_ms)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct topic *topic = must(find_topic(log, name));
     topic->compaction = compaction;
     topic->delete_retention_ms = delete_retention_ms;
-    unlock(log);
-}
-
-void hps_fake_log_topic_kept(struct hps_update_log *base, const char *name, int64_t kept_ms)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    struct topic *topic = must(find_topic(log, name));
-    topic->kept_ms = kept_ms;
-    unlock(log);
-}
-
-void hps_fake_log_topic_delete(struct hps_update_log *base, const char *topic)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    ((struct topic *)must(find_topic(log, topic)))->deleted = true;
-    unlock(log);
-}
-
-void hps_fake_log_topic_hide(struct hps_update_log *base, const char *topic, bool hidden)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    ((struct topic *)must(find_topic(log, topic)))->hidden = hidden;
-    unlock(log);
-}
-
-void hps_fake_log_topic_fail(struct hps_update_log *base, const char *topic, hps_status status)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    ((struct topic *)must(find_topic(log, topic)))->fails = status;
     unlock(log);
 }
 
@@ -330,11 +295,23 @@ static void note_leaders(struct fake_log *log)
     }
 }
 
-void hps_fake_log_topic_offsets(struct hps_update_log *base, const char *topic, hps_status status)
+void hps_fake_log_set(struct hps_update_log *base, enum hps_fake_setting setting, int64_t value)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    ((struct topic *)must(find_topic(log, topic)))->offsets = status;
+    struct fake_log *log = locked(base);
+    log->set[setting] = value;
+    note_leaders(log);
+    unlock(log);
+}
+
+void hps_fake_log_topic_set(struct hps_update_log *base, const char *name,
+                            enum hps_fake_topic_setting setting, int64_t value)
+{
+    struct fake_log *log = locked(base);
+    struct topic *topic = must(find_topic(log, name));
+    topic->set[setting] = value;
+    for (int32_t i = 0; i < topic->n_partitions && setting == HPS_FAKE_SLOW; i++) {
+        topic->partitions[i].delivered = topic->partitions[i].high;
+    }
     note_leaders(log);
     unlock(log);
 }
@@ -342,8 +319,7 @@ void hps_fake_log_topic_offsets(struct hps_update_log *base, const char *topic, 
 void hps_fake_log_leader(struct hps_update_log *base, const char *topic, int32_t partition,
                          hps_status status)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct partition *of = must(find_partition(log, topic, partition));
     of->delivered = of->leader == HPS_OK ? of->high : of->delivered;
     of->leader = status;
@@ -353,8 +329,7 @@ void hps_fake_log_leader(struct hps_update_log *base, const char *topic, int32_t
 
 void hps_fake_log_topic_replace(struct hps_update_log *base, const char *name)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct topic *topic = must(find_topic(log, name));
     for (int32_t i = 0; i < topic->n_partitions; i++) {
         struct partition *of = &topic->partitions[i];
@@ -368,19 +343,10 @@ void hps_fake_log_topic_replace(struct hps_update_log *base, const char *name)
     unlock(log);
 }
 
-void hps_fake_log_ids(struct hps_update_log *base)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    log->with_ids = true;
-    unlock(log);
-}
-
 void hps_fake_log_spoil(struct hps_update_log *base, const char *topic, int32_t partition,
                         int64_t offset)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct partition *of = must(find_partition(log, topic, partition));
     HPS_ASSERT(offset >= of->low && offset < of->high && of->records[offset] != NULL);
     of->records[offset]->spoilt = true;
@@ -390,22 +356,9 @@ void hps_fake_log_spoil(struct hps_update_log *base, const char *topic, int32_t 
 void hps_fake_log_recall_end(struct hps_update_log *base, const char *topic, int32_t partition,
                              int64_t offset)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct partition *of = must(find_partition(log, topic, partition));
     of->hidden = offset < 0 ? 0 : of->high - offset;
-    unlock(log);
-}
-
-void hps_fake_log_topic_slow(struct hps_update_log *base, const char *name, bool slow)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    struct topic *topic = must(find_topic(log, name));
-    topic->slow = slow;
-    for (int32_t i = 0; i < topic->n_partitions; i++) {
-        topic->partitions[i].delivered = topic->partitions[i].high;
-    }
     unlock(log);
 }
 
@@ -413,14 +366,13 @@ void hps_fake_log_topic_slow(struct hps_update_log *base, const char *name, bool
 static int64_t end_of(const struct topic *topic, int32_t partition)
 {
     const struct partition *of = &topic->partitions[partition];
-    return topic->slow || of->leader != HPS_OK ? of->delivered : of->high;
+    return topic->set[HPS_FAKE_SLOW] || of->leader != HPS_OK ? of->delivered : of->high;
 }
 
 int64_t hps_fake_log_append(struct hps_update_log *base, const char *topic, int32_t partition,
                             const struct hps_fake_record *record)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     int64_t offset = append(log, topic, partition, make_record(record));
     unlock(log);
     return offset;
@@ -428,8 +380,7 @@ int64_t hps_fake_log_append(struct hps_update_log *base, const char *topic, int3
 
 int64_t hps_fake_log_append_hole(struct hps_update_log *base, const char *topic, int32_t partition)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     int64_t offset = append(log, topic, partition, NULL);
     unlock(log);
     return offset;
@@ -438,8 +389,7 @@ int64_t hps_fake_log_append_hole(struct hps_update_log *base, const char *topic,
 void hps_fake_log_compact(struct hps_update_log *base, const char *topic, int32_t number,
                           int64_t offset)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct partition *partition = must(find_partition(log, topic, number));
     HPS_ASSERT(offset >= 0 && offset < partition->high);
     partition->records[offset] = NULL;
@@ -448,94 +398,25 @@ void hps_fake_log_compact(struct hps_update_log *base, const char *topic, int32_
 
 void hps_fake_log_trim(struct hps_update_log *base, const char *topic, int32_t number, int64_t low)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct partition *partition = must(find_partition(log, topic, number));
     HPS_ASSERT(low >= partition->low && low <= partition->high);
     partition->low = low;
     unlock(log);
 }
 
-bool hps_fake_log_read(struct hps_update_log *base, const char *topic, int32_t number,
-                       int64_t offset, struct hps_fake_record *out_record)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    struct partition *partition = find_partition(log, topic, number);
-    struct record *record = NULL;
-    if (partition != NULL && offset >= partition->low && offset < partition->high) {
-        record = partition->records[offset];
-    }
-    if (record != NULL) {
-        *out_record = record->is;
-    }
-    unlock(log);
-    return record != NULL;
-}
-
 int64_t hps_fake_log_high(struct hps_update_log *base, const char *topic, int32_t number)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct partition *partition = find_partition(log, topic, number);
     int64_t high = partition == NULL ? 0 : partition->high;
     unlock(log);
     return high;
 }
 
-void hps_fake_log_lists(struct hps_update_log *base, hps_status status)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    log->lists = status;
-    unlock(log);
-}
-
-void hps_fake_log_lists_take(struct hps_update_log *base, uint64_t us)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    log->lists_take_us = us;
-    unlock(log);
-}
-
-void hps_fake_log_recalls_take(struct hps_update_log *base, uint64_t us)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    log->recalls_take_us = us;
-    unlock(log);
-}
-
-void hps_fake_log_recall_refuse(struct hps_update_log *base, hps_status status)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    log->recall_refused = status;
-    unlock(log);
-}
-
-void hps_fake_log_recall_mute(struct hps_update_log *base, bool mute)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    log->recall_mute = mute;
-    unlock(log);
-}
-
-void hps_fake_log_away(struct hps_update_log *base, hps_status status)
-{
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
-    log->away = status;
-    note_leaders(log);
-    unlock(log);
-}
-
 void hps_fake_log_cluster(struct hps_update_log *base, const char *cluster_id)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     hps_free(log->cluster_id);
     log->cluster_id = must(hps_strdup(cluster_id));
     unlock(log);
@@ -543,8 +424,7 @@ void hps_fake_log_cluster(struct hps_update_log *base, const char *cluster_id)
 
 void hps_fake_log_break_consumers(struct hps_update_log *base)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
         c->broken = true;
     }
@@ -553,8 +433,7 @@ void hps_fake_log_break_consumers(struct hps_update_log *base)
 
 void hps_fake_log_lose_letters(struct hps_update_log *base, uint32_t n_flushes, hps_status status)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     log->n_flushes_lost = n_flushes;
     log->lost_status = status;
     unlock(log);
@@ -572,8 +451,7 @@ static bool all_idle(const struct fake_log *log)
 
 void hps_fake_log_idle_wait(struct hps_update_log *base)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
         c->idle = false;
     }
@@ -587,8 +465,7 @@ void hps_fake_log_idle_wait(struct hps_update_log *base)
 
 void hps_fake_log_consumers_wait(struct hps_update_log *base, uint32_t n)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     while (log->n_consumers != n) {
         pthread_cond_wait(&log->told, &log->lock);
     }
@@ -609,8 +486,7 @@ static struct commit *find_commit(struct fake_log *log, const char *group, const
 int64_t hps_fake_log_committed(struct hps_update_log *base, const char *group, const char *topic,
                                int32_t partition)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     struct commit *commit = find_commit(log, group, topic, partition);
     int64_t offset = commit == NULL ? -1 : commit->offset;
     unlock(log);
@@ -619,8 +495,7 @@ int64_t hps_fake_log_committed(struct hps_update_log *base, const char *group, c
 
 uint64_t hps_fake_log_polls(struct hps_update_log *base)
 {
-    struct fake_log *log = (struct fake_log *)base;
-    lock(log);
+    struct fake_log *log = locked(base);
     uint64_t n = log->n_polls;
     unlock(log);
     return n;
@@ -683,11 +558,12 @@ static bool readable(struct fake_consumer *c, uint32_t i)
 {
     struct reading *reading = &c->readings[i];
     struct topic *topic = reading->topic;
-    if (topic == NULL || topic->deleted || topic->hidden ||
+    if (topic == NULL || topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN] ||
         reading->partition >= topic->n_partitions) {
         add_event(c, HPS_CONSUMER_GONE, reading, NULL, HPS_NOT_FOUND, "the topic is not there");
-    } else if (topic->fails != HPS_OK) {
-        add_event(c, HPS_CONSUMER_FAILED, reading, NULL, topic->fails, "the topic fails");
+    } else if (topic->set[HPS_FAKE_FAILS] != HPS_OK) {
+        add_event(c, HPS_CONSUMER_FAILED, reading, NULL, topic->set[HPS_FAKE_FAILS],
+                  "the topic fails");
     } else {
         struct partition *partition = &topic->partitions[reading->partition];
         if (reading->next >= partition->low && reading->next <= partition->high) {
@@ -741,8 +617,8 @@ static hps_status gather(struct fake_consumer *c, uint32_t records_max, uint64_t
         return HPS_NO_MEMORY;
     }
     c->events = grown;
-    if (c->seen != c->log->away) {
-        c->seen = c->log->away;
+    if (c->seen != away_of(c->log)) {
+        c->seen = away_of(c->log);
         add_event(c, c->seen == HPS_OK ? HPS_CONSUMER_UP : HPS_CONSUMER_DOWN, NULL, NULL, c->seen,
                   c->seen == HPS_OK ? "the log is back" : "the log is away");
     }
@@ -819,7 +695,7 @@ static void fake_wake(struct hps_consumer *base)
 
 static hps_status away(const struct fake_log *log, struct hps_error *err)
 {
-    return hps_error_set(err, log->away, "the log is away: %s", hps_status_text(log->away));
+    return hps_error_set(err, away_of(log), "the log is away: %s", hps_status_text(away_of(log)));
 }
 
 static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
@@ -831,19 +707,19 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
     uint32_t n = 0;
     (void)timeout_ms;
     lock(log);
-    if (log->away != HPS_OK) {
+    if (away_of(log) != HPS_OK) {
         status = away(log, err);
         goto done;
     }
-    if (log->lists_take_us > 0) {
-        hps_clock_advance(log->lists_take_us);
+    if (log->set[HPS_FAKE_LISTS_TAKE_US] > 0) {
+        hps_clock_advance((uint64_t)log->set[HPS_FAKE_LISTS_TAKE_US]);
     }
-    if (log->lists != HPS_OK) {
-        status = hps_error_set(err, log->lists, "no list of topics");
+    if (log->set[HPS_FAKE_LISTS] != HPS_OK) {
+        status = hps_error_set(err, log->set[HPS_FAKE_LISTS], "no list of topics");
         goto done;
     }
     for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
-        if (topic->deleted || topic->hidden ||
+        if (topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN] ||
             !hps_topic_filters_match(c->filters, topic->name, c->model)) {
             continue;
         }
@@ -859,7 +735,7 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
             .n_partitions = topic->n_partitions,
             .compaction = topic->compaction,
             .delete_retention_ms = topic->delete_retention_ms,
-            .kept_ms = topic->kept_ms,
+            .kept_ms = topic->set[HPS_FAKE_KEPT_MS],
         };
     }
     char *cluster_id = hps_strdup(log->cluster_id);
@@ -890,11 +766,11 @@ static int64_t first_since(const struct partition *partition, int64_t time_unix_
 static hps_status leader_status(const struct fake_log *log, const struct topic *topic,
                                 int32_t partition)
 {
-    return log->away != HPS_OK                                 ? log->away
+    return away_of(log) != HPS_OK                              ? away_of(log)
            : topic == NULL || partition >= topic->n_partitions ? HPS_NOT_FOUND
-           : topic->hidden                                     ? HPS_PERMISSION
-           : topic->offsets != HPS_OK                          ? topic->offsets
-                                      : topic->partitions[partition].leader;
+           : topic->set[HPS_FAKE_HIDDEN]                       ? HPS_PERMISSION
+           : topic->set[HPS_FAKE_OFFSETS] != HPS_OK            ? topic->set[HPS_FAKE_OFFSETS]
+                                                    : topic->partitions[partition].leader;
 }
 
 static hps_status fake_offsets(struct hps_consumer *base, struct hps_consumer_offsets *parts,
@@ -904,7 +780,7 @@ static hps_status fake_offsets(struct hps_consumer *base, struct hps_consumer_of
     hps_status status = HPS_OK;
     (void)timeout_ms;
     lock(c->log);
-    if (c->log->away != HPS_OK) {
+    if (away_of(c->log) != HPS_OK) {
         status = away(c->log, err);
     }
     for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
@@ -1055,7 +931,8 @@ static void fake_recall(struct hps_watch *watch, int64_t offset)
 {
     lock(watch->consumer->log);
     watch->recall = offset;
-    watch->recall_us = hps_clock_us() + watch->consumer->log->recalls_take_us;
+    watch->recall_us =
+        hps_clock_us() + (uint64_t)watch->consumer->log->set[HPS_FAKE_RECALLS_TAKE_US];
     unlock(watch->consumer->log);
 }
 
@@ -1084,11 +961,12 @@ static bool fake_recalled(const struct hps_watch *watch, struct hps_recalled *ou
     struct fake_log *log = watch->consumer->log;
     lock(log);
     const struct topic *topic = find_topic(log, watch->topic);
-    bool answered = watch->recall >= 0 && hps_clock_us() >= watch->recall_us && !log->recall_mute &&
+    bool answered = watch->recall >= 0 && hps_clock_us() >= watch->recall_us &&
+                    !log->set[HPS_FAKE_RECALLS_MUTE] &&
                     leader_status(log, topic, watch->partition) == HPS_OK;
     if (answered) {
         *out_recalled = recall_now(&topic->partitions[watch->partition], watch->recall);
-        out_recalled->status = log->recall_refused;
+        out_recalled->status = (hps_status)log->set[HPS_FAKE_RECALLS];
     }
     unlock(log);
     return answered;
@@ -1099,7 +977,7 @@ static void fake_commit(struct hps_consumer *base, const struct hps_consumer_pos
 {
     struct fake_consumer *c = (struct fake_consumer *)base;
     lock(c->log);
-    for (uint32_t i = 0; i < n_positions && c->group != NULL && c->log->away == HPS_OK; i++) {
+    for (uint32_t i = 0; i < n_positions && c->group != NULL && away_of(c->log) == HPS_OK; i++) {
         struct commit *commit =
             find_commit(c->log, c->group, positions[i].topic, positions[i].partition);
         if (commit == NULL) {
@@ -1170,7 +1048,7 @@ static hps_status fake_dead_letter_flush(struct hps_consumer *base, uint32_t tim
     hps_status status = HPS_OK;
     (void)timeout_ms;
     lock(log);
-    if (log->away != HPS_OK) {
+    if (away_of(log) != HPS_OK) {
         status = away(log, err);
     } else if (log->n_flushes_lost > 0 && c->n_letters > 0) {
         log->n_flushes_lost--;

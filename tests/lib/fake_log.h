@@ -26,17 +26,41 @@ struct hps_fake_record {
     uint32_t n_headers;
 };
 
+/* Of the log. Each is 0, or HPS_OK, at first. */
+enum hps_fake_setting {
+    HPS_FAKE_AWAY,  /* hps_status: the log does not answer, UNAVAILABLE or UNAUTHENTICATED */
+    HPS_FAKE_IDS,   /* topics that are made from now on have ids */
+    HPS_FAKE_LISTS, /* hps_status: lists of topics are not answered, as by brokers that hang */
+    HPS_FAKE_LISTS_TAKE_US,   /* each list, answered or not, takes so long by the fake clock */
+    HPS_FAKE_RECALLS,         /* hps_status: recalls are refused */
+    HPS_FAKE_RECALLS_MUTE,    /* recalls have no answer, though leaders give their word */
+    HPS_FAKE_RECALLS_TAKE_US, /* the answer to a recall comes so much later by the fake clock */
+    HPS_FAKE_SETTINGS
+};
+
+/* Of a topic. Each is 0, or HPS_OK, at first. */
+enum hps_fake_topic_setting {
+    HPS_FAKE_DELETED, /* consumers see it GONE, and another one may be made under its name */
+    HPS_FAKE_HIDDEN,  /* the user may not see it: it is not listed, and refused by name */
+    HPS_FAKE_SLOW,  /* what is appended is not delivered, and polls end where the topic did, as with
+                       an open transaction; its leader tells the end that there is */
+    HPS_FAKE_FAILS, /* hps_status: assigned partitions FAIL with it */
+    HPS_FAKE_OFFSETS, /* hps_status: its offsets are not told, as without a leader: UNAVAILABLE */
+    HPS_FAKE_KEPT_MS, /* records younger than this are there for sure; 0: not known */
+    HPS_FAKE_TOPIC_SETTINGS
+};
+
 /* Close by ops, after its consumers. */
 struct hps_update_log *hps_fake_log_new(const char *cluster_id);
+
+void hps_fake_log_set(struct hps_update_log *log, enum hps_fake_setting setting, int64_t value);
+void hps_fake_log_topic_set(struct hps_update_log *log, const char *topic,
+                            enum hps_fake_topic_setting setting, int64_t value);
 
 /* Make a topic, or let it grow to n_partitions. It is not compacted. */
 void hps_fake_log_topic(struct hps_update_log *log, const char *topic, int32_t n_partitions);
 void hps_fake_log_topic_compacted(struct hps_update_log *log, const char *topic,
                                   enum hps_compaction compaction, int64_t delete_retention_ms);
-/* For how long records are there for sure; at first it is not known. */
-void hps_fake_log_topic_kept(struct hps_update_log *log, const char *topic, int64_t kept_ms);
-/* Delete a topic: consumers that read it see it GONE. Another may be made under its name. */
-void hps_fake_log_topic_delete(struct hps_update_log *log, const char *topic);
 
 /* Append to a partition; returns the offset. */
 int64_t hps_fake_log_append(struct hps_update_log *log, const char *topic, int32_t partition,
@@ -47,51 +71,24 @@ void hps_fake_log_compact(struct hps_update_log *log, const char *topic, int32_t
                           int64_t offset); /* that record is no more */
 void hps_fake_log_trim(struct hps_update_log *log, const char *topic, int32_t partition,
                        int64_t low); /* as retention does */
-/* What is there now: false if there is no such record. Borrowed until the log is closed. */
-bool hps_fake_log_read(struct hps_update_log *log, const char *topic, int32_t partition,
-                       int64_t offset, struct hps_fake_record *out_record);
 int64_t hps_fake_log_high(struct hps_update_log *log, const char *topic, int32_t partition);
 
-/* UNAVAILABLE or UNAUTHENTICATED: the log is away and answers so; OK: it is back. */
-void hps_fake_log_away(struct hps_update_log *log, hps_status status);
 void hps_fake_log_cluster(struct hps_update_log *log, const char *cluster_id);
-/* The log does not tell the offsets of that topic: UNAVAILABLE, as of partitions without a leader;
- * OK: it does again. */
-void hps_fake_log_topic_offsets(struct hps_update_log *log, const char *topic, hps_status status);
-/* Its user may not see it: it is not listed, and a watch says PERMISSION. */
-void hps_fake_log_topic_hide(struct hps_update_log *log, const char *topic, bool hidden);
 /* UNAVAILABLE: the leader of that partition gives no word, and nothing of what comes is delivered;
  * OK: it does again. */
 void hps_fake_log_leader(struct hps_update_log *log, const char *topic, int32_t partition,
                          hps_status status);
 /* Another topic of that name, at once: who reads it is told nothing, nor that it is another. */
 void hps_fake_log_topic_replace(struct hps_update_log *log, const char *topic);
-/* Topics that are made from now on have ids. */
-void hps_fake_log_ids(struct hps_update_log *log);
 /* Who recalls what is there from `offset` on is told that there is nothing, as by a leader that is
  * new, or one that is one no more; -1: it is there again. */
 void hps_fake_log_recall_end(struct hps_update_log *log, const char *topic, int32_t partition,
                              int64_t offset);
-/* UNAVAILABLE: nobody gets a list of topics, as of brokers that hang; OK: again. */
-void hps_fake_log_lists(struct hps_update_log *log, hps_status status);
-/* Each list, answered or not, takes so long by the fake clock; leaders answer meanwhile. */
-void hps_fake_log_lists_take(struct hps_update_log *log, uint64_t us);
-/* What is at an offset is told so long after it was asked, by the fake clock; at first at once. */
-void hps_fake_log_recalls_take(struct hps_update_log *log, uint64_t us);
-/* Who recalls is refused with this status; OK: again not. */
-void hps_fake_log_recall_refuse(struct hps_update_log *log, hps_status status);
-/* Nobody is told what is at an offset, though leaders give their word; false: again. */
-void hps_fake_log_recall_mute(struct hps_update_log *log, bool mute);
 /* That record can no longer be read. */
 void hps_fake_log_spoil(struct hps_update_log *log, const char *topic, int32_t partition,
                         int64_t offset);
-/* While it is slow, what is appended is not delivered, and polls end where the topic did, as with
- * an open transaction; only who asks for its offsets or its leaders for its end is told of it. */
-void hps_fake_log_topic_slow(struct hps_update_log *log, const char *topic, bool slow);
 /* Every consumer that there is now is of no more use. */
 void hps_fake_log_break_consumers(struct hps_update_log *log);
-/* Assigned partitions of that topic FAIL with `status`. */
-void hps_fake_log_topic_fail(struct hps_update_log *log, const char *topic, hps_status status);
 /* The next n flushes of dead letters fail with `status`, and those letters are lost. */
 void hps_fake_log_lose_letters(struct hps_update_log *log, uint32_t n_flushes, hps_status status);
 

@@ -114,13 +114,14 @@ static inline int rig_setup(void **state)
     return 0;
 }
 
-/* What a restart leaves: stores and log. */
-static inline void rig_restart(struct rig *rig)
+/* What a restart leaves: stores and log. The new stream takes n turns. */
+static inline void rig_restart(struct rig *rig, unsigned n)
 {
     close_stream(rig);
     fixture_version_close(&rig->fx);
     fixture_version(&rig->fx, 7, "run");
     open_stream(rig);
+    turns(rig, n);
 }
 
 /* Log one keyed record: key and the value of its row; below 0: a delete. Returns its offset. */

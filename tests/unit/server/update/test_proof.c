@@ -155,12 +155,12 @@ static void test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end(void
     struct rig *rig = *state;
     begin(rig, 1);
     int64_t proved_ms = now_ms();
-    hps_fake_log_topic_slow(rig->log, ITEMS, true);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_SLOW, true);
     put(rig, 1, 11);
     wait_s(rig, 5);
     assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
     assert_int_equal(view_of(rig, ITEMS, 0)->lag, 1);
-    hps_fake_log_topic_slow(rig->log, ITEMS, false);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_SLOW, false);
     turns(rig, 2);
     assert_true(item(rig, 1) == 11);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
@@ -195,9 +195,9 @@ static void test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back(
     wait_s(rig, 600);
     int64_t proved_ms = now_ms();
     assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     wait_s(rig, 1);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     for (int i = 0; i < 4; i++) {
         assert_true(rig->stream->view.as_of_ms >= proved_ms);
         turns(rig, 1);
@@ -234,7 +234,7 @@ static void test_as_of_when_a_topic_grows_then_since_it_was_listed_before(void *
 static void test_as_of_when_the_model_has_no_topic_then_it_is_not_known(void **state)
 {
     struct rig *rig = *state;
-    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
     begin(rig, 0);
     assert_true(update_is_listed(rig->stream));
     assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
@@ -292,7 +292,7 @@ static void test_state_when_frozen_then_said_and_growing_old(void **state)
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) ==
                 1); /* passed over is not applied */
     rig->n_switches = 1;
-    rig_restart(rig);
+    rig_restart(rig, 0);
     put(rig, 2, 22);
     wait_s(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FROZEN);
@@ -313,8 +313,7 @@ static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_fro
     put_on(rig, USERS, 0, 1, 11);
     wait_s(rig, 2);
     rig->n_switches = 1;
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(command_on(rig, ITEMS, 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0),
                      HPS_OK);
     turns(rig, 3);
@@ -327,8 +326,8 @@ static void test_state_when_restarted_then_starting_until_listed_or_gone(void **
 {
     struct rig *rig = *state;
     begin(rig, 1);
-    hps_fake_log_topic_delete(rig->log, ITEMS);
-    rig_restart(rig);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
+    rig_restart(rig, 0);
     update_stream_show(rig->stream);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
     turns(rig, 2);
@@ -346,8 +345,7 @@ static void test_seek_when_paused_then_it_stays_paused(void **state)
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
     assert_int_equal(view_of(rig, ITEMS, 0)->next, 1);
     assert_true(item(rig, 1) == 10);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
     assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
@@ -391,8 +389,7 @@ static void test_record_when_it_cannot_be_read_then_left_out_and_said(void **sta
     assert_int_equal(rig->stream->view.rejected[0].offset, 1);
     assert_string_equal(rig->stream->view.rejected[0].reason, "unreadable");
     assert_true(gauge(rig, HPS_M_UPDATE_RECORDS_REJECTED, "m", "unreadable", NULL) == 1);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->next, 3);
 }
 
@@ -538,8 +535,7 @@ static void test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked(v
     assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "recreated"));
     /* What was claimed meanwhile was not so. */
     assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
     assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
     assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
@@ -556,8 +552,7 @@ static void test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_ga
     replace(rig);
     turns(rig, 3);
     assert_true(item(rig, 7) == 20);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
 
@@ -585,15 +580,15 @@ static void test_as_of_when_neither_list_nor_witness_comes_then_it_stands(void *
     struct rig *rig = *state;
     run_until_known_same(rig);
     int64_t until_ms = view_of(rig, ITEMS, 0)->same_ms + rig->options.topics_ms + 3000;
-    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
-    hps_fake_log_recall_mute(rig->log, true);
+    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_MUTE, true);
     wait_s(rig, 60);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     assert_in_range(rig->stream->view.as_of_ms, until_ms - S / 1000, until_ms);
     assert_false(view_of(rig, ITEMS, 0)->lag_known);
     assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "topic was recreated"));
-    hps_fake_log_recall_mute(rig->log, false);
-    hps_fake_log_lists(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_MUTE, false);
+    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_OK);
     wait_s(rig, 1);
     turns(rig, 3);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
@@ -605,7 +600,7 @@ static void test_as_of_when_only_lists_do_not_come_then_the_witness_is_asked_for
 {
     struct rig *rig = *state;
     run_until_known_same(rig);
-    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
     wait_s(rig, 600);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
     hps_fake_log_topic_replace(rig->log, ITEMS);
@@ -620,12 +615,12 @@ static void test_witness_when_refused_while_lists_do_not_come_then_asked_for_aga
 {
     struct rig *rig = *state;
     run_until_known_same(rig);
-    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
-    hps_fake_log_recall_refuse(rig->log, HPS_NOT_FOUND);
+    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS, HPS_NOT_FOUND);
     wait_s(rig, 40);
     assert_true(rig->stream->view.as_of_ms < now_ms());
     struct hps_watch *watch = rig->stream->partitions[0].proof.watch;
-    hps_fake_log_recall_refuse(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS, HPS_OK);
     rig->stream->consumer->ops->recall(watch, -1); /* what was asked has had its answer */
     wait_s(rig, 12);
     turns(rig, 2);
@@ -637,9 +632,9 @@ static void test_as_of_when_lists_hang_then_it_goes_on_by_what_leaders_answer(vo
 {
     struct rig *rig = *state;
     run_until_known_same(rig);
-    hps_fake_log_recalls_take(rig->log, S / 10);
-    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
-    hps_fake_log_lists_take(rig->log, 3 * S);
+    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_TAKE_US, S / 10);
+    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_LISTS_TAKE_US, 3 * S);
     wait_s(rig, 60);
     for (unsigned i = 0; i < 60; i++) {
         wait_s(rig, 1);
@@ -655,9 +650,9 @@ static void test_topic_when_its_leader_was_silent_while_lists_hang_then_asked_fo
     struct rig *rig = *state;
     run_until_known_same(rig);
     struct update_partition *partition = &rig->stream->partitions[0];
-    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
     wait_s(rig, 40);
-    hps_fake_log_recalls_take(rig->log, 2 * S);
+    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_TAKE_US, 2 * S);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
     wait_s(rig, 3);
     hps_fake_log_topic_replace(rig->log, ITEMS);
@@ -705,8 +700,7 @@ static void begin_without_witness(struct rig *rig, enum hps_compaction compactio
     hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
     wait_s(rig, 31); /* topics are listed again */
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    rig_restart(rig);
-    turns(rig, 5);
+    rig_restart(rig, 5);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     assert_true(rig->stream->view.as_of_ms < now_ms()); /* not known to be the same yet */
 }
@@ -784,8 +778,8 @@ static void test_topic_when_made_anew_and_shorter_then_a_gap(void **state)
 static void test_topic_when_it_has_an_id_then_that_tells(void **state)
 {
     struct rig *rig = *state;
-    hps_fake_log_topic_delete(rig->log, ITEMS);
-    hps_fake_log_ids(rig->log);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
+    hps_fake_log_set(rig->log, HPS_FAKE_IDS, true);
     hps_fake_log_topic(rig->log, ITEMS, 1);
     replace(rig);
     wait_s(rig, 31);
@@ -837,8 +831,7 @@ static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void 
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     put(rig, 1, 20);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     rig->stream->refresh.asked_us = hps_clock_us();
     (void)update_refresh_turn(rig->stream);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
@@ -855,8 +848,7 @@ static void test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_kno
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     put(rig, 1, 20);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     for (int i = 1; i < 6; i++) {
         assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
         assert_int_equal(view_of(rig, ITEMS, 0)->high, i);
@@ -881,8 +873,8 @@ static void test_lag_when_not_begun_then_not_known(void **state)
     struct rig *rig = *state;
     begin(rig, 4);
     hps_fake_log_topic_replace(rig->log, ITEMS);
-    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_UNAVAILABLE);
-    rig_restart(rig);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_OFFSETS, HPS_UNAVAILABLE);
+    rig_restart(rig, 0);
     for (int i = 1; i < 6; i++) { /* shorter than what was read, as long, and longer */
         put(rig, (hps_key)i, 20);
         turns(rig, 1);
@@ -890,7 +882,7 @@ static void test_lag_when_not_begun_then_not_known(void **state)
         assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
         assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
     }
-    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_OK);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_OFFSETS, HPS_OK);
     wait_s(rig, 10);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
@@ -902,8 +894,7 @@ static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(v
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     tell_end(rig, 1);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
     assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
@@ -920,9 +911,9 @@ static void test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights
     begin(rig, 1);
     for (int restarted = 0; restarted < 2; restarted++) {
         int64_t proved_ms = now_ms();
-        hps_fake_log_topic_hide(rig->log, ITEMS, true);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_HIDDEN, true);
         if (restarted) {
-            rig_restart(rig);
+            rig_restart(rig, 0);
         }
         put(rig, 1, 20 + (float)restarted);
         wait_s(rig, 2);
@@ -931,7 +922,7 @@ static void test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights
         assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
         assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "grant"));
         assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-        hps_fake_log_topic_hide(rig->log, ITEMS, false);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_HIDDEN, false);
         wait_s(rig, 31); /* it is listed */
         assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
         assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
@@ -960,7 +951,7 @@ static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_
 {
     struct rig *rig = *state;
     hps_fake_log_topic(rig->log, USERS, 1);
-    hps_fake_log_topic_hide(rig->log, USERS, true);
+    hps_fake_log_topic_set(rig->log, USERS, HPS_FAKE_HIDDEN, true);
     put_on(rig, USERS, 0, 5, 50);
     open_beside(rig, HPS_PARTITION_RUNNING);
     assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
@@ -969,7 +960,7 @@ static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_
     assert_non_null(strstr(view_of(rig, USERS, 0)->reason, "grant"));
     assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, USERS, "0", NULL)));
     assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
-    hps_fake_log_topic_hide(rig->log, USERS, false);
+    hps_fake_log_topic_set(rig->log, USERS, HPS_FAKE_HIDDEN, false);
     wait_s(rig, 31); /* it is listed */
     assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
@@ -1058,10 +1049,10 @@ static void test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh(
     struct rig *rig = *state;
     begin(rig, 1);
     int64_t proved_ms = now_ms();
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     wait_s(rig, 2);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     wait_s(rig, 40);
     assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
 }
@@ -1075,7 +1066,7 @@ static void old_files(struct rig *rig, int64_t kept_ms)
     hps_clock_advance(UINT64_C(7200) * S); /* the version was loaded before */
     put(rig, 2, 20);
     hps_fake_log_trim(rig->log, ITEMS, 0, 1);
-    hps_fake_log_topic_kept(rig->log, ITEMS, kept_ms);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, kept_ms);
     begin(rig, 0);
 }
 
@@ -1090,8 +1081,7 @@ static void test_start_when_the_files_are_older_than_retention_then_a_gap(void *
     assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 2) == 20);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
 }
 

@@ -301,11 +301,11 @@ static void test_repair_when_the_log_is_away_then_waits_for_it(void **state)
     struct rig *rig = *state;
     begin_ten(rig);
     hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 4);
     assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == 0);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     settle(rig);
     assert_ten(rig, 100);
 }
@@ -380,7 +380,7 @@ static void test_start_when_the_log_is_cut_before_it_then_the_tier_is_left(void 
         void *made = rig_new(false);
         struct rig *rig = made;
         put_ten(rig, 100);
-        hps_fake_log_topic_kept(rig->log, ITEMS, cases[i].kept_ms);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, cases[i].kept_ms);
         hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
         if (cases[i].delete_retention_ms > 0) {
             hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES,

@@ -85,7 +85,7 @@ static void test_stream_when_restarted_then_goes_on_where_it_was(void **state)
     begin(rig, 1);
     put(rig, 1, 11); /* not read before the restart */
     uint64_t before = hps_update_sequence(rig->fx.version);
-    rig_restart(rig);
+    rig_restart(rig, 0);
     assert_int_equal(hps_update_sequence(rig->fx.version), before);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
     put(rig, 3, 30);
@@ -107,8 +107,7 @@ static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(
     assert_int_equal(rig->stream->view.partitions[0].next, 3); /* wait-for sees this */
     assert_int_equal(rig->stream->view.partitions[0].lag, 0);
     hps_fake_log_trim(rig->log, ITEMS, 0, 3);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING); /* no record is missing */
     put(rig, 1, 11);
     turns(rig, 3);
@@ -134,7 +133,7 @@ static void test_refresh_when_a_leader_does_not_answer_then_it_is_waited_for_a_w
     assert_int_equal(rig->stream->refresh.error.status, HPS_OK);
     assert_int_equal(rig->stream->refresh.n, 1);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    hps_fake_log_topic_delete(rig->log, ITEMS); /* which has no end */
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true); /* which has no end */
     turns(rig, 2);
     assert_false(refresh(rig));
 }
@@ -145,14 +144,14 @@ static void test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is(voi
     struct rig *rig = *state;
     begin(rig, 0);
     put(rig, 1, 10);
-    hps_fake_log_topic_slow(rig->log, ITEMS, true);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_SLOW, true);
     put(rig, 1, 11);
     assert_false(refresh(rig));
     assert_int_equal(partition_of(rig, ITEMS, 0)->high, 2);
     turns(rig, 3);
     assert_true(item(rig, 1) == 10);
     assert_int_equal(partition_of(rig, ITEMS, 0)->high, 2);
-    hps_fake_log_topic_slow(rig->log, ITEMS, false);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_SLOW, false);
     turns(rig, 3);
     assert_true(item(rig, 1) == 11);
 }
@@ -182,8 +181,7 @@ static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
     begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
 }
@@ -238,7 +236,7 @@ static void test_stream_when_markers_follow_the_last_record_then_nothing_lags(vo
     uint64_t sequence = hps_update_sequence(rig->fx.version);
     turns(rig, 3); /* once */
     assert_int_equal(hps_update_sequence(rig->fx.version), sequence);
-    rig_restart(rig);
+    rig_restart(rig, 0);
     put(rig, 2, 20);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
@@ -370,7 +368,7 @@ static void test_start_when_latest_then_only_what_comes_later(void **state)
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 2);
-    rig_restart(rig); /* nothing was applied, and yet it is known where it began */
+    rig_restart(rig, 0); /* nothing was applied, and yet it is known where it began */
     put(rig, 2, 20);
     turns(rig, 3);
     assert_true(item(rig, 1) == -1);
@@ -503,8 +501,7 @@ static void test_gap_when_another_cluster_then_told(void **state)
     put(rig, 3, 30);
     turns(rig, 2);
     assert_true(item(rig, 3) == 30);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
 }
 
@@ -512,7 +509,7 @@ static void test_gap_when_the_topic_is_shorter_then_told(void **state)
 {
     struct rig *rig = *state;
     apply_two(rig);
-    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
     hps_fake_log_topic(rig->log, ITEMS, 1);
     put(rig, 5, 50);
     expect_gap(rig, "past the end");
@@ -525,7 +522,7 @@ static void test_gap_when_a_new_topic_has_grown_past_us_then_told(void **state)
 {
     struct rig *rig = *state;
     apply_two(rig);
-    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
     hps_fake_log_topic(rig->log, ITEMS, 1);
     put(rig, 5, 50);
     put(rig, 6, 60);
@@ -573,8 +570,7 @@ static void test_gap_when_idle_for_long_and_restarted_then_none(void **state)
         turns(rig, 2);
     }
     put(rig, 2, 20);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
     assert_true(item(rig, 2) == 20);
 }
@@ -635,8 +631,7 @@ static void test_seek_when_forward_then_shown_how_far_records_were_passed_over(v
     turns(rig, 3);
     assert_true(item(rig, 1) == 13);
     assert_passed_over(rig, 1, 3); /* what comes behind is applied */
-    rig_restart(rig);
-    turns(rig, 2);
+    rig_restart(rig, 2);
     assert_passed_over(rig, 1, 4); /* nobody knows any more: no more than what was read */
     assert_int_equal(seek(rig, 2), HPS_OK);
     assert_passed_over(rig, 1, 2); /* the rest comes again */
@@ -677,13 +672,11 @@ static void test_pause_when_restarted_then_holds_until_resumed(void **state)
     begin(rig, 1);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     put(rig, 1, 11);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
     assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
     assert_true(item(rig, 1) == 11);
 }
@@ -693,17 +686,16 @@ static void test_pause_when_before_the_beginning_then_holds_with_it(void **state
     struct rig *rig = *state;
     put(rig, 1, 10);
     open_stream(rig);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     turns(rig, 1);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     hps_clock_advance(60 * 1000);
     update_list_topics(rig->stream);
     assert_int_equal(state_of(rig), HPS_PARTITION_STARTING);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
-    rig_restart(rig);
-    turns(rig, 3);
+    rig_restart(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
@@ -715,17 +707,17 @@ static void test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_come
     struct rig *rig = *state;
     begin(rig, 1);
     put(rig, 1, 11);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
-    rig_restart(rig);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
+    rig_restart(rig, 0);
     assert_int_equal(state_of(rig), HPS_PARTITION_STARTING);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     for (int i = 0; i < 2; i++) {
         hps_clock_advance(60 * 1000);
         turns(rig, 3);
         assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
         assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
-        rig_restart(rig);
+        rig_restart(rig, 0);
     }
     assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
@@ -737,10 +729,10 @@ static void test_pause_when_no_topic_was_ever_listed_then_it_is_asked_for_or_ref
     struct rig *rig = *state;
     put(rig, 1, 10);
     open_stream(rig);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     turns(rig, 1);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_UNAVAILABLE);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
     hps_clock_advance(60 * 1000);
     turns(rig, 3);
@@ -756,8 +748,7 @@ static void test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_EXHAUSTED);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     turns(rig, 1);
-    rig_restart(rig);
-    turns(rig, 2);
+    rig_restart(rig, 2);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
 }
 
@@ -830,7 +821,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     turns(rig, 2);
     assert_true(item(rig, 1) == 10);
     assert_true(item(rig, 3) == 30);
-    rig_restart(rig);
+    rig_restart(rig, 0);
     assert_true(rig->stream->freeze.frozen);
     put(rig, 1, 12);
     turns(rig, 3);
@@ -838,7 +829,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     assert_int_equal(seek(rig, 1), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 1) == 12);
-    rig_restart(rig);
+    rig_restart(rig, 0);
     assert_false(rig->stream->freeze.frozen);
 }
 
@@ -857,13 +848,13 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     begin(rig, 0);
     assert_false(rig->stream->freeze.frozen);
     rig->n_switches = 2; /* to another lineage: known to the catalog alone */
-    rig_restart(rig);
+    rig_restart(rig, 0);
     atomic_store(&rig->stream->freeze.asked_by, 2);
     put(rig, 1, 11);
     turns(rig, 3);
     assert_true(rig->stream->freeze.frozen);
     assert_int_equal(command_on(rig, "", -1, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
-    rig_restart(rig);
+    rig_restart(rig, 0);
     atomic_store(&rig->stream->freeze.asked_by, 2); /* the seek came after it */
     turns(rig, 3);
     assert_false(rig->stream->freeze.frozen);
@@ -875,18 +866,18 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
 static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **state)
 {
     struct rig *rig = *state;
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     begin(rig, 0);
     assert_false(update_is_connected(rig->stream));
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     put(rig, 1, 10);
     hps_clock_advance(UINT64_C(31) * 1000000);
     turns(rig, 4);
     assert_true(item(rig, 1) == 10);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     turns(rig, 2);
     assert_false(update_is_connected(rig->stream));
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     put(rig, 1, 11);
     turns(rig, 4);
     assert_true(item(rig, 1) == 11);
@@ -897,12 +888,12 @@ static void test_gap_when_another_log_is_there_after_an_outage_then_told(void **
 {
     struct rig *rig = *state;
     begin(rig, 1);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     turns(rig, 2);
     assert_int_equal(rig->stream->view.partitions[0].high, 1); /* as last heard */
     hps_fake_log_cluster(rig->log, "cluster-2");
     put(rig, 2, 20);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     turns(rig, 4); /* long before topics are looked for again */
     assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
     assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, "cluster-2"));
@@ -914,13 +905,13 @@ static void test_gap_when_a_topic_was_made_anew_during_an_outage_then_told(void 
 {
     struct rig *rig = *state;
     begin(rig, 1);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     turns(rig, 2); /* nothing is read any more: nobody hears of what happens to the topic */
-    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
     hps_fake_log_topic(rig->log, ITEMS, 1);
     put(rig, 5, 50);
     put(rig, 6, 60);
-    hps_fake_log_away(rig->log, HPS_OK);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
     turns(rig, 4);
     assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
     assert_true(item(rig, 6) == -1);
@@ -957,7 +948,7 @@ static void test_times_when_caught_up_then_as_of_now(void **state)
     hps_clock_advance(UINT64_C(20) * 1000000);
     turns(rig, 1);
     assert_int_equal(hps_update_as_of_ms(rig->fx.version), event_ms + 20000);
-    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
     turns(rig, 1);
     hps_clock_advance(UINT64_C(20) * 1000000);
     turns(rig, 1);
