@@ -348,7 +348,7 @@ bool update_refresh_turn(struct hps_update_stream *stream)
         const struct update_partition *partition = &stream->partitions[i];
         bool answered =
             partition->proof.word.asked_us >= refresh->begun_us && !partition->same.asked;
-        n_waiting += !answered && update_is_awaited(partition->phase) ? 1 : 0;
+        n_waiting += !answered && partition->phase != UPDATE_GONE ? 1 : 0;
         n += answered ? 1 : 0;
     }
     if (n_waiting > 0 && hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {

@@ -174,7 +174,7 @@ static bool leaders_up(const struct hps_update_stream *stream)
     bool up = true;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         const struct update_partition *partition = &stream->partitions[i];
-        up = up && (!update_is_awaited(partition->phase) || !update_leader_silent(partition));
+        up = up && (partition->phase == UPDATE_GONE || !update_leader_silent(partition));
     }
     return up;
 }
@@ -230,7 +230,7 @@ void update_view_age(struct hps_update_stream *stream)
                                : SAME_UNKNOWN);
         }
         of->lag_known = of->lag_known && !silent && same;
-        bool awaited = of->state != HPS_PARTITION_GONE && of->state != HPS_PARTITION_FAILED;
+        bool awaited = of->state != HPS_PARTITION_GONE;
         stream->view.leaders_up = stream->view.leaders_up && !(silent && awaited);
     }
     update_view_sane(stream);

@@ -163,11 +163,6 @@ struct update_partition {
 /* What operators see of a phase. */
 enum hps_partition_state update_partition_state(enum update_phase phase);
 
-/* Its leader is expected to answer. */
-static inline bool update_is_awaited(enum update_phase phase)
-{
-    return phase != UPDATE_GONE && phase != UPDATE_FAILED;
-}
 /* CHECKS or RUNS: it is assigned. */
 static inline bool update_reads(const struct update_partition *partition)
 {

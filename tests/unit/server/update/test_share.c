@@ -244,56 +244,47 @@ static void test_repair_when_it_is_ahead_in_a_partition_then_no_record_is_left_o
     assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == 0);
 }
 
-static void test_repair_when_an_idle_server_falls_back_then_it_is_found_out(void **state)
+/* Shard 0 has fallen back, or does not say where it is. It catches up by a replay, or is emptied.
+ */
+static void test_repair_when_a_shard_falls_back_then_replayed_or_emptied(void **state)
 {
-    struct rig *rig = *state;
-    begin_ten(rig);
-    hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
-    assert_true(value(rig, TIER_SHARED, 6) == -1);
-    settle(rig);
-    assert_ten(rig, 100);
-}
-
-static void test_repair_when_positions_are_lost_then_shards_are_emptied(void **state)
-{
-    struct rig *rig = *state;
-    begin_ten(rig);
-    hps_fake_shared_lose(rig->fx.shared, 0);
-    settle(rig);
-    assert_int_equal(shard_at(rig, 0), 10);
-    assert_true(value(rig, TIER_SHARED, 2) == -1);
-    assert_true(value(rig, TIER_SHARED, 3) == 103);
-    assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == 1);
-    put(rig, 2, 7);
-    turns(rig, 3);
-    assert_true(value(rig, TIER_SHARED, 2) == 7);
-}
-
-static void test_repair_when_the_log_is_shorter_then_shards_are_emptied(void **state)
-{
-    struct rig *rig = *state;
-    begin_ten(rig);
-    hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
-    hps_fake_log_trim(rig->log, ITEMS, 0, 6);
-    settle(rig);
-    assert_int_equal(shard_at(rig, 0), 10);
-    assert_true(value(rig, TIER_SHARED, 2) == -1);
-    assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == 1);
-}
-
-static void test_repair_when_the_topic_is_compacted_then_shards_are_emptied(void **state)
-{
-    struct rig *rig = *state;
-    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 1000000);
-    put_ten(rig, 100);
-    rig->options.start = HPS_UPDATE_START_FILES;
-    rig->fx.version->loaded_unix_ms = hps_clock_wall_ms();
-    open_stream(rig);
-    turns(rig, 6);
-    hps_fake_shared_move(rig->fx.shared, 0, items(), 4);
-    settle(rig);
-    assert_true(metric(rig, HPS_M_UPDATE_SHARED_REPLAYED) == 0);
-    assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == 1);
+    static const struct {
+        int64_t at;  /* where the shard is; -1: its position is lost */
+        int64_t low; /* of the log */
+        bool compacted;
+        bool emptied;
+    } cases[] = {{.at = 4},
+                 {.at = -1, .emptied = true},
+                 {.at = 4, .low = 6, .emptied = true},
+                 {.at = 4, .compacted = true, .emptied = true}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        void *made = rig_new(false);
+        struct rig *rig = made;
+        if (cases[i].compacted) {
+            hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 1000000);
+            rig->options.start = HPS_UPDATE_START_FILES;
+            rig->fx.version->loaded_unix_ms = hps_clock_wall_ms();
+        }
+        begin_ten(rig);
+        if (cases[i].at < 0) {
+            hps_fake_shared_lose(rig->fx.shared, 0);
+        } else {
+            hps_fake_shared_move(rig->fx.shared, 0, items(), cases[i].at);
+        }
+        assert_true(value(rig, TIER_SHARED, 6) == -1);
+        hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
+        settle(rig);
+        assert_int_equal(shard_at(rig, 0), 10);
+        assert_true(value(rig, TIER_SHARED, 2) == (cases[i].emptied ? -1 : 102));
+        assert_true(value(rig, TIER_SHARED, 3) == 103); /* of the other shard */
+        assert_true(metric(rig, HPS_M_UPDATE_SHARED_RESETS) == cases[i].emptied);
+        assert_int_equal(metric(rig, HPS_M_UPDATE_SHARED_REPLAYED) == 0, cases[i].emptied);
+        put(rig, 2, 7);
+        turns(rig, 3);
+        assert_true(value(rig, TIER_SHARED, 2) == 7);
+        teardown(&made);
+    }
 }
 
 static void test_repair_when_the_log_is_away_then_waits_for_it(void **state)
@@ -623,10 +614,7 @@ int main(void)
         TEST(test_repair_when_a_shard_was_away_then_it_gets_what_it_missed),
         TEST(test_repair_when_records_come_meanwhile_then_they_are_not_held_up),
         TEST(test_repair_when_it_is_ahead_in_a_partition_then_no_record_is_left_out),
-        TEST(test_repair_when_an_idle_server_falls_back_then_it_is_found_out),
-        TEST(test_repair_when_positions_are_lost_then_shards_are_emptied),
-        TEST(test_repair_when_the_log_is_shorter_then_shards_are_emptied),
-        TEST(test_repair_when_the_topic_is_compacted_then_shards_are_emptied),
+        cmocka_unit_test(test_repair_when_a_shard_falls_back_then_replayed_or_emptied),
         TEST(test_repair_when_the_log_is_away_then_waits_for_it),
         TEST(test_seek_when_forward_then_the_tier_is_left_until_it_goes_back),
         TEST(test_start_when_at_the_end_then_the_tier_is_left_until_a_seek_to_the_begin),

@@ -96,22 +96,30 @@ static void test_stream_when_restarted_then_goes_on_where_it_was(void **state)
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 3); /* none twice */
 }
 
+/* Markers of transactions, and what was aborted. */
 static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(void **state)
 {
     struct rig *rig = *state;
     put(rig, 1, 10);
-    hps_fake_log_append_hole(rig->log, ITEMS, 0); /* of a transaction, or an aborted one */
+    hps_fake_log_append_hole(rig->log, ITEMS, 0);
     hps_fake_log_append_hole(rig->log, ITEMS, 0);
     begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 3);
+    assert_int_equal(rig->stream->view.partitions[0].high, 3);
     assert_int_equal(rig->stream->view.partitions[0].next, 3); /* wait-for sees this */
     assert_int_equal(rig->stream->view.partitions[0].lag, 0);
-    hps_fake_log_trim(rig->log, ITEMS, 0, 3);
-    rig_restart(rig, 3);
-    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING); /* no record is missing */
-    put(rig, 1, 11);
-    turns(rig, 3);
-    assert_true(item(rig, 1) == 11);
+    uint64_t sequence = hps_update_sequence(rig->fx.version);
+    turns(rig, 3); /* once */
+    assert_int_equal(hps_update_sequence(rig->fx.version), sequence);
+    for (int trimmed = 0; trimmed < 2; trimmed++) {
+        hps_fake_log_trim(rig->log, ITEMS, 0, trimmed ? 4 : 0);
+        rig_restart(rig, 3);
+        put(rig, 1, (float)trimmed);
+        turns(rig, 3);
+        assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING); /* no record is missing */
+        assert_true(item(rig, 1) == (float)trimmed);
+        assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 4 + trimmed);
+    }
 }
 
 /* Updates go on meanwhile, and who waits sees by as-of that one has not answered. */
@@ -222,26 +230,6 @@ static void test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_wi
     assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(item(rig, 1) == 10);
-}
-
-static void test_stream_when_markers_follow_the_last_record_then_nothing_lags(void **state)
-{
-    struct rig *rig = *state;
-    put(rig, 1, 10);
-    hps_fake_log_append_hole(rig->log, ITEMS, 0);
-    begin(rig, 0);
-    assert_int_equal(rig->stream->view.partitions[0].high, 2);
-    assert_int_equal(rig->stream->view.partitions[0].next, 2);
-    assert_int_equal(rig->stream->view.partitions[0].lag, 0);
-    uint64_t sequence = hps_update_sequence(rig->fx.version);
-    turns(rig, 3); /* once */
-    assert_int_equal(hps_update_sequence(rig->fx.version), sequence);
-    rig_restart(rig, 0);
-    put(rig, 2, 20);
-    turns(rig, 3);
-    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
-    assert_true(item(rig, 2) == 20);
-    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 3);
 }
 
 /* ---- back-pressure --------------------------------------------------------------------------- */
@@ -380,10 +368,20 @@ static void test_start_when_latest_then_only_what_comes_later(void **state)
     assert_true(item(rig, 3) == 30); /* a partition that is new is read from its first record */
 }
 
+/* What a load stores of where updates begin. */
+static void seed(struct rig *rig, const struct hps_manifest *manifest, uint64_t files_ms,
+                 uint64_t n_switches)
+{
+    struct hps_error err = {0};
+    hps_version_pin(rig->fx.version);
+    assert_int_equal(hps_updater_seed(rig->fx.version, manifest, files_ms, n_switches, &err),
+                     HPS_OK);
+    hps_version_unpin(rig->fx.version);
+}
+
 static void test_start_when_by_files_then_from_their_time_less_the_slack(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err = {0};
     const struct hps_manifest manifest = {0};
     rig->options.start = HPS_UPDATE_START_FILES;
     rig->options.start_slack_ms = 5000;
@@ -391,11 +389,7 @@ static void test_start_when_by_files_then_from_their_time_less_the_slack(void **
     hps_clock_advance(10 * 1000000);
     put(rig, 2, 20);
     uint64_t files_ms = hps_clock_wall_ms() + 5000;
-    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
-    hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, files_ms, 0, &err), HPS_OK);
-    hps_version_unpin(rig->fx.version);
-    hps_updater_free(rig->updater);
+    seed(rig, &manifest, files_ms, 0);
     begin(rig, 0);
     assert_true(item(rig, 1) == -1);
     assert_true(item(rig, 2) == 20);
@@ -404,16 +398,11 @@ static void test_start_when_by_files_then_from_their_time_less_the_slack(void **
 static void test_start_when_the_manifest_says_then_from_there(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err = {0};
     struct hps_manifest_position at = {(char *)"", (char *)ITEMS, 0, 1};
     const struct hps_manifest manifest = {.positions = &at, .n_positions = 1};
     put(rig, 1, 10);
     put(rig, 2, 20);
-    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
-    hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, 1, 0, &err), HPS_OK);
-    hps_version_unpin(rig->fx.version);
-    hps_updater_free(rig->updater);
+    seed(rig, &manifest, 1, 0);
     begin(rig, 0);
     assert_true(item(rig, 1) == -1);
     assert_true(item(rig, 2) == 20);
@@ -428,13 +417,6 @@ static void apply_two(struct rig *rig)
     close_stream(rig);
     fixture_version_close(&rig->fx);
     fixture_version(&rig->fx, 7, "run");
-}
-
-static void expect_gap(struct rig *rig, const char *word)
-{
-    begin(rig, 0);
-    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
-    assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, word));
 }
 
 static uint64_t start_hash(struct rig *rig, enum hps_update_start start, uint64_t files_ms,
@@ -473,66 +455,59 @@ static void test_start_when_it_is_elsewhere_then_another_hash(void **state)
     assert_true(hps_updater_start_hash(NULL, &one, 1000) == 0);
 }
 
-static void test_gap_when_retention_has_passed_then_stops_until_accepted(void **state)
+/* Two records were applied, and the log is not what it was when hpsd starts again. */
+static void test_gap_when_the_log_is_another_then_stops_until_told_to_go_on(void **state)
 {
-    struct rig *rig = *state;
-    apply_two(rig);
-    put(rig, 3, 30);
-    put(rig, 4, 40);
-    hps_fake_log_trim(rig->log, ITEMS, 0, 3);
-    expect_gap(rig, "retention");
-    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 4) == -1);
-    turns(rig, 3);
-    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 2);
-    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
-    assert_true(item(rig, 4) == 40);
-    assert_true(item(rig, 3) == -1);
-}
-
-static void test_gap_when_another_cluster_then_told(void **state)
-{
-    struct rig *rig = *state;
-    apply_two(rig);
-    hps_fake_log_cluster(rig->log, "cluster-2");
-    expect_gap(rig, "cluster-2");
-    assert_int_equal(seek(rig, 2), HPS_OK);
-    put(rig, 3, 30);
-    turns(rig, 2);
-    assert_true(item(rig, 3) == 30);
-    rig_restart(rig, 3);
-    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
-}
-
-static void test_gap_when_the_topic_is_shorter_then_told(void **state)
-{
-    struct rig *rig = *state;
-    apply_two(rig);
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
-    hps_fake_log_topic(rig->log, ITEMS, 1);
-    put(rig, 5, 50);
-    expect_gap(rig, "past the end");
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 2);
-    assert_true(item(rig, 5) == 50);
-}
-
-static void test_gap_when_a_new_topic_has_grown_past_us_then_told(void **state)
-{
-    struct rig *rig = *state;
-    apply_two(rig);
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
-    hps_fake_log_topic(rig->log, ITEMS, 1);
-    put(rig, 5, 50);
-    put(rig, 6, 60);
-    put(rig, 7, 70);
-    expect_gap(rig, "another record");
-    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 7) == -1);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 2);
-    assert_true(item(rig, 5) == 50);
-    assert_true(item(rig, 7) == 70);
+    static const struct {
+        const char *reason;
+        const char *cluster; /* NULL: the same */
+        bool anew;           /* the topic is */
+        uint64_t away_s;
+        hps_key n_more; /* records, of the keys from 3 on */
+        int64_t low;    /* of the log */
+    } cases[] = {
+        {.reason = "retention", .n_more = 2, .low = 3},
+        {.reason = "cluster-2", .cluster = "cluster-2", .n_more = 1},
+        {.reason = "past the end", .anew = true, .n_more = 1},
+        {.reason = "another record", .anew = true, .n_more = 3},
+        {.reason = "delete.retention.ms", .away_s = 3601, .n_more = 1},
+    };
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        void *made = NULL;
+        rig_setup(&made);
+        struct rig *rig = made;
+        hps_key last = 2 + cases[i].n_more;
+        if (cases[i].away_s > 0) {
+            hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3600 * 1000);
+        }
+        apply_two(rig);
+        hps_clock_advance(cases[i].away_s * 1000000);
+        if (cases[i].cluster != NULL) {
+            hps_fake_log_cluster(rig->log, cases[i].cluster);
+        }
+        if (cases[i].anew) {
+            hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
+            hps_fake_log_topic(rig->log, ITEMS, 1);
+        }
+        for (hps_key key = 3; key <= last; key++) {
+            put(rig, key, 10 * (float)key);
+        }
+        hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
+        begin(rig, 0);
+        turns(rig, 3);
+        assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+        assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, cases[i].reason));
+        assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, last) == -1);
+        assert_int_equal(
+            cases[i].cluster != NULL ? seek(rig, 2) : command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
+        turns(rig, 2);
+        assert_true(item(rig, last) == 10 * (float)last);
+        assert_true(item(rig, 3) == (cases[i].low > 2 ? -1 : 30));
+        rig_restart(rig, 3);
+        assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+        teardown(&made);
+    }
 }
 
 static void test_gap_when_the_last_record_was_compacted_then_none(void **state)
@@ -545,19 +520,6 @@ static void test_gap_when_the_last_record_was_compacted_then_none(void **state)
     begin(rig, 0);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 2) == 21);
-}
-
-static void test_gap_when_away_longer_than_tombstones_stay_then_told(void **state)
-{
-    struct rig *rig = *state;
-    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3600 * 1000);
-    apply_two(rig);
-    put(rig, 3, 30);
-    hps_clock_advance(UINT64_C(3601) * 1000000);
-    expect_gap(rig, "delete.retention.ms");
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 2);
-    assert_true(item(rig, 3) == 30);
 }
 
 static void test_gap_when_idle_for_long_and_restarted_then_none(void **state)
@@ -836,14 +798,9 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
 static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err = {0};
     const struct hps_manifest manifest = {0};
     put(rig, 1, 10);
-    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
-    hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, 1, 1, &err), HPS_OK);
-    hps_version_unpin(rig->fx.version);
-    hps_updater_free(rig->updater);
+    seed(rig, &manifest, 1, 1);
     rig->n_switches = 1;
     begin(rig, 0);
     assert_false(rig->stream->freeze.frozen);
@@ -1070,7 +1027,6 @@ int main(void)
         TEST(test_stream_when_all_records_are_bad_then_it_advances),
         TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
         TEST(test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without),
-        TEST(test_stream_when_markers_follow_the_last_record_then_nothing_lags),
         TEST(test_stream_when_the_disk_is_full_then_waits_with_the_same_batch),
         TEST(test_pause_when_it_was_held_and_is_taken_back_then_updates_go_on),
         TEST(test_nan_when_no_longer_accepted_then_a_batch_that_waits_is_applied),
@@ -1080,12 +1036,8 @@ int main(void)
         TEST(test_start_when_by_files_then_from_their_time_less_the_slack),
         TEST(test_start_when_the_manifest_says_then_from_there),
         TEST(test_start_when_it_is_elsewhere_then_another_hash),
-        TEST(test_gap_when_retention_has_passed_then_stops_until_accepted),
-        TEST(test_gap_when_another_cluster_then_told),
-        TEST(test_gap_when_the_topic_is_shorter_then_told),
-        TEST(test_gap_when_a_new_topic_has_grown_past_us_then_told),
+        cmocka_unit_test(test_gap_when_the_log_is_another_then_stops_until_told_to_go_on),
         TEST(test_gap_when_the_last_record_was_compacted_then_none),
-        TEST(test_gap_when_away_longer_than_tombstones_stay_then_told),
         TEST(test_gap_when_idle_for_long_and_restarted_then_none),
         TEST(test_gap_when_retention_passes_while_paused_then_told),
         TEST(test_seek_when_back_then_records_come_again),
