@@ -15,11 +15,9 @@
 
 #include <cmocka.h>
 
-#include "base/clock.h"
-#include "base/heap.h"
 #include "base/rows/update_record.h"
+#include "tests/lib/log_client.h"
 
-enum { ANSWER_MS = 60000 }; /* no test waits so long unless it fails */
 #define EVENT_TIME_MS INT64_C(1700000000000)
 
 static const struct log_contract *contract;
@@ -29,30 +27,12 @@ struct rig {
     struct hps_consumer *consumer;
 };
 
-static struct hps_consumer *open_consumer(struct rig *rig, const char *model, const char *filter)
-{
-    struct hps_consumer *consumer = NULL;
-    struct hps_error err = {0};
-    struct hps_consumer_options options = {
-        .name = model,
-        .group = "contract",
-        .model = model,
-        .filters = &filter,
-        .n_filters = filter == NULL ? 0 : 1,
-    };
-    hps_status status = rig->log->ops->consumer_open(rig->log, &options, &consumer, &err);
-    if (status != HPS_OK) {
-        fail_msg("consumer_open: %s", err.text);
-    }
-    return consumer;
-}
-
 static int setup(void **state)
 {
     struct rig *rig = hps_calloc(1, sizeof(*rig));
     assert_non_null(rig);
     rig->log = contract->open(contract->ctx);
-    rig->consumer = open_consumer(rig, "m", NULL);
+    rig->consumer = open_consumer(rig->log, "m", NULL);
     *state = rig;
     return 0;
 }
@@ -94,33 +74,15 @@ static void append_numbers(const char *topic, int32_t partition, int from, int t
     }
 }
 
-static void assign(struct hps_consumer *consumer, const char *topic, int32_t partition,
-                   int64_t offset, uint32_t tag)
-{
-    struct hps_error err = {0};
-    struct hps_consumer_position at = {topic, partition, offset};
-    hps_status status = consumer->ops->assign(consumer, &at, tag, &err);
-    if (status != HPS_OK) {
-        fail_msg("assign: %s", err.text);
-    }
-}
-
 /* One poll that brings something, in the end. */
 static struct hps_consumer_poll poll_some(struct hps_consumer *consumer, uint32_t records_max,
                                           uint64_t bytes_max)
 {
     struct hps_consumer_poll poll = {0};
-    struct hps_error err = {0};
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    uint64_t end_us = answer_end_us();
     while (poll.n_records == 0 && poll.n_events == 0) {
-        hps_status status =
-            consumer->ops->poll(consumer, 1000, records_max, bytes_max, &poll, &err);
-        if (status != HPS_OK) {
-            fail_msg("poll: %s", err.text);
-        }
-        if (hps_clock_us() > end_us) {
-            fail_msg("nothing came");
-        }
+        poll = poll_once(consumer, 1000, records_max, bytes_max);
+        assert_before(end_us, "something");
     }
     return poll;
 }
@@ -171,14 +133,14 @@ static void test_topics_when_asked_then_the_models_own_in_order(void **state)
     contract->make_topic(contract->ctx, "hps_et.m.users", 1);
     contract->make_topic(contract->ctx, "hps_et.m2.items", 1);
     contract->make_topic(contract->ctx, "other", 1);
-    contract->make_topic(contract->ctx, "hps_et.m.items", 3);
+    contract->make_topic(contract->ctx, TOPIC, 3);
     contract->make_topic(contract->ctx, "hps_et.m", 2);
     struct hps_consumer_topics topics = {0};
     topics_get(rig->consumer, &topics);
     assert_int_equal(topics.n_topics, 3);
     assert_string_equal(topics.topics[0].name, "hps_et.m");
     assert_int_equal(topics.topics[0].n_partitions, 2);
-    assert_string_equal(topics.topics[1].name, "hps_et.m.items");
+    assert_string_equal(topics.topics[1].name, TOPIC);
     assert_int_equal(topics.topics[1].n_partitions, 3);
     assert_string_equal(topics.topics[2].name, "hps_et.m.users");
     assert_true(strlen(topics.cluster_id) > 0);
@@ -188,13 +150,13 @@ static void test_topics_when_filtered_then_only_those_that_match(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, "hps_et.m.users", 1);
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    contract->make_topic(contract->ctx, TOPIC, 1);
     struct {
         const char *filter;
         uint32_t n;
     } cases[] = {{"^hps_.+$", 2}, {"m", 2}, {"other", 0}, {"hps_et\\.m\\.items", 1}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct hps_consumer *consumer = open_consumer(rig, "m", cases[i].filter);
+        struct hps_consumer *consumer = open_consumer(rig->log, "m", cases[i].filter);
         struct hps_consumer_topics topics = {0};
         topics_get(consumer, &topics);
         assert_int_equal(topics.n_topics, cases[i].n);
@@ -208,7 +170,7 @@ static void test_topics_when_one_is_made_later_then_it_is_listed(void **state)
     struct hps_consumer_topics topics = {0};
     topics_get(rig->consumer, &topics);
     assert_int_equal(topics.n_topics, 0);
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    contract->make_topic(contract->ctx, TOPIC, 1);
     topics_get(rig->consumer, &topics);
     assert_int_equal(topics.n_topics, 1);
 }
@@ -229,12 +191,12 @@ static void test_consumer_when_a_filter_is_malformed_then_it_is_refused(void **s
 static void test_offsets_when_asked_then_each_partition_has_its_own_answer(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
-    append_numbers("hps_et.m.items", 0, 0, 5);
+    contract->make_topic(contract->ctx, TOPIC, 2);
+    append_numbers(TOPIC, 0, 0, 5);
     struct hps_consumer_offsets parts[] = {
-        {.topic = "hps_et.m.items", .partition = 0, .time_unix_ms = -1},
-        {.topic = "hps_et.m.items", .partition = 1, .time_unix_ms = -1},
-        {.topic = "hps_et.m.items", .partition = 2, .time_unix_ms = -1},
+        {.topic = TOPIC, .partition = 0, .time_unix_ms = -1},
+        {.topic = TOPIC, .partition = 1, .time_unix_ms = -1},
+        {.topic = TOPIC, .partition = 2, .time_unix_ms = -1},
         {.topic = "hps_et.m.none", .partition = 0, .time_unix_ms = -1},
     };
     struct hps_error err = {0};
@@ -257,7 +219,7 @@ static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void *
     if (!contract->has_times) {
         skip();
     }
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    contract->make_topic(contract->ctx, TOPIC, 1);
     for (int i = 0; i < 4; i++) {
         struct hps_fake_record record = {
             .value = "v",
@@ -265,15 +227,14 @@ static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void *
             .time_unix_ms = EVENT_TIME_MS + 1000 * i,
             .time_of = HPS_RECORD_TIME_CREATED,
         };
-        contract->append(contract->ctx, "hps_et.m.items", 0, &record);
+        contract->append(contract->ctx, TOPIC, 0, &record);
     }
     struct {
         int64_t time;
         int64_t offset;
     } cases[] = {{0, 0}, {EVENT_TIME_MS, 0}, {EVENT_TIME_MS + 1500, 2}, {EVENT_TIME_MS + 9000, 4}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct hps_consumer_offsets part = {.topic = "hps_et.m.items",
-                                            .time_unix_ms = cases[i].time};
+        struct hps_consumer_offsets part = {.topic = TOPIC, .time_unix_ms = cases[i].time};
         struct hps_error err = {0};
         assert_int_equal(rig->consumer->ops->offsets(rig->consumer, &part, 1, ANSWER_MS, &err),
                          HPS_OK);
@@ -287,12 +248,12 @@ static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void *
 static void test_poll_when_records_are_there_then_they_come_as_they_were_sent(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    append("hps_et.m.items", 0, NULL, "only a value");
-    append("hps_et.m.items", 0, "", "empty key");
-    append("hps_et.m.items", 0, "a key", NULL);
-    append("hps_et.m.items", 0, "a key", "");
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 17);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    append(TOPIC, 0, NULL, "only a value");
+    append(TOPIC, 0, "", "empty key");
+    append(TOPIC, 0, "a key", NULL);
+    append(TOPIC, 0, "a key", "");
+    assign_to(rig->consumer, TOPIC, 0, 0, 17);
     for (int n = 0; n < 4;) {
         struct hps_consumer_poll poll = poll_some(rig->consumer, 1, 1 << 20);
         assert_true(poll.n_records <= 1);
@@ -303,7 +264,7 @@ static void test_poll_when_records_are_there_then_they_come_as_they_were_sent(vo
         assert_int_equal(record->tag, 17);
         assert_int_equal(record->offset, n);
         assert_int_equal(record->partition, 0);
-        assert_string_equal(record->topic, "hps_et.m.items");
+        assert_string_equal(record->topic, TOPIC);
         assert_int_equal(record->time_unix_ms, EVENT_TIME_MS);
         assert_int_equal(record->time_of, HPS_RECORD_TIME_CREATED);
         assert_int_equal(record->key == NULL, n == 0);
@@ -317,14 +278,14 @@ static void test_poll_when_records_are_there_then_they_come_as_they_were_sent(vo
 static void test_header_when_asked_then_the_last_of_that_name(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    contract->make_topic(contract->ctx, TOPIC, 1);
     struct hps_fake_header headers[] = {
         {"hps-version", "1", 1}, {"none", NULL, 0}, {"hps-version", "22", 2}, {"empty", "", 0}};
     struct hps_fake_record record = {
         .value = "v", .value_size = 1, .headers = headers, .n_headers = 4};
-    contract->append(contract->ctx, "hps_et.m.items", 0, &record);
-    append("hps_et.m.items", 0, NULL, "bare");
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    contract->append(contract->ctx, TOPIC, 0, &record);
+    append(TOPIC, 0, NULL, "bare");
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
     struct hps_consumer *consumer = rig->consumer;
     for (int n = 0; n < 2;) {
         struct hps_consumer_poll poll = poll_some(consumer, 1, 1 << 20);
@@ -351,15 +312,15 @@ static void test_header_when_asked_then_the_last_of_that_name(void **state)
 static void test_poll_when_all_was_delivered_then_caught_up_is_told_each_time(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    append_numbers("hps_et.m.items", 0, 0, 10);
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 3);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    append_numbers(TOPIC, 0, 0, 10);
+    assign_to(rig->consumer, TOPIC, 0, 0, 3);
     int64_t next = 0;
     struct hps_consumer_event event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
     assert_int_equal(event.tag, 3);
     assert_int_equal(event.offset, next);
     assert_int_equal(next, 10);
-    append_numbers("hps_et.m.items", 0, 10, 12);
+    append_numbers(TOPIC, 0, 10, 12);
     while (next < 12) {
         event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
     }
@@ -369,14 +330,14 @@ static void test_poll_when_all_was_delivered_then_caught_up_is_told_each_time(vo
 static void test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least_one(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    contract->make_topic(contract->ctx, TOPIC, 1);
     char value[1000];
     memset(value, 'x', sizeof(value));
     struct hps_fake_record record = {.value = value, .value_size = sizeof(value)};
     for (int i = 0; i < 60; i++) {
-        contract->append(contract->ctx, "hps_et.m.items", 0, &record);
+        contract->append(contract->ctx, TOPIC, 0, &record);
     }
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
     int64_t next = 0;
     while (next < 60) {
         uint64_t bytes_max = next < 20 ? 10 : 3500;
@@ -391,13 +352,13 @@ static void test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least
 static void test_assign_when_it_moves_then_only_records_from_there_on(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    append_numbers("hps_et.m.items", 0, 0, 500);
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    append_numbers(TOPIC, 0, 0, 500);
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
     /* In the midst of what was fetched: back, forth, to where it was, and to the end. */
     int64_t places[] = {0, 100, 3, 400, 7, 7, 499, 500, 250, 0};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        assign(rig->consumer, "hps_et.m.items", 0, places[i], (uint32_t)i);
+        assign_to(rig->consumer, TOPIC, 0, places[i], (uint32_t)i);
         int64_t next = places[i];
         int64_t until = next + 20 < 500 ? next + 20 : 500;
         while (next < until) {
@@ -409,7 +370,7 @@ static void test_assign_when_it_moves_then_only_records_from_there_on(void **sta
         }
     }
     int64_t next = 0;
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
     while (next < 500) {
         event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
     }
@@ -418,11 +379,11 @@ static void test_assign_when_it_moves_then_only_records_from_there_on(void **sta
 static void test_unassign_when_records_were_fetched_then_no_more_of_them(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
-    append_numbers("hps_et.m.items", 0, 0, 100);
-    append_numbers("hps_et.m.items", 1, 0, 100);
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
-    assign(rig->consumer, "hps_et.m.items", 1, 0, 1);
+    contract->make_topic(contract->ctx, TOPIC, 2);
+    append_numbers(TOPIC, 0, 0, 100);
+    append_numbers(TOPIC, 1, 0, 100);
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
+    assign_to(rig->consumer, TOPIC, 1, 0, 1);
     bool seen[2] = {false, false};
     while (!seen[0] || !seen[1]) {
         struct hps_consumer_poll poll = poll_some(rig->consumer, 3, 1 << 20);
@@ -430,10 +391,10 @@ static void test_unassign_when_records_were_fetched_then_no_more_of_them(void **
             seen[poll.records[i].tag] = true;
         }
     }
-    rig->consumer->ops->unassign(rig->consumer, "hps_et.m.items", 0);
-    rig->consumer->ops->unassign(rig->consumer, "hps_et.m.items", 0);
+    rig->consumer->ops->unassign(rig->consumer, TOPIC, 0);
+    rig->consumer->ops->unassign(rig->consumer, TOPIC, 0);
     rig->consumer->ops->unassign(rig->consumer, "hps_et.m.none", 0);
-    assign(rig->consumer, "hps_et.m.items", 1, 0, 1);
+    assign_to(rig->consumer, TOPIC, 1, 0, 1);
     int64_t next = 0;
     while (next < 100) {
         struct hps_consumer_poll poll = poll_some(rig->consumer, 16, 1 << 20);
@@ -449,20 +410,20 @@ static void test_unassign_when_records_were_fetched_then_no_more_of_them(void **
 static void test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_bounds(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
-    append_numbers("hps_et.m.items", 1, 0, 5);
-    assign(rig->consumer, "hps_et.m.items", 1, 6, 4);
+    contract->make_topic(contract->ctx, TOPIC, 2);
+    append_numbers(TOPIC, 1, 0, 5);
+    assign_to(rig->consumer, TOPIC, 1, 6, 4);
     struct hps_consumer_event event = event_wait(rig->consumer, HPS_CONSUMER_GAP, NULL);
     assert_int_equal(event.tag, 4);
     assert_int_equal(event.offset, 6);
     assert_int_equal(event.low, 0);
     assert_int_equal(event.high, 5);
     /* It stays stopped until it is assigned. */
-    append_numbers("hps_et.m.items", 1, 5, 9);
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    append_numbers(TOPIC, 1, 5, 9);
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
     event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, NULL);
     assert_int_equal(event.tag, 0);
-    assign(rig->consumer, "hps_et.m.items", 1, 6, 4);
+    assign_to(rig->consumer, TOPIC, 1, 6, 4);
     int64_t next = 6;
     while (next < 9) {
         event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
@@ -472,11 +433,11 @@ static void test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_boun
 static void test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    assign(rig->consumer, "hps_et.m.items", 1, 0, 5);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    assign_to(rig->consumer, TOPIC, 1, 0, 5);
     assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 5);
     if (!contract->makes_topics) {
-        assign(rig->consumer, "hps_et.m.none", 0, 0, 4);
+        assign_to(rig->consumer, "hps_et.m.none", 0, 0, 4);
         assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 4);
     }
 }
@@ -485,58 +446,18 @@ static void test_assign_when_the_offset_is_negative_then_it_is_refused(void **st
 {
     struct rig *rig = *state;
     struct hps_error err = {0};
-    struct hps_consumer_position at = {"hps_et.m.items", 0, -1};
+    struct hps_consumer_position at = {TOPIC, 0, -1};
     assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, 0, &err), HPS_INVALID);
 }
 
 /* ---- what leaders say ------------------------------------------------------------------------ */
 
-static struct hps_watch *watch(struct hps_consumer *consumer, const char *topic, int32_t partition)
-{
-    struct hps_watch *found = NULL;
-    struct hps_error err = {0};
-    if (consumer->ops->watch(consumer, topic, partition, &found, &err) != HPS_OK) {
-        fail_msg("watch: %s", err.text);
-    }
-    return found;
-}
-
-/* Wait a moment for what does not come by polling. */
-static void linger(struct hps_consumer *consumer, uint64_t end_us)
-{
-    struct hps_consumer_poll poll = {0};
-    struct hps_error err = {0};
-    if (consumer->ops->poll(consumer, 5, 1, 1, &poll, &err) != HPS_OK) {
-        fail_msg("poll: %s", err.text);
-    }
-    if (hps_clock_us() > end_us) {
-        fail_msg("nothing was heard");
-    }
-}
-
-/* What the leader says to a question that was sent from now on. */
-static struct hps_leader_word word_now(struct hps_consumer *consumer, const struct hps_watch *of)
-{
-    struct hps_leader_word word = {0};
-    uint64_t begun_us = hps_clock_us();
-    for (consumer->ops->heard(of, &word); word.status != HPS_OK || word.asked_us < begun_us;
-         consumer->ops->heard(of, &word)) {
-        linger(consumer, begun_us + UINT64_C(1000) * ANSWER_MS);
-    }
-    assert_string_equal(word.text, "");
-    return word;
-}
-
 static struct hps_recalled recall_wait(struct hps_consumer *consumer, struct hps_watch *of,
                                        int64_t offset)
 {
-    struct hps_recalled recalled = {0};
     uint64_t begun_us = hps_clock_us();
     consumer->ops->recall(of, offset);
-    while (!consumer->ops->recalled(of, &recalled)) {
-        linger(consumer, begun_us + UINT64_C(1000) * ANSWER_MS);
-    }
-    assert_int_equal(recalled.status, HPS_OK);
+    struct hps_recalled recalled = recalled_wait(consumer, of);
     assert_int_equal(recalled.asked_offset, offset);
     assert_true(recalled.asked_us >= begun_us);
     return recalled;
@@ -546,13 +467,13 @@ static void test_heard_when_records_were_logged_before_the_question_then_they_ar
     void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
-    struct hps_watch *first = watch(rig->consumer, "hps_et.m.items", 0);
-    struct hps_watch *second = watch(rig->consumer, "hps_et.m.items", 1);
+    contract->make_topic(contract->ctx, TOPIC, 2);
+    struct hps_watch *first = watch_of(rig->consumer, TOPIC, 0);
+    struct hps_watch *second = watch_of(rig->consumer, TOPIC, 1);
     assert_ptr_not_equal(first, second);
-    assert_ptr_equal(watch(rig->consumer, "hps_et.m.items", 0), first);
+    assert_ptr_equal(watch_of(rig->consumer, TOPIC, 0), first);
     for (int i = 0; i < 10; i++) {
-        append_numbers("hps_et.m.items", 0, 3 * i, 3 * i + 3);
+        append_numbers(TOPIC, 0, 3 * i, 3 * i + 3);
         int64_t before_ms = (int64_t)hps_clock_wall_ms();
         struct hps_leader_word word = word_now(rig->consumer, first);
         assert_int_equal(word.high, 3 * i + 3);
@@ -564,16 +485,16 @@ static void test_heard_when_records_were_logged_before_the_question_then_they_ar
 static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    append_numbers("hps_et.m.items", 0, 0, 4);
-    struct hps_consumer *other = open_consumer(rig, "m", NULL);
-    struct hps_watch *mine = watch(rig->consumer, "hps_et.m.items", 0);
-    struct hps_watch *theirs = watch(other, "hps_et.m.items", 0);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    append_numbers(TOPIC, 0, 0, 4);
+    struct hps_consumer *other = open_consumer(rig->log, "m", NULL);
+    struct hps_watch *mine = watch_of(rig->consumer, TOPIC, 0);
+    struct hps_watch *theirs = watch_of(other, TOPIC, 0);
     assert_int_equal(word_now(other, theirs).high, 4);
     assert_int_equal(recall_wait(other, theirs, 1).offset, 1);
     other->ops->recall(theirs, 2); /* nobody is there for the answer */
     other->ops->close(other);
-    append_numbers("hps_et.m.items", 0, 4, 6);
+    append_numbers(TOPIC, 0, 4, 6);
     assert_int_equal(word_now(rig->consumer, mine).high, 6);
     assert_int_equal(recall_wait(rig->consumer, mine, 5).offset, 5);
 }
@@ -581,22 +502,17 @@ static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(voi
 static void test_watch_when_there_is_no_such_partition_then_its_word_says_so(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    append_numbers("hps_et.m.items", 0, 0, 2);
-    struct hps_watch *there = watch(rig->consumer, "hps_et.m.items", 0);
-    struct hps_watch *none = watch(rig->consumer, "hps_et.m.items", 1);
-    struct hps_leader_word word = {0};
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
-    for (rig->consumer->ops->heard(none, &word); word.status != HPS_NOT_FOUND;
-         rig->consumer->ops->heard(none, &word)) {
-        linger(rig->consumer, end_us);
-    }
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    append_numbers(TOPIC, 0, 0, 2);
+    struct hps_watch *there = watch_of(rig->consumer, TOPIC, 0);
+    struct hps_watch *none = watch_of(rig->consumer, TOPIC, 1);
+    struct hps_leader_word word = word_wait(rig->consumer, none, HPS_NOT_FOUND);
     assert_int_equal(word.asked_us, 0);
     assert_true(strlen(word.text) > 0);
     assert_int_equal(word_now(rig->consumer, there).high, 2);
     struct hps_consumer_offsets parts[] = {
-        {.topic = "hps_et.m.items", .partition = 0, .time_unix_ms = -1},
-        {.topic = "hps_et.m.items", .partition = 1, .time_unix_ms = -1},
+        {.topic = TOPIC, .partition = 0, .time_unix_ms = -1},
+        {.topic = TOPIC, .partition = 1, .time_unix_ms = -1},
     };
     struct hps_error err = {0};
     assert_int_equal(rig->consumer->ops->offsets(rig->consumer, parts, 2, ANSWER_MS, &err), HPS_OK);
@@ -611,12 +527,12 @@ static void test_recall_when_records_are_there_then_each_is_known_again(void **s
     const struct {
         const char *key, *value;
     } records[] = {{NULL, "only a value"}, {"", "empty key"}, {"a key", NULL}, {"a key", ""}};
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    struct hps_watch *of = watch(rig->consumer, "hps_et.m.items", 0);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    struct hps_watch *of = watch_of(rig->consumer, TOPIC, 0);
     struct hps_recalled recalled = {0};
     assert_false(rig->consumer->ops->recalled(of, &recalled));
     for (size_t i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
-        append("hps_et.m.items", 0, records[i].key, records[i].value);
+        append(TOPIC, 0, records[i].key, records[i].value);
     }
     for (size_t i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
         const char *key = records[i].key;
@@ -634,14 +550,14 @@ static void test_recall_when_records_are_there_then_each_is_known_again(void **s
 static void test_recall_when_nothing_is_there_yet_then_none_until_it_is(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    struct hps_watch *of = watch(rig->consumer, "hps_et.m.items", 0);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    struct hps_watch *of = watch_of(rig->consumer, TOPIC, 0);
     assert_int_equal(recall_wait(rig->consumer, of, 0).offset, -1);
-    append_numbers("hps_et.m.items", 0, 0, 3);
+    append_numbers(TOPIC, 0, 0, 3);
     assert_int_equal(recall_wait(rig->consumer, of, 3).offset, -1);
     assert_int_equal(recall_wait(rig->consumer, of, 30).offset, -1);
     assert_int_equal(recall_wait(rig->consumer, of, 2).offset, 2);
-    append_numbers("hps_et.m.items", 0, 3, 4);
+    append_numbers(TOPIC, 0, 3, 4);
     assert_int_equal(recall_wait(rig->consumer, of, 3).offset, 3);
 }
 
@@ -649,10 +565,10 @@ static void test_recall_when_asked_anew_and_read_beside_then_neither_disturbs_th
     void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    append_numbers("hps_et.m.items", 0, 0, 300);
-    struct hps_watch *of = watch(rig->consumer, "hps_et.m.items", 0);
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    append_numbers(TOPIC, 0, 0, 300);
+    struct hps_watch *of = watch_of(rig->consumer, TOPIC, 0);
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
     int64_t next = 0;
     for (int64_t i = 0; next < 300; i++) {
         rig->consumer->ops->recall(of, (7 * i) % 300);
@@ -720,9 +636,9 @@ static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(vo
     struct rig *rig = *state;
     struct hps_consumer *consumer = rig->consumer;
     struct hps_error err = {0};
-    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
+    contract->make_topic(contract->ctx, TOPIC, 2);
     contract->make_topic(contract->ctx, "hps_et.m.dead", 1);
-    append("hps_et.m.items", 1, "first", "fine");
+    append(TOPIC, 1, "first", "fine");
     struct hps_fake_header header = {"hps-version", "7", 1};
     struct hps_fake_record bad = {.key = "k\0y",
                                   .key_size = 3,
@@ -730,8 +646,8 @@ static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(vo
                                   .value_size = 5,
                                   .headers = &header,
                                   .n_headers = 1};
-    contract->append(contract->ctx, "hps_et.m.items", 1, &bad);
-    assign(consumer, "hps_et.m.items", 1, 1, 0);
+    contract->append(contract->ctx, TOPIC, 1, &bad);
+    assign_to(consumer, TOPIC, 1, 1, 0);
     struct hps_consumer_poll poll = {0};
     while (poll.n_records == 0) {
         poll = poll_some(consumer, 10, 1000);
@@ -742,8 +658,8 @@ static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(vo
     if (consumer->ops->dead_letter_flush(consumer, ANSWER_MS, &err) != HPS_OK) {
         fail_msg("flush: %s", err.text);
     }
-    consumer->ops->unassign(consumer, "hps_et.m.items", 1);
-    assign(consumer, "hps_et.m.dead", 0, 0, 9);
+    consumer->ops->unassign(consumer, TOPIC, 1);
+    assign_to(consumer, "hps_et.m.dead", 0, 0, 9);
     do {
         poll = poll_some(consumer, 10, 1000);
     } while (poll.n_records == 0);
@@ -754,7 +670,7 @@ static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(vo
     assert_memory_equal(letter->value, "wrong", 5);
     assert_true(header_is(consumer, letter, "hps-version", "7"));
     assert_true(header_is(consumer, letter, "hps-reason", "too narrow"));
-    assert_true(header_is(consumer, letter, "hps-topic", "hps_et.m.items"));
+    assert_true(header_is(consumer, letter, "hps-topic", TOPIC));
     assert_true(header_is(consumer, letter, "hps-partition", "1"));
     assert_true(header_is(consumer, letter, "hps-offset", "1"));
     /* With nothing sent there is nothing to wait for. */
@@ -764,10 +680,10 @@ static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(vo
 static void test_commit_when_made_then_reading_goes_on_unmoved(void **state)
 {
     struct rig *rig = *state;
-    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    append_numbers("hps_et.m.items", 0, 0, 20);
-    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
-    struct hps_consumer_position positions[] = {{"hps_et.m.items", 0, 20}};
+    contract->make_topic(contract->ctx, TOPIC, 1);
+    append_numbers(TOPIC, 0, 0, 20);
+    assign_to(rig->consumer, TOPIC, 0, 0, 0);
+    struct hps_consumer_position positions[] = {{TOPIC, 0, 20}};
     rig->consumer->ops->commit(rig->consumer, positions, 1);
     rig->consumer->ops->commit(rig->consumer, positions, 0);
     int64_t next = 0;

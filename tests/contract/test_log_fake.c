@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/contract/log_contract.h"
+#include "tests/lib/log_client.h"
 
 static struct hps_update_log *open_fake(void *ctx)
 {
@@ -29,23 +30,6 @@ static void append(void *ctx, const char *topic, int32_t partition,
     hps_fake_log_append(*(struct hps_update_log **)ctx, topic, partition, record);
 }
 
-static struct hps_consumer *open_consumer(struct hps_update_log *log)
-{
-    struct hps_consumer_options options = {.name = "c", .group = "g", .model = "m"};
-    struct hps_consumer *consumer = NULL;
-    struct hps_error err = {0};
-    assert_int_equal(log->ops->consumer_open(log, &options, &consumer, &err), HPS_OK);
-    return consumer;
-}
-
-static struct hps_consumer_poll poll_once(struct hps_consumer *consumer, hps_status expected)
-{
-    struct hps_consumer_poll poll = {0};
-    struct hps_error err = {0};
-    assert_int_equal(consumer->ops->poll(consumer, 0, 100, 1 << 20, &poll, &err), expected);
-    return poll;
-}
-
 static void test_script_when_played_then_consumers_see_it(void **state)
 {
     (void)state;
@@ -59,23 +43,23 @@ static void test_script_when_played_then_consumers_see_it(void **state)
     hps_fake_log_append_hole(log, "hps_et.m.t", 0);
     hps_fake_log_compact(log, "hps_et.m.t", 0, 5);
     hps_fake_log_trim(log, "hps_et.m.t", 0, 3);
-    struct hps_consumer *consumer = open_consumer(log);
+    struct hps_consumer *consumer = open_consumer(log, "m", NULL);
     struct hps_consumer_position at = {"hps_et.m.t", 0, 2};
     assert_int_equal(consumer->ops->assign(consumer, &at, 0, &err), HPS_OK);
-    struct hps_consumer_poll poll = poll_once(consumer, HPS_OK);
+    struct hps_consumer_poll poll = poll_once(consumer, 0, 100, 1 << 20);
     assert_int_equal(poll.n_events, 1);
     assert_int_equal(poll.events[0].kind, HPS_CONSUMER_GAP);
     assert_int_equal(poll.events[0].low, 3);
     at.offset = 3;
     assert_int_equal(consumer->ops->assign(consumer, &at, 0, &err), HPS_OK);
     hps_fake_log_set(log, HPS_FAKE_AWAY, HPS_UNAUTHENTICATED);
-    poll = poll_once(consumer, HPS_OK);
+    poll = poll_once(consumer, 0, 100, 1 << 20);
     assert_int_equal(poll.n_records, 0);
     assert_int_equal(poll.events[0].kind, HPS_CONSUMER_DOWN);
     assert_int_equal(poll.events[0].status, HPS_UNAUTHENTICATED);
-    assert_int_equal(poll_once(consumer, HPS_OK).n_events, 0);
+    assert_int_equal(poll_once(consumer, 0, 100, 1 << 20).n_events, 0);
     hps_fake_log_set(log, HPS_FAKE_AWAY, HPS_OK);
-    poll = poll_once(consumer, HPS_OK);
+    poll = poll_once(consumer, 0, 100, 1 << 20);
     assert_int_equal(poll.events[0].kind, HPS_CONSUMER_UP);
     assert_int_equal(poll.n_records, 6); /* 3 4 6 7 8 9 */
     assert_int_equal(poll.records[2].offset, 6);
@@ -83,19 +67,19 @@ static void test_script_when_played_then_consumers_see_it(void **state)
     assert_int_equal(poll.events[1].offset, 11);
     hps_fake_log_topic_set(log, "hps_et.m.t", HPS_FAKE_DELETED, true);
     hps_fake_log_topic(log, "hps_et.m.t", 1);
-    poll = poll_once(consumer, HPS_OK);
+    poll = poll_once(consumer, 0, 100, 1 << 20);
     assert_int_equal(poll.events[0].kind, HPS_CONSUMER_GONE);
     at.offset = 0;
     hps_fake_log_topic_set(log, "hps_et.m.t", HPS_FAKE_FAILS, HPS_PERMISSION);
     assert_int_equal(consumer->ops->assign(consumer, &at, 0, &err), HPS_OK);
-    poll = poll_once(consumer, HPS_OK);
+    poll = poll_once(consumer, 0, 100, 1 << 20);
     assert_int_equal(poll.events[0].kind, HPS_CONSUMER_FAILED);
     assert_int_equal(poll.events[0].status, HPS_PERMISSION);
     consumer->ops->commit(consumer, &at, 1);
     assert_int_equal(hps_fake_log_committed(log, "g", "hps_et.m.t", 0), 0);
     assert_int_equal(hps_fake_log_committed(log, "g", "hps_et.m.t", 1), -1);
     hps_fake_log_break_consumers(log);
-    poll_once(consumer, HPS_INTERNAL);
+    assert_int_equal(consumer->ops->poll(consumer, 0, 100, 1 << 20, &poll, &err), HPS_INTERNAL);
     consumer->ops->close(consumer);
     hps_fake_log_consumers_wait(log, 0);
     log->ops->close(log);

@@ -8,21 +8,14 @@
 
 #include <cmocka.h>
 
-#include "backends/kafka/kafka.h"
 #include "tests/contract/log_contract.h"
-#include "tests/lib/mock_kafka.h"
+#include "tests/lib/log_client.h"
 
 static struct hps_update_log *open_kafka(void *ctx)
 {
     struct hps_mock_kafka **mock = ctx;
-    struct hps_update_log *log = NULL;
-    struct hps_error err = {0};
     *mock = hps_mock_kafka_new(2);
-    struct hps_kafka_options options = {.brokers = hps_mock_kafka_brokers(*mock)};
-    if (hps_kafka_open(&options, &log, &err) != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
-    return log;
+    return open_log(hps_mock_kafka_brokers(*mock), NULL, 0);
 }
 
 static void clean(void *ctx)

@@ -3,7 +3,6 @@
  * Commits that are refused, or have no answer, and what must not wait for them; on librdkafka's
  * mock cluster.
  */
-#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,22 +10,15 @@
 
 #include <cmocka.h>
 
-#include "backends/kafka/kafka.h"
-#include "base/clock.h"
-#include "base/heap.h"
-#include "tests/lib/mock_kafka.h"
+#include "tests/lib/log_client.h"
 
 enum {
-    ANSWER_MS = 60000, /* no test waits so long unless it fails */
-    FOR_EVER = 10000,  /* requests */
+    FOR_EVER = 10000, /* requests */
     N = 8,
 };
-#define TOPIC "hps_et.m.items"
 
 struct rig {
-    struct hps_mock_kafka *mock;
-    struct hps_update_log *log;
-    struct hps_consumer *consumer;
+    struct log_client client;
     /* What was seen of it. */
     uint32_t n_records;
     uint32_t n_told;
@@ -34,35 +26,19 @@ struct rig {
     char text[256];
 };
 
-static struct hps_consumer *open_consumer(struct rig *rig)
-{
-    struct hps_consumer *consumer = NULL;
-    struct hps_error err = {0};
-    struct hps_consumer_options mine = {.name = "c", .group = "g", .model = "m"};
-    assert_int_equal(rig->log->ops->consumer_open(rig->log, &mine, &consumer, &err), HPS_OK);
-    return consumer;
-}
-
 static int setup(void **state)
 {
     struct rig *rig = hps_calloc(1, sizeof(*rig));
-    struct hps_error err = {0};
     assert_non_null(rig);
-    rig->mock = hps_mock_kafka_new(2);
     const struct hps_kafka_property quick[] = {{"reconnect.backoff.ms", "10"},
                                                {"reconnect.backoff.max.ms", "50"},
                                                {"retry.backoff.ms", "10"}};
-    struct hps_kafka_options options = {.brokers = hps_mock_kafka_brokers(rig->mock),
-                                        .client_id = "test",
-                                        .properties = quick,
-                                        .n_properties = 3};
-    assert_int_equal(hps_kafka_open(&options, &rig->log, &err), HPS_OK);
-    rig->consumer = open_consumer(rig);
-    hps_mock_kafka_topic(rig->mock, TOPIC, N);
+    rig->client = client_open(2, quick, 3);
+    hps_mock_kafka_topic(rig->client.mock, TOPIC, N);
     for (int32_t i = 0; i < N; i++) {
-        hps_mock_kafka_append_many(rig->mock, TOPIC, i, 0, 1, 100);
+        hps_mock_kafka_append_many(rig->client.mock, TOPIC, i, 0, 1, 100);
     }
-    hps_mock_kafka_flush(rig->mock);
+    hps_mock_kafka_flush(rig->client.mock);
     *state = rig;
     return 0;
 }
@@ -70,18 +46,14 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct rig *rig = *state;
-    rig->consumer->ops->close(rig->consumer);
-    rig->log->ops->close(rig->log);
-    hps_mock_kafka_free(rig->mock);
+    client_close(&rig->client);
     hps_free(rig);
     return 0;
 }
 
 static void look(struct rig *rig, struct hps_consumer *consumer)
 {
-    struct hps_consumer_poll poll = {0};
-    struct hps_error err = {0};
-    assert_int_equal(consumer->ops->poll(consumer, 20, 100, 1 << 20, &poll, &err), HPS_OK);
+    struct hps_consumer_poll poll = poll_once(consumer, 20, 100, 1 << 20);
     rig->n_records += poll.n_records;
     for (uint32_t i = 0; i < poll.n_events; i++) {
         if (poll.events[i].kind == HPS_CONSUMER_COMMITS) {
@@ -94,76 +66,65 @@ static void look(struct rig *rig, struct hps_consumer *consumer)
 
 static void told_wait(struct rig *rig, struct hps_consumer *consumer, uint32_t n_told)
 {
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    uint64_t end_us = answer_end_us();
     while (rig->n_told < n_told) {
         look(rig, consumer);
-        if (hps_clock_us() > end_us) {
-            fail_msg("nothing was told of commits");
-        }
+        assert_before(end_us, "word of commits");
     }
     assert_int_equal(rig->n_told, n_told);
-}
-
-static void commit(struct hps_consumer *consumer, int32_t partition, int64_t offset)
-{
-    struct hps_consumer_position at = {TOPIC, partition, offset};
-    consumer->ops->commit(consumer, &at, 1);
 }
 
 /* A partition that is new to the consumer, while a commit is under way: its first record comes. */
 static void begin_partition(struct rig *rig, int32_t partition, uint64_t end_us)
 {
-    struct hps_consumer_position at = {TOPIC, partition, 0};
-    struct hps_error err = {0};
     uint32_t n = rig->n_records;
-    commit(rig->consumer, partition, 0);
-    assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, (uint32_t)partition, &err),
-                     HPS_OK);
+    commit_to(rig->client.consumer, partition, 0);
+    assign_to(rig->client.consumer, TOPIC, partition, 0, (uint32_t)partition);
     while (rig->n_records == n) {
-        look(rig, rig->consumer);
-        if (hps_clock_us() > end_us) {
-            fail_msg("partition %" PRId32 " does not begin", partition);
-        }
+        look(rig, rig->client.consumer);
+        assert_before(end_us, "the first record of a partition");
     }
 }
 
 static void test_poll_when_the_group_is_denied_then_every_new_partition_begins(void **state)
 {
     struct rig *rig = *state;
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS; /* for all of them */
-    hps_mock_kafka_fail(rig->mock, HPS_MOCK_FIND_COORDINATOR, HPS_MOCK_GROUP_DENIED, FOR_EVER);
+    uint64_t end_us = answer_end_us(); /* for all of them */
+    hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_FIND_COORDINATOR, HPS_MOCK_GROUP_DENIED,
+                        FOR_EVER);
     for (int32_t i = 0; i < N; i++) {
         begin_partition(rig, i, end_us);
     }
-    told_wait(rig, rig->consumer, 1);
+    told_wait(rig, rig->client.consumer, 1);
     assert_int_equal(rig->told, HPS_PERMISSION);
     assert_non_null(strstr(rig->text, "\"g\""));
     /* Told once, however often it is tried. */
     for (int i = 0; i < 100; i++) {
-        commit(rig->consumer, 0, i);
-        look(rig, rig->consumer);
+        commit_to(rig->client.consumer, 0, i);
+        look(rig, rig->client.consumer);
     }
     assert_int_equal(rig->n_told, 1);
-    hps_mock_kafka_fail(rig->mock, HPS_MOCK_FIND_COORDINATOR, 0, 0);
-    told_wait(rig, rig->consumer, 2);
+    hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_FIND_COORDINATOR, 0, 0);
+    told_wait(rig, rig->client.consumer, 2);
     assert_int_equal(rig->told, HPS_OK);
-    assert_int_equal(hps_mock_kafka_committed(rig->mock, "g", TOPIC, 0), 99);
+    assert_int_equal(hps_mock_kafka_committed(rig->client.mock, "g", TOPIC, 0), 99);
 }
 
 static void test_poll_when_no_coordinator_is_there_then_every_new_partition_begins(void **state)
 {
     struct rig *rig = *state;
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
-    hps_mock_kafka_fail(rig->mock, HPS_MOCK_FIND_COORDINATOR, HPS_MOCK_NO_COORDINATOR, FOR_EVER);
+    uint64_t end_us = answer_end_us();
+    hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_FIND_COORDINATOR, HPS_MOCK_NO_COORDINATOR,
+                        FOR_EVER);
     for (int32_t i = 0; i < N; i++) {
         begin_partition(rig, i, end_us);
     }
     /* Which may pass, so it is not worth a word at once. */
     assert_int_equal(rig->n_told, 0);
-    hps_mock_kafka_fail(rig->mock, HPS_MOCK_FIND_COORDINATOR, 0, 0);
-    commit(rig->consumer, 3, 1);
-    while (hps_mock_kafka_committed(rig->mock, "g", TOPIC, 3) != 1) {
-        look(rig, rig->consumer);
+    hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_FIND_COORDINATOR, 0, 0);
+    commit_to(rig->client.consumer, 3, 1);
+    while (hps_mock_kafka_committed(rig->client.mock, "g", TOPIC, 3) != 1) {
+        look(rig, rig->client.consumer);
         assert_true(hps_clock_us() < end_us);
     }
     assert_int_equal(rig->n_told, 0);
@@ -172,30 +133,30 @@ static void test_poll_when_no_coordinator_is_there_then_every_new_partition_begi
 static void test_commit_when_a_topic_is_denied_then_the_others_are_committed(void **state)
 {
     struct rig *rig = *state;
-    hps_mock_kafka_fail(rig->mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_TOPIC_DENIED, 1);
-    commit(rig->consumer, 0, 1);
-    told_wait(rig, rig->consumer, 1);
+    hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_TOPIC_DENIED, 1);
+    commit_to(rig->client.consumer, 0, 1);
+    told_wait(rig, rig->client.consumer, 1);
     assert_int_equal(rig->told, HPS_PERMISSION);
-    commit(rig->consumer, 1, 1);
-    told_wait(rig, rig->consumer, 2);
+    commit_to(rig->client.consumer, 1, 1);
+    told_wait(rig, rig->client.consumer, 2);
     assert_int_equal(rig->told, HPS_OK);
     for (int32_t i = 0; i < 2; i++) { /* what was refused is not lost either */
-        assert_int_equal(hps_mock_kafka_committed(rig->mock, "g", TOPIC, i), 1);
+        assert_int_equal(hps_mock_kafka_committed(rig->client.mock, "g", TOPIC, i), 1);
     }
 }
 
 static void test_commit_when_consumers_share_a_group_then_each_is_told(void **state)
 {
     struct rig *rig = *state;
-    struct hps_consumer *other = open_consumer(rig);
-    hps_mock_kafka_fail(rig->mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_GROUP_DENIED, 1);
-    commit(rig->consumer, 0, 1);
-    told_wait(rig, rig->consumer, 1);
+    struct hps_consumer *other = open_consumer(rig->client.log, "m", NULL);
+    hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_GROUP_DENIED, 1);
+    commit_to(rig->client.consumer, 0, 1);
+    told_wait(rig, rig->client.consumer, 1);
     told_wait(rig, other, 2);
     assert_int_equal(rig->told, HPS_PERMISSION);
-    commit(other, 1, 1);
+    commit_to(other, 1, 1);
     told_wait(rig, other, 3);
-    told_wait(rig, rig->consumer, 4);
+    told_wait(rig, rig->client.consumer, 4);
     assert_int_equal(rig->told, HPS_OK);
     other->ops->close(other);
 }

@@ -4,8 +4,6 @@
  * What every update log does is in tests/contract, what only a real broker does in
  * tests/e2e/test_kafka_log.py.
  */
-#include "backends/kafka/kafka.h"
-
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,81 +15,37 @@
 #include <cmocka.h>
 
 #include "backends/kafka/internal.h"
-#include "base/clock.h"
-#include "base/heap.h"
-#include "tests/lib/mock_kafka.h"
-
-enum { ANSWER_MS = 60000 }; /* no test waits so long unless it fails */
-#define TOPIC "hps_et.m.items"
-
-struct rig {
-    struct hps_mock_kafka *mock;
-    struct hps_update_log *log;
-    struct hps_consumer *consumer;
-};
-
-static struct hps_update_log *open_log(const char *brokers,
-                                       const struct hps_kafka_property *properties, uint32_t n)
-{
-    struct hps_update_log *log = NULL;
-    struct hps_error err = {0};
-    struct hps_kafka_options options = {
-        .brokers = brokers, .client_id = "test", .properties = properties, .n_properties = n};
-    if (hps_kafka_open(&options, &log, &err) != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
-    return log;
-}
-
-static struct hps_consumer *open_consumer(struct hps_update_log *log)
-{
-    struct hps_consumer *consumer = NULL;
-    struct hps_error err = {0};
-    struct hps_consumer_options options = {.name = "c", .group = "g", .model = "m"};
-    if (log->ops->consumer_open(log, &options, &consumer, &err) != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
-    return consumer;
-}
+#include "tests/lib/log_client.h"
 
 static int setup(void **state)
 {
-    struct rig *rig = hps_calloc(1, sizeof(*rig));
+    struct log_client *rig = hps_calloc(1, sizeof(*rig));
     assert_non_null(rig);
-    rig->mock = hps_mock_kafka_new(2);
     /* What is waited for after a failure need not take as long as in life. */
     const struct hps_kafka_property quick[] = {{"reconnect.backoff.ms", "10"},
                                                {"reconnect.backoff.max.ms", "50"},
                                                {"retry.backoff.ms", "10"}};
-    rig->log = open_log(hps_mock_kafka_brokers(rig->mock), quick, 3);
-    rig->consumer = open_consumer(rig->log);
+    *rig = client_open(2, quick, 3);
     *state = rig;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct rig *rig = *state;
-    rig->consumer->ops->close(rig->consumer);
-    rig->log->ops->close(rig->log);
-    hps_mock_kafka_free(rig->mock);
+    struct log_client *rig = *state;
+    client_close(rig);
     hps_free(rig);
     return 0;
 }
 
-static void assign(struct rig *rig, int32_t partition, int64_t offset)
+static void assign(struct log_client *rig, int32_t partition, int64_t offset)
 {
-    struct hps_error err = {0};
-    struct hps_consumer_position at = {TOPIC, partition, offset};
-    if (rig->consumer->ops->assign(rig->consumer, &at, (uint32_t)partition, &err) != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
+    assign_to(rig->consumer, TOPIC, partition, offset, (uint32_t)partition);
 }
 
-static void append(struct rig *rig, int32_t partition, uint64_t first, uint32_t n)
+static void append(struct log_client *rig, int32_t partition, uint64_t first, uint32_t n)
 {
-    hps_mock_kafka_append_many(rig->mock, TOPIC, partition, first, n, 100);
-    hps_mock_kafka_flush(rig->mock);
+    append_many(rig->mock, partition, first, n);
 }
 
 /* What was seen of the log. Records of partition 0 are to be next, next + 1, … */
@@ -102,13 +56,9 @@ struct seen {
     char text[HPS_CONSUMER_COMMITS + 1][256];
 };
 
-static void look(struct rig *rig, struct seen *seen)
+static void look(struct log_client *rig, struct seen *seen)
 {
-    struct hps_consumer_poll poll = {0};
-    struct hps_error err = {0};
-    if (rig->consumer->ops->poll(rig->consumer, 100, 100, 1 << 20, &poll, &err) != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
+    struct hps_consumer_poll poll = poll_once(rig->consumer, 100, 100, 1 << 20);
     for (uint32_t i = 0; i < poll.n_records; i++) {
         uint64_t number = 0;
         assert_int_equal(poll.records[i].offset, seen->next);
@@ -125,31 +75,27 @@ static void look(struct rig *rig, struct seen *seen)
 }
 
 /* Look until there was another event of that kind. */
-static void look_for(struct rig *rig, struct seen *seen, enum hps_consumer_event_kind kind)
+static void look_for(struct log_client *rig, struct seen *seen, enum hps_consumer_event_kind kind)
 {
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    uint64_t end_us = answer_end_us();
     for (uint32_t before = seen->n_events[kind]; seen->n_events[kind] == before;) {
         look(rig, seen);
-        if (hps_clock_us() > end_us) {
-            fail_msg("no event %d", kind);
-        }
+        assert_before(end_us, "an event");
     }
 }
 
-static void look_until(struct rig *rig, struct seen *seen, int64_t next)
+static void look_until(struct log_client *rig, struct seen *seen, int64_t next)
 {
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    uint64_t end_us = answer_end_us();
     while (seen->next < next) {
         look(rig, seen);
-        if (hps_clock_us() > end_us) {
-            fail_msg("records up to %" PRId64 ", not to %" PRId64, seen->next, next);
-        }
+        assert_before(end_us, "records");
     }
 }
 
 /* All up to `next`, and told so. The mock says where a partition ends beside an error, and
  * librdkafka then takes the end for the news: it must have been told before. */
-static void catch_up(struct rig *rig, struct seen *seen, int64_t next)
+static void catch_up(struct log_client *rig, struct seen *seen, int64_t next)
 {
     look_until(rig, seen, next);
     while (seen->n_events[HPS_CONSUMER_CAUGHT_UP] == 0 ||
@@ -162,7 +108,7 @@ static void catch_up(struct rig *rig, struct seen *seen, int64_t next)
 
 static void test_poll_when_the_cluster_goes_and_comes_then_told_once_and_nothing_is_lost(void **s)
 {
-    struct rig *rig = *s;
+    struct log_client *rig = *s;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
     append(rig, 0, 0, 50);
@@ -192,9 +138,9 @@ static void test_consumer_when_there_is_no_cluster_then_calls_end_and_it_is_told
     (void)state;
     /* Nothing listens on the port of a cluster that is no more. */
     struct hps_mock_kafka *mock = hps_mock_kafka_new(1);
-    struct rig rig = {.log = open_log(hps_mock_kafka_brokers(mock), NULL, 0)};
+    struct log_client rig = {.log = open_log(hps_mock_kafka_brokers(mock), NULL, 0)};
     hps_mock_kafka_free(mock);
-    rig.consumer = open_consumer(rig.log);
+    rig.consumer = open_consumer(rig.log, "m", NULL);
     struct hps_consumer_topics topics = {0};
     struct hps_consumer_offsets part = {.topic = TOPIC, .time_unix_ms = -1};
     struct hps_error err = {0};
@@ -205,8 +151,7 @@ static void test_consumer_when_there_is_no_cluster_then_calls_end_and_it_is_told
     assign(&rig, 0, 0);
     look_for(&rig, &seen, HPS_CONSUMER_DOWN);
     assert_int_equal(seen.last[HPS_CONSUMER_DOWN].status, HPS_UNAVAILABLE);
-    struct hps_consumer_position position = {TOPIC, 0, 1};
-    rig.consumer->ops->commit(rig.consumer, &position, 1);
+    commit_to(rig.consumer, 0, 1);
     look(&rig, &seen);
     rig.consumer->ops->close(rig.consumer);
     rig.log->ops->close(rig.log);
@@ -214,7 +159,7 @@ static void test_consumer_when_there_is_no_cluster_then_calls_end_and_it_is_told
 
 static void test_poll_when_the_leader_moves_then_reading_goes_on(void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
     append(rig, 0, 0, 20);
@@ -232,7 +177,7 @@ static void test_poll_when_the_leader_moves_then_reading_goes_on(void **state)
 
 static void test_poll_when_fetches_fail_for_a_while_then_nothing_is_told_or_lost(void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     const int errors[] = {HPS_MOCK_NOT_LEADER, HPS_MOCK_REQUEST_TIMED_OUT, HPS_MOCK_STORAGE};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
@@ -252,7 +197,7 @@ static void test_poll_when_fetches_fail_for_a_while_then_nothing_is_told_or_lost
 
 static void test_poll_when_old_records_were_dropped_then_a_gap_with_the_bounds(void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
     /* More than the mock keeps: the first are gone. */
@@ -283,7 +228,7 @@ static void test_poll_when_old_records_were_dropped_then_a_gap_with_the_bounds(v
 static void test_poll_when_in_the_midst_the_offset_is_no_more_then_a_gap_after_the_records(
     void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
     append(rig, 0, 0, 30);
@@ -308,7 +253,7 @@ static void test_poll_when_in_the_midst_the_offset_is_no_more_then_a_gap_after_t
 static void test_poll_when_a_gap_was_not_told_yet_and_the_partition_moves_then_it_never_is(
     void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 2);
     append(rig, 0, 0, 30);
@@ -328,7 +273,7 @@ static void test_poll_when_a_gap_was_not_told_yet_and_the_partition_moves_then_i
 
 static void test_poll_when_the_topic_is_denied_then_the_partition_fails_alone(void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
     append(rig, 0, 0, 10);
@@ -345,32 +290,24 @@ static void test_poll_when_the_topic_is_denied_then_the_partition_fails_alone(vo
 
 /* ---- commits --------------------------------------------------------------------------------- */
 
-static void commit(struct rig *rig, int64_t offset)
+static void committed_wait(struct log_client *rig, struct seen *seen, int64_t offset)
 {
-    struct hps_consumer_position position = {TOPIC, 0, offset};
-    rig->consumer->ops->commit(rig->consumer, &position, 1);
-}
-
-static void committed_wait(struct rig *rig, struct seen *seen, int64_t offset)
-{
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    uint64_t end_us = answer_end_us();
     while (hps_mock_kafka_committed(rig->mock, "g", TOPIC, 0) != offset) {
         look(rig, seen);
-        if (hps_clock_us() > end_us) {
-            fail_msg("%" PRId64 " was not committed", offset);
-        }
+        assert_before(end_us, "a commit");
     }
 }
 
 static void test_commit_when_many_are_made_then_the_last_is_there_in_the_end(void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
     append(rig, 0, 0, 100);
     assign(rig, 0, 0);
     for (int64_t i = 1; i <= 100; i++) {
-        commit(rig, i);
+        commit_to(rig->consumer, 0, i);
     }
     look_until(rig, &seen, 100);
     committed_wait(rig, &seen, 100);
@@ -379,21 +316,21 @@ static void test_commit_when_many_are_made_then_the_last_is_there_in_the_end(voi
 
 static void test_commit_when_it_is_refused_then_told_once_and_reading_goes_on(void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     struct seen seen = {0};
     hps_mock_kafka_topic(rig->mock, TOPIC, 1);
     append(rig, 0, 0, 10);
     assign(rig, 0, 0);
     look_until(rig, &seen, 10);
     hps_mock_kafka_fail(rig->mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_GROUP_DENIED, 1);
-    commit(rig, 5);
+    commit_to(rig->consumer, 0, 5);
     look_for(rig, &seen, HPS_CONSUMER_COMMITS);
     assert_int_equal(seen.last[HPS_CONSUMER_COMMITS].status, HPS_PERMISSION);
     assert_non_null(strstr(seen.text[HPS_CONSUMER_COMMITS], "\"g\""));
     append(rig, 0, 10, 10);
     assign(rig, 0, 10); /* which a commit that waits must not keep from starting */
     look_until(rig, &seen, 20);
-    commit(rig, 20);
+    commit_to(rig->consumer, 0, 20);
     look_for(rig, &seen, HPS_CONSUMER_COMMITS);
     assert_int_equal(seen.last[HPS_CONSUMER_COMMITS].status, HPS_OK);
     committed_wait(rig, &seen, 20);
@@ -483,9 +420,9 @@ static void test_poll_when_we_cannot_be_authenticated_then_down_says_so(void **s
                                               {"sasl.mechanisms", "PLAIN"},
                                               {"sasl.username", "u"},
                                               {"sasl.password", "p"}};
-    struct rig rig = {.log = open_log(hps_mock_kafka_brokers(mock), sasl, 4)};
+    struct log_client rig = {.log = open_log(hps_mock_kafka_brokers(mock), sasl, 4)};
     struct seen seen = {0};
-    rig.consumer = open_consumer(rig.log);
+    rig.consumer = open_consumer(rig.log, "m", NULL);
     assign(&rig, 0, 0);
     look_for(&rig, &seen, HPS_CONSUMER_DOWN);
     assert_int_equal(seen.last[HPS_CONSUMER_DOWN].status, HPS_UNAUTHENTICATED);
@@ -505,11 +442,11 @@ static void test_poll_when_we_cannot_be_authenticated_then_down_says_so(void **s
 
 static void test_open_when_client_id_is_given_then_each_connection_adds_its_name(void **state)
 {
-    struct rig *rig = *state;
+    struct log_client *rig = *state;
     const struct hps_kafka_property given[] = {{"client.id", "fleet-7"},
                                                {"reconnect.backoff.ms", "10"}};
     struct hps_update_log *log = open_log(hps_mock_kafka_brokers(rig->mock), given, 2);
-    struct hps_consumer *consumer = open_consumer(log);
+    struct hps_consumer *consumer = open_consumer(log, "m", NULL);
     const rd_kafka_conf_t *conf = rd_kafka_conf(((struct hps_kafka_consumer *)consumer)->rk);
     char text[64];
     size_t size = sizeof(text);

@@ -11,21 +11,12 @@
 
 #include <cmocka.h>
 
-#include "backends/kafka/kafka.h"
-#include "base/clock.h"
-#include "base/heap.h"
-#include "tests/lib/mock_kafka.h"
+#include "tests/lib/log_client.h"
 
-enum {
-    ANSWER_MS = 60000, /* no test waits so long unless it fails */
-    BAD_MAX = 64,
-};
-#define TOPIC "hps_et.m.items"
+enum { BAD_MAX = 64 };
 
 struct rig {
-    struct hps_mock_kafka *mock;
-    struct hps_update_log *log;
-    struct hps_consumer *consumer;
+    struct log_client client;
     int64_t end; /* of the log */
     /* What came: every offset either as a record, or as one that was left out. */
     int64_t next;
@@ -41,19 +32,11 @@ struct rig {
 static int setup(void **state)
 {
     struct rig *rig = hps_calloc(1, sizeof(*rig));
-    struct hps_error err = {0};
     assert_non_null(rig);
-    rig->mock = hps_mock_kafka_new(1);
     const struct hps_kafka_property quick[] = {{"fetch.error.backoff.ms", "10"},
                                                {"fetch.wait.max.ms", "5"}};
-    struct hps_kafka_options options = {.brokers = hps_mock_kafka_brokers(rig->mock),
-                                        .client_id = "test",
-                                        .properties = quick,
-                                        .n_properties = 2};
-    struct hps_consumer_options mine = {.name = "c", .model = "m"};
-    assert_int_equal(hps_kafka_open(&options, &rig->log, &err), HPS_OK);
-    assert_int_equal(rig->log->ops->consumer_open(rig->log, &mine, &rig->consumer, &err), HPS_OK);
-    hps_mock_kafka_topic(rig->mock, TOPIC, 2);
+    rig->client = client_open(1, quick, 2);
+    hps_mock_kafka_topic(rig->client.mock, TOPIC, 2);
     *state = rig;
     return 0;
 }
@@ -61,9 +44,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct rig *rig = *state;
-    rig->consumer->ops->close(rig->consumer);
-    rig->log->ops->close(rig->log);
-    hps_mock_kafka_free(rig->mock);
+    client_close(&rig->client);
     hps_free(rig);
     return 0;
 }
@@ -71,22 +52,19 @@ static int teardown(void **state)
 /* n records, each with its offset. */
 static void append(struct rig *rig, uint32_t n)
 {
-    hps_mock_kafka_append_many(rig->mock, TOPIC, 0, (uint64_t)rig->end, n, 100);
-    hps_mock_kafka_flush(rig->mock);
+    append_many(rig->client.mock, 0, (uint64_t)rig->end, n);
     rig->end += n;
 }
 
 static void damage(struct rig *rig, uint32_t n, enum hps_mock_damage how)
 {
-    hps_mock_kafka_append_damaged(rig->mock, TOPIC, 0, n, how);
+    hps_mock_kafka_append_damaged(rig->client.mock, TOPIC, 0, n, how);
     rig->end += n;
 }
 
 static void assign(struct rig *rig, int64_t offset)
 {
-    struct hps_consumer_position at = {TOPIC, 0, offset};
-    struct hps_error err = {0};
-    assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, 5, &err), HPS_OK);
+    assign_to(rig->client.consumer, TOPIC, 0, offset, 5);
     rig->next = offset;
     rig->caught_up = -1;
     rig->n_bad = 0;
@@ -108,12 +86,9 @@ static void take_bad(struct rig *rig, const struct hps_consumer_event *event)
 /* Read to the end. */
 static void read_all(struct rig *rig)
 {
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    uint64_t end_us = answer_end_us();
     while (rig->next < rig->end || rig->caught_up != rig->end) {
-        struct hps_consumer_poll poll = {0};
-        struct hps_error err = {0};
-        assert_int_equal(rig->consumer->ops->poll(rig->consumer, 100, 7, 1 << 20, &poll, &err),
-                         HPS_OK);
+        struct hps_consumer_poll poll = poll_once(rig->client.consumer, 100, 7, 1 << 20);
         for (uint32_t i = 0; i < poll.n_records; i++) {
             uint64_t number = 0;
             memcpy(&number, poll.records[i].value, sizeof(number));
@@ -211,18 +186,15 @@ static void test_assign_when_the_end_of_a_bad_batch_is_being_looked_for_then_it_
     damage(rig, 1000, HPS_MOCK_BAD_ZSTD);
     append(rig, 20);
     for (int i = 0; i < 30; i++) {
-        struct hps_consumer_poll poll = {0};
-        struct hps_error err = {0};
         assign(rig, 20);
         for (int k = 0; k < i; k++) {
-            assert_int_equal(rig->consumer->ops->poll(rig->consumer, 2, 7, 1 << 20, &poll, &err),
-                             HPS_OK);
+            (void)poll_once(rig->client.consumer, 2, 7, 1 << 20);
         }
         assign(rig, 1020 + i % 20);
         read_all(rig);
         assert_int_equal(rig->n_bad, 0);
         assign(rig, 1020);
-        rig->consumer->ops->unassign(rig->consumer, TOPIC, 0);
+        rig->client.consumer->ops->unassign(rig->client.consumer, TOPIC, 0);
     }
 }
 

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An update log as its tests ask it: each call fails the test if it fails. After cmocka.h.
+ */
+#ifndef HPS_TESTS_LIB_LOG_CLIENT_H
+#define HPS_TESTS_LIB_LOG_CLIENT_H
+
+#include "backends/kafka/kafka.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "tests/lib/mock_kafka.h"
+
+enum { ANSWER_MS = 60000 }; /* no test waits so long unless it fails */
+#define TOPIC "hps_et.m.items"
+
+static inline uint64_t answer_end_us(void)
+{
+    return hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+}
+
+static inline void assert_before(uint64_t end_us, const char *what)
+{
+    if (hps_clock_us() > end_us) {
+        fail_msg("not in time: %s", what);
+    }
+}
+
+static inline struct hps_update_log *open_log(const char *brokers,
+                                              const struct hps_kafka_property *properties,
+                                              uint32_t n)
+{
+    struct hps_update_log *log = NULL;
+    struct hps_error err = {0};
+    struct hps_kafka_options options = {
+        .brokers = brokers, .client_id = "test", .properties = properties, .n_properties = n};
+    if (hps_kafka_open(&options, &log, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    return log;
+}
+
+/* filter: NULL is none */
+static inline struct hps_consumer *open_consumer(struct hps_update_log *log, const char *model,
+                                                 const char *filter)
+{
+    struct hps_consumer *consumer = NULL;
+    struct hps_error err = {0};
+    struct hps_consumer_options options = {.name = "c",
+                                           .group = "g",
+                                           .model = model,
+                                           .filters = &filter,
+                                           .n_filters = filter == NULL ? 0 : 1};
+    if (log->ops->consumer_open(log, &options, &consumer, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    return consumer;
+}
+
+static inline void assign_to(struct hps_consumer *consumer, const char *topic, int32_t partition,
+                             int64_t offset, uint32_t tag)
+{
+    struct hps_error err = {0};
+    struct hps_consumer_position at = {topic, partition, offset};
+    if (consumer->ops->assign(consumer, &at, tag, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static inline struct hps_consumer_poll poll_once(struct hps_consumer *consumer, uint32_t timeout_ms,
+                                                 uint32_t records_max, uint64_t bytes_max)
+{
+    struct hps_consumer_poll poll = {0};
+    struct hps_error err = {0};
+    if (consumer->ops->poll(consumer, timeout_ms, records_max, bytes_max, &poll, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    return poll;
+}
+
+static inline void commit_to(struct hps_consumer *consumer, int32_t partition, int64_t offset)
+{
+    struct hps_consumer_position position = {TOPIC, partition, offset};
+    consumer->ops->commit(consumer, &position, 1);
+}
+
+static inline struct hps_watch *watch_of(struct hps_consumer *consumer, const char *topic,
+                                         int32_t partition)
+{
+    struct hps_watch *found = NULL;
+    struct hps_error err = {0};
+    if (consumer->ops->watch(consumer, topic, partition, &found, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    return found;
+}
+
+/* Wait a moment for what does not come by polling. */
+static inline void linger(struct hps_consumer *consumer, uint64_t end_us)
+{
+    (void)poll_once(consumer, 5, 10, 1000);
+    assert_before(end_us, "what is waited for");
+}
+
+/* The answer to a question that was sent to the leader from now on. */
+static inline struct hps_leader_word word_now(struct hps_consumer *consumer,
+                                              const struct hps_watch *of)
+{
+    struct hps_leader_word word = {0};
+    uint64_t begun_us = hps_clock_us();
+    uint64_t end_us = answer_end_us();
+    for (consumer->ops->heard(of, &word); word.status != HPS_OK || word.asked_us < begun_us;
+         consumer->ops->heard(of, &word)) {
+        linger(consumer, end_us);
+    }
+    return word;
+}
+
+/* The newest word that ended so. */
+static inline struct hps_leader_word word_wait(struct hps_consumer *consumer,
+                                               const struct hps_watch *of, hps_status status)
+{
+    struct hps_leader_word word = {0};
+    uint64_t end_us = answer_end_us();
+    for (consumer->ops->heard(of, &word); word.status != status; consumer->ops->heard(of, &word)) {
+        linger(consumer, end_us);
+    }
+    return word;
+}
+
+/* The answer to what was asked by recall. */
+static inline struct hps_recalled recalled_wait(struct hps_consumer *consumer,
+                                                const struct hps_watch *of)
+{
+    struct hps_recalled recalled = {0};
+    uint64_t end_us = answer_end_us();
+    while (!consumer->ops->recalled(of, &recalled)) {
+        linger(consumer, end_us);
+    }
+    assert_int_equal(recalled.status, HPS_OK);
+    return recalled;
+}
+
+/* A mock cluster, a log on it, and one consumer of the model m. */
+struct log_client {
+    struct hps_mock_kafka *mock;
+    struct hps_update_log *log;
+    struct hps_consumer *consumer;
+};
+
+static inline struct log_client client_open(int n_brokers, const struct hps_kafka_property *quick,
+                                            uint32_t n)
+{
+    struct log_client client = {.mock = hps_mock_kafka_new(n_brokers)};
+    client.log = open_log(hps_mock_kafka_brokers(client.mock), quick, n);
+    client.consumer = open_consumer(client.log, "m", NULL);
+    return client;
+}
+
+static inline void client_close(struct log_client *client)
+{
+    client->consumer->ops->close(client->consumer);
+    client->log->ops->close(client->log);
+    hps_mock_kafka_free(client->mock);
+}
+
+/* n records from number `first` on, each of which holds its number. */
+static inline void append_many(struct hps_mock_kafka *mock, int32_t partition, uint64_t first,
+                               uint32_t n)
+{
+    hps_mock_kafka_append_many(mock, TOPIC, partition, first, n, 100);
+    hps_mock_kafka_flush(mock);
+}
+
+#endif
