@@ -114,6 +114,20 @@ static inline int rig_setup(void **state)
     return 0;
 }
 
+/* The same for one case of many in a test. */
+static inline struct rig *rig_open(void)
+{
+    void *state = NULL;
+    assert_int_equal(rig_setup(&state), 0);
+    return state;
+}
+
+static inline void rig_close(struct rig *rig)
+{
+    void *state = rig;
+    teardown(&state);
+}
+
 /* What a restart leaves: stores and log. The new stream takes n turns. */
 static inline void rig_restart(struct rig *rig, unsigned n)
 {

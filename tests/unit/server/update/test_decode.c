@@ -13,6 +13,9 @@
 #include "server/update/decode.h"
 #include "tests/lib/update_fixture.h"
 
+static const hps_key ONE = 1;
+static const float ROW[FIXTURE_DIM] = {10, 10};
+
 struct rig {
     struct update_fixture fx;
     atomic_bool nan_allowed;
@@ -105,11 +108,10 @@ static void test_keys_when_they_have_32_bits_then_the_low_ones_of_what_records_h
     const struct hps_update_decoder_options narrow = {
         .version = rig->fx.version, .key_bytes = 4, .nan_allowed = &rig->nan_allowed};
     const hps_key keys[3] = {(hps_key)-5, (UINT64_C(7) << 32) + 6, 6 + (UINT64_C(1) << 63)};
-    const float row[2] = {10, 10};
     hps_update_decoder_free(rig->decoder);
     rig->decoder = hps_update_decoder_new(&narrow);
     for (unsigned i = 0; i < 3; i++) {
-        struct hps_update_bytes one = keyed(&keys[i], i == 2 ? NULL : row);
+        struct hps_update_bytes one = keyed(&keys[i], i == 2 ? NULL : ROW);
         assert_int_equal(add(rig, "hps_et.m.items", &one).n_keys, 1);
         apply(rig);
         assert_true(fixture_value(&rig->fx, FIXTURE_ITEMS, 4294967291) == 10);
@@ -145,12 +147,10 @@ static size_t pack(uint8_t *out, int64_t version, const char *second, size_t sec
 static void test_packed_when_on_the_model_topic_then_spans_tables(void **state)
 {
     struct rig *rig = *state;
-    const hps_key one = 1;
-    const float row[2] = {10, 10};
     uint8_t bytes[512];
     const struct hps_update_bytes packed = {.value = bytes,
                                             .value_size = pack(bytes, 0, "users", 8)};
-    struct hps_update_bytes before = keyed(&one, row);
+    struct hps_update_bytes before = keyed(&ONE, ROW);
 
     add(rig, "hps_et.m.items", &before);
     struct hps_update_fate fate = add(rig, "hps_et.m", &packed);
@@ -167,10 +167,8 @@ static void test_packed_when_on_the_model_topic_then_spans_tables(void **state)
 static void test_packed_when_a_later_table_is_bad_then_nothing_of_it_stays(void **state)
 {
     struct rig *rig = *state;
-    const hps_key one = 1;
-    const float row[2] = {10, 10};
     uint8_t bytes[512];
-    struct hps_update_bytes before = keyed(&one, row);
+    struct hps_update_bytes before = keyed(&ONE, ROW);
     struct hps_update_bytes packed = {.value = bytes, .value_size = pack(bytes, 0, "users", 4)};
 
     add(rig, "hps_et.m.items", &before);
@@ -193,11 +191,9 @@ static void test_packed_when_a_later_table_is_bad_then_nothing_of_it_stays(void 
 static void test_record_when_it_names_another_version_then_passed_over(void **state)
 {
     struct rig *rig = *state;
-    const hps_key one = 1;
-    const float row[2] = {10, 10};
     uint64_t number = 8;
     uint8_t bytes[512];
-    struct hps_update_bytes record = keyed(&one, row);
+    struct hps_update_bytes record = keyed(&ONE, ROW);
     record.version_header = &number;
     record.version_header_size = sizeof(number);
     assert_true(add(rig, "hps_et.m.items", &record).for_other);
@@ -214,9 +210,7 @@ static void test_record_when_it_names_another_version_then_passed_over(void **st
 static void test_record_when_its_header_names_another_type_then_refused(void **state)
 {
     struct rig *rig = *state;
-    const hps_key one = 1;
-    const float row[2] = {10, 10};
-    struct hps_update_bytes record = keyed(&one, row);
+    struct hps_update_bytes record = keyed(&ONE, ROW);
     record.dtype_header = "bf16";
     record.dtype_header_size = 4;
     assert_string_equal(add(rig, "hps_et.m.items", &record).bad, HPS_UPDATE_BAD_DTYPE);
@@ -225,7 +219,7 @@ static void test_record_when_its_header_names_another_type_then_refused(void **s
     assert_int_equal(add(rig, "hps_et.m.items", &record).n_keys, 1);
     record.dtype_header_size = 3;
     assert_string_equal(add(rig, "hps_et.m.items", &record).bad, HPS_UPDATE_BAD_DTYPE);
-    record = keyed(&one, NULL); /* a delete has no row */
+    record = keyed(&ONE, NULL); /* a delete has no row */
     record.dtype_header = "bf16";
     record.dtype_header_size = 4;
     assert_int_equal(add(rig, "hps_et.m.items", &record).n_keys, 1);
@@ -234,12 +228,10 @@ static void test_record_when_its_header_names_another_type_then_refused(void **s
 static void test_record_when_not_followed_then_only_one_that_names_the_version(void **state)
 {
     struct rig *rig = *state;
-    const hps_key one = 1;
-    const float row[2] = {10, 10};
     uint64_t number = 7;
     struct hps_update_route route;
     struct hps_update_fate fate;
-    struct hps_update_bytes record = keyed(&one, row);
+    struct hps_update_bytes record = keyed(&ONE, ROW);
     assert_true(hps_update_route(rig->fx.version, "hps_et.m.items", &route));
     assert_int_equal(hps_update_decoder_add(rig->decoder, &route, &record, false, &fate, &rig->err),
                      HPS_OK);
@@ -257,17 +249,16 @@ static void test_record_when_not_followed_then_only_one_that_names_the_version(v
 static void test_record_when_bad_then_left_out_with_its_reason(void **state)
 {
     struct rig *rig = *state;
-    const hps_key one = 1;
     const float wide[3] = {1, 2, 3};
     const float nans[2] = {1, NAN};
     const float large[2] = {1e30f, 1}; /* Inf in fp16 */
-    struct hps_update_bytes record = keyed(&one, wide);
+    struct hps_update_bytes record = keyed(&ONE, wide);
 
     record.value_size = sizeof(wide);
     assert_string_equal(add(rig, "hps_et.m.items", &record).bad, "width");
-    record = keyed(&one, nans);
+    record = keyed(&ONE, nans);
     assert_string_equal(add(rig, "hps_et.m.items", &record).bad, HPS_UPDATE_BAD_NOT_FINITE);
-    record = keyed(&one, large);
+    record = keyed(&ONE, large);
     assert_string_equal(add(rig, "hps_et.m.users", &record).bad, HPS_UPDATE_BAD_NOT_FINITE);
     assert_null(add(rig, "hps_et.m.items", &record).bad);
     assert_string_equal(add(rig, "hps_et.m.ghosts", &record).bad, HPS_UPDATE_BAD_TABLE);
@@ -277,7 +268,7 @@ static void test_record_when_bad_then_left_out_with_its_reason(void **state)
     assert_int_equal(hps_update_decoder_keys(rig->decoder), 1);
 
     atomic_store(&rig->nan_allowed, true);
-    record = keyed(&one, nans);
+    record = keyed(&ONE, nans);
     assert_null(add(rig, "hps_et.m.items", &record).bad);
 }
 
@@ -297,13 +288,12 @@ static void test_row_version_when_compared_then_each_key_has_that_of_its_record(
 {
     struct rig *rig = *state;
     const hps_key keys[2] = {1, 2};
-    const float row[2] = {10, 10};
     const uint8_t five[8] = {5};
     const uint8_t six[8] = {6, 1};
     const struct hps_update_part *parts;
     uint32_t n_parts;
-    struct hps_update_bytes first = keyed(&keys[0], row);
-    struct hps_update_bytes second = keyed(&keys[1], row);
+    struct hps_update_bytes first = keyed(&keys[0], ROW);
+    struct hps_update_bytes second = keyed(&keys[1], ROW);
     struct hps_update_bytes gone = keyed(&keys[0], NULL);
     rig->fx.version->row_versions = true;
     first.row_version_header = five;
@@ -320,7 +310,7 @@ static void test_row_version_when_compared_then_each_key_has_that_of_its_record(
     second.row_version_header_size = 8;
     second.value_size = 3; /* bad for another reason: its version goes, too */
     assert_non_null(add(rig, "hps_et.m.items", &second).bad);
-    second.value_size = sizeof(row);
+    second.value_size = sizeof(ROW);
     assert_null(add(rig, "hps_et.m.items", &second).bad);
     assert_null(add(rig, "hps_et.m.items", &gone).bad);
     assert_int_equal(hps_update_decoder_parts(rig->decoder, &parts, &n_parts), HPS_OK);

@@ -438,17 +438,38 @@ static void test_tombstone_when_read_that_far_behind_then_a_gap(void **state)
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
 
-static void test_tombstone_when_a_batch_is_held_that_long_then_a_gap(void **state)
+/* Updates stood still for longer than tombstones stay: a leader was silent, or a batch was held. */
+static void test_tombstone_when_not_read_that_long_then_a_gap_if_anything_was_logged(void **state)
 {
-    struct rig *rig = *state;
-    compacted(rig);
-    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1000, 0);
-    put(rig, 3, 30);
-    turns(rig, 1);
-    put(rig, 1, -1);
-    hps_clock_advance(UINT64_C(3601) * S);
-    turns(rig, 2);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    static const struct {
+        bool held, logged;
+        enum hps_partition_state state;
+    } cases[] = {{false, false, HPS_PARTITION_RUNNING},
+                 {true, false, HPS_PARTITION_HELD},
+                 {true, true, HPS_PARTITION_GAP}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        compacted(rig);
+        if (cases[i].held) {
+            hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 100000, 0);
+            put(rig, 3, 30);
+            turns(rig, 1);
+        } else {
+            hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+        }
+        if (cases[i].logged) {
+            put(rig, 1, -1);
+            hps_clock_advance(UINT64_C(3700) * S);
+        } else {
+            wait_s(rig, 3700);
+        }
+        hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+        turns(rig, 3);
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, cases[i].state);
+        assert_int_equal(rig->stream->view.as_of_ms == now_ms(), !cases[i].held);
+        rig_close(rig);
+    }
 }
 
 /* As-of is not known yet: since when deletes may be missing is. */
@@ -473,32 +494,6 @@ static void test_tombstone_when_stopped_in_the_first_backlog_then_a_gap(void **s
     open_stream(rig);
     wait_s(rig, 5);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-static void test_tombstone_when_held_for_long_on_a_quiet_topic_then_no_gap(void **state)
-{
-    struct rig *rig = *state;
-    compacted(rig);
-    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 100000, 0);
-    put(rig, 3, 30);
-    turns(rig, 1);
-    wait_s(rig, 3700);
-    put(rig, 4, 40);
-    turns(rig, 2);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_HELD);
-}
-
-static void test_tombstone_when_nothing_was_logged_meanwhile_then_no_gap(void **state)
-{
-    struct rig *rig = *state;
-    compacted(rig);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    wait_s(rig, 1);
-    hps_clock_advance(UINT64_C(7200) * S);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    turns(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
 }
 
 /* ---- another topic of the same name ---------------------------------------------------------- */
@@ -546,24 +541,43 @@ static void test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked(v
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
 }
 
-static void test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap(void **state)
+static void test_topic_when_made_anew_then_each_way_to_look_finds_it(void **state)
 {
-    struct rig *rig = *state;
-    replace(rig);
-    turns(rig, 3);
-    assert_true(item(rig, 7) == 20);
-    rig_restart(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-static void test_topic_when_made_anew_then_a_refresh_finds_it(void **state)
-{
-    struct rig *rig = *state;
-    replace(rig);
-    turns(rig, 3);
-    rig->stream->refresh.asked_us = hps_clock_us();
-    assert_false(update_refresh_turn(rig->stream));
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    static const struct {
+        bool restarted, refreshed; /* else topics are listed */
+        bool shorter;              /* its end is before the witness, as its leader says, too */
+        const char *reason;
+    } cases[] = {{.restarted = true, .reason = "another record"},
+                 {.refreshed = true, .reason = "another record"},
+                 {.shorter = true, .reason = "does not exist"},
+                 {.reason = "topic's id"}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        if (strstr(cases[i].reason, "id") != NULL) {
+            hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
+            hps_fake_log_set(rig->log, HPS_FAKE_IDS, true);
+            hps_fake_log_topic(rig->log, ITEMS, 1);
+        }
+        replace(rig);
+        turns(rig, 3);
+        assert_true(item(rig, 7) == 20);
+        if (cases[i].restarted) {
+            rig_restart(rig, 3);
+        } else if (cases[i].refreshed) {
+            rig->stream->refresh.asked_us = hps_clock_us();
+            assert_false(update_refresh_turn(rig->stream));
+        } else {
+            if (cases[i].shorter) {
+                hps_fake_log_topic_replace(rig->log, ITEMS);
+                put(rig, 1, 30);
+            }
+            wait_s(rig, 31);
+        }
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+        assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, cases[i].reason));
+        rig_close(rig);
+    }
 }
 
 static void run_until_known_same(struct rig *rig)
@@ -705,14 +719,37 @@ static void begin_without_witness(struct rig *rig, enum hps_compaction compactio
     assert_true(rig->stream->view.as_of_ms < now_ms()); /* not known to be the same yet */
 }
 
-static void test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again(void **state)
+/* What compaction leaves at the end can be nothing. That is believed after a while. */
+static void test_witness_when_none_is_found_then_it_is_asked_again_or_was_compacted_away(
+    void **state)
 {
-    struct rig *rig = *state;
-    begin_without_witness(rig, HPS_COMPACTION_NO);
-    hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
-    wait_s(rig, 1);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    static const struct {
+        enum hps_compaction compaction;
+        bool found; /* in the end */
+        unsigned wait_s;
+        bool fresh;
+    } cases[] = {{HPS_COMPACTION_NO, true, 1, true},
+                 {HPS_COMPACTION_YES, false, 11, true},
+                 {HPS_COMPACTION_UNKNOWN, false, 15, false}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        begin_without_witness(rig, cases[i].compaction);
+        if (cases[i].found) {
+            hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
+        }
+        wait_s(rig, cases[i].wait_s);
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+        assert_int_equal(rig->stream->view.as_of_ms == now_ms(), cases[i].fresh);
+        hps_fake_log_topic_replace(rig->log, ITEMS);
+        hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
+        for (int k = 0; k < 8; k++) {
+            put(rig, (hps_key)k, 20);
+        }
+        wait_s(rig, 31);
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+        rig_close(rig);
+    }
 }
 
 /* One look that finds nothing, long after another one, proves nothing: it must last. */
@@ -737,90 +774,30 @@ static void test_witness_when_none_is_found_now_and_then_then_that_is_not_believ
     }
 }
 
-static void test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing(
-    void **state)
-{
-    struct rig *rig = *state;
-    begin_without_witness(rig, HPS_COMPACTION_UNKNOWN);
-    wait_s(rig, 15);
-    assert_true(rig->stream->view.as_of_ms < now_ms());
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
-    for (int i = 0; i < 8; i++) {
-        put(rig, (hps_key)i, 20);
-    }
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-/* What compaction leaves at the end can be nothing. */
-static void test_witness_when_it_is_compacted_away_then_that_is_believed_after_a_while(void **state)
-{
-    struct rig *rig = *state;
-    begin_without_witness(rig, HPS_COMPACTION_YES);
-    wait_s(rig, 11);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-}
-
-/* Its end is before the witness, and its leader says so, too. */
-static void test_topic_when_made_anew_and_shorter_then_a_gap(void **state)
-{
-    struct rig *rig = *state;
-    replace(rig);
-    turns(rig, 3);
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    put(rig, 1, 30);
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-static void test_topic_when_it_has_an_id_then_that_tells(void **state)
-{
-    struct rig *rig = *state;
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
-    hps_fake_log_set(rig->log, HPS_FAKE_IDS, true);
-    hps_fake_log_topic(rig->log, ITEMS, 1);
-    replace(rig);
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "topic's id"));
-}
-
-static void expect_other_topic(struct rig *rig)
-{
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    for (int i = 0; i < 8; i++) {
-        put(rig, (hps_key)i, 20);
-    }
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 3);
-    assert_true(item(rig, 1) == 20);
-}
-
-/* Where nothing was read yet the record before is what it is known by. */
+/* Where nothing was read yet the record before is what the topic is known by. */
 static void test_topic_when_made_anew_before_a_record_was_read_then_a_gap(void **state)
 {
-    struct rig *rig = *state;
-    rig->options.start = HPS_UPDATE_START_LATEST;
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
+    (void)state;
+    for (int sought = 0; sought < 2; sought++) {
+        struct rig *rig = rig_open();
+        rig->options.start = sought ? HPS_UPDATE_START_EARLIEST : HPS_UPDATE_START_LATEST;
+        begin(rig, 4);
+        if (sought) {
+            assert_int_equal(seek(rig, 4), HPS_OK);
+        }
+        turns(rig, 3);
+        assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+        hps_fake_log_topic_replace(rig->log, ITEMS);
+        for (int i = 0; i < 8; i++) {
+            put(rig, (hps_key)i, 20);
+        }
+        wait_s(rig, 31);
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+        assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
+        turns(rig, 3);
+        assert_true(item(rig, 1) == 20);
+        rig_close(rig);
     }
-    open_stream(rig);
-    turns(rig, 4);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    expect_other_topic(rig);
-}
-
-static void test_topic_when_made_anew_after_a_seek_then_a_gap(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 4);
-    assert_int_equal(seek(rig, 4), HPS_OK);
-    turns(rig, 3);
-    expect_other_topic(rig);
 }
 
 /* wait-for asks a paused partition, too: what it has is of another topic. */
@@ -1117,25 +1094,19 @@ int main(void)
         TEST(test_record_when_it_cannot_be_read_then_left_out_and_said),
         TEST(test_tombstone_when_compacted_away_while_the_leader_was_silent_then_a_gap),
         TEST(test_tombstone_when_read_that_far_behind_then_a_gap),
-        TEST(test_tombstone_when_a_batch_is_held_that_long_then_a_gap),
-        TEST(test_tombstone_when_nothing_was_logged_meanwhile_then_no_gap),
+        cmocka_unit_test(test_tombstone_when_not_read_that_long_then_a_gap_if_anything_was_logged),
+        cmocka_unit_test(test_topic_when_made_anew_then_each_way_to_look_finds_it),
+        cmocka_unit_test(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
+        cmocka_unit_test(
+            test_witness_when_none_is_found_then_it_is_asked_again_or_was_compacted_away),
         TEST(test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked),
-        TEST(test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap),
-        TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
         TEST(test_as_of_when_neither_list_nor_witness_comes_then_it_stands),
         TEST(test_as_of_when_only_lists_do_not_come_then_the_witness_is_asked_for),
         TEST(test_witness_when_refused_while_lists_do_not_come_then_asked_for_again),
         TEST(test_as_of_when_lists_hang_then_it_goes_on_by_what_leaders_answer),
         TEST(test_topic_when_its_leader_was_silent_while_lists_hang_then_asked_for_once),
         TEST(test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions),
-        TEST(test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again),
-        TEST(test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing),
-        TEST(test_witness_when_it_is_compacted_away_then_that_is_believed_after_a_while),
         TEST(test_witness_when_none_is_found_now_and_then_then_that_is_not_believed),
-        TEST(test_topic_when_made_anew_and_shorter_then_a_gap),
-        TEST(test_topic_when_it_has_an_id_then_that_tells),
-        TEST(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
-        TEST(test_topic_when_made_anew_after_a_seek_then_a_gap),
         TEST(test_topic_when_made_anew_while_paused_then_a_refresh_finds_it),
         TEST(test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known),
         TEST(test_lag_when_not_begun_then_not_known),
@@ -1146,7 +1117,6 @@ int main(void)
         TEST(test_refresh_when_paused_while_asked_then_it_ends),
         TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),
         TEST(test_tombstone_when_stopped_in_the_first_backlog_then_a_gap),
-        TEST(test_tombstone_when_held_for_long_on_a_quiet_topic_then_no_gap),
         TEST(test_topic_when_retention_took_the_witness_then_no_gap),
         TEST(test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh),
         TEST(test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh),

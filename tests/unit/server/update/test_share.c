@@ -259,8 +259,7 @@ static void test_repair_when_a_shard_falls_back_then_replayed_or_emptied(void **
                  {.at = 4, .compacted = true, .emptied = true}};
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        void *made = rig_new(false);
-        struct rig *rig = made;
+        struct rig *rig = rig_new(false);
         if (cases[i].compacted) {
             hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 1000000);
             rig->options.start = HPS_UPDATE_START_FILES;
@@ -283,7 +282,7 @@ static void test_repair_when_a_shard_falls_back_then_replayed_or_emptied(void **
         put(rig, 2, 7);
         turns(rig, 3);
         assert_true(value(rig, TIER_SHARED, 2) == 7);
-        teardown(&made);
+        rig_close(rig);
     }
 }
 
@@ -368,8 +367,7 @@ static void test_start_when_the_log_is_cut_before_it_then_the_tier_is_left(void 
     };
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        void *made = rig_new(false);
-        struct rig *rig = made;
+        struct rig *rig = rig_new(false);
         put_ten(rig, 100);
         hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, cases[i].kept_ms);
         hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
@@ -384,7 +382,7 @@ static void test_start_when_the_log_is_cut_before_it_then_the_tier_is_left(void 
         assert_int_equal(hps_fake_shared_left(rig->fx.shared), cases[i].left);
         restart(rig); /* and stays so */
         assert_int_equal(hps_fake_shared_left(rig->fx.shared), cases[i].left);
-        teardown(&made);
+        rig_close(rig);
     }
 }
 
@@ -393,15 +391,14 @@ static void test_start_when_the_tier_is_beyond_the_log_then_it_is_left(void **st
 {
     (void)state;
     for (int64_t more = 0; more < 2; more++) {
-        void *made = rig_new(false);
-        struct rig *rig = made;
+        struct rig *rig = rig_new(false);
         put_ten(rig, 100);
         hps_fake_shared_move(rig->fx.shared, 0, items(), 10 + more);
         hps_fake_shared_move(rig->fx.shared, 1, items(), 10 + more);
         open_stream(rig);
         settle(rig);
         assert_int_equal(hps_fake_shared_left(rig->fx.shared), more);
-        teardown(&made);
+        rig_close(rig);
     }
 }
 

@@ -164,14 +164,24 @@ static void test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is(voi
     assert_true(item(rig, 1) == 11);
 }
 
+static void put_bad(struct rig *rig)
+{
+    const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
+    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+}
+
+static void want_letters(struct rig *rig)
+{
+    rig->options.dead_letter_topic = LETTERS;
+    hps_fake_log_topic(rig->log, LETTERS, 1);
+}
+
 static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **state)
 {
     struct rig *rig = *state;
-    const struct hps_fake_record bad = {.value = "HCTRxxxxyyy", .value_size = 11};
-    rig->options.dead_letter_topic = LETTERS;
-    hps_fake_log_topic(rig->log, LETTERS, 1);
+    want_letters(rig);
     put(rig, 1, 10);
-    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    put_bad(rig);
     put(rig, 2, 20);
     begin(rig, 0);
     assert_true(item(rig, 1) == 10);
@@ -183,9 +193,8 @@ static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **
 static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
 {
     struct rig *rig = *state;
-    const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
-    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
-    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    put_bad(rig);
+    put_bad(rig);
     begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
@@ -197,10 +206,8 @@ static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
 static void test_stream_when_letters_are_lost_then_the_record_comes_again(void **state)
 {
     struct rig *rig = *state;
-    const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
-    rig->options.dead_letter_topic = LETTERS;
-    hps_fake_log_topic(rig->log, LETTERS, 1);
-    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    want_letters(rig);
+    put_bad(rig);
     hps_fake_log_lose_letters(rig->log, 1, HPS_UNAVAILABLE);
     begin(rig, 0);
     assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
@@ -215,10 +222,8 @@ static void test_stream_when_letters_are_lost_then_the_record_comes_again(void *
 static void test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without(void **state)
 {
     struct rig *rig = *state;
-    const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
-    rig->options.dead_letter_topic = LETTERS;
-    hps_fake_log_topic(rig->log, LETTERS, 1);
-    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    want_letters(rig);
+    put_bad(rig);
     put(rig, 1, 10);
     hps_fake_log_lose_letters(rig->log, UINT32_MAX, HPS_INVALID);
     begin(rig, 0);
@@ -474,9 +479,7 @@ static void test_gap_when_the_log_is_another_then_stops_until_told_to_go_on(void
     };
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        void *made = NULL;
-        rig_setup(&made);
-        struct rig *rig = made;
+        struct rig *rig = rig_open();
         hps_key last = 2 + cases[i].n_more;
         if (cases[i].away_s > 0) {
             hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3600 * 1000);
@@ -506,7 +509,7 @@ static void test_gap_when_the_log_is_another_then_stops_until_told_to_go_on(void
         assert_true(item(rig, 3) == (cases[i].low > 2 ? -1 : 30));
         rig_restart(rig, 3);
         assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
-        teardown(&made);
+        rig_close(rig);
     }
 }
 
@@ -841,40 +844,35 @@ static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **stat
     assert_true(update_is_connected(rig->stream));
 }
 
-static void test_gap_when_another_log_is_there_after_an_outage_then_told(void **state)
+static void test_gap_when_another_log_or_topic_is_there_after_an_outage_then_told(void **state)
 {
-    struct rig *rig = *state;
-    begin(rig, 1);
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
-    turns(rig, 2);
-    assert_int_equal(rig->stream->view.partitions[0].high, 1); /* as last heard */
-    hps_fake_log_cluster(rig->log, "cluster-2");
-    put(rig, 2, 20);
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
-    turns(rig, 4); /* long before topics are looked for again */
-    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
-    assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, "cluster-2"));
-    assert_true(item(rig, 2) == -1);
-    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
-}
-
-static void test_gap_when_a_topic_was_made_anew_during_an_outage_then_told(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
-    turns(rig, 2); /* nothing is read any more: nobody hears of what happens to the topic */
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
-    hps_fake_log_topic(rig->log, ITEMS, 1);
-    put(rig, 5, 50);
-    put(rig, 6, 60);
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
-    turns(rig, 4);
-    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
-    assert_true(item(rig, 6) == -1);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 2);
-    assert_true(item(rig, 5) == 50);
+    (void)state;
+    for (int anew = 0; anew < 2; anew++) {
+        struct rig *rig = rig_open();
+        begin(rig, 1);
+        hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
+        turns(rig, 2);
+        assert_int_equal(rig->stream->view.partitions[0].high, 1); /* as last heard */
+        if (anew) {
+            hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
+            hps_fake_log_topic(rig->log, ITEMS, 1);
+            put(rig, 5, 50);
+        } else {
+            hps_fake_log_cluster(rig->log, "cluster-2");
+        }
+        put(rig, 6, 60);
+        hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
+        turns(rig, 4); /* long before topics are looked for again */
+        assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+        assert_non_null(
+            strstr(partition_of(rig, ITEMS, 0)->reason, anew ? "another record" : "cluster-2"));
+        assert_true(item(rig, 6) == -1);
+        assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+        assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
+        turns(rig, 2);
+        assert_true(item(rig, 6) == 60);
+        rig_close(rig);
+    }
 }
 
 static void test_stream_when_the_consumer_breaks_then_another_goes_on(void **state)
@@ -1054,8 +1052,7 @@ int main(void)
         TEST(test_freeze_when_another_lineage_is_active_then_stands_until_a_seek),
         TEST(test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for),
         TEST(test_stream_when_the_log_is_away_then_goes_on_afterwards),
-        TEST(test_gap_when_another_log_is_there_after_an_outage_then_told),
-        TEST(test_gap_when_a_topic_was_made_anew_during_an_outage_then_told),
+        cmocka_unit_test(test_gap_when_another_log_or_topic_is_there_after_an_outage_then_told),
         TEST(test_stream_when_the_consumer_breaks_then_another_goes_on),
         TEST(test_times_when_caught_up_then_as_of_now),
         TEST(test_times_when_from_the_future_then_clamped_and_counted),
