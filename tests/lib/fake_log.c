@@ -503,16 +503,12 @@ uint64_t hps_fake_log_polls(struct hps_update_log *base)
 
 /* ---- polling --------------------------------------------------------------------------------- */
 
-static hps_status add_record(struct fake_consumer *c, const struct reading *reading,
-                             const struct record *record)
+static void add_record(struct fake_consumer *c, const struct reading *reading,
+                       const struct record *record)
 {
     if (c->n_records == c->records_capacity) {
         uint32_t capacity = c->records_capacity == 0 ? 64 : 2 * c->records_capacity;
-        void *grown = hps_realloc(c->records, capacity * sizeof(c->records[0]));
-        if (grown == NULL) {
-            return HPS_NO_MEMORY;
-        }
-        c->records = grown;
+        c->records = must(hps_realloc(c->records, capacity * sizeof(c->records[0])));
         c->records_capacity = capacity;
     }
     c->records[c->n_records++] = (struct hps_consumer_record){
@@ -528,7 +524,6 @@ static hps_status add_record(struct fake_consumer *c, const struct reading *read
         .value_size = record->is.value_size,
         .handle = record,
     };
-    return HPS_OK;
 }
 
 /* There is room: three events of each reading and one of the log. */
@@ -575,8 +570,8 @@ static bool readable(struct fake_consumer *c, uint32_t i)
     return false;
 }
 
-static hps_status take_from(struct fake_consumer *c, struct reading *reading, uint32_t records_max,
-                            uint64_t bytes_max, uint64_t *bytes)
+static void take_from(struct fake_consumer *c, struct reading *reading, uint32_t records_max,
+                      uint64_t bytes_max, uint64_t *bytes)
 {
     struct partition *partition = &reading->topic->partitions[reading->partition];
     int64_t end = end_of(reading->topic, reading->partition);
@@ -585,17 +580,14 @@ static hps_status take_from(struct fake_consumer *c, struct reading *reading, ui
         if (record != NULL && record->spoilt) {
             add_event(c, HPS_CONSUMER_BAD, reading, partition, HPS_DATA_LOSS, "it is damaged");
             c->events[c->n_events - 1].high = ++reading->next;
-            return HPS_OK;
+            return;
         }
         if (record != NULL) {
             uint64_t more = record->is.key_size + record->is.value_size;
             if (c->n_records > 0 && *bytes + more > bytes_max) {
-                return HPS_OK;
+                return;
             }
-            hps_status status = add_record(c, reading, record);
-            if (status != HPS_OK) {
-                return status;
-            }
+            add_record(c, reading, record);
             *bytes += more;
         }
         reading->next++;
@@ -604,26 +596,21 @@ static hps_status take_from(struct fake_consumer *c, struct reading *reading, ui
         reading->caught_up_at = reading->next;
         add_event(c, HPS_CONSUMER_CAUGHT_UP, reading, partition, HPS_OK, "caught up");
     }
-    return HPS_OK;
 }
 
 /* Under the lock: all that there is to tell now. */
-static hps_status gather(struct fake_consumer *c, uint32_t records_max, uint64_t bytes_max)
+static void gather(struct fake_consumer *c, uint32_t records_max, uint64_t bytes_max)
 {
     c->n_records = 0;
     c->n_events = 0;
-    void *grown = hps_realloc(c->events, (3 * c->n_readings + 1) * sizeof(c->events[0]));
-    if (grown == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    c->events = grown;
+    c->events = must(hps_realloc(c->events, (3 * c->n_readings + 1) * sizeof(c->events[0])));
     if (c->seen != away_of(c->log)) {
         c->seen = away_of(c->log);
         add_event(c, c->seen == HPS_OK ? HPS_CONSUMER_UP : HPS_CONSUMER_DOWN, NULL, NULL, c->seen,
                   c->seen == HPS_OK ? "the log is back" : "the log is away");
     }
     if (c->seen != HPS_OK) {
-        return HPS_OK;
+        return;
     }
     for (uint32_t i = 0; i < c->n_readings;) {
         i += readable(c, i) ? 1 : 0;
@@ -632,12 +619,8 @@ static hps_status gather(struct fake_consumer *c, uint32_t records_max, uint64_t
     c->turn++;
     for (uint32_t i = 0; i < c->n_readings; i++) {
         struct reading *reading = &c->readings[(c->turn + i) % c->n_readings];
-        hps_status status = take_from(c, reading, records_max, bytes_max, &bytes);
-        if (status != HPS_OK) {
-            return status;
-        }
+        take_from(c, reading, records_max, bytes_max, &bytes);
     }
-    return HPS_OK;
 }
 
 static struct timespec in_ms(uint32_t ms)
@@ -665,11 +648,7 @@ static hps_status fake_poll(struct hps_consumer *base, uint32_t timeout_ms, uint
             status = hps_error_set(err, HPS_INTERNAL, "the consumer is of no more use");
             break;
         }
-        status = gather(c, records_max, bytes_max);
-        if (status != HPS_OK) {
-            hps_error_set(err, status, "no memory for records");
-            break;
-        }
+        gather(c, records_max, bytes_max);
         if (c->n_records > 0 || c->n_events > 0 || c->awake || rc != 0) {
             break;
         }
@@ -723,12 +702,7 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
             !hps_topic_filters_match(c->filters, topic->name, c->model)) {
             continue;
         }
-        void *grown = hps_realloc(c->topics, (n + 1) * sizeof(c->topics[0]));
-        if (grown == NULL) {
-            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for topics");
-            goto done;
-        }
-        c->topics = grown;
+        c->topics = must(hps_realloc(c->topics, (n + 1) * sizeof(c->topics[0])));
         c->topics[n++] = (struct hps_consumer_topic){
             .name = topic->name,
             .id = topic->id,
@@ -738,14 +712,9 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
             .kept_ms = topic->set[HPS_FAKE_KEPT_MS],
         };
     }
-    char *cluster_id = hps_strdup(log->cluster_id);
-    if (cluster_id == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the cluster's id");
-        goto done;
-    }
     hps_free(c->cluster_id);
-    c->cluster_id = cluster_id;
-    *out_topics = (struct hps_consumer_topics){cluster_id, c->topics, n};
+    c->cluster_id = must(hps_strdup(log->cluster_id));
+    *out_topics = (struct hps_consumer_topics){c->cluster_id, c->topics, n};
 done:
     unlock(log);
     return status;
@@ -818,31 +787,20 @@ static hps_status fake_assign(struct hps_consumer *base, const struct hps_consum
     if (at->offset < 0) {
         return hps_error_set(err, HPS_INVALID, "offset %lld is below 0", (long long)at->offset);
     }
-    hps_status status = HPS_OK;
     lock(c->log);
     struct reading *reading = find_reading(c, at->topic, at->partition);
     if (reading == NULL) {
-        char *name = hps_strdup(at->topic);
-        void *grown = hps_realloc(c->readings, (c->n_readings + 1) * sizeof(c->readings[0]));
-        if (grown != NULL) {
-            c->readings = grown;
-        }
-        if (name == NULL || grown == NULL) {
-            hps_free(name);
-            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for an assignment");
-            goto done;
-        }
+        c->readings = must(hps_realloc(c->readings, (c->n_readings + 1) * sizeof(c->readings[0])));
         reading = &c->readings[c->n_readings++];
-        reading->topic_name = name;
+        reading->topic_name = must(hps_strdup(at->topic));
         reading->partition = at->partition;
     }
     reading->topic = find_topic(c->log, at->topic);
     reading->tag = tag;
     reading->next = at->offset;
     reading->caught_up_at = -1;
-done:
     unlock(c->log);
-    return status;
+    return HPS_OK;
 }
 
 static void fake_unassign(struct hps_consumer *base, const char *topic, int32_t partition)
@@ -875,21 +833,16 @@ static bool fake_header(const struct hps_consumer_record *record, const char *na
 static hps_status fake_watch(struct hps_consumer *base, const char *topic, int32_t partition,
                              struct hps_watch **out_watch, struct hps_error *err)
 {
+    (void)err;
     struct fake_consumer *c = (struct fake_consumer *)base;
     struct hps_watch *watch = c->watches;
     while (watch != NULL && (watch->partition != partition || strcmp(watch->topic, topic) != 0)) {
         watch = watch->next;
     }
     if (watch == NULL) {
-        char *name = hps_strdup(topic);
-        watch = hps_calloc(1, sizeof(*watch));
-        if (watch == NULL || name == NULL) {
-            hps_free(watch);
-            hps_free(name);
-            return hps_error_set(err, HPS_NO_MEMORY, "no memory for a watch");
-        }
+        watch = must(hps_calloc(1, sizeof(*watch)));
         *watch = (struct hps_watch){.consumer = c,
-                                    .topic = name,
+                                    .topic = must(hps_strdup(topic)),
                                     .partition = partition,
                                     .word = {.status = HPS_UNAVAILABLE},
                                     .recall = -1,
@@ -1026,17 +979,11 @@ static hps_status fake_dead_letter(struct hps_consumer *base, const char *topic,
                                    const struct hps_consumer_record *record, const char *reason,
                                    struct hps_error *err)
 {
+    (void)err;
     struct fake_consumer *c = (struct fake_consumer *)base;
-    void *grown = hps_realloc(c->letters, (c->n_letters + 1) * sizeof(c->letters[0]));
-    char *name = hps_strdup(topic);
-    if (grown != NULL) {
-        c->letters = grown;
-    }
-    if (grown == NULL || name == NULL) {
-        hps_free(name);
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a dead letter");
-    }
-    c->letters[c->n_letters++] = (struct letter){name, make_letter(record, reason)};
+    c->letters = must(hps_realloc(c->letters, (c->n_letters + 1) * sizeof(c->letters[0])));
+    c->letters[c->n_letters++] =
+        (struct letter){must(hps_strdup(topic)), make_letter(record, reason)};
     return HPS_OK;
 }
 
@@ -1136,22 +1083,16 @@ static hps_status fake_consumer_open(struct hps_update_log *base,
                                      struct hps_consumer **out_consumer, struct hps_error *err)
 {
     struct fake_log *log = (struct fake_log *)base;
-    struct fake_consumer *c = hps_calloc(1, sizeof(*c));
-    if (c == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
-    }
-    hps_status status = HPS_OK;
+    struct fake_consumer *c = must(hps_calloc(1, sizeof(*c)));
     c->base.ops = &CONSUMER_OPS;
     c->log = log;
-    c->model = hps_strdup(options->model);
-    c->group = options->group == NULL ? NULL : hps_strdup(options->group);
-    if (c->model == NULL || (options->group != NULL && c->group == NULL)) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
-        goto fail;
-    }
-    status = hps_topic_filters_new(options->filters, options->n_filters, &c->filters, err);
+    c->model = must(hps_strdup(options->model));
+    c->group = options->group == NULL ? NULL : must(hps_strdup(options->group));
+    hps_status status =
+        hps_topic_filters_new(options->filters, options->n_filters, &c->filters, err);
     if (status != HPS_OK) {
-        goto fail;
+        free_consumer(c);
+        return status;
     }
     lock(log);
     c->next = log->consumers;
@@ -1161,9 +1102,6 @@ static hps_status fake_consumer_open(struct hps_update_log *base,
     unlock(log);
     *out_consumer = &c->base;
     return HPS_OK;
-fail:
-    free_consumer(c);
-    return status;
 }
 
 static void fake_close(struct hps_update_log *base)
