@@ -170,38 +170,40 @@ void hps_fake_gate_wait(struct hps_store *base, enum hps_fake_op op, uint32_t n_
     pthread_mutex_unlock(&store->lock);
 }
 
+/* One number of the store, under its lock. */
+static void number_set(struct hps_store *base, uint64_t *number, uint64_t value)
+{
+    pthread_mutex_lock(&((struct fake *)base)->lock);
+    *number = value;
+    pthread_mutex_unlock(&((struct fake *)base)->lock);
+}
+
+static uint64_t number_get(struct hps_store *base, const uint64_t *number)
+{
+    pthread_mutex_lock(&((struct fake *)base)->lock);
+    uint64_t value = *number;
+    pthread_mutex_unlock(&((struct fake *)base)->lock);
+    return value;
+}
+
 void hps_fake_latency(struct hps_store *base, enum hps_fake_op op, uint64_t latency_us)
 {
-    struct fake *store = (struct fake *)base;
-    pthread_mutex_lock(&store->lock);
-    store->scripts[op].latency_us = latency_us;
-    pthread_mutex_unlock(&store->lock);
+    number_set(base, &((struct fake *)base)->scripts[op].latency_us, latency_us);
 }
 
 uint64_t hps_fake_calls(struct hps_store *base, enum hps_fake_op op)
 {
-    struct fake *store = (struct fake *)base;
-    pthread_mutex_lock(&store->lock);
-    uint64_t n = store->scripts[op].n_calls;
-    pthread_mutex_unlock(&store->lock);
-    return n;
+    return number_get(base, &((struct fake *)base)->scripts[op].n_calls);
 }
 
 uint64_t hps_fake_keys(struct hps_store *base, enum hps_fake_op op)
 {
-    struct fake *store = (struct fake *)base;
-    pthread_mutex_lock(&store->lock);
-    uint64_t n = store->scripts[op].n_keys_seen;
-    pthread_mutex_unlock(&store->lock);
-    return n;
+    return number_get(base, &((struct fake *)base)->scripts[op].n_keys_seen);
 }
 
 void hps_fake_bytes_free(struct hps_store *base, uint64_t bytes)
 {
-    struct fake *store = (struct fake *)base;
-    pthread_mutex_lock(&store->lock);
-    store->bytes_free = bytes;
-    pthread_mutex_unlock(&store->lock);
+    number_set(base, &((struct fake *)base)->bytes_free, bytes);
 }
 
 void hps_fake_later(struct hps_store *base, bool later)
@@ -290,17 +292,11 @@ static void table_erase(struct fake *store, struct fake_table *table, hps_key ke
     }
 }
 
-/* The second half are those that are hidden beside the first. */
-static struct fake_tables *tables_new(const struct hps_table *tables, uint32_t n_tables)
+static struct fake_tables *tables_new(uint32_t n_tables)
 {
-    uint32_t n_all = 2 * n_tables;
-    struct fake_tables *data = hps_calloc(1, sizeof(*data) + n_all * sizeof(data->tables[0]));
+    struct fake_tables *data = hps_calloc(1, sizeof(*data) + n_tables * sizeof(data->tables[0]));
     if (data != NULL) {
-        data->n_tables = n_all;
-        for (uint32_t i = 0; i < n_tables; i++) {
-            data->tables[i].row_bytes = tables[i].row_bytes;
-            data->tables[n_tables + i].row_bytes = sizeof(uint64_t);
-        }
+        data->n_tables = n_tables;
     }
     return data;
 }
@@ -421,12 +417,16 @@ static hps_status space_new(struct fake *store, const struct hps_space_id *id,
 {
     struct fake_space *space = hps_calloc(1, sizeof(*space));
     char *model = hps_strdup(id->model);
-    struct fake_tables *data = tables_new(id->tables, id->n_tables);
+    struct fake_tables *data = tables_new(2 * id->n_tables);
     if (space == NULL || model == NULL || data == NULL) {
         hps_free(space);
         hps_free(model);
         hps_free(data);
         return HPS_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < id->n_tables; i++) { /* those behind are hidden beside the first */
+        data->tables[i].row_bytes = id->tables[i].row_bytes;
+        data->tables[id->n_tables + i].row_bytes = sizeof(uint64_t);
     }
     space->base.store = &store->base;
     space->model = model;
@@ -817,13 +817,12 @@ static hps_status fake_load_begin(struct hps_space *base, uint64_t rows_expected
     }
     uint32_t n_tables = space->data->n_tables;
     struct hps_store_load *load = hps_calloc(1, sizeof(*load));
-    struct fake_tables *data = hps_calloc(1, sizeof(*data) + n_tables * sizeof(data->tables[0]));
+    struct fake_tables *data = tables_new(n_tables);
     if (load == NULL || data == NULL) {
         hps_free(load);
         hps_free(data);
         return unlock(store, hps_error_set(err, HPS_NO_MEMORY, "fake: no memory"));
     }
-    data->n_tables = n_tables;
     for (uint32_t i = 0; i < n_tables; i++) {
         data->tables[i].row_bytes = space->data->tables[i].row_bytes;
     }
@@ -945,11 +944,7 @@ static hps_status fake_space_list(struct hps_store *base, hps_space_fn fn, void 
 
 static uint64_t fake_bytes_free(struct hps_store *base)
 {
-    struct fake *store = (struct fake *)base;
-    pthread_mutex_lock(&store->lock);
-    uint64_t bytes = store->bytes_free;
-    pthread_mutex_unlock(&store->lock);
-    return bytes;
+    return number_get(base, &((struct fake *)base)->bytes_free);
 }
 
 static const char *fake_writes_refused(struct hps_store *base)

@@ -36,6 +36,7 @@ struct gpu_test {
     uint8_t keys[FIXTURE_TABLES][KEYS_MAX * 8 + 1];
     struct hps_lookup_part parts[FIXTURE_TABLES];
     struct hps_lookup lookup;
+    struct hps_space *all[2]; /* its tiers, while it has the gpu above the disk alone */
     struct hps_gpu_lookup probe;
     struct hps_block *first_block;
     atomic_bool answered;
@@ -114,6 +115,10 @@ static void close_test(struct gpu_test *t)
     hps_block_unref(t->lookup.block);
     t->lookup.block = NULL;
     gpu_fixture_close(&t->gpu);
+    if (t->all[0] != NULL) {
+        memcpy(t->fx.version.tiers, t->all, sizeof(t->all));
+        t->fx.version.n_tiers = 2;
+    }
     hps_absent_free(t->fx.version.absent);
     hps_fetched_free(t->fx.version.fetched);
     hps_metrics_free(t->registry);
@@ -256,6 +261,16 @@ static void ask(struct gpu_test *t, uint32_t n_parts, enum hps_lookup_path path)
     go_on(t);
 }
 
+static void wait_inserted(struct gpu_test *t)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (hps_insertion_rows(t->insertion) > 0) {
+        assert_true(hps_clock_us() < give_up_us);
+        nap();
+    }
+}
+
 /* ---- checking -------------------------------------------------------------------------------- */
 
 static bool is_row_of(const struct gpu_test *t, const struct hps_lookup_part *part, uint32_t i,
@@ -331,6 +346,19 @@ static void check(struct gpu_test *t)
     for (uint32_t p = 0; p < t->lookup.n_parts; p++) {
         check_part(t, p);
     }
+}
+
+/* Ask for the first part, and check it. */
+static void ask_one(struct gpu_test *t, enum hps_lookup_path path)
+{
+    ask(t, 1, path);
+    check_part(t, 0);
+}
+
+static void ask_with(struct gpu_test *t, enum hps_miss_policy policy, enum hps_lookup_path path)
+{
+    t->lookup.miss_policy = policy;
+    ask_one(t, path);
 }
 
 static void assert_found(const struct gpu_test *t, uint32_t part, uint32_t gpu, uint32_t host,
@@ -447,8 +475,7 @@ static void test_lookup_when_gpu_first_then_the_others_get_its_misses(void **sta
 
     place(t, 0);
     set_range(t, 0, 0, 110);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check_part(t, 0);
+    ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 50, 25, 25, 10, 0);
     assert_int_equal(t->n_asked, 1);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 110);
@@ -458,8 +485,7 @@ static void test_lookup_when_gpu_first_then_the_others_get_its_misses(void **sta
     assert_count(t, HIT, 50);
     assert_count(t, MISS, 60);
     assert_ptr_equal(t->lookup.block, t->first_block);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU); /* they are there now, with the rows that they were given */
-    check_part(t, 0);
+    ask_one(t, HPS_LOOKUP_PATH_GPU); /* they are there now, with the rows that they were given */
     assert_found(t, 0, 50, 25, 25, 10, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, 100);
     assert_int_equal(t->parts[0].walk.n_remembered, 10);
@@ -622,8 +648,7 @@ static void test_lookup_when_gpu_first_then_only_its_misses_are_deduped(void **s
         keys[i] = i % 50;
     }
     set_keys(t, 0, keys, 200);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check_part(t, 0);
+    ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 200, 0, 0, 0, 0);
     assert_true(t->done);
     assert_null(t->lookup.set);
@@ -635,8 +660,7 @@ static void test_lookup_when_gpu_first_then_only_its_misses_are_deduped(void **s
         keys[i * 2 + 1] = 50 + i % 10;
     }
     set_keys(t, 0, keys, 200);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check_part(t, 0);
+    ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 100, 10, 0, 0, 0);
     assert_int_equal(t->parts[0].n_unique, 110);
     assert_int_equal(t->lookup.set_size, 256); /* of 100 keys */
@@ -653,8 +677,7 @@ static void test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped(void **sta
     assert_true(all->in_slab);
     set_range(t, 0, 0, 110);
     for (enum hps_lookup_path path = HPS_LOOKUP_PATH_GPU; path <= HPS_LOOKUP_PATH_HOST; path++) {
-        ask(t, 1, path);
-        check(t);
+        ask_one(t, path);
         assert_found(t, 0, 0, 50, 50, 10, 0);
         assert_int_equal(t->n_asked, 0);
         /* With all in the host map there is no second question. */
@@ -763,10 +786,29 @@ static void test_lookup_when_the_device_hangs_then_its_block_is_never_used_again
     assert_ptr_not_equal(next->data, old);
     hps_block_unref(next);
     hps_device_sim_hold(t->gpu.tier->device, false);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU); /* exact, without it */
-    check(t);
+    ask_one(t, HPS_LOOKUP_PATH_GPU); /* exact, without it */
     assert_int_equal(t->n_asked, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
+}
+
+/* Up to where the gpu, which is held, has the look-up. */
+static void ask_held_gpu(struct gpu_test *t, enum hps_lookup_path path)
+{
+    hps_device_sim_hold(t->gpu.tier->device, true);
+    plan(t, 1, path);
+    if (path == HPS_LOOKUP_PATH_HOST) {
+        assert_false(ask_gpu(t));
+        assert_int_equal(hps_lookup_run_memory(&t->lookup, &t->done, &t->err), HPS_OK);
+        assert_false(t->done);
+    }
+    assert_true(ask_gpu(t));
+}
+
+static void drop_block(struct gpu_test *t)
+{
+    hps_block_unref(t->lookup.block);
+    t->lookup.block = NULL;
+    assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
 }
 
 static void test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_left(void **state)
@@ -776,22 +818,13 @@ static void test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_l
     place(t, 0);
     set_range(t, 0, 0, 110);
     for (enum hps_lookup_path path = HPS_LOOKUP_PATH_GPU; path <= HPS_LOOKUP_PATH_HOST; path++) {
-        hps_device_sim_hold(t->gpu.tier->device, true);
-        plan(t, 1, path);
-        if (path == HPS_LOOKUP_PATH_HOST) {
-            assert_false(ask_gpu(t));
-            assert_int_equal(hps_lookup_run_memory(&t->lookup, &t->done, &t->err), HPS_OK);
-            assert_false(t->done);
-        }
-        assert_true(ask_gpu(t));
+        ask_held_gpu(t, path);
         assert_true(hps_gpu_space_caches(t->gpu.space, 0));
         hps_device_sim_hold(t->gpu.tier->device, false);
         wait_answered(t);
         hps_lookup_abandon(&t->lookup);
         hps_gpu_tier_drain(t->gpu.tier);
-        hps_block_unref(t->lookup.block);
-        t->lookup.block = NULL;
-        assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
+        drop_block(t);
     }
 }
 
@@ -803,25 +836,17 @@ static void test_lookup_when_the_gpu_is_left_then_it_goes_on_without(void **stat
     place(t, 0);
     set_range(t, 0, 0, 110);
     for (enum hps_lookup_path path = HPS_LOOKUP_PATH_GPU; path <= HPS_LOOKUP_PATH_HOST; path++) {
-        bool done = false;
-        hps_device_sim_hold(t->gpu.tier->device, true);
         t->lookup.miss_policy = HPS_MISS_MEMORY_ONLY;
-        plan(t, 1, path);
-        if (path == HPS_LOOKUP_PATH_HOST) {
-            assert_false(ask_gpu(t));
-            assert_int_equal(hps_lookup_run_memory(&t->lookup, &done, &t->err), HPS_OK);
-        }
-        assert_true(ask_gpu(t));
+        ask_held_gpu(t, path);
         assert_true(t->lookup.gpu_deadline_us > 0);
         hps_lookup_leave_gpu(&t->lookup);
         if (path == HPS_LOOKUP_PATH_GPU) {
-            assert_int_equal(hps_lookup_run_memory(&t->lookup, &done, &t->err), HPS_OK);
-            assert_true(done);
+            assert_int_equal(hps_lookup_run_memory(&t->lookup, &t->done, &t->err), HPS_OK);
             assert_ptr_not_equal(t->lookup.block, t->first_block);
         } else {
-            assert_int_equal(hps_lookup_run_gpu(&t->lookup, &done, &t->err), HPS_OK);
-            assert_true(done);
+            assert_int_equal(hps_lookup_run_gpu(&t->lookup, &t->done, &t->err), HPS_OK);
         }
+        assert_true(t->done);
         for (uint32_t i = 0; i < 2; i++) { /* before and after the device has answered */
             check_part(t, 0);
             assert_found(t, 0, 0, 50, 0, 0, 60);
@@ -832,9 +857,7 @@ static void test_lookup_when_the_gpu_is_left_then_it_goes_on_without(void **stat
         assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status, HPS_DEADLINE);
         assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_unanswered,
                          t->parts[0].walk.reports[HPS_TIER_GPU].n_asked);
-        hps_block_unref(t->lookup.block);
-        t->lookup.block = NULL;
-        assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
+        drop_block(t);
     }
     t->lookup.miss_policy = HPS_MISS_EXACT;
     plan(t, 1, HPS_LOOKUP_PATH_GPU);
@@ -863,24 +886,15 @@ static void test_policy_when_the_rate_is_reached_then_misses_come_behind(void **
     t->fx.version.cache_tier = HPS_TIER_GPU;
     t->fx.version.hit_rate_threshold = 0.9;
     place_rates(t, 60, 30, 10);
-    ask(t, 1, HPS_LOOKUP_PATH_HOST);
-    check(t);
+    ask_one(t, HPS_LOOKUP_PATH_HOST);
     assert_found(t, 0, 60, 30, 0, 0, 10);
     assert_int_equal(hps_insertion_rows(t->insertion), 10);
-    t->lookup.miss_policy = HPS_MISS_MODEL;
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check(t);
+    ask_with(t, HPS_MISS_MODEL, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 60, 30, 0, 0, 10);
     assert_int_equal(hps_insertion_rows(t->insertion), 10); /* the same ones */
     sem_post(&t->go_on);
-    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
-    while (hps_insertion_rows(t->insertion) > 0) {
-        assert_true(hps_clock_us() < give_up_us);
-        nap();
-    }
-    t->lookup.miss_policy = HPS_MISS_MODEL;
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check(t);
+    wait_inserted(t);
+    ask_with(t, HPS_MISS_MODEL, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 60, 30, 10, 0, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found,
                      100); /* all are on the device now */
@@ -911,9 +925,7 @@ static void test_policy_when_keys_are_sent_often_then_the_rate_is_of_unique_keys
             keys[n++] = i % cases[c].n_gpu;
         }
         set_keys(t, 0, keys, n);
-        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
-        ask(t, 1, HPS_LOOKUP_PATH_GPU);
-        check_part(t, 0);
+        ask_with(t, HPS_MISS_THRESHOLD, HPS_LOOKUP_PATH_GPU);
         assert_int_equal(t->found[0][DEFAULTED], cases[c].asynchronous ? N_DISK : 0);
         assert_int_equal(t->found[0][DISK], cases[c].asynchronous ? 0 : N_DISK);
     }
@@ -927,8 +939,7 @@ static void test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact(vo
     t->fx.version.cache_tier = HPS_TIER_GPU;
     t->fx.version.hit_rate_threshold = 0.9;
     place_rates(t, 60, 29, 11);
-    ask(t, 1, HPS_LOOKUP_PATH_HOST);
-    check(t);
+    ask_one(t, HPS_LOOKUP_PATH_HOST);
     assert_found(t, 0, 60, 29, 11, 0, 0);
     assert_int_equal(hps_insertion_rows(t->insertion), 0);
 
@@ -939,13 +950,10 @@ static void test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact(vo
     while (!hps_gpu_tier_lost(t->gpu.tier)) {
         assert_true(hps_clock_us() < give_up_us);
         set_range(t, 0, 0, 100);
-        t->lookup.miss_policy = HPS_MISS_MODEL;
-        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        ask_with(t, HPS_MISS_MODEL, HPS_LOOKUP_PATH_GPU);
     }
     set_range(t, 0, 0, 105);
-    t->lookup.miss_policy = HPS_MISS_MODEL;
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check(t);
+    ask_with(t, HPS_MISS_MODEL, HPS_LOOKUP_PATH_GPU);
     assert_int_equal(t->found[0][DEFAULTED], 0);
     assert_int_equal(t->found[0][GPU], 0);
     assert_int_equal(hps_insertion_rows(t->insertion), 0);
@@ -961,16 +969,14 @@ static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
     struct hps_block *all = hps_block_new_slab(t->gpu.blocks, GPU_FIXTURE_SLAB);
     t->lookup.miss_policy = HPS_MISS_THRESHOLD;
     set_range(t, 0, 0, 95);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check(t);
+    ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 0, 90, 5, 0, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_inserted,
                      0); /* nor is it troubled with rows */
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status, HPS_INVALID);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_faults, 0); /* it has not failed */
     set_range(t, 0, 0, 100);
-    ask(t, 1, HPS_LOOKUP_PATH_HOST); /* five have come into the host map */
-    check(t);
+    ask_one(t, HPS_LOOKUP_PATH_HOST); /* five have come into the host map */
     assert_found(t, 0, 0, 90, 10, 0, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_ROCKSDB].n_found, 5);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
@@ -979,13 +985,12 @@ static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
 }
 
 /* The version has the gpu above the disk alone, with room for few rows of each table. */
-static void shrink_to_gpu(struct gpu_test *t, uint64_t n_rows_cached, struct hps_space *all[2])
+static void shrink_to_gpu(struct gpu_test *t, uint64_t n_rows_cached)
 {
     struct hps_gpu_share shares[FIXTURE_TABLES];
 
-    all[0] = t->fx.version.tiers[0];
-    all[1] = t->fx.version.tiers[1];
-    t->fx.version.tiers[0] = all[1];
+    memcpy(t->all, t->fx.version.tiers, sizeof(t->all));
+    t->fx.version.tiers[0] = t->all[1];
     t->fx.version.n_tiers = 1;
     for (uint32_t i = 0; i < FIXTURE_TABLES; i++) {
         shares[i] =
@@ -999,52 +1004,30 @@ static void shrink_to_gpu(struct gpu_test *t, uint64_t n_rows_cached, struct hps
     t->fx.version.gpu = t->gpu.space;
 }
 
-static void give_host_back(struct gpu_test *t, struct hps_space *const all[2])
-{
-    t->fx.version.tiers[0] = all[0];
-    t->fx.version.tiers[1] = all[1];
-    t->fx.version.n_tiers = 2;
-}
-
-static void wait_inserted(struct gpu_test *t)
-{
-    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
-
-    while (hps_insertion_rows(t->insertion) > 0) {
-        assert_true(hps_clock_us() < give_up_us);
-        nap();
-    }
-}
-
 /* A key that was asked for once, of a set whose rows were asked for often: whoever was answered
  * without it has it the next time. */
 static void test_insertion_when_others_are_asked_for_more_then_the_row_comes_in(void **state)
 {
     struct gpu_test *t = *state;
     struct hps_embed_range_usage usage;
-    struct hps_space *all[2];
 
     put_range(t, DISK, 0, 0, 100);
-    shrink_to_gpu(t, 8, all);
+    shrink_to_gpu(t, 8);
     hps_gpu_space_usage(t->gpu.space, 0, &usage);
     t->fx.version.cache_tier = HPS_TIER_GPU;
     t->fx.version.hit_rate_threshold = 0.0;
     sem_post(&t->go_on);
     for (uint32_t i = 0; i < 10; i++) {
         set_range(t, 0, 0, 3 * (hps_key)usage.n_slots); /* so that every set is full */
-        t->lookup.miss_policy = HPS_MISS_EXACT;
-        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        ask_with(t, HPS_MISS_EXACT, HPS_LOOKUP_PATH_GPU);
     }
     set_range(t, 0, 99, 100);
     for (uint32_t i = 0; i < 2; i++) {
-        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
-        ask(t, 1, HPS_LOOKUP_PATH_GPU);
-        check_part(t, 0);
+        ask_with(t, HPS_MISS_THRESHOLD, HPS_LOOKUP_PATH_GPU);
         assert_int_equal(t->found[0][DEFAULTED], i == 0);
         assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, i == 1);
         wait_inserted(t);
     }
-    give_host_back(t, all);
 }
 
 /* Some rows were always asked for more often than others, and there is no room for all: whoever is
@@ -1054,11 +1037,10 @@ static void test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_s
     enum { N_MORE = 3, N_ROUNDS = 80 };
     struct gpu_test *t = *state;
     struct hps_embed_range_usage usage;
-    struct hps_space *all[2];
     uint32_t n_missed[N_MORE] = {0}; /* in a row */
 
     put_range(t, DISK, 0, 0, 100);
-    shrink_to_gpu(t, 8, all);
+    shrink_to_gpu(t, 8);
     hps_gpu_space_usage(t->gpu.space, 0, &usage);
     hps_key n_slots = (hps_key)usage.n_slots;
     assert_in_range(n_slots, 8, 100 - N_MORE);
@@ -1068,9 +1050,7 @@ static void test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_s
     for (uint32_t round = 0; round < N_ROUNDS; round++) {
         bool all_of_them = round > 20 && round % 4 == 0;
         set_range(t, 0, 0, n_slots + (all_of_them ? N_MORE : 0));
-        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
-        ask(t, 1, HPS_LOOKUP_PATH_GPU);
-        check_part(t, 0);
+        ask_with(t, HPS_MISS_THRESHOLD, HPS_LOOKUP_PATH_GPU);
         for (uint32_t i = 0; i < N_MORE && all_of_them; i++) {
             const uint8_t *status = t->parts[0].key_status;
             bool found = status == NULL || status[n_slots + i] == HPS_KEY_FOUND;
@@ -1079,7 +1059,6 @@ static void test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_s
         }
         wait_inserted(t);
     }
-    give_host_back(t, all);
 }
 
 /* It has gone from the device each time that it is asked for, if only once a day: that is no reason
@@ -1088,63 +1067,53 @@ static void test_policy_when_a_row_was_waited_for_then_it_is_not_the_next_time(v
 {
     enum { N_ROUNDS = 3 * (HPS_FETCHED_OFTEN + 1) };
     struct gpu_test *t = *state;
-    struct hps_space *all[2];
     const hps_key key = 0;
 
     put_range(t, DISK, 0, 0, 10);
-    shrink_to_gpu(t, GPU_FIXTURE_ROWS, all);
+    shrink_to_gpu(t, GPU_FIXTURE_ROWS);
     t->fx.version.cache_tier = HPS_TIER_GPU;
     t->fx.version.hit_rate_threshold = 0.0;
     sem_post(&t->go_on);
     for (uint32_t round = 0; round < N_ROUNDS; round++) {
         bool waits = round % (HPS_FETCHED_OFTEN + 1) == HPS_FETCHED_OFTEN;
         set_range(t, 0, key, key + 1);
-        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
-        ask(t, 1, HPS_LOOKUP_PATH_GPU);
-        check_part(t, 0);
+        ask_with(t, HPS_MISS_THRESHOLD, HPS_LOOKUP_PATH_GPU);
         assert_int_equal(t->found[0][DEFAULTED], waits ? 0 : 1);
         assert_int_equal(t->found[0][DISK], waits ? 1 : 0);
         wait_inserted(t);
         hps_gpu_update(t->gpu.space, 0, &key, NULL, 1);
     }
-    give_host_back(t, all);
 }
 
 static void test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has(void **state)
 {
     struct gpu_test *t = *state;
-    struct hps_space *all[2];
     uint64_t *queue_bytes_max = &t->gpu.tier->options.queue_bytes_max;
     uint64_t queue_bytes = *queue_bytes_max;
 
     put_range(t, DISK, 0, 0, 30);
-    shrink_to_gpu(t, GPU_FIXTURE_ROWS, all);
+    shrink_to_gpu(t, GPU_FIXTURE_ROWS);
     t->fx.version.cache_tier = HPS_TIER_GPU;
     t->fx.version.hit_rate_threshold = 0.0;
     t->lookup.miss_policy = HPS_MISS_THRESHOLD;
     *queue_bytes_max = 1;
     sem_post(&t->go_on);
     set_range(t, 0, 0, 10);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check_part(t, 0);
+    ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_int_equal(t->found[0][DEFAULTED], 10);
     wait_inserted(t);
     assert_true(t->fx.version.cache_full);
     for (uint32_t i = 0; i < 2; i++) { /* else these rows would be missing for ever */
-        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
-        ask(t, 1, HPS_LOOKUP_PATH_GPU);
-        check_part(t, 0);
+        ask_with(t, HPS_MISS_THRESHOLD, HPS_LOOKUP_PATH_GPU);
         assert_found(t, 0, 0, 0, 10, 0, 0);
     }
     *queue_bytes_max = queue_bytes;
     ask(t, 1, HPS_LOOKUP_PATH_GPU);
     assert_false(t->fx.version.cache_full);
     set_range(t, 0, 10, 30);
-    ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    check_part(t, 0);
+    ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_int_equal(t->found[0][DEFAULTED], 20);
     wait_inserted(t);
-    give_host_back(t, all);
 }
 
 /* What a shared tier has from ahead of this version is an answer, but no row for the device: that

@@ -77,43 +77,39 @@ static void version_close(struct hps_version *version)
     hps_version_free(version);
 }
 
-static void set_up(struct update_test *t, uint64_t host_bytes_max, bool durable)
+/* The tiers of a version: a host tier with so much room (0: without bounds), scripted or the map
+ * itself, above a durable store or alone. */
+struct tiers {
+    uint64_t host_bytes;
+    bool map;
+    bool durable;
+};
+static struct tiers both = {0, false, true};
+static struct tiers small_host = {2 * ROW_BYTES, false, true};
+static struct tiers memory = {4 * ROW_BYTES, false, false}; /* four rows of table a */
+static struct tiers host_map = {1 << 18, true, false};
+static struct tiers host_map_above = {1 << 18, true, true};
+
+/* cmocka's: of a test with the tiers that *state says. */
+static int setup(void **state)
 {
+    const struct tiers *tiers = *state;
     const struct hps_fake_options host = {
-        .name = "host", .tier = HPS_TIER_HOST, .bytes_max = host_bytes_max};
+        .name = "host", .tier = HPS_TIER_HOST, .bytes_max = tiers->host_bytes};
     const struct hps_fake_options disk = {.name = "rocksdb",
                                           .tier = HPS_TIER_ROCKSDB,
                                           .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING};
-    t->stores[t->n_stores++] = hps_fake_store_new(&host);
-    if (durable) {
-        t->stores[t->n_stores++] = hps_fake_store_new(&disk);
+    struct update_test *t = hps_calloc(1, sizeof(*t));
+    if (tiers->map) {
+        assert_int_equal(hps_host_map_open(tiers->host_bytes, &t->stores[0], &t->err), HPS_OK);
+    } else {
+        t->stores[0] = hps_fake_store_new(&host);
     }
+    t->stores[1] = tiers->durable ? hps_fake_store_new(&disk) : NULL;
+    t->n_stores = tiers->durable ? 2 : 1;
     t->version = version_open(t, 1);
     assert_int_equal(hps_update_open(t->version, &t->err), HPS_OK);
     t->batch.parts = t->parts;
-}
-
-static int setup_tiers(void **state)
-{
-    struct update_test *t = hps_calloc(1, sizeof(*t));
-    set_up(t, 0, true);
-    *state = t;
-    return 0;
-}
-
-static int setup_small_host(void **state)
-{
-    struct update_test *t = hps_calloc(1, sizeof(*t));
-    set_up(t, 2 * ROW_BYTES, true);
-    *state = t;
-    return 0;
-}
-
-/* A host map with room for four rows of table a, and nothing below it. */
-static int setup_memory(void **state)
-{
-    struct update_test *t = hps_calloc(1, sizeof(*t));
-    set_up(t, 4 * ROW_BYTES, false);
     *state = t;
     return 0;
 }
@@ -581,18 +577,6 @@ static hps_status apply_many(struct update_test *t, hps_key first, float value)
     return apply(t);
 }
 
-static int setup_host_map(void **state)
-{
-    struct update_test *t = hps_calloc(1, sizeof(*t));
-    assert_int_equal(hps_host_map_open(UINT64_C(1) << 18, &t->stores[t->n_stores++], &t->err),
-                     HPS_OK);
-    t->version = version_open(t, 1);
-    assert_int_equal(hps_update_open(t->version, &t->err), HPS_OK);
-    t->batch.parts = t->parts;
-    *state = t;
-    return 0;
-}
-
 static void check_many(struct update_test *t, uint32_t n_batches, float value)
 {
     for (hps_key key = 0; key < (hps_key)n_batches * MANY; key++) {
@@ -661,23 +645,6 @@ static void test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_
     for (hps_key key = (hps_key)(b % n) * MANY; key < (hps_key)(b % n + 1) * MANY; key++) {
         check(t, key, (float)(2 + b));
     }
-}
-
-/* As a tier above a durable store. */
-static int setup_host_map_above(void **state)
-{
-    const struct hps_fake_options disk = {.name = "rocksdb",
-                                          .tier = HPS_TIER_ROCKSDB,
-                                          .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING};
-    struct update_test *t = hps_calloc(1, sizeof(*t));
-    assert_int_equal(hps_host_map_open(UINT64_C(1) << 18, &t->stores[0], &t->err), HPS_OK);
-    t->stores[1] = hps_fake_store_new(&disk);
-    t->n_stores = 2;
-    t->version = version_open(t, 1);
-    assert_int_equal(hps_update_open(t->version, &t->err), HPS_OK);
-    t->batch.parts = t->parts;
-    *state = t;
-    return 0;
 }
 
 /* A map that evicts nothing keeps the row of a key whose new one finds no room; the store below has
@@ -949,48 +916,39 @@ static void test_clock_when_a_batch_stays_half_way_then_odd_until_one_is_whole(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TIERS(name)  cmocka_unit_test_setup_teardown(name, setup_tiers, teardown)
-#define SMALL(name)  cmocka_unit_test_setup_teardown(name, setup_small_host, teardown)
-#define MEMORY(name) cmocka_unit_test_setup_teardown(name, setup_memory, teardown)
-        TIERS(test_clock_when_a_batch_stays_half_way_then_odd_until_one_is_whole),
-        TIERS(test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_keys),
-        TIERS(test_batch_when_of_two_tables_then_keys_are_not_mixed_up),
-        TIERS(test_batch_when_keys_come_again_then_the_last_write_counts),
-        TIERS(test_batch_when_empty_then_positions_advance),
-        TIERS(test_batch_when_applied_then_rows_are_counted_by_op),
-        TIERS(test_batch_when_it_has_a_key_known_to_be_absent_then_it_is_so_no_more),
-        TIERS(test_batch_when_one_part_is_bad_then_nothing_of_it_is_applied),
-        TIERS(test_batch_when_a_position_has_too_long_a_key_then_is_refused),
-        TIERS(test_batch_when_lowest_tier_takes_no_updates_then_precondition),
-        TIERS(test_batch_when_version_is_not_pinned_then_assert),
-        TIERS(test_durable_store_when_it_fails_then_nothing_has_changed_and_a_retry_works),
-        SMALL(test_host_map_when_it_has_no_room_then_lacks_the_key_and_is_not_complete),
-        TIERS(test_host_map_when_a_put_fails_then_the_old_rows_are_gone_from_it),
-        TIERS(test_host_map_when_old_rows_cannot_be_erased_then_batch_is_not_published),
-        MEMORY(test_memory_when_batch_fits_then_is_applied),
-        MEMORY(test_memory_when_there_is_no_room_then_every_key_has_its_old_row),
-        MEMORY(test_memory_when_a_put_fails_midway_then_every_key_has_its_old_row),
-        MEMORY(test_memory_when_a_put_of_odd_rows_fails_then_every_key_has_its_old_row),
-        MEMORY(test_memory_when_it_cannot_be_put_back_then_data_loss),
-        cmocka_unit_test_setup_teardown(
-            test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one,
-            setup_host_map, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_where_it_was,
-            setup_host_map, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_host_map_above_when_it_refuses_rows_then_has_no_old_ones, setup_host_map_above,
-            teardown),
-        TIERS(test_version_when_opened_again_then_positions_and_sequence_are_there),
-        TIERS(test_version_when_its_sequence_is_damaged_then_data_loss),
-        TIERS(test_version_when_never_opened_for_updates_then_has_none),
-        TIERS(test_insertion_when_an_update_came_since_then_the_guard_keeps_it_out),
-        TIERS(test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out),
-        TIERS(test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw),
-        TIERS(test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing),
-#undef TIERS
-#undef SMALL
-#undef MEMORY
+#define TEST(name, tiers) cmocka_unit_test_prestate_setup_teardown(name, setup, teardown, &(tiers))
+        TEST(test_clock_when_a_batch_stays_half_way_then_odd_until_one_is_whole, both),
+        TEST(test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_keys, both),
+        TEST(test_batch_when_of_two_tables_then_keys_are_not_mixed_up, both),
+        TEST(test_batch_when_keys_come_again_then_the_last_write_counts, both),
+        TEST(test_batch_when_empty_then_positions_advance, both),
+        TEST(test_batch_when_applied_then_rows_are_counted_by_op, both),
+        TEST(test_batch_when_it_has_a_key_known_to_be_absent_then_it_is_so_no_more, both),
+        TEST(test_batch_when_one_part_is_bad_then_nothing_of_it_is_applied, both),
+        TEST(test_batch_when_a_position_has_too_long_a_key_then_is_refused, both),
+        TEST(test_batch_when_lowest_tier_takes_no_updates_then_precondition, both),
+        TEST(test_batch_when_version_is_not_pinned_then_assert, both),
+        TEST(test_durable_store_when_it_fails_then_nothing_has_changed_and_a_retry_works, both),
+        TEST(test_host_map_when_it_has_no_room_then_lacks_the_key_and_is_not_complete, small_host),
+        TEST(test_host_map_when_a_put_fails_then_the_old_rows_are_gone_from_it, both),
+        TEST(test_host_map_when_old_rows_cannot_be_erased_then_batch_is_not_published, both),
+        TEST(test_memory_when_batch_fits_then_is_applied, memory),
+        TEST(test_memory_when_there_is_no_room_then_every_key_has_its_old_row, memory),
+        TEST(test_memory_when_a_put_fails_midway_then_every_key_has_its_old_row, memory),
+        TEST(test_memory_when_a_put_of_odd_rows_fails_then_every_key_has_its_old_row, memory),
+        TEST(test_memory_when_it_cannot_be_put_back_then_data_loss, memory),
+        TEST(test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one,
+             host_map),
+        TEST(test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_where_it_was,
+             host_map),
+        TEST(test_host_map_above_when_it_refuses_rows_then_has_no_old_ones, host_map_above),
+        TEST(test_version_when_opened_again_then_positions_and_sequence_are_there, both),
+        TEST(test_version_when_its_sequence_is_damaged_then_data_loss, both),
+        TEST(test_version_when_never_opened_for_updates_then_has_none, both),
+        TEST(test_insertion_when_an_update_came_since_then_the_guard_keeps_it_out, both),
+        TEST(test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out, both),
+        TEST(test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw, both),
+        TEST(test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing, both),
     };
     return cmocka_run_group_tests_name("update", tests, NULL, NULL);
 }
