@@ -109,6 +109,9 @@ static void await(struct hps_course *next, enum hps_step step)
     }
     next->step = step;
     next->wait_us = (uint64_t)HPS_LOOKUP_WAIT_US << next->n_waits++;
+    if (next->wait_us > HPS_LOOKUP_WAIT_US_MAX) {
+        next->wait_us = HPS_LOOKUP_WAIT_US_MAX;
+    }
 }
 
 static void begin_again(struct hps_course *next)

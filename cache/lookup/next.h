@@ -27,9 +27,9 @@
 
 enum {
     HPS_LOOKUP_TRIES_MAX = 3,  /* from the beginning; what was ahead does not count */
-    HPS_LOOKUP_WAITS_MAX = 10, /* both kinds together */
-    /* The first wait; each is twice as long as the one before: a second in all. */
-    HPS_LOOKUP_WAIT_US = 1000
+    HPS_LOOKUP_WAITS_MAX = 20, /* both kinds together: about a second in all */
+    HPS_LOOKUP_WAIT_US = 1000, /* the first wait; each is twice as long as the one before, up to */
+    HPS_LOOKUP_WAIT_US_MAX = 64 * 1000
 };
 
 enum hps_step {
