@@ -342,7 +342,7 @@ static void test_small_when_a_small_one_waits_then_stands_behind_it(void **state
     assert_true(ask(a, CAP - 10));
     assert_false(ask(b, 5000));
     assert_false(ask(c, SMALL)); /* there is no room */
-    assert_false(ask(d, 1));    /* there is */
+    assert_false(ask(d, 1));     /* there is */
     assert_true(hps_admission_cancel(admission, c));
     assert_int_equal(n_granted, 1);
     assert_ptr_equal(granted[0], d);
