@@ -225,7 +225,7 @@ static hps_status no_option(const struct parse_reader *reader, const struct hps_
     }
     return past->instead == NULL
                ? HPS_OK /* note_ignored names it */
-               : parse_fail(reader, path, HPS_INVALID, "removed: %s", past->instead);
+               : parse_fail(reader, path, HPS_INVALID, "removed; %s", past->instead);
 }
 
 static bool by_hand(const struct hps_option *option)

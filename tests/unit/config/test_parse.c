@@ -268,7 +268,7 @@ static void test_removed_keys_when_given_then_refused_with_what_to_do_instead(vo
 {
     (void)state;
     parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\n\"redis_layout\":\"hpsd\"}"),
-              HPS_INVALID, "ps.json:2: volatile_db.redis_layout: removed: ", "load the model files",
+              HPS_INVALID, "ps.json:2: volatile_db.redis_layout: removed; ", "load the model files",
               NULL);
 }
 
