@@ -18,10 +18,9 @@
 #include "backends/redis/client/internal.h"
 #include "base/heap.h"
 #include "tests/lib/nap.h"
-#include "tests/lib/redis_calls.h"
-#include "tests/lib/redis_rig.h"
+#include "tests/lib/redis_client_rig.h"
 
-static struct hps_redis_node_stats node_of(struct hps_redis_cluster *cluster, const char *address)
+static struct hps_redis_node_stats node_of(const char *address)
 {
     struct hps_redis_node_stats nodes[16];
     uint32_t n = hps_redis_cluster_nodes(cluster, nodes, 16);
@@ -38,40 +37,34 @@ static struct hps_redis_node_stats node_of(struct hps_redis_cluster *cluster, co
 
 static void test_server_when_it_is_not_there_then_unavailable_and_found_when_it_comes(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     (void)state;
-
+    server_start(NULL);
     hps_redis_rig_kill(rig, 0);
-    options.addresses = hps_redis_rig_addresses(rig);
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
     assert_false(hps_redis_cluster_slot_up(cluster, 0));
     hps_redis_rig_start(rig, 0);
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_server_when_killed_then_it_is_left_alone_until_it_is_back(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
-    uint64_t epoch = hps_redis_cluster_epoch(cluster);
     struct hps_redis_stats stats;
     (void)state;
 
+    server_start(NULL);
+    client_connect_patiently();
+    uint64_t epoch = hps_redis_cluster_epoch(cluster);
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
     assert_int_equal(hps_redis_cluster_epoch(cluster), epoch);
     hps_redis_rig_kill(rig, 0);
     uint64_t until_us = redis_soon_us();
-    while (node_of(cluster, hps_redis_rig_address(rig, 0)).n_refused == 0) {
+    while (node_of(hps_redis_rig_address(rig, 0)).n_refused == 0) {
         assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_UNAVAILABLE);
         assert_true(hps_clock_us() < until_us);
     }
-    struct hps_redis_node_stats node = node_of(cluster, hps_redis_rig_address(rig, 0));
+    struct hps_redis_node_stats node = node_of(hps_redis_rig_address(rig, 0));
     assert_false(node.up);
     assert_true(node.n_broken >= 5);
     assert_non_null(strstr(node.error, "refused"));
@@ -86,21 +79,17 @@ static void test_server_when_killed_then_it_is_left_alone_until_it_is_back(void 
     assert_int_equal(stats.n_slots_up, HPS_REDIS_SLOTS);
     assert_true(hps_redis_cluster_epoch(cluster) > epoch);
     assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "(nil)");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_server_when_paused_then_deadline_then_it_is_left_alone_until_it_goes_on(
     void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    options.addresses = hps_redis_rig_addresses(rig);
-    options.connect_timeout_us = REDIS_PATIENCE_US; /* only calls fail */
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
     uint64_t until_us = redis_soon_us();
     (void)state;
 
+    server_start(NULL);
+    options.connect_timeout_us = REDIS_PATIENCE_US; /* only calls fail */
+    client_connect();
     hps_redis_rig_pause(rig, 0);
     /* Of a call that the machine has held up the node is not to blame, so there may be more. */
     while (hps_redis_cluster_slot_up(cluster, 0)) {
@@ -108,26 +97,22 @@ static void test_server_when_paused_then_deadline_then_it_is_left_alone_until_it
         assert_true(hps_clock_us() < until_us);
     }
     assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_UNAVAILABLE);
-    struct hps_redis_node_stats node = node_of(cluster, hps_redis_rig_address(rig, 0));
+    struct hps_redis_node_stats node = node_of(hps_redis_rig_address(rig, 0));
     assert_true(node.n_timeouts >= options.failures_max);
     assert_true(node.n_refused >= 1);
     hps_redis_rig_resume(rig, 0);
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
     assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "(nil)");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be_done(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     struct redis_calls calls;
-    options.addresses = hps_redis_rig_addresses(rig);
-    options.command_timeout_us = UINT64_C(1000) * 1000; /* it must have been sent by then */
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
     (void)state;
 
+    server_start(NULL);
+    options.command_timeout_us = UINT64_C(1000) * 1000; /* it must have been sent by then */
+    client_connect();
     redis_calls_init(&calls);
     redis_calls_add(&calls, "n", "INCR", "n", NULL);
     calls.commands[0].flags = HPS_REDIS_ONCE | HPS_REDIS_QUICK;
@@ -144,32 +129,28 @@ static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be
     }
     assert_false(calls.commands[0].maybe_done);
     redis_calls_fini(&calls);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_connections_when_the_server_closes_them_then_nobody_notices(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     (void)state;
+    server_start(NULL);
+    client_connect_patiently();
     for (unsigned i = 0; i < 20; i++) {
         assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
         hps_redis_rig_ask(rig, 0, "CLIENT KILL TYPE normal SKIPME yes");
     }
-    assert_true(node_of(cluster, hps_redis_rig_address(rig, 0)).up);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
+    assert_true(node_of(hps_redis_rig_address(rig, 0)).up);
 }
 
 static void test_server_when_it_is_loading_then_unavailable_until_it_has_loaded(void **state)
 {
     const char *const args[] = {"--loading-process-events-interval-bytes", "1024", NULL};
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(args);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     struct hps_redis_stats stats;
     (void)state;
 
+    server_start(args);
+    client_connect_patiently();
     hps_redis_rig_ask(rig, 0, "DEBUG POPULATE 3000 key 100");
     hps_redis_rig_ask(rig, 0, "SAVE");
     hps_redis_rig_kill(rig, 0);
@@ -185,15 +166,12 @@ static void test_server_when_it_is_loading_then_unavailable_until_it_has_loaded(
     assert_string_not_equal(redis_text(cluster, "key:1", "GET", "key:1", NULL), "(nil)");
     hps_redis_cluster_stats(cluster, &stats);
     assert_int_equal(stats.kind, HPS_REDIS_STANDALONE);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_replica_when_it_is_configured_first_then_the_master_is_found(void **state)
 {
     struct hps_redis_rig *master = hps_redis_rig_standalone(NULL);
     struct hps_redis_rig *replica = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster;
     char addresses[100];
     uint64_t until_us = redis_soon_us();
     (void)state;
@@ -214,7 +192,7 @@ static void test_replica_when_it_is_configured_first_then_the_master_is_found(vo
         assert_true(hps_clock_us() < until_us);
     }
     assert_string_equal(hps_redis_rig_ask(replica, 0, "GET b"), "1");
-    hps_redis_cluster_close(cluster);
+    client_close();
     hps_redis_rig_free(master);
     hps_redis_rig_free(replica);
 }
@@ -223,7 +201,6 @@ static void test_replica_when_it_is_configured_first_then_the_master_is_found(vo
 
 struct worker {
     pthread_t thread;
-    struct hps_redis_cluster *cluster;
     unsigned id;
     atomic_bool *stop;
     uint64_t n_rounds;
@@ -246,7 +223,7 @@ static void *count_on(void *ctx)
             redis_calls_add(calls, key, "INCR", key, NULL);
             calls->commands[i].flags = HPS_REDIS_ONCE;
         }
-        hps_status status = redis_calls_run(calls, worker->cluster, redis_soon_us());
+        hps_status status = redis_calls_run(calls, cluster, redis_soon_us());
         worker->n_rounds++;
         for (unsigned i = 0; i < KEYS; i++) {
             bool right = calls->commands[i].reply.status == HPS_OK &&
@@ -266,12 +243,11 @@ static void *count_on(void *ctx)
     return NULL;
 }
 
-static void start_workers(struct worker workers[WORKERS], struct hps_redis_cluster *cluster,
-                          atomic_bool *stop)
+static void start_workers(struct worker workers[WORKERS], atomic_bool *stop)
 {
     atomic_init(stop, false);
     for (unsigned i = 0; i < WORKERS; i++) {
-        workers[i] = (struct worker){.cluster = cluster, .id = i, .stop = stop};
+        workers[i] = (struct worker){.id = i, .stop = stop};
         assert_int_equal(pthread_create(&workers[i].thread, NULL, count_on, &workers[i]), 0);
     }
 }
@@ -291,43 +267,23 @@ static void stop_workers(struct worker workers[WORKERS], atomic_bool *stop)
 
 static void test_callers_when_there_are_more_than_connections_then_they_take_turns(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     struct worker workers[WORKERS];
     atomic_bool stop;
     (void)state;
 
-    options.addresses = hps_redis_rig_addresses(rig);
+    server_start(NULL);
     options.connections_per_node = 2;
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
-    start_workers(workers, cluster, &stop);
+    client_connect();
+    start_workers(workers, &stop);
     uint64_t until_us = redis_soon_us();
     while (strtol(hps_redis_rig_ask(rig, 0, "GET {k0}w0"), NULL, 10) < 100) {
         assert_true(hps_clock_us() < until_us);
     }
     stop_workers(workers, &stop);
-    assert_true(node_of(cluster, hps_redis_rig_address(rig, 0)).n_connections <= 2);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
+    assert_true(node_of(hps_redis_rig_address(rig, 0)).n_connections <= 2);
 }
 
 /* ---- a cluster ------------------------------------------------------------------------------- */
-
-static struct hps_redis_rig *shared; /* 3 masters, 3 replicas; the tests leave it whole */
-
-static int shared_start(void **state)
-{
-    (void)state;
-    shared = hps_redis_rig_cluster(3, 1, NULL);
-    return 0;
-}
-
-static int shared_stop(void **state)
-{
-    (void)state;
-    hps_redis_rig_free(shared);
-    return 0;
-}
 
 static const char *key_at(uint32_t master, const char *prefix)
 {
@@ -338,13 +294,13 @@ static const char *key_at(uint32_t master, const char *prefix)
 static void test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_twice(void **state)
 {
     uint64_t begin_us = hps_clock_us();
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
     struct worker workers[WORKERS];
     struct hps_redis_stats stats;
     atomic_bool stop;
     (void)state;
 
-    start_workers(workers, cluster, &stop);
+    client_connect_patiently();
+    start_workers(workers, &stop);
     for (unsigned round = 0; round < 6; round++) {
         for (unsigned i = 0; i < KEYS; i++) {
             char tag[16];
@@ -367,51 +323,44 @@ static void test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_t
     assert_true(stats.n_moved > 0);
     /* however often they move, the map is asked for once a second, or again after a time-out */
     assert_true(stats.n_refreshes <= 2 + 2 * ((hps_clock_us() - begin_us) / 1000000 + 1));
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_slot_when_nobody_has_it_then_unavailable_until_somebody_does(void **state)
 {
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
     struct hps_redis_stats stats;
     const char *key = key_at(0, "orphan");
     uint16_t slot = hps_redis_slot(key, strlen(key));
     (void)state;
 
+    client_connect_patiently();
     hps_redis_rig_ask(shared, 0, "CLUSTER DELSLOTS %u", slot);
     assert_int_equal(redis_status(cluster, key, "GET", key, NULL), HPS_UNAVAILABLE);
     hps_redis_cluster_stats(cluster, &stats);
     assert_true(stats.n_down >= 1);
     hps_redis_rig_ask(shared, 0, "CLUSTER ADDSLOTS %u", slot);
     redis_await_status(cluster, key, HPS_OK);
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_entry_when_the_first_is_paused_then_the_next_is_asked(void **state)
 {
     char addresses[100];
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     (void)state;
 
     snprintf(addresses, sizeof(addresses), "%s,%s", hps_redis_rig_address(shared, 3),
              hps_redis_rig_address(shared, 4));
     hps_redis_rig_pause(shared, 3); /* a replica: nobody else misses it */
     options.addresses = addresses;
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     redis_await_status(cluster, key_at(0, "e"), HPS_OK);
     hps_redis_rig_resume(shared, 3);
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_master_when_it_is_paused_then_the_others_answer_in_the_same_call(void **state)
 {
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     struct redis_calls calls;
-    options.addresses = hps_redis_rig_addresses(shared);
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
     (void)state;
 
+    client_connect();
     redis_calls_init(&calls);
     for (uint32_t i = 0; i < 3; i++) {
         char key[64];
@@ -430,18 +379,17 @@ static void test_master_when_it_is_paused_then_the_others_answer_in_the_same_cal
     hps_redis_rig_resume(shared, 0);
     redis_await_status(cluster, key_at(0, "p"), HPS_OK);
     redis_calls_fini(&calls);
-    hps_redis_cluster_close(cluster);
 }
 
 /* Last: it leaves the cluster with another master. */
 static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_is_seen(
     void **state)
 {
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
     char key[64];
     char lost[80];
     (void)state;
 
+    client_connect_patiently();
     snprintf(key, sizeof(key), "%s", key_at(1, "failover"));
     snprintf(lost, sizeof(lost), "{%s}lost", key);
     assert_string_equal(redis_text(cluster, key, "SET", key, "kept", NULL), "OK");
@@ -460,18 +408,16 @@ static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_
     assert_string_equal(redis_text(cluster, key, "GET", lost, NULL), "(nil)");
     assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "kept");
     assert_true(hps_redis_cluster_epoch(cluster) > epoch);
-    struct hps_redis_node_stats node = node_of(cluster, hps_redis_rig_address(shared, 4));
+    struct hps_redis_node_stats node = node_of(hps_redis_rig_address(shared, 4));
     assert_int_equal(node.role, HPS_REDIS_MASTER);
     /* It comes back as a replica of the one that took over. */
     hps_redis_rig_start(shared, 1);
     hps_redis_rig_await(shared, 1, "master_link_status:up", "INFO replication");
     assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "kept");
-    hps_redis_cluster_close(cluster);
 }
 
 struct call {
     pthread_t thread;
-    struct hps_redis_cluster *cluster;
     struct redis_calls calls;
     hps_status status;
 };
@@ -479,7 +425,7 @@ struct call {
 static void *call_run(void *ctx)
 {
     struct call *call = ctx;
-    call->status = redis_calls_run(&call->calls, call->cluster, redis_soon_us());
+    call->status = redis_calls_run(&call->calls, cluster, redis_soon_us());
     return NULL;
 }
 
@@ -496,7 +442,7 @@ static hps_status call_end(struct call *call)
 }
 
 /* Until somebody waits for a connection to the node. */
-static void await_waiting(struct hps_redis_cluster *cluster, const char *address)
+static void await_waiting(const char *address)
 {
     uint64_t until_us = redis_soon_us();
     uint32_t n = 0;
@@ -515,19 +461,16 @@ static void await_waiting(struct hps_redis_cluster *cluster, const char *address
  */
 static void test_node_when_another_took_all_the_time_then_its_connection_stays_whole(void **state)
 {
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     static struct call busy;
     static struct call call;
     char none[64];
     char key[64];
     (void)state;
 
-    options.addresses = hps_redis_rig_addresses(shared);
     options.connections_per_node = 1;
     options.command_timeout_us = UINT64_C(5000) * 1000; /* far longer than node 2 needs */
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
-    struct hps_redis_node_stats before = node_of(cluster, hps_redis_rig_address(shared, 2));
-    busy.cluster = call.cluster = cluster;
+    client_connect();
+    struct hps_redis_node_stats before = node_of(hps_redis_rig_address(shared, 2));
     redis_calls_init(&busy.calls);
     redis_key_at(2, "none", none);
     redis_calls_add(&busy.calls, none, "BLPOP", none, "0", NULL);
@@ -541,41 +484,38 @@ static void test_node_when_another_took_all_the_time_then_its_connection_stays_w
     call_start(&busy);
     hps_redis_rig_await(shared, 2, "blocked_clients:1", "INFO clients");
     call_start(&call);
-    await_waiting(cluster, hps_redis_rig_address(shared, 2));
+    await_waiting(hps_redis_rig_address(shared, 2));
     hps_redis_rig_ask(shared, 2, "RPUSH %s 1", none);
     assert_int_equal(call_end(&busy), HPS_OK);
     assert_int_not_equal(call_end(&call), HPS_OK);
     hps_redis_rig_resume(shared, 1);
-    struct hps_redis_node_stats after = node_of(cluster, hps_redis_rig_address(shared, 2));
+    struct hps_redis_node_stats after = node_of(hps_redis_rig_address(shared, 2));
     assert_int_equal(after.n_broken, before.n_broken);
-    hps_redis_cluster_close(cluster);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_server_when_it_is_not_there_then_unavailable_and_found_when_it_comes),
-        cmocka_unit_test(test_server_when_killed_then_it_is_left_alone_until_it_is_back),
-        cmocka_unit_test(
-            test_server_when_paused_then_deadline_then_it_is_left_alone_until_it_goes_on),
-        cmocka_unit_test(test_command_when_its_answer_never_comes_then_it_says_that_it_may_be_done),
-        cmocka_unit_test(test_connections_when_the_server_closes_them_then_nobody_notices),
-        cmocka_unit_test(test_server_when_it_is_loading_then_unavailable_until_it_has_loaded),
-        cmocka_unit_test(test_replica_when_it_is_configured_first_then_the_master_is_found),
-        cmocka_unit_test(test_callers_when_there_are_more_than_connections_then_they_take_turns),
+        CLIENT_TEST(test_server_when_it_is_not_there_then_unavailable_and_found_when_it_comes),
+        CLIENT_TEST(test_server_when_killed_then_it_is_left_alone_until_it_is_back),
+        CLIENT_TEST(test_server_when_paused_then_deadline_then_it_is_left_alone_until_it_goes_on),
+        CLIENT_TEST(test_command_when_its_answer_never_comes_then_it_says_that_it_may_be_done),
+        CLIENT_TEST(test_connections_when_the_server_closes_them_then_nobody_notices),
+        CLIENT_TEST(test_server_when_it_is_loading_then_unavailable_until_it_has_loaded),
+        CLIENT_TEST(test_replica_when_it_is_configured_first_then_the_master_is_found),
+        CLIENT_TEST(test_callers_when_there_are_more_than_connections_then_they_take_turns),
     };
     const struct CMUnitTest cluster_tests[] = {
-        cmocka_unit_test(test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_twice),
-        cmocka_unit_test(test_slot_when_nobody_has_it_then_unavailable_until_somebody_does),
-        cmocka_unit_test(test_entry_when_the_first_is_paused_then_the_next_is_asked),
-        cmocka_unit_test(test_master_when_it_is_paused_then_the_others_answer_in_the_same_call),
-        cmocka_unit_test(test_node_when_another_took_all_the_time_then_its_connection_stays_whole),
-        cmocka_unit_test(
-            test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_is_seen),
+        CLIENT_TEST(test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_twice),
+        CLIENT_TEST(test_slot_when_nobody_has_it_then_unavailable_until_somebody_does),
+        CLIENT_TEST(test_entry_when_the_first_is_paused_then_the_next_is_asked),
+        CLIENT_TEST(test_master_when_it_is_paused_then_the_others_answer_in_the_same_call),
+        CLIENT_TEST(test_node_when_another_took_all_the_time_then_its_connection_stays_whole),
+        CLIENT_TEST(test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_is_seen),
     };
     if (!hps_redis_rig_present()) {
         return HPS_REDIS_RIG_SKIP;
     }
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return failed + cmocka_run_group_tests(cluster_tests, shared_start, shared_stop);
+    return failed + cmocka_run_group_tests(cluster_tests, shared_start_with_replicas, shared_stop);
 }

@@ -22,48 +22,29 @@
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/names.h"
 #include "tests/lib/nap.h"
-#include "tests/lib/redis_calls.h"
-#include "tests/lib/redis_rig.h"
+#include "tests/lib/redis_client_rig.h"
 
 enum { TRIES = 10 }; /* of a second each, on a machine that may have much else to do */
 
 /* ---- slow nodes ------------------------------------------------------------------------------ */
 
-static struct hps_redis_rig *shared; /* three masters */
-
-static int shared_start(void **state)
-{
-    (void)state;
-    shared = hps_redis_rig_cluster(3, 0, NULL);
-    return 0;
-}
-
-static int shared_stop(void **state)
-{
-    (void)state;
-    hps_redis_rig_free(shared);
-    return 0;
-}
-
 struct call {
-    struct hps_redis_cluster *cluster;
     struct redis_calls calls;
     pthread_t thread;
     hps_status status;
 };
 
-static struct call *call_new(struct hps_redis_cluster *cluster)
+static struct call *call_new(void)
 {
     struct call *call = hps_calloc(1, sizeof(*call));
     assert_non_null(call);
-    call->cluster = cluster;
     return call;
 }
 
 static void *call_run(void *ctx)
 {
     struct call *call = ctx;
-    call->status = redis_calls_run(&call->calls, call->cluster, redis_soon_us());
+    call->status = redis_calls_run(&call->calls, cluster, redis_soon_us());
     return NULL;
 }
 
@@ -86,23 +67,21 @@ static void add_slow(struct call *call, const char *key)
     redis_calls_add(&call->calls, key, "BLPOP", key, "0", NULL);
 }
 
-static struct hps_redis_cluster *open_with_one_connection_each(void)
+static void connect_with_one_connection_each(void)
 {
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    options.addresses = hps_redis_rig_addresses(shared);
     options.connections_per_node = 1;
     options.command_timeout_us = UINT64_C(1000) * 1000;
-    return redis_open_with(&options);
+    client_connect();
 }
 
 static void test_connection_when_another_node_is_slow_then_it_is_free_for_others(void **state)
 {
-    struct hps_redis_cluster *cluster = open_with_one_connection_each();
-    struct call *call = call_new(cluster);
     char slow[64];
     char key[64];
     (void)state;
 
+    connect_with_one_connection_each();
+    struct call *call = call_new();
     add_slow(call, redis_key_at(0, "slow", slow));
     redis_calls_add(&call->calls, redis_key_at(1, "quick", key), "GET", key, NULL);
     call_start(call);
@@ -112,19 +91,18 @@ static void test_connection_when_another_node_is_slow_then_it_is_free_for_others
     }
     hps_redis_rig_ask(shared, 0, "RPUSH %s 1", slow);
     call_end(call, HPS_OK);
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they_can(void **state)
 {
-    struct hps_redis_cluster *cluster = open_with_one_connection_each();
-    struct call *busy = call_new(cluster);
-    struct call *call = call_new(cluster);
     char slow[64];
     char key[64];
     char first[64];
     (void)state;
 
+    connect_with_one_connection_each();
+    struct call *busy = call_new();
+    struct call *call = call_new();
     add_slow(busy, redis_key_at(1, "busy", first));
     call_start(busy);
     hps_redis_rig_await(shared, 1, "blocked_clients:1", "INFO clients");
@@ -140,18 +118,17 @@ static void test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they
     assert_non_null(strstr(hps_redis_rig_ask(shared, 0, "INFO clients"), "blocked_clients:1"));
     hps_redis_rig_ask(shared, 0, "RPUSH %s 1", slow);
     call_end(call, HPS_OK);
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_slot_when_it_moves_while_another_node_is_slow_then_it_is_followed(void **state)
 {
-    struct hps_redis_cluster *cluster = open_with_one_connection_each();
-    struct call *call = call_new(cluster);
     char slow[64];
     char key[64];
     char other[80];
     (void)state;
 
+    connect_with_one_connection_each();
+    struct call *call = call_new();
     redis_key_at(1, "moves", key);
     uint16_t slot = hps_redis_slot(key, strlen(key));
     hps_redis_rig_migrate_begin(shared, slot, 1, 0);
@@ -175,7 +152,6 @@ static void test_slot_when_it_moves_while_another_node_is_slow_then_it_is_follow
     assert_non_null(strstr(hps_redis_rig_ask(shared, 2, "INFO clients"), "blocked_clients:1"));
     hps_redis_rig_ask(shared, 2, "RPUSH %s 1", slow);
     call_end(call, HPS_OK);
-    hps_redis_cluster_close(cluster);
 }
 
 /* ---- nodes that connections cannot be made to ------------------------------------------------ */
@@ -200,9 +176,7 @@ static void test_node_when_nobody_can_connect_then_others_get_connections(void *
 {
     enum { CALLERS = 80 };
     struct hps_fake_redis *fake = NULL;
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     static struct call *calls[CALLERS];
-    struct hps_redis_cluster *cluster;
     char silent[64];
     char key[64];
     (void)state;
@@ -213,11 +187,11 @@ static void test_node_when_nobody_can_connect_then_others_get_connections(void *
     options.failures_max = 1000000;
     options.connect_timeout_us = REDIS_PATIENCE_US;
     options.command_timeout_us = UINT64_C(1000) * 1000;
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     redis_key_at(0, "a", silent);
     redis_await_status(cluster, redis_key_at(2, "b", key), HPS_OK);
     for (unsigned i = 0; i < CALLERS; i++) {
-        calls[i] = call_new(cluster);
+        calls[i] = call_new();
         redis_calls_add(&calls[i]->calls, silent, "GET", silent, NULL);
         call_start(calls[i]);
     }
@@ -230,7 +204,6 @@ static void test_node_when_nobody_can_connect_then_others_get_connections(void *
     for (unsigned i = 0; i < CALLERS; i++) {
         call_end(calls[i], HPS_UNAVAILABLE);
     }
-    hps_redis_cluster_close(cluster);
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -249,7 +222,7 @@ static enum hps_fake_redis_then short_lived(void *ctx, uint32_t node, const char
     return strncmp(command, "GET", 3) == 0 ? HPS_FAKE_REDIS_HANG_UP : HPS_FAKE_REDIS_GO_ON;
 }
 
-static bool is_told(struct hps_redis_cluster *cluster, const char *address, const char *why)
+static bool is_told(const char *address, const char *why)
 {
     struct hps_redis_node_stats nodes[4];
     uint32_t n = hps_redis_cluster_nodes(cluster, nodes, 4);
@@ -265,8 +238,6 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
     void **state)
 {
     struct hps_fake_redis *fake = NULL;
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     char addresses[128];
     (void)state;
 
@@ -276,10 +247,10 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
     options.command_timeout_us = UINT64_C(1000) * 1000;
     options.connect_timeout_us = UINT64_C(100) * 1000;
     options.pause_us_max = options.pause_us_first;
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     redis_await_status(cluster, "a", HPS_OK);
     uint64_t end_us = redis_soon_us();
-    while (!is_told(cluster, "redis.hung:7000", "name lookup timed out")) {
+    while (!is_told("redis.hung:7000", "name lookup timed out")) {
         assert_true(hps_clock_us() < end_us);
         nap();
     }
@@ -288,7 +259,7 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
         n_failed += redis_status(cluster, "a", "GET", "a", NULL) != HPS_OK;
         assert_true(n_failed < TRIES);
     }
-    hps_redis_cluster_close(cluster);
+    client_close();
     assert_int_equal(atomic_load(&names_waiting), 1); /* however often it was tried */
     sem_post(&names_go);
     while (atomic_load(&names_waiting) > 0) {
@@ -300,7 +271,6 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
 /* A server on its own, that is known by a name. */
 struct named {
     struct hps_fake_redis *fake;
-    struct hps_redis_cluster *cluster;
     pthread_t callers[12];
     atomic_bool stop;
     atomic_uint n_failed;
@@ -312,7 +282,7 @@ static void *named_call(void *ctx)
     struct redis_calls *calls = hps_calloc(1, sizeof(*calls));
     while (!atomic_load(&named->stop)) {
         redis_calls_add(calls, "a", "GET", "a", NULL);
-        hps_status status = redis_calls_run(calls, named->cluster, 0);
+        hps_status status = redis_calls_run(calls, cluster, 0);
         atomic_fetch_add(&named->n_failed, status != HPS_OK);
         redis_calls_fini(calls);
         redis_calls_init(calls);
@@ -323,7 +293,6 @@ static void *named_call(void *ctx)
 
 static void named_connect(struct named *named, uint64_t connect_timeout_us)
 {
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     char address[64];
     snprintf(address, sizeof(address), "localhost:%u", hps_fake_redis_port(named->fake, 0));
     options.addresses = address;
@@ -332,7 +301,7 @@ static void named_connect(struct named *named, uint64_t connect_timeout_us)
     options.connect_timeout_us = connect_timeout_us;
     options.command_timeout_us = REDIS_PATIENCE_US;
     options.name_kept_us = 0;
-    named->cluster = redis_open_with(&options);
+    client_connect();
 }
 
 static void named_open(struct named *named, uint64_t connect_timeout_us)
@@ -353,7 +322,7 @@ static void named_begin(struct named *named)
 static struct hps_redis_node_stats named_node(struct named *named)
 {
     struct hps_redis_node_stats node;
-    assert_int_equal(hps_redis_cluster_nodes(named->cluster, &node, 1), 1);
+    assert_int_equal(hps_redis_cluster_nodes(cluster, &node, 1), 1);
     assert_true(node.up);
     assert_true(node.n_connections > 0);
     assert_int_equal(atomic_load(&named->n_failed), 0);
@@ -375,7 +344,7 @@ static void named_end(struct named *named)
     for (unsigned i = 0; i < 12; i++) {
         assert_int_equal(pthread_join(named->callers[i], NULL), 0);
     }
-    hps_redis_cluster_close(named->cluster);
+    client_close();
     hps_fake_redis_free(named->fake);
 }
 
@@ -383,8 +352,9 @@ static void test_name_when_its_look_up_hangs_then_the_connections_that_are_there
 {
     struct named named;
     (void)state;
+
     named_open(&named, UINT64_C(1000) * 1000);
-    assert_int_equal(redis_status(named.cluster, "a", "GET", "a", NULL), HPS_OK);
+    assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_OK);
     uint32_t n = named_node(&named).n_connections;
     uint64_t n_broken = named_node(&named).n_broken;
     atomic_store(&names_hang, true);
@@ -406,6 +376,7 @@ static void test_name_when_its_first_place_refuses_then_no_connection_fails(void
 {
     struct named named;
     (void)state;
+
     atomic_store(&names_two, true);
     named_open(&named, REDIS_PATIENCE_US);
     named_begin(&named);
@@ -421,6 +392,7 @@ static void test_name_when_its_first_place_is_silent_then_the_next_one_is_found(
     struct named named;
     struct sockaddr_in silent = {.sin_family = AF_INET};
     (void)state;
+
     memset(&named, 0, sizeof(named));
     named.fake = hps_fake_redis_new(1, hps_fake_redis_alone, NULL);
     silent.sin_port = htons(hps_fake_redis_port(named.fake, 0));
@@ -430,8 +402,8 @@ static void test_name_when_its_first_place_is_silent_then_the_next_one_is_found(
     assert_int_equal(listen(fd, 16), 0);
     atomic_store(&names_two, true);
     named_connect(&named, UINT64_C(200) * 1000);
-    assert_int_equal(redis_status(named.cluster, "a", "GET", "a", NULL), HPS_OK);
-    hps_redis_cluster_close(named.cluster);
+    assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_OK);
+    client_close();
     hps_fake_redis_free(named.fake);
     close(fd);
     atomic_store(&names_two, false);
@@ -479,7 +451,6 @@ static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(
         {"-MOVED 1\r\n", HPS_FAKE_REDIS_GO_ON, HPS_UNAVAILABLE},
         {"-ASK 1 nobody:99999\r\n", HPS_FAKE_REDIS_GO_ON, HPS_UNAVAILABLE},
     };
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     struct odd odd = {0};
     (void)state;
 
@@ -487,7 +458,7 @@ static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(
     options.addresses = hps_fake_redis_address(odd.fake, 0);
     options.failures_max = 1000000;
     options.command_timeout_us = UINT64_C(1000) * 1000;
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    client_connect();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         odd.then = cases[i].then;
         atomic_store(&odd.answer, cases[i].answer);
@@ -495,7 +466,7 @@ static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(
         atomic_store(&odd.answer, NULL);
         assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "OK");
     }
-    hps_redis_cluster_close(cluster);
+    client_close();
     hps_fake_redis_free(odd.fake);
 }
 
@@ -504,7 +475,7 @@ static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(
 enum { COMING = 300 };
 
 /* A map of one master, and replicas of which none has been there before. */
-static void take_map(struct hps_redis_cluster *cluster, const char *master, uint32_t number)
+static void take_map(const char *master, uint32_t number)
 {
     static struct hps_redis_map map;
     struct hps_addr addr;
@@ -526,26 +497,23 @@ static void take_map(struct hps_redis_cluster *cluster, const char *master, uint
 
 static void test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     static struct hps_redis_node_stats nodes[HPS_REDIS_NODES_MAX];
     struct hps_redis_stats stats;
     (void)state;
 
+    server_start(NULL);
+    client_connect_patiently();
     for (uint32_t i = 0; i < 20; i++) {
-        take_map(cluster, hps_redis_rig_address(rig, 0), i);
+        take_map(hps_redis_rig_address(rig, 0), i);
         assert_int_equal(hps_redis_cluster_nodes(cluster, nodes, HPS_REDIS_NODES_MAX), COMING + 1);
         hps_redis_cluster_stats(cluster, &stats);
         assert_int_equal(stats.n_nodes, COMING + 1);
         assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
     }
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 struct caller {
     pthread_t thread;
-    struct hps_redis_cluster *cluster;
     atomic_bool *stop;
     uint64_t n_done;
     uint64_t n_failed;
@@ -554,7 +522,7 @@ struct caller {
 static void *call_on(void *ctx)
 {
     struct caller *caller = ctx;
-    struct call *call = call_new(caller->cluster);
+    struct call *call = call_new();
     for (unsigned i = 0; i < 8; i++) {
         redis_calls_add(&call->calls, "a", "SET", "a", "1", NULL);
     }
@@ -572,15 +540,15 @@ static void *call_on(void *ctx)
 static void test_master_when_it_goes_while_calls_are_under_way_then_they_are_answered(void **state)
 {
     enum { CALLERS = 4, ROUNDS = 150 };
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     struct caller callers[CALLERS];
     atomic_bool stop;
     (void)state;
 
+    server_start(NULL);
+    client_connect_patiently();
     atomic_init(&stop, false);
     for (unsigned i = 0; i < CALLERS; i++) {
-        callers[i] = (struct caller){.cluster = cluster, .stop = &stop};
+        callers[i] = (struct caller){.stop = &stop};
         assert_int_equal(pthread_create(&callers[i].thread, NULL, call_on, &callers[i]), 0);
     }
     uint64_t n_failed = 0;
@@ -590,7 +558,7 @@ static void test_master_when_it_goes_while_calls_are_under_way_then_they_are_ans
         for (unsigned bit = 0; bit < 9; bit++) {
             master[bit] = (char)(master[bit] - (round >> bit & 1 ? 'a' - 'A' : 0));
         }
-        take_map(cluster, master, round % 40);
+        take_map(master, round % 40);
         n_failed += strcmp(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK") != 0;
     }
     atomic_store(&stop, true);
@@ -599,27 +567,24 @@ static void test_master_when_it_goes_while_calls_are_under_way_then_they_are_ans
         n_failed += callers[i].n_failed;
     }
     assert_int_equal(n_failed, 0);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 int main(void)
 {
     const struct CMUnitTest fake_tests[] = {
-        cmocka_unit_test(test_node_when_nobody_can_connect_then_others_get_connections),
-        cmocka_unit_test(
-            test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_not_wait),
-        cmocka_unit_test(test_name_when_its_look_up_hangs_then_the_connections_that_are_there_stay),
-        cmocka_unit_test(test_name_when_its_first_place_refuses_then_no_connection_fails),
-        cmocka_unit_test(test_name_when_its_first_place_is_silent_then_the_next_one_is_found),
-        cmocka_unit_test(test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole),
+        CLIENT_TEST(test_node_when_nobody_can_connect_then_others_get_connections),
+        CLIENT_TEST(test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_not_wait),
+        CLIENT_TEST(test_name_when_its_look_up_hangs_then_the_connections_that_are_there_stay),
+        CLIENT_TEST(test_name_when_its_first_place_refuses_then_no_connection_fails),
+        CLIENT_TEST(test_name_when_its_first_place_is_silent_then_the_next_one_is_found),
+        CLIENT_TEST(test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole),
     };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_connection_when_another_node_is_slow_then_it_is_free_for_others),
-        cmocka_unit_test(test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they_can),
-        cmocka_unit_test(test_slot_when_it_moves_while_another_node_is_slow_then_it_is_followed),
-        cmocka_unit_test(test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten),
-        cmocka_unit_test(test_master_when_it_goes_while_calls_are_under_way_then_they_are_answered),
+        CLIENT_TEST(test_connection_when_another_node_is_slow_then_it_is_free_for_others),
+        CLIENT_TEST(test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they_can),
+        CLIENT_TEST(test_slot_when_it_moves_while_another_node_is_slow_then_it_is_followed),
+        CLIENT_TEST(test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten),
+        CLIENT_TEST(test_master_when_it_goes_while_calls_are_under_way_then_they_are_answered),
     };
     sem_init(&names_go, 0, 0);
     int failed = cmocka_run_group_tests(fake_tests, NULL, NULL);

@@ -3,31 +3,20 @@
  * Commands over real Redis servers: one on its own in every way to reach it, and a cluster whose
  * slots move. What happens when servers fail is in tests/fault/test_fault_redis.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "backends/redis/client/client.h"
 #include "base/heap.h"
 #include "tests/lib/certs.h"
-#include "tests/lib/redis_calls.h"
-#include "tests/lib/redis_rig.h"
+#include "tests/lib/redis_client_rig.h"
 
 /* ---- one server ------------------------------------------------------------------------------ */
 
 static void test_standalone_when_opened_then_it_has_all_slots(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     struct hps_redis_node_stats nodes[4];
     struct hps_redis_stats stats;
     (void)state;
 
+    server_start(NULL);
+    client_connect_patiently();
     hps_redis_cluster_stats(cluster, &stats);
     assert_int_equal(stats.kind, HPS_REDIS_STANDALONE);
     assert_int_equal(stats.n_slots, HPS_REDIS_SLOTS);
@@ -42,17 +31,15 @@ static void test_standalone_when_opened_then_it_has_all_slots(void **state)
     assert_int_equal(nodes[0].n_commands, 2);
     assert_true(nodes[0].n_bytes_sent > 0 && nodes[0].n_bytes_received > 0);
     assert_true(nodes[0].latency_us > 0);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_commands_when_some_err_then_each_has_its_own_answer(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     struct redis_calls calls;
     (void)state;
 
+    server_start(NULL);
+    client_connect_patiently();
     redis_calls_init(&calls);
     redis_calls_add(&calls, "s", "SET", "s", "text", NULL);
     redis_calls_add(&calls, "s", "HGET", "s", "field", NULL);
@@ -72,8 +59,6 @@ static void test_commands_when_some_err_then_each_has_its_own_answer(void **stat
     assert_int_equal(node.n_errors, 2);
     assert_string_equal(node.error, "ODD \\u001b[31m"); /* the last one, as it may be printed */
     redis_calls_fini(&calls);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 /* Both directions are far larger than what sockets hold: a client that wrote everything before it
@@ -81,13 +66,13 @@ static void test_commands_when_some_err_then_each_has_its_own_answer(void **stat
 static void test_commands_when_they_are_megabytes_then_writing_and_reading_go_on_together(
     void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     enum { SIZE = 300000, N = 40 };
     char *value = hps_alloc(SIZE + 1);
     struct redis_calls calls;
     (void)state;
 
+    server_start(NULL);
+    client_connect_patiently();
     memset(value, 'v', SIZE);
     value[SIZE] = '\0';
     redis_calls_init(&calls);
@@ -100,39 +85,30 @@ static void test_commands_when_they_are_megabytes_then_writing_and_reading_go_on
     }
     redis_calls_fini(&calls);
     hps_free(value);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_unix_socket_when_named_then_it_is_used(void **state)
 {
     const char *const args[] = {"--unixsocket", "sock", NULL}; /* in its directory */
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(args);
     char address[600];
     (void)state;
+
+    server_start(args);
     snprintf(address, sizeof(address), "unix:%s/sock", hps_redis_rig_dir(rig, 0));
-    struct hps_redis_cluster *cluster = redis_open(address);
+    cluster = redis_open(address);
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_user_when_its_password_is_right_then_it_may_what_it_may(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     (void)state;
-
+    server_start(NULL);
     hps_redis_rig_ask(rig, 0, "ACL SETUSER app on >secret ~mine* +@all -@admin");
-    options.addresses = hps_redis_rig_addresses(rig);
     options.user = "app";
     options.password = "secret";
-    cluster = redis_open_with(&options);
+    client_connect();
     assert_string_equal(redis_text(cluster, "mine", "SET", "mine", "1", NULL), "OK");
     assert_non_null(strstr(redis_text(cluster, "his", "GET", "his", NULL), "-NOPERM"));
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 /* It may all that is needed, but ask whether there is a cluster. */
@@ -140,26 +116,20 @@ static const char few[] = "ACL SETUSER few on >secret ~* -@all +get +set";
 
 static void test_user_when_it_may_not_ask_for_slots_then_a_server_on_its_own_serves_it(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     (void)state;
-
+    server_start(NULL);
     hps_redis_rig_ask(rig, 0, few);
-    options.addresses = hps_redis_rig_addresses(rig);
     options.user = "few";
     options.password = "secret";
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    client_connect();
     struct hps_redis_stats stats;
     hps_redis_cluster_stats(cluster, &stats);
     assert_int_equal(stats.kind, HPS_REDIS_STANDALONE);
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 /* What is said of the node, once it says this. */
-static void await_node(struct hps_redis_cluster *cluster, const char *address, bool up,
-                       const char *error)
+static void await_node(const char *address, bool up, const char *error)
 {
     struct hps_redis_node_stats nodes[8];
     uint64_t until_us = redis_soon_us();
@@ -179,44 +149,30 @@ static void await_node(struct hps_redis_cluster *cluster, const char *address, b
 
 static void test_user_when_its_password_is_wrong_then_unavailable_saying_so(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     (void)state;
-
+    server_start(NULL);
     hps_redis_rig_ask(rig, 0, "ACL SETUSER app on >secret ~* +@all");
-    options.addresses = hps_redis_rig_addresses(rig);
     options.user = "app";
     options.password = "guess";
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
-    await_node(cluster, hps_redis_rig_address(rig, 0), false, "WRONGPASS");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
+    await_node(hps_redis_rig_address(rig, 0), false, "WRONGPASS");
 }
 
 static void test_connection_when_the_server_has_too_many_then_that_is_said(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_cluster *first = redis_open(hps_redis_rig_addresses(rig));
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     (void)state;
-    options.addresses = hps_redis_rig_addresses(rig);
+    server_start(NULL);
+    struct hps_redis_cluster *first = redis_open(hps_redis_rig_addresses(rig));
     assert_string_equal(hps_redis_rig_ask(rig, 0, "CONFIG SET maxclients 1"), "OK");
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
-    await_node(cluster, hps_redis_rig_address(rig, 0), false, "max number of clients");
-    hps_redis_cluster_close(cluster);
+    client_open();
+    await_node(hps_redis_rig_address(rig, 0), false, "max number of clients");
     hps_redis_cluster_close(first);
-    hps_redis_rig_free(rig);
 }
 
 /* Both addresses are of one server; commands go to the one that answers first. */
 static void test_entries_when_they_were_away_then_all_are_found_again(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     struct hps_redis_node_stats nodes[2] = {0};
     struct redis_calls calls;
     uint64_t until_us = redis_soon_us();
@@ -224,11 +180,12 @@ static void test_entries_when_they_were_away_then_all_are_found_again(void **sta
     char why[HPS_REDIS_ERROR_MAX] = "";
     (void)state;
 
+    server_start(NULL);
     snprintf(addresses, sizeof(addresses), "localhost:%u,127.0.0.1:%u", hps_redis_rig_port(rig, 0),
              hps_redis_rig_port(rig, 0));
     options.addresses = addresses;
     hps_redis_rig_kill(rig, 0);
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     while (nodes[0].n_broken < options.failures_max || nodes[1].n_broken < options.failures_max) {
         assert_int_equal(hps_redis_cluster_nodes(cluster, nodes, 2), 2);
         assert_true(hps_clock_us() < until_us);
@@ -247,26 +204,19 @@ static void test_entries_when_they_were_away_then_all_are_found_again(void **sta
 
     hps_redis_rig_start(rig, 0);
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
-    await_node(cluster, nodes[0].address, true, "");
-    await_node(cluster, nodes[1].address, true, "");
+    await_node(nodes[0].address, true, "");
+    await_node(nodes[1].address, true, "");
     hps_redis_cluster_why(cluster, why, sizeof(why));
     assert_string_equal(why, "");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_tls_when_the_port_is_for_none_then_that_is_said(void **state)
 {
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     (void)state;
-    options.addresses = hps_redis_rig_addresses(rig);
+    server_start(NULL);
     options.tls = true;
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
-    await_node(cluster, hps_redis_rig_address(rig, 0), false, "TLS");
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
+    client_open();
+    await_node(hps_redis_rig_address(rig, 0), false, "TLS");
 }
 
 static void test_tls_when_both_show_certificates_then_it_is_spoken(void **state)
@@ -290,65 +240,61 @@ static void test_tls_when_both_show_certificates_then_it_is_spoken(void **state)
                                 "--tls-auth-clients",
                                 "yes",
                                 NULL};
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(args);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    server_start(args);
     options.addresses = address;
     options.tls = true;
     options.ca_file = certs.ca;
     options.cert_file = certs.client_cert;
     options.key_file = certs.client_key;
     options.server_name = "localhost";
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    client_connect();
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
     assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "1");
-    hps_redis_cluster_close(cluster);
+    client_close();
 
     options.server_name = "someone.else"; /* which the certificate does not carry */
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
-    await_node(cluster, address, false, "certificate");
-    hps_redis_cluster_close(cluster);
+    await_node(address, false, "certificate");
+    client_close();
 
     options.server_name = "localhost";
     options.cert_file = options.key_file = NULL; /* the server asks for one */
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
-    await_node(cluster, address, false, "certificate");
+    client_open();
+    await_node(address, false, "certificate");
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
+    client_close();
     hps_certs_remove(&certs);
 }
 
 static void test_memory_when_it_is_full_then_exhausted(void **state)
 {
     const char *const args[] = {"--maxmemory", "100kb", "--maxmemory-policy", "noeviction", NULL};
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(args);
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
     (void)state;
+
+    server_start(args);
+    client_connect_patiently();
     assert_non_null(strstr(redis_text(cluster, "a", "SET", "a", "1", NULL), "-OOM"));
     assert_int_equal(redis_status(cluster, "a", "SET", "a", "1", NULL), HPS_EXHAUSTED);
     assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL),
                      HPS_OK); /* it is not left alone */
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
 }
 
 static void test_options_when_wrong_then_invalid_naming_them(void **state)
 {
-    struct hps_redis_cluster *cluster;
     struct hps_error err;
     (void)state;
+
     static const char *const addresses[] = {
         "", " , ;", "host:99999", "host:7000,:x:", "host:0", "http://host:1", "::1"};
     for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
-        struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
         options.addresses = addresses[i];
         assert_int_equal(hps_redis_cluster_open(&options, &cluster, &err), HPS_INVALID);
         assert_true(err.text[0] != '\0');
         assert_int_equal(hps_redis_addresses_check(addresses[i], &err), HPS_INVALID);
     }
     assert_int_equal(hps_redis_addresses_check("host;[::1]:7000, unix:/run/r.sock", &err), HPS_OK);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    options = HPS_REDIS_OPTIONS_DEFAULT;
     options.user = "app";
     assert_int_equal(hps_redis_cluster_open(&options, &cluster, &err), HPS_INVALID);
     assert_non_null(strstr(err.text, "app"));
@@ -361,25 +307,8 @@ static void test_options_when_wrong_then_invalid_naming_them(void **state)
 
 /* ---- a cluster ------------------------------------------------------------------------------- */
 
-static struct hps_redis_rig *shared; /* 3 masters, 3 replicas; left as it was found, but for keys */
-
-static int shared_start(void **state)
-{
-    (void)state;
-    shared = hps_redis_rig_cluster(3, 1, NULL);
-    return 0;
-}
-
-static int shared_stop(void **state)
-{
-    (void)state;
-    hps_redis_rig_free(shared);
-    return 0;
-}
-
 static void test_cluster_when_one_address_is_given_then_all_nodes_are_found(void **state)
 {
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_address(shared, 4));
     struct hps_redis_node_stats nodes[8];
     uint16_t slots[8];
     uint32_t n = 0;
@@ -387,6 +316,7 @@ static void test_cluster_when_one_address_is_given_then_all_nodes_are_found(void
     struct hps_redis_stats stats;
     (void)state;
 
+    cluster = redis_open(hps_redis_rig_address(shared, 4));
     hps_redis_cluster_stats(cluster, &stats);
     assert_int_equal(stats.kind, HPS_REDIS_CLUSTERED);
     assert_int_equal(hps_redis_cluster_nodes(cluster, nodes, 8), 6);
@@ -401,13 +331,10 @@ static void test_cluster_when_one_address_is_given_then_all_nodes_are_found(void
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(redis_master_of(slots[i]), i);
     }
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said(void **state)
 {
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
     struct hps_redis_stats stats;
     char why[HPS_REDIS_ERROR_MAX];
     (void)state;
@@ -415,10 +342,9 @@ static void test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said(
     for (uint32_t i = 0; i < 6; i++) {
         hps_redis_rig_ask(shared, i, few);
     }
-    options.addresses = hps_redis_rig_addresses(shared);
     options.user = "few";
     options.password = "secret";
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    client_open();
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
     assert_non_null(strstr(redis_text(cluster, "a", "GET", "a", NULL), "cluster|slots"));
     hps_redis_cluster_stats(cluster, &stats);
@@ -435,7 +361,7 @@ static void test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said(
     assert_int_equal(stats.kind, HPS_REDIS_CLUSTERED);
     assert_string_equal(stats.error, "");
     redis_await_status(cluster, "a", HPS_OK);
-    hps_redis_cluster_close(cluster);
+    client_close();
     for (uint32_t i = 0; i < 6; i++) {
         hps_redis_rig_ask(shared, i, "ACL DELUSER few");
     }
@@ -447,25 +373,25 @@ static void test_cluster_when_entries_are_names_then_they_are_not_down(void **st
     struct hps_redis_node_stats nodes[9];
     char addresses[64];
     (void)state;
+
     snprintf(addresses, sizeof(addresses), "localhost:%u,localhost:%u",
              hps_redis_rig_port(shared, 0), hps_redis_rig_port(shared, 1));
-    struct hps_redis_cluster *cluster = redis_open(addresses);
+    cluster = redis_open(addresses);
     assert_int_equal(hps_redis_cluster_nodes(cluster, nodes, 9), 8);
     for (unsigned i = 0; i < 8; i++) {
         assert_int_equal(nodes[i].role == HPS_REDIS_ENTRY, i < 2);
         assert_true(nodes[i].up);
     }
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_cluster_when_commands_are_of_many_slots_then_each_goes_to_its_node(void **state)
 {
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
     struct hps_redis_stats stats;
     struct redis_calls calls;
     char key[16];
     (void)state;
 
+    client_connect_patiently();
     redis_calls_init(&calls);
     for (unsigned i = 0; i < 60; i++) {
         snprintf(key, sizeof(key), "key%u", i);
@@ -485,7 +411,6 @@ static void test_cluster_when_commands_are_of_many_slots_then_each_goes_to_its_n
     hps_redis_cluster_stats(cluster, &stats);
     assert_int_equal(stats.n_moved, 0);
     redis_calls_fini(&calls);
-    hps_redis_cluster_close(cluster);
 }
 
 /* A key of our own in that master's part of the slots. */
@@ -497,12 +422,12 @@ static const char *key_at(uint32_t master, const char *prefix)
 
 static void test_slot_when_it_moves_then_ask_and_moved_are_followed(void **state)
 {
-    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
     struct hps_redis_stats stats;
     char key[64];
     char sibling[80];
     (void)state;
 
+    client_connect_patiently();
     snprintf(key, sizeof(key), "%s", key_at(0, "moving"));
     snprintf(sibling, sizeof(sibling), "{%s}sibling", key);
     uint16_t slot = hps_redis_slot(key, strlen(key));
@@ -540,19 +465,16 @@ static void test_slot_when_it_moves_then_ask_and_moved_are_followed(void **state
     hps_redis_rig_migrate_begin(shared, slot, 1, 0);
     hps_redis_rig_migrate_end(shared, slot, 1, 0);
     assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "(nil)");
-    hps_redis_cluster_close(cluster);
 }
 
 static void test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not(void **state)
 {
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     struct hps_redis_node_stats nodes[8];
     const char *key = key_at(2, "read");
     (void)state;
 
-    options.addresses = hps_redis_rig_addresses(shared);
     options.replica_reads = true;
-    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    client_connect();
     assert_string_equal(redis_text(cluster, key, "SET", key, "1", NULL), "OK");
     /* WAIT is for what its own connection has written. */
     assert_string_equal(hps_redis_rig_ask(shared, 2, "SET {%s}waited 1", key), "OK");
@@ -570,39 +492,36 @@ static void test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not
         bool replica = strcmp(nodes[i].address, hps_redis_rig_address(shared, 5)) == 0;
         assert_int_equal(nodes[i].n_commands, master || replica ? 1 : 0);
     }
-    hps_redis_cluster_close(cluster);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_standalone_when_opened_then_it_has_all_slots),
-        cmocka_unit_test(test_commands_when_some_err_then_each_has_its_own_answer),
-        cmocka_unit_test(
-            test_commands_when_they_are_megabytes_then_writing_and_reading_go_on_together),
-        cmocka_unit_test(test_unix_socket_when_named_then_it_is_used),
-        cmocka_unit_test(test_user_when_its_password_is_right_then_it_may_what_it_may),
-        cmocka_unit_test(
-            test_user_when_it_may_not_ask_for_slots_then_a_server_on_its_own_serves_it),
-        cmocka_unit_test(test_user_when_its_password_is_wrong_then_unavailable_saying_so),
-        cmocka_unit_test(test_connection_when_the_server_has_too_many_then_that_is_said),
-        cmocka_unit_test(test_entries_when_they_were_away_then_all_are_found_again),
-        cmocka_unit_test(test_tls_when_the_port_is_for_none_then_that_is_said),
-        cmocka_unit_test(test_tls_when_both_show_certificates_then_it_is_spoken),
-        cmocka_unit_test(test_memory_when_it_is_full_then_exhausted),
-        cmocka_unit_test(test_options_when_wrong_then_invalid_naming_them),
+        CLIENT_TEST(test_standalone_when_opened_then_it_has_all_slots),
+        CLIENT_TEST(test_commands_when_some_err_then_each_has_its_own_answer),
+        CLIENT_TEST(test_commands_when_they_are_megabytes_then_writing_and_reading_go_on_together),
+        CLIENT_TEST(test_unix_socket_when_named_then_it_is_used),
+        CLIENT_TEST(test_user_when_its_password_is_right_then_it_may_what_it_may),
+        CLIENT_TEST(test_user_when_it_may_not_ask_for_slots_then_a_server_on_its_own_serves_it),
+        CLIENT_TEST(test_user_when_its_password_is_wrong_then_unavailable_saying_so),
+        CLIENT_TEST(test_connection_when_the_server_has_too_many_then_that_is_said),
+        CLIENT_TEST(test_entries_when_they_were_away_then_all_are_found_again),
+        CLIENT_TEST(test_tls_when_the_port_is_for_none_then_that_is_said),
+        CLIENT_TEST(test_tls_when_both_show_certificates_then_it_is_spoken),
+        CLIENT_TEST(test_memory_when_it_is_full_then_exhausted),
+        CLIENT_TEST(test_options_when_wrong_then_invalid_naming_them),
     };
     const struct CMUnitTest cluster_tests[] = {
-        cmocka_unit_test(test_cluster_when_one_address_is_given_then_all_nodes_are_found),
-        cmocka_unit_test(test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said),
-        cmocka_unit_test(test_cluster_when_entries_are_names_then_they_are_not_down),
-        cmocka_unit_test(test_cluster_when_commands_are_of_many_slots_then_each_goes_to_its_node),
-        cmocka_unit_test(test_slot_when_it_moves_then_ask_and_moved_are_followed),
-        cmocka_unit_test(test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not),
+        CLIENT_TEST(test_cluster_when_one_address_is_given_then_all_nodes_are_found),
+        CLIENT_TEST(test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said),
+        CLIENT_TEST(test_cluster_when_entries_are_names_then_they_are_not_down),
+        CLIENT_TEST(test_cluster_when_commands_are_of_many_slots_then_each_goes_to_its_node),
+        CLIENT_TEST(test_slot_when_it_moves_then_ask_and_moved_are_followed),
+        CLIENT_TEST(test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not),
     };
     if (!hps_redis_rig_present()) {
         return HPS_REDIS_RIG_SKIP;
     }
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return failed + cmocka_run_group_tests(cluster_tests, shared_start, shared_stop);
+    return failed + cmocka_run_group_tests(cluster_tests, shared_start_with_replicas, shared_stop);
 }
