@@ -25,6 +25,37 @@
 #define FILE_WITH_MODEL(members) \
     "{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS "," members "}]}"
 
+/* What a test has parsed, and a place for its notes: freed by the teardown. */
+enum { KEPT_MAX = 64 };
+static struct hps_config *kept[KEPT_MAX];
+static size_t n_kept;
+static struct hps_notes noted;
+
+static inline struct hps_config *keep_config(struct hps_config *config)
+{
+    assert_true(n_kept < KEPT_MAX);
+    return kept[n_kept++] = config;
+}
+
+static inline int config_setup(void **state)
+{
+    (void)state;
+    hps_notes_init(&noted);
+    return 0;
+}
+
+static inline int config_teardown(void **state)
+{
+    (void)state;
+    while (n_kept > 0) {
+        hps_config_free(kept[--n_kept]);
+    }
+    hps_notes_fini(&noted);
+    return 0;
+}
+
+#define CONFIG_TEST(name) cmocka_unit_test_setup_teardown(name, config_setup, config_teardown)
+
 static inline struct hps_config *parse_good(const char *text, struct hps_notes *notes)
 {
     struct hps_config *config = NULL;
@@ -32,7 +63,7 @@ static inline struct hps_config *parse_good(const char *text, struct hps_notes *
     if (hps_config_parse(text, strlen(text), "ps.json", &config, notes, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
-    return config;
+    return keep_config(config);
 }
 
 /* Parsing must fail with `status` and a message that contains each of the NULL-ended texts. */

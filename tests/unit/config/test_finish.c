@@ -16,7 +16,6 @@ static void finish_bad(const char *text, const struct hps_config_flags *flags, c
     if (strstr(err.text, expected) == NULL) {
         fail_msg("expected \"%s\" in \"%s\"", expected, err.text);
     }
-    hps_config_free(config);
 }
 
 static void test_finish_when_nothing_is_said_then_defaults_of_the_machine(void **state)
@@ -37,7 +36,6 @@ static void test_finish_when_nothing_is_said_then_defaults_of_the_machine(void *
     assert_string_equal(server->model_roots.items[0], "d/m");
     assert_string_equal(server->model_roots.items[1], "/var/lib/hpsd/models");
     assert_string_equal(config->persistent_db.path, "");
-    hps_config_free(config);
 }
 
 #define REDIS(more) FILE_WITH("\"volatile_db\":{\"type\":\"redis_cluster\"" more "}")
@@ -57,7 +55,6 @@ static void test_finish_when_redis_then_its_own_defaults(void **state)
     assert_string_equal(db->tls_client_certificate, "");
     assert_string_equal(db->tls_client_key, "");
     assert_string_equal(db->tls_server_name_identification, "");
-    hps_config_free(config);
 
     config = parse_good(REDIS(",\"local_cache_bytes\":\"8MiB\",\"memory_bytes\":\"1MiB\","
                               "\"tls_ca_certificate\":\"/x/ca\",\"tls_client_key\":\"\","
@@ -69,7 +66,6 @@ static void test_finish_when_redis_then_its_own_defaults(void **state)
     assert_string_equal(db->tls_ca_certificate, "/x/ca");
     assert_string_equal(db->tls_client_key, "");
     assert_string_equal(db->tls_server_name_identification, "redis.localhost");
-    hps_config_free(config);
 }
 
 static void test_finish_when_redis_and_options_do_not_fit_then_refused_by_name(void **state)
@@ -91,14 +87,10 @@ static void test_finish_when_redis_and_options_do_not_fit_then_refused_by_name(v
 static void test_finish_when_local_cache_without_redis_then_a_warning(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
     struct hps_config *config = parse_good(
         FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"), NULL);
-    finish_good(config, &notes);
-    assert_true(has_note(&notes, "volatile_db.local_cache_bytes: not applied"));
-    hps_notes_fini(&notes);
-    hps_config_free(config);
+    finish_good(config, &noted);
+    assert_true(has_note(&noted, "volatile_db.local_cache_bytes: not applied"));
 }
 
 static void test_finish_when_no_state_dir_then_refused(void **state)
@@ -133,7 +125,6 @@ static void test_flags_when_given_then_they_win(void **state)
     assert_int_equal(server->log_level, HPS_CONFIG_LOG_LEVEL_DEBUG);
     assert_int_equal(server->log_format, HPS_CONFIG_LOG_FORMAT_JSON);
     assert_true(hps_option_is_set(&server->set, HPS_OPTION_server_log_format));
-    hps_config_free(config);
     struct hps_config_flags loud = {.state_dir = "/s", .log_level = "loud"};
     finish_bad("{" MODELS "}", &loud, "--log-level: got \"loud\", expected one of \"debug\"");
 }
@@ -150,7 +141,6 @@ static void test_listener_when_open_to_the_network_then_needs_tls_or_plaintext(v
         struct hps_config *config = parse_good(FILE_WITH("\"server\":{\"plaintext\":true}"), NULL);
         assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
         assert_false(hps_config_listener_tls(&config->server, &config->server.listen.items[0]));
-        hps_config_free(config);
     }
     finish_bad(FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\"}"), NULL, "server.http_listen");
 }
@@ -192,7 +182,6 @@ static void test_listener_when_local_then_allowed_in_plaintext(void **state)
         struct hps_config *config = parse_good("{" MODELS "}", NULL);
         struct hps_config_flags flags = {.listen = &local[i], .n_listen = 1, .state_dir = "/s"};
         assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
-        hps_config_free(config);
     }
 }
 
@@ -210,7 +199,6 @@ static void test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not(void **s
     assert_true(hps_config_listener_tls(server, &server->listen.items[0]));
     assert_false(hps_config_listener_tls(server, &server->listen.items[1]));
     assert_false(hps_config_listener_tls(server, &server->listen.items[2]));
-    hps_config_free(config);
 }
 
 static void test_kserve_listeners_when_given_then_by_the_rules_of_listen(void **state)
@@ -224,7 +212,6 @@ static void test_kserve_listeners_when_given_then_by_the_rules_of_listen(void **
         struct hps_config *config = parse_good(none[i], NULL);
         assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
         assert_int_equal(config->server.kserve_listen.n, 0);
-        hps_config_free(config);
     }
     const char *const given[] = {"127.0.0.1:0", "unix:/run/k.sock"};
     struct hps_config_flags flags = {
@@ -234,7 +221,6 @@ static void test_kserve_listeners_when_given_then_by_the_rules_of_listen(void **
     assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
     assert_int_equal(config->server.kserve_listen.n, 2);
     assert_string_equal(config->server.kserve_listen.items[1].address, "unix:/run/k.sock");
-    hps_config_free(config);
     finish_bad(FILE_WITH("\"server\":{\"kserve_listen\":\"0.0.0.0:8000\"}"), NULL,
                "server.kserve_listen: got \"0.0.0.0:8000\", which is open to the network");
     finish_bad(FILE_WITH("\"server\":{\"kserve_listen\":\"here\"}"), NULL,
@@ -273,7 +259,6 @@ static void test_listeners_when_one_address_twice_then_refused(void **state)
     struct hps_config *config = parse_good(
         FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:0\",\"http_listen\":\"127.0.0.1:0\"}"), NULL);
     finish_good(config, NULL);
-    hps_config_free(config);
 }
 
 static void test_admin_when_tcp_then_needs_token_or_rules(void **state)
@@ -293,7 +278,6 @@ static void test_admin_when_tcp_then_needs_token_or_rules(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct hps_config *config = parse_good(good[i], NULL);
         finish_good(config, NULL);
-        hps_config_free(config);
     }
 }
 
@@ -320,22 +304,19 @@ static void test_tiers_when_all_are_disabled_then_refused(void **state)
         NULL);
     finish_good(config, NULL);
     assert_string_equal(config->persistent_db.path, "/var/lib/hpsd");
-    hps_config_free(config);
 }
 
 static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
     struct hps_config *config =
         parse_good("{" MODELS ",\"volatile_db\":{\"type\":\"multi_process_hash_map\","
                    "\"overflow_policy\":\"evict_oldest\",\"initial_cache_rate\":0.5,"
                    "\"memory_bytes\":\"1000TiB\"},\"persistent_db\":{\"type\":"
                    "\"rocks_db\"}}",
-                   &notes);
-    assert_int_equal(notes.n, 0);
-    finish_good(config, &notes);
+                   &noted);
+    assert_int_equal(noted.n, 0);
+    finish_good(config, &noted);
     static const char *const expected[] = {
         "supportlonglong: not given",
         "multi_process_hash_map is the host map",
@@ -346,33 +327,27 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     };
     enum { N = sizeof(expected) / sizeof(expected[0]) };
     for (size_t i = 0; i < N; i++) {
-        if (!has_note(&notes, expected[i])) {
+        if (!has_note(&noted, expected[i])) {
             fail_msg("no note \"%s\"", expected[i]);
         }
     }
-    assert_int_equal(notes.n, N);
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+    assert_int_equal(noted.n, N);
 }
 
 static void test_notes_when_models_wish_otherwise_then_each_is_said_once(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
     struct hps_config *config =
         parse_good("{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS
                    ",\"init_ec\":false,\"use_static_table\":true},{\"model\":\"n\","
                    "\"sparse_files\":[\"x\"],\"embedding_vecsize_per_table\":[1],"
                    "\"deployed_device_list\":[0,1],\"default_value_for_each_table\":[0],"
                    "\"init_ec\":false,\"embedding_cache_type\":\"uvm\"}]}",
-                   &notes);
-    finish_good(config, &notes);
-    assert_int_equal(notes.n, 2);
-    assert_true(has_note(&notes, "init_ec: the embedding cache is not warmed"));
-    assert_true(has_note(&notes, "embedding_cache_type: the stores are filled"));
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+                   &noted);
+    finish_good(config, &noted);
+    assert_int_equal(noted.n, 2);
+    assert_true(has_note(&noted, "init_ec: the embedding cache is not warmed"));
+    assert_true(has_note(&noted, "embedding_cache_type: the stores are filled"));
 }
 
 static void test_roots_when_tables_share_directories_then_their_parents_once(void **state)
@@ -390,7 +365,6 @@ static void test_roots_when_tables_share_directories_then_their_parents_once(voi
     for (size_t i = 0; i < 9; i++) {
         assert_string_equal(roots->items[i], expected[i]);
     }
-    hps_config_free(config);
 }
 
 static void test_updates_when_contradictory_then_refused_by_name(void **state)
@@ -425,7 +399,6 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
                    NULL);
     finish_good(config, NULL);
     assert_memory_equal(config->update_source.group, "hpsd", 4); /* and the name of the host */
-    hps_config_free(config);
 }
 
 static void test_finish_when_several_checks_fail_then_each_is_told(void **state)
@@ -435,51 +408,46 @@ static void test_finish_when_several_checks_fail_then_each_is_told(void **state)
         "ps.json: volatile_db.type and persistent_db.type: got \"disabled\"",
         "ps.json: update_source.brokers: got none", "ps.json: models[0].row_versions: got true"};
     enum { N = sizeof(expected) / sizeof(expected[0]) };
-    struct hps_notes notes;
     struct hps_error err = {0};
     (void)state;
-    hps_notes_init(&notes);
     struct hps_config *config =
         parse_good("{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS ",\"row_versions\":true}],"
                    "\"volatile_db\":{\"type\":\"disabled\"},\"server\":{\"tls\":{\"key\":\"k\"}},"
                    "\"update_source\":{\"type\":\"kafka_message_queue\",\"brokers\":\"\"}}",
-                   &notes);
-    size_t n_before = notes.n;
-    assert_int_equal(hps_config_finish(config, NULL, &notes, &err), HPS_INVALID);
-    assert_int_equal(notes.n_errors, N);
+                   &noted);
+    size_t n_before = noted.n;
+    assert_int_equal(hps_config_finish(config, NULL, &noted, &err), HPS_INVALID);
+    assert_int_equal(noted.n_errors, N);
     for (size_t i = 0; i < N; i++) {
-        assert_true(has_note(&notes, expected[i]));
+        assert_true(has_note(&noted, expected[i]));
     }
-    assert_string_equal(notes.items[n_before].text, err.text);
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+    assert_string_equal(noted.items[n_before].text, err.text);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_updates_when_contradictory_then_refused_by_name),
-        cmocka_unit_test(test_finish_when_nothing_is_said_then_defaults_of_the_machine),
-        cmocka_unit_test(test_finish_when_redis_then_its_own_defaults),
-        cmocka_unit_test(test_finish_when_redis_and_options_do_not_fit_then_refused_by_name),
-        cmocka_unit_test(test_finish_when_local_cache_without_redis_then_a_warning),
-        cmocka_unit_test(test_finish_when_no_state_dir_then_refused),
-        cmocka_unit_test(test_finish_when_several_checks_fail_then_each_is_told),
-        cmocka_unit_test(test_flags_when_given_then_they_win),
-        cmocka_unit_test(test_listener_when_open_to_the_network_then_needs_tls_or_plaintext),
-        cmocka_unit_test(
-            test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_plaintext),
-        cmocka_unit_test(test_listener_when_local_then_allowed_in_plaintext),
-        cmocka_unit_test(test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not),
-        cmocka_unit_test(test_kserve_listeners_when_given_then_by_the_rules_of_listen),
-        cmocka_unit_test(test_listener_when_address_is_malformed_then_refused),
-        cmocka_unit_test(test_listeners_when_one_address_twice_then_refused),
-        cmocka_unit_test(test_admin_when_tcp_then_needs_token_or_rules),
-        cmocka_unit_test(test_tls_when_halves_are_missing_then_refused),
-        cmocka_unit_test(test_tiers_when_all_are_disabled_then_refused),
-        cmocka_unit_test(test_notes_when_hps_settings_change_nothing_then_each_is_said_once),
-        cmocka_unit_test(test_notes_when_models_wish_otherwise_then_each_is_said_once),
-        cmocka_unit_test(test_roots_when_tables_share_directories_then_their_parents_once),
+        CONFIG_TEST(test_updates_when_contradictory_then_refused_by_name),
+        CONFIG_TEST(test_finish_when_nothing_is_said_then_defaults_of_the_machine),
+        CONFIG_TEST(test_finish_when_redis_then_its_own_defaults),
+        CONFIG_TEST(test_finish_when_redis_and_options_do_not_fit_then_refused_by_name),
+        CONFIG_TEST(test_finish_when_local_cache_without_redis_then_a_warning),
+        CONFIG_TEST(test_finish_when_no_state_dir_then_refused),
+        CONFIG_TEST(test_finish_when_several_checks_fail_then_each_is_told),
+        CONFIG_TEST(test_flags_when_given_then_they_win),
+        CONFIG_TEST(test_listener_when_open_to_the_network_then_needs_tls_or_plaintext),
+        CONFIG_TEST(test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_plaintext),
+        CONFIG_TEST(test_listener_when_local_then_allowed_in_plaintext),
+        CONFIG_TEST(test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not),
+        CONFIG_TEST(test_kserve_listeners_when_given_then_by_the_rules_of_listen),
+        CONFIG_TEST(test_listener_when_address_is_malformed_then_refused),
+        CONFIG_TEST(test_listeners_when_one_address_twice_then_refused),
+        CONFIG_TEST(test_admin_when_tcp_then_needs_token_or_rules),
+        CONFIG_TEST(test_tls_when_halves_are_missing_then_refused),
+        CONFIG_TEST(test_tiers_when_all_are_disabled_then_refused),
+        CONFIG_TEST(test_notes_when_hps_settings_change_nothing_then_each_is_said_once),
+        CONFIG_TEST(test_notes_when_models_wish_otherwise_then_each_is_said_once),
+        CONFIG_TEST(test_roots_when_tables_share_directories_then_their_parents_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

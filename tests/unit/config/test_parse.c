@@ -19,7 +19,7 @@ static struct hps_config *parse_sample(const char *path, struct hps_notes *notes
     if (hps_config_parse_file(path, &config, notes, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
-    return config;
+    return keep_config(config);
 }
 
 static void assert_near(double value, double expected)
@@ -32,16 +32,14 @@ static void assert_near(double value, double expected)
 static void test_full_sample_when_parsed_then_every_hps_key_is_set(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
-    struct hps_config *config = parse_sample(SAMPLES "hps-full.json", &notes);
-    assert_int_equal(notes.n, 1);
-    assert_true(notes.items[0].warning);
+    struct hps_config *config = parse_sample(SAMPLES "hps-full.json", &noted);
+    assert_int_equal(noted.n, 1);
+    assert_true(noted.items[0].warning);
     for (const struct hps_option_past *past = hps_options_past; past->name != NULL; past++) {
         bool old =
             strncmp(past->name, "max_", 4) == 0 && strstr(past->name, "t_batch_size") != NULL;
         bool wanted = past->instead == NULL && !old;
-        assert_int_equal(strstr(notes.items[0].text, past->name) != NULL, wanted);
+        assert_int_equal(strstr(noted.items[0].text, past->name) != NULL, wanted);
     }
     for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
         const struct hps_option *option = &hps_options[i];
@@ -56,8 +54,6 @@ static void test_full_sample_when_parsed_then_every_hps_key_is_set(void **state)
             fail_msg("%s is not in the sample", option->name);
         }
     }
-    hps_config_free(config);
-    hps_notes_fini(&notes);
 }
 
 static void test_full_sample_when_parsed_then_values_are_those_written(void **state)
@@ -84,7 +80,6 @@ static void test_full_sample_when_parsed_then_values_are_those_written(void **st
     assert_near((double)model->tables[1].default_values[0], (double)0.01f);
     assert_int_equal(model->n_deployed_devices, 1);
     assert_near(model->gpucacheper, 0.5);
-    hps_config_free(config);
 }
 
 static void test_commented_sample_when_parsed_then_as_without_comments(void **state)
@@ -96,7 +91,6 @@ static void test_commented_sample_when_parsed_then_as_without_comments(void **st
         struct hps_config *config = parse_sample(paths[i], NULL);
         hps_buf_init(&text[i], 1024 * 1024);
         assert_int_equal(hps_config_print_effective(config, &text[i]), HPS_OK);
-        hps_config_free(config);
     }
     assert_int_equal(text[0].size, text[1].size);
     assert_memory_equal(text[0].data, text[1].data, text[0].size);
@@ -124,7 +118,6 @@ static void test_production_sample_when_parsed_then_server_is_set(void **state)
     assert_int_equal(config->models[0].n_deployed_devices, 0);
     finish_good(config, NULL);
     assert_string_equal(server->state_dir, "/var/lib/hpsd");
-    hps_config_free(config);
 }
 
 static void test_minimal_sample_when_parsed_then_hps_defaults(void **state)
@@ -152,7 +145,6 @@ static void test_minimal_sample_when_parsed_then_hps_defaults(void **state)
     assert_int_equal(config->server.request_bytes_max, 32u << 20);
     assert_int_equal(config->server.keys_max, 2u << 20);
     assert_string_equal(config->server.listen.items[0].address, "127.0.0.1:8601");
-    hps_config_free(config);
 }
 
 /* ---- policies, stores ------------------------------------------------------------------------ */
@@ -172,7 +164,6 @@ static void test_redis_when_the_sample_is_read_then_all_of_it_is_known(void **st
     assert_int_equal(db->redis_connect_timeout_ms, 500);
     assert_int_equal(db->redis_command_timeout_ms, 20);
     assert_false(db->redis_replica_reads);
-    hps_config_free(config);
 }
 
 static void test_policies_when_given_then_each_word_is_taken_and_others_are_not(void **state)
@@ -197,7 +188,6 @@ static void test_policies_when_given_then_each_word_is_taken_and_others_are_not(
         assert_int_equal(got.miss, HPS_CONFIG_MISS_THRESHOLD);
         assert_int_equal(got.unknown_key, HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW);
         assert_true(got.hit_rate_threshold >= 1.0);
-        hps_config_free(config);
     }
     parse_bad("{\"models\":[{" MODEL_KEYS ",\"miss_policy\":\"memory\"}]}", HPS_INVALID,
               "models[0].miss_policy", NULL);
@@ -225,7 +215,6 @@ static void test_policies_when_the_cache_is_static_or_uvm_then_exact_whatever_th
         hps_config_model_policies(hps_config_model_find(config, "m"), &got);
         assert_near(got.hit_rate_threshold, cases[i].threshold);
         assert_int_equal(got.miss, HPS_CONFIG_MISS_THRESHOLD);
-        hps_config_free(config);
     }
 }
 
@@ -245,23 +234,19 @@ static void test_stores_when_a_word_or_path_is_not_known_then_refused_by_name(vo
 static void test_ignored_keys_when_a_file_has_any_then_one_warning_lists_them(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
-    struct hps_config *config = parse_good(
+    (void)parse_good(
         "{\"supportlonglong\":true,\"fuse_embedding_table\":[7],\"models\":[{" MODEL_KEYS
         "},{\"fp8_quant\":{},\"fuse_embedding_table\":0,\"model\":\"n\",\"sparse_files\":[\"f\"],"
         "\"embedding_vecsize_per_table\":[1],\"deployed_device_list\":[],"
         "\"default_value_for_each_table\":[0]}],\"persistent_db\":{\"max_get_batch_size\":-1},"
         "\"volatile_db\":{\"type\":\"map\",\"fp8_quant\":1}}",
-        &notes);
-    assert_int_equal(notes.n, 2);
-    assert_true(has_note(&notes, "volatile_db.fp8_quant: unknown key"));
-    assert_true(notes.items[1].warning);
-    assert_string_equal(notes.items[1].text,
+        &noted);
+    assert_int_equal(noted.n, 2);
+    assert_true(has_note(&noted, "volatile_db.fp8_quant: unknown key"));
+    assert_true(noted.items[1].warning);
+    assert_string_equal(noted.items[1].text,
                         "ps.json: accepted and ignored: fuse_embedding_table, max_get_batch_size, "
                         "fp8_quant");
-    hps_config_free(config);
-    hps_notes_fini(&notes);
 }
 
 static void test_removed_keys_when_given_then_refused_with_what_to_do_instead(void **state)
@@ -277,25 +262,20 @@ static void test_removed_keys_when_given_then_refused_with_what_to_do_instead(vo
 static void test_unknown_key_when_in_hps_section_then_warning_with_suggestion(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
-    struct hps_config *config =
-        parse_good("{\"supportlonglong\":true,\n\"peristent_db\":{},\n" MODELS
-                   ",\"volatile_db\":{\"type\":\"map\",\n"
-                   "\"overflow_margins\":1,\"keys_max\":7,\"zzz\":1}}",
-                   &notes);
-    assert_int_equal(notes.n, 4);
-    assert_true(notes.items[0].warning);
+    (void)parse_good("{\"supportlonglong\":true,\n\"peristent_db\":{},\n" MODELS
+                     ",\"volatile_db\":{\"type\":\"map\",\n"
+                     "\"overflow_margins\":1,\"keys_max\":7,\"zzz\":1}}",
+                     &noted);
+    assert_int_equal(noted.n, 4);
+    assert_true(noted.items[0].warning);
     assert_true(has_note(
-        &notes, "ps.json:2: peristent_db: unknown key, ignored; did you mean \"persistent_db\"?"));
+        &noted, "ps.json:2: peristent_db: unknown key, ignored; did you mean \"persistent_db\"?"));
     assert_true(has_note(
-        &notes, "ps.json:4: volatile_db.overflow_margins: unknown key, ignored; did you mean "
+        &noted, "ps.json:4: volatile_db.overflow_margins: unknown key, ignored; did you mean "
                 "\"overflow_margin\"?"));
     assert_true(
-        has_note(&notes, "volatile_db.keys_max: unknown key, ignored; it belongs to server"));
-    assert_true(has_note(&notes, "volatile_db.zzz: unknown key, ignored"));
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+        has_note(&noted, "volatile_db.keys_max: unknown key, ignored; it belongs to server"));
+    assert_true(has_note(&noted, "volatile_db.zzz: unknown key, ignored"));
 }
 
 static void test_unknown_key_when_in_server_then_error_with_suggestion(void **state)
@@ -319,13 +299,9 @@ static void test_unknown_keys_when_very_many_then_notes_are_bounded(void **state
         assert_int_equal(hps_buf_printf(&text, ",\"unknown%d\":0", i), HPS_OK);
     }
     assert_int_equal(hps_buf_append(&text, "}", 2), HPS_OK);
-    struct hps_notes notes;
-    hps_notes_init(&notes);
-    struct hps_config *config = parse_good((const char *)text.data, &notes);
-    assert_int_equal(notes.n, HPS_NOTES_MAX);
-    assert_int_equal(notes.n_dropped, N - HPS_NOTES_MAX);
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+    (void)parse_good((const char *)text.data, &noted);
+    assert_int_equal(noted.n, HPS_NOTES_MAX);
+    assert_int_equal(noted.n_dropped, N - HPS_NOTES_MAX);
     hps_buf_fini(&text);
 }
 
@@ -346,14 +322,12 @@ static void test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_
     void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
     struct hps_config *config = parse_good(
         "{\"models\":7,\n\"models\":[{" MODEL_KEYS
         ",\n\"x\":[{\"a\":1,\"b\":{},\n\"\\u0061\":1,\n\"a\":{}}]}],"
         "\"volatile_db\":{\"type\":\"nonsense\",\"type\":\"disabled\","
         "\"overflow_margin\":9007199254740995,\n\"overflow_marg\\u0069n\":9007199254740993}}",
-        &notes);
+        &noted);
     assert_int_equal(config->n_models, 1);
     assert_int_equal(config->volatile_db.type, HPS_CONFIG_VOLATILE_DISABLED);
     assert_int_equal(config->volatile_db.overflow_margin, 9007199254740993);
@@ -362,11 +336,9 @@ static void test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_
                                          "ps.json:5: volatile_db.type: the key is",
                                          "ps.json:6: volatile_db.overflow_margin: the key is"};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        assert_true(has_note(&notes, places[i]));
+        assert_true(has_note(&noted, places[i]));
     }
-    assert_int_equal(notes.n, 5); /* and that "x" is unknown */
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+    assert_int_equal(noted.n, 5); /* and that "x" is unknown */
 }
 
 /* Following the path to each of these keys would take hours. */
@@ -374,9 +346,7 @@ static void test_duplicate_key_when_many_are_deep_then_each_has_its_line(void **
 {
     (void)state;
     enum { DEPTH = 2000, PAD = 4 << 20 };
-    struct hps_notes notes;
     struct hps_buf text;
-    hps_notes_init(&notes);
     hps_buf_init(&text, PAD + (1 << 20));
     hps_status status = hps_buf_printf(&text, "{\"models\":[],\"x\":");
     for (int i = 0; i < DEPTH && status == HPS_OK; i++) {
@@ -390,10 +360,9 @@ static void test_duplicate_key_when_many_are_deep_then_each_has_its_line(void **
         status = hps_buf_append(&text, "}", 1);
     }
     assert_int_equal(hps_buf_append(&text, "", 1), HPS_OK);
-    hps_config_free(parse_good((const char *)text.data, &notes));
-    assert_true(has_note(&notes, "ps.json:2: x.a.a"));
-    assert_true(has_note(&notes, "ps.json:101: x.a.a"));
-    hps_notes_fini(&notes);
+    (void)parse_good((const char *)text.data, &noted);
+    assert_true(has_note(&noted, "ps.json:2: x.a.a"));
+    assert_true(has_note(&noted, "ps.json:101: x.a.a"));
     hps_buf_fini(&text);
 }
 
@@ -436,7 +405,6 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
         "ps.json:6: server.listen[2]: got 7",
         "ps.json:6: server.tls: got 6",
     };
-    struct hps_notes notes;
     (void)state;
     parse_wrong("{\"volatile_db\":{\"type\":\"nonsense\"},\"models\":[\n{},\n"
                 "{\"model\":\"m\",\"max_batch_size\":-1,\"deployed_device_list\":[0,\"x\"],"
@@ -444,22 +412,20 @@ static void test_errors_when_several_then_each_is_told_once(void **state)
                 "\"embedding_vecsize_per_table\":[4],"
                 "\"default_value_for_each_table\":[[1,2],\"z\"],\"row_dtype\":[\"fp\",\"fp\"]},\n"
                 "7],\n\"server\":{\"listen\":[5,\"a:1\",7],\"model_roots\":[1,2],\"tls\":6}}",
-                &notes);
-    for (size_t i = 0; i < notes.n || i < sizeof(expected) / sizeof(expected[0]); i++) {
+                &noted);
+    for (size_t i = 0; i < noted.n || i < sizeof(expected) / sizeof(expected[0]); i++) {
         assert_true(i < sizeof(expected) / sizeof(expected[0]));
-        if (i == notes.n || strstr(notes.items[i].text, expected[i]) != notes.items[i].text) {
+        if (i == noted.n || strstr(noted.items[i].text, expected[i]) != noted.items[i].text) {
             fail_msg("expected \"%s\", got \"%s\"", expected[i],
-                     i == notes.n ? "" : notes.items[i].text);
+                     i == noted.n ? "" : noted.items[i].text);
         }
     }
-    hps_notes_fini(&notes);
 }
 
 /* Finding the line of each of these errors would take hours. */
 static void test_errors_when_very_many_then_they_are_bounded(void **state)
 {
     (void)state;
-    struct hps_notes notes;
     struct hps_buf text;
     hps_buf_init(&text, 16 << 20);
     assert_int_equal(hps_buf_printf(&text, "{\"models\":[0"), HPS_OK);
@@ -467,9 +433,8 @@ static void test_errors_when_very_many_then_they_are_bounded(void **state)
         assert_int_equal(hps_buf_append(&text, ",1", 2), HPS_OK);
     }
     assert_int_equal(hps_buf_append(&text, "]}", 3), HPS_OK);
-    parse_wrong((const char *)text.data, &notes);
-    assert_int_equal(notes.n_errors, HPS_NOTES_MAX);
-    hps_notes_fini(&notes);
+    parse_wrong((const char *)text.data, &noted);
+    assert_int_equal(noted.n_errors, HPS_NOTES_MAX);
     hps_buf_fini(&text);
 }
 
@@ -491,7 +456,6 @@ static void test_strings_when_in_place_of_numbers_then_read_as_triton_did(void *
     assert_int_equal(config->models[0].max_batch_size, 128);
     assert_int_equal(config->models[0].embedding_cache_type, HPS_CONFIG_CACHE_STATIC);
     assert_int_equal(config->volatile_db.memory_bytes, UINT64_C(4) << 30);
-    hps_config_free(config);
 }
 
 static void test_numbers_when_large_then_exact(void **state)
@@ -503,7 +467,6 @@ static void test_numbers_when_large_then_exact(void **state)
                    NULL);
     assert_true(config->models[0].version == UINT64_C(9007199254740993));
     assert_true(config->volatile_db.overflow_margin == UINT64_MAX - 1);
-    hps_config_free(config);
 }
 
 static void test_value_when_wrong_type_then_got_and_expected(void **state)
@@ -642,16 +605,13 @@ static void test_row_dtype_when_one_word_or_one_a_table_then_read(void **state)
     (void)state;
     struct hps_config *config = parse_good(two_tables("[2,3]", "[0,0]", ""), NULL);
     assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_FILE);
-    hps_config_free(config);
     config = parse_good(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":\"INT8-rowwise F32\""), NULL);
     assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_INT8_F32);
     assert_int_equal(config->models[0].tables[1].row_dtype, HPS_CONFIG_ROW_DTYPE_INT8_F32);
-    hps_config_free(config);
     config =
         parse_good(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":[\"file\",\"float16\"]"), NULL);
     assert_int_equal(config->models[0].tables[0].row_dtype, HPS_CONFIG_ROW_DTYPE_FILE);
     assert_int_equal(config->models[0].tables[1].row_dtype, HPS_CONFIG_ROW_DTYPE_FP16);
-    hps_config_free(config);
     parse_bad(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":[\"fp16\"]"), HPS_INVALID,
               "models[0].row_dtype: got 1 entries, expected 2, one for each table", NULL);
     parse_bad(two_tables("[2,3]", "[0,0]", ",\"row_dtype\":[\"fp16\",\"bf61\"]"), HPS_INVALID,
@@ -664,16 +624,12 @@ static void test_row_dtype_when_one_word_or_one_a_table_then_read(void **state)
 static void test_defaults_when_row_or_short_then_read(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
-    struct hps_config *config = parse_good(two_tables("[2,3]", "[[1.5,\"-2\"]]", ""), &notes);
+    struct hps_config *config = parse_good(two_tables("[2,3]", "[[1.5,\"-2\"]]", ""), &noted);
     assert_int_equal(config->models[0].tables[0].n_default_values, 2);
     assert_near((double)config->models[0].tables[0].default_values[1], -2);
     assert_int_equal(config->models[0].tables[1].n_default_values, 1);
     assert_near((double)config->models[0].tables[1].default_values[0], 0);
-    assert_true(has_note(&notes, "default_value_for_each_table: got 1 entries, expected 2"));
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+    assert_true(has_note(&noted, "default_value_for_each_table: got 1 entries, expected 2"));
     parse_bad(two_tables("[2,3]", "[0,[1,2]]", ""), HPS_INVALID,
               "default_value_for_each_table[1]: got 2 numbers, expected 3", NULL);
     parse_bad(two_tables("[2,3]", "[0,[1,2,1e39]]", ""), HPS_INVALID,
@@ -698,19 +654,14 @@ static void test_models_when_static_table_then_cache_type_is_static(void **state
     (void)state;
     struct hps_config *config = parse_good(FILE_WITH_MODEL("\"use_static_table\":true"), NULL);
     assert_int_equal(config->models[0].embedding_cache_type, HPS_CONFIG_CACHE_STATIC);
-    hps_config_free(config);
 }
 
 static void test_volatile_db_when_block_has_no_type_then_disabled_with_warning(void **state)
 {
     (void)state;
-    struct hps_notes notes;
-    hps_notes_init(&notes);
-    struct hps_config *config = parse_good(FILE_WITH("\"volatile_db\":{}"), &notes);
+    struct hps_config *config = parse_good(FILE_WITH("\"volatile_db\":{}"), &noted);
     assert_int_equal(config->volatile_db.type, HPS_CONFIG_VOLATILE_DISABLED);
-    assert_true(has_note(&notes, "volatile_db: got no \"type\", so it is disabled"));
-    hps_config_free(config);
-    hps_notes_fini(&notes);
+    assert_true(has_note(&noted, "volatile_db: got no \"type\", so it is disabled"));
 }
 
 static void test_listeners_when_string_list_or_object_then_read(void **state)
@@ -726,7 +677,6 @@ static void test_listeners_when_string_list_or_object_then_read(void **state)
     assert_true(config->server.listen.items[1].plaintext);
     assert_string_equal(config->server.http_listen.address, "");
     assert_string_equal(config->server.admin_listen.address, "unix:/b");
-    hps_config_free(config);
     parse_bad(FILE_WITH("\"server\":{\"listen\":[]}"), HPS_INVALID, "server.listen: got []", NULL);
     parse_bad(FILE_WITH("\"server\":{\"listen\":[\"a:1\",5]}"), HPS_INVALID,
               "server.listen[1]: got 5", NULL);
@@ -795,43 +745,42 @@ static void test_parse_when_bad_and_any_allocation_fails_then_an_error_and_no_le
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_sample_when_parsed_then_every_hps_key_is_set),
-        cmocka_unit_test(test_full_sample_when_parsed_then_values_are_those_written),
-        cmocka_unit_test(test_commented_sample_when_parsed_then_as_without_comments),
-        cmocka_unit_test(test_production_sample_when_parsed_then_server_is_set),
-        cmocka_unit_test(test_minimal_sample_when_parsed_then_hps_defaults),
-        cmocka_unit_test(test_policies_when_given_then_each_word_is_taken_and_others_are_not),
-        cmocka_unit_test(
+        CONFIG_TEST(test_full_sample_when_parsed_then_every_hps_key_is_set),
+        CONFIG_TEST(test_full_sample_when_parsed_then_values_are_those_written),
+        CONFIG_TEST(test_commented_sample_when_parsed_then_as_without_comments),
+        CONFIG_TEST(test_production_sample_when_parsed_then_server_is_set),
+        CONFIG_TEST(test_minimal_sample_when_parsed_then_hps_defaults),
+        CONFIG_TEST(test_policies_when_given_then_each_word_is_taken_and_others_are_not),
+        CONFIG_TEST(
             test_policies_when_the_cache_is_static_or_uvm_then_exact_whatever_the_threshold),
-        cmocka_unit_test(test_redis_when_the_sample_is_read_then_all_of_it_is_known),
-        cmocka_unit_test(test_stores_when_a_word_or_path_is_not_known_then_refused_by_name),
-        cmocka_unit_test(test_ignored_keys_when_a_file_has_any_then_one_warning_lists_them),
-        cmocka_unit_test(test_removed_keys_when_given_then_refused_with_what_to_do_instead),
-        cmocka_unit_test(test_unknown_key_when_in_hps_section_then_warning_with_suggestion),
-        cmocka_unit_test(test_unknown_key_when_in_server_then_error_with_suggestion),
-        cmocka_unit_test(test_unknown_keys_when_very_many_then_notes_are_bounded),
-        cmocka_unit_test(test_word_when_misspelt_then_error_with_suggestion),
-        cmocka_unit_test(
-            test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_says_where),
-        cmocka_unit_test(test_duplicate_key_when_many_are_deep_then_each_has_its_line),
-        cmocka_unit_test(test_errors_when_several_then_each_is_told_once),
-        cmocka_unit_test(test_errors_when_very_many_then_they_are_bounded),
-        cmocka_unit_test(test_strings_when_in_place_of_numbers_then_read_as_triton_did),
-        cmocka_unit_test(test_numbers_when_large_then_exact),
-        cmocka_unit_test(test_value_when_wrong_type_then_got_and_expected),
-        cmocka_unit_test(test_value_when_out_of_range_then_limits_are_named),
-        cmocka_unit_test(test_syntax_when_wrong_then_line_and_path),
-        cmocka_unit_test(test_file_when_absent_or_a_directory_then_says_so),
-        cmocka_unit_test(test_models_when_required_key_is_missing_then_named),
-        cmocka_unit_test(test_tables_when_lists_disagree_then_refused),
-        cmocka_unit_test(test_row_dtype_when_one_word_or_one_a_table_then_read),
-        cmocka_unit_test(test_defaults_when_row_or_short_then_read),
-        cmocka_unit_test(test_models_when_names_are_bad_or_twice_then_refused),
-        cmocka_unit_test(test_models_when_static_table_then_cache_type_is_static),
-        cmocka_unit_test(test_volatile_db_when_block_has_no_type_then_disabled_with_warning),
-        cmocka_unit_test(test_listeners_when_string_list_or_object_then_read),
-        cmocka_unit_test(test_parse_when_any_allocation_fails_then_no_memory_and_no_leak),
-        cmocka_unit_test(test_parse_when_bad_and_any_allocation_fails_then_an_error_and_no_leak),
+        CONFIG_TEST(test_redis_when_the_sample_is_read_then_all_of_it_is_known),
+        CONFIG_TEST(test_stores_when_a_word_or_path_is_not_known_then_refused_by_name),
+        CONFIG_TEST(test_ignored_keys_when_a_file_has_any_then_one_warning_lists_them),
+        CONFIG_TEST(test_removed_keys_when_given_then_refused_with_what_to_do_instead),
+        CONFIG_TEST(test_unknown_key_when_in_hps_section_then_warning_with_suggestion),
+        CONFIG_TEST(test_unknown_key_when_in_server_then_error_with_suggestion),
+        CONFIG_TEST(test_unknown_keys_when_very_many_then_notes_are_bounded),
+        CONFIG_TEST(test_word_when_misspelt_then_error_with_suggestion),
+        CONFIG_TEST(test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_says_where),
+        CONFIG_TEST(test_duplicate_key_when_many_are_deep_then_each_has_its_line),
+        CONFIG_TEST(test_errors_when_several_then_each_is_told_once),
+        CONFIG_TEST(test_errors_when_very_many_then_they_are_bounded),
+        CONFIG_TEST(test_strings_when_in_place_of_numbers_then_read_as_triton_did),
+        CONFIG_TEST(test_numbers_when_large_then_exact),
+        CONFIG_TEST(test_value_when_wrong_type_then_got_and_expected),
+        CONFIG_TEST(test_value_when_out_of_range_then_limits_are_named),
+        CONFIG_TEST(test_syntax_when_wrong_then_line_and_path),
+        CONFIG_TEST(test_file_when_absent_or_a_directory_then_says_so),
+        CONFIG_TEST(test_models_when_required_key_is_missing_then_named),
+        CONFIG_TEST(test_tables_when_lists_disagree_then_refused),
+        CONFIG_TEST(test_row_dtype_when_one_word_or_one_a_table_then_read),
+        CONFIG_TEST(test_defaults_when_row_or_short_then_read),
+        CONFIG_TEST(test_models_when_names_are_bad_or_twice_then_refused),
+        CONFIG_TEST(test_models_when_static_table_then_cache_type_is_static),
+        CONFIG_TEST(test_volatile_db_when_block_has_no_type_then_disabled_with_warning),
+        CONFIG_TEST(test_listeners_when_string_list_or_object_then_read),
+        CONFIG_TEST(test_parse_when_any_allocation_fails_then_no_memory_and_no_leak),
+        CONFIG_TEST(test_parse_when_bad_and_any_allocation_fails_then_an_error_and_no_leak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,6 @@ static void test_effective_when_printed_then_values_and_where_they_come_from(voi
     assert_non_null(strstr(text, "\"sasl.password=***\""));
     assert_non_null(strstr(text, "\"security.protocol=ssl\""));
     assert_null(strstr(text, "secret"));
-    hps_config_free(config);
 }
 
 /* "{"value": X, ...}" of each option, read back as a file, must give the same configuration. */
@@ -59,7 +58,6 @@ static void test_effective_when_read_back_then_it_is_legal_json(void **state)
                      HPS_INVALID);
     assert_null(strstr(err.text, "expected legal JSON"));
     assert_non_null(strstr(err.text, "supportlonglong: got an object"));
-    hps_config_free(config);
 }
 
 static void count_change(void *ctx, const struct hps_config_change *change)
@@ -93,7 +91,6 @@ static void test_entry_when_printed_then_it_reads_as_the_same_model(void **state
         assert_int_equal(
             hps_config_diff_entry(&config->models[0], &back->models[0], count_change, &n), HPS_OK);
         assert_int_equal(n, 0);
-        hps_config_free(config);
         hps_config_free(back);
         hps_buf_fini(&buf);
     }
@@ -134,17 +131,16 @@ static void test_effective_when_any_allocation_fails_then_no_memory(void **state
     (void)state;
     struct hps_config *config = parse_good("{" MODELS "}", NULL);
     (void)hps_fault_heap_run(print_all, config);
-    hps_config_free(config);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_effective_when_printed_then_values_and_where_they_come_from),
-        cmocka_unit_test(test_entry_when_printed_then_it_reads_as_the_same_model),
-        cmocka_unit_test(test_entry_when_not_one_object_then_refused),
-        cmocka_unit_test(test_effective_when_read_back_then_it_is_legal_json),
-        cmocka_unit_test(test_effective_when_any_allocation_fails_then_no_memory),
+        CONFIG_TEST(test_effective_when_printed_then_values_and_where_they_come_from),
+        CONFIG_TEST(test_entry_when_printed_then_it_reads_as_the_same_model),
+        CONFIG_TEST(test_entry_when_not_one_object_then_refused),
+        CONFIG_TEST(test_effective_when_read_back_then_it_is_legal_json),
+        CONFIG_TEST(test_effective_when_any_allocation_fails_then_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,8 +32,6 @@ static size_t diff(const char *before, const char *after, struct changes *change
     for (size_t i = 0; i < changes->n; i++) {
         n_restart += changes->items[i].reloadable ? 0 : 1;
     }
-    hps_config_free(configs[0]);
-    hps_config_free(configs[1]);
     return n_restart;
 }
 
@@ -219,8 +217,6 @@ static void test_exchange_when_every_reloadable_option_differs_then_all_and_only
     hps_free(wanted);
     hps_free(taken);
     hps_free(back);
-    hps_config_free(running);
-    hps_config_free(next);
 }
 
 static void test_exchange_when_an_option_is_no_longer_given_then_its_default_holds(void **state)
@@ -236,8 +232,6 @@ static void test_exchange_when_an_option_is_no_longer_given_then_its_default_hol
     assert_true(hps_option_is_set(&next->server.set, HPS_OPTION_server_keys_max));
     assert_int_equal(running->n_models, 1); /* a model that is gone from the file stays */
     assert_int_equal(running->server.model_roots.n, 1);
-    hps_config_free(running);
-    hps_config_free(next);
 }
 
 static void diff_only(void *ctx)
@@ -256,21 +250,19 @@ static void test_diff_when_any_allocation_fails_then_no_memory(void **state)
     finish_good(configs[0], NULL);
     finish_good(configs[1], NULL);
     (void)hps_fault_heap_run(diff_only, configs);
-    hps_config_free(configs[0]);
-    hps_config_free(configs[1]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_diff_when_equal_then_none),
-        cmocka_unit_test(test_diff_when_options_differ_then_listed_with_what_they_need),
-        cmocka_unit_test(test_diff_when_models_come_go_or_change_then_listed),
-        cmocka_unit_test(test_diff_when_a_file_comes_or_goes_then_a_restart_is_needed),
-        cmocka_unit_test(test_diff_when_any_allocation_fails_then_no_memory),
-        cmocka_unit_test(
+        CONFIG_TEST(test_diff_when_equal_then_none),
+        CONFIG_TEST(test_diff_when_options_differ_then_listed_with_what_they_need),
+        CONFIG_TEST(test_diff_when_models_come_go_or_change_then_listed),
+        CONFIG_TEST(test_diff_when_a_file_comes_or_goes_then_a_restart_is_needed),
+        CONFIG_TEST(test_diff_when_any_allocation_fails_then_no_memory),
+        CONFIG_TEST(
             test_exchange_when_every_reloadable_option_differs_then_all_and_only_they_are_taken),
-        cmocka_unit_test(test_exchange_when_an_option_is_no_longer_given_then_its_default_holds),
+        CONFIG_TEST(test_exchange_when_an_option_is_no_longer_given_then_its_default_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

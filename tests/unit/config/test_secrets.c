@@ -26,6 +26,12 @@ static struct hps_config *config_with(const char *more)
     return config_of("", more);
 }
 
+static int teardown_all(void **state)
+{
+    (void)config_teardown(state);
+    return teardown(state);
+}
+
 static void make(const char *name, mode_t mode)
 {
     hps_tmpdir_write(&dir, name, "secret", 6);
@@ -53,7 +59,6 @@ static void test_note_when_others_can_read_a_secret_then_each_is_named(void **st
     assert_non_null(strstr(notes.items[n].text, "(mode 0404); chmod o= "));
     assert_non_null(strstr(notes.items[n + 1].text, "server.admin_token_file: "));
     hps_notes_fini(&notes);
-    hps_config_free(config);
 }
 
 static void test_note_when_others_can_write_what_gives_rights_then_it_is_named(void **state)
@@ -77,7 +82,6 @@ static void test_note_when_others_can_write_what_gives_rights_then_it_is_named(v
     hps_notes_fini(&notes);
     make("token", 0640);
     make("roles", 0602);
-    hps_config_free(config);
     (void)snprintf(more, sizeof(more), ",\"access\":\"%s/roles\"", dir.path);
     config = config_of(more, "");
     assert_int_equal(hps_config_finish(config, NULL, &notes, NULL), HPS_OK);
@@ -86,7 +90,6 @@ static void test_note_when_others_can_write_what_gives_rights_then_it_is_named(v
     assert_non_null(strstr(last->text, "server.access: "));
     assert_non_null(strstr(last->text, "roles: every user of this host can write to it"));
     hps_notes_fini(&notes);
-    hps_config_free(config);
 }
 
 static void test_of_when_the_configuration_has_a_password_then_it_is_a_secret_itself(void **state)
@@ -99,12 +102,10 @@ static void test_of_when_the_configuration_has_a_password_then_it_is_a_secret_it
     struct hps_secret secrets[HPS_SECRETS_MAX];
     struct hps_config *config = config_with("");
     size_t plain = hps_secrets_of(config, secrets);
-    hps_config_free(config);
     for (size_t i = 0; i < sizeof(with) / sizeof(with[0]); i++) {
         config = config_with(with[i]);
         assert_int_equal(hps_secrets_of(config, secrets), plain + 1);
         assert_string_equal(secrets[plain].path, config->file);
-        hps_config_free(config);
     }
 }
 
@@ -120,7 +121,6 @@ static void test_below_when_files_are_in_the_directory_then_their_options_are_li
     (void)snprintf(longer, sizeof(longer), "%s/t", dir.path);
     assert_int_equal(hps_secrets_below(config, longer, options, sizeof(options)), 0);
     assert_string_equal(options, "");
-    hps_config_free(config);
 }
 
 static void test_property_when_its_name_says_so_then_it_is_a_secret(void **state)
@@ -198,7 +198,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_message_when_a_secret_has_a_wrong_form_then_its_value_is_not_shown),
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown_all)
         TEST(test_note_when_others_can_read_a_secret_then_each_is_named),
         TEST(test_note_when_others_can_write_what_gives_rights_then_it_is_named),
         TEST(test_of_when_the_configuration_has_a_password_then_it_is_a_secret_itself),
