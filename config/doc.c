@@ -236,14 +236,14 @@ static hps_status print_row(const struct hps_option *option, struct hps_buf *buf
     return status == HPS_OK ? hps_buf_append(buf, " |\n", 3) : status;
 }
 
-/* Keys that are no options: those that are ignored, or those that were removed. */
+/* The keys that are ignored, or the keys that were removed. */
 static hps_status print_past(bool removed, struct hps_buf *buf)
 {
     hps_status status =
-        hps_buf_printf(buf, removed ? "\nRemoved keys, each of which is an error:\n"
+        hps_buf_printf(buf, removed ? "\nRemoved keys are errors:\n"
                                     : "\n## Accepted and ignored\n\nThese keys of HPS change "
-                                      "nothing in hpsd. Any value is accepted, and one warning "
-                                      "lists those that\na file has:\n");
+                                      "nothing in hpsd. Any value is accepted. One warning lists "
+                                      "the keys that a\nfile has:\n");
     const char *comma = removed ? "\n- " : "";
     for (const struct hps_option_past *past = hps_options_past;
          past->name != NULL && status == HPS_OK; past++) {

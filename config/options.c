@@ -132,8 +132,7 @@ const struct hps_option_past hps_options_past[] = {
     {"label_dim", IN(model), NULL},
     {"slot_num", IN(model), NULL},
     {"redis_layout", IN(volatile_db),
-     "rows in Redis have the layout of hpsd; instead of reading those of HPS load the model files, "
-     "see docs/redis.md"},
+     "hpsd reads only rows of its own layout; load the model files of HPS, see docs/redis.md"},
     {NULL, 0, NULL},
 };
 

@@ -71,7 +71,7 @@ extern const struct hps_option hps_options[HPS_OPTION_COUNT];
 /* A key that is no option. */
 struct hps_option_past {
     const char *name;    /* NULL ends the table */
-    unsigned sections;   /* 1 << HPS_SECTION_... of those that may have it */
+    unsigned sections;   /* bits 1 << HPS_SECTION_...: where it may be */
     const char *instead; /* removed: an error with this text; NULL: accepted and ignored */
 };
 

@@ -46,7 +46,7 @@ static struct pair model_pair(struct hps_config_model *before, struct hps_config
     return (struct pair){HPS_SECTION_model, before, after, &before->set, &after->set};
 }
 
-/* Does the option count? A default that the machine made is the same default, but for those that
+/* Is the option compared? A default that the machine made is the same default, but for those that
  * follow from other options, and for the log level, which may be changed by other means. */
 static bool is_compared(const struct hps_option *option, const struct pair *pair)
 {

@@ -10,7 +10,7 @@
 #include "tests/lib/redis_rig.h"
 
 static struct hps_redis_rig *shared; /* of all tests of a group: three masters */
-static struct hps_redis_rig *rig;    /* of the test: one server; NULL: it has none */
+static struct hps_redis_rig *rig;    /* of the test: one server, or NULL */
 static struct hps_redis_options options;
 static struct hps_redis_cluster *cluster;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look-up service over calls that the test plays itself, on a real loop with real workers. One
- * thread, beside the workers.
+ * The look-up service over calls that the test plays itself, on a real loop with real workers.
+ * Tests run on one thread.
  */
 #ifndef HPS_TESTS_LIB_SERVICE_RIG_H
 #define HPS_TESTS_LIB_SERVICE_RIG_H
