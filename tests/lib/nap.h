@@ -17,6 +17,14 @@ static inline void nap(void)
     (void)ppoll(NULL, 0, &moment, NULL);
 }
 
+/* Until another thread has brought it about. */
+#define AWAIT(condition)       \
+    do {                       \
+        while (!(condition)) { \
+            nap();             \
+        }                      \
+    } while (0)
+
 /* Between two looks at what another process brings about. */
 static inline void nap_ms(int ms)
 {
