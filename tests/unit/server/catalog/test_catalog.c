@@ -24,8 +24,8 @@
 #include "server/load/records.h"
 #include "server/observe/metrics.h"
 #include "server/update/position.h"
+#include "tests/lib/catalog_fixture.h"
 #include "tests/lib/config_fixture.h"
-#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 50 };
@@ -51,18 +51,7 @@ static void write_table(struct rig *rig, const char *name, int directory, const 
 {
     char path[128];
     snprintf(path, sizeof(path), "%s/%s.npy", name, table);
-    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, DIM, HPS_DTYPE_FP32};
-    struct hps_row_writer *writer;
-    assert_int_equal(hps_row_writer_open(hps_tmpdir_join(&rig->dir, path), &options, &writer, NULL),
-                     HPS_OK);
-    for (hps_key key = 0; key < N_ROWS; key++) {
-        float row[DIM];
-        for (int i = 0; i < DIM; i++) {
-            row[i] = value_of(directory, key);
-        }
-        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
-    }
-    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+    fixture_write_rows(hps_tmpdir_join(&rig->dir, path), DIM, N_ROWS, value_of(directory, 0));
 }
 
 static void write_model(struct rig *rig, const char *name, int directory, const char *table)
@@ -104,6 +93,12 @@ static void close_catalog(struct rig *rig)
     hps_models_free(rig->models);
     hps_metrics_free(rig->metrics);
     hps_stores_close(&rig->env.stores);
+}
+
+static void reopen(struct rig *rig)
+{
+    close_catalog(rig);
+    open_catalog(rig);
 }
 
 /* `model`: what models[] says of "m" beyond its files; NULL: it is not there. `server`: options. */
@@ -171,11 +166,7 @@ static hps_status load(struct rig *rig, const char *dir, int64_t version, bool a
     if (status != HPS_OK) {
         return status;
     }
-    do {
-        nap();
-        hps_load_state_get(one, out_state);
-    } while (!out_state->done);
-    hps_load_unref(one);
+    fixture_load_end(one, out_state);
     return out_state->error.status;
 }
 
@@ -186,6 +177,28 @@ static void load_ok(struct rig *rig, const char *dir, bool activate)
     if (load(rig, dir, 0, activate, &state, &err) != HPS_OK) {
         fail_msg("%s %s", err.text, state.error.text);
     }
+}
+
+/* Returns the one that was active. */
+static int64_t activate(struct rig *rig, int64_t number)
+{
+    struct hps_switched switched;
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", number, false, &switched, NULL),
+                     HPS_OK);
+    hps_version_diff_free(&switched.diff);
+    return switched.previous;
+}
+
+static hps_status rollback(struct rig *rig, struct hps_error *err)
+{
+    struct hps_switched switched;
+    return hps_catalog_rollback(rig->catalog, "m", &switched, err);
+}
+
+static void load_two(struct rig *rig)
+{
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
 }
 
 /* Which directory the rows of a version come from; 0: not resident. */
@@ -208,46 +221,22 @@ static int served(struct rig *rig, int64_t number)
     return batch.n == 0 ? (int)(row[0] / 1000.0f) : -1;
 }
 
-/* An unload whose end is awaited. */
-struct wait {
-    struct hps_unload unload;
-    atomic_bool done;
-    struct hps_error error;
-};
-
-static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
+static void wait_done(struct fixture_unload *wait)
 {
-    struct wait *wait = (struct wait *)(void *)unload; /* its first member */
-    assert_false(wait->done);
-    wait->error = *error;
-    atomic_store(&wait->done, true);
-}
-
-static struct wait wait_new(void)
-{
-    return (struct wait){.unload = {.done = on_unloaded}};
-}
-
-static void wait_done(struct wait *wait)
-{
-    while (!atomic_load(&wait->done)) {
-        nap();
-    }
+    AWAIT(atomic_load(&wait->done));
     assert_int_equal(wait->error.status, HPS_OK);
 }
 
 /* Of a version that nobody uses. */
 static hps_status unload(struct rig *rig, int64_t version, struct hps_error *err)
 {
-    struct wait wait = wait_new();
+    struct fixture_unload wait = fixture_unload_new();
     hps_status status = hps_catalog_unload(rig->catalog, "m", version, &wait.unload, err);
     if (status != HPS_OK) {
         assert_false(wait.done);
         return status;
     }
-    while (!atomic_load(&wait.done)) { /* the reaper, if it waits for another one, may be first */
-        nap();
-    }
+    AWAIT(atomic_load(&wait.done)); /* the reaper, if it waits for another one, may be first */
     return wait.error.status;
 }
 
@@ -291,9 +280,7 @@ static void test_load_when_first_then_active_and_later_only_when_asked(void **st
     load_ok(rig, "two", false);
     assert_int_equal(served(rig, 0), 1);
     assert_int_equal(served(rig, 2), 2);
-    struct hps_switched switched;
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, NULL), HPS_OK);
-    assert_int_equal(switched.previous, 1);
+    assert_int_equal(activate(rig, 2), 1);
     assert_int_equal(served(rig, 0), 2);
 }
 
@@ -302,23 +289,20 @@ static void test_rollback_when_twice_then_refused_also_after_a_restart(void **st
     struct rig *rig = *state;
     struct hps_error err;
     struct hps_switched switched;
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_NOT_FOUND);
+    assert_int_equal(rollback(rig, &err), HPS_NOT_FOUND);
     load_ok(rig, "one", false);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
+    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
     load_ok(rig, "two", true);
     assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
     assert_int_equal(switched.version, 1);
     for (int i = 0; i < 2; i++) { /* version 2 was left because it is bad */
         assert_int_equal(served(rig, 0), 1);
-        assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err),
-                         HPS_PRECONDITION);
+        assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
         assert_non_null(strstr(err.text, "activate"));
-        close_catalog(rig);
-        open_catalog(rig);
+        reopen(rig);
     }
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, &err), HPS_OK);
-    hps_version_diff_free(&switched.diff);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
+    activate(rig, 2);
+    assert_int_equal(rollback(rig, &err), HPS_OK);
     assert_int_equal(served(rig, 0), 1);
 }
 
@@ -326,26 +310,21 @@ static void test_rollback_when_the_number_went_to_another_version_then_refused(v
 {
     struct rig *rig = *state;
     struct hps_error err;
-    struct hps_switched switched;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
+    load_two(rig);
+    assert_int_equal(rollback(rig, &err), HPS_OK);
     assert_int_equal(unload(rig, 2, &err), HPS_OK);
     load_ok(rig, "three", false); /* is 2 now, and was never active */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(served(rig, 2), 3);
-        assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err),
-                         HPS_PRECONDITION);
-        close_catalog(rig);
-        open_catalog(rig);
+        assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
+        reopen(rig);
     }
 }
 
 static void test_load_when_beyond_keep_versions_then_oldest_goes(void **state)
 {
     struct rig *rig = *state;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     load_ok(rig, "three", true);
     assert_int_equal(served(rig, 1), 0);
     assert_int_equal(served(rig, 2), 2);
@@ -356,15 +335,13 @@ static void test_unload_when_active_then_refused_while_others_are_there(void **s
 {
     struct rig *rig = *state;
     struct hps_error err;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     assert_int_equal(unload(rig, 2, &err), HPS_PRECONDITION);
     assert_int_equal(unload(rig, 9, &err), HPS_NOT_FOUND);
     assert_int_equal(unload(rig, 1, &err), HPS_OK);
     assert_int_equal(unload(rig, 2, &err), HPS_OK);
     assert_int_equal(served(rig, 0), 0);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     assert_int_equal(served(rig, 0), 0);
 }
 
@@ -372,10 +349,8 @@ static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
 {
     struct rig *rig = *state;
     struct hps_error err;
-    struct wait wait = wait_new();
-    struct hps_switched switched;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    struct fixture_unload wait = fixture_unload_new();
+    load_two(rig);
     struct hps_version *used = pin(rig, 1);
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
     assert_false(wait.done);
@@ -387,10 +362,10 @@ static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
     struct hps_load_state load_state;
     assert_int_equal(load(rig, "one", 1, false, &load_state, &err), HPS_EXISTS);
     assert_non_null(strstr(err.text, "still unloading"));
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
+    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
     /* Others come, are switched to, and go. */
     load_ok(rig, "three", false);
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, false, &switched, NULL), HPS_OK);
+    activate(rig, 3);
     assert_int_equal(unload(rig, 2, &err), HPS_OK);
     expect_states(rig, "1=unloading 3=active ");
     assert_false(wait.done);
@@ -403,10 +378,9 @@ static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one
     void **state)
 {
     struct rig *rig = *state;
-    struct wait wait = wait_new();
+    struct fixture_unload wait = fixture_unload_new();
     struct hps_error err;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     struct hps_version *used = pin(rig, 1);
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
     assert_int_equal(unload(rig, 2, &err), HPS_OK);
@@ -453,8 +427,7 @@ static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its
     struct rig *rig = *state;
     struct hps_versions_gone gone;
     struct hps_error err;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     struct hps_version *used = pin(rig, 1);
     assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_OK);
     assert_int_equal(gone.n, 2);
@@ -468,8 +441,7 @@ static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its
     await_states(rig, "");
     assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_NOT_FOUND);
     assert_non_null(strstr(err.text, "\"m\""));
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     expect_states(rig, ""); /* nor after a restart */
 }
 
@@ -482,12 +454,10 @@ static bool load_configured(struct rig *rig)
     if (hps_catalog_load_configured(rig->catalog, "m", &load, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
-    while (load != NULL && !state.done) {
-        nap();
-        hps_load_state_get(load, &state);
+    if (load != NULL) {
+        fixture_load_end(load, &state);
+        assert_int_equal(state.error.status, HPS_OK);
     }
-    assert_int_equal(state.error.status, HPS_OK);
-    hps_load_unref(load);
     return load != NULL;
 }
 
@@ -545,8 +515,6 @@ static void test_open_when_records_are_of_an_earlier_build_then_served_and_what_
     void **state)
 {
     struct rig *rig = *state;
-    struct hps_switched switched;
-    struct hps_error err;
     close_catalog(rig);
     configure(rig, "\"version\": 1");
     open_catalog(rig);
@@ -556,8 +524,7 @@ static void test_open_when_records_are_of_an_earlier_build_then_served_and_what_
     make_older(rig, 2, "3");
     for (int i = 0; i < 3; i++) {
         char notes[1024] = "";
-        close_catalog(rig);
-        open_catalog(rig);
+        reopen(rig);
         hps_catalog_notes(rig->catalog, add_note, notes);
         assert_non_null(strstr(notes, "the label \"3\" of version 2"));
         assert_int_equal(served(rig, 0), i == 0 ? 2 : 1);
@@ -566,8 +533,7 @@ static void test_open_when_records_are_of_an_earlier_build_then_served_and_what_
                          i == 2);
         assert_int_equal(hps_catalog_drift(rig->catalog, NULL, NULL), i == 2);
         if (i == 0) {
-            assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, false, &switched, &err),
-                             HPS_OK);
+            activate(rig, 1);
         } else {
             write_table(rig, "one", 3, "items");
         }
@@ -590,33 +556,27 @@ static void test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_
 static void test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left(void **state)
 {
     struct rig *rig = *state;
-    struct wait wait = wait_new();
+    struct fixture_unload wait = fixture_unload_new();
     struct hps_error err;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     struct hps_version *used = pin(rig, 1);
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
     hps_catalog_stop(rig->catalog);
     assert_true(wait.done);
     assert_int_equal(wait.error.status, HPS_UNAVAILABLE);
     hps_version_unpin(used);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     assert_int_equal(served(rig, 0), 2);
     expect_states(rig, "2=active ");
-    struct hps_switched switched;
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
+    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
 }
 
 static void test_open_when_restarted_then_serves_the_same(void **state)
 {
     struct rig *rig = *state;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
-    struct hps_switched switched;
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, false, &switched, NULL), HPS_OK);
-    close_catalog(rig);
-    open_catalog(rig);
+    load_two(rig);
+    activate(rig, 1);
+    reopen(rig);
     assert_int_equal(served(rig, 0), 1);
     assert_int_equal(served(rig, 2), 2);
     assert_true(hps_catalog_ready(rig->catalog, NULL, NULL));
@@ -651,19 +611,16 @@ static uint64_t switches(struct rig *rig)
 static void test_switches_when_counted_then_over_restarts_and_never_anew(void **state)
 {
     struct rig *rig = *state;
-    struct hps_switched switched;
     load_ok(rig, "one", true);
     assert_int_equal(switches(rig), 1);
     load_ok(rig, "two", true);
     load_ok(rig, "three", false);
     assert_int_equal(switches(rig), 2);
-    close_catalog(rig);
-    open_catalog(rig);
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, false, &switched, NULL), HPS_OK);
+    reopen(rig);
+    activate(rig, 3);
     assert_int_equal(switches(rig), 3);
     assert_int_equal(hps_records_delete_model(rig->durable, "m", NULL), HPS_OK);
-    close_catalog(rig);
-    open_catalog(rig); /* versions know of a third one */
+    reopen(rig); /* versions know of a third one */
     assert_true(switches(rig) > 3);
 }
 
@@ -673,13 +630,11 @@ static void test_open_when_no_version_is_active_then_the_newest_one_is(void **st
     struct rig *rig = *state;
     load_ok(rig, "one", true);
     assert_int_equal(hps_records_delete_model(rig->durable, "m", NULL), HPS_OK);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     assert_int_equal(served(rig, 0), 1);
     assert_true(hps_catalog_ready(rig->catalog, NULL, NULL));
     load_ok(rig, "two", false);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     assert_int_equal(served(rig, 0), 1);
 }
 
@@ -688,15 +643,12 @@ static void test_open_when_the_active_version_is_gone_then_the_one_before_is_no_
     void **state)
 {
     struct rig *rig = *state;
-    struct hps_switched switched;
     struct hps_error err;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     assert_int_equal(hps_records_delete_version(rig->durable, "m", 2, NULL), HPS_OK);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     assert_int_equal(served(rig, 0), 1);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
+    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
     load_ok(rig, "three", false); /* the number is free again */
     assert_int_equal(unload(rig, 2, &err), HPS_OK);
     assert_int_equal(served(rig, 0), 1);
@@ -772,8 +724,7 @@ static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void
     configure(rig, "\"miss_policy\": \"exact\"");
     open_catalog(rig);
     snprintf(one, sizeof(one), "%s", hps_tmpdir_join(&rig->dir, "one"));
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     assert_false(hps_catalog_env(rig->catalog)->nan_allowed);
     snprintf(server, sizeof(server),
              "\"model_roots\": [\"%s\"], \"keep_versions\": 1, \"nan_policy\": \"accept\","
@@ -804,8 +755,7 @@ static void test_open_when_a_space_has_no_record_then_removed(void **state)
     const struct hps_space_id id = {"ghost", 4, NULL, 0, 0};
     assert_int_equal(rig->durable->ops->space_open(rig->durable, &id, &space, NULL), HPS_OK);
     rig->durable->ops->space_close(space);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     int n = 0;
     assert_int_equal(rig->durable->ops->durable->space_list(rig->durable, no_space, &n, NULL),
                      HPS_OK);
@@ -870,8 +820,7 @@ static void test_load_when_the_highest_number_is_taken_then_it_has_no_next(void 
     assert_int_equal(load(rig, "two", 0, true, &load_state, &err), HPS_RANGE);
     assert_non_null(strstr(err.text, "9223372036854775807"));
     assert_int_equal(load(rig, "two", 5, true, &load_state, &err), HPS_OK);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     assert_int_equal(served(rig, INT64_MAX), 1);
     assert_int_equal(served(rig, 0), 2);
 }
@@ -968,8 +917,7 @@ static void test_updates_when_restarted_then_rows_positions_and_sequence_are_as_
     assert_true(hps_metric_value(version->update_rows_put) == 2);
     hps_version_unpin(version);
     assert_int_equal(served(rig, 1), 6);
-    close_catalog(rig);
-    open_catalog(rig);
+    reopen(rig);
     expect_updated(rig, 2, "6");
     assert_int_equal(served(rig, 1), 6);
     assert_int_equal(served(rig, 2), 2);
@@ -1012,9 +960,7 @@ static hps_status apply_slowly(struct hps_space *space, const struct hps_call *c
                                struct hps_error *err)
 {
     atomic_store(&slow.waits, true);
-    while (!atomic_load(&slow.go)) {
-        nap();
-    }
+    AWAIT(atomic_load(&slow.go));
     return quick_ops->durable->apply(space, call, writes, n_writes, records, n_records, err);
 }
 
@@ -1030,10 +976,9 @@ static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **s
 {
     struct rig *rig = *state;
     struct hps_error err;
-    struct wait wait = wait_new();
+    struct fixture_unload wait = fixture_unload_new();
     pthread_t thread;
-    load_ok(rig, "one", true);
-    load_ok(rig, "two", true);
+    load_two(rig);
     quick_ops = rig->durable->ops;
     slow = (struct slow_update){
         .ops = *quick_ops, .durable = *quick_ops->durable, .version = pin(rig, 1)};
@@ -1041,9 +986,7 @@ static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **s
     slow.ops.durable = &slow.durable;
     rig->durable->ops = &slow.ops;
     assert_int_equal(pthread_create(&thread, NULL, updater_main, NULL), 0);
-    while (!atomic_load(&slow.waits)) {
-        nap();
-    }
+    AWAIT(atomic_load(&slow.waits));
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
     assert_false(wait.done);
     expect_states(rig, "1=unloading 2=active ");

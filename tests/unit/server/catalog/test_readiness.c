@@ -13,11 +13,10 @@
 
 #include "backends/host/map.h"
 #include "base/log.h"
-#include "base/rows/rowfile.h"
 #include "server/catalog/readiness.h"
 #include "server/observe/metrics.h"
+#include "tests/lib/catalog_fixture.h"
 #include "tests/lib/config_fixture.h"
-#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 100 };
@@ -110,17 +109,8 @@ static int teardown(void **state)
 
 static void write_files(struct rig *rig)
 {
-    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, DIM, HPS_DTYPE_FP32};
-    struct hps_row_writer *writer;
     hps_tmpdir_mkdir(&rig->dir, "one");
-    assert_int_equal(
-        hps_row_writer_open(hps_tmpdir_join(&rig->dir, "one/items.npy"), &options, &writer, NULL),
-        HPS_OK);
-    for (hps_key key = 0; key < N_ROWS; key++) {
-        float row[DIM] = {(float)key, 1, 2, 3};
-        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
-    }
-    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+    fixture_write_rows(hps_tmpdir_join(&rig->dir, "one/items.npy"), DIM, N_ROWS, 0);
 }
 
 static void add_reason(void *ctx, const char *reason)
@@ -179,9 +169,7 @@ static void test_ready_when_a_load_fails_and_is_tried_again_then_all_change_at_o
     expect_pin(rig, HPS_UNAVAILABLE, "model \"m\" failed to load: ");
     assert_true(n_failures(rig) == 1);
     hps_catalog_retry_models(rig->catalog);
-    while (n_failures(rig) < 2) {
-        nap();
-    }
+    AWAIT(n_failures(rig) >= 2);
     await(rig, "model \"m\" failed to load: ");
     assert_int_equal(rig->n_first, 0);
     write_files(rig);
@@ -200,29 +188,16 @@ static void test_ready_when_a_load_fails_and_is_tried_again_then_all_change_at_o
     assert_int_equal(rig->n_first, 1);
 }
 
-struct unload {
-    struct hps_unload unload;
-    atomic_bool done;
-};
-
-static void on_unloaded(struct hps_unload *base, const struct hps_error *error)
-{
-    (void)error;
-    atomic_store(&((struct unload *)(void *)base)->done, true);
-}
-
 static void test_ready_when_it_is_lost_and_comes_back_then_first_is_told_once(void **state)
 {
     struct rig *rig = *state;
-    struct unload gone = {.unload = {.done = on_unloaded}};
+    struct fixture_unload gone = fixture_unload_new();
     struct hps_error err = {0};
     write_files(rig);
     hps_catalog_ensure_models(rig->catalog);
     await(rig, "ready");
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &gone.unload, &err), HPS_OK);
-    while (!atomic_load(&gone.done)) {
-        nap();
-    }
+    AWAIT(atomic_load(&gone.done));
     await(rig, "model \"m\" has no active version; use hpsctl load");
     expect_pin(rig, HPS_NOT_FOUND, "not loaded");
     hps_catalog_retry_models(rig->catalog); /* it did not fail */

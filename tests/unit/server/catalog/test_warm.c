@@ -20,9 +20,9 @@
 #include "server/catalog/catalog.h"
 #include "server/catalog/internal.h"
 #include "server/observe/metrics.h"
+#include "tests/lib/catalog_fixture.h"
 #include "tests/lib/config_fixture.h"
 #include "tests/lib/fake_store.h"
-#include "tests/lib/nap.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, ROW_BYTES = 16, N_ROWS = 3000, N_HOT = 1500, BUDGET = N_ROWS * 40 };
@@ -40,17 +40,9 @@ struct rig {
 static void write_model(struct rig *rig, const char *name)
 {
     char path[64];
-    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, DIM, HPS_DTYPE_FP32};
-    struct hps_row_writer *writer;
     hps_tmpdir_mkdir(&rig->dir, name);
     snprintf(path, sizeof(path), "%s/t.npy", name);
-    assert_int_equal(hps_row_writer_open(hps_tmpdir_join(&rig->dir, path), &options, &writer, NULL),
-                     HPS_OK);
-    for (hps_key key = 0; key < N_ROWS; key++) {
-        const float row[DIM] = {(float)key, 1, 2, 3};
-        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
-    }
-    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+    fixture_write_rows(hps_tmpdir_join(&rig->dir, path), DIM, N_ROWS, 0);
 }
 
 static void open_catalog(struct rig *rig)
@@ -89,11 +81,7 @@ static void load(struct rig *rig, const char *name, bool activate)
     if (hps_catalog_load(rig->catalog, &request, &one, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
-    do {
-        nap();
-        hps_load_state_get(one, &state);
-    } while (!state.done);
-    hps_load_unref(one);
+    fixture_load_end(one, &state);
     assert_int_equal(state.error.status, HPS_OK);
 }
 
@@ -156,9 +144,7 @@ static void drain_warmer(struct rig *rig)
 {
     struct mark mark = {.task = {.run = reach}};
     assert_int_equal(hps_pool_post(rig->catalog->warmer, &mark.task), HPS_OK);
-    while (!atomic_load(&mark.reached)) {
-        nap();
-    }
+    AWAIT(atomic_load(&mark.reached));
 }
 
 /* Time stands still, and never goes back: the catalog saved for the last time when it was opened,
@@ -221,16 +207,12 @@ static void on_switched(struct hps_switch *waiter, const struct hps_error *error
 
 static void wait_done(struct wait *wait)
 {
-    while (!atomic_load(&wait->done)) {
-        nap();
-    }
+    AWAIT(atomic_load(&wait->done));
 }
 
 static void wait_rows(struct rig *rig, int64_t number, uint64_t n)
 {
-    while (host_rows(rig, number) < n) {
-        nap();
-    }
+    AWAIT(host_rows(rig, number) >= n);
 }
 
 static void test_open_when_restarted_then_the_hot_rows_of_the_active_version_come_back(void **state)
@@ -350,9 +332,7 @@ static void test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_fo
     hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
     hps_clock_advance(301 * UINT64_C(1000000));
     hps_catalog_tick(rig->catalog);
-    while (hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) == n_saved) {
-        nap(); /* until the hot keys are saved */
-    }
+    AWAIT(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) > n_saved); /* the hot keys */
     hps_catalog_switch(rig->catalog, "m", 1, &wait.waiter);
     hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 2);
     hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
@@ -381,23 +361,12 @@ static void test_warm_up_behind_when_another_version_takes_over_then_it_stops(vo
     assert_int_equal(progress_of(rig, 2).n_keys_hot, 0);
 }
 
-struct unloading {
-    struct hps_unload unload;
-    atomic_bool done;
-};
-
-static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
-{
-    assert_int_equal(error->status, HPS_OK);
-    atomic_store(&((struct unloading *)(void *)unload)->done, true);
-}
-
 static void test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_no_switch(
     void **state)
 {
     struct rig *rig = *state;
     struct wait wait = {.waiter = {.done = on_switched}};
-    struct unloading unloading = {.unload = {.done = on_unloaded}};
+    struct fixture_unload unloading = fixture_unload_new();
     struct hps_error err;
     load(rig, "two", false);
     heat(rig);
@@ -408,9 +377,8 @@ static void test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 2, &unloading.unload, &err), HPS_OK);
     hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_done(&wait);
-    while (!atomic_load(&unloading.done)) {
-        nap();
-    }
+    AWAIT(atomic_load(&unloading.done));
+    assert_int_equal(unloading.error.status, HPS_OK);
     assert_int_equal(wait.error.status, HPS_PRECONDITION);
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_GET), n_calls);
     assert_int_equal(active(rig), 1);
@@ -447,9 +415,7 @@ static void test_tick_when_the_time_has_come_then_hot_keys_are_written_once(void
     hps_clock_advance(2 * 1000000);
     hps_catalog_tick(rig->catalog);
     hps_catalog_tick(rig->catalog);
-    while (hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) == n_before) {
-        nap();
-    }
+    AWAIT(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) > n_before);
     hps_catalog_stop(rig->catalog); /* nothing new was asked for */
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), n_before + 1);
 }

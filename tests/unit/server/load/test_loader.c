@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "cache/update/update.h"
 #include "server/load/loader.h"
+#include "tests/lib/catalog_fixture.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/tmpdir.h"
 
@@ -260,63 +261,94 @@ static void fill_updated(bool deletes)
     hps_stores_close(&env.stores);
 }
 
-static void test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones(void **state)
+static void test_fill_when_rows_are_changed_meanwhile_then_the_map_has_them_as_they_are(
+    void **state)
 {
     (void)state;
     fill_updated(false);
-}
-
-static void test_fill_when_rows_are_deleted_meanwhile_then_they_do_not_come_back(void **state)
-{
-    (void)state;
-    fill_updated(true);
+    fill_updated(true); /* they do not come back */
 }
 
 /* ---- files that change under a load ---------------------------------------------------------- */
 
 static void write_table(struct hps_tmpdir *dir, float value)
 {
-    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, 2, HPS_DTYPE_FP32};
-    struct hps_row_writer *writer;
+    fixture_write_rows(hps_tmpdir_join(dir, "model/t.npy"), 2, N_ROWS, value);
+}
+
+/* A load of the one table, planned. The stores are the caller's. */
+struct loading {
+    struct hps_tmpdir dir;
+    struct hps_load_env env;
+    struct hps_source source;
+    struct hps_load_plan plan;
+    struct hps_version *version;
+};
+
+static void loading_open(struct loading *load)
+{
+    struct hps_error err;
+    load->env.memory_bytes = 2 << 20;
+    load->env.host_bytes_max = 8 << 20;
+    load->env.key_bytes = 8;
+    hps_tmpdir_open(&load->dir);
+    hps_tmpdir_mkdir(&load->dir, "model");
+    load->env.spill_dir = load->dir.path;
+    write_table(&load->dir, 1);
     assert_int_equal(
-        hps_row_writer_open(hps_tmpdir_join(dir, "model/t.npy"), &options, &writer, NULL), HPS_OK);
-    for (hps_key key = 0; key < N_ROWS; key++) {
-        const float row[2] = {value, (float)key};
-        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
+        hps_source_open_dir(NULL, hps_tmpdir_join(&load->dir, "model"), NULL, &load->source, &err),
+        HPS_OK);
+    load->version = hps_version_new("m", 1, 1);
+    assert_int_equal(hps_load_plan(&load->env, &load->source, 0, load->version, &load->plan, &err),
+                     HPS_OK);
+}
+
+static hps_status loading_run(struct loading *load, struct hps_load_progress *progress,
+                              struct hps_error *err)
+{
+    return hps_load_run(&load->env, &load->source, &load->plan, load->version, progress, err);
+}
+
+static void loading_close(struct loading *load)
+{
+    for (uint32_t i = 0; i < load->version->n_tiers; i++) {
+        load->version->tiers[i]->store->ops->space_close(load->version->tiers[i]);
     }
-    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+    hps_version_free(load->version);
+    hps_source_close(&load->source);
+    hps_tmpdir_close(&load->dir);
 }
 
 static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused(void **state)
 {
     (void)state;
-    struct hps_tmpdir dir;
-    struct hps_load_env env = {.memory_bytes = 2 << 20, .host_bytes_max = 8 << 20, .key_bytes = 8};
-    struct hps_source source;
-    struct hps_load_plan plan;
+    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}}; /* whatever the clock's step */
+    struct loading load = {.version = NULL};
     struct hps_load_progress progress = {0};
     struct hps_error err;
-    hps_tmpdir_open(&dir);
-    hps_tmpdir_mkdir(&dir, "model");
-    env.spill_dir = dir.path;
     struct hps_store *store = NULL;
-    assert_int_equal(hps_host_map_open(env.host_bytes_max, &store, &err), HPS_OK);
-    hps_stores_add(&env.stores, store);
-    write_table(&dir, 1);
-    assert_int_equal(hps_source_open_dir(NULL, hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
-                     HPS_OK);
-    struct hps_version *version = hps_version_new("m", 1, 1);
-    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
-    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}}; /* whatever the clock's step */
-    write_table(&dir, 2);
-    assert_int_equal(utimensat(AT_FDCWD, hps_tmpdir_join(&dir, "model/t.npy"), times, 0), 0);
-    assert_int_equal(hps_load_run(&env, &source, &plan, version, &progress, &err),
-                     HPS_PRECONDITION);
+    assert_int_equal(hps_host_map_open(8 << 20, &store, &err), HPS_OK);
+    hps_stores_add(&load.env.stores, store);
+    loading_open(&load);
+    write_table(&load.dir, 2);
+    assert_int_equal(utimensat(AT_FDCWD, hps_tmpdir_join(&load.dir, "model/t.npy"), times, 0), 0);
+    assert_int_equal(loading_run(&load, &progress, &err), HPS_PRECONDITION);
     assert_non_null(strstr(err.text, "t.npy"));
-    hps_version_free(version);
-    hps_source_close(&source);
-    hps_stores_close(&env.stores); /* asserts that nothing is left in it */
-    hps_tmpdir_close(&dir);
+    assert_int_equal(load.version->n_tiers, 0);
+    loading_close(&load);
+    hps_stores_close(&load.env.stores); /* asserts that nothing is left in it */
+}
+
+static uint64_t rows_of(const struct hps_version *version, const struct hps_store *store)
+{
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        struct hps_store_usage usage;
+        if (version->tiers[i]->store == store) {
+            store->ops->space_usage(version->tiers[i], &usage);
+            return usage.n_rows;
+        }
+    }
+    return 0;
 }
 
 /* An active version may need the host map's memory as late as that. */
@@ -326,37 +358,21 @@ static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_belo
     (void)state;
     const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
     const struct hps_fake_options host = {.tier = HPS_TIER_HOST};
-    struct hps_tmpdir dir;
-    struct hps_load_env env = {.memory_bytes = 2 << 20, .host_bytes_max = 8 << 20, .key_bytes = 8};
-    struct hps_source source;
-    struct hps_load_plan plan;
+    struct loading load = {.version = NULL};
     struct hps_load_progress progress = {0};
     struct hps_error err;
-    hps_tmpdir_open(&dir);
-    hps_tmpdir_mkdir(&dir, "model");
-    env.spill_dir = dir.path;
-    hps_stores_add(&env.stores, hps_fake_store_new(&host));
-    hps_stores_add(&env.stores, hps_fake_store_new(&disk));
-    hps_fake_fail(hps_stores_host(&env.stores), HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, 0, 1, 0);
-    write_table(&dir, 1);
-    assert_int_equal(hps_source_open_dir(NULL, hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
-                     HPS_OK);
-    struct hps_version *version = hps_version_new("m", 1, 1);
-    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
-    assert_int_equal(hps_load_run(&env, &source, &plan, version, &progress, &err), HPS_OK);
-    assert_int_equal(version->n_tiers, 2);
-    assert_false(atomic_load(&version->host_complete));
-    for (uint32_t i = 0; i < 2; i++) {
-        struct hps_store_usage usage;
-        const struct hps_store_ops *ops = version->tiers[i]->store->ops;
-        ops->space_usage(version->tiers[i], &usage);
-        assert_int_equal(usage.n_rows, i == 0 ? 0 : N_ROWS);
-        ops->space_close(version->tiers[i]);
-    }
-    hps_version_free(version);
-    hps_source_close(&source);
-    hps_stores_close(&env.stores);
-    hps_tmpdir_close(&dir);
+    struct hps_stores *stores = &load.env.stores;
+    hps_stores_add(stores, hps_fake_store_new(&host));
+    hps_stores_add(stores, hps_fake_store_new(&disk));
+    hps_fake_fail(hps_stores_host(stores), HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, 0, 1, 0);
+    loading_open(&load);
+    assert_int_equal(loading_run(&load, &progress, &err), HPS_OK);
+    assert_int_equal(load.version->n_tiers, 2);
+    assert_false(atomic_load(&load.version->host_complete));
+    assert_int_equal(rows_of(load.version, hps_stores_host(stores)), 0);
+    assert_int_equal(rows_of(load.version, hps_stores_durable(stores)), N_ROWS);
+    loading_close(&load);
+    hps_stores_close(stores);
 }
 
 /* ---- a store that others share --------------------------------------------------------------- */
@@ -371,52 +387,25 @@ struct shared_load {
     uint64_t n_rows_durable;
 };
 
-static uint64_t rows_of(const struct hps_version *version, const struct hps_store *store)
-{
-    for (uint32_t i = 0; i < version->n_tiers; i++) {
-        struct hps_store_usage usage;
-        if (version->tiers[i]->store == store) {
-            store->ops->space_usage(version->tiers[i], &usage);
-            return usage.n_rows;
-        }
-    }
-    return 0;
-}
-
 /* `redis` fails as it was told. The rows of the version that was loaded, if it was. */
 static hps_status load_shared(struct shared_load *load, double ratio, struct hps_error *err)
 {
-    struct hps_tmpdir dir;
-    struct hps_load_env env = {.memory_bytes = 2 << 20, .key_bytes = 8, .shared_seed_ratio = ratio};
-    struct hps_source source;
-    struct hps_load_plan plan;
-    hps_stores_add(&env.stores, load->redis);
+    struct loading one = {.env = {.shared_seed_ratio = ratio}};
+    hps_stores_add(&one.env.stores, load->redis);
     if (load->durable != NULL) {
-        hps_stores_add(&env.stores, load->durable);
+        hps_stores_add(&one.env.stores, load->durable);
     }
-    hps_tmpdir_open(&dir);
-    hps_tmpdir_mkdir(&dir, "model");
-    env.spill_dir = dir.path;
-    write_table(&dir, 1);
-    assert_int_equal(hps_source_open_dir(NULL, hps_tmpdir_join(&dir, "model"), NULL, &source, err),
-                     HPS_OK);
-    struct hps_version *version = hps_version_new("m", 1, 1);
-    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, err), HPS_OK);
-    plan.start_hash = load->start_hash;
-    hps_status status = hps_load_run(&env, &source, &plan, version, &load->progress, err);
-    assert_int_equal(version->n_tiers, status != HPS_OK ? 0 : load->durable != NULL ? 2 : 1);
-    load->n_rows_redis = rows_of(version, load->redis);
-    load->n_rows_durable = load->durable == NULL ? 0 : rows_of(version, load->durable);
+    loading_open(&one);
+    one.plan.start_hash = load->start_hash;
+    hps_status status = loading_run(&one, &load->progress, err);
+    assert_int_equal(one.version->n_tiers, status != HPS_OK ? 0 : load->durable != NULL ? 2 : 1);
+    load->n_rows_redis = rows_of(one.version, load->redis);
+    load->n_rows_durable = load->durable == NULL ? 0 : rows_of(one.version, load->durable);
     if (status == HPS_OK) {
-        assert_ptr_equal(version->tiers[0]->store, load->redis);
-        snprintf(load->load_id, sizeof(load->load_id), "%s", version->load_id);
+        assert_ptr_equal(one.version->tiers[0]->store, load->redis);
+        snprintf(load->load_id, sizeof(load->load_id), "%s", one.version->load_id);
     }
-    for (uint32_t i = 0; i < version->n_tiers; i++) {
-        version->tiers[i]->store->ops->space_close(version->tiers[i]);
-    }
-    hps_version_free(version);
-    hps_source_close(&source);
-    hps_tmpdir_close(&dir);
+    loading_close(&one);
     return status;
 }
 
@@ -456,64 +445,55 @@ static void test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_
     }
 }
 
-static void test_load_when_redis_above_a_store_is_away_then_it_begins_empty(void **state)
-{
-    (void)state;
-    struct shared_load load;
-    struct hps_error err;
-    shared_open(&load, true);
-    hps_fake_fail(load.redis, HPS_FAKE_LOAD_BEGIN, HPS_UNAVAILABLE, 0, 1, 0);
-    assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
-    assert_int_equal(load.n_rows_durable, N_ROWS);
-    assert_int_equal(load.n_rows_redis, 0);
-    assert_int_equal(load.progress.rows_done, N_ROWS);
-    shared_close(&load);
-}
+struct failure {
+    bool above; /* a store, which has all rows; else redis is the only copy */
+    enum hps_fake_op op;
+    hps_status says;
+    hps_status status;
+    uint64_t n_rows_redis;
+    uint32_t n_begun, n_dropped; /* calls of redis: loads, spaces */
+};
 
-static void test_load_when_redis_above_a_store_goes_and_comes_back_then_it_is_filled(void **state)
+/* Above a store redis may begin empty, and is filled if it comes back; what it has as the only copy
+ * may be of an earlier load, and have updates: that is used, and never deleted. */
+static void test_load_when_redis_fails_or_what_is_below_it_then_by_who_has_the_only_copy(
+    void **state)
 {
     (void)state;
-    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_ADD, HPS_FAKE_LOAD_COMMIT};
-    for (unsigned i = 0; i < 2; i++) {
+    static const struct failure failures[] = {
+        {true, HPS_FAKE_LOAD_BEGIN, HPS_UNAVAILABLE, HPS_OK, 0, 1, 0},
+        {true, HPS_FAKE_LOAD_ADD, HPS_UNAVAILABLE, HPS_OK, N_ROWS, 2, 0},
+        {true, HPS_FAKE_LOAD_COMMIT, HPS_UNAVAILABLE, HPS_OK, N_ROWS, 2, 0},
+        {true, HPS_FAKE_LOAD_ADD, HPS_EXHAUSTED, HPS_OK, 0, 1, 0},
+        {true, HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, HPS_OK, 0, 1, 0},
+        {true, HPS_FAKE_SCAN, HPS_IO, HPS_IO, 0, 1, 1},
+        {false, HPS_FAKE_LOAD_BEGIN, HPS_PRECONDITION, HPS_OK, 0, 1, 0},
+        {false, HPS_FAKE_LOAD_BEGIN, HPS_UNAVAILABLE, HPS_UNAVAILABLE, 0, 1, 0},
+        {false, HPS_FAKE_LOAD_ADD, HPS_UNAVAILABLE, HPS_UNAVAILABLE, 0, 1, 0},
+        {false, HPS_FAKE_LOAD_COMMIT, HPS_UNAVAILABLE, HPS_UNAVAILABLE, 0, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof(failures) / sizeof(failures[0]); i++) {
+        const struct failure *failure = &failures[i];
         struct shared_load load;
-        struct hps_error err;
-        shared_open(&load, true);
-        hps_fake_fail(load.redis, ops[i], HPS_UNAVAILABLE, 0, 1, 0);
-        assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
-        assert_int_equal(load.n_rows_durable, N_ROWS);
-        assert_int_equal(load.n_rows_redis, N_ROWS);
-        assert_int_equal(load.progress.rows_done, N_ROWS);
+        struct hps_error err = {0};
+        shared_open(&load, failure->above);
+        struct hps_store *fails = failure->op == HPS_FAKE_SCAN ? load.durable : load.redis;
+        hps_fake_fail(fails, failure->op, failure->says, 0, 1, 0);
+        assert_int_equal(load_shared(&load, 1, &err), failure->status);
+        assert_int_equal(load.n_rows_redis, failure->n_rows_redis);
+        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_LOAD_BEGIN), failure->n_begun);
+        assert_true(failure->op != HPS_FAKE_LOAD_BEGIN ||
+                    hps_fake_calls(load.redis, HPS_FAKE_LOAD_ADD) == 0);
+        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_SPACE_DROP), failure->n_dropped);
+        assert_true(failure->status != HPS_UNAVAILABLE || err.text[0] != '\0');
+        if (failure->above) {
+            bool whole = failure->status == HPS_OK;
+            assert_int_equal(load.n_rows_durable, whole ? N_ROWS : 0);
+            assert_true(!whole || load.progress.rows_done == N_ROWS);
+            assert_int_equal(hps_fake_calls(load.durable, HPS_FAKE_SPACE_DROP), !whole);
+        }
         shared_close(&load);
     }
-}
-
-static void test_load_when_redis_above_a_store_refuses_rows_then_it_begins_empty(void **state)
-{
-    (void)state;
-    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_ADD, HPS_FAKE_LOAD_COMMIT};
-    for (unsigned i = 0; i < 2; i++) {
-        struct shared_load load;
-        struct hps_error err;
-        shared_open(&load, true);
-        hps_fake_fail(load.redis, ops[i], HPS_EXHAUSTED, 0, 1, 0);
-        assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
-        assert_int_equal(load.n_rows_redis, 0);
-        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_LOAD_BEGIN), 1);
-        shared_close(&load);
-    }
-}
-
-static void test_load_when_the_store_below_redis_fails_then_nothing_is_left(void **state)
-{
-    (void)state;
-    struct shared_load load;
-    struct hps_error err;
-    shared_open(&load, true);
-    hps_fake_fail(load.durable, HPS_FAKE_SCAN, HPS_IO, 0, 1, 0);
-    assert_int_equal(load_shared(&load, 1, &err), HPS_IO);
-    assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_SPACE_DROP), 1);
-    assert_int_equal(hps_fake_calls(load.durable, HPS_FAKE_SPACE_DROP), 1);
-    shared_close(&load);
 }
 
 static void test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id(void **state)
@@ -556,37 +536,6 @@ static void test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_
     assert_string_not_equal(ids[1][1], ids[1][2]);
 }
 
-static void test_load_when_redis_is_alone_and_has_rows_then_they_are_used(void **state)
-{
-    (void)state;
-    struct shared_load load;
-    struct hps_error err;
-    shared_open(&load, false);
-    hps_fake_fail(load.redis, HPS_FAKE_LOAD_BEGIN, HPS_PRECONDITION, 0, 1, 0);
-    assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
-    assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_LOAD_ADD), 0);
-    shared_close(&load);
-}
-
-/* What is there may be of an earlier load, and have updates: it is the only copy. */
-static void test_load_when_redis_is_alone_and_fails_then_the_load_fails_and_nothing_is_deleted(
-    void **state)
-{
-    (void)state;
-    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_BEGIN, HPS_FAKE_LOAD_ADD,
-                                           HPS_FAKE_LOAD_COMMIT};
-    for (unsigned i = 0; i < 3; i++) {
-        struct shared_load load;
-        struct hps_error err = {0};
-        shared_open(&load, false);
-        hps_fake_fail(load.redis, ops[i], HPS_UNAVAILABLE, 0, 1, 0);
-        assert_int_equal(load_shared(&load, 1, &err), HPS_UNAVAILABLE);
-        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_SPACE_DROP), 0);
-        assert_true(err.text[0] != '\0');
-        shared_close(&load);
-    }
-}
-
 /* started_us is when the load began; a line is due every 10 s from then on. */
 static void test_progress_when_ten_seconds_have_passed_then_one_line_with_rate_and_time_left(
     void **state)
@@ -626,22 +575,17 @@ int main(void)
             test_progress_when_ten_seconds_have_passed_then_one_line_with_rate_and_time_left),
         cmocka_unit_test(test_fill_when_every_row_is_there_then_the_map_is_complete),
         cmocka_unit_test(test_fill_when_the_map_loses_a_row_then_a_miss_proves_nothing),
-        cmocka_unit_test(test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones),
-        cmocka_unit_test(test_fill_when_rows_are_deleted_meanwhile_then_they_do_not_come_back),
+        cmocka_unit_test(
+            test_fill_when_rows_are_changed_meanwhile_then_the_map_has_them_as_they_are),
         cmocka_unit_test(test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffices),
         cmocka_unit_test(
             test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it),
         cmocka_unit_test(test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused),
         cmocka_unit_test(test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_rows),
-        cmocka_unit_test(test_load_when_redis_above_a_store_is_away_then_it_begins_empty),
-        cmocka_unit_test(test_load_when_redis_above_a_store_goes_and_comes_back_then_it_is_filled),
-        cmocka_unit_test(test_load_when_redis_above_a_store_refuses_rows_then_it_begins_empty),
-        cmocka_unit_test(test_load_when_the_store_below_redis_fails_then_nothing_is_left),
+        cmocka_unit_test(
+            test_load_when_redis_fails_or_what_is_below_it_then_by_who_has_the_only_copy),
         cmocka_unit_test(test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id),
         cmocka_unit_test(test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_store),
-        cmocka_unit_test(test_load_when_redis_is_alone_and_has_rows_then_they_are_used),
-        cmocka_unit_test(
-            test_load_when_redis_is_alone_and_fails_then_the_load_fails_and_nothing_is_deleted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

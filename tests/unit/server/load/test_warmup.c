@@ -38,6 +38,8 @@ struct rig {
     uint32_t stop_at;                /* of those; 0: never */
     struct hps_warmup_report so_far; /* at the last one */
     struct hps_device *held;         /* until the third one */
+    struct hps_block_pool *blocks;   /* of a test with a device, as the next */
+    struct hps_gpu_tier *tier;
 };
 
 static void row_of(uint32_t table, hps_key key, float row[DIM])
@@ -155,16 +157,27 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Another process: everything in memory is gone. */
-static void restart(struct rig *rig)
+/* With other options. */
+static void renew(struct rig *rig)
 {
     hps_warmup_free(rig->warmup);
-    rig->version->tiers[0]->store->ops->space_close(rig->version->tiers[0]);
+    rig->warmup = hps_warmup_new(&rig->options);
+    hps_warmup_attach(rig->warmup, rig->version);
+}
+
+static void open_host(struct rig *rig)
+{
     const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
     assert_int_equal(rig->host->ops->space_open(rig->host, &id, &rig->version->tiers[0], NULL),
                      HPS_OK);
-    rig->warmup = hps_warmup_new(&rig->options);
-    hps_warmup_attach(rig->warmup, rig->version);
+}
+
+/* Another process: everything in memory is gone. */
+static void restart(struct rig *rig)
+{
+    rig->version->tiers[0]->store->ops->space_close(rig->version->tiers[0]);
+    open_host(rig);
+    renew(rig);
     hps_warmup_read(rig->warmup);
 }
 
@@ -254,6 +267,13 @@ static struct records records_of(struct rig *rig)
     return records;
 }
 
+/* What was asked for is written; then there are n records. */
+static void expect_saved(struct rig *rig, uint32_t n)
+{
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, n);
+}
+
 /* ---- filling --------------------------------------------------------------------------------- */
 
 static void test_fill_when_there_is_room_then_every_hot_row_is_in_the_map(void **state)
@@ -302,12 +322,8 @@ static void test_fill_when_the_map_takes_no_more_then_it_ends(void **state)
     rig->host->ops->close(rig->host);
     rig->host = hps_fake_store_new(&small);
     rig->options.host = rig->host;
-    const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
-    assert_int_equal(rig->host->ops->space_open(rig->host, &id, &rig->version->tiers[0], NULL),
-                     HPS_OK);
-    hps_warmup_free(rig->warmup);
-    rig->warmup = hps_warmup_new(&rig->options);
-    hps_warmup_attach(rig->warmup, rig->version);
+    open_host(rig);
+    renew(rig);
     heat(rig, 0, 0, 3000, 100000);
     struct hps_warmup_report report = fill(rig, rig->version, 0);
     assert_int_equal(report.end, HPS_WARMUP_NO_ROOM);
@@ -465,17 +481,13 @@ static void test_save_when_there_are_many_keys_then_records_are_bounded_and_old_
     assert_int_equal(hps_hot_keys_max(rig->version->hot[0]) / 1000, 84); /* its share of 1 MiB */
     heat(rig, 0, 0, 80000, 1000000);
     ask(rig, 0, 5);
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 3);
-    hps_warmup_free(rig->warmup); /* the next process may count less, and does */
-    rig->options.hot_bytes_max = 12 * 2000;
-    rig->warmup = hps_warmup_new(&rig->options);
-    hps_warmup_attach(rig->warmup, rig->version);
+    expect_saved(rig, 3);
+    rig->options.hot_bytes_max = 12 * 2000; /* the next process may count less, and does */
+    renew(rig);
     hps_warmup_read(rig->warmup);
     assert_true(hps_hot_keys_max(rig->version->hot[0]) <= 2000 + 8);
     ask(rig, 0, 5);
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 1);
+    expect_saved(rig, 1);
 }
 
 static void test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_replaces_it(
@@ -500,8 +512,7 @@ static void test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_
                      HPS_OK);
     restart(rig);
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 100);
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 2); /* one of ours, and one that is nobody's */
+    expect_saved(rig, 2); /* one of ours, and one that is nobody's */
     restart(rig);
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 100);
 }
@@ -512,10 +523,8 @@ static void test_save_when_the_store_fails_then_the_next_one_writes_it_all(void 
     ask(rig, 0, 1);
     ask(rig, 1, 2);
     hps_fake_fail(rig->durable, HPS_FAKE_RECORD_PUT, HPS_EXHAUSTED, 1, 1, 0);
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 1);
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 2);
+    expect_saved(rig, 1);
+    expect_saved(rig, 2);
     hps_fake_fail(rig->durable, HPS_FAKE_RECORD_SCAN, HPS_IO, 0, 1, 0);
     restart(rig); /* nothing can be read: cold, not broken */
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 0);
@@ -529,8 +538,7 @@ static void test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until
     heat(rig, 0, 0, 100, 1000);
     ask(rig, 0, 0);
     hps_fake_bytes_free(rig->durable, 100);
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 0);
+    expect_saved(rig, 0);
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), 0);
     hps_fake_bytes_free(rig->durable, 1 << 20);
     hps_warmup_save(rig->warmup, true, false);
@@ -541,15 +549,12 @@ static void test_save_when_the_model_is_gone_then_its_records_are_too(void **sta
 {
     struct rig *rig = *state;
     ask(rig, 0, 1);
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 1);
+    expect_saved(rig, 1);
     hps_warmup_detach(rig->warmup, "m");
     hps_warmup_attach(rig->warmup, rig->version); /* loaded again before the next save */
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 1);
+    expect_saved(rig, 1);
     hps_warmup_detach(rig->warmup, "m");
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 0);
+    expect_saved(rig, 0);
     /* Left by a process that ended before it came to that. */
     hps_warmup_attach(rig->warmup, rig->version);
     ask(rig, 0, 1);
@@ -561,8 +566,7 @@ static void test_save_when_the_model_is_gone_then_its_records_are_too(void **sta
     assert_int_equal(records_of(rig).n, 1);
     hps_warmup_attach(rig->warmup, rig->version);
     hps_warmup_detach(rig->warmup, "m");
-    hps_warmup_save(rig->warmup, true, false);
-    assert_int_equal(records_of(rig).n, 0);
+    expect_saved(rig, 0);
 }
 
 static void test_save_when_not_allowed_then_the_store_is_left_alone(void **state)
@@ -592,15 +596,41 @@ static void test_attach_when_nothing_may_be_counted_then_nothing_is(void **state
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-static struct hps_gpu_space *space_open(struct hps_gpu_tier *tier, const struct rig *rig,
-                                        const struct hps_gpu_share *shares)
+static struct hps_gpu_space *space_open(struct rig *rig, const struct hps_gpu_share *shares)
 {
     const struct hps_gpu_space_options options = {
         .model = "m", .number = 1, .tables = rig->version->tables, .shares = shares, .n_tables = 2};
     struct hps_gpu_space *space = NULL;
     struct hps_error err;
-    assert_int_equal(hps_gpu_space_open(tier, &options, &space, &err), HPS_OK);
+    assert_int_equal(hps_gpu_space_open(rig->tier, &options, &space, &err), HPS_OK);
     return space;
+}
+
+/* A device with so many caches of these shares, less some bytes; the version has one of them. */
+static void device_open(struct rig *rig, const struct hps_gpu_share *shares, uint64_t n,
+                        uint64_t less)
+{
+    struct hps_error err;
+    rig->blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(rig->blocks, 1 << 20), HPS_OK);
+    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){0});
+    const struct hps_gpu_tier_options options = {
+        .driver = &sim.driver,
+        .cache = {.arena_bytes = n * hps_gpu_share_bytes(rig->version->tables, shares, 2) - less,
+                  .gather_bytes = 1 << 20,
+                  .stage_bytes = 1 << 20},
+        .blocks = rig->blocks,
+        .stall_us_max = UINT64_C(600) * 1000 * 1000};
+    assert_int_equal(hps_gpu_tier_open(&options, &rig->tier, &err), HPS_OK);
+    rig->version->gpu = space_open(rig, shares);
+}
+
+static void device_close(struct rig *rig)
+{
+    hps_gpu_space_close(rig->version->gpu);
+    rig->version->gpu = NULL;
+    hps_gpu_tier_close(rig->tier);
+    hps_block_pool_free(rig->blocks);
 }
 
 /* Its cache has room for two versions less one byte, and the one that gave way is still used. */
@@ -614,30 +644,18 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
     const struct hps_gpu_insertion one = {
         .table_id = 0, .n = 1, .keys = &key, .slots = &slot, .rows = row};
     struct hps_insert_report inserted;
-    struct hps_gpu_tier *tier = NULL;
-    struct hps_error err;
-    struct hps_block_pool *blocks = hps_block_pool_new(0);
-    assert_int_equal(hps_block_pool_slab_add(blocks, 1 << 20), HPS_OK);
-    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){0});
-    const struct hps_gpu_tier_options options = {
-        .driver = &sim.driver,
-        .cache = {.arena_bytes = 2 * hps_gpu_share_bytes(rig->version->tables, shares, 2) - 256,
-                  .gather_bytes = 1 << 20,
-                  .stage_bytes = 1 << 20},
-        .blocks = blocks,
-        .stall_us_max = UINT64_C(600) * 1000 * 1000};
-    assert_int_equal(hps_gpu_tier_open(&options, &tier, &err), HPS_OK);
-    struct hps_gpu_space *last = space_open(tier, rig, shares);
-    rig->version->gpu = space_open(tier, rig, shares);
+    device_open(rig, shares, 2, 256);
+    struct hps_gpu_space *last = rig->version->gpu;
+    rig->version->gpu = space_open(rig, shares);
     rig->options.gpu = true;
     rig->version->gpu_warms = true;
     restart(rig);
     heat(rig, 0, 0, 500, 1000);
-    rig->held = tier->device;
+    rig->held = rig->tier->device;
     hps_device_sim_hold(rig->held, true);
     hps_gpu_insert(last, &one, &inserted);
     assert_int_equal(inserted.n_inserted, 1);
-    hps_gpu_tier_sync(tier); /* then it is under way */
+    hps_gpu_tier_sync(rig->tier); /* then it is under way */
     hps_gpu_space_active(rig->version->gpu, true);
     assert_true(hps_gpu_space_coming(rig->version->gpu));
 
@@ -648,48 +666,21 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
 
     hps_gpu_space_active(rig->version->gpu, false);
     hps_gpu_space_active(last, true);
-    while (hps_gpu_space_coming(last)) {
-        nap();
-    }
+    AWAIT(!hps_gpu_space_coming(last));
     report = fill(rig, rig->version, 0); /* which has none now, and is to have none */
     assert_int_equal(report.end, HPS_WARMUP_DONE);
     assert_int_equal(report.n_gpu_rows, 0);
     hps_gpu_space_close(last);
-    hps_gpu_space_close(rig->version->gpu);
-    rig->version->gpu = NULL;
-    hps_gpu_tier_close(tier);
-    hps_block_pool_free(blocks);
+    device_close(rig);
 }
 
 /* ---- whole tables ---------------------------------------------------------------------------- */
 
 /* Both tables are cached whole, on a device of its own. */
-static struct hps_gpu_tier *whole_open(struct rig *rig, struct hps_block_pool **out_blocks)
+static void whole_open(struct rig *rig)
 {
     const struct hps_gpu_share shares[2] = {{N_ROWS, N_ROWS}, {N_ROWS, N_ROWS}};
-    struct hps_gpu_tier *tier = NULL;
-    struct hps_error err;
-    *out_blocks = hps_block_pool_new(0);
-    assert_int_equal(hps_block_pool_slab_add(*out_blocks, 1 << 20), HPS_OK);
-    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){0});
-    const struct hps_gpu_tier_options options = {
-        .driver = &sim.driver,
-        .cache = {.arena_bytes = hps_gpu_share_bytes(rig->version->tables, shares, 2),
-                  .gather_bytes = 1 << 20,
-                  .stage_bytes = 1 << 20},
-        .blocks = *out_blocks,
-        .stall_us_max = UINT64_C(600) * 1000 * 1000};
-    assert_int_equal(hps_gpu_tier_open(&options, &tier, &err), HPS_OK);
-    rig->version->gpu = space_open(tier, rig, shares);
-    return tier;
-}
-
-static void whole_close(struct rig *rig, struct hps_gpu_tier *tier, struct hps_block_pool *blocks)
-{
-    hps_gpu_space_close(rig->version->gpu);
-    rig->version->gpu = NULL;
-    hps_gpu_tier_close(tier);
-    hps_block_pool_free(blocks);
+    device_open(rig, shares, 1, 0);
 }
 
 struct whole_question {
@@ -703,21 +694,19 @@ static void on_whole_answer(struct hps_gpu_lookup *lookup)
 }
 
 /* Is the key's row on the device, and which? */
-static bool on_device(struct rig *rig, struct hps_block_pool *blocks, uint32_t table, hps_key key,
-                      float out_row[DIM])
+static bool on_device(struct rig *rig, uint32_t table, hps_key key, float out_row[DIM])
 {
     uint32_t hits = 0;
     struct hps_gpu_part part = {
         .table_id = table, .n = 1, .keys = (const uint8_t *)&key, .hits = &hits};
-    struct whole_question question = {.lookup = {.space = rig->version->gpu,
-                                                 .block = hps_block_new_slab(blocks, ROW_BYTES),
-                                                 .parts = &part,
-                                                 .n_parts = 1,
-                                                 .done = on_whole_answer}};
+    struct whole_question question = {
+        .lookup = {.space = rig->version->gpu,
+                   .block = hps_block_new_slab(rig->blocks, ROW_BYTES),
+                   .parts = &part,
+                   .n_parts = 1,
+                   .done = on_whole_answer}};
     assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
-    while (!atomic_load(&question.done)) {
-        nap();
-    }
+    AWAIT(atomic_load(&question.done));
     memcpy(out_row, question.lookup.block->data, ROW_BYTES);
     hps_block_unref(question.lookup.block);
     return hits != 0;
@@ -732,19 +721,18 @@ static struct hps_warmup_report fill_whole(struct rig *rig)
     return report;
 }
 
-static void expect_row(struct rig *rig, struct hps_block_pool *blocks, uint32_t table, hps_key key)
+static void expect_row(struct rig *rig, uint32_t table, hps_key key)
 {
     float row[DIM], expected[DIM];
     row_of((uint32_t)rig->version->tables[table].name[0], key, expected);
-    assert_true(on_device(rig, blocks, table, key, row));
+    assert_true(on_device(rig, table, key, row));
     assert_memory_equal(row, expected, ROW_BYTES);
 }
 
 static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(void **state)
 {
     struct rig *rig = *state;
-    struct hps_block_pool *blocks;
-    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    whole_open(rig);
     struct hps_embed_range_usage usage;
     assert_false(hps_whole_useful(rig->version));
     rig->version->gpu_whole = true;
@@ -762,7 +750,7 @@ static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(v
     assert_false(hps_whole_useful(rig->version));
     for (uint32_t t = 0; t < 2; t++) {
         for (hps_key key = 0; key < N_ROWS; key += 37) {
-            expect_row(rig, blocks, t, key);
+            expect_row(rig, t, key);
         }
         do {
             hps_gpu_space_usage(rig->version->gpu, t, &usage);
@@ -771,7 +759,7 @@ static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(v
         assert_int_equal(usage.n_rows, N_ROWS);
         assert_true(usage.resident_share >= 1);
     }
-    whole_close(rig, tier, blocks);
+    device_close(rig);
 }
 
 static struct {
@@ -809,8 +797,7 @@ static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t
 static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void **state)
 {
     struct rig *rig = *state;
-    struct hps_block_pool *blocks;
-    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    whole_open(rig);
     const struct hps_warmup_limits limits = {NULL, 0, overtake, rig};
     struct hps_warmup_report report;
     float row[DIM];
@@ -818,19 +805,18 @@ static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void 
     overtaker.n_asked = 0;
     hps_whole_refill(rig->version, &limits, &report);
     assert_int_equal(report.end, HPS_WARMUP_DONE);
-    assert_true(on_device(rig, blocks, 0, 100, row) && row[0] == -1);
-    assert_false(on_device(rig, blocks, 0, 101, row));
-    assert_true(on_device(rig, blocks, 0, N_ROWS - 1, row) && row[0] == -1);
+    assert_true(on_device(rig, 0, 100, row) && row[0] == -1);
+    assert_false(on_device(rig, 0, 101, row));
+    assert_true(on_device(rig, 0, N_ROWS - 1, row) && row[0] == -1);
     assert_false(hps_gpu_space_unfilled(rig->version->gpu, 0));
-    expect_row(rig, blocks, 0, 99);
-    whole_close(rig, tier, blocks);
+    expect_row(rig, 0, 99);
+    device_close(rig);
 }
 
 static void test_whole_when_a_table_cannot_be_read_then_the_other_is_filled(void **state)
 {
     struct rig *rig = *state;
-    struct hps_block_pool *blocks;
-    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    whole_open(rig);
     float row[DIM];
     hps_fake_fail(rig->durable, HPS_FAKE_SCAN, HPS_DATA_LOSS, 0, 1, 0);
     struct hps_warmup_report report = fill_whole(rig);
@@ -838,9 +824,9 @@ static void test_whole_when_a_table_cannot_be_read_then_the_other_is_filled(void
     assert_non_null(strstr(report.error.text, "table \"a\""));
     assert_true(hps_gpu_space_unfilled(rig->version->gpu, 0));
     assert_false(hps_gpu_space_unfilled(rig->version->gpu, 1));
-    assert_false(on_device(rig, blocks, 0, 5, row));
-    expect_row(rig, blocks, 1, 5);
-    whole_close(rig, tier, blocks);
+    assert_false(on_device(rig, 0, 5, row));
+    expect_row(rig, 1, 5);
+    device_close(rig);
 }
 
 int main(void)
