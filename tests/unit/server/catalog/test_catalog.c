@@ -39,6 +39,7 @@ struct rig {
     struct hps_load_env env;
     struct hps_store *host, *durable; /* of env.stores */
     bool read_only;                   /* of the next open */
+    struct hps_error err;             /* of the last call that failed */
 };
 
 /* The value of a row tells its key and the model directory it came from. */
@@ -154,28 +155,27 @@ static int teardown(void **state)
     return 0;
 }
 
-static hps_status load(struct rig *rig, const char *dir, int64_t version, bool activate,
-                       struct hps_load_state *out_state, struct hps_error *err)
+static hps_status load(struct rig *rig, const char *dir, int64_t version, bool activate)
 {
+    struct hps_load_state state;
     const struct hps_load_request request = {.model = "m",
                                              .directory = hps_tmpdir_join(&rig->dir, dir),
                                              .version = version,
                                              .activate = activate};
     struct hps_load *one = NULL;
-    hps_status status = hps_catalog_load(rig->catalog, &request, &one, err);
+    hps_status status = hps_catalog_load(rig->catalog, &request, &one, &rig->err);
     if (status != HPS_OK) {
         return status;
     }
-    fixture_load_end(one, out_state);
-    return out_state->error.status;
+    fixture_load_end(one, &state);
+    rig->err = state.error;
+    return state.error.status;
 }
 
 static void load_ok(struct rig *rig, const char *dir, bool activate)
 {
-    struct hps_load_state state;
-    struct hps_error err = {0};
-    if (load(rig, dir, 0, activate, &state, &err) != HPS_OK) {
-        fail_msg("%s %s", err.text, state.error.text);
+    if (load(rig, dir, 0, activate) != HPS_OK) {
+        fail_msg("%s", rig->err.text);
     }
 }
 
@@ -189,10 +189,10 @@ static int64_t activate(struct rig *rig, int64_t number)
     return switched.previous;
 }
 
-static hps_status rollback(struct rig *rig, struct hps_error *err)
+static hps_status rollback(struct rig *rig)
 {
     struct hps_switched switched;
-    return hps_catalog_rollback(rig->catalog, "m", &switched, err);
+    return hps_catalog_rollback(rig->catalog, "m", &switched, &rig->err);
 }
 
 static void load_two(struct rig *rig)
@@ -228,10 +228,10 @@ static void wait_done(struct fixture_unload *wait)
 }
 
 /* Of a version that nobody uses. */
-static hps_status unload(struct rig *rig, int64_t version, struct hps_error *err)
+static hps_status unload(struct rig *rig, int64_t version)
 {
     struct fixture_unload wait = fixture_unload_new();
-    hps_status status = hps_catalog_unload(rig->catalog, "m", version, &wait.unload, err);
+    hps_status status = hps_catalog_unload(rig->catalog, "m", version, &wait.unload, &rig->err);
     if (status != HPS_OK) {
         assert_false(wait.done);
         return status;
@@ -287,36 +287,34 @@ static void test_load_when_first_then_active_and_later_only_when_asked(void **st
 static void test_rollback_when_twice_then_refused_also_after_a_restart(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     struct hps_switched switched;
-    assert_int_equal(rollback(rig, &err), HPS_NOT_FOUND);
+    assert_int_equal(rollback(rig), HPS_NOT_FOUND);
     load_ok(rig, "one", false);
-    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
+    assert_int_equal(rollback(rig), HPS_PRECONDITION);
     load_ok(rig, "two", true);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &rig->err), HPS_OK);
     assert_int_equal(switched.version, 1);
     for (int i = 0; i < 2; i++) { /* version 2 was left because it is bad */
         assert_int_equal(served(rig, 0), 1);
-        assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
-        assert_non_null(strstr(err.text, "activate"));
+        assert_int_equal(rollback(rig), HPS_PRECONDITION);
+        assert_non_null(strstr(rig->err.text, "activate"));
         reopen(rig);
     }
     activate(rig, 2);
-    assert_int_equal(rollback(rig, &err), HPS_OK);
+    assert_int_equal(rollback(rig), HPS_OK);
     assert_int_equal(served(rig, 0), 1);
 }
 
 static void test_rollback_when_the_number_went_to_another_version_then_refused(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     load_two(rig);
-    assert_int_equal(rollback(rig, &err), HPS_OK);
-    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(rollback(rig), HPS_OK);
+    assert_int_equal(unload(rig, 2), HPS_OK);
     load_ok(rig, "three", false); /* is 2 now, and was never active */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(served(rig, 2), 3);
-        assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
+        assert_int_equal(rollback(rig), HPS_PRECONDITION);
         reopen(rig);
     }
 }
@@ -334,12 +332,11 @@ static void test_load_when_beyond_keep_versions_then_oldest_goes(void **state)
 static void test_unload_when_active_then_refused_while_others_are_there(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     load_two(rig);
-    assert_int_equal(unload(rig, 2, &err), HPS_PRECONDITION);
-    assert_int_equal(unload(rig, 9, &err), HPS_NOT_FOUND);
-    assert_int_equal(unload(rig, 1, &err), HPS_OK);
-    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(unload(rig, 2), HPS_PRECONDITION);
+    assert_int_equal(unload(rig, 9), HPS_NOT_FOUND);
+    assert_int_equal(unload(rig, 1), HPS_OK);
+    assert_int_equal(unload(rig, 2), HPS_OK);
     assert_int_equal(served(rig, 0), 0);
     reopen(rig);
     assert_int_equal(served(rig, 0), 0);
@@ -348,25 +345,23 @@ static void test_unload_when_active_then_refused_while_others_are_there(void **s
 static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     struct fixture_unload wait = fixture_unload_new();
     load_two(rig);
     struct hps_version *used = pin(rig, 1);
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &rig->err), HPS_OK);
     assert_false(wait.done);
     assert_int_equal(served(rig, 1), 0);
     expect_states(rig, "1=unloading 2=active ");
     /* The same one again, its number, and a way back to it. */
-    assert_int_equal(unload(rig, 1, &err), HPS_PRECONDITION);
-    assert_non_null(strstr(err.text, "version 1 of model \"m\" is unloading"));
-    struct hps_load_state load_state;
-    assert_int_equal(load(rig, "one", 1, false, &load_state, &err), HPS_EXISTS);
-    assert_non_null(strstr(err.text, "still unloading"));
-    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
+    assert_int_equal(unload(rig, 1), HPS_PRECONDITION);
+    assert_non_null(strstr(rig->err.text, "version 1 of model \"m\" is unloading"));
+    assert_int_equal(load(rig, "one", 1, false), HPS_EXISTS);
+    assert_non_null(strstr(rig->err.text, "still unloading"));
+    assert_int_equal(rollback(rig), HPS_PRECONDITION);
     /* Others come, are switched to, and go. */
     load_ok(rig, "three", false);
     activate(rig, 3);
-    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(unload(rig, 2), HPS_OK);
     expect_states(rig, "1=unloading 3=active ");
     assert_false(wait.done);
     hps_version_unpin(used);
@@ -379,11 +374,10 @@ static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one
 {
     struct rig *rig = *state;
     struct fixture_unload wait = fixture_unload_new();
-    struct hps_error err;
     load_two(rig);
     struct hps_version *used = pin(rig, 1);
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
-    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &rig->err), HPS_OK);
+    assert_int_equal(unload(rig, 2), HPS_OK);
     assert_int_equal(served(rig, 0), 0);
     expect_states(rig, "1=unloading ");
     /* The next load is the first of its model again. */
@@ -409,14 +403,13 @@ static uint64_t count_look_up(struct rig *rig, int64_t number)
 static void test_unload_when_its_number_is_loaded_again_then_its_counts_go_on(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     load_ok(rig, "one", true);
     assert_int_equal(count_look_up(rig, 1), 1);
     assert_int_equal(count_look_up(rig, 1), 2);
     load_ok(rig, "two", true);
     assert_int_equal(count_look_up(rig, 2), 1); /* another version has its own */
-    assert_int_equal(unload(rig, 1, &err), HPS_OK);
-    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(unload(rig, 1), HPS_OK);
+    assert_int_equal(unload(rig, 2), HPS_OK);
     load_ok(rig, "three", true);
     expect_states(rig, "1=active ");
     assert_int_equal(count_look_up(rig, 1), 3);
@@ -426,21 +419,20 @@ static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its
 {
     struct rig *rig = *state;
     struct hps_versions_gone gone;
-    struct hps_error err;
     load_two(rig);
     struct hps_version *used = pin(rig, 1);
-    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_OK);
+    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &rig->err), HPS_OK);
     assert_int_equal(gone.n, 2);
     assert_int_equal(gone.numbers[0], 1);
     assert_int_equal(gone.numbers[1], 2); /* the active one is the last to go */
     assert_int_equal(served(rig, 0), 0);
     await_states(rig, "1=unloading ");
-    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_NOT_FOUND);
+    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &rig->err), HPS_NOT_FOUND);
     assert_int_equal(gone.n, 0);
     hps_version_unpin(used);
     await_states(rig, "");
-    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &err), HPS_NOT_FOUND);
-    assert_non_null(strstr(err.text, "\"m\""));
+    assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &rig->err), HPS_NOT_FOUND);
+    assert_non_null(strstr(rig->err.text, "\"m\""));
     reopen(rig);
     expect_states(rig, ""); /* nor after a restart */
 }
@@ -450,9 +442,8 @@ static bool load_configured(struct rig *rig)
 {
     struct hps_load *load = NULL;
     struct hps_load_state state = {.done = false};
-    struct hps_error err = {0};
-    if (hps_catalog_load_configured(rig->catalog, "m", &load, &err) != HPS_OK) {
-        fail_msg("%s", err.text);
+    if (hps_catalog_load_configured(rig->catalog, "m", &load, &rig->err) != HPS_OK) {
+        fail_msg("%s", rig->err.text);
     }
     if (load != NULL) {
         fixture_load_end(load, &state);
@@ -465,9 +456,9 @@ static void test_load_configured_when_a_version_has_the_files_then_that_one_serv
 {
     struct rig *rig = *state;
     struct hps_load *load = NULL;
-    struct hps_error err = {0};
-    assert_int_equal(hps_catalog_load_configured(rig->catalog, "m", &load, &err), HPS_NOT_FOUND);
-    assert_non_null(strstr(err.text, "models[]"));
+    assert_int_equal(hps_catalog_load_configured(rig->catalog, "m", &load, &rig->err),
+                     HPS_NOT_FOUND);
+    assert_non_null(strstr(rig->err.text, "models[]"));
     close_catalog(rig);
     configure(rig, "\"version\": 5, \"label\": \"nightly\"");
     open_catalog(rig);
@@ -501,13 +492,12 @@ static void add_note(void *ctx, const char *note)
 static void make_older(struct rig *rig, int64_t number, const char *label)
 {
     struct hps_version *version = pin(rig, number);
-    struct hps_error err;
     assert_non_null(version->configured);
     hps_free(version->configured);
     hps_free(version->label);
     version->configured = NULL;
     version->label = hps_strdup(label);
-    assert_int_equal(hps_records_put_version(rig->durable, version, &err), HPS_OK);
+    assert_int_equal(hps_records_put_version(rig->durable, version, &rig->err), HPS_OK);
     hps_version_unpin(version);
 }
 
@@ -557,10 +547,9 @@ static void test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left(v
 {
     struct rig *rig = *state;
     struct fixture_unload wait = fixture_unload_new();
-    struct hps_error err;
     load_two(rig);
     struct hps_version *used = pin(rig, 1);
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &rig->err), HPS_OK);
     hps_catalog_stop(rig->catalog);
     assert_true(wait.done);
     assert_int_equal(wait.error.status, HPS_UNAVAILABLE);
@@ -568,7 +557,7 @@ static void test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left(v
     reopen(rig);
     assert_int_equal(served(rig, 0), 2);
     expect_states(rig, "2=active ");
-    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
+    assert_int_equal(rollback(rig), HPS_PRECONDITION);
 }
 
 static void test_open_when_restarted_then_serves_the_same(void **state)
@@ -643,14 +632,13 @@ static void test_open_when_the_active_version_is_gone_then_the_one_before_is_no_
     void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     load_two(rig);
     assert_int_equal(hps_records_delete_version(rig->durable, "m", 2, NULL), HPS_OK);
     reopen(rig);
     assert_int_equal(served(rig, 0), 1);
-    assert_int_equal(rollback(rig, &err), HPS_PRECONDITION);
+    assert_int_equal(rollback(rig), HPS_PRECONDITION);
     load_ok(rig, "three", false); /* the number is free again */
-    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(unload(rig, 2), HPS_OK);
     assert_int_equal(served(rig, 0), 1);
 }
 
@@ -716,8 +704,6 @@ static void reconfigure(struct rig *rig, const char *model, const char *server)
 static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void **state)
 {
     struct rig *rig = *state;
-    struct hps_load_state load_state;
-    struct hps_error err;
     char one[256];
     char server[1024];
     close_catalog(rig);
@@ -738,8 +724,8 @@ static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void
     expect_policies(rig, 2, HPS_MISS_WAIT, HPS_UNKNOWN_ZERO);
     expect_threshold(rig, 2, 0.5, HPS_TIER_HOST);
     assert_true(hps_catalog_env(rig->catalog)->nan_allowed);
-    assert_int_equal(load(rig, "three", 0, true, &load_state, &err), HPS_PERMISSION);
-    assert_non_null(strstr(err.text, one));
+    assert_int_equal(load(rig, "three", 0, true), HPS_PERMISSION);
+    assert_non_null(strstr(rig->err.text, one));
     load_ok(rig, "one", true); /* version 3, and only it is kept */
     assert_int_equal(served(rig, 1), 0);
     assert_int_equal(served(rig, 2), 0);
@@ -779,31 +765,29 @@ static void test_open_when_such_a_space_cannot_be_removed_then_the_others_are_se
 static void test_load_when_bad_then_nothing_changes(void **state)
 {
     struct rig *rig = *state;
-    struct hps_load_state load_state;
-    struct hps_error err;
     load_ok(rig, "one", true);
-    assert_int_equal(load(rig, "nowhere", 0, true, &load_state, &err), HPS_NOT_FOUND);
-    assert_int_equal(load(rig, "two", 1, true, &load_state, &err), HPS_EXISTS);
+    assert_int_equal(load(rig, "nowhere", 0, true), HPS_NOT_FOUND);
+    assert_int_equal(load(rig, "two", 1, true), HPS_EXISTS);
     hps_tmpdir_mkdir(&rig->dir, "short");
     hps_tmpdir_write(&rig->dir, "short/items.npy", "\x93NUMPY", 6);
-    assert_int_not_equal(load(rig, "short", 0, true, &load_state, &err), HPS_OK);
-    assert_non_null(strstr(err.text, "items.npy"));
+    assert_int_not_equal(load(rig, "short", 0, true), HPS_OK);
+    assert_non_null(strstr(rig->err.text, "items.npy"));
     const struct hps_load_request outside = {.model = "m", .directory = "/usr"};
     struct hps_load *one = NULL;
-    assert_int_equal(hps_catalog_load(rig->catalog, &outside, &one, &err), HPS_PERMISSION);
-    assert_non_null(strstr(err.text, "model_roots"));
+    assert_int_equal(hps_catalog_load(rig->catalog, &outside, &one, &rig->err), HPS_PERMISSION);
+    assert_non_null(strstr(rig->err.text, "model_roots"));
     hps_tmpdir_mkdir(&rig->dir, "linked");
     assert_int_equal(symlink("/etc/passwd", hps_tmpdir_join(&rig->dir, "linked/items.npy")), 0);
-    assert_int_equal(load(rig, "linked", 0, true, &load_state, &err), HPS_PERMISSION);
-    assert_non_null(strstr(err.text, "items.npy leads to /etc/passwd"));
+    assert_int_equal(load(rig, "linked", 0, true), HPS_PERMISSION);
+    assert_non_null(strstr(rig->err.text, "items.npy leads to /etc/passwd"));
     const struct hps_load_request name = {.model = "../m", .directory = rig->dir.path};
-    assert_int_equal(hps_catalog_load(rig->catalog, &name, &one, &err), HPS_INVALID);
+    assert_int_equal(hps_catalog_load(rig->catalog, &name, &one, &rig->err), HPS_INVALID);
     struct hps_load_request texts = {.model = "m", .directory = rig->dir.path, .label = "a\xff"};
-    assert_int_equal(hps_catalog_load(rig->catalog, &texts, &one, &err), HPS_INVALID);
-    assert_non_null(strstr(err.text, "label: byte 1"));
+    assert_int_equal(hps_catalog_load(rig->catalog, &texts, &one, &rig->err), HPS_INVALID);
+    assert_non_null(strstr(rig->err.text, "label: byte 1"));
     texts = (struct hps_load_request){.model = "m", .directory = rig->dir.path, .lineage = "\xc3"};
-    assert_int_equal(hps_catalog_load(rig->catalog, &texts, &one, &err), HPS_INVALID);
-    assert_non_null(strstr(err.text, "lineage: byte 0"));
+    assert_int_equal(hps_catalog_load(rig->catalog, &texts, &one, &rig->err), HPS_INVALID);
+    assert_non_null(strstr(rig->err.text, "lineage: byte 0"));
     assert_int_equal(served(rig, 0), 1);
     struct hps_catalog_totals totals;
     hps_catalog_totals_get(rig->catalog, &totals);
@@ -814,12 +798,10 @@ static void test_load_when_bad_then_nothing_changes(void **state)
 static void test_load_when_the_highest_number_is_taken_then_it_has_no_next(void **state)
 {
     struct rig *rig = *state;
-    struct hps_load_state load_state;
-    struct hps_error err;
-    assert_int_equal(load(rig, "one", INT64_MAX, true, &load_state, &err), HPS_OK);
-    assert_int_equal(load(rig, "two", 0, true, &load_state, &err), HPS_RANGE);
-    assert_non_null(strstr(err.text, "9223372036854775807"));
-    assert_int_equal(load(rig, "two", 5, true, &load_state, &err), HPS_OK);
+    assert_int_equal(load(rig, "one", INT64_MAX, true), HPS_OK);
+    assert_int_equal(load(rig, "two", 0, true), HPS_RANGE);
+    assert_non_null(strstr(rig->err.text, "9223372036854775807"));
+    assert_int_equal(load(rig, "two", 5, true), HPS_OK);
     reopen(rig);
     assert_int_equal(served(rig, INT64_MAX), 1);
     assert_int_equal(served(rig, 0), 2);
@@ -832,11 +814,10 @@ static void test_plan_when_asked_then_nothing_is_loaded(void **state)
     struct hps_version *version;
     struct hps_switched effect;
     struct hps_strings notes;
-    struct hps_error err;
     const struct hps_load_request request = {.model = "m",
                                              .directory = hps_tmpdir_join(&rig->dir, "one")};
     assert_int_equal(
-        hps_catalog_load_plan(rig->catalog, &request, &plan, &version, &effect, &notes, &err),
+        hps_catalog_load_plan(rig->catalog, &request, &plan, &version, &effect, &notes, &rig->err),
         HPS_OK);
     assert_int_equal(notes.n, 0); /* one table, no updates, a store that keeps it */
     hps_strings_fini(&notes);
@@ -930,12 +911,11 @@ static void test_updates_when_restarted_then_rows_positions_and_sequence_are_as_
 static void test_updates_when_the_version_is_loaded_anew_then_there_are_none(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     load_ok(rig, "one", true);
     struct hps_version *version = pin(rig, 1);
     assert_int_equal(update(version, 5), HPS_OK);
     hps_version_unpin(version);
-    assert_int_equal(unload(rig, 1, &err), HPS_OK);
+    assert_int_equal(unload(rig, 1), HPS_OK);
     load_ok(rig, "one", true);
     expect_updated(rig, 0, "");
     assert_int_equal(served(rig, 1), 1);
@@ -975,7 +955,6 @@ static void *updater_main(void *arg)
 static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **state)
 {
     struct rig *rig = *state;
-    struct hps_error err;
     struct fixture_unload wait = fixture_unload_new();
     pthread_t thread;
     load_two(rig);
@@ -987,7 +966,7 @@ static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **s
     rig->durable->ops = &slow.ops;
     assert_int_equal(pthread_create(&thread, NULL, updater_main, NULL), 0);
     AWAIT(atomic_load(&slow.waits));
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &rig->err), HPS_OK);
     assert_false(wait.done);
     expect_states(rig, "1=unloading 2=active ");
     atomic_store(&slow.go, true);
