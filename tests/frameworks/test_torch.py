@@ -280,6 +280,15 @@ def test_lookup_layer_when_made_of_a_ps_json_then_its_table(daemon, work):
         layers.LookupLayer(path, MODEL, 0, 8)
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_dataloader_when_workers_make_their_clients_then_all_batches_arrive(two_tables, work, start):
+    """By spawn also where the parent has looked up."""
+    out = documents.run_page("python_torch_dataloader", two_tables.grpc[0], work, lambda code: code.replace(
+        "num_workers=2", f"num_workers=2, multiprocessing_context='{start}'").replace("    for rows", (
+            f"    hpsd.connect('{two_tables.grpc[0]}').lookup('items', [1])\n" if start == "spawn" else "") + "    for rows"))
+    assert out == "torch.Size([16, 16])\n" * 4
+
+
 # ---- the code of the documents -----------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" in name])

@@ -86,11 +86,12 @@ def at(code, address):
     return code.replace(ADDRESS, address)
 
 
-def run_page(name, address, work):
-    """The program of a page."""
-    code = at("\n".join(python_pages()[name]), address)
+def run_page(name, address, work, edit=lambda code: code):
+    """The program of a page, a file in `work`."""
+    with open(os.path.join(work, "page.py"), "w", encoding="utf-8") as f:
+        f.write(edit(at("\n".join(python_pages()[name]), address)))
     path = os.path.join(ROOT, "clients", "python")
-    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "page.py"], capture_output=True, text=True,
                           timeout=120, cwd=work, check=False, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

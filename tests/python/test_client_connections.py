@@ -19,6 +19,7 @@ import grpc
 import numpy as np
 import pytest
 
+import documents
 import hpsd
 import hpsd.aio
 from hpsd import _address, _flat, _lookup
@@ -382,98 +383,67 @@ def test_restart_when_it_is_the_only_server_then_calls_wait_for_it(work):
 
 # ---- forks, leaks ------------------------------------------------------------------------------------
 
-def run_python(program, *args, **environment):
+def run_python(program, *args):
     path = os.pathsep.join(p for p in sys.path if p.endswith(("clients/python", "tests/python", "tests/e2e")))
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program), *args], capture_output=True, text=True,
-                          timeout=PATIENCE_S * 2, check=False, env={**os.environ, "PYTHONPATH": path, **environment})
+                          timeout=PATIENCE_S * 2, check=False, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 FORK = """
-    import os, sys, threading
-    import hpsd
-    address, how = sys.argv[1:3]
-    client = hpsd.connect(address, "shop", hedge_ms=5 if how == "hedged" else None, timeout=30)
-    if how == "aio":
-        import asyncio, hpsd.aio
-        loop = asyncio.new_event_loop()
-        beside = hpsd.aio.connect(address, "shop")
-        loop.run_until_complete(beside.lookup("items", [1]))
-    elif how == "beside":
-        import grpc
-        channel = grpc.insecure_channel(address)
-        grpc.channel_ready_future(channel).result(30)
+    import asyncio, gc, os, sys
+    import hpsd, hpsd.aio
+    from hpsd import _lookup
+    address, how, end = sys.argv[1:]
+    aio = how == "aio"
+    loop = asyncio.new_event_loop()
+    if how == "stream":
+        _lookup.STREAM_BYTES_MIN = 0
+
+    def connect():
+        return (hpsd.aio if aio else hpsd).connect(address, "shop", timeout=30, hedge_ms=5 if how == "hedged" else None)
+
+    def look(client):
+        try:
+            rows = client.lookup("items", [1])
+            return (loop.run_until_complete(rows) if aio else rows).shape == (1, 4)
+        except hpsd.Error as error:
+            return "create the client after the fork" in str(error) and "refused"
+
+    client = connect()
     if how != "unused":
-        client.lookup("items", [1])
-    stop, threads = threading.Event(), []
-
-    def look():
-        while not stop.is_set():
-            client.lookup("items", [1, 2])
-
-    if how == "busy":
-        threads = [threading.Thread(target=look) for _ in range(3)]
-        threading.excepthook = lambda failed: os._exit(9)
-    for thread in threads:
-        thread.start()
-    for _ in range(int(sys.argv[3])):
-        child = os.fork()
-        if child == 0:
-            try:
-                for one in (client, hpsd.connect(address, "shop")):
-                    rows = one.lookup("items", [1])
-                grandchild = os.fork()
-                if grandchild == 0:
-                    os._exit(0 if client.lookup("items", [1]).shape == (1, 4) else 1)
-                client.lookup("items", [1])
-                os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
-            except hpsd.Error as error:
-                os._exit(2 if "does not survive" in str(error) else 3)
-        client.lookup("items", [1])
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    stop.set()
-    for thread in threads:
-        thread.join()
+        assert look(client) is True
+    child = os.fork()
+    if child == 0:
+        loop = asyncio.new_event_loop()
+        client_of_child = connect()
+        outcome = look(client), look(client_of_child)
+        if end == "close":
+            loop.run_until_complete(client.close()) if aio else client.close()
+        if end != "keep":
+            del client
+            gc.collect()
+        sys.stdout.write(f"{outcome}\\n")
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert look(client) is True  # the parent keeps its connections
     """
 
 
-@pytest.mark.parametrize("strategy", ["all", "poll"])
-@pytest.mark.parametrize("how", ["unused", "used", "hedged", "busy"])
-def test_fork_when_processes_look_up_then_connections_come_back_in_both(daemon, how, strategy):
-    """Also while other threads look up, and in the child of a child."""
-    out = run_python(FORK, daemon.grpc[0], how, "10", GRPC_POLL_STRATEGY=strategy)
-    assert out.split() == ["0"] * 10
+@pytest.mark.parametrize("how, end", [("unused", "keep"), ("used", "drop"), ("used", "close"), ("hedged", "keep"), ("stream", "drop"),
+                                      ("aio", "keep"), ("aio", "close")])
+def test_fork_when_the_client_is_older_then_the_child_is_told_and_the_parent_goes_on(daemon, how, end):
+    """A client that the child makes works if the parent has not looked up."""
+    out = run_python(FORK, daemon.grpc[0], how, end)
+    assert out == f"('refused', {True if how == 'unused' else 'refused'!r})\n"
 
 
-PLAIN_FORK = """
-    import os, sys
-    import grpc
-    channel = grpc.insecure_channel(sys.argv[1])
-    grpc.channel_ready_future(channel).result(30)
-    if os.fork() == 0:
-        os._exit(0)
-    print("forked", flush=True)
-    os._exit(0)
-    """
-
-
-def grpc_lets_fork(address):
-    """Whether a process that uses gRPC alone comes back from a fork: that of Debian 13 waits within it, and says so."""
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(PLAIN_FORK), address], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True) as process:
-        for line in process.stdout:
-            if line == "forked\n" or "before forking" in line:
-                process.kill()
-                return line == "forked\n"
-    raise AssertionError("neither forked nor waiting")
-
-
-@pytest.mark.parametrize("how", ["aio", "beside"])
-def test_fork_when_grpc_is_used_beside_then_the_child_is_told(daemon, how):
-    if not grpc_lets_fork(daemon.grpc[0]):
-        pytest.skip("gRPC lets no process fork that has a channel")
-    assert run_python(FORK, daemon.grpc[0], how, "2").split() == ["2", "2"]
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_processes_when_each_makes_its_client_then_all_look_up(two_tables, work, start):
+    out = documents.run_page("python_processes", two_tables.grpc[0], work,
+                             lambda code: code.replace("multiprocessing.Pool", f"multiprocessing.get_context('{start}').Pool"))
+    assert out == "8\n"
 
 
 def descriptors():

@@ -45,18 +45,14 @@ class Transport:
             channel.close()
 
     def retried(self, timeout_s: float, attempt: Callable[[Server, Attempts], Result]) -> Result:
-        """What `attempt` returns; it raises grpc.RpcError, and ValueError on a connection that was ended."""
+        """What `attempt` returns; it raises grpc.RpcError."""
+        self.servers.check_process()
         attempts = Attempts(self.servers, timeout_s)
         while True:
-            n_held = self.servers.n_held
             server = attempts.next()
             try:
                 result = attempt(server, attempts)
-            except (grpc.RpcError, ValueError) as failure:
-                if self.servers.n_held > n_held and attempts.left_s() > 0:
-                    continue  # a fork has ended the connection
-                if not isinstance(failure, grpc.RpcError):
-                    raise
+            except grpc.RpcError as failure:
                 code, details = failure.code(), failure.details() or ""
                 if not attempts.may_retry(server, code, details):
                     raise attempts.verdict(server, code, details) from failure
@@ -72,12 +68,8 @@ class Transport:
         def once(server: Server, attempts: Attempts) -> bytes:
             if hedge_s is not None:
                 return self._race(path, request, server, attempts, hedge_s)
-            method, how = self.servers.method(server, "unary_unary", path), self._how(server, attempts)
-            self.servers.calls.append(None)
-            try:
-                return method(request, **how)
-            finally:
-                self.servers.calls.pop()
+            reply: bytes = self.servers.method(server, "unary_unary", path)(request, **self._how(server, attempts))
+            return reply
 
         return self.retried(timeout_s, once)
 
@@ -86,16 +78,11 @@ class Transport:
         ended: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         racing: Dict[Any, Server] = {}
 
-        def end(call: Any) -> None:
-            self.servers.calls.pop()
-            ended.put(call)
-
         def start(which: Server) -> None:
             method: Any = self.servers.method(which, "unary_unary", path)
             call = method.future(request, **self._how(which, attempts))
-            self.servers.calls.append(None)
             racing[call] = which
-            call.add_done_callback(end)
+            call.add_done_callback(ended.put)
 
         try:
             start(server)
@@ -122,13 +109,8 @@ class Transport:
         """`begin` makes what takes the messages, anew for each attempt."""
         def once(server: Server, attempts: Attempts) -> Reading:
             reading = begin()
-            method, how = self.servers.method(server, "unary_stream", path), self._how(server, attempts)
-            self.servers.calls.append(None)
-            try:
-                for data in method(request, **how):
-                    reading.add(data)
-            finally:
-                self.servers.calls.pop()
+            for data in self.servers.method(server, "unary_stream", path)(request, **self._how(server, attempts)):
+                reading.add(data)
             return reading
 
         return self.retried(timeout_s, once)

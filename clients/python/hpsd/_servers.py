@@ -3,20 +3,23 @@
 a connection to it again, so that a call seldom meets a host that is gone, and then has time for another one."""
 from __future__ import annotations
 
+import ctypes
+import os
 import random
 import threading
 import time
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import grpc
 
-from . import _fork
 from .errors import Error, error
 
 DOWN_S_MIN, DOWN_S_MAX = 0.1, 2.0  # for how long one is left alone, after one failure and after several
 UNPROVEN_S = 1.0  # for the first answer of a server, while there are others
-HOLD_S = 0.5  # for the lock that is never held for long
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5  # between two rounds in which nobody answered
+
+_first_pid = 0  # the process that made the first connection of all clients
 
 
 class Server:
@@ -46,22 +49,23 @@ class Servers:
     """
 
     def __init__(self, targets: List[str], open_channel: Callable[[str], Any],
-                 watch: Optional[Callable[[Any, Callable[[], None]], Callable[[], None]]] = None,
-                 of_threads: bool = True) -> None:
-        """of_threads: not of an event loop, so that channels can be closed from anywhere."""
+                 watch: Optional[Callable[[Any, Callable[[], None]], Callable[[], None]]] = None) -> None:
+        self._pid = os.getpid()
+        _alive.add(self)
         self._open = open_channel
         self._watch = watch if len(targets) > 1 else None
         self._all = [Server(target) for target in targets]
         self._lock = threading.Lock()
         self._next = random.randrange(len(targets))  # clients that start together begin with different ones
-        self.of_threads = of_threads
-        self.calls: List[None] = []  # one for each that is under way
-        self.n_held = 0  # forks that have ended connections
-        # This process was forked from one that used gRPC, which does not survive that.
-        self._of_parent = not _fork.register(self)
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def check_process(self) -> None:
+        """Raises Error in a child of a fork, which has no threads of gRPC and shares its epoll set with the parent."""
+        if os.getpid() != self._pid or _first_pid not in (0, self._pid):
+            raise Error("gRPC does not survive a fork: create the client after the fork, in a child of a process that has not "
+                        "looked up yet, or start processes by spawn", grpc.StatusCode.FAILED_PRECONDITION)
 
     def pick(self, tried: Tuple[Server, ...] = ()) -> Server:
         """The next one in turn of those that are not down and not yet tried; else the one that failed longest ago."""
@@ -78,13 +82,12 @@ class Servers:
 
     def method(self, server: Server, kind: str, path: str) -> Callable[..., Any]:
         """A callable of grpc: bytes in, bytes out. kind: "unary_unary" or "unary_stream"."""
+        global _first_pid  # pylint: disable=global-statement
         made = server.methods.get(path)
         if made is None:
-            if self._of_parent:
-                raise _fork.error()
             with self._lock:
                 if server.channel is None:
-                    _fork.used()
+                    _first_pid = self._pid
                     server.channel = self._open(server.target)
                 made = server.methods[path] = getattr(server.channel, kind)(path)
         return made
@@ -120,49 +123,30 @@ class Servers:
     def take_channels(self) -> List[Any]:
         """Forget all connections; the next calls make new ones. Returns those to be closed: not the ones that are
         watched, on which grpcio's thread would fail, and which end with it."""
+        channels: List[Any] = []
+        if os.getpid() != self._pid:
+            return channels
         with self._lock:
-            return self._take_channels()
-
-    def _take_channels(self) -> List[Any]:
-        channels = []
-        for server in self._all:
-            if server.unwatch is not None and server.unreachable:
-                server.unwatch()
-            elif server.channel is not None:
-                channels.append(server.channel)
-            server.forget()
+            for server in self._all:
+                if server.unwatch is not None and server.unreachable:
+                    server.unwatch()
+                elif server.channel is not None:
+                    channels.append(server.channel)
+                server.forget()
         return channels
 
-    # ---- forks; see _fork.py ----
 
-    def is_busy(self) -> bool:
-        """There are calls under way, or connections of an event loop, which are not ended for a fork."""
-        return bool(self.calls) or any(server.channel is not None for server in self._all)
+_alive: "weakref.WeakSet[Servers]" = weakref.WeakSet()
 
-    def hold(self) -> bool:
-        """End the connections, and let calls wait for `let_go`; those under way are made again then. False if that cannot
-        be: connections are of an event loop, or this thread has the lock, and runs a signal handler."""
-        if not self.of_threads or not self._lock.acquire(timeout=HOLD_S):
-            return False
-        channels = self._take_channels()
-        if channels:
-            self.n_held += 1
-        for channel in channels:
-            channel.close()
-        return True
 
-    def let_go(self) -> None:
-        self._lock.release()
+def _in_child() -> None:
+    """After a fork: keep connections of the parent until the process ends, also while Python ends. Their destructors would
+    wait for threads of gRPC, which only the parent has."""
+    for servers in list(_alive):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(servers))
 
-    def begin_anew(self, survived: bool) -> None:
-        """In the child."""
-        self._lock = threading.Lock()
-        self.calls = []
-        self._of_parent = self._of_parent or not survived
-        for server in self._all:
-            if server.channel is not None:
-                _fork.keep(server.channel)
-            server.forget()
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 # ---- attempts ----------------------------------------------------------------------------------------

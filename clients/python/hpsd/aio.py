@@ -26,8 +26,7 @@ class Transport:
     """As hpsd's; its connections are of the event loop that runs when they are first used."""
 
     def __init__(self, targets: List[str], tls: Optional[_address.TLS], token: Token) -> None:
-        self.servers = Servers(targets, lambda target: _address.open_channel(grpc.aio, target, tls),
-                               of_threads=False)
+        self.servers = Servers(targets, lambda target: _address.open_channel(grpc.aio, target, tls))
         self._token = token
         self._loop: Optional[asyncio.AbstractEventLoop] = None
 
@@ -36,6 +35,7 @@ class Transport:
             await channel.close()
 
     async def retried(self, timeout_s: float, attempt: Callable[[Server, Attempts], Awaitable[Result]]) -> Result:
+        self.servers.check_process()
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self.servers.take_channels()  # those of another loop are of no use here
