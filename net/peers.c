@@ -137,7 +137,8 @@ static void peers_sane(const struct hps_peers *peers)
 {
     hps_lock_assert_held(&peers->lock);
     HPS_ASSERT((peers->hand == NULL) == (peers->n == 0));
-    HPS_ASSERT(peers->n_leaving <= peers->n && peers->n_leaving <= LEAVING_MAX);
+    HPS_ASSERT(peers->n_leaving <= peers->n);
+    HPS_ASSERT(peers->limits.idle_at_once || peers->n_leaving <= LEAVING_MAX);
     HPS_ASSERT(peers->refs >= peers->n);
     HPS_ASSERT((peers->rest_first == NULL) == (peers->n_resting == 0));
     HPS_ASSERT((peers->rest_last == NULL) == (peers->n_resting == 0));
@@ -357,7 +358,7 @@ static bool make_room(struct hps_peers *peers, struct peer *peer, uint64_t now_u
     enum hps_peers_loss why = HPS_PEERS_IDLE;
     struct hps_seat *seat = NULL;
 
-    if (peers->n_leaving >= LEAVING_MAX) {
+    if (!peers->limits.idle_at_once && peers->n_leaving >= LEAVING_MAX) {
         return false;
     }
     if (seats_kept(peer) >= share_of_each(peers)) {

@@ -58,7 +58,9 @@ struct hps_peers_limits {
     unsigned connections_per_peer_max; /* 0: none; Unix users have none */
     double share;                      /* of connections_max; 0: no shares */
     unsigned failures_max;             /* of a peer in a minute, then it is slowed; 0: never */
-    bool idle_at_once; /* a connection may give way within its first second of idleness */
+    /* A connection may give way within its first second of idleness, and any number at a time: for
+     * an owner whose loop accepts and closes, so that few are left between two turns. */
+    bool idle_at_once;
 };
 
 /* Series that are counted; each may be NULL. */

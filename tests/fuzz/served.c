@@ -54,10 +54,12 @@ void served_close(struct hps_grpc_call *call)
 void served_echo(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     served_saw(call);
-    hps_ignore(hps_grpc_call_add_header(call, "x-head", data, size < 16 ? size : 16));
+    if (hps_grpc_call_is_http(call)) { /* which has any byte made plain */
+        hps_ignore(hps_grpc_call_add_header(call, "x-head", data, size < 16 ? size : 16));
+        hps_ignore(
+            hps_grpc_call_add_trailer(call, "grpc-retry-pushback-ms", data, size < 9 ? size : 9));
+    }
     hps_ignore(hps_grpc_call_add_trailer(call, "x-tail-bin", data, size < 16 ? size : 16));
-    hps_ignore(
-        hps_grpc_call_add_trailer(call, "grpc-retry-pushback-ms", data, size < 9 ? size : 9));
     hps_grpc_call_send_copy(call, data, size);
     hps_grpc_call_finish(call, 0, NULL);
 }
