@@ -48,6 +48,14 @@ static void append(struct log_client *rig, int32_t partition, uint64_t first, ui
     append_many(rig->mock, partition, first, n);
 }
 
+/* A topic of one partition with n records, which is read from its beginning. */
+static void begin(struct log_client *rig, uint32_t n)
+{
+    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
+    append(rig, 0, 0, n);
+    assign(rig, 0, 0);
+}
+
 /* What was seen of the log. Records of partition 0 are to be next, next + 1, … */
 struct seen {
     int64_t next;
@@ -110,9 +118,7 @@ static void test_poll_when_the_cluster_goes_and_comes_then_told_once_and_nothing
 {
     struct log_client *rig = *s;
     struct seen seen = {0};
-    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
-    append(rig, 0, 0, 50);
-    assign(rig, 0, 0);
+    begin(rig, 50);
     look_until(rig, &seen, 50);
     for (uint32_t i = 1; i <= 2; i++) {
         hps_mock_kafka_down(rig->mock, true);
@@ -161,9 +167,7 @@ static void test_poll_when_the_leader_moves_then_reading_goes_on(void **state)
 {
     struct log_client *rig = *state;
     struct seen seen = {0};
-    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
-    append(rig, 0, 0, 20);
-    assign(rig, 0, 0);
+    begin(rig, 20);
     for (int32_t i = 0; i < 4; i++) {
         look_until(rig, &seen, 20 * (i + 1));
         hps_mock_kafka_leader(rig->mock, TOPIC, 0, i % 2 + 1);
@@ -180,9 +184,7 @@ static void test_poll_when_fetches_fail_for_a_while_then_nothing_is_told_or_lost
     struct log_client *rig = *state;
     struct seen seen = {0};
     const int errors[] = {HPS_MOCK_NOT_LEADER, HPS_MOCK_REQUEST_TIMED_OUT, HPS_MOCK_STORAGE};
-    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
-    append(rig, 0, 0, 10);
-    assign(rig, 0, 0);
+    begin(rig, 10);
     look_until(rig, &seen, 10);
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
         hps_mock_kafka_fail(rig->mock, HPS_MOCK_FETCH, errors[i], 3);
@@ -230,9 +232,7 @@ static void test_poll_when_in_the_midst_the_offset_is_no_more_then_a_gap_after_t
 {
     struct log_client *rig = *state;
     struct seen seen = {0};
-    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
-    append(rig, 0, 0, 30);
-    assign(rig, 0, 0);
+    begin(rig, 30);
     catch_up(rig, &seen, 30);
     hps_mock_kafka_fail(rig->mock, HPS_MOCK_FETCH, HPS_MOCK_OFFSET_OUT_OF_RANGE, 1);
     look_for(rig, &seen, HPS_CONSUMER_GAP);
@@ -275,9 +275,7 @@ static void test_poll_when_the_topic_is_denied_then_the_partition_fails_alone(vo
 {
     struct log_client *rig = *state;
     struct seen seen = {0};
-    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
-    append(rig, 0, 0, 10);
-    assign(rig, 0, 0);
+    begin(rig, 10);
     catch_up(rig, &seen, 10);
     hps_mock_kafka_fail(rig->mock, HPS_MOCK_FETCH, HPS_MOCK_TOPIC_DENIED, 1);
     look_for(rig, &seen, HPS_CONSUMER_FAILED);
@@ -303,9 +301,7 @@ static void test_commit_when_many_are_made_then_the_last_is_there_in_the_end(voi
 {
     struct log_client *rig = *state;
     struct seen seen = {0};
-    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
-    append(rig, 0, 0, 100);
-    assign(rig, 0, 0);
+    begin(rig, 100);
     for (int64_t i = 1; i <= 100; i++) {
         commit_to(rig->consumer, 0, i);
     }
@@ -318,9 +314,7 @@ static void test_commit_when_it_is_refused_then_told_once_and_reading_goes_on(vo
 {
     struct log_client *rig = *state;
     struct seen seen = {0};
-    hps_mock_kafka_topic(rig->mock, TOPIC, 1);
-    append(rig, 0, 0, 10);
-    assign(rig, 0, 0);
+    begin(rig, 10);
     look_until(rig, &seen, 10);
     hps_mock_kafka_fail(rig->mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_GROUP_DENIED, 1);
     commit_to(rig->consumer, 0, 5);

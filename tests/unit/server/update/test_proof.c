@@ -300,18 +300,23 @@ static void test_state_when_frozen_then_said_and_growing_old(void **state)
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 2);
 }
 
-/* Else its as-of would claim what was passed over. */
-static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_froze(void **state)
+/* Each of two partitions has a record that is applied, and one that is passed over. */
+static void freeze_both(struct rig *rig)
 {
-    struct rig *rig = *state;
     hps_fake_log_topic(rig->log, USERS, 1);
-    put(rig, 1, 10);
     put_on(rig, USERS, 0, 1, 10);
-    begin(rig, 0);
+    begin(rig, 1);
     freeze(rig, 1);
     put(rig, 1, 11);
     put_on(rig, USERS, 0, 1, 11);
     wait_s(rig, 2);
+}
+
+/* Else its as-of would claim what was passed over. */
+static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_froze(void **state)
+{
+    struct rig *rig = *state;
+    freeze_both(rig);
     rig->n_switches = 1;
     rig_restart(rig, 3);
     assert_int_equal(command_on(rig, ITEMS, 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0),
@@ -350,26 +355,6 @@ static void test_seek_when_paused_then_it_stays_paused(void **state)
     assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 11);
-}
-
-static void test_event_time_when_one_clock_is_ahead_then_the_others_count(void **state)
-{
-    struct rig *rig = *state;
-    const float row[FIXTURE_DIM] = {1, 1};
-    const hps_key key = 1;
-    const struct hps_fake_record ahead = {.key = &key,
-                                          .key_size = 8,
-                                          .value = row,
-                                          .value_size = sizeof(row),
-                                          .time_unix_ms = INT64_C(4102444800000), /* 2100 */
-                                          .time_of = HPS_RECORD_TIME_CREATED};
-    hps_fake_log_append(rig->log, ITEMS, 0, &ahead);
-    begin(rig, 0);
-    assert_true(hps_update_event_time_ms(rig->fx.version) <= now_ms());
-    wait_s(rig, 5);
-    put(rig, 2, 20);
-    turns(rig, 2);
-    assert_int_equal(hps_update_event_time_ms(rig->fx.version), now_ms());
 }
 
 static void test_record_when_it_cannot_be_read_then_left_out_and_said(void **state)
@@ -968,13 +953,7 @@ static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
 static void test_seek_when_frozen_then_another_partition_stays_at_its_gap(void **state)
 {
     struct rig *rig = *state;
-    hps_fake_log_topic(rig->log, USERS, 1);
-    put(rig, 1, 10);
-    put_on(rig, USERS, 0, 1, 10);
-    begin(rig, 0);
-    freeze(rig, 1);
-    put_on(rig, USERS, 0, 1, 11);
-    wait_s(rig, 2);
+    freeze_both(rig);
     hps_fake_log_topic_replace(rig->log, USERS);
     for (int i = 0; i < 8; i++) {
         put_on(rig, USERS, 0, (hps_key)i, 20);
@@ -1090,7 +1069,6 @@ int main(void)
         TEST(test_seek_when_frozen_then_the_other_partitions_go_on_where_they_froze),
         TEST(test_state_when_restarted_then_starting_until_listed_or_gone),
         TEST(test_seek_when_paused_then_it_stays_paused),
-        TEST(test_event_time_when_one_clock_is_ahead_then_the_others_count),
         TEST(test_record_when_it_cannot_be_read_then_left_out_and_said),
         TEST(test_tombstone_when_compacted_away_while_the_leader_was_silent_then_a_gap),
         TEST(test_tombstone_when_read_that_far_behind_then_a_gap),

@@ -912,25 +912,31 @@ static void test_times_when_caught_up_then_as_of_now(void **state)
     assert_int_equal(hps_partition_lag_ms(&rig->stream->view.partitions[0]), 20000);
 }
 
-static void test_times_when_from_the_future_then_clamped_and_counted(void **state)
+static void test_times_when_one_clock_is_ahead_then_clamped_and_the_others_count(void **state)
 {
     struct rig *rig = *state;
     const float row[FIXTURE_DIM] = {1, 1};
     const hps_key key = 1;
+    int64_t now_ms = (int64_t)hps_clock_wall_ms();
     struct hps_fake_record record = {.key = &key,
                                      .key_size = 8,
                                      .value = row,
                                      .value_size = sizeof(row),
-                                     .time_unix_ms = (int64_t)hps_clock_wall_ms() + 60000,
+                                     .time_unix_ms = INT64_C(4102444800000), /* 2100 */
                                      .time_of = HPS_RECORD_TIME_CREATED};
     hps_fake_log_append(rig->log, ITEMS, 0, &record);
     record.time_of = HPS_RECORD_TIME_APPENDED;
-    record.time_unix_ms = (int64_t)hps_clock_wall_ms() - 10;
+    record.time_unix_ms = now_ms - 10;
     hps_fake_log_append(rig->log, ITEMS, 0, &record);
     begin(rig, 0);
     assert_true(metric(rig, HPS_M_UPDATE_CLOCK_AHEAD, NULL) == 1);
     assert_true(metric(rig, HPS_M_UPDATE_FRESHNESS, NULL) == 1);
     assert_true(metric(rig, HPS_M_UPDATE_APPEND_FRESHNESS, NULL) == 1);
+    assert_true(hps_update_event_time_ms(rig->fx.version) <= now_ms);
+    hps_clock_advance(5 * 1000000);
+    put(rig, 2, 20);
+    turns(rig, 2);
+    assert_int_equal(hps_update_event_time_ms(rig->fx.version), now_ms + 5000);
 }
 
 static void test_commit_when_applied_a_while_ago_then_told_to_the_log(void **state)
@@ -1055,7 +1061,7 @@ int main(void)
         cmocka_unit_test(test_gap_when_another_log_or_topic_is_there_after_an_outage_then_told),
         TEST(test_stream_when_the_consumer_breaks_then_another_goes_on),
         TEST(test_times_when_caught_up_then_as_of_now),
-        TEST(test_times_when_from_the_future_then_clamped_and_counted),
+        TEST(test_times_when_one_clock_is_ahead_then_clamped_and_the_others_count),
         TEST(test_commit_when_applied_a_while_ago_then_told_to_the_log),
         TEST(test_updater_when_added_and_removed_then_applies_and_gives_the_pin_back),
 #undef TEST
