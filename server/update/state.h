@@ -5,7 +5,7 @@
  * thread has ended. A phase changes by its function here and nowhere else; each asserts that the
  * step is legal.
  *
- *     partition  STARTS ─▶ CHECKS ─▶ RUNS ─▶ STARTS  after an outage; another cluster
+ *     partition  STARTS ─▶ CHECKS ─▶ RUNS ─▶ STARTS  after an outage; another cluster; not listed
  *                   │         │        ├──▶ PAUSED   by the operator, until resumed
  *                   │         │        ├──▶ BLOCKED  frozen, where the only copy is shared
  *                   └─────────┴────────┴──▶ GAP | OTHER | GONE | FAILED  logged; nothing is applied

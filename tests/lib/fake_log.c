@@ -557,7 +557,7 @@ static bool readable(struct fake_consumer *c, uint32_t i)
         reading->partition >= topic->n_partitions) {
         add_event(c, HPS_CONSUMER_GONE, reading, NULL, HPS_NOT_FOUND, "the topic is not there");
     } else if (topic->set[HPS_FAKE_FAILS] != HPS_OK) {
-        add_event(c, HPS_CONSUMER_FAILED, reading, NULL, topic->set[HPS_FAKE_FAILS],
+        add_event(c, HPS_CONSUMER_FAILED, reading, NULL, (hps_status)topic->set[HPS_FAKE_FAILS],
                   "the topic fails");
     } else {
         struct partition *partition = &topic->partitions[reading->partition];
@@ -694,7 +694,7 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
         hps_clock_advance((uint64_t)log->set[HPS_FAKE_LISTS_TAKE_US]);
     }
     if (log->set[HPS_FAKE_LISTS] != HPS_OK) {
-        status = hps_error_set(err, log->set[HPS_FAKE_LISTS], "no list of topics");
+        status = hps_error_set(err, (hps_status)log->set[HPS_FAKE_LISTS], "no list of topics");
         goto done;
     }
     for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
@@ -738,7 +738,7 @@ static hps_status leader_status(const struct fake_log *log, const struct topic *
     return away_of(log) != HPS_OK                              ? away_of(log)
            : topic == NULL || partition >= topic->n_partitions ? HPS_NOT_FOUND
            : topic->set[HPS_FAKE_HIDDEN]                       ? HPS_PERMISSION
-           : topic->set[HPS_FAKE_OFFSETS] != HPS_OK            ? topic->set[HPS_FAKE_OFFSETS]
+           : topic->set[HPS_FAKE_OFFSETS] != HPS_OK ? (hps_status)topic->set[HPS_FAKE_OFFSETS]
                                                     : topic->partitions[partition].leader;
 }
 

@@ -413,7 +413,7 @@ static void test_tombstone_when_read_that_far_behind_then_a_gap(void **state)
     rig->options.rows_per_s_max = 1;
     compacted(rig);
     for (int i = 0; i < 4000; i++) {
-        put(rig, (hps_key)(10 + i), 1);
+        put(rig, 10 + (hps_key)i, 1);
     }
     for (int i = 0; i < 3590; i++) {
         wait_s(rig, 1);
