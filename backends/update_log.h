@@ -127,9 +127,9 @@ enum hps_consumer_event_kind {
     HPS_CONSUMER_CAUGHT_UP, /* all up to `offset` - 1 were delivered; reported again after more
                                came. Says nothing of when: see heard */
     HPS_CONSUMER_GAP,    /* `offset` was asked for, the log has [low, high): stopped, unassigned */
-    HPS_CONSUMER_GONE,   /* topic or partition is not there (any more), or hidden, which offsets
-                            tells: stopped, unassigned. When it is listed again, it may be another
-                            of the same name */
+    HPS_CONSUMER_GONE,   /* topic or partition does not exist, or the user may not see it (ask for
+                            offsets): stopped, unassigned. When it is listed again, it may be
+                            another one of the same name */
     HPS_CONSUMER_BAD,    /* the records from `offset` to `high` - 1 cannot be read (damaged, larger
                             than what can be inflated): they are left out, reading goes on */
     HPS_CONSUMER_FAILED, /* not to be read from `offset` on, see status (PERMISSION, DATA_LOSS, …):

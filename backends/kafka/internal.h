@@ -81,7 +81,7 @@ enum hps_kafka_phase {
 
 /* The search for the end of a bad batch: see partitions.c. */
 struct hps_kafka_search {
-    struct hps_watch *watch; /* NULL: none is under way */
+    struct hps_watch *watch; /* for its recalls; NULL: no search */
     int64_t from;            /* the first offset that is left out */
     int64_t base;            /* of the batch */
     int64_t in;              /* the last offset that is known to be in it */
@@ -231,8 +231,8 @@ void hps_kafka_partition_gone(struct hps_kafka_consumer *c, const char *reason);
 /* A message that is none: something happened to a partition. */
 void hps_kafka_partition_failed(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
                                 const rd_kafka_message_t *message);
-/* Go on with searches for the end of a bad batch; true: some are under way. Not while records are
- * gathered: what was found is reported before anything that comes behind it. */
+/* Continue the searches for the ends of bad batches. True: one is in flight. Call it after the
+ * records of a poll were gathered: BAD must be reported before later records. */
 bool hps_kafka_partitions_search(struct hps_kafka_consumer *c);
 /* Tell of those that are read and are not there any more, by a list of all topics. */
 void hps_kafka_partitions_check(struct hps_kafka_consumer *c, const struct rd_kafka_metadata *all);
@@ -343,11 +343,11 @@ void hps_kafka_recall(struct hps_watch *watch, int64_t offset);
 bool hps_kafka_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled);
 /* The watch is about to go. */
 void hps_kafka_recall_cancel(struct hps_watch *watch);
-/* A watch for recalls beside those of the consumer's own, of which the answer that is an error has
- * the offset that librdkafka gave it. NULL: no memory. */
+/* A second watch of the partition, for recalls of this folder. An answer that is an error has the
+ * offset of librdkafka's message. The caller owns it. NULL: no memory. */
 struct hps_watch *hps_kafka_recall_new(struct hps_kafka_consumer *c, const char *topic,
                                        int32_t partition);
-void hps_kafka_recall_free(struct hps_watch *watch); /* NULL is legal. Before the consumer's go */
+void hps_kafka_recall_free(struct hps_watch *watch); /* NULL is legal; before the consumer's own */
 
 /* ---- commits.c ------------------------------------------------------------------------------- */
 

@@ -419,7 +419,7 @@ static bool is_unreadable(rd_kafka_resp_err_t code)
            code == RD_KAFKA_RESP_ERR__NOT_IMPLEMENTED;
 }
 
-/* The search is over: read on from `next`. */
+/* End the search, and read from `next` on. */
 static void search_end(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
 {
     struct hps_error err = {0};
@@ -444,7 +444,7 @@ static void search_on(struct hps_kafka_consumer *c, struct hps_kafka_partition *
     search_end(c, partition);
 }
 
-/* The record at `next` is in a bad batch. Without an end of the log it is read once more. */
+/* The record at `next` is in a bad batch. If the end of the log is not known, read it again. */
 static void search_begin(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
                          const rd_kafka_message_t *message)
 {
@@ -471,8 +471,8 @@ static void search_begin(struct hps_kafka_consumer *c, struct hps_kafka_partitio
     }
 }
 
-/* An answer other than the error of this batch, whatever it is, says that an offset is not in it.
- * If that was wrong, the rest of the batch is found when it is read. */
+/* Any answer but this batch's error counts as an offset behind the batch. If that is wrong, the
+ * consumer meets the rest of the batch, and searches again. */
 bool hps_kafka_partitions_search(struct hps_kafka_consumer *c)
 {
     bool any = false;

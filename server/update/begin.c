@@ -115,7 +115,8 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
     return HPS_OK;
 }
 
-/* Without those that the log hides now the version would call itself fresh. */
+/* The log may hide a topic that another version reads. A version that begins without its partitions
+ * would claim to be fresh. */
 static void read_theirs(void *ctx, const struct hps_stream_view *view)
 {
     struct reading *reading = ctx;

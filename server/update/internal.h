@@ -109,12 +109,13 @@ struct update_partition *update_find_partition(struct hps_update_stream *stream,
 /* The new partition STARTS. NULL: no memory. */
 struct update_partition *update_add_partition(struct hps_update_stream *stream, const char *topic,
                                               int32_t number, const struct hps_update_route *route);
-/* What is stored: partitions, whether it is frozen, since when the files lack updates. And the
- * partitions that other versions of the model read: the log may hide some of them by now. */
+/* Read what is stored: partitions, whether the version is frozen, since when the files lack
+ * updates. Add the partitions that other versions of the model read, as the log may hide some of
+ * them. */
 hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Decide where STARTING partitions begin, and assign them; once topics were listed. One that is not
- * listed is GONE, or FAILED: the log, asked for it by name, says whether it may be read. */
+/* Decide where STARTING partitions begin, and assign them. Does nothing before topics were listed.
+ * The log is asked for a partition that is not listed by name: it is GONE, or FAILED if refused. */
 void update_begin(struct hps_update_stream *stream);
 /* Is this the record that was the last one? On the first record of a partition that CHECKS;
  * false: the record is not to be applied, being that one, or as there is a gap. */
