@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <hiredis/hiredis.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -38,8 +39,8 @@
 #define NODE_TIMEOUT_MS       "15000"
 
 struct server {
-    pid_t pid; /* 0: it does not run */
-    int fd;    /* to ask it; -1: not connected */
+    pid_t pid;          /* 0: it does not run */
+    redisContext *asks; /* NULL: not connected */
     uint16_t port;
     uint16_t bus_port;
     int port_fd; /* see port_hold */
@@ -102,133 +103,75 @@ uint16_t hps_redis_rig_free_port(void)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static bool connect_to(struct server *server)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET,
-                               .sin_port = htons(server->port),
-                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    if (server->fd >= 0) {
-        return true;
-    }
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) != 0) {
-        close(fd);
-        return false;
-    }
-    server->fd = fd;
-    return true;
-}
-
 static void hang_up(struct server *server)
 {
-    if (server->fd >= 0) {
-        close(server->fd);
-    }
-    server->fd = -1;
+    redisFree(server->asks);
+    server->asks = NULL;
 }
 
-static bool send_all(struct server *server, const char *text, size_t size)
+static bool connect_to(struct server *server)
 {
-    while (size > 0) {
-        ssize_t sent = send(server->fd, text, size, MSG_NOSIGNAL);
-        if (sent <= 0) {
+    if (server->asks == NULL) {
+        server->asks = redisConnect("127.0.0.1", server->port);
+        assert_non_null(server->asks);
+        if (server->asks->err != 0) {
+            hang_up(server);
             return false;
         }
-        text += sent;
-        size -= (size_t)sent;
+        (void)fcntl(server->asks->fd, F_SETFD, FD_CLOEXEC); /* not for servers started later */
     }
     return true;
 }
 
-static bool read_exactly(struct server *server, char *to, size_t size)
+static void answer_add(struct hps_redis_rig *rig, const char *mark, const char *text)
 {
-    while (size > 0) {
-        ssize_t n = recv(server->fd, to, size, 0);
-        if (n <= 0) {
-            return false;
-        }
-        to += n;
-        size -= (size_t)n;
-    }
-    return true;
+    size_t size = rig->answer_size;
+    int n = snprintf(rig->answer + size, sizeof(rig->answer) - size, "%s%s%s", size > 0 ? "\n" : "",
+                     mark, text);
+    assert_true(n >= 0 && (size_t)n < sizeof(rig->answer) - size);
+    rig->answer_size += (size_t)n;
 }
 
-static void answer_add(struct hps_redis_rig *rig, const char *text, size_t size)
+/* A value of an answer, and all within it. */
+static void add_reply(struct hps_redis_rig *rig, const redisReply *reply)
 {
-    assert_true(rig->answer_size + size + 2 < sizeof(rig->answer));
-    if (rig->answer_size > 0) {
-        rig->answer[rig->answer_size++] = '\n';
+    char number[24];
+    if (reply->type == REDIS_REPLY_NIL) {
+        answer_add(rig, "", "(nil)");
+    } else if (reply->type == REDIS_REPLY_INTEGER) {
+        snprintf(number, sizeof(number), "%lld", reply->integer);
+        answer_add(rig, "", number);
+    } else if (reply->type != REDIS_REPLY_ARRAY) {
+        answer_add(rig, reply->type == REDIS_REPLY_ERROR ? "-" : "", reply->str);
     }
-    memcpy(rig->answer + rig->answer_size, text, size);
-    rig->answer_size += size;
-    rig->answer[rig->answer_size] = '\0';
-}
-
-/* One value of an answer, and all within it. */
-static bool read_value(struct hps_redis_rig *rig, struct server *server)
-{
-    char line[4096];
-    size_t n = 0;
-    while (n < 2 || line[n - 2] != '\r' || line[n - 1] != '\n') {
-        if (n == sizeof(line) || !read_exactly(server, line + n, 1)) {
-            return false;
-        }
-        n++;
+    for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements; i++) {
+        add_reply(rig, reply->element[i]);
     }
-    line[n - 2] = '\0';
-    long count = strtol(line + 1, NULL, 10);
-    if ((line[0] == '$' || line[0] == '*') && count < 0) {
-        answer_add(rig, "(nil)", 5);
-        return true;
-    }
-    if (line[0] == '*') {
-        bool ok = true;
-        for (long i = 0; i < count && ok; i++) {
-            ok = read_value(rig, server);
-        }
-        return ok;
-    }
-    if (line[0] != '$') {
-        answer_add(rig, line + (line[0] != '-'), strlen(line) - (line[0] != '-'));
-        return true;
-    }
-    char *text = hps_alloc((size_t)count + 2);
-    assert_non_null(text);
-    bool ok = read_exactly(server, text, (size_t)count + 2);
-    if (ok) {
-        answer_add(rig, text, (size_t)count);
-    }
-    hps_free(text);
-    return ok;
 }
 
 static bool ask(struct hps_redis_rig *rig, uint32_t node, const char *command)
 {
     struct server *server = &rig->servers[node];
-    char bytes[8192];
-    uint32_t n_words = 1;
+    const char *words[WORDS_MAX];
+    size_t sizes[WORDS_MAX];
+    int n_words = 0;
     rig->answer_size = 0;
     rig->answer[0] = '\0';
-    if (!connect_to(server)) {
+    for (const char *word = command; word != NULL; n_words++) {
+        assert_true(n_words < WORDS_MAX);
+        words[n_words] = word;
+        sizes[n_words] = strcspn(word, " ");
+        word = word[sizes[n_words]] != '\0' ? word + sizes[n_words] + 1 : NULL;
+    }
+    redisReply *reply =
+        connect_to(server) ? redisCommandArgv(server->asks, n_words, words, sizes) : NULL;
+    if (reply == NULL) {
+        hang_up(server);
         return false;
     }
-    for (const char *c = command; *c; c++) {
-        n_words += *c == ' ';
-    }
-    size_t size = (size_t)snprintf(bytes, sizeof(bytes), "*%u\r\n", n_words);
-    for (const char *word = command; word;) {
-        size_t n = strcspn(word, " ");
-        size += (size_t)snprintf(bytes + size, sizeof(bytes) - size, "$%zu\r\n%.*s\r\n", n, (int)n,
-                                 word);
-        assert_true(size < sizeof(bytes));
-        word = word[n] ? word + n + 1 : NULL;
-    }
-    if (send_all(server, bytes, size) && read_value(rig, server)) {
-        return true;
-    }
-    hang_up(server);
-    return false;
+    add_reply(rig, reply);
+    freeReplyObject(reply);
+    return true;
 }
 
 const char *hps_redis_rig_ask(struct hps_redis_rig *rig, uint32_t node, const char *format, ...)
@@ -358,7 +301,6 @@ static void server_add(struct hps_redis_rig *rig)
     uint32_t node = rig->n_servers++;
     struct server *server = &rig->servers[node];
     char name[16];
-    server->fd = -1;
     snprintf(name, sizeof(name), "node%u", node);
     hps_tmpdir_mkdir(&rig->dir, name);
     snprintf(server->dir, sizeof(server->dir), "%s", hps_tmpdir_join(&rig->dir, name));

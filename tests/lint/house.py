@@ -127,6 +127,7 @@ LIBRARIES = {
     r"hiredis/": {
         "backends/redis/client/codec.c": "replies and commands of Redis",
         "bench/bench_redis.c": "compares with hiredis as it comes",
+        "tests/lib/redis_rig.c": "asks servers",
     },
     r"cmocka\.h": {"tests/*": "the test library"},
 }
