@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/nap.h"
+
 struct owner {
     struct hps_worker worker;
     struct hps_lock lock;
@@ -32,6 +34,15 @@ static void *run(void *arg)
     }
     hps_lock_release(&owner->lock);
     return NULL;
+}
+
+/* It waits: it has the lock until then. */
+static unsigned n_begun(struct owner *owner)
+{
+    hps_lock_acquire(&owner->lock);
+    unsigned n = owner->n_begun;
+    hps_lock_release(&owner->lock);
+    return n;
 }
 
 static hps_status start(struct owner *owner, size_t stack_bytes)
@@ -58,6 +69,7 @@ static void test_worker_when_started_and_stopped_again_and_again_then_it_runs_on
         owner.stopping = false;
         assert_int_equal(start(&owner, 0), HPS_OK);
         assert_int_equal(start(&owner, 0), HPS_OK); /* it runs already */
+        AWAIT(n_begun(&owner) == i);
         hps_worker_stop(&owner.worker, &owner.lock, &owner.wake, &owner.stopping);
         hps_worker_join(&owner.worker);
         assert_false(owner.worker.running);
