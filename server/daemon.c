@@ -409,13 +409,14 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                             .admin_pool = daemon->admin_pool};
     daemon->lookup = hps_lookup_service_new(&lookup);
     daemon->model = hps_model_service_new(&model);
+    daemon->wait = hps_wait_service_new(&model);
     daemon->kserve = daemon->readiness != NULL ? hps_kserve_service_new(&kserve) : NULL;
     daemon->admin = hps_admin_service_new(&admin);
     daemon->reflection = hps_reflection_service_new(service_names, N_PUBLIC);
     daemon->admin_reflection = hps_reflection_service_new(service_names, N_NAMES);
-    if (daemon->lookup == NULL || daemon->model == NULL || daemon->kserve == NULL ||
-        daemon->admin == NULL || daemon->readiness == NULL || daemon->reflection == NULL ||
-        daemon->admin_reflection == NULL) {
+    if (daemon->lookup == NULL || daemon->model == NULL || daemon->wait == NULL ||
+        daemon->kserve == NULL || daemon->admin == NULL || daemon->readiness == NULL ||
+        daemon->reflection == NULL || daemon->admin_reflection == NULL) {
         return no_memory(err);
     }
     return HPS_OK;
@@ -533,6 +534,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     } services[] = {{hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {&daemon->kserve_infer, LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_unary_service_grpc(daemon->model), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_wait_service_grpc(daemon->wait), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_unary_service_grpc(daemon->kserve), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_unary_service_grpc(daemon->admin), LISTENER_ADMIN},
                     {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
@@ -733,6 +735,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_loop_free(daemon->loop);
     hps_lookup_service_free(daemon->lookup);
     hps_unary_service_free(daemon->model);
+    hps_wait_service_free(daemon->wait);
     hps_unary_service_free(daemon->kserve);
     hps_unary_service_free(daemon->admin);
     hps_readiness_free(daemon->readiness);

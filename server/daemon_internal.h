@@ -22,7 +22,7 @@
 #include "server/kserve/service.h"
 #include "server/listeners.h"
 #include "server/lookup/service.h"
-#include "server/model/service.h"
+#include "server/model/wait_service.h"
 #include "server/observe/rpc_metrics.h"
 #include "server/rpc/health.h"
 #include "server/rpc/reflection.h"
@@ -83,6 +83,7 @@ struct hps_daemon {
     struct hps_lookup_service *lookup;
     struct hps_grpc_service kserve_infer; /* of `lookup`, in other bytes */
     struct hps_unary_service *model;
+    struct hps_wait_service *wait;
     struct hps_unary_service *kserve;
     struct hps_http_route *kserve_routes; /* of `kserve` */
     struct hps_unary_service *admin;

@@ -412,6 +412,7 @@ static void on_phase_timer(void *ctx)
     hps_acceptor_stop(daemon->acceptor);
     hps_acceptor_stop(daemon->admin_acceptor);
     hps_health_service_close(daemon->health);
+    hps_updater_waits_close(daemon->updater);
     daemon->n_draining = daemon->n_threads;
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         daemon->threads[i].drain.run = run_drain;

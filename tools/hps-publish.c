@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arena.h"
+#include "base/arena.h"
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -397,11 +399,18 @@ static hps_status finish(struct publish *publish, hps_status status, struct hps_
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* What was sent, partition by partition. */
+/* What was sent: messages of at most HPS_WAIT_RANGES_MAX ranges of one partition each. */
 struct gathered {
-    struct hps_buf ranges;  /* struct hps_update_range */
-    struct hps_buf records; /* struct hps_update_records; n_ranges of each behind the others */
+    struct hps_buf ranges;  /* struct range */
+    struct hps_buf records; /* Hps__V1__UpdateRecords * */
+    struct hps_arena *arena;
     bool no_memory;
+};
+
+struct range {
+    const char *topic;
+    uint32_t partition;
+    int64_t first, last;
 };
 
 static void gather_range(void *ctx, const char *topic, uint32_t partition, int64_t first,
@@ -409,30 +418,43 @@ static void gather_range(void *ctx, const char *topic, uint32_t partition, int64
 {
     HPS_ASSERT(first <= last);
     struct gathered *all = ctx;
-    const struct hps_update_range range = {first, last};
-    struct hps_update_records *of = (struct hps_update_records *)(void *)all->records.data;
-    size_t n = all->records.size / sizeof(*of);
+    const struct range range = {topic, partition, first, last};
 
-    if (n == 0 || of[n - 1].partition != (int32_t)partition ||
-        strcmp(of[n - 1].topic, topic) != 0) {
-        const struct hps_update_records one = {.topic = topic, .partition = (int32_t)partition};
-        all->no_memory =
-            all->no_memory || hps_buf_append(&all->records, &one, sizeof(one)) != HPS_OK;
-        of = (struct hps_update_records *)(void *)all->records.data;
-        n++;
-    }
     all->no_memory =
         all->no_memory || hps_buf_append(&all->ranges, &range, sizeof(range)) != HPS_OK;
-    if (!all->no_memory) {
-        of[n - 1].n_ranges++;
-    }
 }
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct hps_update_range *one = a, *other = b;
+    const struct range *one = a, *other = b;
+    int topics = strcmp(one->topic, other->topic);
 
-    return (one->first > other->first) - (one->first < other->first);
+    return topics != 0 ? topics
+           : one->partition != other->partition
+               ? (one->partition > other->partition ? 1 : -1)
+               : (one->first > other->first) - (one->first < other->first);
+}
+
+/* The next message of ranges that belong together. */
+static void gather_records(struct gathered *all, const struct range *ranges, size_t n)
+{
+    Hps__V1__UpdateRecords *of = hps_arena_calloc(all->arena, 1, sizeof(*of));
+    int64_t *offsets = hps_arena_calloc(all->arena, 2 * n, sizeof(*offsets));
+
+    if (of == NULL || offsets == NULL || hps_buf_append(&all->records, &of, sizeof(of)) != HPS_OK) {
+        all->no_memory = true;
+        return;
+    }
+    hps__v1__update_records__init(of);
+    of->topic = (char *)(uintptr_t)ranges->topic; /* it is only read */
+    of->partition = (int32_t)ranges->partition;
+    of->first = offsets;
+    of->last = offsets + n;
+    of->n_first = of->n_last = n;
+    for (size_t i = 0; i < n; i++) {
+        of->first[i] = ranges[i].first;
+        of->last[i] = ranges[i].last;
+    }
 }
 
 static hps_status gather(const struct publish *publish, struct gathered *all, struct hps_error *err)
@@ -448,17 +470,20 @@ static hps_status gather(const struct publish *publish, struct gathered *all, st
                              counts.n_unplaced);
     }
     hps_producer_ranges(publish->producer, gather_range, all);
-    if (all->no_memory) {
-        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    struct range *ranges = (struct range *)(void *)all->ranges.data;
+    size_t n = all->ranges.size / sizeof(*ranges);
+    if (n > 0) {
+        qsort(ranges, n, sizeof(*ranges), by_offset);
     }
-    struct hps_update_range *ranges = (struct hps_update_range *)(void *)all->ranges.data;
-    struct hps_update_records *of = (struct hps_update_records *)(void *)all->records.data;
-    for (size_t i = 0; i < all->records.size / sizeof(*of); i++) {
-        qsort(ranges, of[i].n_ranges, sizeof(*ranges), by_offset);
-        of[i].ranges = ranges;
-        ranges += of[i].n_ranges;
+    for (size_t i = 0, end; i < n && !all->no_memory; i = end) {
+        for (end = i + 1; end < n && end - i < HPS_WAIT_RANGES_MAX &&
+                          ranges[end].partition == ranges[i].partition &&
+                          strcmp(ranges[end].topic, ranges[i].topic) == 0;) {
+            end++;
+        }
+        gather_records(all, ranges + i, end - i);
     }
-    return HPS_OK;
+    return all->no_memory ? hps_error_set(err, HPS_NO_MEMORY, "out of memory") : HPS_OK;
 }
 
 static hps_status open_servers(struct publish *publish, struct hps_error *err)
@@ -491,17 +516,20 @@ static hps_status wait_visible(struct publish *publish, struct hps_error *err)
     if (publish->servers == NULL) {
         return HPS_OK;
     }
+    all.arena = hps_arena_new(4096, SIZE_MAX / 2);
+    all.no_memory = all.arena == NULL;
     hps_buf_init(&all.ranges, SIZE_MAX / 2);
     hps_buf_init(&all.records, SIZE_MAX / 2);
     hps_status status = gather(publish, &all, err);
     if (status == HPS_OK) {
         status = publish_wait(
-            publish->servers, (const struct hps_update_records *)(const void *)all.records.data,
-            all.records.size / sizeof(struct hps_update_records), flags.wait_us, err);
+            publish->servers, (Hps__V1__UpdateRecords *const *)(void *)all.records.data,
+            all.records.size / sizeof(Hps__V1__UpdateRecords *), flags.wait_us, err);
     }
     publish->broker_failed = status != HPS_OK;
     hps_buf_fini(&all.ranges);
     hps_buf_fini(&all.records);
+    hps_arena_free(all.arena);
     return status;
 }
 

@@ -15,8 +15,8 @@
 #include "base/types.h"
 #include "client/client.h"
 #include "client/producer.h"
-#include "client/update_wait.h"
 #include "client/update_writer.h"
+#include "client/wait.h"
 
 /* What the command line says; strings and lists are kept by hps-publish_options.c. */
 struct publish_options {
@@ -41,7 +41,7 @@ struct publish_options {
     bool dry_run;
     bool wait;
     uint64_t wait_us;
-    struct hps_arg_list servers; /* admin listeners, at least one */
+    struct hps_arg_list servers; /* at least one */
     struct hps_client_options connect;
     bool json;
     bool show; /* progress */
@@ -108,7 +108,7 @@ struct publish_target {
 
 struct publish_servers;
 
-/* Connect to the admin listeners of servers. error as hps_client_open */
+/* Connect to servers. error as hps_client_open */
 hps_status publish_servers_open(const struct hps_client_options *options,
                                 const char *const *addresses, size_t n,
                                 const struct publish_target *target,
@@ -136,7 +136,7 @@ hps_status publish_servers_check(struct publish_servers *servers,
 bool publish_servers_take(struct publish_servers *servers, const struct publish_rows_form *form);
 /* Wait until all records [n] are visible to look-ups on every server.
  * error   DEADLINE; PRECONDITION: they do not become so; CANCELLED; what a server answers */
-hps_status publish_wait(struct publish_servers *servers, const struct hps_update_records *records,
+hps_status publish_wait(struct publish_servers *servers, Hps__V1__UpdateRecords *const *records,
                         size_t n, uint64_t timeout_us, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

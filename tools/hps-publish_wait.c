@@ -10,22 +10,18 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "client/message.h"
-#include "net/loop.h"
 #include "tools/hps-publish.h"
 #include "tools/tool.h"
 
 enum {
     CALL_US = 10 * 1000 * 1000,
-    TOPIC_US = 3 * 1000 * 1000, /* in which a server hears of a topic that was made a moment ago */
-    TOPIC_PAUSE_US = 100 * 1000
+    TOPIC_US = 3 * 1000 * 1000 /* in which a server hears of a topic that was made a moment ago */
 };
 
 struct server {
     const char *address;
     struct hps_client *client;
-    Hps__V1__GetUpdatesResponse *before; /* as nothing had been sent */
-    Hps__V1__GetUpdatesResponse *now;    /* NULL: nothing later */
-    Hps__V1__ListTablesResponse *tables;
+    Hps__V1__WaitForUpdatesResponse *before; /* as nothing had been sent */
 };
 
 /* A table that all servers take. */
@@ -70,11 +66,9 @@ hps_status publish_servers_open(const struct hps_client_options *options,
     return HPS_OK;
 }
 
-static void free_reply(Hps__V1__GetUpdatesResponse *reply)
+static void free_reply(Hps__V1__WaitForUpdatesResponse *reply)
 {
-    if (reply != NULL) {
-        hps_message_free(&reply->base);
-    }
+    hps_message_free((ProtobufCMessage *)reply);
 }
 
 void publish_servers_close(struct publish_servers *servers)
@@ -85,10 +79,6 @@ void publish_servers_close(struct publish_servers *servers)
     for (size_t i = 0; i < servers->n; i++) {
         struct server *server = &servers->servers[i];
         free_reply(server->before);
-        free_reply(server->now);
-        if (server->tables != NULL) {
-            hps_message_free(&server->tables->base);
-        }
         hps_client_close(server->client);
     }
     for (size_t i = 0; i < servers->n_checked; i++) {
@@ -100,47 +90,23 @@ void publish_servers_close(struct publish_servers *servers)
 
 /* ---- before ---------------------------------------------------------------------------------- */
 
-static struct hps_update_goal goal_of(const struct publish_target *target)
+static Hps__V1__WaitForUpdatesRequest request_of(const struct publish_target *target,
+                                                 Hps__V1__WaitGoal goal)
 {
-    return (struct hps_update_goal){
-        .model = target->model, .version = target->version, .named = target->version != 0};
-}
-
-/* With a refresh; without one where the log does not answer the server, which may change. */
-static hps_status ask(const struct publish_target *target, struct hps_client *client,
-                      Hps__V1__GetUpdatesResponse **out_reply, struct hps_error *err)
-{
-    hps_status status =
-        hps_update_ask(client, target->model, target->version, true, CALL_US, out_reply, err);
-    if (status == HPS_UNAVAILABLE || status == HPS_DEADLINE) {
-        status =
-            hps_update_ask(client, target->model, target->version, false, CALL_US, out_reply, err);
-    }
-    return status;
-}
-
-static hps_status ask_tables(const struct publish_target *target, struct server *server,
-                             struct hps_error *err)
-{
-    Hps__V1__ListTablesRequest request = HPS__V1__LIST_TABLES_REQUEST__INIT;
-    ProtobufCMessage *reply = NULL;
+    Hps__V1__WaitForUpdatesRequest request = HPS__V1__WAIT_FOR_UPDATES_REQUEST__INIT;
 
     request.model = (char *)(uintptr_t)target->model; /* it is only read */
     request.version = target->version;
-    hps_status status =
-        hps_client_call_message(server->client, "/hps.v1.Admin/ListTables", &request.base,
-                                &hps__v1__list_tables_response__descriptor, CALL_US, &reply, err);
-    if (status == HPS_OK) {
-        server->tables = (Hps__V1__ListTablesResponse *)(void *)reply;
-    }
-    return status;
+    request.goal = goal;
+    request.names_version = target->version != 0;
+    return request;
 }
 
 /* What is no matter of reaching the server is its refusal. */
 static hps_status refusal(const struct server *server, hps_status status, struct hps_error *err)
 {
     HPS_ASSERT(status != HPS_OK);
-    bool refused = status == HPS_NOT_FOUND || status == HPS_PRECONDITION;
+    bool refused = status == HPS_NOT_FOUND || status == HPS_PRECONDITION || status == HPS_DEADLINE;
     err->status = refused ? HPS_INVALID : status;
     return hps_error_prefix(err, err->status, "nothing was sent: %s", server->address);
 }
@@ -148,23 +114,19 @@ static hps_status refusal(const struct server *server, hps_status status, struct
 static hps_status begin_one(const struct publish_target *target, struct server *server,
                             struct hps_error *err)
 {
-    HPS_ASSERT(server->before == NULL && server->tables == NULL);
-    const struct hps_update_goal goal = goal_of(target);
+    HPS_ASSERT(server->before == NULL);
+    Hps__V1__WaitForUpdatesRequest request =
+        request_of(target, HPS__V1__WAIT_GOAL__WAIT_GOAL_READY);
 
-    hps_status status = ask(target, server->client, &server->before, err);
-    if (status == HPS_OK) {
-        status = hps_update_check(server->before, &goal, NULL, err);
-    }
-    if (status == HPS_OK) {
-        status = ask_tables(target, server, err);
-    }
-    if (status == HPS_OK && target->key_bytes != 0 && server->tables->key_bytes != 0 &&
-        target->key_bytes != server->tables->key_bytes) {
+    hps_status status =
+        hps_client_wait(server->client, &request, CALL_US, NULL, &server->before, err);
+    if (status == HPS_OK && target->key_bytes != 0 &&
+        target->key_bytes != server->before->key_bytes) {
         status =
             hps_error_set(err, HPS_PRECONDITION,
                           "keys of HPS's records have %" PRIu32 " bytes there "
                           "(supportlonglong), and these %" PRIu32 ": use --key-bytes %" PRIu32,
-                          server->tables->key_bytes, target->key_bytes, server->tables->key_bytes);
+                          server->before->key_bytes, target->key_bytes, server->before->key_bytes);
     }
     return status == HPS_OK ? HPS_OK : refusal(server, status, err);
 }
@@ -179,75 +141,62 @@ hps_status publish_servers_begin(struct publish_servers *servers, struct hps_err
     return status;
 }
 
-/* Servers take rows in FP32, or as they have them. */
+/* Servers take rows in FP32, or as they have them: which a look-up of no keys tells. */
 static hps_status check_rows(const struct publish_target *target, const struct server *server,
                              const struct publish_rows_form *form, struct hps_error *err)
 {
-    HPS_ASSERT(server->tables != NULL);
-    for (size_t i = 0; i < server->tables->n_tables; i++) {
-        const Hps__V1__TableInfo *info = server->tables->tables[i];
-        if (strcmp(info->table, form->table) != 0) {
-            continue;
-        }
-        if (form->dim != 0 && form->dim != info->dim) {
-            return hps_error_set(err, HPS_INVALID,
-                                 "table %s of model %s has rows of %" PRIu32
-                                 " values on %s, and these have %" PRIu32,
-                                 form->table, target->model, info->dim, server->address, form->dim);
-        }
-        if (form->dim != 0 && form->dtype != HPS_DTYPE_FP32 &&
-            strcmp(info->data_type, hps_dtype_name(form->dtype)) != 0) {
-            return hps_error_set(err, HPS_INVALID,
-                                 "table %s of model %s has rows of %s on %s, and these would be "
-                                 "sent as %s: use --row-dtype fp32",
-                                 form->table, target->model, info->data_type, server->address,
-                                 hps_dtype_name(form->dtype));
-        }
-        return HPS_OK;
-    }
-    return hps_error_set(err, HPS_INVALID,
-                         "model %s has no table %s on %s; hpsctl tables %s lists those that it has",
-                         target->model, form->table, server->address, target->model);
-}
+    Hps__V1__LookupRequest request = HPS__V1__LOOKUP_REQUEST__INIT;
+    Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT, *queries = &query;
+    ProtobufCMessage *reply = NULL;
 
-static void pause_us(struct hps_client *client, uint64_t us)
-{
-    uint64_t now_us = hps_clock_us();
-    uint64_t end_us = now_us + us;
-
-    for (; now_us < end_us; now_us = hps_clock_us()) {
-        hps_loop_turn(hps_client_loop(client), end_us - now_us);
+    query.table = (char *)(uintptr_t)form->table;
+    request.model = (char *)(uintptr_t)target->model;
+    request.version = target->version;
+    request.output_type = HPS__V1__DATA_TYPE__DATA_TYPE_RAW;
+    request.queries = &queries;
+    request.n_queries = 1;
+    hps_status status =
+        hps_client_call_message(server->client, "/hps.v1.ParameterServer/Lookup", &request.base,
+                                &hps__v1__lookup_response__descriptor, CALL_US, &reply, err);
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "model %s on %s", target->model, server->address);
     }
+    const Hps__V1__LookupResponse *found = (const Hps__V1__LookupResponse *)(void *)reply;
+    const Hps__V1__TableResult *has = found->n_results == 1 ? found->results[0] : NULL;
+    if (has == NULL) {
+        status = hps_error_set(err, HPS_INTERNAL, "%s: no answer of table %s", server->address,
+                               form->table);
+    } else if (form->dim != 0 && form->dim != has->dim) {
+        status = hps_error_set(err, HPS_INVALID,
+                               "table %s of model %s has rows of %" PRIu32
+                               " values on %s, and these have %" PRIu32,
+                               form->table, target->model, has->dim, server->address, form->dim);
+    } else if (form->dim != 0 && form->dtype != HPS_DTYPE_FP32 &&
+               (int)has->data_type != (int)form->dtype) {
+        status = hps_error_set(err, HPS_INVALID,
+                               "table %s of model %s has rows of %s on %s, and these would be "
+                               "sent as %s: use --row-dtype fp32",
+                               form->table, target->model,
+                               hps_dtype_name((enum hps_dtype)has->data_type), server->address,
+                               hps_dtype_name(form->dtype));
+    }
+    hps_message_free(reply);
+    return status;
 }
 
 /* One that was made a moment ago is heard of later by some. */
-static hps_status check_topic(const struct publish_target *target, struct server *server,
+static hps_status check_topic(const struct publish_target *target, const struct server *server,
                               const char *topic, struct hps_error *err)
 {
-    HPS_ASSERT(server->before != NULL);
-    const struct hps_update_goal goal = goal_of(target);
-    uint64_t end_us = hps_clock_us() + TOPIC_US;
+    Hps__V1__WaitForUpdatesResponse *reply = NULL;
+    Hps__V1__WaitForUpdatesRequest request =
+        request_of(target, HPS__V1__WAIT_GOAL__WAIT_GOAL_READY);
 
+    request.topic = (char *)(uintptr_t)topic;
     hps_status status =
-        hps_update_check(server->now != NULL ? server->now : server->before, &goal, topic, err);
-    while (status == HPS_UNAVAILABLE && hps_clock_us() < end_us && !tool_interrupted()) {
-        Hps__V1__GetUpdatesResponse *now = NULL;
-        status = ask(target, server->client, &now, err);
-        if (status != HPS_OK) {
-            return hps_error_prefix(err, status, "%s", server->address);
-        }
-        free_reply(server->now);
-        server->now = now;
-        status = hps_update_check(now, &goal, topic, err);
-        if (status == HPS_UNAVAILABLE) {
-            pause_us(server->client, TOPIC_PAUSE_US);
-        }
-    }
-    if (status != HPS_OK) {
-        err->status = HPS_INVALID;
-        return hps_error_prefix(err, HPS_INVALID, "%s", server->address);
-    }
-    return HPS_OK;
+        hps_client_wait(server->client, &request, TOPIC_US, tool_interrupted, &reply, err);
+    free_reply(reply);
+    return status == HPS_OK ? HPS_OK : hps_error_prefix(err, status, "%s", server->address);
 }
 
 static hps_status keep_checked(struct publish_servers *servers,
@@ -300,6 +249,9 @@ hps_status publish_servers_check(struct publish_servers *servers,
         if (status == HPS_OK && known == NULL) {
             status = check_topic(&servers->target, &servers->servers[i], topic, err);
         }
+        if (status == HPS_NOT_FOUND || status == HPS_PRECONDITION || status == HPS_DEADLINE) {
+            err->status = status = HPS_INVALID;
+        }
     }
     if (status == HPS_OK && known == NULL) {
         status = keep_checked(servers, form, err);
@@ -312,29 +264,43 @@ hps_status publish_servers_check(struct publish_servers *servers,
 
 /* ---- afterwards ------------------------------------------------------------------------------ */
 
-hps_status publish_wait(struct publish_servers *servers, const struct hps_update_records *records,
+static hps_status wait_one(const struct publish_target *target, const struct server *server,
+                           Hps__V1__UpdateRecords *const *records, size_t n, uint64_t end_us,
+                           struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+
+    for (size_t i = 0, end; i < n && status == HPS_OK; i = end) {
+        size_t n_ranges = records[i]->n_first;
+        for (end = i + 1; end < n && n_ranges + records[end]->n_first <= HPS_WAIT_RANGES_MAX;
+             end++) {
+            n_ranges += records[end]->n_first;
+        }
+        uint64_t now_us = hps_clock_us();
+        Hps__V1__WaitForUpdatesResponse *reply = NULL;
+        Hps__V1__WaitForUpdatesRequest request =
+            request_of(target, HPS__V1__WAIT_GOAL__WAIT_GOAL_RECORDS);
+        request.records = (Hps__V1__UpdateRecords **)(uintptr_t)(records + i);
+        request.n_records = end - i;
+        request.mark = server->before->mark;
+        status = hps_client_wait(server->client, &request, now_us < end_us ? end_us - now_us : 1,
+                                 tool_interrupted, &reply, err);
+        free_reply(reply);
+    }
+    return status;
+}
+
+hps_status publish_wait(struct publish_servers *servers, Hps__V1__UpdateRecords *const *records,
                         size_t n, uint64_t timeout_us, struct hps_error *err)
 {
     HPS_ASSERT(records != NULL || n == 0);
-    struct hps_update_goal goal = goal_of(&servers->target);
     uint64_t end_us = hps_clock_us() + timeout_us;
     hps_status status = HPS_OK;
 
-    goal.records = records;
-    goal.n_records = n;
-    for (size_t i = 0; i < servers->n && status == HPS_OK && n > 0; i++) {
-        struct server *server = &servers->servers[i];
-        uint64_t now_us = hps_clock_us();
-        struct hps_update_wait *wait = hps_update_wait_new(&goal);
-        if (wait == NULL) {
-            return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
-        }
-        hps_update_wait_before(wait, server->before);
-        status = hps_update_wait_run(wait, server->client, now_us < end_us ? end_us - now_us : 0,
-                                     tool_interrupted, err);
-        hps_update_wait_free(wait);
+    for (size_t i = 0; i < servers->n && status == HPS_OK; i++) {
+        status = wait_one(&servers->target, &servers->servers[i], records, n, end_us, err);
         if (status != HPS_OK) {
-            hps_ignore(hps_error_prefix(err, status, "%s", server->address));
+            hps_ignore(hps_error_prefix(err, status, "%s", servers->servers[i].address));
         }
     }
     return status;

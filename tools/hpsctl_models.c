@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/update_wait.h"
 #include "tools/hpsctl.h"
 
 #include "base/assert.h"
@@ -179,10 +178,10 @@ static void warn_frozen(struct hpsctl *ctl, const char *model, int64_t version)
     struct hps_error err = {0};
     uint64_t timeout_us = ctl->timeout_us != 0 ? ctl->timeout_us : UPDATES_US;
 
-    hps_status status = hps_update_ask(ctl->client, model, version, true, timeout_us, &now, &err);
+    hps_status status = hpsctl_ask_updates(ctl, model, version, true, timeout_us, &now, &err);
     if (status == HPS_UNAVAILABLE || status == HPS_DEADLINE) { /* the log does not answer */
         err = (struct hps_error){0};
-        status = hps_update_ask(ctl->client, model, version, false, timeout_us, &now, &err);
+        status = hpsctl_ask_updates(ctl, model, version, false, timeout_us, &now, &err);
     }
     if (status == HPS_PRECONDITION || status == HPS_NOT_FOUND) {
         return; /* it takes no updates */
@@ -194,8 +193,9 @@ static void warn_frozen(struct hpsctl *ctl, const char *model, int64_t version)
     }
     for (size_t v = 0; v < now->n_versions; v++) {
         if (now->versions[v]->frozen) {
-            hps_ignore(hps_update_say_frozen(now->versions[v], &err));
-            (void)fprintf(stderr, "hpsctl: warning: %s\n", err.text);
+            char frozen[HPSCTL_FROZEN_BYTES];
+            (void)fprintf(stderr, "hpsctl: warning: %s\n",
+                          hpsctl_frozen_text(now->versions[v], frozen));
         }
     }
     hps_message_free(&now->base);

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/rows/update_record.h"
-#include "client/update_wait.h"
+#include "client/wait.h"
 #include "tools/hpsctl.h"
 
 enum { SILENT_MS = 2000 /* a leader that has not answered for longer is marked */ };
@@ -54,6 +54,39 @@ const struct hps_arg hpsctl_wait_for_args[] = {
      "now: exit 0 although records were refused, and print the newest"},
     HPS_ARGS_END,
 };
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+hps_status hpsctl_ask_updates(struct hpsctl *ctl, const char *model, int64_t version, bool refresh,
+                              uint64_t timeout_us, Hps__V1__GetUpdatesResponse **out_reply,
+                              struct hps_error *err)
+{
+    Hps__V1__GetUpdatesRequest request = HPS__V1__GET_UPDATES_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+
+    request.model = (char *)(uintptr_t)model; /* it is only read */
+    request.version = version;
+    request.refresh = refresh;
+    hps_status status = hps_client_call_message(
+        ctl->client, "/hps.v1.Admin/GetUpdates", &request.base,
+        &hps__v1__get_updates_response__descriptor, timeout_us, &reply, err);
+    if (status == HPS_OK) {
+        *out_reply = (Hps__V1__GetUpdatesResponse *)(void *)reply;
+    }
+    return status;
+}
+
+const char *hpsctl_frozen_text(const Hps__V1__VersionUpdates *of, char out[HPSCTL_FROZEN_BYTES])
+{
+    (void)snprintf(out, HPSCTL_FROZEN_BYTES,
+                   "version %" PRId64
+                   " of model \"%.128s\" is frozen: a version of another lineage "
+                   "was made the active one, and records that name no version are passed over "
+                   "since; hpsctl updates seek --model %.128s --version %" PRId64
+                   " --to OFFSET|earliest|latest|@MS lets it go on",
+                   of->version, of->model, of->model, of->version);
+    return out;
+}
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
@@ -99,9 +132,8 @@ static void print_version(const Hps__V1__VersionUpdates *of, int64_t now_ms)
         print_line("not connected", of->connection_error);
     }
     if (of->frozen) {
-        struct hps_error frozen = {0};
-        hps_ignore(hps_update_say_frozen(of, &frozen));
-        print_line("frozen", frozen.text);
+        char frozen[HPSCTL_FROZEN_BYTES];
+        print_line("frozen", hpsctl_frozen_text(of, frozen));
     }
     if (of->held[0] != '\0') {
         print_line("a batch cannot be applied", of->held);
@@ -224,8 +256,8 @@ static int print_paused(struct hpsctl *ctl)
     struct hps_error err = {0};
     uint32_t n = 0;
 
-    if (hps_update_ask(ctl->client, flags.model, flags.version, false, ctl->timeout_us, &now,
-                       &err) != HPS_OK) {
+    if (hpsctl_ask_updates(ctl, flags.model, flags.version, false, ctl->timeout_us, &now, &err) !=
+        HPS_OK) {
         (void)fprintf(stderr, "hpsctl: done, but whether partitions are paused is unknown: %s\n",
                       err.text);
         return TOOL_OK;
@@ -391,15 +423,15 @@ static bool read_position(const char *text, struct position *out)
     return true;
 }
 
+static char allowed[600]; /* of records that were refused, and may be, the newest; "": none */
+
 /* What became of it, on stdout and stderr. */
-static int print_waited(struct hpsctl *ctl, hps_status status, const char *refused,
-                        const struct hps_error *err)
+static int print_waited(struct hpsctl *ctl, hps_status status, const struct hps_error *err)
 {
-    HPS_ASSERT(status == HPS_OK || err->status != HPS_OK);
     struct hps_buf buf;
 
-    if (status == HPS_OK && refused[0] != '\0') {
-        (void)fprintf(stderr, "hpsctl: allowed: %s\n", refused);
+    if (status == HPS_OK && allowed[0] != '\0') {
+        (void)fprintf(stderr, "hpsctl: allowed: %s\n", allowed);
     }
     if (status == HPS_OK) {
         printf("%s\n", hpsctl_json(ctl) ? "{\"visible\":true}" : "visible");
@@ -424,15 +456,15 @@ static int print_waited(struct hpsctl *ctl, hps_status status, const char *refus
     return status == HPS_DEADLINE ? TOOL_DEADLINE : TOOL_NEGATIVE;
 }
 
-/* Read what is waited for into the goal; 0, or the exit code after saying what is wrong. */
+/* Read what is waited for into the request; 0, or the exit code after saying what is wrong. */
 static int read_goal(const struct hpsctl *ctl, struct position *position,
-                     struct hps_update_goal *goal)
+                     Hps__V1__WaitForUpdatesRequest *request)
 {
-    HPS_ASSERT(ctl->n_words == 1 && goal->n_records == 1);
+    HPS_ASSERT(ctl->n_words == 1);
     const char *text = ctl->words[0];
     if (strcmp(text, "now") == 0) {
-        goal->records = NULL;
-        goal->n_records = 0;
+        request->goal = HPS__V1__WAIT_GOAL__WAIT_GOAL_NOW;
+        request->n_records = 0;
         return TOOL_OK;
     }
     if (!read_position(text, position)) {
@@ -442,42 +474,100 @@ static int read_goal(const struct hpsctl *ctl, struct position *position,
         return hpsctl_usage(ctl, "topic \"%s\": expected hps_et.MODEL.TABLE or hps_et.MODEL",
                             position->topic);
     }
-    if (goal->model[0] != '\0' && strcmp(goal->model, position->of.model) != 0) {
-        return hpsctl_usage(ctl, "--model %s: expected %s, the model of topic %s", goal->model,
+    if (flags.model[0] != '\0' && strcmp(flags.model, position->of.model) != 0) {
+        return hpsctl_usage(ctl, "--model %s: expected %s, the model of topic %s", flags.model,
                             position->of.model, position->topic);
     }
-    goal->model = position->of.model;
+    request->goal = HPS__V1__WAIT_GOAL__WAIT_GOAL_RECORDS;
+    request->model = position->of.model;
     return TOOL_OK;
+}
+
+static bool has_version(const Hps__V1__ModelInfo *model, int64_t version)
+{
+    bool has = version == 0 && model->active_version != 0;
+    for (size_t v = 0; v < model->n_versions; v++) {
+        has = has || model->versions[v]->version == version;
+    }
+    return has;
+}
+
+/* end_us 0: no limit. */
+static hps_status wait_one(struct hpsctl *ctl, Hps__V1__WaitForUpdatesRequest *request,
+                           uint64_t end_us, struct hps_error *err)
+{
+    Hps__V1__WaitForUpdatesResponse *reply = NULL;
+    uint64_t now_us = hps_clock_us();
+    uint64_t left_us = end_us == 0 ? 0 : now_us < end_us ? end_us - now_us : 1;
+
+    hps_status status = hps_client_wait(ctl->client, request, left_us, NULL, &reply, err);
+    if (status == HPS_OK && reply->text[0] != '\0') {
+        (void)snprintf(allowed, sizeof(allowed), "%s", reply->text);
+    }
+    hps_message_free((ProtobufCMessage *)reply);
+    return status;
+}
+
+/* Every model that has the version, one after the other. */
+static hps_status wait_for_all(struct hpsctl *ctl, Hps__V1__WaitForUpdatesRequest *request,
+                               const Hps__V1__ListModelsResponse *list, uint64_t end_us,
+                               struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    bool met = false;
+
+    for (size_t m = 0; m < list->n_models && status == HPS_OK; m++) {
+        if (has_version(list->models[m], request->version)) {
+            met = true;
+            request->model = list->models[m]->model;
+            status = wait_one(ctl, request, end_us, err);
+        }
+    }
+    return met ? status
+               : hps_error_set(err, HPS_PRECONDITION,
+                               "no model has such a version, or an active one; hpsctl models lists "
+                               "versions, hpsctl activate makes one active");
 }
 
 int hpsctl_wait_for(struct hpsctl *ctl)
 {
     struct position position = {.partition = -1};
-    struct hps_update_range range;
-    struct hps_update_records records = {.topic = position.topic, .ranges = &range, .n_ranges = 1};
-    struct hps_update_goal goal = {.model = flags.model,
-                                   .version = flags.version,
-                                   .records = &records,
-                                   .n_records = 1,
-                                   .refused_us = flags.refused_us,
-                                   .refused_allowed = flags.allow_refused};
+    Hps__V1__WaitForUpdatesRequest request = HPS__V1__WAIT_FOR_UPDATES_REQUEST__INIT;
+    Hps__V1__UpdateRecords records = HPS__V1__UPDATE_RECORDS__INIT, *list = &records;
+    Hps__V1__ListModelsRequest ask = HPS__V1__LIST_MODELS_REQUEST__INIT;
+    Hps__V1__ListModelsResponse *models = NULL;
     struct hps_error err = {0};
+    hps_status status;
 
-    int code = read_goal(ctl, &position, &goal);
+    request.model = (char *)(uintptr_t)flags.model;
+    request.version = flags.version;
+    request.records = &list;
+    request.n_records = 1;
+    request.rejected_within_ms =
+        flags.refused_us / 1000 < UINT32_MAX ? (uint32_t)(flags.refused_us / 1000) : UINT32_MAX;
+    request.rejected_allowed = flags.allow_refused;
+    int code = read_goal(ctl, &position, &request);
     if (code == TOOL_OK) {
         code = hpsctl_open(ctl);
     }
     if (code != TOOL_OK) {
         return code;
     }
+    records.topic = position.topic;
     records.partition = position.partition;
-    range = (struct hps_update_range){position.offset, position.offset};
-    struct hps_update_wait *wait = hps_update_wait_new(&goal);
-    if (wait == NULL) {
-        return hpsctl_no_memory();
+    records.first = records.last = &position.offset;
+    records.n_first = records.n_last = 1;
+    uint64_t end_us = ctl->timeout_us != 0 ? hps_clock_us() + ctl->timeout_us : 0;
+    if (request.model[0] != '\0') {
+        status = wait_one(ctl, &request, end_us, &err);
+    } else {
+        code = hpsctl_call(ctl, "ListModels", &ask.base, &hps__v1__list_models_response__descriptor,
+                           &models);
+        if (code != TOOL_OK) {
+            return code;
+        }
+        status = wait_for_all(ctl, &request, models, end_us, &err);
+        hps_message_free(&models->base);
     }
-    hps_status status = hps_update_wait_run(wait, ctl->client, ctl->timeout_us, NULL, &err);
-    code = print_waited(ctl, status, hps_update_wait_refused(wait), &err);
-    hps_update_wait_free(wait);
-    return code;
+    return print_waited(ctl, status, &err);
 }

@@ -44,7 +44,6 @@ static Hps__V1__PartitionUpdates *partition_updates(struct hps_unary *op,
         of->lag_ms = hps_partition_lag_ms(view);
         of->end_unix_ms = view->heard_ms;
         of->records_per_s = view->records_per_s;
-        of->same_topic_unix_ms = view->same_ms;
         of->passed_over_offset = view->skipped;
         of->passed_over_end_offset = view->skipped_end;
         of->reason = hps_unary_text(op, view->reason);
@@ -165,7 +164,6 @@ void admin_get_updates(struct hps_unary *op)
 {
     const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
     struct update_list list = {.op = op, .request = request};
-    struct hps_admin_status status = {0};
     int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before anything is asked of the log */
     if (admin_parts(op)->updater == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
@@ -186,10 +184,8 @@ void admin_get_updates(struct hps_unary *op)
         say_none(op, request);
         return;
     }
-    admin_parts(op)->status(admin_parts(op)->ctx, &status);
     hps__v1__get_updates_response__init(reply);
     reply->unix_ms = begin_ms;
-    reply->process_start_us = status.started_us;
     reply->versions = list.versions;
     reply->n_versions = list.n;
     op->reply = &reply->base;

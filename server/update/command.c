@@ -12,6 +12,9 @@
 #include "base/log.h"
 #include "server/update/internal.h"
 
+/* After a refresh waits have none begin for so long, and so many times as long as it took. */
+enum { REST_US_MIN = 200 * 1000, REST_SHARE = 4 };
+
 /* ---- commands -------------------------------------------------------------------------------- */
 
 static bool fits(const void *ctx, const struct update_partition *partition)
@@ -319,10 +322,14 @@ static void end_refresh(struct hps_update_stream *stream, uint32_t n)
     update_stream_show(stream); /* before anybody goes on */
     hps_lock_acquire(&stream->lock);
     HPS_ASSERT(refresh->begun_us > refresh->done_us);
+    uint64_t now_us = hps_clock_us();
+    uint64_t rest_us = REST_SHARE * (now_us - refresh->begun_us);
+    refresh->rest_until_us = now_us + (rest_us > REST_US_MIN ? rest_us : REST_US_MIN);
     refresh->done_us = refresh->begun_us;
     refresh->n = n;
     refresh->error = error;
     refresh->begun_us = 0;
+    stream->pace.look_due_us = 0; /* those who wait for it look with this turn */
     hps_cond_broadcast(&stream->changed);
     hps_lock_release(&stream->lock);
 }

@@ -13,6 +13,7 @@
  *     apply.c      the batch at hand, the rate limit, dead letters, commits
  *     command.c    what operators ask for
  *     show.c       what others see
+ *     waits.c      calls that wait for updates
  *     lag.c        whether a version has the updates of the active one
  *     share.c      a tier that is shared with other daemons: where a version is there
  *     replay.c     ... how shards that lag catch up
@@ -35,6 +36,9 @@ struct hps_updater {
     struct hps_lock lock; /* the next ones */
     struct hps_update_stream *streams;
     bool stopped;
+    struct hps_lock waits_lock; /* the next ones, and what is the updater's of each waiter */
+    struct hps_update_waiter *waiters;
+    bool waits_closed;
 };
 
 /* What its consumer can do; there is one. */
@@ -52,6 +56,16 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
 /* The stream of a version that takes updates, or NULL. The updater's lock held. */
 struct hps_update_stream *update_stream_find(struct hps_updater *updater, const char *model,
                                              int64_t number);
+
+/* Have its thread look at what was asked of it. The stream's lock held. */
+void update_wake(struct hps_update_stream *stream);
+
+/* ---- waits.c --------------------------------------------------------------------------------- */
+
+/* Show the view to those who wait. Thread `update`. */
+void update_waits_look(struct hps_update_stream *stream);
+/* The stream ends: so do they. */
+void update_waits_end(struct hps_update_stream *stream);
 
 /* ---- stream.c; thread `update`, or a test in its place --------------------------------------- */
 
@@ -196,6 +210,8 @@ void update_stream_show(struct hps_update_stream *stream);
 /* Take back of the view what was known for a time that is over: its thread may wait for the log, or
  * for a store, all the while. The state stays as it was shown. By the stream's lock; any thread. */
 void update_view_age(struct hps_update_stream *stream);
+/* update_view_age, and whether its version is active. By the stream's lock; any thread. */
+void update_view_now(struct hps_update_stream *stream);
 /* ctx: struct hps_metrics. Any thread. */
 void update_show_gauges(void *ctx, const struct hps_stream_view *view);
 /* No series stays of a partition that is read no more, or never was. Any thread. */

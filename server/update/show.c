@@ -208,9 +208,11 @@ void update_stream_show(struct hps_update_stream *stream)
     view->n_partitions = n;
     view->rejected = stream->shown.rejected;
     view->n_rejected_views = stream->shown.n_rejected;
+    view->n_rejected_numbers = stream->shown.n_numbers;
     update_view_sane(stream);
     hps_lock_release(&stream->lock);
     hps_update_times_set(stream->version, stream->counts.event_time_ms, as_of_ms);
+    update_waits_look(stream);
 }
 
 void update_view_age(struct hps_update_stream *stream)
@@ -234,6 +236,12 @@ void update_view_age(struct hps_update_stream *stream)
         stream->view.leaders_up = stream->view.leaders_up && !(silent && awaited);
     }
     update_view_sane(stream);
+}
+
+void update_view_now(struct hps_update_stream *stream)
+{
+    stream->view.active = atomic_load(&stream->active);
+    update_view_age(stream);
 }
 
 /* ---- records that are in no row -------------------------------------------------------------- */
@@ -270,6 +278,7 @@ void update_show_rejected(struct hps_update_stream *stream, const char *topic, i
     *view = (struct hps_rejected_view){.partition = partition,
                                        .offset = offset,
                                        .read_ms = (int64_t)hps_clock_wall_ms(),
+                                       .number = ++stream->shown.n_numbers,
                                        .reason = reason};
     snprintf(view->topic, sizeof(view->topic), "%s", topic);
     snprintf(view->text, sizeof(view->text), "%s", text);

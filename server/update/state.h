@@ -230,7 +230,8 @@ struct update_refresh {
     uint64_t done_us;  /* when the one began that has ended last */
     uint32_t n;        /* whose leaders had answered */
     struct hps_error error;
-    uint64_t begun_us; /* thread `update`: when the one under way began; 0: none is */
+    uint64_t begun_us;      /* thread `update`: when the one under way began; 0: none is */
+    uint64_t rest_until_us; /* by the stream's lock: waits have none begin before */
 };
 
 /* What the view is made in; by the stream's lock. */
@@ -239,6 +240,7 @@ struct update_shown {
     uint32_t capacity;
     struct hps_rejected_view rejected[HPS_REJECTED_VIEWS_MAX]; /* oldest first */
     uint32_t n_rejected;
+    uint64_t n_numbers; /* given to those that were rejected so far */
 };
 
 struct update_metrics {
@@ -292,6 +294,7 @@ struct update_freeze {
 /* When the next thing may be done, hps_clock_us. */
 struct update_pace {
     uint64_t retry_due_us;  /* after a failure: nothing is read or applied before */
+    uint64_t look_due_us;   /* the next look of those who wait for updates */
     uint64_t commit_due_us; /* of positions, for the log's tools */
     uint64_t charged_us;    /* since then n_rows were applied, which the rate limit counts */
     uint64_t n_rows;

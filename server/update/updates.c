@@ -40,19 +40,26 @@ int64_t hps_partition_lag_ms(const struct hps_partition_view *view)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static void wake(struct hps_update_stream *stream)
+void update_wake(struct hps_update_stream *stream)
 {
-    hps_lock_acquire(&stream->lock);
+    hps_lock_assert_held(&stream->lock);
     hps_cond_broadcast(&stream->changed);
     if (stream->wakeable != NULL) {
         stream->wakeable->ops->wake(stream->wakeable);
     }
+}
+
+static void wake(struct hps_update_stream *stream)
+{
+    hps_lock_acquire(&stream->lock);
+    update_wake(stream);
     hps_lock_release(&stream->lock);
 }
 
-/* No command is answered any more. */
+/* No command is answered any more, and no wait. */
 static void end(struct hps_update_stream *stream)
 {
+    update_waits_end(stream);
     hps_lock_acquire(&stream->lock);
     update_life_set(stream, UPDATE_ENDED);
     if (stream->call != NULL) {
@@ -111,6 +118,8 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
     stream->view.model = stream->model;
     stream->view.lineage = stream->lineage;
     stream->view.version = stream->number;
+    stream->view.instance = hps_mix64(hps_hash_secret() ^ hps_clock_us());
+    stream->view.key_bytes = updater->options.key_bytes;
     hps_version_pin(version);
     stream->version = version;
     return stream;
@@ -413,8 +422,7 @@ void hps_updater_each(struct hps_updater *updater,
             continue;
         }
         hps_lock_acquire(&stream->lock);
-        stream->view.active = atomic_load(&stream->active);
-        update_view_age(stream);
+        update_view_now(stream);
         fn(ctx, &stream->view);
         hps_lock_release(&stream->lock);
     }
@@ -446,10 +454,7 @@ static hps_status call_stream(struct hps_update_stream *stream,
         return HPS_OK; /* as if it had not been there */
     }
     stream->call = &call;
-    hps_cond_broadcast(&stream->changed);
-    if (stream->wakeable != NULL) {
-        stream->wakeable->ops->wake(stream->wakeable);
-    }
+    update_wake(stream);
     while (!call.done) {
         hps_cond_wait(&stream->changed, &stream->lock);
     }
@@ -612,6 +617,7 @@ hps_status hps_updater_new(const struct hps_updater_options *options,
     atomic_init(&updater->nan_allowed, options->nan_allowed);
     atomic_init(&updater->rows_per_s_max, options->rows_per_s_max);
     hps_lock_init(&updater->lock, HPS_LOCK_UPDATER);
+    hps_lock_init(&updater->waits_lock, HPS_LOCK_UPDATE_WAITS);
     *out_updater = updater;
     return HPS_OK;
 }
@@ -634,6 +640,8 @@ void hps_updater_free(struct hps_updater *updater)
         return;
     }
     hps_updater_stop(updater);
+    HPS_ASSERT(updater->waiters == NULL);
+    hps_lock_fini(&updater->waits_lock);
     hps_lock_fini(&updater->lock);
     hps_free(updater);
 }

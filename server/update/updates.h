@@ -169,6 +169,7 @@ struct hps_rejected_view {
     int32_t partition;
     int64_t offset;
     int64_t read_ms;    /* Unix ms */
+    uint64_t number;    /* the n-th that was rejected since the stream began, from 1 */
     const char *reason; /* label of update_records_rejected_total; static */
     char text[120];
 };
@@ -199,6 +200,9 @@ struct hps_stream_view {
     uint32_t n_partitions;
     const struct hps_rejected_view *rejected; /* the newest ones, oldest first */
     uint32_t n_rejected_views;
+    uint64_t n_rejected_numbers; /* the highest number of one of them */
+    uint64_t instance;           /* another one after a restart, and of another load */
+    uint32_t key_bytes;          /* of HCTR records */
 };
 
 /* Every stream, in no order; fn must not call back here. Any thread. */
@@ -207,6 +211,52 @@ void hps_updater_each(struct hps_updater *updater,
 /* update_lag_records, update_lag_seconds, update_gap, update_staleness_seconds, …: of active
  * versions. Any thread. */
 void hps_updater_gauges(struct hps_updater *updater);
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+enum hps_update_look {
+    HPS_UPDATE_LOOK_DONE,
+    HPS_UPDATE_LOOK_WAIT,
+    HPS_UPDATE_LOOK_REFRESH /* ... and have the log asked as by HPS_UPDATE_REFRESH, not too often */
+};
+
+/* Why a wait is over. */
+enum hps_update_end {
+    HPS_UPDATE_END_LOOKED,  /* a look has said DONE */
+    HPS_UPDATE_END_VERSION, /* the version takes no more updates */
+    HPS_UPDATE_END_STOPS    /* the server stops */
+};
+
+/* One that waits for the updates of a version. Embed, zeroed; the first three are the caller's, the
+ * rest is the updater's. Callbacks run on any thread, under locks: they must neither block nor call
+ * back here. */
+struct hps_update_waiter {
+    /* After a turn of the stream, at most every 10 ms. */
+    enum hps_update_look (*look)(struct hps_update_waiter *waiter,
+                                 const struct hps_stream_view *view);
+    /* It waits no more, and may be freed. */
+    void (*done)(struct hps_update_waiter *waiter, enum hps_update_end end);
+    const void *who;   /* of one there may be 64, of all 256 */
+    uint64_t begin_us; /* by hps_clock_us */
+    bool refreshed;    /* a refresh has ended well that began later */
+    enum { HPS_UPDATE_WAITER_NEW, HPS_UPDATE_WAITER_WAITS, HPS_UPDATE_WAITER_DONE } state;
+    struct hps_update_stream *stream;
+    struct hps_update_waiter *next;
+};
+
+/* Show it the view now and after turns. Any thread that may wait for a lock.
+ *
+ * owner   `waiter` stays the caller's, who keeps it until `done`, which may be before this returns,
+ *         or until hps_updater_wait_end has returned true
+ * error   NOT_FOUND: the version takes no updates; EXHAUSTED: too many wait; UNAVAILABLE: the
+ *         server stops; CANCELLED: hps_updater_wait_end was called. Nothing was called
+ */
+hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int64_t version,
+                            struct hps_update_waiter *waiter, struct hps_error *err) HPS_MUST_CHECK;
+/* It waits no more, nor will it. True: it did, and `done` does not come. Any thread, loops too. */
+bool hps_updater_wait_end(struct hps_updater *updater, struct hps_update_waiter *waiter);
+/* The server stops: end all waits, and take no more. Any thread. */
+void hps_updater_waits_close(struct hps_updater *updater);
 
 /* ---- commands -------------------------------------------------------------------------------- */
 

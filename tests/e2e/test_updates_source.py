@@ -186,7 +186,7 @@ def test_hpsctl_when_asked_of_updates_then_tables_and_exit_codes_tell(broker, da
 
 def test_hpsctl_when_there_is_no_source_then_said(daemon):
     one = daemon()
-    for args, code in ((["updates"], 1), (["updates", "pause", "--all"], 1), (["wait-for", "now"], 5)):
+    for args, code in ((["updates"], 1), (["updates", "pause", "--all"], 1), (["wait-for", "now", "--model", "m"], 5)):
         assert re.search("update.source", one.ctl(*args, code=code)), args
     assert one.alive()
 

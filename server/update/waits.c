@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calls that wait for updates: each is shown the view of its version's stream after turns of the
+ * stream's thread, until it has its answer. Any thread.
+ */
+#include <inttypes.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "server/update/internal.h"
+
+enum {
+    LOOK_US = 10 * 1000, /* between two looks at one stream, at least */
+    WAITS_MAX = 256,     /* calls that wait at a time, in all */
+    WAITS_OF_ONE_MAX = 64
+};
+
+/* The lock of waits held, as for all that follow. */
+static void take_out(struct hps_updater *updater, struct hps_update_waiter *waiter)
+{
+    struct hps_update_waiter **at = &updater->waiters;
+    while (*at != waiter) {
+        at = &(*at)->next;
+    }
+    *at = waiter->next;
+    waiter->state = HPS_UPDATE_WAITER_DONE;
+}
+
+static void look(struct hps_update_stream *stream, struct hps_update_waiter *waiter)
+{
+    struct update_refresh *refresh = &stream->refresh;
+    uint64_t now_us = hps_clock_us();
+    hps_lock_assert_held(&stream->lock);
+    waiter->refreshed = waiter->refreshed ||
+                        (refresh->done_us >= waiter->begin_us && refresh->error.status == HPS_OK);
+    switch (waiter->look(waiter, &stream->view)) {
+    case HPS_UPDATE_LOOK_DONE:
+        take_out(stream->updater, waiter);
+        waiter->done(waiter, HPS_UPDATE_END_LOOKED);
+        break;
+    case HPS_UPDATE_LOOK_REFRESH:
+        if (refresh->asked_us <= refresh->done_us && now_us >= refresh->rest_until_us) {
+            refresh->asked_us = now_us;
+        }
+        break;
+    case HPS_UPDATE_LOOK_WAIT:
+        break;
+    }
+}
+
+void update_waits_look(struct hps_update_stream *stream)
+{
+    struct hps_updater *updater = stream->updater;
+    uint64_t now_us = hps_clock_us();
+    if (now_us < stream->pace.look_due_us) {
+        return;
+    }
+    stream->pace.look_due_us = now_us + LOOK_US;
+    hps_lock_acquire(&stream->lock);
+    hps_lock_acquire(&updater->waits_lock);
+    if (updater->waiters != NULL) {
+        update_view_now(stream);
+    }
+    for (struct hps_update_waiter *at = updater->waiters, *next; at != NULL; at = next) {
+        next = at->next;
+        if (at->stream == stream) {
+            look(stream, at);
+        }
+    }
+    hps_lock_release(&updater->waits_lock);
+    hps_lock_release(&stream->lock);
+}
+
+/* Those of `stream`, NULL: all, as the server stops. */
+static void end_all(struct hps_updater *updater, const struct hps_update_stream *stream)
+{
+    for (struct hps_update_waiter *at = updater->waiters, *next; at != NULL; at = next) {
+        next = at->next;
+        if (stream == NULL || at->stream == stream) {
+            take_out(updater, at);
+            at->done(at, stream == NULL ? HPS_UPDATE_END_STOPS : HPS_UPDATE_END_VERSION);
+        }
+    }
+}
+
+void update_waits_end(struct hps_update_stream *stream)
+{
+    hps_lock_acquire(&stream->updater->waits_lock);
+    end_all(stream->updater, stream);
+    hps_lock_release(&stream->updater->waits_lock);
+}
+
+void hps_updater_waits_close(struct hps_updater *updater)
+{
+    if (updater != NULL) {
+        hps_lock_acquire(&updater->waits_lock);
+        updater->waits_closed = true;
+        end_all(updater, NULL);
+        hps_lock_release(&updater->waits_lock);
+    }
+}
+
+static hps_status add(struct hps_updater *updater, struct hps_update_waiter *waiter,
+                      struct hps_error *err)
+{
+    unsigned n = 0, n_of_one = 0;
+    if (waiter->state != HPS_UPDATE_WAITER_NEW) {
+        return hps_error_set(err, HPS_CANCELLED, "the call ended before its turn");
+    }
+    if (updater->waits_closed) {
+        return hps_error_set(err, HPS_UNAVAILABLE, "the server stops");
+    }
+    for (const struct hps_update_waiter *at = updater->waiters; at != NULL; at = at->next) {
+        n++;
+        n_of_one += at->who == waiter->who;
+    }
+    if (n >= WAITS_MAX || n_of_one >= WAITS_OF_ONE_MAX) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "call rejected: %u calls of %s wait for updates, which is the most; "
+                             "retry when one has ended",
+                             n >= WAITS_MAX ? n : n_of_one,
+                             n >= WAITS_MAX ? "all clients" : "this client");
+    }
+    waiter->state = HPS_UPDATE_WAITER_WAITS;
+    waiter->next = updater->waiters;
+    updater->waiters = waiter;
+    return HPS_OK;
+}
+
+hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int64_t version,
+                            struct hps_update_waiter *waiter, struct hps_error *err)
+{
+    hps_status status;
+    HPS_ASSERT(waiter->look != NULL && waiter->done != NULL);
+    hps_lock_acquire(&updater->lock);
+    struct hps_update_stream *stream = update_stream_find(updater, model, version);
+    if (stream != NULL) {
+        hps_lock_acquire(&stream->lock);
+        hps_lock_acquire(&updater->waits_lock);
+        waiter->stream = stream;
+        waiter->begin_us = hps_clock_us();
+        status = add(updater, waiter, err);
+        if (status == HPS_OK) {
+            update_view_now(stream);
+            look(stream, waiter);
+        }
+        hps_lock_release(&updater->waits_lock);
+        update_wake(stream);
+        hps_lock_release(&stream->lock);
+    } else {
+        status =
+            hps_error_set(err, HPS_NOT_FOUND,
+                          "version %" PRId64 " of model \"%s\" takes no updates", version, model);
+    }
+    hps_lock_release(&updater->lock);
+    return status;
+}
+
+bool hps_updater_wait_end(struct hps_updater *updater, struct hps_update_waiter *waiter)
+{
+    hps_lock_acquire(&updater->waits_lock);
+    bool waits = waiter->state == HPS_UPDATE_WAITER_WAITS;
+    if (waits) {
+        take_out(updater, waiter);
+    }
+    waiter->state = HPS_UPDATE_WAITER_DONE;
+    hps_lock_release(&updater->waits_lock);
+    return waits;
+}
