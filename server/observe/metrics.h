@@ -130,6 +130,7 @@
       "1 for the state that the partition is in, for the active version.")                       \
     X(UPDATE_FROZEN, GAUGE, "update_frozen", "model",                                            \
       "1: the active version passes over records that name no version.")                         \
+    X(UPDATE_WAITS, GAUGE, "update_waits", "", "Calls that wait until updates are visible.")     \
     X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                          \
       "From the time of an update, as its producer gives it, until every tier has it.")          \
     X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",            \

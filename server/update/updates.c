@@ -432,7 +432,13 @@ void hps_updater_each(struct hps_updater *updater,
 void hps_updater_gauges(struct hps_updater *updater)
 {
     if (updater != NULL) {
-        hps_updater_each(updater, update_show_gauges, updater->options.metrics);
+        struct hps_metrics *metrics = updater->options.metrics;
+        hps_updater_each(updater, update_show_gauges, metrics);
+        hps_lock_acquire(&updater->waits_lock);
+        uint32_t n_waiters = updater->n_waiters;
+        hps_lock_release(&updater->waits_lock);
+        hps_metric_set(hps_server_metric(metrics, HPS_M_UPDATE_WAITS, NULL, NULL, NULL, NULL),
+                       n_waiters);
     }
 }
 

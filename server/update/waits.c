@@ -23,6 +23,7 @@ static void take_out(struct hps_updater *updater, struct hps_update_waiter *wait
         at = &(*at)->next;
     }
     *at = waiter->next;
+    updater->n_waiters--;
     waiter->state = HPS_UPDATE_WAITER_DONE;
 }
 
@@ -103,7 +104,8 @@ void hps_updater_waits_close(struct hps_updater *updater)
 static hps_status add(struct hps_updater *updater, struct hps_update_waiter *waiter,
                       struct hps_error *err)
 {
-    unsigned n = 0, n_of_one = 0;
+    unsigned n_of_one = 0;
+    bool full = updater->n_waiters >= WAITS_MAX;
     if (waiter->state != HPS_UPDATE_WAITER_NEW) {
         return hps_error_set(err, HPS_CANCELLED, "the call ended before its turn");
     }
@@ -111,19 +113,19 @@ static hps_status add(struct hps_updater *updater, struct hps_update_waiter *wai
         return hps_error_set(err, HPS_UNAVAILABLE, "the server stops");
     }
     for (const struct hps_update_waiter *at = updater->waiters; at != NULL; at = at->next) {
-        n++;
         n_of_one += at->who == waiter->who;
     }
-    if (n >= WAITS_MAX || n_of_one >= WAITS_OF_ONE_MAX) {
+    if (full || n_of_one >= WAITS_OF_ONE_MAX) {
         return hps_error_set(err, HPS_EXHAUSTED,
                              "call rejected: %u calls of %s wait for updates, which is the most; "
                              "retry when one has ended",
-                             n >= WAITS_MAX ? n : n_of_one,
-                             n >= WAITS_MAX ? "all clients" : "this client");
+                             full ? updater->n_waiters : n_of_one,
+                             full ? "all clients" : "this client");
     }
     waiter->state = HPS_UPDATE_WAITER_WAITS;
     waiter->next = updater->waiters;
     updater->waiters = waiter;
+    updater->n_waiters++;
     return HPS_OK;
 }
 

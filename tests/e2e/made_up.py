@@ -5,7 +5,7 @@ from concurrent import futures
 
 import grpc
 
-from rig import admin_grpc, admin_pb, health_grpc, health_pb2
+from rig import admin_grpc, admin_pb, health_grpc, health_pb2, pb, pb_grpc
 
 
 def now_ms():
@@ -16,7 +16,7 @@ def partition(topic, number=0, offset=10, state="running", **fields):
     """One that has read all there is, as its leader has said just now."""
     return admin_pb.PartitionUpdates(**{
         "topic": topic, "partition": number, "state": state, "offset": offset, "end_offset": max(offset, 0),
-        "as_of_unix_ms": -1, "end_unix_ms": -1, "same_topic_unix_ms": -1, "passed_over_offset": -1,
+        "as_of_unix_ms": -1, "end_unix_ms": -1, "passed_over_offset": -1,
         **fields})
 
 
@@ -32,15 +32,14 @@ def refusal(topic, offset, number=0, age_s=0.0, message="rows of 20 bytes, expec
                                    unix_ms=now_ms() - round(age_s * 1000))
 
 
-class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer):
+class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer, pb_grpc.ParameterServerServicer):
     """Says of its versions what the lists of `says` hold, one after the other; the last one stays. An element is a list
-    of versions, or a gRPC code with which the call fails, or what a function of the request returns. Times of -1 are
-    those of the call."""
+    of versions, or a gRPC code with which the call fails. Times of -1 are those of the call.
+    waits(request): the outcome of a wait and its text, or a gRPC code; tables: (name, dim, type)."""
 
-    def __init__(self, *says, tables=(("m", "t", 1),), key_bytes=8):
-        self.says, self.tables, self.key_bytes = list(says), tables, key_bytes
-        self.start_us = 77
-        self.requests, self.changes = [], []
+    def __init__(self, *says, waits=lambda request: ("VISIBLE", ""), tables=(("t", 1, "FP32"),)):
+        self.says, self.waits, self.tables = list(says), waits, tables
+        self.requests, self.changes, self.waited = [], [], []
 
     def Check(self, request, context):
         return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
@@ -49,22 +48,36 @@ class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer):
         at_ms = now_ms()
         self.requests.append(request)
         said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
-        said = said(request) if callable(said) else said
         if isinstance(said, grpc.StatusCode):
             context.abort(said, "the update log does not answer: made up")
-        reply = admin_pb.GetUpdatesResponse(versions=said, unix_ms=at_ms, process_start_us=self.start_us)
+        reply = admin_pb.GetUpdatesResponse(versions=said, unix_ms=at_ms)
         for one in reply.versions:
             one.as_of_unix_ms = at_ms if one.as_of_unix_ms == -1 else one.as_of_unix_ms
             for part in one.partitions:
-                for name in ("as_of_unix_ms", "end_unix_ms", "same_topic_unix_ms"):
+                for name in ("as_of_unix_ms", "end_unix_ms"):
                     if getattr(part, name) == -1:
                         setattr(part, name, at_ms)
         return reply
 
-    def ListTables(self, request, context):
-        return admin_pb.ListTablesResponse(key_bytes=self.key_bytes, tables=[
-            admin_pb.TableInfo(model=model, version=1, table=table, dim=dim, data_type=(*dtype, "fp32")[0])
-            for model, table, dim, *dtype in self.tables])
+    def WaitForUpdates(self, request, context):
+        self.waited.append(request)
+        said = self.waits(request)
+        if isinstance(said, grpc.StatusCode):
+            context.abort(said, "made up")
+        return pb.WaitForUpdatesResponse(outcome=pb.WaitOutcome.Value(f"WAIT_OUTCOME_{said[0]}"), text=said[1],
+                                         key_bytes=8, mark=pb.UpdateMark(instance=77, rejected=5))
+
+    def Lookup(self, request, context):
+        for name, dim, dtype in self.tables:
+            if name == request.queries[0].table:
+                return pb.LookupResponse(results=[pb.TableResult(dim=dim, data_type=f"DATA_TYPE_{dtype}")])
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no table '{request.queries[0].table}'; its tables: t")
+
+    def ListModels(self, request, context):
+        return admin_pb.ListModelsResponse(models=[
+            admin_pb.ModelInfo(model="m", active_version=1, versions=[admin_pb.VersionInfo(version=1)]),
+            admin_pb.ModelInfo(model="n", active_version=2, versions=[admin_pb.VersionInfo(version=2)]),
+            admin_pb.ModelInfo(model="none", versions=[admin_pb.VersionInfo(version=2)])])
 
     def ControlUpdates(self, request, context):
         self.changes.append(request)
@@ -81,6 +94,7 @@ class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer):
     def __enter__(self):
         self.server = grpc.server(futures.ThreadPoolExecutor(2))
         admin_grpc.add_AdminServicer_to_server(self, self.server)
+        pb_grpc.add_ParameterServerServicer_to_server(self, self.server)
         health_grpc.add_HealthServicer_to_server(self, self.server)
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         self.server.start()

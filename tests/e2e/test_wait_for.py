@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hpsctl makes of what a server says of its updates: exit codes, reasons, tables. The servers are made up; those of
-flesh and blood are in test_updates.py and its siblings. How replies are judged in all cases is in
-tests/unit/client/test_update_wait.c."""
+"""What hpsctl makes of what a server says of its updates: exit codes, reasons, tables, of made-up servers; and how
+WaitForUpdates ends, by stock grpcio. What is visible is judged in tests/unit/server/model/test_wait.c, and by
+test_updates.py and its siblings."""
+import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 
 import grpc
+import numpy as np
 import pytest
 
 from made_up import Admin, now_ms, partition, refusal, version
-from rig import BIN, PATIENCE_S, REPORT
+from rig import BIN, PATIENCE_S, REPORT, Table, default_config, kafka, model_config, pb, refused
 
 TOPIC = "hps_et.m.t"
 
@@ -27,107 +30,158 @@ def ctl(server, *args, code=0):
 
 # ---- wait-for ------------------------------------------------------------------------------------------
 
-def test_wait_for_now_when_proved_later_then_visible_only_then():
-    old = now_ms() - 1000
-    behind = [version([partition(TOPIC, as_of_unix_ms=old)], as_of_unix_ms=old)]
-    with Admin(behind, behind, behind, [version([partition(TOPIC)])]) as server:
-        assert ctl(server, "wait-for", "now") == ("visible\n", "")
-    assert [request.refresh for request in server.requests] == [True, False, False, False]
+def visible(outcome, text=""):
+    return lambda request: (outcome, text)
 
 
-def test_wait_for_now_when_the_log_does_not_answer_then_asked_again_and_told_at_the_deadline():
-    refusals = []
-    lost = [version([partition(TOPIC, as_of_unix_ms=1)], as_of_unix_ms=1, connected=False,
-                    connection_error="Authentication failed")]
-
-    def mended(request):
-        """The log answers the third time."""
-        if request.refresh and len(refusals) < 2:
-            refusals.append(request)
-            return grpc.StatusCode.UNAVAILABLE
-        return [version([partition(TOPIC)])] if request.refresh else lost
-
-    with Admin(mended, mended) as server:
-        ctl(server, "--timeout", PATIENCE_S, "wait-for", "now")
-    assert len(refusals) == 2
-    with Admin(lambda request: grpc.StatusCode.UNAVAILABLE if request.refresh else lost) as server:
-        out, error = ctl(server, "--timeout", 0.2, "wait-for", "now", "-o", "json", code=4)
-    assert "Authentication failed" in error and "version 1 of model" in error, error
-    told = json.loads(out)
-    assert told["visible"] is False and told["reason"] in error
-
-
-def test_wait_for_when_it_may_be_another_topic_then_the_log_is_asked_again():
-    asked = []
-
-    def says(request):
-        """The first refresh was answered by what had been asked before it."""
-        asked.extend([request] if request.refresh else [])
-        return [version([partition(TOPIC, same_topic_unix_ms=1 if len(asked) < 2 else now_ms())])]
-
-    with Admin(says) as server:
-        ctl(server, "--timeout", PATIENCE_S, "wait-for", "now")
-        assert len(asked) == 2
-        asked.clear()
-        ctl(server, "--timeout", PATIENCE_S, "wait-for", f"{TOPIC}:0:5")
-        assert len(asked) == 2
-
-
-@pytest.mark.parametrize("says, words", (
-    (dict(frozen=True), ("version 1 of model \"m\" is frozen", "updates seek --model m --version 1")),
-    (dict(active=False), ("no active version", "hpsctl activate")),
-    (dict(partitions=[], as_of_unix_ms=0), ("has no topic hps_et.m", "may not see it")),
-    (dict(partitions=[partition(TOPIC, state="paused", as_of_unix_ms=1)], as_of_unix_ms=1), ("is paused", "resume")),
-    (dict(partitions=[partition(TOPIC, state="gap", as_of_unix_ms=1, reason="retention")], as_of_unix_ms=1),
-     ("is stopped at a gap", "retention", "accept-gap")),
-))
-def test_wait_for_now_when_it_cannot_become_so_then_exit_5_at_once(says, words):
-    with Admin([version(**{"partitions": [partition(TOPIC)], **says})]) as server:
-        _, error = ctl(server, "--timeout", PATIENCE_S * 2, "wait-for", "now", code=5)
-    assert all(word in error for word in words), error
-    assert len(server.requests) == 1
-
-
-def test_wait_for_now_when_records_were_refused_then_exit_5_unless_allowed():
-    says = [version([partition(TOPIC)], rejected_record_count=2,
-                    rejected_records=[refusal(TOPIC, 3, age_s=30), refusal(TOPIC, 4, age_s=20)])]
-    with Admin(says) as server:
-        _, error = ctl(server, "wait-for", "now", code=5)
-        assert f"{TOPIC}:0:4 was refused" in error and "2 records" in error and "--allow-refused" in error
-        out, error = ctl(server, "wait-for", "now", "--allow-refused")
-        assert out == "visible\n" and f"{TOPIC}:0:4 was refused" in error
-        assert ctl(server, "wait-for", "now", "--refused-within", 10) == ("visible\n", "")
-
-
-def test_wait_for_a_record_when_refused_or_passed_over_or_not_read_then_said():
-    with Admin([version([partition(TOPIC)], rejected_record_count=1, rejected_records=[refusal(TOPIC, 4)])]) as server:
-        _, error = ctl(server, "wait-for", f"{TOPIC}:0:4", code=5)
-        assert "rows of 20 bytes, expected 16" in error
-        ctl(server, "wait-for", f"{TOPIC}:0:5")
-    with Admin([version([partition(TOPIC, passed_over_offset=4, passed_over_end_offset=6)])]) as server:
-        _, error = ctl(server, "wait-for", f"{TOPIC}:0:5", code=5)
-        assert "passed over" in error
-        ctl(server, "wait-for", f"{TOPIC}:0:6")
-        _, error = ctl(server, "--timeout", 0.2, "wait-for", "hps_et.m:0:0", code=4)
-        assert "hps_et.m is not read" in error
-        _, error = ctl(server, "--timeout", 0.2, "wait-for", f"{TOPIC}:0:10", code=4)
-        assert "is not applied" in error
-        assert {request.model for request in server.requests} == {"m"}  # that of the topic
-        for wrong in (("other:0:1",), (f"{TOPIC}:0:1", "--model", "n")):
+def test_wait_for_when_called_then_it_asks_for_that_and_no_more():
+    with Admin(waits=visible("VISIBLE", "t:0:4 was refused")) as server:
+        out, error = ctl(server, "--timeout", 7, "wait-for", "now", "--model", "m", "--version", 3, "--allow-refused",
+                         "--refused-within", 5)
+        assert (out, error) == ("visible\n", "hpsctl: allowed: t:0:4 was refused\n")
+        ctl(server, "wait-for", f"{TOPIC}:2:10")
+        for args in ((), ("--version", 2), ("--version", 9)):
+            ctl(server, "wait-for", "now", *args, code=5 if 9 in args else 0)
+        for wrong in (("other:0:1",), (f"{TOPIC}:0:1", "--model", "n"), (f"{TOPIC}:0",), ("m:0:1",)):
             ctl(server, "wait-for", *wrong, code=2)
+    first, second, *rest = server.waited
+    assert 6000 < first.max_wait_ms <= 7000
+    first.max_wait_ms = second.max_wait_ms = 0
+    assert first == pb.WaitForUpdatesRequest(model="m", version=3, goal=pb.WAIT_GOAL_NOW, rejected_within_ms=5000,
+                                             rejected_allowed=True)
+    assert second == pb.WaitForUpdatesRequest(
+        model="m", goal=pb.WAIT_GOAL_RECORDS, rejected_within_ms=60000,
+        records=[pb.UpdateRecords(topic=TOPIC, partition=2, first=[10], last=[10])])
+    assert [(request.model, request.version) for request in rest] == [("m", 0), ("n", 0), ("n", 2), ("none", 2)]
 
 
-def test_wait_for_a_record_when_it_may_be_another_topic_then_never_visible():
-    with Admin([version([partition(TOPIC, state="gap", reason="the topic was made anew")])]) as server:
-        _, error = ctl(server, "wait-for", f"{TOPIC}:0:5", code=5)
-        assert "made anew" in error
-    with Admin([version([partition(TOPIC, same_topic_unix_ms=0)])]) as server:  # not known since its start
-        ctl(server, "--timeout", 0.2, "wait-for", f"{TOPIC}:0:5", code=4)
+@pytest.mark.parametrize("said, code", (
+    (("NOT_YET", "it waits for partition 3"), 4), (("REJECTED", "it was refused"), 5), (("PASSED_OVER", "passed over"), 5),
+    (("FROZEN", "frozen"), 5), (("PAUSED", "paused"), 5), (("GAP", "gap"), 5), (("FAILED", "failed"), 5),
+    (("NO_TOPIC", "no topic"), 5), (("UNKNOWN", "restarted"), 5), (("VERSION_ENDED", "unloaded"), 5),
+    (grpc.StatusCode.NOT_FOUND, 5), (grpc.StatusCode.FAILED_PRECONDITION, 5), (grpc.StatusCode.DEADLINE_EXCEEDED, 4),
+    (grpc.StatusCode.UNAVAILABLE, 1), (grpc.StatusCode.RESOURCE_EXHAUSTED, 1), (grpc.StatusCode.PERMISSION_DENIED, 1),
+))
+def test_wait_for_when_it_is_not_visible_then_exit_code_and_reason(said, code):
+    with Admin(waits=lambda request: said) as server:
+        out, error = ctl(server, "wait-for", "now", "--model", "m", "-o", "json", code=code)
+    assert (said[1] if isinstance(said, tuple) else "made up") in error
+    if code > 1:
+        told = json.loads(out)
+        assert told["visible"] is False and told["reason"] in error
 
 
-def test_wait_for_when_there_is_no_such_model_then_exit_5():
-    with Admin(grpc.StatusCode.NOT_FOUND) as server:
-        ctl(server, "wait-for", "now", "--model", "ghost", code=5)
+# ---- WaitForUpdates, of a server that follows a broker --------------------------------------------------
+
+FOLLOWED = "hps_et.followed.t"
+FAR = 10**6  # an offset that nobody writes
+
+
+def wait(stub, timeout=PATIENCE_S, metadata=None, **fields):
+    request = pb.WaitForUpdatesRequest(**{"model": "followed", "goal": pb.WAIT_GOAL_NOW, **fields})
+    return stub.WaitForUpdates(request, timeout=timeout, metadata=metadata)
+
+
+def record(topic=FOLLOWED, offset=FAR):
+    return {"goal": pb.WAIT_GOAL_RECORDS, "records": [pb.UpdateRecords(topic=topic, first=[offset], last=[offset])]}
+
+
+@pytest.fixture(name="followed", scope="module")
+def followed_topic(broker):
+    broker.create(FOLLOWED, 1)
+
+
+@pytest.fixture(name="following")
+def following_daemon(followed, broker, daemon, work):
+    """An hpsd whose model has the versions 1, which is active, and 2."""
+    def make(**server):
+        table = Table("t", np.arange(10), np.zeros((10, 4), "f4"))
+        one = daemon(default_config([model_config("followed", [table.save(f"{work}/files")], [4], ["t"])], update_source={
+            "type": "kafka_message_queue", "brokers": broker.bootstrap, "start": "latest"}, server=server))
+        one.load("followed", f"{work}/files", version=2)
+        return one
+
+    return make
+
+
+def until_waiting(one, n):
+    kafka.until(lambda: one.metrics()["hpsd_update_waits"] == n, f"{n} calls that wait")
+
+
+def test_wait_when_the_caller_may_only_look_up_then_it_is_answered(following, work):
+    with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
+        json.dump({"rules": [{"who": [f"token:{name}"], "may": [role], "models": [model]}
+                             for name, role, model in (
+                                 ("app", "lookup", "followed"), ("ops", "read", "followed"), ("not", "lookup", "n"))],
+                   "tokens": [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()}
+                              for name in ("app", "ops", "not")]}, f)
+    one = following(access=f"{work}/roles.json")
+    stub = one.stub()
+
+    def by(name):
+        return (("authorization", f"Bearer {name}"),)
+    assert wait(stub, metadata=by("app")).outcome == pb.WAIT_OUTCOME_VISIBLE
+    for name in ("ops", "not"):
+        with refused(grpc.StatusCode.PERMISSION_DENIED, f"token:{name}", "lookup"):
+            wait(stub, metadata=by(name))
+
+
+def test_wait_when_it_cannot_be_asked_then_status_and_when_it_cannot_come_then_outcome(following):
+    one = following()
+    stub = one.stub()
+    for code, words, fields in ((grpc.StatusCode.INVALID_ARGUMENT, "goal", {"goal": 0}),
+                                (grpc.StatusCode.INVALID_ARGUMENT, "topic", record("hps_et.n.t")),
+                                (grpc.StatusCode.NOT_FOUND, "version 9", {"version": 9})):
+        with refused(code, words):
+            wait(stub, **fields)
+    answer = wait(stub, **record("hps_et.followed.gadgets"))
+    assert answer.outcome == pb.WAIT_OUTCOME_NO_TOPIC and "no table gadgets" in answer.text
+    assert answer.topic == "hps_et.followed.gadgets" and answer.version == 1
+    answer = wait(stub, **record(), max_wait_ms=100)
+    assert answer.outcome == pb.WAIT_OUTCOME_NOT_YET and f"{FOLLOWED}:0:{FAR} is not applied" in answer.text
+    assert (answer.topic, answer.partition, answer.offset) == (FOLLOWED, 0, FAR)
+    with refused(grpc.StatusCode.DEADLINE_EXCEEDED):
+        wait(stub, **record(), timeout=0.2)
+    one.ctl("updates", "pause", "--model", "followed", "--version", 2)
+    assert wait(stub, **record(), version=2).outcome == pb.WAIT_OUTCOME_PAUSED
+
+
+def test_wait_when_the_version_or_the_server_goes_then_each_call_is_answered(following, work):
+    one = following()
+    stub = one.stub()
+
+    def begin(n, **fields):
+        """Calls that wait."""
+        before = one.metrics()["hpsd_update_waits"]
+        request = pb.WaitForUpdatesRequest(model="followed", **record(), **fields)
+        calls = [stub.WaitForUpdates.future(request, timeout=PATIENCE_S) for _ in range(n)]
+        until_waiting(one, before + n)
+        return calls
+
+    follows, named, unloaded, cancelled = *begin(1), *begin(1, version=1), *begin(1, version=2), *begin(1)
+    cancelled.cancel()
+    until_waiting(one, 3)
+    one.load("followed", f"{work}/files", version=3, activate=True)
+    assert follows.result().outcome == pb.WAIT_OUTCOME_VERSION_ENDED and "not the active one" in follows.result().text
+    one.ctl("unload", "followed", 2)
+    assert unloaded.result().outcome == pb.WAIT_OUTCOME_VERSION_ENDED and "unloaded" in unloaded.result().text
+    assert not named.done()
+    others = begin(63)
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "64 calls of this client", "retry"):
+        wait(stub, **record())
+    one.send(signal.SIGTERM)
+    for call in (named, *others):
+        assert call.code() is grpc.StatusCode.UNAVAILABLE and "the server stops" in call.details()
+
+
+def test_wait_for_when_interrupted_then_it_ends_and_the_server_forgets_it(following):
+    one = following()
+    with subprocess.Popen([os.path.join(BIN, "hpsctl"), "--addr", one.admin, "--timeout", str(PATIENCE_S), "wait-for",
+                           f"{FOLLOWED}:0:{FAR}"], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as ctl_:
+        until_waiting(one, 1)
+        ctl_.send_signal(signal.SIGINT)
+        assert ctl_.wait(PATIENCE_S) in (130, -signal.SIGINT)
+    until_waiting(one, 0)
 
 
 # ---- updates -------------------------------------------------------------------------------------------
