@@ -283,8 +283,13 @@ static hps_status wait_one(const struct publish_target *target, const struct ser
         request.records = (Hps__V1__UpdateRecords **)(uintptr_t)(records + i);
         request.n_records = end - i;
         request.mark = server->before->mark;
-        status = hps_client_wait(server->client, &request, now_us < end_us ? end_us - now_us : 1,
-                                 tool_interrupted, &reply, err);
+        /* A connection that was lost is made anew by a second try. If that is to a server that has
+         * started since, the mark tells it so. */
+        for (int tries = 0; tries == 0 || (tries == 1 && status == HPS_UNAVAILABLE); tries++) {
+            status =
+                hps_client_wait(server->client, &request, now_us < end_us ? end_us - now_us : 1,
+                                tool_interrupted, &reply, err);
+        }
         free_reply(reply);
     }
     return status;
