@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look-ups from Python: keys as users have them, what comes back, and errors that say what was expected."""
+import asyncio
 import copy
 import pickle
 
@@ -9,6 +10,7 @@ import pytest
 
 import hpsd
 import hpsd.aio
+import made_up
 from hpsd import _flat, _lookup, _messages, _model, _query, _wire
 from rig import UNLIMITED, kserve_pb, pb, pb_grpc
 from served import DEFAULT, DIMS, MODEL, N_ROWS, Sync, pooled, rows_of
@@ -349,6 +351,45 @@ def test_model_when_asked_for_then_tables_in_order_and_versions(client):
     assert list(model.tables) == list(DIMS) and model.tables["users"].place == 1
     assert (model.tables["items"].data_type, model.tables["items"].row_count) == ("fp32", N_ROWS)
     assert model.active.positions == () and model.active.rejected_record_count == 0
+
+
+def wait_for_updates(how, addresses, *args, **more):
+    if how == "threads":
+        with hpsd.connect(addresses, model=MODEL) as client:
+            return client.wait_for_updates(*args, **more)
+
+    async def wait():
+        async with hpsd.aio.connect(addresses, model=MODEL) as client:
+            return await client.wait_for_updates(*args, **more)
+    return asyncio.run(wait())
+
+
+@pytest.mark.parametrize("how", ("threads", "asyncio"))
+def test_wait_for_updates_when_called_then_every_address_is_asked_and_its_answer_is_told(how):
+    said = {"a": ("VISIBLE", ""), "b": ("VISIBLE", "")}
+    with made_up.Admin(waits=lambda _: said["a"]) as one, made_up.Admin(waits=lambda _: said["b"]) as other:
+        both = [one.address, other.address]
+        records = [("hps_et.shop.items", 3, offset) for offset in (7, 5, 6, 9, 7)] + [("hps_et.shop.items", 0, 1)]
+        wait_for_updates(how, both)
+        wait_for_updates(how, both, records, timeout=10)
+        for server in (one, other):
+            now, those = server.waited
+            assert (now.model, now.goal, len(now.records)) == (MODEL, pb.WAIT_GOAL_NOW, 0)
+            assert those.goal == pb.WAIT_GOAL_RECORDS and 8000 < those.max_wait_ms <= 9000
+            assert [(of.topic, of.partition, [*of.first], [*of.last]) for of in those.records] == [
+                ("hps_et.shop.items", 3, [5, 9], [7, 9]), ("hps_et.shop.items", 0, [1], [1])]
+        said["b"] = ("PAUSED", "partition 0 is paused")
+        with pytest.raises(hpsd.NotVisible, match=f"{other.address}.*is paused") as caught:
+            wait_for_updates(how, both)
+        assert caught.value.outcome == "paused" and pickle.loads(pickle.dumps(caught.value)).outcome == "paused"
+        said["a"] = ("NOT_YET", "it waits for partition 3")
+        with pytest.raises(hpsd.DeadlineExceeded, match="partition 3"):
+            wait_for_updates(how, both)
+        said["a"] = grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(hpsd.ResourceExhausted, match=one.address):
+            wait_for_updates(how, both)
+        with pytest.raises(hpsd.InvalidArgument, match="records"):
+            wait_for_updates(how, both, [])
 
 
 def test_model_when_it_takes_updates_then_positions_of_each_version():

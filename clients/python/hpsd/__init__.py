@@ -12,12 +12,12 @@ from ._answer import Answer, Status
 from ._client import Client, connect
 from ._flat import FlatAnswer
 from ._model import Model, Position, Table, Version
-from .errors import (DeadlineExceeded, Error, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted,
-                     Unauthenticated, Unavailable, Unimplemented)
+from .errors import (DeadlineExceeded, Error, InvalidArgument, NotFound, NotVisible, PermissionDenied,
+                     ResourceExhausted, Unauthenticated, Unavailable, Unimplemented)
 
 __version__ = "0.1.0"
 __all__ = [
-    "Answer", "Client", "DeadlineExceeded", "Error", "FlatAnswer", "InvalidArgument", "Model", "NotFound", "PermissionDenied",
-    "Position", "ResourceExhausted", "Status", "TLS", "Table", "Unauthenticated", "Unavailable", "Unimplemented",
+    "Answer", "Client", "DeadlineExceeded", "Error", "FlatAnswer", "InvalidArgument", "Model", "NotFound", "NotVisible",
+    "PermissionDenied", "Position", "ResourceExhausted", "Status", "TLS", "Table", "Unauthenticated", "Unavailable", "Unimplemented",
     "Version", "connect",
 ]

@@ -10,13 +10,14 @@ from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Tuple,
 import grpc
 import numpy.typing as npt
 
-from . import _address, _messages, _model
+from . import _address, _messages, _model, _wait
 from ._address import Addresses, Token
 from ._flat import Flat, FlatAnswer
 from ._lookup import Answer, Defaults, Dims, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
 from ._model import Model
 from ._servers import Attempts, Server, Servers
-from .errors import SECONDS_MIN, NotFound
+from ._wait import Records
+from .errors import SECONDS_MIN, NotFound, error
 
 Result = TypeVar("Result")
 
@@ -104,6 +105,15 @@ class Transport:
         finally:
             for call in racing:
                 call.cancel()
+
+    def at(self, server: Server, path: str, request: bytes, timeout_s: float) -> bytes:
+        """Of this server and no other; a connection to it is waited for."""
+        try:
+            reply: bytes = self.servers.method(server, "unary_unary", path)(
+                request, timeout=timeout_s, wait_for_ready=True, metadata=_address.metadata(self._token))
+        except grpc.RpcError as failure:
+            raise error(failure.code(), f"{server.target}: {failure.details()}") from failure
+        return reply
 
     def stream(self, path: str, request: bytes, timeout_s: float, begin: Callable[[], Reading]) -> Reading:
         """`begin` makes what takes the messages, anew for each attempt."""
@@ -276,6 +286,17 @@ class Client:
                 return self._widths.learn_version(version, reading.dims)
 
     # ---- models and versions ----
+
+    def wait_for_updates(self, records: Optional[Records] = None, *, timeout: Optional[float] = None) -> None:
+        """Wait until lookups at every address of this client see updates: the records with these (topic, partition, offset),
+        or all that is in the log now. Raises DeadlineExceeded, with what is missing, or NotVisible if waiting longer does
+        not help. Needs the role `lookup`."""
+        request = _wait.request(self._defaults.model, self._version, records)
+        end = time.monotonic() + self._defaults.timeout_of(timeout)
+        for server in self._transport.servers:
+            left_s = max(end - time.monotonic(), SECONDS_MIN)
+            data = self._transport.at(server, _messages.WAIT_FOR_UPDATES, _wait.within(request, left_s), left_s)
+            _wait.read(server.target, data)
 
     def model(self, timeout: Optional[float] = None) -> Model:
         """What can be asked for: tables in order, widths, types, versions and how far their updates are. Where the

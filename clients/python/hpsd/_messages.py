@@ -28,8 +28,11 @@ def words(enum: str, prefix: str) -> Dict[str, int]:
 
 GetModelRequest = class_of("GetModelRequest")
 GetModelResponse = class_of("GetModelResponse")
+WaitForUpdatesRequest = class_of("WaitForUpdatesRequest")
+WaitForUpdatesResponse = class_of("WaitForUpdatesResponse")
 
 LOOKUP = f"/{_PACKAGE}.ParameterServer/Lookup"
 LOOKUP_STREAM = f"/{_PACKAGE}.ParameterServer/LookupStream"
 GET_MODEL = f"/{_PACKAGE}.ParameterServer/GetModel"
+WAIT_FOR_UPDATES = f"/{_PACKAGE}.ParameterServer/WaitForUpdates"
 INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import grpc
 
@@ -66,6 +66,9 @@ class Servers:
         if os.getpid() != self._pid or _first_pid not in (0, self._pid):
             raise Error("gRPC does not survive a fork: create the client after the fork, in a child of a process that has not "
                         "looked up yet, or start processes by spawn", grpc.StatusCode.FAILED_PRECONDITION)
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(self._all)
 
     def pick(self, tried: Tuple[Server, ...] = ()) -> Server:
         """The next one in turn of those that are not down and not yet tried; else the one that failed longest ago."""

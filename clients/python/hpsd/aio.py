@@ -11,13 +11,14 @@ import grpc
 import grpc.aio
 import numpy.typing as npt
 
-from . import _address, _messages, _model
+from . import _address, _messages, _model, _wait
 from ._address import Addresses, Token
 from ._flat import Flat, FlatAnswer
 from ._lookup import Answer, Defaults, Dims, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
 from ._model import Model
 from ._servers import Attempts, Server, Servers
-from .errors import SECONDS_MIN, NotFound
+from ._wait import Records
+from .errors import SECONDS_MIN, NotFound, error
 
 Result = TypeVar("Result")
 
@@ -94,6 +95,15 @@ class Transport:
         finally:
             for task in racing:
                 task.cancel()
+
+    async def at(self, server: Server, path: str, request: bytes, timeout_s: float) -> bytes:
+        """Of this server and no other; a connection to it is waited for."""
+        try:
+            reply: bytes = await self.servers.method(server, "unary_unary", path)(
+                request, timeout=timeout_s, wait_for_ready=True, metadata=_address.metadata(self._token))
+        except grpc.RpcError as failure:
+            raise error(failure.code(), f"{server.target}: {failure.details()}") from failure
+        return reply
 
     async def stream(self, path: str, request: bytes, timeout_s: float, begin: Callable[[], Reading]) -> Reading:
         """`begin` makes what takes the messages, anew for each attempt."""
@@ -219,6 +229,15 @@ class Client:
             else:
                 reading.end()
                 return self._widths.learn_version(version, reading.dims)
+
+    async def wait_for_updates(self, records: Optional[Records] = None, *, timeout: Optional[float] = None) -> None:
+        """As hpsd.Client.wait_for_updates."""
+        request = _wait.request(self._defaults.model, self._version, records)
+        end = time.monotonic() + self._defaults.timeout_of(timeout)
+        for server in self._transport.servers:
+            left_s = max(end - time.monotonic(), SECONDS_MIN)
+            data = await self._transport.at(server, _messages.WAIT_FOR_UPDATES, _wait.within(request, left_s), left_s)
+            _wait.read(server.target, data)
 
     async def model(self, timeout: Optional[float] = None) -> Model:
         """As hpsd.Client.model."""

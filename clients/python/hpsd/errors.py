@@ -51,6 +51,19 @@ class PermissionDenied(Error, PermissionError):
     """The caller has not the role for this model."""
 
 
+class NotVisible(Error):
+    """The updates that were waited for do not become visible. `outcome`: "rejected", "passed_over", "frozen", "paused",
+    "gap", "failed", "no_topic", "unknown" or "version_ended"."""
+
+    def __init__(self, details: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
+                 outcome: str = "") -> None:
+        super().__init__(details, code)
+        self.outcome = outcome
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return type(self), (self.details, self.code, self.outcome)
+
+
 class Unauthenticated(Error, PermissionError):
     """The server knows the caller by nothing: no token, no certificate, or one that is not valid."""
 
