@@ -80,7 +80,7 @@ static const struct hps_arg args[] = {
      "wait until look-ups see it on every server of --addr; asks them first whether they would "
      "take it"},
     {"addr", 0, HPS_ARG_LIST, "ADDR", &given.servers,
-     "--wait: admin listener, repeatable (default $HPSD_ADDR, else " TOOL_ADMIN_ADDRESS ")"},
+     "--wait: gRPC listener, repeatable (default $HPSD_ADDR, else " TOOL_ADMIN_ADDRESS ")"},
     {"wait-timeout", 0, HPS_ARG_US, "SECONDS", &given.wait_us,
      "--wait: how long at most (default 60)"},
     {"output", 'o', HPS_ARG_CHOICE, "table|json", &words.output,

@@ -37,7 +37,7 @@ static void on_done(struct hps_update_waiter *waiter, enum hps_update_end end)
     ((struct wait *)waiter)->end = (int)end;
 }
 
-static hps_status begin(struct rig *rig, struct wait *wait, const void *who, int64_t version)
+static hps_status wait_begin(struct rig *rig, struct wait *wait, const void *who, int64_t version)
 {
     struct hps_error err = {0};
     *wait = (struct wait){.waiter = {.look = on_look, .done = on_done, .who = who},
@@ -68,7 +68,7 @@ static void test_wait_when_the_stream_turns_then_it_looks_until_it_is_done(void 
 {
     struct rig *rig = listed(state);
     struct wait wait;
-    assert_int_equal(begin(rig, &wait, NULL, 7), HPS_OK);
+    assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
     assert_int_equal(wait.n_looks, 1);
     wait.says = HPS_UPDATE_LOOK_DONE;
     hps_clock_advance(10 * 1000);
@@ -85,7 +85,7 @@ static void test_wait_when_turns_are_quick_then_it_looks_no_more_than_every_10_m
 {
     struct rig *rig = listed(state);
     struct wait wait;
-    assert_int_equal(begin(rig, &wait, NULL, 7), HPS_OK);
+    assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
     hps_clock_advance(10 * 1000);
     turns(rig, 5);
     assert_int_equal(wait.n_looks, 2);
@@ -97,7 +97,7 @@ static void test_wait_when_a_refresh_is_wanted_then_one_is_made_and_then_a_pause
     struct rig *rig = listed(state);
     struct wait wait;
     hps_clock_advance(1000);
-    assert_int_equal(begin(rig, &wait, NULL, 7), HPS_OK);
+    assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
     assert_false(wait.waiter.refreshed);
     wait.says = HPS_UPDATE_LOOK_REFRESH;
     hps_clock_advance(10 * 1000);
@@ -124,19 +124,19 @@ static void test_waits_when_there_are_too_many_then_refused_by_identity_and_in_a
     assert_non_null(waits);
     for (int i = 0; i < ALL_MAX; i++) {
         if (i > 0 && i % ONE_MAX == 0) {
-            assert_int_equal(begin(rig, &waits[i], who, 7), HPS_EXHAUSTED);
+            assert_int_equal(wait_begin(rig, &waits[i], who, 7), HPS_EXHAUSTED);
             who++;
         }
-        assert_int_equal(begin(rig, &waits[i], who, 7), HPS_OK);
+        assert_int_equal(wait_begin(rig, &waits[i], who, 7), HPS_OK);
     }
-    assert_int_equal(begin(rig, &waits[ALL_MAX], NULL, 7), HPS_EXHAUSTED);
+    assert_int_equal(wait_begin(rig, &waits[ALL_MAX], NULL, 7), HPS_EXHAUSTED);
     assert_true(hps_updater_wait_end(rig->updater, &waits[0].waiter));
-    assert_int_equal(begin(rig, &waits[0], NULL, 7), HPS_OK);
+    assert_int_equal(wait_begin(rig, &waits[0], NULL, 7), HPS_OK);
     hps_updater_waits_close(rig->updater); /* the server stops: all end, and no more begin */
     for (int i = 0; i < ALL_MAX; i++) {
         assert_int_equal(waits[i].end, HPS_UPDATE_END_STOPS);
     }
-    assert_int_equal(begin(rig, &waits[0], NULL, 7), HPS_UNAVAILABLE);
+    assert_int_equal(wait_begin(rig, &waits[0], NULL, 7), HPS_UNAVAILABLE);
     hps_free(waits);
 }
 
@@ -145,8 +145,8 @@ static void test_wait_when_the_version_goes_or_is_not_there_then_it_ends(void **
     struct rig *rig = listed(state);
     struct wait wait;
     struct hps_error err = {0};
-    assert_int_equal(begin(rig, &wait, NULL, 8), HPS_NOT_FOUND);
-    assert_int_equal(begin(rig, &wait, NULL, 7), HPS_OK);
+    assert_int_equal(wait_begin(rig, &wait, NULL, 8), HPS_NOT_FOUND);
+    assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
     update_waits_end(rig->stream);
     assert_int_equal(wait.end, HPS_UPDATE_END_VERSION);
     wait = (struct wait){.waiter = {.look = on_look, .done = on_done}, .end = -1};
