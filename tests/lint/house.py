@@ -41,7 +41,7 @@ INCLUDES = {
     "server/rpc": ("server/access", "server/observe", "proto", "net", "base"),
     "server/lookup": ("server/rpc", "server/access", "server/observe", "cache/lookup", "cache/update", "cache/version", "net", "base"),
     "server/model": ("server/lookup", "server/update", "server/rpc", "server/access", "cache/update", "cache/version",
-                     "net", "proto", *BASE),
+                     "proto", *BASE),
     "server/kserve": ("server/catalog", "server/model", "server/lookup", "server/rpc", "server/access",
                       "cache/version", "config", "net", "proto", "base"),
     "server/update": ("server/rpc", "server/observe", "cache/update", "config", "backends", "proto", *BASE),
