@@ -165,16 +165,6 @@ int hpsctl_rows_print(const struct hpsctl *ctl, const struct hps_client_lookup_q
 void hpsctl_row_text(const struct hps_client_lookup_result *result, uint32_t row, uint64_t n_values,
                      char *out, size_t size);
 
-/* ---- updates --------------------------------------------------------------------------------- */
-
-/* One GetUpdates, after hpsctl_open. owner: *out_reply is the caller's: hps_message_free */
-hps_status hpsctl_ask_updates(struct hpsctl *ctl, const char *model, int64_t version, bool refresh,
-                              uint64_t timeout_us, Hps__V1__GetUpdatesResponse **out_reply,
-                              struct hps_error *err) HPS_MUST_CHECK;
-enum { HPSCTL_FROZEN_BYTES = 600 };
-/* That a version is frozen, and the way on; returns out. */
-const char *hpsctl_frozen_text(const Hps__V1__VersionUpdates *of, char out[HPSCTL_FROZEN_BYTES]);
-
 /* ---- verbs ----------------------------------------------------------------------------------- */
 
 int hpsctl_ping(struct hpsctl *ctl);

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/hpsctl.h"
-
 #include "base/assert.h"
+#include "client/wait.h"
+#include "tools/hpsctl.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -171,34 +171,26 @@ static void print_activated(const struct hpsctl *ctl,
 }
 
 /* A version of another lineage may have frozen this one before: it is served as it was then, and
- * nobody would notice. The refresh is answered by the version's updater, which knows by then. */
+ * the user would not notice. */
 static void warn_frozen(struct hpsctl *ctl, const char *model, int64_t version)
 {
-    Hps__V1__GetUpdatesResponse *now = NULL;
+    Hps__V1__WaitForUpdatesRequest request = HPS__V1__WAIT_FOR_UPDATES_REQUEST__INIT;
+    Hps__V1__WaitForUpdatesResponse *reply = NULL;
     struct hps_error err = {0};
-    uint64_t timeout_us = ctl->timeout_us != 0 ? ctl->timeout_us : UPDATES_US;
 
-    hps_status status = hpsctl_ask_updates(ctl, model, version, true, timeout_us, &now, &err);
-    if (status == HPS_UNAVAILABLE || status == HPS_DEADLINE) { /* the log does not answer */
-        err = (struct hps_error){0};
-        status = hpsctl_ask_updates(ctl, model, version, false, timeout_us, &now, &err);
-    }
-    if (status == HPS_PRECONDITION || status == HPS_NOT_FOUND) {
-        return; /* it takes no updates */
-    }
-    if (status != HPS_OK) {
+    request.model = (char *)(uintptr_t)model; /* it is only read */
+    request.version = version;
+    request.goal = HPS__V1__WAIT_GOAL__WAIT_GOAL_READY;
+    hps_status status =
+        hps_client_wait(ctl->client, &request, ctl->timeout_us != 0 ? ctl->timeout_us : UPDATES_US,
+                        NULL, &reply, &err);
+    if (reply != NULL && reply->outcome == HPS__V1__WAIT_OUTCOME__WAIT_OUTCOME_FROZEN) {
+        (void)fprintf(stderr, "hpsctl: warning: %s\n", err.text);
+    } else if (status != HPS_OK && status != HPS_PRECONDITION) { /* else it takes no updates */
         (void)fprintf(stderr, "hpsctl: active, but whether it follows its updates is unknown: %s\n",
                       err.text);
-        return;
     }
-    for (size_t v = 0; v < now->n_versions; v++) {
-        if (now->versions[v]->frozen) {
-            char frozen[HPSCTL_FROZEN_BYTES];
-            (void)fprintf(stderr, "hpsctl: warning: %s\n",
-                          hpsctl_frozen_text(now->versions[v], frozen));
-        }
-    }
-    hps_message_free(&now->base);
+    hps_message_free((ProtobufCMessage *)reply);
 }
 
 static int switch_version(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request)

@@ -55,39 +55,6 @@ const struct hps_arg hpsctl_wait_for_args[] = {
     HPS_ARGS_END,
 };
 
-/* ---- asking ---------------------------------------------------------------------------------- */
-
-hps_status hpsctl_ask_updates(struct hpsctl *ctl, const char *model, int64_t version, bool refresh,
-                              uint64_t timeout_us, Hps__V1__GetUpdatesResponse **out_reply,
-                              struct hps_error *err)
-{
-    Hps__V1__GetUpdatesRequest request = HPS__V1__GET_UPDATES_REQUEST__INIT;
-    ProtobufCMessage *reply = NULL;
-
-    request.model = (char *)(uintptr_t)model; /* it is only read */
-    request.version = version;
-    request.refresh = refresh;
-    hps_status status = hps_client_call_message(
-        ctl->client, "/hps.v1.Admin/GetUpdates", &request.base,
-        &hps__v1__get_updates_response__descriptor, timeout_us, &reply, err);
-    if (status == HPS_OK) {
-        *out_reply = (Hps__V1__GetUpdatesResponse *)(void *)reply;
-    }
-    return status;
-}
-
-const char *hpsctl_frozen_text(const Hps__V1__VersionUpdates *of, char out[HPSCTL_FROZEN_BYTES])
-{
-    (void)snprintf(out, HPSCTL_FROZEN_BYTES,
-                   "version %" PRId64
-                   " of model \"%.128s\" is frozen: a version of another lineage "
-                   "was made the active one, and records that name no version are passed over "
-                   "since; hpsctl updates seek --model %.128s --version %" PRId64
-                   " --to OFFSET|earliest|latest|@MS lets it go on",
-                   of->version, of->model, of->model, of->version);
-    return out;
-}
-
 /* ---- updates --------------------------------------------------------------------------------- */
 
 /* "1.2 s ago"; "not known". */
@@ -132,8 +99,10 @@ static void print_version(const Hps__V1__VersionUpdates *of, int64_t now_ms)
         print_line("not connected", of->connection_error);
     }
     if (of->frozen) {
-        char frozen[HPSCTL_FROZEN_BYTES];
-        print_line("frozen", hpsctl_frozen_text(of, frozen));
+        printf("  frozen: records that name no version are passed over since a version of another "
+               "lineage was made the active one; hpsctl updates seek --model %s --version %" PRId64
+               " --to OFFSET|earliest|latest|@MS lets it go on\n",
+               of->model, of->version);
     }
     if (of->held[0] != '\0') {
         print_line("a batch cannot be applied", of->held);
@@ -252,14 +221,15 @@ static int print_changed(struct hpsctl *ctl, const void *reply)
 /* A seek does not resume what an operator has paused: say how much of it that is. */
 static int print_paused(struct hpsctl *ctl)
 {
+    Hps__V1__GetUpdatesRequest request = HPS__V1__GET_UPDATES_REQUEST__INIT;
     Hps__V1__GetUpdatesResponse *now = NULL;
-    struct hps_error err = {0};
     uint32_t n = 0;
 
-    if (hpsctl_ask_updates(ctl, flags.model, flags.version, false, ctl->timeout_us, &now, &err) !=
-        HPS_OK) {
-        (void)fprintf(stderr, "hpsctl: done, but whether partitions are paused is unknown: %s\n",
-                      err.text);
+    request.model = (char *)(uintptr_t)flags.model;
+    request.version = flags.version;
+    if (hpsctl_call(ctl, "GetUpdates", &request.base, &hps__v1__get_updates_response__descriptor,
+                    &now) != TOOL_OK) {
+        (void)fprintf(stderr, "hpsctl: done, but whether partitions are paused is unknown\n");
         return TOOL_OK;
     }
     for (size_t v = 0; v < now->n_versions; v++) {

@@ -12,8 +12,6 @@
 #include "base/clock.h"
 #include "base/rows/update_record.h"
 
-enum { SILENT_MS = 2000 /* a leader that has not answered for longer does not */ };
-
 #define OUTCOME(name) HPS__V1__WAIT_OUTCOME__WAIT_OUTCOME_##name
 #define GOAL(name)    HPS__V1__WAIT_GOAL__WAIT_GOAL_##name
 
@@ -23,7 +21,6 @@ struct judging {
     const struct hps_stream_view *view;
     bool refreshed;
     bool refresh; /* another one would help */
-    int64_t now_ms;
 };
 
 void hps_wait_init(struct hps_wait *wait, const Hps__V1__WaitForUpdatesRequest *request)
@@ -156,22 +153,14 @@ static Hps__V1__WaitOutcome answer_stop(struct judging *at, const struct hps_par
 }
 
 /* What keeps a partition that may go on: "running; 3 records behind". */
-static const char *state_text(const struct judging *at, const struct hps_partition_view *of,
-                              char out[static 400])
+static const char *state_text(const struct hps_partition_view *of, char out[static 300])
 {
-    char silent[80] = "", lag[48] = "";
-    int64_t silent_ms = at->now_ms - of->heard_ms;
-    if (of->heard_ms == 0) {
-        (void)snprintf(silent, sizeof(silent), "; its leader has not answered yet");
-    } else if (silent_ms > SILENT_MS) {
-        (void)snprintf(silent, sizeof(silent), "; its leader has not answered for %.1f s",
-                       (double)silent_ms / 1000);
-    }
+    char lag[48] = "";
     if (of->next >= 0 && of->lag > 0 && of->lag_known) {
         (void)snprintf(lag, sizeof(lag), "; %" PRIu64 " records behind", of->lag);
     }
-    (void)snprintf(out, 400, "%s%s%.200s%s%s", hps_partition_state_text(of->state),
-                   of->reason[0] != '\0' ? ": " : "", of->reason, silent, lag);
+    (void)snprintf(out, 300, "%s%s%s%s", hps_partition_state_text(of->state),
+                   of->reason[0] != '\0' ? ": " : "", of->reason, lag);
     return out;
 }
 
@@ -278,42 +267,31 @@ static bool is_proved(const struct judging *at, const struct hps_partition_view 
     return of->as_of_ms >= at->wait->begin_ms && is_same_topic(at, of);
 }
 
-/* Why it has not been proved yet, which may come; of partitions the one that says most. */
+/* Why it has not been proved yet, which may come: of a partition that does not run, if there is
+ * one. */
 static Hps__V1__WaitOutcome answer_unproved(struct judging *at)
 {
     const struct hps_stream_view *view = at->view;
-    const struct hps_partition_view *worst = NULL;
-    uint32_t n = 0;
-    char state[400], more[48] = "";
+    const struct hps_partition_view *of = NULL;
+    char state[300];
     for (uint32_t i = 0; i < view->n_partitions; i++) {
-        const struct hps_partition_view *of = &view->partitions[i];
-        if (!is_proved(at, of)) {
-            bool runs = of->state == HPS_PARTITION_RUNNING;
-            worst = worst == NULL || (worst->state == HPS_PARTITION_RUNNING &&
-                                      (!runs || of->heard_ms < worst->heard_ms))
-                        ? of
-                        : worst;
-            n++;
-        }
+        bool says_more = of == NULL || of->state == HPS_PARTITION_RUNNING;
+        of = !is_proved(at, &view->partitions[i]) && says_more ? &view->partitions[i] : of;
     }
     if (!view->connected) {
         return answer_away(at);
     }
-    if (worst == NULL) {
-        return answer(at, OUTCOME(NOT_YET), NULL, -1, "version %" PRId64 " of model \"%s\" %s%s",
-                      view->version, view->model,
-                      view->held[0] != '\0' ? "cannot apply a batch: "
-                                            : "has not received its list of topics from Kafka yet",
-                      view->held);
+    if (of == NULL) {
+        return answer(at, OUTCOME(NOT_YET), NULL, -1,
+                      "version %" PRId64 " of model \"%s\" has not received its list of topics "
+                      "from Kafka yet",
+                      view->version, view->model);
     }
-    if (n > 1) {
-        (void)snprintf(more, sizeof(more), " (and for %" PRIu32 " more)", n - 1);
-    }
-    return answer(
-        at, OUTCOME(NOT_YET), worst, -1,
-        "version %" PRId64 " of model \"%s\" waits for partition %" PRId32 " of %.120s, %.200s%s%s",
-        view->version, view->model, worst->partition, worst->topic, state_text(at, worst, state),
-        is_same_topic(at, worst) ? "" : "; not checked yet whether the topic was recreated", more);
+    return answer(at, OUTCOME(NOT_YET), of, -1,
+                  "version %" PRId64 " of model \"%s\" waits for partition %" PRId32
+                  " of %.120s, %s%s",
+                  view->version, view->model, of->partition, of->topic, state_text(of, state),
+                  is_same_topic(at, of) ? "" : "; not checked yet whether the topic was recreated");
 }
 
 static Hps__V1__WaitOutcome judge_now(struct judging *at)
@@ -403,7 +381,7 @@ static Hps__V1__WaitOutcome judge_partition(struct judging *at,
     int64_t last = records->last[records->n_last - 1];
     bool behind = of->next <= last;
     int64_t passed = at->view->frozen && named ? -1 : passed_over(records, of);
-    char state[400];
+    char state[300];
     if (passed >= 0 && passed < of->next) {
         return answer_passed_over(at, of, passed);
     }
@@ -429,7 +407,7 @@ static Hps__V1__WaitOutcome judge_partition(struct judging *at,
                   of->topic, of->partition, last, behind ? "not applied" : "read",
                   at->view->version, at->view->model,
                   behind ? "the partition is " : "its leader has not confirmed this record yet, ",
-                  state_text(at, of, state));
+                  state_text(of, state));
 }
 
 /* As long as it may still come, of all records the first that is not there. */
@@ -494,11 +472,7 @@ static Hps__V1__WaitOutcome judge_ready(struct judging *at)
 enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
                                    bool refreshed)
 {
-    struct judging at = {.wait = wait,
-                         .view = view,
-                         .refreshed = refreshed,
-                         .refresh = !refreshed,
-                         .now_ms = (int64_t)hps_clock_wall_ms()};
+    struct judging at = {.wait = wait, .view = view, .refreshed = refreshed, .refresh = !refreshed};
     const Hps__V1__UpdateMark *mark = wait->request->mark;
     if (!wait->begun && mark != NULL) {
         wait->number_seen = mark->rejected;

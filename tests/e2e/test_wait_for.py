@@ -261,17 +261,17 @@ def test_seek_when_partitions_are_paused_then_told_how_to_resume():
 
 @pytest.mark.parametrize("args", (("activate", "m", "1"), ("rollback", "m")))
 def test_switch_when_the_version_is_frozen_then_warned_with_the_way_on(args):
-    frozen = [version([partition(TOPIC)], frozen=True)]
-    with Admin(frozen) as server:
+    text = "version 1 of model \"m\" is frozen; hpsctl updates seek --model m --version 1"
+    with Admin(waits=visible("FROZEN", text)) as server:
         out, error = ctl(server, *args)
         assert "version 1 is active" in out
         assert "warning: version 1 of model \"m\" is frozen" in error
         assert "hpsctl updates seek --model m --version 1" in error
         out, error = ctl(server, *args, "-o", "json")
         assert json.loads(out)["version"] == 1 and "frozen" in error
-    assert [(request.model, request.version) for request in server.requests] == [("m", 1)] * 2
-    with Admin(grpc.StatusCode.UNAVAILABLE, frozen) as server:  # the log does not answer
-        assert "is frozen" in ctl(server, *args)[1]
-    for fine in ([version([partition(TOPIC)])], grpc.StatusCode.FAILED_PRECONDITION):
-        with Admin(fine) as server:
+    assert [(request.model, request.version) for request in server.waited] == [("m", 1)] * 2
+    for said in (("VISIBLE", ""), grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND):
+        with Admin(waits=lambda _, said=said: said) as server:
             assert ctl(server, *args)[1] == ""
+    with Admin(waits=lambda _: grpc.StatusCode.UNAVAILABLE) as server:
+        assert "whether it follows its updates is unknown" in ctl(server, *args)[1]

@@ -163,8 +163,6 @@ static void test_now_when_judged_then_visible_only_when_all_partitions_have_prov
 
     CASE(now, LATE; P.state = HPS_PARTITION_HELD;
          snprintf(P.reason, 200, "no room"), NOT_YET, "held|no room");
-    CASE(now, LATE; P.heard_ms = at.now - 7000, NOT_YET, "leader has not answered for 7.0 s");
-    CASE(now, LATE; P.heard_ms = 0, NOT_YET, "leader has not answered yet");
     CASE(now, LATE; P.lag = 5, NOT_YET, "5 records behind");
     CASE(now, LATE; V.connected = false;
          snprintf(V.away, 200, "bad password"), NOT_YET, "not connected|bad password");
