@@ -115,8 +115,9 @@ static hps_status read_float(struct reader *in, float *out_value)
 {
     char *end;
     float value = strtof(in->at, &end);
+    const char *point = memchr(in->at, '.', (size_t)(end - in->at));
 
-    if (!begins_number(in->at) || !ends_number(in, end) || end[-1] == '.') {
+    if (!begins_number(in->at) || !ends_number(in, end) || (point != NULL && !is_digit(point[1]))) {
         return wrong_value(in, "a number");
     }
     if (isinf(value)) {

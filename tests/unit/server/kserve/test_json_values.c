@@ -116,9 +116,9 @@ static void test_values_when_floats_then_the_nearest_ones(void **state)
 
 static void test_values_when_one_is_no_float_then_it_is_named(void **state)
 {
-    static const char *const values[] = {"NaN",   "Infinity", "-inf", "0x1p3", "-0X1",  "1.",
-                                         ".5",    "1e",       "1e+",  "01.5",  "--1",   "1f",
-                                         "\"1\"", "-",        "1e39", "-1e39", "1e999", "true"};
+    static const char *const values[] = {"NaN", "Infinity", "-inf",  "0x1p3", "-0X1", "1.", "1.e5",
+                                         ".5",  "1e",       "1e+",   "01.5",  "--1",  "1f", "\"1\"",
+                                         "-",   "1e39",     "-1e39", "1e999", "true"};
     char text[80];
 
     (void)state;
