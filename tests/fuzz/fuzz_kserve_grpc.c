@@ -2,8 +2,7 @@
  *
  * The decoder of ModelInferRequest against protobuf-c: what we accept, it accepts and reads the
  * same; what it writes, we never call malformed. What is accepted is then seen as a look-up, which
- * must be within the limits and must point into the message or the arena. Corpus:
- * tests/fuzz/make_corpus.py.
+ * must be within the limits and must point into the message or the arena.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
  * Bodies of infer requests over HTTP against jansson, which reads all of the JSON here: what we
  * accept, it accepts, and names, shapes and values are the same; what we refuse as no JSON at all
  * is none. An input is two bytes, how much of the rest is JSON (0xffff: all, and no header says
- * so), and the body. Corpus: tests/fuzz/make_corpus.py.
+ * so), and the body.
  */
 #include <math.h>
 #include <stddef.h>

@@ -2,8 +2,7 @@
  *
  * A LookupResponse as a server that lies might send it, read by the client library. An input is one
  * message. Whatever it is: a result that is given lies within the message, its first and last rows
- * can be read, and one that passes the check has the status of each key that was asked for. Corpus:
- * tests/fuzz/make_request_corpus.py.
+ * can be read, and one that passes the check has the status of each key that was asked for.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The decoder of LookupRequest against protobuf-c: what we accept, it accepts and reads the same;
- * what it writes, we never call malformed. Corpus: tests/fuzz/make_request_corpus.py.
+ * what it writes, we never call malformed.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -2,7 +2,7 @@
  *
  * Any bytes as a record of Kafka: what is accepted lies within the record and is written back the
  * same, what is rejected says why. The first byte of the input chooses key width, dim, the key of
- * the record and how the table stores rows. Corpus: tests/fuzz/make_update_corpus.py.
+ * the record and how the table stores rows.
  */
 #include <stddef.h>
 #include <stdint.h>
