@@ -534,7 +534,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     } services[] = {{hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {&daemon->kserve_infer, LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_unary_service_grpc(daemon->model), LISTENER_PUBLIC | LISTENER_ADMIN},
-                    {hps_wait_service_grpc(daemon->wait), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_unary_service_grpc(daemon->wait), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_unary_service_grpc(daemon->kserve), LISTENER_PUBLIC | LISTENER_ADMIN},
                     {hps_unary_service_grpc(daemon->admin), LISTENER_ADMIN},
                     {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
@@ -735,7 +735,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_loop_free(daemon->loop);
     hps_lookup_service_free(daemon->lookup);
     hps_unary_service_free(daemon->model);
-    hps_wait_service_free(daemon->wait);
+    hps_unary_service_free(daemon->wait);
     hps_unary_service_free(daemon->kserve);
     hps_unary_service_free(daemon->admin);
     hps_readiness_free(daemon->readiness);

@@ -83,7 +83,7 @@ struct hps_daemon {
     struct hps_lookup_service *lookup;
     struct hps_grpc_service kserve_infer; /* of `lookup`, in other bytes */
     struct hps_unary_service *model;
-    struct hps_wait_service *wait;
+    struct hps_unary_service *wait;
     struct hps_unary_service *kserve;
     struct hps_http_route *kserve_routes; /* of `kserve` */
     struct hps_unary_service *admin;

@@ -207,7 +207,7 @@ static void audit_refused(const struct hps_unary_service *service, const struct 
         .error = error->text,
         .refused = true,
     };
-    if (method->kind != HPS_UNARY_READS && error->status != HPS_PERMISSION) {
+    if (method->kind > HPS_UNARY_WAITS && error->status != HPS_PERMISSION) {
         hps_audit_refused(service->options.audit, &event);
     }
 }
@@ -243,8 +243,13 @@ void hps_unary_answer(struct hps_unary *op)
 static void on_close(struct hps_grpc_call *call)
 {
     struct hps_unary *op = hps_grpc_call_user(call);
-    if (op != NULL) {
-        hps_grpc_call_set_user(call, NULL);
+    if (op == NULL) {
+        return;
+    }
+    hps_grpc_call_set_user(call, NULL);
+    if (op->method->kind == HPS_UNARY_WAITS) {
+        op->service->options.closed(op);
+    } else {
         op_free(op);
     }
 }
@@ -253,6 +258,7 @@ static void on_close(struct hps_grpc_call *call)
 static void run_answer(struct hps_task *task)
 {
     struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
+    hps_grpc_call_set_user(op->call, NULL);
     if (op->error.status == HPS_OK && op->follow != NULL && !hps_grpc_call_cancelled(op->call)) {
         hps_grpc_call_set_user(op->call, op);
         op->follow(op);
@@ -266,7 +272,7 @@ static void run_answer(struct hps_task *task)
 
 void hps_unary_finish(struct hps_unary *op)
 {
-    if (op->method->kind != HPS_UNARY_READS) {
+    if (op->method->kind > HPS_UNARY_WAITS) {
         audit(op);
     }
     op->task.run = run_answer;
@@ -277,12 +283,13 @@ static void run_work(struct hps_task *task)
 {
     struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
     enum hps_unary_kind kind = op->method->kind; /* the work may free `op` */
-    if (kind < HPS_UNARY_CHANGES && hps_grpc_call_cancelled(op->call)) {
+    bool cancelled = kind < HPS_UNARY_CHANGES && hps_grpc_call_cancelled(op->call);
+    if (cancelled) {
         hps_ignore(hps_error_set(&op->error, HPS_CANCELLED, "the call ended before its turn"));
     } else {
         op->method->work(op);
     }
-    if (kind != HPS_UNARY_CHANGES_LATER) {
+    if (cancelled || (kind != HPS_UNARY_WAITS && kind != HPS_UNARY_CHANGES_LATER)) {
         hps_unary_finish(op);
     }
 }
@@ -329,6 +336,9 @@ void hps_unary_start(struct hps_unary *op)
         }
         struct hps_pool *pool =
             op->method->place == HPS_UNARY_ADMIN ? options->admin_pool : options->workers;
+        if (op->method->kind == HPS_UNARY_WAITS) {
+            hps_grpc_call_set_user(op->call, op);
+        }
         hps_status status = hps_pool_post(pool, &op->task);
         if (status == HPS_OK) {
             return;
@@ -337,6 +347,7 @@ void hps_unary_start(struct hps_unary *op)
                                  "call rejected: too many others wait for a thread; retry later"));
     }
     audit_refused(op->service, op->call, op->method, &op->error);
+    hps_grpc_call_set_user(op->call, NULL);
     hps_unary_answer(op);
     op_free(op);
 }
@@ -384,9 +395,13 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     if (op == NULL) {
         return;
     }
-    op->request = hps_message_unpack(op->method->request, op->arena, data, size);
-    if (op->request == NULL) {
-        hps_ignore(hps_error_set(&op->error, HPS_INVALID, "request: malformed message"));
+    ProtobufCMessage *message = NULL;
+    hps_status status = hps_message_read(op->method->request, op->arena, data, size, &message);
+    op->request = message;
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_set(&op->error, status,
+                                 status == HPS_INVALID ? "request: malformed message"
+                                                       : "request: too large once it is unpacked"));
     }
     hps_unary_start(op);
 }
@@ -432,7 +447,8 @@ struct hps_unary_service *hps_unary_service_new(const struct hps_unary_options *
         const struct hps_unary_method *method = &options->methods[i];
         HPS_ASSERT(method->place == HPS_UNARY_LOOP ||
                    (method->place == HPS_UNARY_ADMIN ? options->admin_pool : options->workers));
-        HPS_ASSERT(method->kind == HPS_UNARY_READS ||
+        HPS_ASSERT(method->kind != HPS_UNARY_WAITS || options->closed != NULL);
+        HPS_ASSERT(method->kind <= HPS_UNARY_WAITS ||
                    (options->audit != NULL && method->place != HPS_UNARY_LOOP));
         methods[i] = hps_unary_route(service, method->path, method->path, on_message);
     }

@@ -36,6 +36,7 @@ enum hps_unary_scope {
 
 enum hps_unary_kind {
     HPS_UNARY_READS,
+    HPS_UNARY_WAITS,        /* the same; the work, or a callback, calls hps_unary_finish */
     HPS_UNARY_TELLS,        /* something confidential: each call is in the audit log */
     HPS_UNARY_CHANGES,      /* the same; the work runs even if the client has cancelled */
     HPS_UNARY_CHANGES_LATER /* the same; the work, or a callback, calls hps_unary_finish */
@@ -85,6 +86,7 @@ struct hps_unary_options {                  /* copied */
     /* The rest may be NULL. */
     hps_status (*read)(struct hps_unary *op); /* more of the request; may set op->model. Loop */
     void (*answer)(struct hps_unary *op);     /* instead of sending op->reply. Loop */
+    void (*closed)(struct hps_unary *op);     /* a WAITS call ended before its answer. Loop */
     void (*fini)(struct hps_unary *op);       /* before it is freed. Loop */
 };
 
@@ -95,8 +97,8 @@ void hps_unary_service_free(struct hps_unary_service *service);
 /* For hps_grpc_server_add. */
 const struct hps_grpc_service *hps_unary_service_grpc(const struct hps_unary_service *service);
 
-/* The work of a CHANGES_LATER method is done: write the audit log, and send the answer from the
- * loop. Any thread but loops; takes `op`. */
+/* The work of a WAITS or CHANGES_LATER method is done: write the audit log of changes, and send the
+ * answer from the loop. Any thread, of changes no loop; takes `op`. */
 void hps_unary_finish(struct hps_unary *op);
 /* Send op->reply and end the call, or fail it with op->error. Loop. */
 void hps_unary_answer(struct hps_unary *op);
