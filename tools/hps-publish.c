@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "base/arena.h"
-#include "base/arena.h"
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"

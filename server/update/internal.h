@@ -36,7 +36,7 @@ struct hps_updater {
     struct hps_lock lock; /* the next ones */
     struct hps_update_stream *streams;
     bool stopped;
-    struct hps_lock waits_lock; /* the next ones, and what is the updater's of each waiter */
+    struct hps_lock waits_lock;        /* the next ones, and what is the updater's of each waiter */
     struct hps_update_waiter *waiters; /* n_waiters */
     uint32_t n_waiters;
     bool waits_closed;
