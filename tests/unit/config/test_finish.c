@@ -167,7 +167,6 @@ static void test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_pl
         struct hps_config *config = parse_good(cases[i].file, NULL);
         finish_good(config, NULL);
         assert_int_equal(hps_config_http_tls(&config->server), cases[i].tls);
-        hps_config_free(config);
     }
 #undef WITH_TLS
 }
