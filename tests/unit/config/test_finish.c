@@ -358,7 +358,7 @@ static void test_roots_when_tables_share_directories_then_their_parents_once(voi
         ".", "/m", "/", "/n", "../..", "..", "/usr/../n", "/./n", "/var/lib/hpsd/models"};
     struct hps_config *config = NULL;
     assert_int_equal(hps_config_for_tables(args, 10, &config, NULL), HPS_OK);
-    finish_good(config, NULL);
+    finish_good(keep_config(config), NULL);
     const struct hps_strings *roots = &config->server.model_roots;
     assert_int_equal(roots->n, 9);
     for (size_t i = 0; i < 9; i++) {
