@@ -47,6 +47,7 @@ struct hps_grpc_method {
     /* Client messages: exactly one (unary, server streaming), or any number. */
     bool client_streaming;
     size_t request_bytes_max; /* per message; 0 = the server's limit */
+    bool no_body;             /* HTTP/1.1: a request with a body is refused before the body comes */
     /* A whole message, inflated on the loop: for methods whose messages are small. `data` is
      * borrowed for the call unless kept by hps_grpc_call_keep_message. Unary: called exactly once,
      * after the half-close. */

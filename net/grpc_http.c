@@ -78,6 +78,8 @@ static void judge_body(struct hps_grpc_call *call)
     } else if (compressed && !call->grpc_loop->limits.compression) {
         grpc_http_refuse(call, 415, HPS_INVALID,
                          "content-encoding: this server takes no compressed bodies");
+    } else if (call->entry->method->no_body && size != 0) {
+        grpc_http_refuse(call, 413, HPS_INVALID, "%.200s takes no body", hps_grpc_call_path(call));
     } else if (size != HPS_HTTP_BODY_OF_ANY_SIZE && size > size_max) {
         (void)hps_error_set(&err, HPS_EXHAUSTED,
                             "body of %" PRIu64 " bytes, the limit is %zu bytes", size, size_max);

@@ -13,7 +13,8 @@
  *
  * Connections without a request go before idle ones, and idle ones before those that have calls. A
  * connection that has calls gives way only where its peer has more than a share. One that has been
- * idle for less than a second gives way only there, too: others might be about to use it.
+ * idle for less than a second gives way only there, too, unless limits.idle_at_once: others might
+ * be about to use it.
  *
  * A peer whose connections fail before their first request again and again is slowed: of those
  * that come from it then only some a second are let in.
@@ -80,7 +81,8 @@ unsigned hps_peers_connections(struct hps_peers *peers); /* seats that are taken
 uint64_t hps_peers_refused(struct hps_peers *peers);     /* connections so far */
 
 /* A seat for a connection that has come. Where another one has to give way, its on_leave is called
- * before this returns; until it has gone there may be a few more than connections_max, 64 at most.
+ * before this returns; until it has gone there may be a few more than connections_max: 64 at most,
+ * or with idle_at_once as many as the owner accepts before those that leave have their turn.
  *
  * client    of hps_sock_client; is_unix: of a Unix socket
  * now_us    of hps_clock_us

@@ -10,7 +10,6 @@
 
 enum {
     CONNECTIONS_MAX = 64,
-    REQUEST_BYTES_MAX = 4096, /* of a body, which is ignored */
     METRICS_BYTES_MAX = 64 << 20,
     METHOD_BYTES_MAX = 128,
 };
@@ -151,13 +150,15 @@ static void on_metrics(struct hps_grpc_call *call, const uint8_t *data, size_t s
     hps_buf_fini(&page);
 }
 
-/* Open to the guard: on_metrics checks its reader by the rules that hold then. */
+/* Open to the guard: on_metrics checks its reader by the rules that hold then. A connection whose
+ * request is not whole keeps its place, so a body, which may be slow, is refused. */
 static const struct hps_http_route routes[] = {
 #define PAGE(path_, answer)                          \
     {                                                \
         .verb = "GET", .pattern = path_, .method = { \
             .path = path_,                           \
             .open = true,                            \
+            .no_body = true,                         \
             .on_message = answer                     \
         }                                            \
     }
@@ -176,7 +177,6 @@ static void limits_of(struct hps_daemon *daemon, struct hps_grpc_limits *out_lim
     const struct hps_config_server *config = &daemon->options.config->server;
     bool tls = listener_of(daemon)->tls;
     daemon_grpc_limits(config, out_limits);
-    out_limits->request_bytes_max = REQUEST_BYTES_MAX;
     out_limits->handshake_timeout_us = (uint64_t)config->http_head_timeout_ms * 1000;
     *out_peers = (struct hps_peers_limits){.connections_max = CONNECTIONS_MAX,
                                            .share = config->peer_share,

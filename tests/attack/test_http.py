@@ -79,6 +79,16 @@ def test_heads_when_slow_or_never_sent_then_probes_are_answered_and_they_are_clo
                     pass
 
 
+@pytest.mark.parametrize("body", [b"Content-Length: 1", b"Transfer-Encoding: chunked"])
+def test_bodies_when_they_never_come_then_refused_and_probes_are_answered(target, body):
+    with contextlib.ExitStack() as stack:
+        for _ in range(64):  # as many as there are places
+            sock = stack.enter_context(wire.connect(target.daemon.http))
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + body + b"\r\n\r\n")
+        assert sock.recv(4096).startswith(b"HTTP/1.1 413 ")
+        assert target.daemon.get("/readyz") == (200, "ready\n")
+
+
 def test_answers_when_not_read_then_probes_are_answered_and_they_are_closed(target):
     with contextlib.ExitStack() as stack:
         for _ in range(many(60, 600)):
