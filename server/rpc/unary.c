@@ -311,9 +311,12 @@ static hps_status check_scope(struct hps_unary *op)
 static hps_status judge(struct hps_unary *op)
 {
     const struct hps_unary_options *options = &op->service->options;
-    hps_status status = op->error.status;
-    if (status == HPS_OK && options->counted && op->method->scope != HPS_UNARY_OPEN) {
-        status = hps_access_take_call(op->call, &op->error);
+    hps_status status = HPS_OK;
+    if (options->counted && op->method->scope != HPS_UNARY_OPEN) {
+        status = hps_access_take_call(op->call, &op->error); /* a malformed request, too */
+    }
+    if (status == HPS_OK) {
+        status = op->error.status;
     }
     if (status == HPS_OK) {
         const char *model = hps_unary_field(op, "model");

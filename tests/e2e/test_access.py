@@ -258,6 +258,14 @@ def test_requests_when_more_a_second_than_the_rule_says_then_told_when_to_come_b
             look(one, "m", "app")
 
 
+def test_requests_when_malformed_then_they_count_as_well(work):
+    served = Served(work, [rule(["any"], ["lookup", "read"], requests_per_s=1)])
+    with served.daemon as one:
+        ask_model = channel(one, one.grpc[0]).unary_unary("/hps.v1.ParameterServer/GetModel")
+        codes = {ask_model.future(b"\xff", timeout=PATIENCE_S).code() for _ in range(100)}
+        assert codes == {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
 def test_replies_when_more_bytes_than_the_rule_says_are_in_flight_then_refused_until_they_have_gone(work):
     served = Served(work, [rule(["token:app"], ["lookup"], reply_bytes=1 << 20), rule(["token:free"], ["lookup"])],
                     [token("app"), token("free")])
