@@ -57,7 +57,8 @@ struct update_partition *update_add_partition(struct hps_update_stream *stream, 
 struct reading {
     struct hps_update_stream *stream;
     struct hps_error *err;
-    hps_status status; /* of read_theirs */
+    hps_status status; /* of add_other */
+    uint32_t n_new;    /* partitions that only other versions have so far */
 };
 
 static hps_status read_partition(const struct reading *reading, const char *topic, int32_t number,
@@ -75,10 +76,14 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     if (!hps_update_route(stream->version, topic, &route)) {
         return HPS_OK; /* of a model that had another name */
     }
-    struct update_partition *partition = update_add_partition(stream, topic, number, &route);
+    struct update_partition *partition = update_find_partition(stream, topic, number);
+    if (partition == NULL) {
+        partition = update_add_partition(stream, topic, number, &route);
+    }
     if (partition == NULL) {
         return hps_error_set(reading->err, HPS_NO_MEMORY, "no memory for a position");
     }
+    partition->other = false;
     partition->basis = UPDATE_PUBLISHED;
     partition->applied = position;
     partition->read = position;
@@ -93,14 +98,37 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     return HPS_OK;
 }
 
+/* One that another version read. True: it is new here. */
+static bool add_other(struct reading *reading, const char *topic, int32_t number)
+{
+    struct hps_update_stream *stream = reading->stream;
+    struct hps_update_route route;
+    if (update_find_partition(stream, topic, number) != NULL ||
+        !hps_update_route(stream->version, topic, &route)) {
+        return false;
+    }
+    struct update_partition *partition = update_add_partition(stream, topic, number, &route);
+    if (partition == NULL) {
+        reading->status = hps_error_set(reading->err, HPS_NO_MEMORY, "no memory for partitions");
+        return false;
+    }
+    partition->other = true;
+    return true;
+}
+
 static hps_status read_record(void *ctx, const void *key, size_t key_size, const void *value,
                               size_t value_size)
 {
-    const struct reading *reading = ctx;
+    struct reading *reading = ctx;
     char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
     int32_t number;
     if (hps_position_key_parse(key, key_size, topic, &number)) {
         return read_partition(reading, topic, number, value, value_size);
+    }
+    if (key_size > 0 && ((const char *)key)[key_size - 1] == HPS_POSITION_OTHER &&
+        hps_position_key_parse(key, key_size - 1, topic, &number)) {
+        (void)add_other(reading, topic, number);
+        return reading->status;
     }
     if (key_size == strlen(HPS_POSITION_FROZEN) &&
         memcmp(key, HPS_POSITION_FROZEN, key_size) == 0 &&
@@ -120,32 +148,52 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
 static void read_theirs(void *ctx, const struct hps_stream_view *view)
 {
     struct reading *reading = ctx;
-    struct hps_update_stream *stream = reading->stream;
+    const struct hps_update_stream *stream = reading->stream;
     bool other = strcmp(view->model, stream->model) == 0 && view->version != stream->number;
     for (uint32_t i = 0; other && i < view->n_partitions; i++) {
         const struct hps_partition_view *theirs = &view->partitions[i];
-        struct hps_update_route route;
         if (theirs->state != HPS_PARTITION_GONE &&
-            update_find_partition(stream, theirs->topic, theirs->partition) == NULL &&
-            hps_update_route(stream->version, theirs->topic, &route) &&
-            update_add_partition(stream, theirs->topic, theirs->partition, &route) == NULL) {
-            reading->status =
-                hps_error_set(reading->err, HPS_NO_MEMORY, "no memory for partitions");
+            add_other(reading, theirs->topic, theirs->partition)) {
+            reading->n_new++;
         }
     }
 }
 
+/* Store the newest n_new partitions, so that a restart without the other versions knows of them. */
+static hps_status store_others(const struct reading *reading)
+{
+    const struct hps_update_stream *stream = reading->stream;
+    uint32_t n = reading->n_new;
+    char(*keys)[HPS_POSITION_KEY_BYTES_MAX] = hps_calloc(n, sizeof(*keys));
+    struct hps_record *records = hps_calloc(n, sizeof(*records));
+    hps_status status = HPS_NO_MEMORY;
+    if (keys != NULL && records != NULL) {
+        for (uint32_t i = 0; i < n; i++) {
+            const struct update_partition *of = &stream->partitions[stream->n_partitions - n + i];
+            size_t size = hps_position_key(of->topic, of->number, keys[i]);
+            keys[i][size] = HPS_POSITION_OTHER;
+            records[i] = (struct hps_record){keys[i], size + 1, "", 0};
+        }
+        const struct hps_update_batch batch = {.positions = records, .n_positions = n};
+        status = hps_update_apply(stream->version, &batch, reading->err);
+    }
+    hps_free(keys);
+    hps_free(records);
+    return status == HPS_PRECONDITION ? HPS_OK : status; /* the version takes no updates */
+}
+
 hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
 {
-    struct reading reading = {stream, err, HPS_OK};
+    struct reading reading = {.stream = stream, .err = err, .status = HPS_OK};
     stream->topics.fresh = true;
     stream->freeze.unstored = true; /* a version that was loaded before there were updates */
     stream->topics.start_ms = (int64_t)stream->version->loaded_unix_ms;
     hps_status status = hps_update_positions(stream->version, read_record, &reading);
     if (status == HPS_OK) {
         hps_updater_each(stream->updater, read_theirs, &reading);
+        status = reading.status;
     }
-    return status == HPS_OK ? reading.status : status;
+    return status == HPS_OK && reading.n_new > 0 ? store_others(&reading) : status;
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -450,6 +498,7 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
                                   : hps_status_text(has->status));
         return;
     }
+    partition->other = false; /* the log has it */
     if (!partition->listed.there) {
         update_stop_partition(stream, partition, UPDATE_GONE, "the log does not list the topic");
         return;

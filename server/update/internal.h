@@ -125,10 +125,15 @@ struct update_partition *update_find_partition(struct hps_update_stream *stream,
 struct update_partition *update_add_partition(struct hps_update_stream *stream, const char *topic,
                                               int32_t number, const struct hps_update_route *route);
 /* Read what is stored: partitions, whether the version is frozen, since when the files lack
- * updates. Add the partitions that other versions of the model read, as the log may hide some of
- * them. */
+ * updates. Add and store the partitions that other versions of the model read, as the log may hide
+ * some of them. */
 hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
+/* A partition of another version that the log does not have: nothing of it is missing. */
+static inline bool update_is_absent(const struct update_partition *partition)
+{
+    return partition->other && partition->phase == UPDATE_GONE;
+}
 /* Decide where STARTING partitions begin, and assign them. Does nothing before topics were listed.
  * The log is asked for a partition that is not listed by name: it is GONE, or FAILED if refused. */
 void update_begin(struct hps_update_stream *stream);

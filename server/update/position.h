@@ -37,7 +37,9 @@
  *
  * Two more records of a version belong to no partition: "frozen" (u8: whether records that name no
  * version are passed over; u64: the switch of the model that was the last one then) and "start"
- * (i64, Unix ms: since when its files may lack updates).
+ * (i64, Unix ms: since when its files may lack updates). The key of a position with
+ * HPS_POSITION_OTHER behind it says that another version of the model read the partition when this
+ * one was opened; the value is empty.
  */
 #ifndef HPS_SERVER_UPDATE_POSITION_H
 #define HPS_SERVER_UPDATE_POSITION_H
@@ -55,6 +57,7 @@ enum {
 
 #define HPS_POSITION_FROZEN "frozen"
 #define HPS_POSITION_START  "start"
+#define HPS_POSITION_OTHER  '+'
 
 /* A record that was read, to be known again by. */
 struct hps_witness {

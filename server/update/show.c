@@ -156,17 +156,32 @@ static bool view_room(struct hps_update_stream *stream)
 static int64_t show_partitions(struct hps_update_stream *stream, uint32_t *out_n)
 {
     int64_t as_of_ms = 0;
+    uint32_t n = 0;
     *out_n = 0;
     if (!view_room(stream)) {
         return 0;
     }
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        show_partition(stream, &stream->partitions[i], &stream->shown.partitions[i]);
-        int64_t its_ms = stream->shown.partitions[i].as_of_ms;
-        as_of_ms = i == 0 || its_ms < as_of_ms ? its_ms : as_of_ms;
+        if (!update_is_absent(&stream->partitions[i])) {
+            show_partition(stream, &stream->partitions[i], &stream->shown.partitions[n]);
+            int64_t its_ms = stream->shown.partitions[n].as_of_ms;
+            as_of_ms = n == 0 || its_ms < as_of_ms ? its_ms : as_of_ms;
+            n++;
+        }
     }
-    *out_n = stream->n_partitions;
+    *out_n = n;
     return as_of_ms;
+}
+
+/* After the view without them is shown. */
+static void forget_absent(const struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        const struct update_partition *of = &stream->partitions[i];
+        if (update_is_absent(of) && atomic_load(&stream->active)) {
+            update_forget_gauges(stream->updater->options.metrics, of->topic, of->number);
+        }
+    }
 }
 
 static bool leaders_up(const struct hps_update_stream *stream)
@@ -211,6 +226,7 @@ void update_stream_show(struct hps_update_stream *stream)
     view->n_rejected_numbers = stream->shown.n_numbers;
     update_view_sane(stream);
     hps_lock_release(&stream->lock);
+    forget_absent(stream);
     hps_update_times_set(stream->version, stream->counts.event_time_ms, as_of_ms);
     update_waits_look(stream);
 }

@@ -130,6 +130,7 @@ struct update_partition {
     struct hps_update_route route;
 
     enum update_phase phase;
+    bool other;     /* read by another version; this one has not seen it in the log */
     bool paused;    /* by the operator; stored once `applied` says so, too */
     bool leave;     /* it was stopped: to be unassigned */
     int64_t accept; /* GAP, OTHER: where an accept-gap goes on */

@@ -41,6 +41,7 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
         stream->topics.begin_due_us = 0;
     }
     partition->listed.there = true;
+    partition->other = false;
     return true;
 }
 

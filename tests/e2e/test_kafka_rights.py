@@ -5,10 +5,13 @@ import os
 import subprocess
 import time
 
+import grpc
+import numpy as np
 import pytest
 
 from log_reader import CAUGHT_UP, COMMITS, COMPACTION, FAILED, OK, PATIENCE_S, PERMISSION, Reader
-from rig import Authority, kafka, scratch
+from rig import Authority, Table, kafka, refused, scratch, until
+from test_updates import DIM, KEYS, config_of, keyed, updates, values, wait_now
 
 USER, PASSWORD = "hpsd", "one-two-three"
 SOON_S = 20  # waiting for an answer of the coordinator takes 44
@@ -35,6 +38,12 @@ class Guarded:
         return Reader(self.broker.secure_bootstrap, model, security_protocol="SASL_SSL", sasl_mechanisms="PLAIN",
                       sasl_username=USER, sasl_password=PASSWORD, ssl_ca_location=self.authority.path)
 
+    def source(self):
+        """More options of update_source."""
+        return {"brokers": self.broker.secure_bootstrap,
+                "properties": ["security.protocol=SASL_SSL", "sasl.mechanisms=PLAIN", f"sasl.username={USER}",
+                               f"sasl.password={PASSWORD}", f"ssl.ca.location={self.authority.path}"]}
+
     def rights(self, verb, *what):
         done = subprocess.run(kafka.java("kafka.admin.AclCommand", "--bootstrap-server", self.broker.bootstrap, verb,
                                          "--allow-principal", f"User:{USER}", *what, heap="-Xmx128m"),
@@ -43,6 +52,10 @@ class Guarded:
 
     def grant(self, kind, name, *operations):
         self.rights("--add", *(word for one in operations for word in ("--operation", one)), f"--{kind}", name,
+                    "--resource-pattern-type", "prefixed")
+
+    def grant_no_more(self, topic, operation):
+        self.rights("--remove", "--force", "--operation", operation, "--topic", topic,
                     "--resource-pattern-type", "prefixed")
 
 
@@ -127,3 +140,41 @@ def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_fo
         guarded.grant("topic", "letters", "Write")
         letters()  # at once, though it was refused just now
         assert [m.value() for m in guarded.broker.read("letters")] == [b"v"]
+
+
+def test_freshness_when_a_topic_is_hidden_then_no_version_claims_it_after_a_crash_too(guarded, daemon, work):
+    for name in "ab":
+        guarded.grant("topic", guarded.broker.create(f"hps_et.hidden.{name}", 1), "Read")
+        Table(name, np.arange(KEYS), np.ones((KEYS, DIM), "<f4")).save(f"{work}/files")
+    config = config_of(work, guarded.broker, "hidden", source=guarded.source(), server={"model_roots": [work]})
+    one = daemon({**config, "models": []})
+    one.load("hidden", f"{work}/files", version=5)
+    wait_now(one, "hidden")
+
+    def in_state(state, version):
+        return {of["topic"][-1] for of in updates(one, "hidden", version)["partitions"] if of["state"] == state}
+
+    def check(version):
+        until(lambda: in_state("failed", version) == {"b"}, "the hidden topic to be failed")
+        wait_now(one, "hidden", "--version", version, code=5)
+
+    guarded.grant_no_more("hps_et.hidden.b", "Read")
+    guarded.broker.write("hps_et.hidden.b", [keyed(1, 101)])
+    check(5)
+    one.load("hidden", f"{work}/files", version=3)  # begins before the other one at a start
+    check(3)
+    one.kill()
+    one.restart()
+    check(3)
+    check(5)
+    with refused(grpc.StatusCode.UNAVAILABLE):
+        values(one.stub(), "hidden", "a", version=3, max_staleness_ms=3600_000)
+    guarded.grant("topic", "hps_et.hidden.b", "Read")
+    for version in (3, 5):
+        def resumed(version=version):  # the broker knows of the right a moment later
+            one.ctl("updates", "resume", "--model", "hidden", "--version", version)
+            return in_state("running", version) == {"a", "b"}
+
+        until(resumed, "both topics to run")
+        wait_now(one, "hidden", "--version", version)
+        assert values(one.stub(), "hidden", "b", [1, 2], version=version) == {1: 101, 2: 1}
