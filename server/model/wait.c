@@ -342,12 +342,15 @@ static const struct hps_partition_view *find_partition(const struct hps_stream_v
     return NULL;
 }
 
-/* The first of the records that may have been passed over; -1: none was. */
+/* The first of the records that may have been passed over; -1: none was. Those that name a version
+ * are applied while it is frozen. */
 static int64_t passed_over(const Hps__V1__UpdateRecords *records,
-                           const struct hps_partition_view *of)
+                           const struct hps_partition_view *of, bool named)
 {
     int64_t from = of->skipped == HPS_POSITION_LOST ? 0 : of->skipped;
-    int64_t end = of->skipped_end > 0 ? of->skipped_end : INT64_MAX;
+    int64_t end = named && of->frozen >= 0 ? of->frozen
+                  : of->skipped_end > 0    ? of->skipped_end
+                                           : INT64_MAX;
     for (size_t i = 0; i < records->n_first && from >= 0; i++) {
         int64_t first = records->first[i] > from ? records->first[i] : from;
         if (first <= records->last[i] && first < end) {
@@ -380,7 +383,7 @@ static Hps__V1__WaitOutcome judge_partition(struct judging *at,
     bool other = of->state == HPS_PARTITION_GAP || of->state == HPS_PARTITION_GONE;
     int64_t last = records->last[records->n_last - 1];
     bool behind = of->next <= last;
-    int64_t passed = at->view->frozen && named ? -1 : passed_over(records, of);
+    int64_t passed = passed_over(records, of, named);
     char state[300];
     if (passed >= 0 && passed < of->next) {
         return answer_passed_over(at, of, passed);
@@ -477,19 +480,10 @@ enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_strea
     if (!wait->begun && mark != NULL) {
         wait->number_seen = mark->rejected;
     }
-    wait->was_active = wait->was_active || view->active;
     if (mark != NULL && mark->instance != view->instance) {
         wait->outcome = answer(&at, OUTCOME(UNKNOWN), NULL, -1,
-                               "the server was restarted, or version %" PRId64
-                               " of model \"%s\" loaded anew, meanwhile: what it refused before is "
-                               "in its log alone; look there, or publish again",
-                               view->version, view->model);
-    } else if (wait->request->version == 0 && wait->was_active && !view->active) {
-        wait->outcome =
-            answer(&at, OUTCOME(VERSION_ENDED), NULL, -1,
-                   "version %" PRId64 " of model \"%s\" is not the active one any more: "
-                   "another version was activated; ask again",
-                   view->version, view->model);
+                               "the server was restarted meanwhile: what it refused before is in "
+                               "its log alone; look there, or publish again");
     } else {
         wait->outcome = wait->request->goal == GOAL(NOW)       ? judge_now(&at)
                         : wait->request->goal == GOAL(RECORDS) ? judge_records(&at)

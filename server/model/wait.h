@@ -13,7 +13,6 @@
 struct hps_wait {
     const Hps__V1__WaitForUpdatesRequest *request; /* borrowed; checked */
     int64_t begin_ms; /* Unix ms: what counts as proof is later; of NOW, what is logged before */
-    bool was_active;  /* a view had the version as the active one */
     bool begun;       /* there was a view */
     bool unlisted;    /* since the mark more were rejected than are listed */
     uint64_t number_seen; /* of records that were rejected: those up to it were looked at */

@@ -24,6 +24,7 @@ struct waiting {
     struct hps_update_waiter waiter;
     struct hps_timer timer; /* max_wait_ms */
     struct hps_wait wait;
+    bool moved; /* look-ups get another version by now, of which it is to be judged */
     Hps__V1__WaitForUpdatesResponse reply;
 };
 
@@ -72,18 +73,57 @@ static void fini(struct hps_unary *op)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
+static bool has_moved(const struct waiting *waiting)
+{
+    const struct hps_model_service_parts *parts = waiting->op.parts;
+    const Hps__V1__WaitForUpdatesRequest *request = waiting->wait.request;
+    struct hps_version *active;
+    struct hps_error none;
+    if (request->version != 0 ||
+        hps_models_pin(parts->models, request->model, strlen(request->model), 0, &active, &none) !=
+            HPS_OK) {
+        return false;
+    }
+    bool moved = active->number != waiting->op.version;
+    hps_version_unpin(active);
+    return moved;
+}
+
 /* Thread `update`, or a worker as it begins. */
 static enum hps_update_look on_look(struct hps_update_waiter *waiter,
                                     const struct hps_stream_view *view)
 {
     struct waiting *waiting = HPS_CONTAINER_OF(waiter, struct waiting, waiter);
-    return hps_wait_look(&waiting->wait, view, waiter->refreshed);
+    enum hps_update_look look = hps_wait_look(&waiting->wait, view, waiter->refreshed);
+    waiting->moved = has_moved(waiting);
+    return waiting->moved ? HPS_UPDATE_LOOK_DONE : look;
+}
+
+/* With the version that is active now. Its state is set back by the lock of waits: who ends it is
+ * heard when it begins. */
+static hps_status begin_again(struct waiting *waiting)
+{
+    const struct hps_model_service_parts *parts = waiting->op.parts;
+    int64_t begin_ms = waiting->wait.begin_ms;
+    hps_wait_init(&waiting->wait, waiting->wait.request);
+    waiting->wait.begin_ms = begin_ms;
+    waiting->waiter.state = HPS_UPDATE_WAITER_NEW;
+    hps_status status = hps_pool_post(parts->workers, &waiting->op.task);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(&waiting->op.error, status,
+                                            "call rejected: too many others wait for a thread; "
+                                            "retry later");
 }
 
 /* The same, or who ends the wait. */
 static void on_done(struct hps_update_waiter *waiter, enum hps_update_end end)
 {
     struct waiting *waiting = HPS_CONTAINER_OF(waiter, struct waiting, waiter);
+    bool moved = end == HPS_UPDATE_END_LOOKED ? waiting->moved
+                                              : end == HPS_UPDATE_END_VERSION && has_moved(waiting);
+    if (moved && begin_again(waiting) == HPS_OK) {
+        return;
+    }
     if (end == HPS_UPDATE_END_STOPS) {
         hps_ignore(hps_error_set(&waiting->op.error, HPS_UNAVAILABLE, "the server stops"));
     } else if (end == HPS_UPDATE_END_VERSION) {

@@ -33,7 +33,9 @@ struct hps_updater {
     struct hps_updater_options options;
     atomic_bool nan_allowed;
     _Atomic uint64_t rows_per_s_max;
-    struct hps_lock lock; /* the next ones */
+    uint64_t instance;                   /* of this start */
+    _Atomic uint64_t n_rejected_numbers; /* given to records that were rejected */
+    struct hps_lock lock;                /* the next ones */
     struct hps_update_stream *streams;
     bool stopped;
     struct hps_lock waits_lock;        /* the next ones, and what is the updater's of each waiter */
@@ -216,7 +218,8 @@ void update_stream_show(struct hps_update_stream *stream);
 /* Take back of the view what was known for a time that is over: its thread may wait for the log, or
  * for a store, all the while. The state stays as it was shown. By the stream's lock; any thread. */
 void update_view_age(struct hps_update_stream *stream);
-/* update_view_age, and whether its version is active. By the stream's lock; any thread. */
+/* update_view_age, whether its version is active, and frozen, be it at its next turn. By the
+ * stream's lock; any thread. */
 void update_view_now(struct hps_update_stream *stream);
 /* ctx: struct hps_metrics. Any thread. */
 void update_show_gauges(void *ctx, const struct hps_stream_view *view);

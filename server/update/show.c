@@ -131,6 +131,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->skipped =
         update_is_published(partition) ? partition->applied.skipped : HPS_POSITION_WHOLE;
     view->skipped_end = partition->skipped_end;
+    view->frozen = partition->applied.frozen;
     view->records_per_s = rate(&partition->rate, partition->n_records);
     write_reason(stream, partition, view->state, view->reason);
 }
@@ -202,6 +203,7 @@ void update_stream_show(struct hps_update_stream *stream)
     struct hps_stream_view *view = &stream->view;
     view->listed = update_is_listed(stream);
     view->frozen = stream->freeze.frozen;
+    stream->shown.frozen_by = stream->freeze.by;
     view->connected = update_is_connected(stream);
     snprintf(view->away, sizeof(view->away), "%s",
              update_is_connected(stream) ? "" : stream->link.text);
@@ -223,7 +225,7 @@ void update_stream_show(struct hps_update_stream *stream)
     view->n_partitions = n;
     view->rejected = stream->shown.rejected;
     view->n_rejected_views = stream->shown.n_rejected;
-    view->n_rejected_numbers = stream->shown.n_numbers;
+    view->n_rejected_numbers = atomic_load(&stream->updater->n_rejected_numbers);
     update_view_sane(stream);
     hps_lock_release(&stream->lock);
     forget_absent(stream);
@@ -256,7 +258,9 @@ void update_view_age(struct hps_update_stream *stream)
 
 void update_view_now(struct hps_update_stream *stream)
 {
+    bool freezes = atomic_load(&stream->freeze.asked_by) > stream->shown.frozen_by;
     stream->view.active = atomic_load(&stream->active);
+    stream->view.frozen = stream->view.frozen || freezes;
     update_view_age(stream);
 }
 
@@ -291,10 +295,11 @@ void update_show_rejected(struct hps_update_stream *stream, const char *topic, i
                 (n - at) * sizeof(stream->shown.rejected[0]));
     }
     struct hps_rejected_view *view = &stream->shown.rejected[n];
+    uint64_t number = atomic_fetch_add(&stream->updater->n_rejected_numbers, 1) + 1;
     *view = (struct hps_rejected_view){.partition = partition,
                                        .offset = offset,
                                        .read_ms = (int64_t)hps_clock_wall_ms(),
-                                       .number = ++stream->shown.n_numbers,
+                                       .number = number,
                                        .reason = reason};
     snprintf(view->topic, sizeof(view->topic), "%s", topic);
     snprintf(view->text, sizeof(view->text), "%s", text);

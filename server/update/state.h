@@ -241,7 +241,7 @@ struct update_shown {
     uint32_t capacity;
     struct hps_rejected_view rejected[HPS_REJECTED_VIEWS_MAX]; /* oldest first */
     uint32_t n_rejected;
-    uint64_t n_numbers; /* given to those that were rejected so far */
+    uint64_t frozen_by; /* update_freeze.by */
 };
 
 struct update_metrics {

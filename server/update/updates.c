@@ -118,7 +118,7 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
     stream->view.model = stream->model;
     stream->view.lineage = stream->lineage;
     stream->view.version = stream->number;
-    stream->view.instance = hps_mix64(hps_hash_secret() ^ hps_clock_us());
+    stream->view.instance = updater->instance;
     stream->view.key_bytes = updater->options.key_bytes;
     hps_version_pin(version);
     stream->version = version;
@@ -620,6 +620,7 @@ hps_status hps_updater_new(const struct hps_updater_options *options,
     }
     HPS_ASSERT(options->rows_max > 0 && options->rows_max <= HPS_UPDATE_KEYS_MAX / 2);
     updater->options = *options;
+    updater->instance = hps_mix64(hps_hash_secret() ^ hps_clock_us());
     atomic_init(&updater->nan_allowed, options->nan_allowed);
     atomic_init(&updater->rows_per_s_max, options->rows_per_s_max);
     hps_lock_init(&updater->lock, HPS_LOCK_UPDATER);

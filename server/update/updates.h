@@ -159,6 +159,7 @@ struct hps_partition_view {
     int64_t same_ms;     /* when it was last known to be of the topic that was read; 0: not known */
     int64_t skipped;     /* hps_position.skipped of what is published */
     int64_t skipped_end; /* up to there, exclusive, at most; 0: not known */
+    int64_t frozen;      /* likewise hps_position.frozen */
     double records_per_s;
     char reason[200]; /* of its state; what is to be known of one that runs */
 };
@@ -169,7 +170,7 @@ struct hps_rejected_view {
     int32_t partition;
     int64_t offset;
     int64_t read_ms;    /* Unix ms */
-    uint64_t number;    /* the n-th that was rejected since the stream began, from 1 */
+    uint64_t number;    /* the n-th that any stream has rejected since the start, from 1 */
     const char *reason; /* label of update_records_rejected_total; static */
     char text[120];
 };
@@ -200,8 +201,8 @@ struct hps_stream_view {
     uint32_t n_partitions;
     const struct hps_rejected_view *rejected; /* the newest ones, oldest first */
     uint32_t n_rejected_views;
-    uint64_t n_rejected_numbers; /* the highest number of one of them */
-    uint64_t instance;           /* another one after a restart, and of another load */
+    uint64_t n_rejected_numbers; /* given so far by any stream, as this was shown */
+    uint64_t instance;           /* another one after a restart */
     uint32_t key_bytes;          /* of HCTR records */
 };
 
@@ -234,7 +235,7 @@ struct hps_update_waiter {
     /* After a turn of the stream, at most every 10 ms. */
     enum hps_update_look (*look)(struct hps_update_waiter *waiter,
                                  const struct hps_stream_view *view);
-    /* It waits no more, and may be freed. */
+    /* It waits no more, and may be freed; with `state` set to NEW it may wait again, later. */
     void (*done)(struct hps_update_waiter *waiter, enum hps_update_end end);
     const void *who;   /* of one there may be 64, of all 256 */
     uint64_t begin_us; /* by hps_clock_us */

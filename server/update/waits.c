@@ -141,6 +141,7 @@ hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int6
         hps_lock_acquire(&updater->waits_lock);
         waiter->stream = stream;
         waiter->begin_us = hps_clock_us();
+        waiter->refreshed = false;
         status = add(updater, waiter, err);
         if (status == HPS_OK) {
             update_view_now(stream);

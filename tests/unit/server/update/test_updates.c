@@ -613,6 +613,7 @@ static void test_freeze_when_records_are_passed_over_then_shown_how_far(void **s
     put(rig, 1, 11);
     turns(rig, 2);
     assert_passed_over(rig, 1, 2);
+    assert_int_equal(rig->stream->view.partitions[0].frozen, 1);
     put(rig, 1, 12);
     turns(rig, 2);
     assert_passed_over(rig, 1, 3);
@@ -810,6 +811,10 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     rig->n_switches = 2; /* to another lineage: known to the catalog alone */
     rig_restart(rig, 0);
     atomic_store(&rig->stream->freeze.asked_by, 2);
+    hps_lock_acquire(&rig->stream->lock);
+    update_view_now(rig->stream);
+    assert_true(rig->stream->view.frozen); /* before its next turn */
+    hps_lock_release(&rig->stream->lock);
     put(rig, 1, 11);
     turns(rig, 3);
     assert_true(rig->stream->freeze.frozen);
