@@ -47,7 +47,6 @@ class Transport:
 
     def retried(self, timeout_s: float, attempt: Callable[[Server, Attempts], Result]) -> Result:
         """What `attempt` returns; it raises grpc.RpcError."""
-        self.servers.check_process()
         attempts = Attempts(self.servers, timeout_s)
         while True:
             server = attempts.next()

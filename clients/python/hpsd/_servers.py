@@ -61,12 +61,6 @@ class Servers:
     def __len__(self) -> int:
         return len(self._all)
 
-    def check_process(self) -> None:
-        """Raises Error in a child of a fork, which has no threads of gRPC and shares its epoll set with the parent."""
-        if os.getpid() != self._pid or _first_pid not in (0, self._pid):
-            raise Error("gRPC does not survive a fork: create the client after the fork, in a child of a process that has not "
-                        "looked up yet, or start processes by spawn", grpc.StatusCode.FAILED_PRECONDITION)
-
     def __iter__(self) -> Iterator[Server]:
         return iter(self._all)
 
@@ -84,8 +78,12 @@ class Servers:
                        key=lambda server: server.down_until)
 
     def method(self, server: Server, kind: str, path: str) -> Callable[..., Any]:
-        """A callable of grpc: bytes in, bytes out. kind: "unary_unary" or "unary_stream"."""
+        """A callable of grpc: bytes in, bytes out. kind: "unary_unary" or "unary_stream". Raises Error in a child of a fork,
+        which has no threads of gRPC and shares its epoll set with the parent."""
         global _first_pid  # pylint: disable=global-statement
+        if os.getpid() != self._pid or _first_pid not in (0, self._pid):
+            raise Error("gRPC does not survive a fork: create the client after the fork, in a child of a process that has not "
+                        "looked up yet, or start processes by spawn", grpc.StatusCode.FAILED_PRECONDITION)
         made = server.methods.get(path)
         if made is None:
             with self._lock:

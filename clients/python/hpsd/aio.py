@@ -36,11 +36,6 @@ class Transport:
             await channel.close()
 
     async def retried(self, timeout_s: float, attempt: Callable[[Server, Attempts], Awaitable[Result]]) -> Result:
-        self.servers.check_process()
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self.servers.take_channels()  # those of another loop are of no use here
-            self._loop = loop
         attempts = Attempts(self.servers, timeout_s)
         while True:
             server = attempts.next()
@@ -55,15 +50,18 @@ class Transport:
                 return result
             await asyncio.sleep(attempts.pause_s())
 
-    def _call(self, kind: str, path: str, request: bytes, server: Server, attempts: Attempts) -> Any:
-        return self.servers.method(server, kind, path)(request, **attempts.how(server),
-                                                       metadata=_address.metadata(self._token))
+    def _call(self, kind: str, path: str, request: bytes, server: Server, how: Dict[str, Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self.servers.take_channels()  # those of another loop are of no use here
+            self._loop = loop
+        return self.servers.method(server, kind, path)(request, **how, metadata=_address.metadata(self._token))
 
     async def unary(self, path: str, request: bytes, timeout_s: float, hedge_s: Optional[float] = None) -> bytes:
         async def once(server: Server, attempts: Attempts) -> bytes:
             if hedge_s is not None:
                 return await self._race(path, request, server, attempts, hedge_s)
-            reply: bytes = await self._call("unary_unary", path, request, server, attempts)
+            reply: bytes = await self._call("unary_unary", path, request, server, attempts.how(server))
             return reply
 
         return await self.retried(timeout_s, once)
@@ -73,7 +71,7 @@ class Transport:
         racing: Dict["asyncio.Task[bytes]", Server] = {}
 
         async def ask(which: Server) -> bytes:
-            reply: bytes = await self._call("unary_unary", path, request, which, attempts)
+            reply: bytes = await self._call("unary_unary", path, request, which, attempts.how(which))
             return reply
 
         try:
@@ -99,8 +97,8 @@ class Transport:
     async def at(self, server: Server, path: str, request: bytes, timeout_s: float) -> bytes:
         """Of this server and no other; a connection to it is waited for."""
         try:
-            reply: bytes = await self.servers.method(server, "unary_unary", path)(
-                request, timeout=timeout_s, wait_for_ready=True, metadata=_address.metadata(self._token))
+            reply: bytes = await self._call("unary_unary", path, request, server,
+                                            {"timeout": timeout_s, "wait_for_ready": True})
         except grpc.RpcError as failure:
             raise error(failure.code(), f"{server.target}: {failure.details()}") from failure
         return reply
@@ -109,7 +107,7 @@ class Transport:
         """`begin` makes what takes the messages, anew for each attempt."""
         async def once(server: Server, attempts: Attempts) -> Reading:
             reading = begin()
-            async for data in self._call("unary_stream", path, request, server, attempts):
+            async for data in self._call("unary_stream", path, request, server, attempts.how(server)):
                 reading.add(data)
             return reading
 
