@@ -119,7 +119,7 @@ static hps_status begin_one(const struct publish_target *target, struct server *
         request_of(target, HPS__V1__WAIT_GOAL__WAIT_GOAL_READY);
 
     hps_status status =
-        hps_client_wait(server->client, &request, CALL_US, NULL, &server->before, err);
+        hps_client_wait(server->client, &request, CALL_US, tool_interrupted, &server->before, err);
     if (status == HPS_OK && target->key_bytes != 0 &&
         target->key_bytes != server->before->key_bytes) {
         status =
@@ -271,12 +271,10 @@ static hps_status wait_one(const struct publish_target *target, const struct ser
     hps_status status = HPS_OK;
 
     for (size_t i = 0, end; i < n && status == HPS_OK; i = end) {
-        size_t n_ranges = records[i]->n_first;
-        for (end = i + 1; end < n && n_ranges + records[end]->n_first <= HPS_WAIT_RANGES_MAX;
-             end++) {
-            n_ranges += records[end]->n_first;
+        size_t n_ranges = 0;
+        for (end = i; end < n && n_ranges + records[end]->n_first <= HPS_WAIT_RANGES_MAX; end++) {
+            n_ranges += records[end]->n_first + HPS_WAIT_RECORDS_RANGES;
         }
-        uint64_t now_us = hps_clock_us();
         Hps__V1__WaitForUpdatesResponse *reply = NULL;
         Hps__V1__WaitForUpdatesRequest request =
             request_of(target, HPS__V1__WAIT_GOAL__WAIT_GOAL_RECORDS);
@@ -286,6 +284,7 @@ static hps_status wait_one(const struct publish_target *target, const struct ser
         /* A connection that was lost is made anew by a second try. If that is to a server that has
          * started since, the mark tells it so. */
         for (int tries = 0; tries == 0 || (tries == 1 && status == HPS_UNAVAILABLE); tries++) {
+            uint64_t now_us = hps_clock_us();
             status =
                 hps_client_wait(server->client, &request, now_us < end_us ? end_us - now_us : 1,
                                 tool_interrupted, &reply, err);

@@ -354,12 +354,13 @@ def test_wait_when_called_then_servers_are_asked_before_and_for_our_records_alon
 
 
 def test_wait_when_there_are_many_ranges_then_they_are_waited_for_piece_by_piece(broker):
-    topics = [broker.create(f"hps_et.m.pieces{i}", 600) for i in range(2)]
-    with Admin(tables=[("pieces0", 1, "FP32"), ("pieces1", 1, "FP32")]) as server:
+    tables = [f"pieces{i}_{'x' * 100}" for i in range(2)]
+    topics = [broker.create(f"hps_et.m.{table}", 600) for table in tables]
+    with Admin(tables=[(table, 1, "FP32") for table in tables]) as server:
         publish(broker, "-", "--wait", "--addr", server.address,
-                lines="".join(f"pieces{i} {key} 1\n" for key in range(6000) for i in range(2)))
+                lines="".join(f"{table} {key} 1\n" for key in range(6000) for table in tables))
+    assert all(request.ByteSize() <= 64 * 1024 for request in server.waited)
     waits = [request.records for request in server.waited if request.goal == pb.WAIT_GOAL_RECORDS]
-    assert len(waits) > 1 and all(sum(len(of.first) for of in records) <= 1000 for records in waits)
     asked = {(of.topic, of.partition): of.last[-1] + 1 for records in waits for of in records}
     assert asked == {(topic, partition): end for topic in topics
                      for partition, (_, end) in enumerate(broker.offsets(topic).values()) if end > 0}
@@ -433,18 +434,20 @@ def test_wait_when_the_server_is_restarted_meanwhile_then_no_success_is_claimed(
         assert process.returncode == 5 and "restarted" in error and "publish again" in error, error
 
 
-def test_wait_when_interrupted_then_exit_130(broker):
-    broker.create("hps_et.m.patient", 1)
+@pytest.mark.parametrize("goal", (pb.WAIT_GOAL_READY, pb.WAIT_GOAL_RECORDS))
+def test_wait_when_interrupted_then_exit_130(broker, goal):
+    table = f"patient{goal}"
+    broker.create(f"hps_et.m.{table}", 1)
     asked, gate = threading.Event(), threading.Event()
 
     def waits(request):
-        if request.records:
+        if request.goal == goal:
             asked.set()
             gate.wait(PATIENCE_S)
         return "VISIBLE", ""
 
-    with Admin(waits=waits, tables=[("patient", 1, "FP32")]) as server, subprocess.Popen(
-            [PUBLISH, "-b", broker.bootstrap, "-m", "m", "-t", "patient", "--wait", "--addr", server.address, "-"],
+    with Admin(waits=waits, tables=[(table, 1, "FP32")]) as server, subprocess.Popen(
+            [PUBLISH, "-b", broker.bootstrap, "-m", "m", "-t", table, "--wait", "--addr", server.address, "-"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
         process.stdin.write("1 1\n")
