@@ -28,6 +28,7 @@ void hps_buf_fini(struct hps_buf *buf)
 void hps_buf_clear(struct hps_buf *buf)
 {
     buf->size = 0;
+    buf->status = HPS_OK;
 }
 
 hps_status hps_buf_reserve(struct hps_buf *buf, size_t size)
@@ -73,14 +74,12 @@ hps_status hps_buf_append(struct hps_buf *buf, const void *data, size_t size)
     return HPS_OK;
 }
 
-hps_status hps_buf_printf(struct hps_buf *buf, const char *fmt, ...)
+static hps_status append_text(struct hps_buf *buf, const char *fmt, va_list args)
 {
     hps_status status = hps_buf_reserve(buf, 0);
     if (status != HPS_OK) {
         return status;
     }
-    va_list args;
-    va_start(args, fmt);
     va_list again;
     va_copy(again, args);
     size_t room = buf->capacity - buf->size;
@@ -94,11 +93,41 @@ hps_status hps_buf_printf(struct hps_buf *buf, const char *fmt, ...)
         }
     }
     va_end(again);
-    va_end(args);
     if (status == HPS_OK) {
         buf->size += (size_t)length;
     }
     return status;
+}
+
+hps_status hps_buf_printf(struct hps_buf *buf, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    hps_status status = append_text(buf, fmt, args);
+    va_end(args);
+    return status;
+}
+
+void hps_buf_put_bytes(struct hps_buf *buf, const void *data, size_t size)
+{
+    if (buf->status == HPS_OK) {
+        buf->status = hps_buf_append(buf, data, size);
+    }
+}
+
+void hps_buf_put(struct hps_buf *buf, const char *text)
+{
+    hps_buf_put_bytes(buf, text, strlen(text));
+}
+
+void hps_buf_putf(struct hps_buf *buf, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    if (buf->status == HPS_OK) {
+        buf->status = append_text(buf, fmt, args);
+    }
+    va_end(args);
 }
 
 void hps_buf_consume(struct hps_buf *buf, size_t size)

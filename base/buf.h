@@ -16,6 +16,7 @@ struct hps_buf {
     size_t size;
     size_t capacity;
     size_t size_max;
+    hps_status status; /* of the puts since the last clear */
 };
 
 void hps_buf_init(struct hps_buf *buf, size_t size_max); /* allocates nothing */
@@ -26,6 +27,11 @@ hps_status hps_buf_reserve(struct hps_buf *buf, size_t size) HPS_MUST_CHECK;
 hps_status hps_buf_append(struct hps_buf *buf, const void *data, size_t size) HPS_MUST_CHECK;
 hps_status hps_buf_printf(struct hps_buf *buf, const char *fmt, ...) HPS_PRINTF(2, 3)
     HPS_MUST_CHECK;
+/* Append to a text of many pieces. The first failure is kept in `status`, and the puts after it do
+ * nothing, so one check of `status` at the end is enough. */
+void hps_buf_put(struct hps_buf *buf, const char *text);
+void hps_buf_put_bytes(struct hps_buf *buf, const void *data, size_t size);
+void hps_buf_putf(struct hps_buf *buf, const char *fmt, ...) HPS_PRINTF(2, 3);
 void hps_buf_consume(struct hps_buf *buf, size_t size); /* drop bytes from the front */
 
 #endif

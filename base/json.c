@@ -12,33 +12,27 @@
 #include "base/text.h"
 #include "base/utf8.h"
 
-static hps_status put(struct hps_buf *buf, const char *text)
+void hps_json_text(struct hps_buf *buf, const char *text, size_t size)
 {
-    return hps_buf_append(buf, text, strlen(text));
-}
-
-hps_status hps_json_text(struct hps_buf *buf, const char *text, size_t size)
-{
-    hps_status status = put(buf, "\"");
-
-    while (size > 0 && status == HPS_OK) {
+    hps_buf_put(buf, "\"");
+    while (size > 0 && buf->status == HPS_OK) {
         uint32_t point;
         size_t length = hps_utf8_decode(text, size, &point);
         if (length == 0) {
-            status = put(buf, "\xEF\xBF\xBD");
+            hps_buf_put(buf, "\xEF\xBF\xBD");
             length = 1;
         } else if (!hps_text_point_is_plain(point)) {
             char escape[HPS_TEXT_ESCAPE_BYTES];
-            status = hps_buf_append(buf, escape, hps_text_escape(point, escape));
+            hps_buf_put_bytes(buf, escape, hps_text_escape(point, escape));
         } else if (point == '"' || point == '\\') {
-            status = hps_buf_printf(buf, "\\%c", (char)point);
+            hps_buf_putf(buf, "\\%c", (char)point);
         } else {
-            status = hps_buf_append(buf, text, length);
+            hps_buf_put_bytes(buf, text, length);
         }
         text += length;
         size -= length;
     }
-    return status != HPS_OK ? status : put(buf, "\"");
+    hps_buf_put(buf, "\"");
 }
 
 size_t hps_json_float_text(float value, char out_text[HPS_JSON_FLOAT_BYTES])
@@ -49,10 +43,13 @@ size_t hps_json_float_text(float value, char out_text[HPS_JSON_FLOAT_BYTES])
     return (size_t)snprintf(out_text, HPS_JSON_FLOAT_BYTES, "%.9g%s", (double)value, zero);
 }
 
-hps_status hps_json_float(struct hps_buf *buf, float value)
+void hps_json_float(struct hps_buf *buf, float value)
 {
     char text[HPS_JSON_FLOAT_BYTES];
 
-    return isfinite(value) ? hps_buf_append(buf, text, hps_json_float_text(value, text))
-                           : put(buf, "null");
+    if (isfinite(value)) {
+        hps_buf_put_bytes(buf, text, hps_json_float_text(value, text));
+    } else {
+        hps_buf_put(buf, "null");
+    }
 }

@@ -20,18 +20,15 @@ const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES] = {
 #undef LOCK
 };
 
-static hps_status print_rows(struct hps_buf *buf)
+static void print_rows(struct hps_buf *buf)
 {
-    hps_status status = hps_buf_printf(buf, "| rank | lock | protects | taken by |\n"
-                                            "|---|---|---|---|\n");
-
-    for (unsigned i = HPS_LOCK_NONE + 1; i < HPS_LOCK_CLASSES && status == HPS_OK; i++) {
+    hps_buf_put(buf, "| rank | lock | protects | taken by |\n|---|---|---|---|\n");
+    for (unsigned i = HPS_LOCK_NONE + 1; i < HPS_LOCK_CLASSES; i++) {
         const struct hps_lock_row *row = &hps_lock_rows[i];
-        status = hps_buf_printf(buf, "| %u | %s%s | %s | %s |\n", row->rank, row->label,
-                                row->may == HPS_LOCK_MAY_WAIT ? " *(may wait)*" : "", row->protects,
-                                row->takers);
+        hps_buf_putf(buf, "| %u | %s%s | %s | %s |\n", row->rank, row->label,
+                     row->may == HPS_LOCK_MAY_WAIT ? " *(may wait)*" : "", row->protects,
+                     row->takers);
     }
-    return status;
 }
 
 hps_status hps_lock_doc(const char *page, struct hps_buf *buf)
@@ -43,9 +40,8 @@ hps_status hps_lock_doc(const char *page, struct hps_buf *buf)
     if (end == NULL) {
         return HPS_INVALID;
     }
-    hps_status status = hps_buf_append(buf, page, (size_t)(begin - page) + strlen(BEGIN));
-    if (status == HPS_OK) {
-        status = print_rows(buf);
-    }
-    return status == HPS_OK ? hps_buf_append(buf, end, strlen(end)) : status;
+    hps_buf_put_bytes(buf, page, (size_t)(begin - page) + strlen(BEGIN));
+    print_rows(buf);
+    hps_buf_put(buf, end);
+    return buf->status;
 }

@@ -454,80 +454,67 @@ void hps_metrics_on_print(struct hps_metrics *metrics, void (*fn)(void *ctx), vo
     hps_lock_release(&metrics->lock);
 }
 
-/* Appends which remember the first failure, so that printing reads as a list. */
-struct printer {
-    struct hps_buf *out;
-    hps_status status;
-};
-
-#define PRINT(printer, ...)                                                  \
-    do {                                                                     \
-        if ((printer)->status == HPS_OK) {                                   \
-            (printer)->status = hps_buf_printf((printer)->out, __VA_ARGS__); \
-        }                                                                    \
-    } while (0)
-
-static void print_escaped(struct printer *printer, const char *text, bool escape_quotes)
+static void print_escaped(struct hps_buf *out, const char *text, bool escape_quotes)
 {
-    while (*text != '\0' && printer->status == HPS_OK) {
+    while (*text != '\0' && out->status == HPS_OK) {
         size_t plain = strcspn(text, escape_quotes ? "\\\n\"" : "\\\n");
-        printer->status = hps_buf_append(printer->out, text, plain);
+        hps_buf_put_bytes(out, text, plain);
         text += plain;
         if (*text != '\0') {
-            PRINT(printer, "\\%c", *text == '\n' ? 'n' : *text);
+            hps_buf_putf(out, "\\%c", *text == '\n' ? 'n' : *text);
             text++;
         }
     }
 }
 
 /* Of a label. Bytes that are not UTF-8 would make a scraper refuse the whole page. */
-static void print_value(struct printer *printer, const char *value)
+static void print_value(struct hps_buf *out, const char *value)
 {
     size_t size = strlen(value);
     if (hps_text_is_plain(value, size)) {
-        print_escaped(printer, value, true);
+        print_escaped(out, value, true);
     } else {
         char shown[VALUE_SHOWN_BYTES];
         (void)hps_text_plain(value, size, shown, sizeof(shown));
-        print_escaped(printer, shown, true);
+        print_escaped(out, shown, true);
     }
 }
 
-static void print_double(struct printer *printer, double value)
+static void print_double(struct hps_buf *out, double value)
 {
     char text[HPS_TEXT_F64_BYTES];
 
-    PRINT(printer, "%s", hps_text_f64(value, text));
+    hps_buf_putf(out, "%s", hps_text_f64(value, text));
 }
 
-static void print_head(struct printer *printer, const char *prefix, const char *name,
-                       const char *help, const char *type)
+static void print_head(struct hps_buf *out, const char *prefix, const char *name, const char *help,
+                       const char *type)
 {
-    PRINT(printer, "# HELP %s%s ", prefix, name);
-    print_escaped(printer, help, false);
-    PRINT(printer, "\n# TYPE %s%s %s\n", prefix, name, type);
+    hps_buf_putf(out, "# HELP %s%s ", prefix, name);
+    print_escaped(out, help, false);
+    hps_buf_putf(out, "\n# TYPE %s%s %s\n", prefix, name, type);
 }
 
 /* hpsd_NAME_SUFFIX{a="x",le="le"} and a space; le may be NULL. */
-static void print_name(struct printer *printer, const struct hps_metric *metric, const char *suffix,
+static void print_name(struct hps_buf *out, const struct hps_metric *metric, const char *suffix,
                        const char *le)
 {
     const struct family *family = metric->family;
-    PRINT(printer, "hpsd_%s%s", family->def.name, suffix);
+    hps_buf_putf(out, "hpsd_%s%s", family->def.name, suffix);
     const char *at = metric->values;
     for (unsigned i = 0; i < family->n_labels; i++) {
-        PRINT(printer, "%c%s=\"", i == 0 ? '{' : ',', family->label_names[i]);
-        print_value(printer, at);
-        PRINT(printer, "\"");
+        hps_buf_putf(out, "%c%s=\"", i == 0 ? '{' : ',', family->label_names[i]);
+        print_value(out, at);
+        hps_buf_putf(out, "\"");
         at += strlen(at) + 1;
     }
     if (le != NULL) {
-        PRINT(printer, "%cle=\"%s\"", family->n_labels == 0 ? '{' : ',', le);
+        hps_buf_putf(out, "%cle=\"%s\"", family->n_labels == 0 ? '{' : ',', le);
     }
-    PRINT(printer, "%s ", family->n_labels != 0 || le != NULL ? "}" : "");
+    hps_buf_putf(out, "%s ", family->n_labels != 0 || le != NULL ? "}" : "");
 }
 
-static void print_histogram(struct printer *printer, const struct hps_metric *metric)
+static void print_histogram(struct hps_buf *out, const struct hps_metric *metric)
 {
     /* The sum first: an observation adds to it first, so it is never behind the counts by much. */
     uint64_t sum_us = atomic_load_explicit(&metric->histogram->sum_us, memory_order_relaxed);
@@ -538,34 +525,35 @@ static void print_histogram(struct printer *printer, const struct hps_metric *me
             snprintf(le, sizeof(le), "%g", (double)metric->family->bounds_us[i] / 1e6);
         }
         count += atomic_load_explicit(&metric->histogram->counts[i], memory_order_relaxed);
-        print_name(printer, metric, "_bucket", le);
-        PRINT(printer, "%" PRIu64 "\n", count);
+        print_name(out, metric, "_bucket", le);
+        hps_buf_putf(out, "%" PRIu64 "\n", count);
     }
-    print_name(printer, metric, "_sum", NULL);
-    PRINT(printer, "%" PRIu64 ".%06" PRIu64 "\n", sum_us / 1000000, sum_us % 1000000);
-    print_name(printer, metric, "_count", NULL);
-    PRINT(printer, "%" PRIu64 "\n", count);
+    print_name(out, metric, "_sum", NULL);
+    hps_buf_putf(out, "%" PRIu64 ".%06" PRIu64 "\n", sum_us / 1000000, sum_us % 1000000);
+    print_name(out, metric, "_count", NULL);
+    hps_buf_putf(out, "%" PRIu64 "\n", count);
 }
 
-static void print_series(struct printer *printer, const struct hps_metric *metric)
+static void print_series(struct hps_buf *out, const struct hps_metric *metric)
 {
     switch (metric->family->def.type) {
     case HPS_METRIC_COUNTER:
-        print_name(printer, metric, "", NULL);
-        PRINT(printer, "%" PRIu64 "\n", atomic_load_explicit(&metric->value, memory_order_relaxed));
+        print_name(out, metric, "", NULL);
+        hps_buf_putf(out, "%" PRIu64 "\n",
+                     atomic_load_explicit(&metric->value, memory_order_relaxed));
         break;
     case HPS_METRIC_GAUGE:
-        print_name(printer, metric, "", NULL);
-        print_double(printer, hps_metric_value(metric));
-        PRINT(printer, "\n");
+        print_name(out, metric, "", NULL);
+        print_double(out, hps_metric_value(metric));
+        hps_buf_putf(out, "\n");
         break;
     case HPS_METRIC_HISTOGRAM:
-        print_histogram(printer, metric);
+        print_histogram(out, metric);
         break;
     }
 }
 
-static void print_family(struct printer *printer, const struct family *family)
+static void print_family(struct hps_buf *out, const struct family *family)
 {
     static const char *const types[] = {"counter", "gauge", "histogram"};
     bool head = false;
@@ -574,24 +562,23 @@ static void print_family(struct printer *printer, const struct family *family)
             continue;
         }
         if (!head) {
-            print_head(printer, "hpsd_", family->def.name, family->def.help,
-                       types[family->def.type]);
+            print_head(out, "hpsd_", family->def.name, family->def.help, types[family->def.type]);
             head = true;
         }
-        print_series(printer, metric);
+        print_series(out, metric);
     }
 }
 
-static void print_single(struct printer *printer, const char *name, const char *type,
-                         const char *help, double value)
+static void print_single(struct hps_buf *out, const char *name, const char *type, const char *help,
+                         double value)
 {
-    print_head(printer, "", name, help, type);
-    PRINT(printer, "%s ", name);
-    print_double(printer, value);
-    PRINT(printer, "\n");
+    print_head(out, "", name, help, type);
+    hps_buf_putf(out, "%s ", name);
+    print_double(out, value);
+    hps_buf_putf(out, "\n");
 }
 
-static void print_open_fds(struct printer *printer)
+static void print_open_fds(struct hps_buf *out)
 {
     DIR *dir = opendir("/proc/self/fd");
     if (dir == NULL) {
@@ -603,31 +590,31 @@ static void print_open_fds(struct printer *printer)
         n += entry->d_name[0] != '.';
     }
     closedir(dir);
-    print_single(printer, "process_open_fds", "gauge", "Number of open file descriptors.",
+    print_single(out, "process_open_fds", "gauge", "Number of open file descriptors.",
                  (double)(n - 1)); /* not the one that reads the folder */
 }
 
-static void print_process(struct printer *printer, double start_seconds)
+static void print_process(struct hps_buf *out, double start_seconds)
 {
     struct process_stat stat;
     if (process_stat_read(&stat)) {
-        print_single(printer, "process_cpu_seconds_total", "counter",
+        print_single(out, "process_cpu_seconds_total", "counter",
                      "Total user and system CPU time spent in seconds.",
                      (double)stat.cpu_ticks / (double)sysconf(_SC_CLK_TCK));
-        print_single(printer, "process_resident_memory_bytes", "gauge",
+        print_single(out, "process_resident_memory_bytes", "gauge",
                      "Resident memory size in bytes.",
                      (double)stat.resident_pages * (double)sysconf(_SC_PAGESIZE));
-        print_single(printer, "process_virtual_memory_bytes", "gauge",
-                     "Virtual memory size in bytes.", (double)stat.virtual_bytes);
+        print_single(out, "process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.",
+                     (double)stat.virtual_bytes);
     }
-    print_open_fds(printer);
+    print_open_fds(out);
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         double max = limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur;
-        print_single(printer, "process_max_fds", "gauge",
-                     "Maximum number of open file descriptors.", max);
+        print_single(out, "process_max_fds", "gauge", "Maximum number of open file descriptors.",
+                     max);
     }
-    print_single(printer, "process_start_time_seconds", "gauge",
+    print_single(out, "process_start_time_seconds", "gauge",
                  "Start time of the process since unix epoch in seconds.", start_seconds);
 }
 
@@ -641,22 +628,21 @@ hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out)
     for (unsigned i = 0; i < n_hooks; i++) {
         hooks[i].fn(hooks[i].ctx); /* without the lock: it may look series up */
     }
-    struct printer printer = {out, HPS_OK};
     size_t size_before = out->size;
     hps_lock_acquire(&metrics->lock);
     for (unsigned i = 0; i < metrics->n_families; i++) {
-        print_family(&printer, &metrics->families[i]);
+        print_family(out, &metrics->families[i]);
     }
     uint64_t n_dropped = metrics->n_unprinted + metrics->n_no_memory;
     hps_lock_release(&metrics->lock);
     print_single(
-        &printer, "hpsd_metrics_series_dropped", "gauge",
+        out, "hpsd_metrics_series_dropped", "gauge",
         "Series of tables that there is no room for here, and requests for a series that a "
         "lack of memory refused.",
         (double)n_dropped);
-    print_process(&printer, metrics->start_seconds);
-    if (printer.status != HPS_OK) {
+    print_process(out, metrics->start_seconds);
+    if (out->status != HPS_OK) {
         out->size = size_before;
     }
-    return printer.status;
+    return out->status;
 }

@@ -90,13 +90,6 @@ hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt,
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static const enum hps_option_section singletons[] = {
-    HPS_SECTION_top,           HPS_SECTION_volatile_db, HPS_SECTION_persistent_db,
-    HPS_SECTION_update_source, HPS_SECTION_server,      HPS_SECTION_tls,
-};
-
-enum { N_SINGLETONS = sizeof(singletons) / sizeof(singletons[0]) };
-
 hps_status hps_config_new(const char *file, struct hps_config **out_config, struct hps_error *err)
 {
     struct hps_config *config = hps_calloc(1, sizeof(*config));
@@ -105,8 +98,9 @@ hps_status hps_config_new(const char *file, struct hps_config **out_config, stru
     }
     config->file = hps_strdup(file);
     hps_status status = config->file == NULL ? HPS_NO_MEMORY : HPS_OK;
-    for (size_t i = 0; i < N_SINGLETONS && status == HPS_OK; i++) {
-        status = hps_section_set_defaults(singletons[i], hps_section_base(config, singletons[i]));
+    for (int i = 0; i < HPS_SECTION_SINGLES && status == HPS_OK; i++) {
+        enum hps_option_section section = (enum hps_option_section)i;
+        status = hps_section_set_defaults(section, hps_section_base(config, section));
     }
     if (status != HPS_OK) {
         hps_config_free(config);
@@ -143,8 +137,9 @@ void hps_config_free(struct hps_config *config)
         model_fini(&config->models[i]);
     }
     hps_free(config->models);
-    for (size_t i = 0; i < N_SINGLETONS; i++) {
-        hps_section_fini(singletons[i], hps_section_base(config, singletons[i]));
+    for (int i = 0; i < HPS_SECTION_SINGLES; i++) {
+        enum hps_option_section section = (enum hps_option_section)i;
+        hps_section_fini(section, hps_section_base(config, section));
     }
     hps_free(config->file);
     hps_free(config);

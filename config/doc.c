@@ -136,54 +136,53 @@ static const char *type_name(const struct hps_option *option)
 }
 
 /* Text inside a table cell: a bar would end it. */
-static hps_status print_cell(struct hps_buf *buf, const char *text)
+static void print_cell(struct hps_buf *buf, const char *text)
 {
-    hps_status status = HPS_OK;
-    for (const char *c = text; *c != '\0' && status == HPS_OK; c++) {
-        status = *c == '|' ? hps_buf_append(buf, "\\|", 2) : hps_buf_append(buf, c, 1);
+    for (const char *c = text; *c != '\0'; c++) {
+        hps_buf_putf(buf, "%s%c", *c == '|' ? "\\" : "", *c);
     }
-    return status;
 }
 
-static hps_status print_words(const struct hps_option *option, struct hps_buf *buf)
+static void print_words(const struct hps_option *option, struct hps_buf *buf)
 {
     HPS_ASSERT(option->values != NULL);
-    hps_status status = HPS_OK;
-    for (const struct hps_option_value *v = option->values; v->word != NULL && status == HPS_OK;
-         v++) {
-        status = hps_buf_printf(buf, "%s`%s`", v == option->values ? "" : ", ", v->word);
-        if (status == HPS_OK && v->aliases[0] != '\0') {
-            status = hps_buf_printf(buf, " (%s)", v->aliases);
+    for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
+        hps_buf_putf(buf, "%s`%s`", v == option->values ? "" : ", ", v->word);
+        if (v->aliases[0] != '\0') {
+            hps_buf_putf(buf, " (%s)", v->aliases);
         }
     }
-    return status;
 }
 
 /* What may be written: words or range. */
-static hps_status print_range(const struct hps_option *option, struct hps_buf *buf)
+static void print_range(const struct hps_option *option, struct hps_buf *buf)
 {
     HPS_ASSERT(option->min <= option->max);
     struct hps_option bare = *option;
     switch (option->type) {
     case HPS_OPTION_TYPE_ENUM:
-        return print_words(option, buf);
+        print_words(option, buf);
+        break;
     case HPS_OPTION_TYPE_TABLES:
-        if (option->values != NULL) {
-            return print_words(option, buf);
-        }
         bare.type = HPS_OPTION_TYPE_U32;
-        return option->max != 0 ? hps_option_expected(&bare, buf) : HPS_OK;
+        if (option->values != NULL) {
+            print_words(option, buf);
+        } else if (option->max != 0) {
+            hps_option_expected(&bare, buf);
+        }
+        break;
     case HPS_OPTION_TYPE_F64:
     case HPS_OPTION_TYPE_U32:
     case HPS_OPTION_TYPE_U64:
     case HPS_OPTION_TYPE_BYTES:
-        return hps_option_expected(option, buf);
+        hps_option_expected(option, buf);
+        break;
     default:
-        return HPS_OK;
+        break;
     }
 }
 
-static hps_status print_flags(const struct hps_option *option, struct hps_buf *buf)
+static void print_flags(const struct hps_option *option, struct hps_buf *buf)
 {
     static const struct {
         unsigned flag;
@@ -196,85 +195,70 @@ static hps_status print_flags(const struct hps_option *option, struct hps_buf *b
     };
     const unsigned told = HPS_OPTION_RELOAD | HPS_OPTION_VERSION | HPS_OPTION_LOAD;
     bool at_start = option->section == HPS_SECTION_model && (option->flags & told) == 0;
-    hps_status status = HPS_OK;
     const char *comma = "";
-    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]) && status == HPS_OK; i++) {
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
         if ((option->flags & flags[i].flag) != 0) {
-            status = hps_buf_printf(buf, "%s*%s*", comma, flags[i].text);
+            hps_buf_putf(buf, "%s*%s*", comma, flags[i].text);
             comma = ", ";
         }
     }
-    return status == HPS_OK && at_start ? hps_buf_printf(buf, "%s*start*", comma) : status;
+    if (at_start) {
+        hps_buf_putf(buf, "%s*start*", comma);
+    }
 }
 
-static hps_status print_row(const struct hps_option *option, struct hps_buf *buf)
+static void print_row(const struct hps_option *option, struct hps_buf *buf)
 {
-    hps_status status =
-        hps_buf_printf(buf, "| `%s`%s | %s | ", option->name,
-                       (option->flags & HPS_OPTION_OURS) != 0 ? " **+**" : "", type_name(option));
-    if (status == HPS_OK && option->def[0] != '\0') {
-        status = hps_buf_printf(buf, "`%s`", option->def);
+    hps_buf_putf(buf, "| `%s`%s | %s | ", option->name,
+                 (option->flags & HPS_OPTION_OURS) != 0 ? " **+**" : "", type_name(option));
+    if (option->def[0] != '\0') {
+        hps_buf_putf(buf, "`%s`", option->def);
     }
-    if (status == HPS_OK) {
-        status = hps_buf_append(buf, " | ", 3);
-    }
-    if (status == HPS_OK) {
-        status = print_range(option, buf);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(buf, " | ", 3);
-    }
-    if (status == HPS_OK) {
-        status = print_flags(option, buf);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(buf, " | ", 3);
-    }
-    if (status == HPS_OK) {
-        status = print_cell(buf, option->help);
-    }
-    return status == HPS_OK ? hps_buf_append(buf, " |\n", 3) : status;
+    hps_buf_put(buf, " | ");
+    print_range(option, buf);
+    hps_buf_put(buf, " | ");
+    print_flags(option, buf);
+    hps_buf_put(buf, " | ");
+    print_cell(buf, option->help);
+    hps_buf_put(buf, " |\n");
 }
 
 /* The keys that are ignored, or the keys that were removed. */
-static hps_status print_past(bool removed, struct hps_buf *buf)
+static void print_past(bool removed, struct hps_buf *buf)
 {
-    hps_status status =
-        hps_buf_printf(buf, removed ? "\nRemoved keys are errors:\n"
-                                    : "\n## Accepted and ignored\n\nThese keys of HPS change "
-                                      "nothing in hpsd. Any value is accepted. One warning lists "
-                                      "the keys that a\nfile has:\n");
+    hps_buf_put(buf, removed ? "\nRemoved keys are errors:\n"
+                             : "\n## Accepted and ignored\n\nThese keys of HPS change "
+                               "nothing in hpsd. Any value is accepted. One warning lists "
+                               "the keys that a\nfile has:\n");
     const char *comma = removed ? "\n- " : "";
-    for (const struct hps_option_past *past = hps_options_past;
-         past->name != NULL && status == HPS_OK; past++) {
+    for (const struct hps_option_past *past = hps_options_past; past->name != NULL; past++) {
         if ((past->instead != NULL) == removed) {
-            status = hps_buf_printf(buf, "%s`%s`%s%s", comma, past->name, removed ? ": " : "",
-                                    removed ? past->instead : "");
+            hps_buf_putf(buf, "%s`%s`%s%s", comma, past->name, removed ? ": " : "",
+                         removed ? past->instead : "");
             comma = removed ? "\n- " : ",\n";
         }
     }
-    return status == HPS_OK ? hps_buf_printf(buf, ".\n") : status;
+    hps_buf_put(buf, ".\n");
 }
 
 hps_status hps_config_doc(struct hps_buf *buf)
 {
-    hps_status status = hps_buf_append(buf, intro, strlen(intro));
-    for (int removed = 0; removed < 2 && status == HPS_OK; removed++) {
-        status = print_past(removed != 0, buf);
-    }
-    for (int i = 0; i < (int)HPS_SECTION_COUNT && status == HPS_OK; i++) {
+    hps_buf_put(buf, intro);
+    print_past(false, buf);
+    print_past(true, buf);
+    for (int i = 0; i < (int)HPS_SECTION_COUNT; i++) {
         enum hps_option_section section = (enum hps_option_section)i;
         const char *path = hps_section_path(section);
-        status =
-            hps_buf_printf(buf,
-                           "\n## %s%s%s\n\n| key | type | default | values | | meaning |\n"
-                           "|---|---|---|---|---|---|\n",
-                           path[0] == '\0' ? "Top level" : "`", path, path[0] == '\0' ? "" : "`");
-        for (size_t j = 0; j < HPS_OPTION_COUNT && status == HPS_OK; j++) {
+        const char *quote = path[0] == '\0' ? "" : "`";
+        hps_buf_putf(buf,
+                     "\n## %s%s%s\n\n| key | type | default | values | | meaning |\n"
+                     "|---|---|---|---|---|---|\n",
+                     quote, path[0] == '\0' ? "Top level" : path, quote);
+        for (size_t j = 0; j < HPS_OPTION_COUNT; j++) {
             if (hps_options[j].section == section) {
-                status = print_row(&hps_options[j], buf);
+                print_row(&hps_options[j], buf);
             }
         }
     }
-    return status;
+    return buf->status;
 }

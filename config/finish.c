@@ -44,7 +44,8 @@ static hps_status apply_flag(struct hps_config *config, enum hps_option_id id, c
     }
     struct hps_buf expected;
     hps_buf_init(&expected, 256);
-    if (status == HPS_NO_MEMORY || hps_option_expected(option, &expected) != HPS_OK) {
+    hps_option_expected(option, &expected);
+    if (status == HPS_NO_MEMORY || expected.status != HPS_OK) {
         hps_buf_fini(&expected);
         return no_memory(config, err);
     }

@@ -139,28 +139,23 @@ const struct hps_option_past hps_options_past[] = {
 const char *hps_section_path(enum hps_option_section section)
 {
     static const char *const paths[HPS_SECTION_COUNT] = {
-        "", "volatile_db", "persistent_db", "update_source", "models[]", "server", "server.tls",
+        "", "volatile_db", "persistent_db", "update_source", "server", "server.tls", "models[]",
     };
     return paths[section];
 }
 
 void *hps_section_base(struct hps_config *config, enum hps_option_section section)
 {
-    switch (section) {
-    case HPS_SECTION_volatile_db:
-        return &config->volatile_db;
-    case HPS_SECTION_persistent_db:
-        return &config->persistent_db;
-    case HPS_SECTION_update_source:
-        return &config->update_source;
-    case HPS_SECTION_server:
-        return &config->server;
-    case HPS_SECTION_tls:
-        return &config->server.tls;
-    default:
-        HPS_ASSERT(section == HPS_SECTION_top);
-        return config;
-    }
+    void *const bases[HPS_SECTION_SINGLES] = {
+        [HPS_SECTION_top] = config,
+        [HPS_SECTION_volatile_db] = &config->volatile_db,
+        [HPS_SECTION_persistent_db] = &config->persistent_db,
+        [HPS_SECTION_update_source] = &config->update_source,
+        [HPS_SECTION_server] = &config->server,
+        [HPS_SECTION_tls] = &config->server.tls,
+    };
+    HPS_ASSERT(section < HPS_SECTION_SINGLES);
+    return bases[section];
 }
 
 const void *hps_section_base_const(const struct hps_config *config, enum hps_option_section section)

@@ -28,9 +28,10 @@ enum hps_option_section {
     HPS_SECTION_volatile_db,
     HPS_SECTION_persistent_db,
     HPS_SECTION_update_source,
-    HPS_SECTION_model,
     HPS_SECTION_server,
     HPS_SECTION_tls,
+    HPS_SECTION_SINGLES, /* sections before this one are there once */
+    HPS_SECTION_model = HPS_SECTION_SINGLES,
     HPS_SECTION_COUNT
 };
 
@@ -79,7 +80,8 @@ extern const struct hps_option_past hps_options_past[];
 
 /* Names as in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
 const char *hps_section_path(enum hps_option_section section);
-/* The struct that holds the options of `section`; not for models. */
+/* The struct that holds the options of `section`, and begins with its struct hps_option_set; not for
+ * models, whose structs are the same. */
 void *hps_section_base(struct hps_config *config, enum hps_option_section section);
 const void *hps_section_base_const(const struct hps_config *config,
                                    enum hps_option_section section);
@@ -109,18 +111,15 @@ hps_status hps_section_set_defaults(enum hps_option_section section, void *base)
 /* Free what the options of the section own: strings and lists of strings. */
 void hps_section_fini(enum hps_option_section section, void *base);
 
-/* "an integer from 1 to 65536 (ms)" and so on. */
-hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *buf) HPS_MUST_CHECK;
+/* Put "an integer from 1 to 65536 (ms)" and so on; the next two put, too. */
+void hps_option_expected(const struct hps_option *option, struct hps_buf *buf);
 /* The value as JSON. */
-hps_status hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf)
-    HPS_MUST_CHECK;
+void hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf);
 /* The same, but of a secret only whether there is one. */
-hps_status hps_option_print_public(const struct hps_option *option, const void *base,
-                                   struct hps_buf *buf) HPS_MUST_CHECK;
+void hps_option_print_public(const struct hps_option *option, const void *base,
+                             struct hps_buf *buf);
 /* It is not a block of options. */
 bool hps_option_has_value(const struct hps_option *option);
-/* `text` as a JSON string, quotes included. */
-hps_status hps_json_print_string(const char *text, struct hps_buf *buf) HPS_MUST_CHECK;
 
 /* "32MiB", "1.5 GB", "4096": bytes. INVALID, RANGE. */
 hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK;

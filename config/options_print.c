@@ -4,15 +4,15 @@
  * it. Any thread.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/json.h"
 #include "base/text.h"
-#include "base/utf8.h"
 #include "config/options.h"
 #include "config/secrets.h"
+
+#define LISTENER_EXPECTED "\"host:port\", \"unix:PATH\" or {\"address\": ..., \"plaintext\": true}"
 
 static const void *field_of_const(const struct hps_option *option, const void *base)
 {
@@ -20,71 +20,43 @@ static const void *field_of_const(const struct hps_option *option, const void *b
     return (const char *)base + option->offset;
 }
 
-hps_status hps_json_print_string(const char *text, struct hps_buf *buf)
+static void print_text(const char *text, struct hps_buf *buf)
 {
-    hps_status status = hps_buf_append(buf, "\"", 1);
-    size_t left = strlen(text);
-    while (left > 0 && status == HPS_OK) {
-        char escape[HPS_TEXT_ESCAPE_BYTES];
-        uint32_t point = (unsigned char)*text;
-        size_t length = hps_utf8_decode(text, left, &point);
-        length = length > 0 ? length : 1; /* the path of a file may be any bytes */
-        if (*text == '"' || *text == '\\') {
-            status = hps_buf_printf(buf, "\\%c", *text);
-        } else if (!hps_text_point_is_plain(point)) {
-            status = hps_buf_append(buf, escape, hps_text_escape(point, escape));
-        } else {
-            status = hps_buf_append(buf, text, length);
-        }
-        text += length;
-        left -= length;
-    }
-    return status == HPS_OK ? hps_buf_append(buf, "\"", 1) : status;
+    hps_json_text(buf, text, strlen(text));
 }
 
-static hps_status print_strings(const struct hps_strings *strings, struct hps_buf *buf)
+static void print_strings(const struct hps_strings *strings, struct hps_buf *buf)
 {
-    hps_status status = hps_buf_append(buf, "[", 1);
-    for (size_t i = 0; i < strings->n && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
-        if (status == HPS_OK) {
-            status = hps_json_print_string(strings->items[i], buf);
-        }
+    hps_buf_put(buf, "[");
+    for (size_t i = 0; i < strings->n; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ", ");
+        print_text(strings->items[i], buf);
     }
-    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+    hps_buf_put(buf, "]");
 }
 
-static hps_status print_listener(const struct hps_config_listener *listener, struct hps_buf *buf)
+static void print_listener(const struct hps_config_listener *listener, struct hps_buf *buf)
 {
-    HPS_ASSERT(listener != NULL);
-    const char *address = listener->address == NULL ? "" : listener->address;
-    if (!listener->plaintext) {
-        return hps_json_print_string(address, buf);
-    }
-    hps_status status = hps_buf_printf(buf, "{\"address\": ");
-    if (status == HPS_OK) {
-        status = hps_json_print_string(address, buf);
-    }
-    return status == HPS_OK ? hps_buf_printf(buf, ", \"plaintext\": true}") : status;
+    hps_buf_put(buf, listener->plaintext ? "{\"address\": " : "");
+    print_text(listener->address == NULL ? "" : listener->address, buf);
+    hps_buf_put(buf, listener->plaintext ? ", \"plaintext\": true}" : "");
 }
 
-static hps_status print_listeners(const struct hps_config_listeners *listeners, struct hps_buf *buf)
+static void print_listeners(const struct hps_config_listeners *listeners, struct hps_buf *buf)
 {
-    hps_status status = hps_buf_append(buf, "[", 1);
-    for (size_t i = 0; i < listeners->n && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
-        if (status == HPS_OK) {
-            status = print_listener(&listeners->items[i], buf);
-        }
+    hps_buf_put(buf, "[");
+    for (size_t i = 0; i < listeners->n; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ", ");
+        print_listener(&listeners->items[i], buf);
     }
-    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+    hps_buf_put(buf, "]");
 }
 
-static hps_status print_f64(double value, struct hps_buf *buf)
+static void print_f64(double value, struct hps_buf *buf)
 {
     char text[HPS_TEXT_F64_BYTES];
 
-    return hps_buf_printf(buf, "%s", hps_text_f64(value, text));
+    hps_buf_put(buf, hps_text_f64(value, text));
 }
 
 static const char *word_of(const struct hps_option *option, uint32_t number)
@@ -98,142 +70,145 @@ static const char *word_of(const struct hps_option *option, uint32_t number)
     return "";
 }
 
-static hps_status print_default_values(const struct hps_config_table *table, struct hps_buf *buf)
+static void print_default_values(const struct hps_config_table *table, struct hps_buf *buf)
 {
     HPS_ASSERT(table->n_default_values == 0 || table->default_values != NULL);
-    if (table->n_default_values == 1) {
-        return print_f64((double)table->default_values[0], buf);
+    bool list = table->n_default_values != 1;
+    hps_buf_put(buf, list ? "[" : "");
+    for (uint32_t i = 0; i < table->n_default_values; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ", ");
+        print_f64((double)table->default_values[i], buf);
     }
-    hps_status status = hps_buf_append(buf, "[", 1);
-    for (uint32_t i = 0; i < table->n_default_values && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
-        if (status == HPS_OK) {
-            status = print_f64((double)table->default_values[i], buf);
-        }
-    }
-    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+    hps_buf_put(buf, list ? "]" : "");
 }
 
-static hps_status print_of_table(enum hps_option_id id, const struct hps_config_table *table,
-                                 struct hps_buf *buf)
+static void print_of_table(enum hps_option_id id, const struct hps_config_table *table,
+                           struct hps_buf *buf)
 {
     switch (id) {
     case HPS_OPTION_model_sparse_files:
-        return hps_json_print_string(table->path, buf);
+        print_text(table->path, buf);
+        break;
     case HPS_OPTION_model_embedding_table_names:
-        return hps_json_print_string(table->name, buf);
+        print_text(table->name, buf);
+        break;
     case HPS_OPTION_model_embedding_vecsize_per_table:
-        return hps_buf_printf(buf, "%" PRIu32, table->dim);
+        hps_buf_putf(buf, "%" PRIu32, table->dim);
+        break;
     case HPS_OPTION_model_row_dtype:
-        return hps_json_print_string(word_of(&hps_options[id], table->row_dtype), buf);
+        print_text(word_of(&hps_options[id], table->row_dtype), buf);
+        break;
     default:
         HPS_ASSERT(id == HPS_OPTION_model_default_value_for_each_table);
-        return print_default_values(table, buf);
+        print_default_values(table, buf);
     }
 }
 
-static hps_status print_tables(enum hps_option_id id, const struct hps_config_model *model,
-                               struct hps_buf *buf)
+static void print_tables(enum hps_option_id id, const struct hps_config_model *model,
+                         struct hps_buf *buf)
 {
     bool devices = id == HPS_OPTION_model_deployed_device_list;
     size_t n = devices ? model->n_deployed_devices : model->n_tables;
-    hps_status status = hps_buf_append(buf, "[", 1);
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
-        if (status != HPS_OK) {
-            return status;
+    hps_buf_put(buf, "[");
+    for (size_t i = 0; i < n; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ", ");
+        if (devices) {
+            hps_buf_putf(buf, "%" PRIu32, model->deployed_device_list[i]);
+        } else {
+            print_of_table(id, &model->tables[i], buf);
         }
-        status = devices ? hps_buf_printf(buf, "%" PRIu32, model->deployed_device_list[i])
-                         : print_of_table(id, &model->tables[i], buf);
     }
-    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+    hps_buf_put(buf, "]");
 }
 
-hps_status hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf)
+void hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf)
 {
     HPS_ASSERT(hps_option_has_value(option));
     const void *field = field_of_const(option, base);
     switch (option->type) {
     case HPS_OPTION_TYPE_BOOL:
-        return hps_buf_printf(buf, "%s", *(const bool *)field ? "true" : "false");
+        hps_buf_put(buf, *(const bool *)field ? "true" : "false");
+        break;
     case HPS_OPTION_TYPE_U32:
-        return hps_buf_printf(buf, "%" PRIu32, *(const uint32_t *)field);
+        hps_buf_putf(buf, "%" PRIu32, *(const uint32_t *)field);
+        break;
     case HPS_OPTION_TYPE_U64:
     case HPS_OPTION_TYPE_BYTES:
-        return hps_buf_printf(buf, "%" PRIu64, *(const uint64_t *)field);
+        hps_buf_putf(buf, "%" PRIu64, *(const uint64_t *)field);
+        break;
     case HPS_OPTION_TYPE_F64:
-        return print_f64(*(const double *)field, buf);
+        print_f64(*(const double *)field, buf);
+        break;
     case HPS_OPTION_TYPE_ENUM:
-        return hps_json_print_string(word_of(option, *(const uint32_t *)field), buf);
+        print_text(word_of(option, *(const uint32_t *)field), buf);
+        break;
     case HPS_OPTION_TYPE_STRING:
-        return hps_json_print_string(*(char *const *)field, buf);
+        print_text(*(char *const *)field, buf);
+        break;
     case HPS_OPTION_TYPE_STRINGS:
-        return print_strings(field, buf);
+        print_strings(field, buf);
+        break;
     case HPS_OPTION_TYPE_LISTEN:
-        return print_listener(field, buf);
+        print_listener(field, buf);
+        break;
     case HPS_OPTION_TYPE_LISTENS:
-        return print_listeners(field, buf);
+        print_listeners(field, buf);
+        break;
     case HPS_OPTION_TYPE_TABLES:
-        return print_tables((enum hps_option_id)(option - hps_options), base, buf);
-    default:
-        return hps_buf_printf(buf, "null");
+        print_tables((enum hps_option_id)(option - hps_options), base, buf);
+        break;
+    case HPS_OPTION_TYPE_OBJECT:
+        hps_buf_put(buf, "null");
     }
 }
 
-static hps_status expected_integer(const struct hps_option *option, struct hps_buf *buf)
+static void expected_integer(const struct hps_option *option, struct hps_buf *buf)
 {
     bool bytes = option->type == HPS_OPTION_TYPE_BYTES;
-    hps_status status =
-        hps_buf_printf(buf, "%s", bytes ? "bytes, like 4096 or \"4GiB\"" : "an integer");
-    if (status == HPS_OK && option->max != UINT64_MAX) {
-        status = hps_buf_printf(buf, "%s from %" PRIu64 " to %" PRIu64, bytes ? "," : "",
-                                option->min, option->max);
-    } else if (status == HPS_OK && option->min > 0) {
-        status = hps_buf_printf(buf, "%s of at least %" PRIu64, bytes ? "," : "", option->min);
+    hps_buf_put(buf, bytes ? "bytes, like 4096 or \"4GiB\"" : "an integer");
+    if (option->max != UINT64_MAX) {
+        hps_buf_putf(buf, "%s from %" PRIu64 " to %" PRIu64, bytes ? "," : "", option->min,
+                     option->max);
+    } else if (option->min > 0) {
+        hps_buf_putf(buf, "%s of at least %" PRIu64, bytes ? "," : "", option->min);
     }
-    if (status == HPS_OK && !bytes && option->unit[0] != '\0') {
-        status = hps_buf_printf(buf, " (%s)", option->unit);
+    if (!bytes && option->unit[0] != '\0') {
+        hps_buf_putf(buf, " (%s)", option->unit);
     }
-    return status;
 }
 
-static hps_status expected_word(const struct hps_option *option, struct hps_buf *buf)
+static void expected_word(const struct hps_option *option, struct hps_buf *buf)
 {
     HPS_ASSERT(option->values != NULL);
-    hps_status status = hps_buf_printf(buf, "one of");
-    const char *comma = " ";
+    hps_buf_put(buf, "one of");
     for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
-        if (status == HPS_OK) {
-            status = hps_buf_printf(buf, "%s\"%s\"", comma, v->word);
-            comma = ", ";
-        }
+        hps_buf_putf(buf, "%s \"%s\"", v == option->values ? "" : ",", v->word);
     }
-    return status;
 }
 
-hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *buf)
+void hps_option_expected(const struct hps_option *option, struct hps_buf *buf)
 {
+    static const char *const texts[HPS_OPTION_TYPE_LISTENS + 1] = {
+        [HPS_OPTION_TYPE_BOOL] = "true or false",
+        [HPS_OPTION_TYPE_STRINGS] = "a list of strings",
+        [HPS_OPTION_TYPE_OBJECT] = "an object",
+        [HPS_OPTION_TYPE_LISTEN] = LISTENER_EXPECTED,
+        [HPS_OPTION_TYPE_LISTENS] = LISTENER_EXPECTED,
+    };
     switch (option->type) {
-    case HPS_OPTION_TYPE_BOOL:
-        return hps_buf_printf(buf, "true or false");
     case HPS_OPTION_TYPE_U32:
     case HPS_OPTION_TYPE_U64:
     case HPS_OPTION_TYPE_BYTES:
-        return expected_integer(option, buf);
+        expected_integer(option, buf);
+        break;
     case HPS_OPTION_TYPE_F64:
-        return hps_buf_printf(buf, "a number from %g to %g", option->f_min, option->f_max);
+        hps_buf_putf(buf, "a number from %g to %g", option->f_min, option->f_max);
+        break;
     case HPS_OPTION_TYPE_ENUM:
-        return expected_word(option, buf);
-    case HPS_OPTION_TYPE_STRINGS:
-        return hps_buf_printf(buf, "a list of strings");
-    case HPS_OPTION_TYPE_OBJECT:
-        return hps_buf_printf(buf, "an object");
-    case HPS_OPTION_TYPE_LISTEN:
-    case HPS_OPTION_TYPE_LISTENS:
-        return hps_buf_printf(
-            buf, "\"host:port\", \"unix:PATH\" or {\"address\": ..., \"plaintext\": true}");
+        expected_word(option, buf);
+        break;
     default:
-        return hps_buf_printf(buf, "a string");
+        hps_buf_put(buf, texts[option->type] != NULL ? texts[option->type] : "a string");
     }
 }
 
@@ -242,14 +217,14 @@ bool hps_option_has_value(const struct hps_option *option)
     return option->type != HPS_OPTION_TYPE_OBJECT;
 }
 
-static hps_status print_properties(const struct hps_option *option,
-                                   const struct hps_config_update_source *source,
-                                   struct hps_buf *buf)
+static void print_properties(const struct hps_option *option,
+                             const struct hps_config_update_source *source, struct hps_buf *buf)
 {
     struct hps_config_update_source shown = *source;
     hps_status status = hps_strings_copy(&source->properties, &shown.properties);
     if (status != HPS_OK) {
-        return status;
+        buf->status = status;
+        return;
     }
     for (size_t i = 0; i < shown.properties.n; i++) {
         char *equals = strchr(shown.properties.items[i], '=');
@@ -258,20 +233,18 @@ static hps_status print_properties(const struct hps_option *option,
             equals[strlen(equals) < 4 ? strlen(equals) : 4] = '\0';
         }
     }
-    status = hps_option_print(option, &shown, buf);
+    hps_option_print(option, &shown, buf);
     hps_strings_fini(&shown.properties);
-    return status;
 }
 
-hps_status hps_option_print_public(const struct hps_option *option, const void *base,
-                                   struct hps_buf *buf)
+void hps_option_print_public(const struct hps_option *option, const void *base, struct hps_buf *buf)
 {
     if (option == &hps_options[HPS_OPTION_volatile_db_password]) {
         const char *password = ((const struct hps_config_volatile_db *)base)->password;
-        return hps_buf_printf(buf, "%s", password[0] == '\0' ? "\"\"" : "\"***\"");
+        hps_buf_put(buf, password[0] == '\0' ? "\"\"" : "\"***\"");
+    } else if (option == &hps_options[HPS_OPTION_update_source_properties]) {
+        print_properties(option, base, buf);
+    } else {
+        hps_option_print(option, base, buf);
     }
-    if (option == &hps_options[HPS_OPTION_update_source_properties]) {
-        return print_properties(option, base, buf);
-    }
-    return hps_option_print(option, base, buf);
 }

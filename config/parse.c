@@ -82,7 +82,8 @@ static void expected_text(const struct hps_option *option, char *out_text, size_
     HPS_ASSERT(size > 0);
     struct hps_buf buf;
     hps_buf_init(&buf, size);
-    bool good = hps_option_expected(option, &buf) == HPS_OK;
+    hps_option_expected(option, &buf);
+    bool good = buf.status == HPS_OK;
     (void)snprintf(out_text, size, "%.*s", good ? (int)buf.size : 0,
                    good ? (const char *)buf.data : "");
     hps_buf_fini(&buf);
@@ -155,10 +156,7 @@ static hps_status read_strings(const struct parse_reader *reader, const struct h
         const json_t *item = json_array_get(value, i);
         struct hps_text_path inner = {.parent = path, .index = i};
         if (!json_is_string(item)) {
-            char got[GOT_CHARS];
-            hps_text_got(&reader->source, &inner, got, sizeof(got));
-            status = parse_go_on(
-                parse_fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got));
+            status = parse_go_on(parse_fail_item(reader, &inner, "a string"));
         } else if (hps_strings_append(field, json_string_value(item)) != HPS_OK) {
             status = parse_no_memory(reader);
         }
@@ -236,14 +234,11 @@ static bool by_hand(const struct hps_option *option)
 
 /* Read every key of `object` that the table can read; mark all that are present. */
 hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,
-                         json_t *object, enum hps_option_section section, void *base,
-                         struct hps_option_set *set)
+                         json_t *object, enum hps_option_section section, void *base)
 {
-    HPS_ASSERT(base != NULL && set != NULL);
+    HPS_ASSERT(base != NULL);
     if (!json_is_object(object)) {
-        char got[GOT_CHARS];
-        hps_text_got(&reader->source, path, got, sizeof(got));
-        return parse_fail(reader, path, HPS_INVALID, "got %s, expected an object", got);
+        return parse_fail_item(reader, path, "an object");
     }
     const char *key = NULL;
     json_t *value = NULL;
@@ -254,7 +249,7 @@ hps_status parse_section(const struct parse_reader *reader, const struct hps_tex
         if (option == NULL) {
             status = no_option(reader, &inner, section);
         } else {
-            hps_option_mark(set, option);
+            hps_option_mark(base, option);
             status = by_hand(option) ? HPS_OK : read_option(reader, &inner, option, value, base);
         }
         if (parse_go_on(status) != HPS_OK) {
@@ -350,33 +345,28 @@ static hps_status read_server(const struct parse_reader *reader, json_t *root)
     if (object == NULL) {
         return HPS_OK;
     }
-    hps_status status =
-        parse_section(reader, &path, object, HPS_SECTION_server, server, &server->set);
-    json_t *value = json_object_get(object, "listen");
-    if (status == HPS_OK && value != NULL) {
-        struct hps_text_path inner = {.parent = &path, .key = "listen"};
-        status = parse_go_on(read_listen_list(reader, &inner, value, false, &server->listen));
+    hps_status status = parse_section(reader, &path, object, HPS_SECTION_server, server);
+    const struct {
+        const char *name;
+        struct hps_config_listeners *list; /* NULL: one alone */
+        struct hps_config_listener *one;
+    } all[] = {{"listen", &server->listen, NULL},
+               {"kserve_listen", &server->kserve_listen, NULL},
+               {"http_listen", NULL, &server->http_listen},
+               {"admin_listen", NULL, &server->admin_listen}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && status == HPS_OK; i++) {
+        const json_t *value = json_object_get(object, all[i].name);
+        struct hps_text_path inner = {.parent = &path, .key = all[i].name};
+        if (value != NULL) {
+            status = parse_go_on(all[i].list != NULL
+                                     ? read_listen_list(reader, &inner, value, i > 0, all[i].list)
+                                     : read_one_listener(reader, &inner, value, all[i].one));
+        }
     }
-    value = json_object_get(object, "kserve_listen");
-    if (status == HPS_OK && value != NULL) {
-        struct hps_text_path inner = {.parent = &path, .key = "kserve_listen"};
-        status = parse_go_on(read_listen_list(reader, &inner, value, true, &server->kserve_listen));
-    }
-    value = json_object_get(object, "http_listen");
-    if (status == HPS_OK && value != NULL) {
-        struct hps_text_path inner = {.parent = &path, .key = "http_listen"};
-        status = parse_go_on(read_one_listener(reader, &inner, value, &server->http_listen));
-    }
-    value = json_object_get(object, "admin_listen");
-    if (status == HPS_OK && value != NULL) {
-        struct hps_text_path inner = {.parent = &path, .key = "admin_listen"};
-        status = parse_go_on(read_one_listener(reader, &inner, value, &server->admin_listen));
-    }
-    value = json_object_get(object, "tls");
-    if (status == HPS_OK && value != NULL) {
+    json_t *tls = json_object_get(object, "tls");
+    if (status == HPS_OK && tls != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "tls"};
-        status =
-            parse_section(reader, &inner, value, HPS_SECTION_tls, &server->tls, &server->tls.set);
+        status = parse_section(reader, &inner, tls, HPS_SECTION_tls, &server->tls);
     }
     return status;
 }
@@ -398,24 +388,14 @@ static hps_status check_types(const struct parse_reader *reader)
 
 static hps_status read_blocks(const struct parse_reader *reader, json_t *root)
 {
-    struct hps_config *config = reader->config;
-    const struct {
-        enum hps_option_section section;
-        struct hps_option_set *set;
-    } blocks[] = {
-        {HPS_SECTION_volatile_db, &config->volatile_db.set},
-        {HPS_SECTION_persistent_db, &config->persistent_db.set},
-        {HPS_SECTION_update_source, &config->update_source.set},
-    };
     hps_status status = HPS_OK;
-    for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]) && status == HPS_OK; i++) {
-        const char *name = hps_section_path(blocks[i].section);
-        json_t *object = json_object_get(root, name);
-        struct hps_text_path path = {.key = name};
+    for (int i = HPS_SECTION_volatile_db; i <= HPS_SECTION_update_source && status == HPS_OK; i++) {
+        enum hps_option_section section = (enum hps_option_section)i;
+        struct hps_text_path path = {.key = hps_section_path(section)};
+        json_t *object = json_object_get(root, path.key);
         if (object != NULL) {
-            status = parse_go_on(parse_section(reader, &path, object, blocks[i].section,
-                                               hps_section_base(config, blocks[i].section),
-                                               blocks[i].set));
+            status = parse_go_on(parse_section(reader, &path, object, section,
+                                               hps_section_base(reader->config, section)));
         }
     }
     return status;
@@ -440,14 +420,13 @@ static bool is_in(json_t *root, unsigned sections, const char *name)
 static hps_status note_ignored(const struct parse_reader *reader, json_t *root)
 {
     struct hps_buf names;
-    hps_status status = HPS_OK;
     hps_buf_init(&names, HPS_NOTE_BYTES_MAX);
-    for (const struct hps_option_past *past = hps_options_past;
-         past->name != NULL && status == HPS_OK; past++) {
+    for (const struct hps_option_past *past = hps_options_past; past->name != NULL; past++) {
         if (past->instead == NULL && is_in(root, past->sections, past->name)) {
-            status = hps_buf_printf(&names, "%s%s", names.size == 0 ? "" : ", ", past->name);
+            hps_buf_putf(&names, "%s%s", names.size == 0 ? "" : ", ", past->name);
         }
     }
+    hps_status status = names.status;
     if (status == HPS_OK && names.size > 0) {
         status = hps_notes_add(reader->notes, true, "%s: accepted and ignored: %.*s",
                                reader->source.file, (int)names.size, (const char *)names.data);
@@ -459,7 +438,7 @@ static hps_status note_ignored(const struct parse_reader *reader, json_t *root)
 static hps_status read_root(const struct parse_reader *reader, json_t *root)
 {
     struct hps_config *config = reader->config;
-    hps_status status = parse_section(reader, NULL, root, HPS_SECTION_top, config, &config->set);
+    hps_status status = parse_section(reader, NULL, root, HPS_SECTION_top, config);
     if (status == HPS_OK) {
         status = read_blocks(reader, root);
     }
@@ -609,16 +588,12 @@ hps_status hps_config_parse_entry(const char *text, size_t size, const char *wha
     struct hps_buf whole;
     struct hps_config *config = NULL;
     hps_buf_init(&whole, FILE_BYTES_MAX);
-    hps_status status = hps_buf_printf(&whole, "{\"models\": [");
-    if (status == HPS_OK) {
-        status = hps_buf_append(&whole, text, size);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(&whole, "]}", 2);
-    }
-    status =
-        status != HPS_OK
-            ? hps_error_set(err, status, "%s: no memory for %zu bytes", what, size)
+    hps_buf_put(&whole, "{\"models\": [");
+    hps_buf_put_bytes(&whole, text, size);
+    hps_buf_put(&whole, "]}");
+    hps_status status =
+        whole.status != HPS_OK
+            ? hps_error_set(err, whole.status, "%s: no memory for %zu bytes", what, size)
             : hps_config_parse((const char *)whole.data, whole.size, what, &config, notes, err);
     if (status == HPS_OK && config->n_models != 1) {
         status = hps_error_set(err, HPS_INVALID, "%s: got %zu entries of models[], expected one",

@@ -55,11 +55,10 @@ json_t *parse_json(const struct parse_reader *reader, size_t flags, hps_status *
  * NO_MEMORY. owner: the caller, hps_free. */
 hps_status parse_read_file(const char *path, size_t bytes_max, char **out_text, size_t *out_size,
                            struct hps_error *err) HPS_MUST_CHECK;
-/* All options of a section from its object into `base`, the struct of the section; which were there
- * is in `set`. Errors of single options are in the notes. INVALID: no object; NO_MEMORY. */
+/* All options of a section from its object into `base`, the struct of the section, whose set says
+ * which were there. Errors of single options are in the notes. INVALID: no object; NO_MEMORY. */
 hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,
-                         json_t *object, enum hps_option_section section, void *base,
-                         struct hps_option_set *set);
+                         json_t *object, enum hps_option_section section, void *base);
 /* models[] of the file. Errors are in the notes; NO_MEMORY. parse_models.c */
 hps_status parse_models(const struct parse_reader *reader, json_t *root);
 

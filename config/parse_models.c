@@ -340,8 +340,7 @@ static hps_status read_model(const struct parse_reader *reader, const struct hps
     if (hps_config_add_model(reader->config, &m.model) != HPS_OK) {
         return parse_no_memory(reader);
     }
-    hps_status status =
-        parse_section(reader, path, object, HPS_SECTION_model, m.model, &m.model->set);
+    hps_status status = parse_section(reader, path, object, HPS_SECTION_model, m.model);
     if (status == HPS_OK) {
         status = check_model(&m);
     }

@@ -11,39 +11,19 @@
 
 enum { VALUE_BYTES_MAX = 16 * 1024 * 1024 };
 
-/* The same section of two configurations. */
+/* The same section of two configurations; each struct begins with its set of options. */
 struct pair {
     enum hps_option_section section;
     void *before;
     void *after;
-    struct hps_option_set *set_before;
-    struct hps_option_set *set_after;
 };
 
-enum { N_PAIRS = 6 };
-
-/* All but models. */
-static void pairs_of(struct hps_config *before, struct hps_config *after,
-                     struct pair out_pairs[N_PAIRS])
+/* Not of models. */
+static struct pair pair_of(enum hps_option_section section, struct hps_config *before,
+                           struct hps_config *after)
 {
-    const struct pair pairs[N_PAIRS] = {
-        {HPS_SECTION_top, before, after, &before->set, &after->set},
-        {HPS_SECTION_volatile_db, &before->volatile_db, &after->volatile_db,
-         &before->volatile_db.set, &after->volatile_db.set},
-        {HPS_SECTION_persistent_db, &before->persistent_db, &after->persistent_db,
-         &before->persistent_db.set, &after->persistent_db.set},
-        {HPS_SECTION_update_source, &before->update_source, &after->update_source,
-         &before->update_source.set, &after->update_source.set},
-        {HPS_SECTION_server, &before->server, &after->server, &before->server.set,
-         &after->server.set},
-        {HPS_SECTION_tls, &before->server.tls, &after->server.tls, &before->server.tls.set,
-         &after->server.tls.set}};
-    memcpy(out_pairs, pairs, sizeof(pairs));
-}
-
-static struct pair model_pair(struct hps_config_model *before, struct hps_config_model *after)
-{
-    return (struct pair){HPS_SECTION_model, before, after, &before->set, &after->set};
+    return (struct pair){section, hps_section_base(before, section),
+                         hps_section_base(after, section)};
 }
 
 /* Is the option compared? A default that the machine made is the same default, but for those that
@@ -62,7 +42,7 @@ static bool is_compared(const struct hps_option *option, const struct pair *pair
     case HPS_OPTION_persistent_db_path:
         return true;
     default:
-        return hps_option_is_set(pair->set_before, id) || hps_option_is_set(pair->set_after, id);
+        return hps_option_is_set(pair->before, id) || hps_option_is_set(pair->after, id);
     }
 }
 
@@ -104,13 +84,14 @@ static void cut(char *out_text, size_t size, const struct hps_buf *buf)
 
 static hps_status print_both(struct diff *diff, const struct hps_option *option,
                              const struct pair *pair,
-                             hps_status (*print)(const struct hps_option *option, const void *base,
-                                                 struct hps_buf *buf))
+                             void (*print)(const struct hps_option *option, const void *base,
+                                           struct hps_buf *buf))
 {
     hps_buf_clear(&diff->before);
     hps_buf_clear(&diff->after);
-    hps_status status = print(option, pair->before, &diff->before);
-    return status == HPS_OK ? print(option, pair->after, &diff->after) : status;
+    print(option, pair->before, &diff->before);
+    print(option, pair->after, &diff->after);
+    return diff->before.status != HPS_OK ? diff->before.status : diff->after.status;
 }
 
 static hps_status diff_option(struct diff *diff, const struct hps_option *option,
@@ -179,7 +160,7 @@ static hps_status diff_models(struct diff *diff, struct hps_config *before,
         char prefix[160];
         (void)snprintf(prefix, sizeof(prefix), "models[%s]", old->name);
         if (fresh != NULL) {
-            const struct pair pair = model_pair(old, fresh);
+            const struct pair pair = {HPS_SECTION_model, old, fresh};
             status = diff_section(diff, prefix, &pair);
         }
     }
@@ -195,13 +176,12 @@ hps_status hps_config_diff(const struct hps_config *before, const struct hps_con
     struct hps_config *a = (struct hps_config *)(uintptr_t)before; /* only read */
     struct hps_config *b = (struct hps_config *)(uintptr_t)after;
     struct diff diff = {.fn = fn, .ctx = ctx};
-    struct pair pairs[N_PAIRS];
     hps_buf_init(&diff.before, VALUE_BYTES_MAX);
     hps_buf_init(&diff.after, VALUE_BYTES_MAX);
-    pairs_of(a, b, pairs);
     hps_status status = HPS_OK;
-    for (size_t i = 0; i < N_PAIRS && status == HPS_OK; i++) {
-        status = diff_section(&diff, hps_section_path(pairs[i].section), &pairs[i]);
+    for (int i = 0; i < HPS_SECTION_SINGLES && status == HPS_OK; i++) {
+        const struct pair pair = pair_of((enum hps_option_section)i, a, b);
+        status = diff_section(&diff, hps_section_path(pair.section), &pair);
     }
     if (status == HPS_OK) {
         status = diff_models(&diff, a, b);
@@ -217,9 +197,8 @@ hps_status hps_config_diff_entry(const struct hps_config_model *before,
                                  void *ctx)
 {
     struct diff diff = {.fn = fn, .ctx = ctx};
-    const struct pair pair =
-        model_pair((struct hps_config_model *)(uintptr_t)before, /* only read */
-                   (struct hps_config_model *)(uintptr_t)after);
+    const struct pair pair = {HPS_SECTION_model, (void *)(uintptr_t)before, /* only read */
+                              (void *)(uintptr_t)after};
     hps_buf_init(&diff.before, VALUE_BYTES_MAX);
     hps_buf_init(&diff.after, VALUE_BYTES_MAX);
     hps_status status = diff_section(&diff, "", &pair);
@@ -260,15 +239,12 @@ static void exchange_bytes(void *a, void *b, size_t size)
     memcpy(b, spare, size);
 }
 
-static void exchange_mark(const struct pair *pair, size_t id)
+static void exchange_mark(struct hps_option_set *before, struct hps_option_set *after, size_t id)
 {
     HPS_ASSERT(id < HPS_OPTION_COUNT);
-    uint64_t bit = UINT64_C(1) << (id % 64);
-    uint64_t *before = &pair->set_before->bits[id / 64];
-    uint64_t *after = &pair->set_after->bits[id / 64];
-    uint64_t different = (*before ^ *after) & bit;
-    *before ^= different;
-    *after ^= different;
+    uint64_t different = (before->bits[id / 64] ^ after->bits[id / 64]) & UINT64_C(1) << (id % 64);
+    before->bits[id / 64] ^= different;
+    after->bits[id / 64] ^= different;
 }
 
 static void exchange_section(const struct pair *pair)
@@ -278,7 +254,7 @@ static void exchange_section(const struct pair *pair)
         if (is_compared(option, pair) && is_reloadable(option, pair)) {
             exchange_bytes((char *)pair->before + option->offset,
                            (char *)pair->after + option->offset, field_size(option));
-            exchange_mark(pair, i);
+            exchange_mark(pair->before, pair->after, i);
         }
     }
 }
@@ -286,15 +262,14 @@ static void exchange_section(const struct pair *pair)
 void hps_config_exchange(struct hps_config *running, struct hps_config *next)
 {
     HPS_ASSERT(running != next);
-    struct pair pairs[N_PAIRS];
-    pairs_of(running, next, pairs);
-    for (size_t i = 0; i < N_PAIRS; i++) {
-        exchange_section(&pairs[i]);
+    for (int i = 0; i < HPS_SECTION_SINGLES; i++) {
+        const struct pair pair = pair_of((enum hps_option_section)i, running, next);
+        exchange_section(&pair);
     }
     for (size_t i = 0; i < running->n_models; i++) {
         struct hps_config_model *model = model_find(next, running->models[i].name);
         if (model != NULL) {
-            const struct pair pair = model_pair(&running->models[i], model);
+            const struct pair pair = {HPS_SECTION_model, &running->models[i], model};
             exchange_section(&pair);
         }
     }

@@ -13,42 +13,39 @@
 
 enum { DEPTH_MAX = 16 };
 
-static hps_status put(struct hps_buf *buf, const char *text)
-{
-    return hps_buf_append(buf, text, strlen(text));
-}
-
-static hps_status json_base64(struct hps_buf *buf, const uint8_t *data, size_t size)
+static void json_base64(struct hps_buf *buf, const uint8_t *data, size_t size)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    hps_status status = put(buf, "\"");
 
-    for (size_t i = 0; i < size && status == HPS_OK; i += 3) {
+    hps_buf_put(buf, "\"");
+    for (size_t i = 0; i < size; i += 3) {
         size_t n = size - i < 3 ? size - i : 3;
         uint32_t word = (uint32_t)data[i] << 16;
         word |= n > 1 ? (uint32_t)data[i + 1] << 8 : 0;
         word |= n > 2 ? (uint32_t)data[i + 2] : 0;
         char out[4] = {digits[word >> 18], digits[word >> 12 & 63],
                        n > 1 ? digits[word >> 6 & 63] : '=', n > 2 ? digits[word & 63] : '='};
-        status = hps_buf_append(buf, out, sizeof(out));
+        hps_buf_put_bytes(buf, out, sizeof(out));
     }
-    return status != HPS_OK ? status : put(buf, "\"");
+    hps_buf_put(buf, "\"");
 }
 
-static hps_status json_message(const ProtobufCMessage *message, struct hps_buf *buf,
-                               unsigned depth);
+static void json_message(const ProtobufCMessage *message, struct hps_buf *buf, unsigned depth);
 
-static hps_status json_enum(const ProtobufCFieldDescriptor *field, int value, struct hps_buf *buf)
+static void json_enum(const ProtobufCFieldDescriptor *field, int value, struct hps_buf *buf)
 {
     const ProtobufCEnumValue *name = protobuf_c_enum_descriptor_get_value(
         (const ProtobufCEnumDescriptor *)field->descriptor, value);
 
-    return name == NULL ? hps_buf_printf(buf, "%d", value)
-                        : hps_json_text(buf, name->name, strlen(name->name));
+    if (name == NULL) {
+        hps_buf_putf(buf, "%d", value);
+    } else {
+        hps_json_text(buf, name->name, strlen(name->name));
+    }
 }
 
-static hps_status json_value(const ProtobufCFieldDescriptor *field, const void *value,
-                             struct hps_buf *buf, unsigned depth)
+static void json_value(const ProtobufCFieldDescriptor *field, const void *value,
+                       struct hps_buf *buf, unsigned depth)
 {
     const char *text;
     const ProtobufCBinaryData *bytes = value;
@@ -57,52 +54,62 @@ static hps_status json_value(const ProtobufCFieldDescriptor *field, const void *
     case PROTOBUF_C_TYPE_INT32:
     case PROTOBUF_C_TYPE_SINT32:
     case PROTOBUF_C_TYPE_SFIXED32:
-        return hps_buf_printf(buf, "%" PRId32, *(const int32_t *)value);
+        hps_buf_putf(buf, "%" PRId32, *(const int32_t *)value);
+        return;
     case PROTOBUF_C_TYPE_UINT32:
     case PROTOBUF_C_TYPE_FIXED32:
-        return hps_buf_printf(buf, "%" PRIu32, *(const uint32_t *)value);
+        hps_buf_putf(buf, "%" PRIu32, *(const uint32_t *)value);
+        return;
     case PROTOBUF_C_TYPE_INT64:
     case PROTOBUF_C_TYPE_SINT64:
     case PROTOBUF_C_TYPE_SFIXED64:
-        return hps_buf_printf(buf, "%" PRId64, *(const int64_t *)value);
+        hps_buf_putf(buf, "%" PRId64, *(const int64_t *)value);
+        return;
     case PROTOBUF_C_TYPE_UINT64:
     case PROTOBUF_C_TYPE_FIXED64:
-        return hps_buf_printf(buf, "%" PRIu64, *(const uint64_t *)value);
+        hps_buf_putf(buf, "%" PRIu64, *(const uint64_t *)value);
+        return;
     case PROTOBUF_C_TYPE_FLOAT:
-        return hps_json_float(buf, *(const float *)value);
+        hps_json_float(buf, *(const float *)value);
+        return;
     case PROTOBUF_C_TYPE_DOUBLE:
-        return isfinite(*(const double *)value)
-                   ? hps_buf_printf(buf, "%.17g", *(const double *)value)
-                   : put(buf, "null");
+        if (!isfinite(*(const double *)value)) {
+            break;
+        }
+        hps_buf_putf(buf, "%.17g", *(const double *)value);
+        return;
     case PROTOBUF_C_TYPE_BOOL:
-        return put(buf, *(const protobuf_c_boolean *)value ? "true" : "false");
+        hps_buf_put(buf, *(const protobuf_c_boolean *)value ? "true" : "false");
+        return;
     case PROTOBUF_C_TYPE_ENUM:
-        return json_enum(field, *(const int *)value, buf);
+        json_enum(field, *(const int *)value, buf);
+        return;
     case PROTOBUF_C_TYPE_STRING:
         text = *(char *const *)value;
-        return hps_json_text(buf, text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
+        hps_json_text(buf, text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
+        return;
     case PROTOBUF_C_TYPE_BYTES:
-        return json_base64(buf, bytes->data, bytes->len);
+        json_base64(buf, bytes->data, bytes->len);
+        return;
     case PROTOBUF_C_TYPE_MESSAGE:
-        return json_message(*(ProtobufCMessage *const *)value, buf, depth + 1);
+        json_message(*(ProtobufCMessage *const *)value, buf, depth + 1);
+        return;
     }
-    return put(buf, "null");
+    hps_buf_put(buf, "null");
 }
 
-static hps_status json_array(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message,
-                             struct hps_buf *buf, unsigned depth)
+static void json_array(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message,
+                       struct hps_buf *buf, unsigned depth)
 {
     size_t n = *(const size_t *)hps_field_at(message, field->quantifier_offset);
     const char *items = *(char *const *)hps_field_at(message, field->offset);
-    hps_status status = put(buf, "[");
 
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : put(buf, ",");
-        if (status == HPS_OK) {
-            status = json_value(field, items + i * hps_field_value_size(field->type), buf, depth);
-        }
+    hps_buf_put(buf, "[");
+    for (size_t i = 0; i < n && buf->status == HPS_OK; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ",");
+        json_value(field, items + i * hps_field_value_size(field->type), buf, depth);
     }
-    return status != HPS_OK ? status : put(buf, "]");
+    hps_buf_put(buf, "]");
 }
 
 /* A map is to protobuf-c an array of messages that have a key and a value, which protoc names so.
@@ -127,66 +134,56 @@ static size_t n_items(const ProtobufCFieldDescriptor *field, const ProtobufCMess
     return *(const size_t *)hps_field_at(message, field->quantifier_offset);
 }
 
-static hps_status json_map(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message,
-                           struct hps_buf *buf, unsigned depth)
+static void json_map(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message,
+                     struct hps_buf *buf, unsigned depth)
 {
     const ProtobufCMessageDescriptor *type = field->descriptor;
     const ProtobufCMessage *const *entries =
         *(const ProtobufCMessage *const *const *)hps_field_at(message, field->offset);
-    hps_status status = put(buf, "{");
 
-    for (size_t i = 0; i < n_items(field, message) && status == HPS_OK; i++) {
-        const void *key = hps_field_at(entries[i], type->fields[0].offset);
-        const void *value = hps_field_at(entries[i], type->fields[1].offset);
-        status = i == 0 ? HPS_OK : put(buf, ",");
-        if (status == HPS_OK) {
-            status = json_value(&type->fields[0], key, buf, depth);
-        }
-        if (status == HPS_OK) {
-            status = put(buf, ":");
-        }
-        if (status == HPS_OK) {
-            status = json_value(&type->fields[1], value, buf, depth);
-        }
+    hps_buf_put(buf, "{");
+    for (size_t i = 0; i < n_items(field, message) && buf->status == HPS_OK; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ",");
+        json_value(&type->fields[0], hps_field_at(entries[i], type->fields[0].offset), buf, depth);
+        hps_buf_put(buf, ":");
+        json_value(&type->fields[1], hps_field_at(entries[i], type->fields[1].offset), buf, depth);
     }
-    return status != HPS_OK ? status : put(buf, "}");
+    hps_buf_put(buf, "}");
 }
 
-static hps_status json_field(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message,
-                             struct hps_buf *buf, unsigned depth)
+static void json_field(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *message,
+                       struct hps_buf *buf, unsigned depth)
 {
     if (is_map(field)) {
-        return json_map(field, message, buf, depth);
+        json_map(field, message, buf, depth);
+    } else if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+        json_array(field, message, buf, depth);
+    } else {
+        json_value(field, hps_field_at(message, field->offset), buf, depth);
     }
-    return field->label == PROTOBUF_C_LABEL_REPEATED
-               ? json_array(field, message, buf, depth)
-               : json_value(field, hps_field_at(message, field->offset), buf, depth);
 }
 
-static hps_status json_message(const ProtobufCMessage *message, struct hps_buf *buf, unsigned depth)
+static void json_message(const ProtobufCMessage *message, struct hps_buf *buf, unsigned depth)
 {
     const ProtobufCMessageDescriptor *type = message->descriptor;
-    hps_status status = put(buf, "{");
-    bool first = true;
+    const char *separator = "{";
 
     if (depth > DEPTH_MAX) {
-        return HPS_EXHAUSTED;
+        buf->status = HPS_EXHAUSTED;
     }
-    for (unsigned i = 0; i < type->n_fields && status == HPS_OK; i++) {
+    for (unsigned i = 0; i < type->n_fields && buf->status == HPS_OK; i++) {
         const ProtobufCFieldDescriptor *field = &type->fields[i];
         if (!hps_field_is_set(field, message) || (is_map(field) && n_items(field, message) == 0)) {
             continue;
         }
-        status = hps_buf_printf(buf, "%s\"%s\":", first ? "" : ",", field->name);
-        first = false;
-        if (status == HPS_OK) {
-            status = json_field(field, message, buf, depth);
-        }
+        hps_buf_putf(buf, "%s\"%s\":", separator, field->name);
+        separator = ",";
+        json_field(field, message, buf, depth);
     }
-    return status != HPS_OK ? status : put(buf, "}");
+    hps_buf_put(buf, separator[0] == '{' ? "{}" : "}");
 }
 
-hps_status hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf)
+void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf)
 {
-    return json_message(message, buf, 0);
+    json_message(message, buf, 0);
 }

@@ -9,9 +9,9 @@
 
 #include "base/buf.h"
 
-/* Append the message as one line of JSON: every field by its name in the .proto, defaults
+/* Put the message as one line of JSON: every field by its name in the .proto, defaults
  * included; 64-bit integers as numbers, enums by name, bytes in base64, maps as objects;
  * sub-messages that are not set, and maps without entries, are left out. */
-hps_status hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf) HPS_MUST_CHECK;
+void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf);
 
 #endif

@@ -26,14 +26,12 @@ _Static_assert(LINE_BYTES > sizeof(struct hps_config_change) + 16, "a line holds
 struct report {
     struct hps_buf applied;
     struct hps_buf restart;
-    hps_status status; /* NO_MEMORY: something is missing */
 };
 
 static void report_init(struct report *report)
 {
     hps_buf_init(&report->applied, REPORT_BYTES_MAX);
     hps_buf_init(&report->restart, REPORT_BYTES_MAX);
-    report->status = HPS_OK;
 }
 
 static void report_fini(struct report *report)
@@ -45,14 +43,12 @@ static void report_fini(struct report *report)
 static void report_change(void *ctx, const struct hps_config_change *change)
 {
     struct report *report = ctx;
-    hps_status status;
     if (change->reloadable) {
-        status = hps_buf_printf(&report->applied, "%s: %s -> %s%c", change->path, change->before,
-                                change->after, '\0');
+        hps_buf_putf(&report->applied, "%s: %s -> %s%c", change->path, change->before,
+                     change->after, '\0');
     } else {
-        status = hps_buf_printf(&report->restart, "%s%c", change->path, '\0');
+        hps_buf_putf(&report->restart, "%s%c", change->path, '\0');
     }
-    report->status = status != HPS_OK ? status : report->status;
 }
 
 static void write_applied(const char *text)
@@ -266,7 +262,8 @@ static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
     running->server.log_level = (enum hps_config_log_level)hps_log_level_get();
     hps_lock_release(&daemon->config_lock);
     hps_status status = hps_config_diff(running, next, report_change, report);
-    status = status == HPS_OK ? report->status : status;
+    status = status == HPS_OK ? report->applied.status : status;
+    status = status == HPS_OK ? report->restart.status : status;
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory");
     }
@@ -299,7 +296,7 @@ static void log_credentials(const struct hps_daemon *daemon)
 static void log_outcome(const struct hps_daemon *daemon, const struct report *report,
                         const struct hps_notes *notes)
 {
-    HPS_ASSERT(report->status == HPS_OK);
+    HPS_ASSERT(report->applied.status == HPS_OK && report->restart.status == HPS_OK);
     enum hps_log_level level = (enum hps_log_level)daemon->options.config->server.log_level;
     if (level < hps_log_level_get()) {
         hps_log_level_set(level);

@@ -120,34 +120,24 @@ static void print_table(const struct bench_plan *plan, const struct result *resu
     }
 }
 
-static hps_status json_lists(const struct bench_counts *counts, struct hps_buf *buf)
+static void json_lists(const struct bench_counts *counts, struct hps_buf *buf)
 {
-    hps_status status = hps_buf_printf(buf, ",\"tiers\":{");
-
+    hps_buf_put(buf, ",\"tiers\":{");
     for (unsigned i = 0; i < BENCH_TIERS_MAX && counts->tiers[i].name[0] != '\0'; i++) {
-        if (status == HPS_OK && i > 0) {
-            status = hps_buf_append(buf, ",", 1);
-        }
-        if (status == HPS_OK) {
-            status = hps_json_text(buf, counts->tiers[i].name, strlen(counts->tiers[i].name));
-        }
-        if (status == HPS_OK) {
-            status = hps_buf_printf(buf, ":%" PRIu64, counts->tiers[i].found_keys);
-        }
+        hps_buf_put(buf, i == 0 ? "" : ",");
+        hps_json_text(buf, counts->tiers[i].name, strlen(counts->tiers[i].name));
+        hps_buf_putf(buf, ":%" PRIu64, counts->tiers[i].found_keys);
     }
-    const char *separator = "},\"errors\":{";
-    for (int code = 1; code < BENCH_CODES && status == HPS_OK; code++) {
+    hps_buf_put(buf, "},\"errors\":{");
+    const char *separator = "";
+    for (int code = 1; code < BENCH_CODES; code++) {
         if (counts->n_by_code[code] > 0) {
-            status =
-                hps_buf_printf(buf, "%s\"%s\":%" PRIu64, separator,
-                               hps_status_text(hps_client_status(code)), counts->n_by_code[code]);
+            hps_buf_putf(buf, "%s\"%s\":%" PRIu64, separator,
+                         hps_status_text(hps_client_status(code)), counts->n_by_code[code]);
             separator = ",";
         }
     }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(buf, "%s}", separator[0] == ',' ? "" : separator);
-    }
-    return status;
+    hps_buf_put(buf, "}");
 }
 
 static hps_status print_json(const struct bench_plan *plan, const struct result *result)
@@ -158,37 +148,29 @@ static hps_status print_json(const struct bench_plan *plan, const struct result 
     struct hps_buf buf;
 
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
-    hps_status status = hps_buf_printf(
-        &buf,
-        "{\"seconds\":%.6f,\"requests\":%" PRIu64 ",\"requests_per_s\":%.3f,\"keys\":%" PRIu64
-        ",\"keys_per_s\":%.1f,\"reply_bytes\":%" PRIu64 ",\"bytes_per_s\":%.1f"
-        ",\"latency_us\":{\"mean\":%.1f,\"p50\":%" PRIu64 ",\"p90\":%" PRIu64 ",\"p99\":%" PRIu64
-        ",\"p99_9\":%" PRIu64 ",\"max\":%" PRIu64 "}",
-        result->seconds, counts->n_ok, (double)counts->n_ok / result->seconds, counts->n_keys,
-        (double)counts->n_keys / result->seconds, counts->reply_bytes,
-        (double)counts->reply_bytes / result->seconds,
-        hist->n == 0 ? 0.0 : (double)hist->sum / (double)hist->n, hps_hist_quantile(hist, 0.5),
-        hps_hist_quantile(hist, 0.9), hps_hist_quantile(hist, 0.99), hps_hist_quantile(hist, 0.999),
-        hist->max);
-    if (status == HPS_OK) {
-        status = hps_buf_printf(&buf,
-                                ",\"unique_keys\":%" PRIu64 ",\"defaulted_keys\":%" PRIu64
-                                ",\"unknown_keys\":%" PRIu64 ",\"unsent\":%" PRIu64
-                                ",\"rows_checked\":%" PRIu64 ",\"rows_wrong\":%" PRIu64
-                                ",\"verify\":%s,\"open_loop\":%s",
-                                counts->n_unique, counts->n_defaulted, counts->n_unknown,
-                                counts->n_unsent, counts->n_rows_checked, counts->n_rows_wrong,
-                                plan->verify ? "true" : "false", plan->rate > 0 ? "true" : "false");
-    }
-    if (status == HPS_OK) {
-        status = json_lists(counts, &buf);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(&buf, ",\"first_error\":", 15);
-    }
-    if (status == HPS_OK) {
-        status = hps_json_text(&buf, counts->error_text, strlen(counts->error_text));
-    }
+    hps_buf_putf(&buf,
+                 "{\"seconds\":%.6f,\"requests\":%" PRIu64
+                 ",\"requests_per_s\":%.3f,\"keys\":%" PRIu64
+                 ",\"keys_per_s\":%.1f,\"reply_bytes\":%" PRIu64 ",\"bytes_per_s\":%.1f"
+                 ",\"latency_us\":{\"mean\":%.1f,\"p50\":%" PRIu64 ",\"p90\":%" PRIu64
+                 ",\"p99\":%" PRIu64 ",\"p99_9\":%" PRIu64 ",\"max\":%" PRIu64 "}",
+                 result->seconds, counts->n_ok, (double)counts->n_ok / result->seconds,
+                 counts->n_keys, (double)counts->n_keys / result->seconds, counts->reply_bytes,
+                 (double)counts->reply_bytes / result->seconds,
+                 hist->n == 0 ? 0.0 : (double)hist->sum / (double)hist->n,
+                 hps_hist_quantile(hist, 0.5), hps_hist_quantile(hist, 0.9),
+                 hps_hist_quantile(hist, 0.99), hps_hist_quantile(hist, 0.999), hist->max);
+    hps_buf_putf(&buf,
+                 ",\"unique_keys\":%" PRIu64 ",\"defaulted_keys\":%" PRIu64
+                 ",\"unknown_keys\":%" PRIu64 ",\"unsent\":%" PRIu64 ",\"rows_checked\":%" PRIu64
+                 ",\"rows_wrong\":%" PRIu64 ",\"verify\":%s,\"open_loop\":%s",
+                 counts->n_unique, counts->n_defaulted, counts->n_unknown, counts->n_unsent,
+                 counts->n_rows_checked, counts->n_rows_wrong, plan->verify ? "true" : "false",
+                 plan->rate > 0 ? "true" : "false");
+    json_lists(counts, &buf);
+    hps_buf_put(&buf, ",\"first_error\":");
+    hps_json_text(&buf, counts->error_text, strlen(counts->error_text));
+    hps_status status = buf.status;
     if (status == HPS_OK) {
         printf("%.*s}\n", (int)buf.size, (const char *)buf.data);
     }

@@ -54,12 +54,12 @@ uint64_t gen_table_rows(const struct gen *gen, uint64_t table);
 char *gen_table_path(const struct gen *gen, const char *dir, uint64_t table);
 
 /* ps.json: hpsd, or HPS, serves what was written. NO_MEMORY */
-hps_status gen_put_ps_json(const struct gen *gen, struct hps_buf *text) HPS_MUST_CHECK;
+void gen_put_ps_json(const struct gen *gen, struct hps_buf *text);
 /* The config.json of a DLE checkpoint. NO_MEMORY */
-hps_status gen_put_dle_json(const struct gen *gen, struct hps_buf *text) HPS_MUST_CHECK;
+void gen_put_dle_json(const struct gen *gen, struct hps_buf *text);
 /* A file of that name in the stage, of what `put` says. */
 hps_status gen_write_json(const struct gen *gen, const char *name,
-                          hps_status (*put)(const struct gen *, struct hps_buf *),
-                          struct hps_error *err) HPS_MUST_CHECK;
+                          void (*put)(const struct gen *, struct hps_buf *), struct hps_error *err)
+    HPS_MUST_CHECK;
 
 #endif

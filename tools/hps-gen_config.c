@@ -14,119 +14,100 @@
 enum { PS_JSON_BYTES_MAX = 16 << 20, MAX_BATCH_SIZE = 65536 };
 
 /* ,\n      "name": [ one item per table ] */
-static hps_status put_list(const struct gen *gen, struct hps_buf *text, const char *name,
-                           hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t))
+static void put_list(const struct gen *gen, struct hps_buf *text, const char *name,
+                     void (*put)(const struct gen *, struct hps_buf *, uint64_t))
 {
     HPS_ASSERT(gen->n_tables > 0);
-    hps_status status = hps_buf_printf(text, ",\n      \"%s\": [", name);
-
-    for (uint64_t i = 0; i < gen->n_tables && status == HPS_OK; i++) {
-        if (i > 0) {
-            status = hps_buf_printf(text, ", ");
-        }
-        if (status == HPS_OK) {
-            status = put(gen, text, i);
-        }
+    hps_buf_putf(text, ",\n      \"%s\": [", name);
+    for (uint64_t i = 0; i < gen->n_tables; i++) {
+        hps_buf_put(text, i > 0 ? ", " : "");
+        put(gen, text, i);
     }
-    return status == HPS_OK ? hps_buf_append(text, "]", 1) : status;
+    hps_buf_put(text, "]");
 }
 
-static hps_status put_path(const struct gen *gen, struct hps_buf *text, uint64_t table)
+static void put_path(const struct gen *gen, struct hps_buf *text, uint64_t table)
 {
     char *path = gen_table_path(gen, gen->out_path, table);
-    hps_status status = path == NULL ? HPS_NO_MEMORY : hps_json_text(text, path, strlen(path));
 
+    if (path == NULL) {
+        text->status = HPS_NO_MEMORY;
+    } else {
+        hps_json_text(text, path, strlen(path));
+    }
     hps_free(path);
-    return status;
 }
 
-static hps_status put_name(const struct gen *gen, struct hps_buf *text, uint64_t table)
+static void put_name(const struct gen *gen, struct hps_buf *text, uint64_t table)
 {
     (void)gen;
-    return hps_buf_printf(text, "\"feature_%" PRIu64 "\"", table);
+    hps_buf_putf(text, "\"feature_%" PRIu64 "\"", table);
 }
 
-static hps_status put_dim(const struct gen *gen, struct hps_buf *text, uint64_t table)
+static void put_dim(const struct gen *gen, struct hps_buf *text, uint64_t table)
 {
     (void)table;
-    return hps_buf_printf(text, "%" PRIu64, gen->dim);
+    hps_buf_putf(text, "%" PRIu64, gen->dim);
 }
 
-static hps_status put_default(const struct gen *gen, struct hps_buf *text, uint64_t table)
+static void put_default(const struct gen *gen, struct hps_buf *text, uint64_t table)
 {
     (void)gen;
     (void)table;
-    return hps_buf_printf(text, "0.0");
+    hps_buf_put(text, "0.0");
 }
 
-static hps_status put_rows(const struct gen *gen, struct hps_buf *text, uint64_t table)
+static void put_rows(const struct gen *gen, struct hps_buf *text, uint64_t table)
 {
-    return hps_buf_printf(text, "%" PRIu64, gen_table_rows(gen, table));
+    hps_buf_putf(text, "%" PRIu64, gen_table_rows(gen, table));
 }
 
-hps_status gen_put_ps_json(const struct gen *gen, struct hps_buf *text)
+void gen_put_ps_json(const struct gen *gen, struct hps_buf *text)
 {
-    hps_status status =
-        hps_buf_printf(text, "{\n"
-                             "  \"supportlonglong\": true,\n"
-                             "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
-                             "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
-    if (status == HPS_OK) {
-        status = hps_json_text(text, gen->state_path, strlen(gen->state_path));
+    hps_buf_put(text, "{\n"
+                      "  \"supportlonglong\": true,\n"
+                      "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
+                      "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
+    hps_json_text(text, gen->state_path, strlen(gen->state_path));
+    hps_buf_putf(text,
+                 "},\n"
+                 "  \"models\": [\n"
+                 "    {\n"
+                 "      \"model\": \"%s\",\n"
+                 "      \"max_batch_size\": %d,\n"
+                 "      \"deployed_device_list\": [0],\n"
+                 "      \"gpucache\": true,\n"
+                 "      \"gpucacheper\": 0.2,\n"
+                 "      \"hit_rate_threshold\": 1.0",
+                 gen->model, MAX_BATCH_SIZE);
+    put_list(gen, text, "embedding_table_names", put_name);
+    put_list(gen, text, "sparse_files", put_path);
+    put_list(gen, text, "embedding_vecsize_per_table", put_dim);
+    put_list(gen, text, "default_value_for_each_table", put_default);
+    if (gen->dtype != HPS_DTYPE_FP32) { /* HPS passes over it, and has no such rows */
+        hps_buf_putf(text, ",\n      \"row_dtype\": \"%s\"", hps_dtype_name(gen->dtype));
     }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(text,
-                                "},\n"
-                                "  \"models\": [\n"
-                                "    {\n"
-                                "      \"model\": \"%s\",\n"
-                                "      \"max_batch_size\": %d,\n"
-                                "      \"deployed_device_list\": [0],\n"
-                                "      \"gpucache\": true,\n"
-                                "      \"gpucacheper\": 0.2,\n"
-                                "      \"hit_rate_threshold\": 1.0",
-                                gen->model, MAX_BATCH_SIZE);
-    }
-    static const struct {
-        const char *name;
-        hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t);
-    } lists[] = {{"embedding_table_names", put_name},
-                 {"sparse_files", put_path},
-                 {"embedding_vecsize_per_table", put_dim},
-                 {"default_value_for_each_table", put_default}};
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && status == HPS_OK; i++) {
-        status = put_list(gen, text, lists[i].name, lists[i].put);
-    }
-    if (status == HPS_OK &&
-        gen->dtype != HPS_DTYPE_FP32) { /* HPS passes over it, and has no such rows */
-        status = hps_buf_printf(text, ",\n      \"row_dtype\": \"%s\"", hps_dtype_name(gen->dtype));
-    }
-    return status == HPS_OK ? hps_buf_printf(text, "\n    }\n  ]\n}\n") : status;
+    hps_buf_put(text, "\n    }\n  ]\n}\n");
 }
 
-hps_status gen_put_dle_json(const struct gen *gen, struct hps_buf *text)
+void gen_put_dle_json(const struct gen *gen, struct hps_buf *text)
 {
-    hps_status status = hps_buf_printf(text, "{\n      \"seed\": %" PRIu64, gen->seed);
-
-    if (status == HPS_OK) {
-        status = put_list(gen, text, "categorical_cardinalities", put_rows);
-    }
-    if (status == HPS_OK) {
-        status = put_list(gen, text, "embedding_dim", put_dim);
-    }
-    return status == HPS_OK ? hps_buf_printf(text, "\n}\n") : status;
+    hps_buf_putf(text, "{\n      \"seed\": %" PRIu64, gen->seed);
+    put_list(gen, text, "categorical_cardinalities", put_rows);
+    put_list(gen, text, "embedding_dim", put_dim);
+    hps_buf_put(text, "\n}\n");
 }
 
 hps_status gen_write_json(const struct gen *gen, const char *name,
-                          hps_status (*put)(const struct gen *, struct hps_buf *),
-                          struct hps_error *err)
+                          void (*put)(const struct gen *, struct hps_buf *), struct hps_error *err)
 {
     HPS_ASSERT(gen->stage_path != NULL);
     struct hps_buf text;
 
     hps_buf_init(&text, PS_JSON_BYTES_MAX);
     char *path = hps_file_path("%s/%s", gen->stage_path, name);
-    hps_status status = path == NULL ? HPS_NO_MEMORY : put(gen, &text);
+    put(gen, &text);
+    hps_status status = path == NULL ? HPS_NO_MEMORY : text.status;
     if (status == HPS_OK) {
         status = hps_file_replace(path, text.data, text.size, err);
     } else {

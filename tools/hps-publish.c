@@ -297,48 +297,35 @@ static hps_status read_all(struct publish *publish, struct hps_error *err)
     return status;
 }
 
-struct positions {
-    struct hps_buf *buf;
-    const char *comma;
-    hps_status status;
-};
-
 static void json_position(void *ctx, const char *topic, uint32_t partition, int64_t offset)
 {
-    struct positions *positions = ctx;
+    struct hps_buf *buf = ctx;
+    bool first = buf->size > 0 && buf->data[buf->size - 1] == '[';
 
-    if (positions->status == HPS_OK) {
-        positions->status = hps_buf_printf(
-            positions->buf, "%s{\"topic\":\"%s\",\"partition\":%u,\"offset\":%" PRId64 "}",
-            positions->comma, topic, partition, offset);
-        positions->comma = ",";
-    }
+    hps_buf_putf(buf, "%s{\"topic\":\"%s\",\"partition\":%u,\"offset\":%" PRId64 "}",
+                 first ? "" : ",", topic, partition, offset);
 }
 
-static hps_status print_json(const struct publish *publish, double seconds)
+/* No memory: nothing is printed. */
+static void print_json(const struct publish *publish, double seconds)
 {
     const struct hps_update_written *written = hps_update_writer_written(publish->writer);
     struct hps_buf buf;
 
     hps_buf_init(&buf, OUTPUT_BYTES_MAX);
-    struct positions positions = {.buf = &buf, .comma = ""};
-    positions.status = hps_buf_printf(
-        &buf,
-        "{\"model\":\"%s\",\"rows\":%" PRIu64 ",\"deletes\":%" PRIu64 ",\"records\":%" PRIu64
-        ",\"bytes\":%" PRIu64 ",\"seconds\":%.3f,\"dry_run\":%s,\"positions\":[",
-        flags.model, written->n_rows, written->n_deletes, written->n_records, written->bytes,
-        seconds, publish->producer == NULL ? "true" : "false");
+    hps_buf_putf(&buf,
+                 "{\"model\":\"%s\",\"rows\":%" PRIu64 ",\"deletes\":%" PRIu64
+                 ",\"records\":%" PRIu64 ",\"bytes\":%" PRIu64
+                 ",\"seconds\":%.3f,\"dry_run\":%s,\"positions\":[",
+                 flags.model, written->n_rows, written->n_deletes, written->n_records,
+                 written->bytes, seconds, publish->producer == NULL ? "true" : "false");
     if (publish->producer != NULL) {
-        hps_producer_positions(publish->producer, json_position, &positions);
+        hps_producer_positions(publish->producer, json_position, &buf);
     }
-    if (positions.status == HPS_OK) {
-        positions.status = hps_buf_printf(&buf, "]}\n");
-    }
-    if (positions.status == HPS_OK) {
-        (void)fwrite(buf.data, 1, buf.size, stdout);
+    if (buf.status == HPS_OK) {
+        printf("%.*s]}\n", (int)buf.size, (const char *)buf.data);
     }
     hps_buf_fini(&buf);
-    return positions.status;
 }
 
 static void print_summary(const struct publish *publish)
@@ -348,7 +335,7 @@ static void print_summary(const struct publish *publish)
     double seconds = (double)(hps_clock_us() - publish->begin_us) / 1e6;
 
     if (flags.json) {
-        hps_ignore(print_json(publish, seconds)); /* no memory: nothing to print */
+        print_json(publish, seconds);
         return;
     }
     printf("%s %" PRIu64 " rows and %" PRIu64 " deletes of model %s in %" PRIu64

@@ -144,7 +144,8 @@ int hpsctl_print_json(const ProtobufCMessage *message)
     struct hps_buf buf;
 
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
-    return hpsctl_print_buf(&buf, hps_message_json(message, &buf));
+    hps_message_json(message, &buf);
+    return hpsctl_print_buf(&buf);
 }
 
 int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,

@@ -95,8 +95,8 @@ const char *hpsctl_duration_text(uint64_t duration_s, char out[HPSCTL_TEXT_BYTES
 const char *hpsctl_time_text(int64_t unix_ms, char out[HPSCTL_TEXT_BYTES]);
 /* "98.2%", or "-" of nothing. */
 const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT_BYTES]);
-/* Print the bytes and a newline to stdout; frees the buffer. Returns the exit code. */
-int hpsctl_print_buf(struct hps_buf *buf, hps_status status);
+/* Print what was put and a newline to stdout; frees the buffer. Returns the exit code. */
+int hpsctl_print_buf(struct hps_buf *buf);
 
 /* Print a message as a line of JSON. Returns the exit code. */
 int hpsctl_print_json(const ProtobufCMessage *message);

@@ -47,21 +47,13 @@ static int print_ping(struct hpsctl *ctl, const char *version, bool serving, uin
         return TOOL_OK;
     }
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
-    hps_status status = hps_buf_append(&buf, "{\"address\":", 11);
-    if (status == HPS_OK) {
-        status = hps_json_text(&buf, ctl->connect.address, strlen(ctl->connect.address));
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(&buf, ",\"version\":", 11);
-    }
-    if (status == HPS_OK) {
-        status = hps_json_text(&buf, version, strlen(version));
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(&buf, ",\"serving\":%s,\"duration_us\":%" PRIu64 "}",
-                                serving ? "true" : "false", duration_us);
-    }
-    return hpsctl_print_buf(&buf, status);
+    hps_buf_put(&buf, "{\"address\":");
+    hps_json_text(&buf, ctl->connect.address, strlen(ctl->connect.address));
+    hps_buf_put(&buf, ",\"version\":");
+    hps_json_text(&buf, version, strlen(version));
+    hps_buf_putf(&buf, ",\"serving\":%s,\"duration_us\":%" PRIu64 "}", serving ? "true" : "false",
+                 duration_us);
+    return hpsctl_print_buf(&buf);
 }
 
 int hpsctl_ping(struct hpsctl *ctl)

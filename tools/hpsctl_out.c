@@ -163,8 +163,10 @@ const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT
     return out;
 }
 
-int hpsctl_print_buf(struct hps_buf *buf, hps_status status)
+int hpsctl_print_buf(struct hps_buf *buf)
 {
+    hps_status status = buf->status;
+
     if (status == HPS_OK) {
         (void)fwrite(buf->data, 1, buf->size, stdout);
         (void)fputc('\n', stdout);

@@ -34,65 +34,52 @@ static bool is_pooled(const struct hps_client_lookup_query *query)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static hps_status key_json(const struct hps_client_lookup_query *query,
-                           const struct hps_client_lookup_result *result, size_t i,
-                           struct hps_buf *buf)
+static void key_json(const struct hps_client_lookup_query *query,
+                     const struct hps_client_lookup_result *result, size_t i, struct hps_buf *buf)
 {
     enum hps_key_status state = hps_client_lookup_key_status(result, (uint32_t)i);
 
-    return hps_buf_printf(buf, "\"key\":%" PRId64 ",\"status\":\"%s\"", (int64_t)query->keys[i],
-                          key_status_text(state));
+    hps_buf_putf(buf, "\"key\":%" PRId64 ",\"status\":\"%s\"", (int64_t)query->keys[i],
+                 key_status_text(state));
 }
 
 /* What stands before the values of a row: a key, or a bag of them. */
-static hps_status subject_json(const struct hps_client_lookup_query *query,
-                               const struct hps_client_lookup_result *result, uint32_t row,
-                               struct hps_buf *buf)
+static void subject_json(const struct hps_client_lookup_query *query,
+                         const struct hps_client_lookup_result *result, uint32_t row,
+                         struct hps_buf *buf)
 {
     size_t begin = hps_client_lookup_first_key(query, row);
     size_t end = hps_client_lookup_first_key(query, row + (size_t)1);
 
     if (!is_pooled(query)) {
-        return key_json(query, result, row, buf);
+        key_json(query, result, row, buf);
+        return;
     }
-    hps_status status = hps_buf_printf(buf, "\"bag\":%" PRIu32 ",\"keys\":[", row);
-    for (size_t i = begin; i < end && status == HPS_OK; i++) {
-        status = hps_buf_printf(buf, "%s{", i == begin ? "" : ",");
-        if (status == HPS_OK) {
-            status = key_json(query, result, i, buf);
+    hps_buf_putf(buf, "\"bag\":%" PRIu32 ",\"keys\":[", row);
+    for (size_t i = begin; i < end; i++) {
+        hps_buf_put(buf, i == begin ? "{" : ",{");
+        key_json(query, result, i, buf);
+        if (query->weights != NULL) {
+            hps_buf_put(buf, ",\"weight\":");
+            hps_json_float(buf, query->weights[i]);
         }
-        if (status == HPS_OK && query->weights != NULL) {
-            status = hps_buf_printf(buf, ",\"weight\":");
-        }
-        if (status == HPS_OK && query->weights != NULL) {
-            status = hps_json_float(buf, query->weights[i]);
-        }
-        if (status == HPS_OK) {
-            status = hps_buf_printf(buf, "}");
-        }
+        hps_buf_put(buf, "}");
     }
-    return status != HPS_OK ? status : hps_buf_printf(buf, "]");
+    hps_buf_put(buf, "]");
 }
 
-static hps_status row_json(const struct hps_client_lookup_query *query,
-                           const struct hps_client_lookup_result *result, uint32_t row,
-                           struct hps_buf *buf)
+static void row_json(const struct hps_client_lookup_query *query,
+                     const struct hps_client_lookup_result *result, uint32_t row,
+                     struct hps_buf *buf)
 {
-    hps_status status = hps_buf_printf(buf, "%s{", row == 0 ? "" : ",");
-
-    if (status == HPS_OK) {
-        status = subject_json(query, result, row, buf);
+    hps_buf_put(buf, row == 0 ? "{" : ",{");
+    subject_json(query, result, row, buf);
+    hps_buf_put(buf, ",\"row\":[");
+    for (uint32_t i = 0; i < result->dim; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ",");
+        hps_json_float(buf, hps_client_lookup_value(result, row, i));
     }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(buf, ",\"row\":[");
-    }
-    for (uint32_t i = 0; i < result->dim && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : hps_buf_append(buf, ",", 1);
-        if (status == HPS_OK) {
-            status = hps_json_float(buf, hps_client_lookup_value(result, row, i));
-        }
-    }
-    return status != HPS_OK ? status : hps_buf_append(buf, "]}", 2);
+    hps_buf_put(buf, "]}");
 }
 
 static int print_json(const struct hps_client_lookup_query *query,
@@ -102,29 +89,18 @@ static int print_json(const struct hps_client_lookup_query *query,
     struct hps_buf buf;
 
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
-    hps_status status = hps_buf_append(&buf, "{\"model\":", 9);
-    if (status == HPS_OK) {
-        status = hps_json_text(&buf, reply->model.data, reply->model.size);
+    hps_buf_put(&buf, "{\"model\":");
+    hps_json_text(&buf, reply->model.data, reply->model.size);
+    hps_buf_putf(&buf, ",\"version\":%" PRId64 ",\"table\":", reply->version);
+    hps_json_text(&buf, result->table.data, result->table.size);
+    hps_buf_putf(&buf, ",\"dim\":%" PRIu32 ",\"data_type\":\"%s\",\"pooling\":\"%s\",\"rows\":[",
+                 result->dim, hps_dtype_name(result->dtype),
+                 hps_pooling_name(is_pooled(query) ? query->pooling : HPS_POOLING_NONE));
+    for (uint32_t i = 0; i < result->row_count; i++) {
+        row_json(query, result, i, &buf);
     }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(&buf, ",\"version\":%" PRId64 ",\"table\":", reply->version);
-    }
-    if (status == HPS_OK) {
-        status = hps_json_text(&buf, result->table.data, result->table.size);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(
-            &buf, ",\"dim\":%" PRIu32 ",\"data_type\":\"%s\",\"pooling\":\"%s\",\"rows\":[",
-            result->dim, hps_dtype_name(result->dtype),
-            hps_pooling_name(is_pooled(query) ? query->pooling : HPS_POOLING_NONE));
-    }
-    for (uint32_t i = 0; i < result->row_count && status == HPS_OK; i++) {
-        status = row_json(query, result, i, &buf);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(&buf, "]}", 2);
-    }
-    return hpsctl_print_buf(&buf, status);
+    hps_buf_put(&buf, "]}");
+    return hpsctl_print_buf(&buf);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */

@@ -158,20 +158,12 @@ static int show_json(const struct reading *now)
     struct hps_buf buf;
 
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
-    hps_status status = hps_buf_append(&buf, "{\"status\":", 10);
-    if (status == HPS_OK) {
-        status = hps_message_json(&now->status->base, &buf);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(&buf, ",\"stats\":", 9);
-    }
-    if (status == HPS_OK) {
-        status = hps_message_json(&now->stats->base, &buf);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_append(&buf, "}", 1);
-    }
-    return hpsctl_print_buf(&buf, status);
+    hps_buf_put(&buf, "{\"status\":");
+    hps_message_json(&now->status->base, &buf);
+    hps_buf_put(&buf, ",\"stats\":");
+    hps_message_json(&now->stats->base, &buf);
+    hps_buf_put(&buf, "}");
+    return hpsctl_print_buf(&buf);
 }
 
 static void wait_until(struct hpsctl *ctl, uint64_t until_us)

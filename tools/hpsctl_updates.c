@@ -412,16 +412,11 @@ static int print_waited(struct hpsctl *ctl, hps_status status, const struct hps_
     }
     (void)fprintf(stderr, "hpsctl: %s\n", err->text);
     if (hpsctl_json(ctl)) {
-        static const char begin[] = "{\"visible\":false,\"reason\":";
         hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
-        hps_status done = hps_buf_append(&buf, begin, sizeof(begin) - 1);
-        if (done == HPS_OK) {
-            done = hps_json_text(&buf, err->text, strlen(err->text));
-        }
-        if (done == HPS_OK) {
-            done = hps_buf_append(&buf, "}", 1);
-        }
-        (void)hpsctl_print_buf(&buf, done);
+        hps_buf_put(&buf, "{\"visible\":false,\"reason\":");
+        hps_json_text(&buf, err->text, strlen(err->text));
+        hps_buf_put(&buf, "}");
+        (void)hpsctl_print_buf(&buf);
     }
     return status == HPS_DEADLINE ? TOOL_DEADLINE : TOOL_NEGATIVE;
 }

@@ -14,7 +14,8 @@ enum { NOTE_BYTES_MAX = 8192, TABLES_TOLD_MAX = 32 };
 
 static hps_status add(struct hps_strings *notes, struct hps_buf *text)
 {
-    hps_status status = hps_buf_append(text, "", 1);
+    hps_buf_put_bytes(text, "", 1);
+    hps_status status = text->status;
     if (status == HPS_OK) {
         status = hps_strings_append(notes, (const char *)text->data);
     }
@@ -34,17 +35,13 @@ static hps_status note_order(const struct catalog_model *model, const struct hps
         status = hps_table_order_add(&order, version->tables[i].name);
     }
     if (status == HPS_OK && order.n > 1) {
-        status = hps_buf_printf(text, "order of tables, for lookups by position:");
-    }
-    for (uint32_t i = 0; status == HPS_OK && order.n > 1 && i < order.n && i < TABLES_TOLD_MAX;
-         i++) {
-        status = hps_buf_printf(text, "%s %" PRIu32 " %s", i > 0 ? "," : "", i, order.names[i]);
-    }
-    if (status == HPS_OK && order.n > TABLES_TOLD_MAX) {
-        status = hps_buf_printf(text, ", and %" PRIu32 " more (hpsctl tables)",
-                                order.n - TABLES_TOLD_MAX);
-    }
-    if (status == HPS_OK && order.n > 1) {
+        hps_buf_put(text, "order of tables, for lookups by position:");
+        for (uint32_t i = 0; i < order.n && i < TABLES_TOLD_MAX; i++) {
+            hps_buf_putf(text, "%s %" PRIu32 " %s", i > 0 ? "," : "", i, order.names[i]);
+        }
+        if (order.n > TABLES_TOLD_MAX) {
+            hps_buf_putf(text, ", and %" PRIu32 " more (hpsctl tables)", order.n - TABLES_TOLD_MAX);
+        }
         status = add(notes, text);
     }
     hps_table_order_free(&order);
@@ -76,32 +73,24 @@ static hps_status note_updates(const struct hps_catalog *catalog, const struct c
                                 source->print.mtime_ms_oldest, start, sizeof(start))) {
         return HPS_OK;
     }
-    hps_status status = hps_buf_printf(text, "updates: %s", start);
-    if (status == HPS_OK) {
-        status = add(notes, text);
-    }
+    hps_buf_putf(text, "updates: %s", start);
+    hps_status status = add(notes, text);
     if (status != HPS_OK || named || last == NULL) {
         return status;
     }
-    status = hps_buf_printf(text,
-                            "lineage \"%s\" is that of version %" PRId64
-                            ": updates for it are applied to this version, too; --lineage, or "
-                            "lineage in manifest.json, names another",
-                            version->lineage, last->number);
-    return status == HPS_OK ? add(notes, text) : status;
+    hps_buf_putf(text,
+                 "lineage \"%s\" is that of version %" PRId64
+                 ": updates for it are applied to this version, too; --lineage, or "
+                 "lineage in manifest.json, names another",
+                 version->lineage, last->number);
+    return add(notes, text);
 }
-
-struct ignored {
-    struct hps_buf *text;
-    hps_status status;
-};
 
 static void list_ignored(void *ctx, const struct hps_config_change *change)
 {
-    struct ignored *passed = ctx;
-    if (!change->kept && passed->status == HPS_OK) {
-        passed->status =
-            hps_buf_printf(passed->text, "%s %s", passed->text->size > 0 ? "," : "", change->path);
+    struct hps_buf *options = ctx;
+    if (!change->kept) {
+        hps_buf_putf(options, "%s %s", options->size > 0 ? "," : "", change->path);
     }
 }
 
@@ -111,7 +100,6 @@ static hps_status note_entry(const struct catalog_model *model,
                              struct hps_buf *text)
 {
     struct hps_buf options;
-    struct ignored passed = {&options, HPS_OK};
     hps_status status = HPS_OK;
     size_t n_warnings = request->entry_notes != NULL ? request->entry_notes->n : 0;
     for (size_t i = 0; status == HPS_OK && i < n_warnings; i++) {
@@ -124,13 +112,12 @@ static hps_status note_entry(const struct catalog_model *model,
         return status;
     }
     hps_buf_init(&options, NOTE_BYTES_MAX / 2);
-    status = hps_config_diff_entry(model->config, request->entry, list_ignored, &passed);
-    status = status == HPS_OK ? passed.status : status;
+    status = hps_config_diff_entry(model->config, request->entry, list_ignored, &options);
+    status = status == HPS_OK ? options.status : status;
     if (status == HPS_OK && options.size > 0) {
-        status = hps_buf_printf(
-            text, "options ignored, because the server's own file has this model:%.*s",
-            (int)options.size, (const char *)options.data);
-        status = status == HPS_OK ? add(notes, text) : status;
+        hps_buf_putf(text, "options ignored, because the server's own file has this model:%.*s",
+                     (int)options.size, (const char *)options.data);
+        status = add(notes, text);
     }
     hps_buf_fini(&options);
     return status;
@@ -144,10 +131,9 @@ static hps_status note_restart(const struct hps_catalog *catalog, const struct c
         return HPS_OK;
     }
     bool configured = model != NULL && model->config != NULL;
-    hps_status status =
-        hps_buf_printf(text, "warning: there is no persistent_db: a restart %s this version",
-                       configured ? "loads what models[] says, not" : "forgets");
-    return status == HPS_OK ? add(notes, text) : status;
+    hps_buf_putf(text, "warning: there is no persistent_db: a restart %s this version",
+                 configured ? "loads what models[] says, not" : "forgets");
+    return add(notes, text);
 }
 
 hps_status catalog_load_notes(const struct hps_catalog *catalog, const struct catalog_model *model,

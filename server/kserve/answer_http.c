@@ -106,12 +106,11 @@ static void put_number(struct writer *out, int64_t number)
 static hps_status put_text(struct writer *out, struct kserve_text text)
 {
     hps_buf_clear(&out->text);
-    hps_status status = hps_json_text(&out->text, text.at, text.size);
-
-    if (status == HPS_OK) {
+    hps_json_text(&out->text, text.at, text.size);
+    if (out->text.status == HPS_OK) {
         put(out, out->text.data, out->text.size);
     }
-    return status;
+    return out->text.status;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */

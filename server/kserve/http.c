@@ -199,32 +199,30 @@ static const ProtobufCFieldDescriptor *only_field(const ProtobufCMessage *messag
     return &message->descriptor->fields[0];
 }
 
-static hps_status put_list(const ProtobufCMessage *reply, struct hps_buf *buf)
+static void put_list(const ProtobufCMessage *reply, struct hps_buf *buf)
 {
     const ProtobufCFieldDescriptor *field = only_field(reply);
     const ProtobufCMessage *const *items =
         *(const ProtobufCMessage *const *const *)hps_field_at(reply, field->offset);
     size_t n = *(const size_t *)hps_field_at(reply, field->quantifier_offset);
-    hps_status status = hps_buf_append(buf, "[", 1);
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        status = i == 0 ? HPS_OK : hps_buf_append(buf, ",", 1);
-        if (status == HPS_OK) {
-            status = hps_message_json(items[i], buf);
-        }
+    hps_buf_put(buf, "[");
+    for (size_t i = 0; i < n; i++) {
+        hps_buf_put(buf, i == 0 ? "" : ",");
+        hps_message_json(items[i], buf);
     }
-    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+    hps_buf_put(buf, "]");
 }
 
-static hps_status put_answer(const ProtobufCMessage *reply, enum kserve_form form,
-                             struct hps_buf *buf)
+static void put_answer(const ProtobufCMessage *reply, enum kserve_form form, struct hps_buf *buf)
 {
     if (form == KSERVE_FORM_LIST) {
-        return put_list(reply, buf);
+        put_list(reply, buf);
+        return;
     }
     if (form == KSERVE_FORM_CONFIG) {
         reply = *(ProtobufCMessage *const *)hps_field_at(reply, only_field(reply)->offset);
     }
-    return hps_message_json(reply, buf);
+    hps_message_json(reply, buf);
 }
 
 void kserve_op_answer_http(struct hps_unary *op)
@@ -247,12 +245,13 @@ void kserve_op_answer_http(struct hps_unary *op)
         return;
     }
     hps_buf_init(&buf, JSON_BYTES_MAX);
-    hps_status status = put_answer(op->reply, form, &buf);
-    if (status == HPS_OK) {
+    put_answer(op->reply, form, &buf);
+    if (buf.status == HPS_OK) {
         hps_grpc_call_send_copy(op->call, buf.data, buf.size);
         hps_grpc_call_finish(op->call, 0, NULL);
     } else {
-        hps_grpc_call_finish(op->call, hps_status_grpc_code(status), "no memory for the answer");
+        hps_grpc_call_finish(op->call, hps_status_grpc_code(buf.status),
+                             "no memory for the answer");
     }
     hps_buf_fini(&buf);
 }

@@ -75,6 +75,24 @@ static void test_printf_when_longer_than_memory_then_grows(void **state)
     hps_buf_fini(&buf);
 }
 
+static void test_put_when_one_fails_then_the_next_do_nothing_until_a_clear(void **state)
+{
+    (void)state;
+    struct hps_buf buf;
+    hps_buf_init(&buf, 5);
+    hps_buf_put(&buf, "ab");
+    hps_buf_putf(&buf, "%d", 1234); /* too long */
+    hps_buf_put(&buf, "c");
+    hps_buf_put_bytes(&buf, "d", 1);
+    assert_int_equal(buf.status, HPS_EXHAUSTED);
+    assert_int_equal(buf.size, 2);
+    hps_buf_clear(&buf);
+    hps_buf_putf(&buf, "%s", "abcde");
+    assert_int_equal(buf.status, HPS_OK);
+    assert_memory_equal(buf.data, "abcde", buf.size);
+    hps_buf_fini(&buf);
+}
+
 static void test_consume_when_part_then_rest_moves_to_front(void **state)
 {
     (void)state;
@@ -118,6 +136,7 @@ int main(void)
         cmocka_unit_test(test_append_when_max_passed_then_exhausted_and_unchanged),
         cmocka_unit_test(test_printf_when_it_fits_exactly_then_ok),
         cmocka_unit_test(test_printf_when_longer_than_memory_then_grows),
+        cmocka_unit_test(test_put_when_one_fails_then_the_next_do_nothing_until_a_clear),
         cmocka_unit_test(test_consume_when_part_then_rest_moves_to_front),
         cmocka_unit_test(test_buf_when_each_allocation_fails_then_size_unchanged),
     };
