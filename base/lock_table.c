@@ -4,14 +4,6 @@
  */
 #include "base/lock_table.h"
 
-#include <string.h>
-
-#include "base/assert.h"
-
-static const char BEGIN[] =
-    "<!-- Made by gen-lock-doc from base/lock_table.def. Do not edit. -->\n";
-static const char END[] = "<!-- The end of what gen-lock-doc made. -->\n";
-
 const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES] = {
     [HPS_LOCK_NONE] = {.label = "a lock that is not initialised"},
 #define LOCK(name, rank, may, label, protects, takers) \
@@ -20,7 +12,7 @@ const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES] = {
 #undef LOCK
 };
 
-static void print_rows(struct hps_buf *buf)
+void hps_lock_doc(struct hps_buf *buf)
 {
     hps_buf_put(buf, "| rank | lock | protects | taken by |\n|---|---|---|---|\n");
     for (unsigned i = HPS_LOCK_NONE + 1; i < HPS_LOCK_CLASSES; i++) {
@@ -29,19 +21,4 @@ static void print_rows(struct hps_buf *buf)
                      row->may == HPS_LOCK_MAY_WAIT ? " *(may wait)*" : "", row->protects,
                      row->takers);
     }
-}
-
-hps_status hps_lock_doc(const char *page, struct hps_buf *buf)
-{
-    HPS_ASSERT(page != NULL && buf != NULL);
-    const char *begin = strstr(page, BEGIN);
-    const char *end = begin == NULL ? NULL : strstr(begin, END);
-
-    if (end == NULL) {
-        return HPS_INVALID;
-    }
-    hps_buf_put_bytes(buf, page, (size_t)(begin - page) + strlen(BEGIN));
-    print_rows(buf);
-    hps_buf_put(buf, end);
-    return buf->status;
 }

@@ -22,8 +22,7 @@ struct hps_lock_row {
 
 extern const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES]; /* by class */
 
-/* Append `page`, a text in Markdown, with the table of locks made anew between the two comments
- * that mark its place. INVALID: they are not there. */
-hps_status hps_lock_doc(const char *page, struct hps_buf *buf) HPS_MUST_CHECK;
+/* Put the table of docs/threads.md. */
+void hps_lock_doc(struct hps_buf *buf);
 
 #endif

@@ -376,7 +376,7 @@ hps_status hps_config_diff_entry(const struct hps_config_model *before,
  * are in memory. */
 void hps_config_exchange(struct hps_config *running, struct hps_config *next);
 
-/* docs/config.md, made from the table of options. Appends to `buf`. */
-hps_status hps_config_doc(struct hps_buf *buf) HPS_MUST_CHECK;
+/* Put the part of docs/config.md that is made from the table of options. */
+void hps_config_doc(struct hps_buf *buf);
 
 #endif
