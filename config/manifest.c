@@ -20,79 +20,92 @@ enum { MANIFEST_VERSION = 1, MANIFEST_BYTES_MAX = 64 << 20, ITEMS_MAX = 1 << 20 
 
 static const char format_name[] = "hpsd-manifest";
 
-/* What is being read, for errors. */
+/* What is being read. After a failure nothing more is, and the first one is reported. */
 struct source {
     const struct hps_roots *roots; /* NULL: it may be anywhere */
     const char *path;
     struct hps_error *err;
+    hps_status status;
 };
 
-static hps_status no_memory(const struct source *source)
+static void no_memory(struct source *source)
 {
-    return hps_error_set(source->err, HPS_NO_MEMORY, "%s: no memory to read it", source->path);
+    source->status =
+        hps_error_set(source->err, HPS_NO_MEMORY, "%s: no memory to read it", source->path);
 }
 
-static hps_status wrong(const struct source *source, const char *where, const char *field,
-                        const char *expected)
+static void wrong(struct source *source, const char *where, const char *field, const char *expected)
 {
-    return hps_error_set(source->err, HPS_INVALID, "%s: %s%s: expected %s", source->path, where,
-                         field, expected);
+    if (source->status == HPS_OK) {
+        source->status = hps_error_set(source->err, HPS_INVALID, "%s: %s%s: expected %s",
+                                       source->path, where, field, expected);
+    }
 }
 
-/* A string of an object; NULL when it is missing and may be. owner of *out_text: the caller */
-static hps_status get_string(const struct source *source, const json_t *object, const char *where,
-                             const char *field, bool required, char **out_text)
+/* Zeroed room for n items; NULL: none, or the source has failed. owner: the caller */
+static void *get_room(struct source *source, size_t n, size_t size)
+{
+    void *items = source->status == HPS_OK && n > 0 ? hps_calloc(n, size) : NULL;
+
+    if (source->status == HPS_OK && n > 0 && items == NULL) {
+        no_memory(source);
+    }
+    return items;
+}
+
+/* A string of an object; NULL when it is missing and may be, or on failure. owner: the caller */
+static char *get_string(struct source *source, const json_t *object, const char *where,
+                        const char *field, bool required)
 {
     const json_t *value = json_object_get(object, field);
 
-    if (value == NULL && !required) {
-        *out_text = NULL;
-        return HPS_OK;
+    if (source->status != HPS_OK || (value == NULL && !required)) {
+        return NULL;
     }
     if (!json_is_string(value)) {
-        return wrong(source, where, field, "a string");
+        wrong(source, where, field, "a string");
+        return NULL;
     }
-    *out_text = hps_strdup(json_string_value(value));
-    return *out_text == NULL ? no_memory(source) : HPS_OK;
+    char *text = hps_strdup(json_string_value(value));
+    if (text == NULL) {
+        no_memory(source);
+    }
+    return text;
 }
 
-static hps_status get_integer(const struct source *source, const json_t *object, const char *where,
-                              const char *field, int64_t min, int64_t max, int64_t *out_value,
-                              bool *out_known)
+/* Is it there? Otherwise, and on failure, *out_value stays as it is. */
+static bool get_integer(struct source *source, const json_t *object, const char *where,
+                        const char *field, int64_t min, int64_t max, int64_t *out_value)
 {
     const json_t *value = json_object_get(object, field);
 
-    *out_known = value != NULL;
     if (value == NULL) {
-        return HPS_OK;
+        return false;
     }
     if (!json_is_integer(value) || json_integer_value(value) < min ||
         json_integer_value(value) > max) {
         char expected[80];
         (void)snprintf(expected, sizeof(expected), "an integer from %" PRId64 " to %" PRId64, min,
                        max);
-        return wrong(source, where, field, expected);
+        wrong(source, where, field, expected);
+        return false;
     }
     *out_value = json_integer_value(value);
-    return HPS_OK;
+    return true;
 }
 
-/* An array of objects or values of an object; n 0 when it is missing. */
-static hps_status get_array(const struct source *source, const json_t *object, const char *where,
-                            const char *field, const json_t **out_array, size_t *out_n)
+/* How many items an array of the object has; 0 when it is missing, or on failure. */
+static size_t get_array(struct source *source, const json_t *object, const char *where,
+                        const char *field, const json_t **out_array)
 {
     const json_t *array = json_object_get(object, field);
 
     *out_array = array;
-    *out_n = 0;
-    if (array == NULL) {
-        return HPS_OK;
+    if (array != NULL && (!json_is_array(array) || json_array_size(array) > ITEMS_MAX)) {
+        wrong(source, where, field, "an array of at most 1048576 items");
+        return 0;
     }
-    if (!json_is_array(array) || json_array_size(array) > ITEMS_MAX) {
-        return wrong(source, where, field, "an array of at most 1048576 items");
-    }
-    *out_n = json_array_size(array);
-    return HPS_OK;
+    return json_array_size(array);
 }
 
 /* A file name that stays below the directory: relative, without "..". */
@@ -104,10 +117,9 @@ static bool name_is_below(const char *name)
            strstr(name, "/../") == NULL && (n < 3 || strcmp(name + n - 3, "/..") != 0);
 }
 
-static hps_status read_crc(const struct source *source, const char *where, const char *text,
-                           uint32_t *out_crc)
+static void read_crc(struct source *source, const char *where, const char *text,
+                     struct hps_manifest_file *file)
 {
-    uint32_t crc = 0;
     size_t n = strlen(text);
 
     for (size_t i = 0; i < n; i++) {
@@ -116,333 +128,254 @@ static hps_status read_crc(const struct source *source, const char *where, const
             n = 0;
             break;
         }
-        crc = crc << 4 | (uint32_t)(digit - "0123456789abcdef");
+        file->crc32c = file->crc32c << 4 | (uint32_t)(digit - "0123456789abcdef");
     }
     if (n != 8) {
-        return wrong(source, where, "crc32c", "8 hexadecimal digits");
+        wrong(source, where, "crc32c", "8 hexadecimal digits");
     }
-    *out_crc = crc;
-    return HPS_OK;
+    file->crc32c_known = true;
 }
 
-static hps_status read_file_entry(const struct source *source, const json_t *json,
-                                  const char *where, struct hps_manifest_file *file)
+static void read_file_entry(struct source *source, const json_t *json, const char *where,
+                            struct hps_manifest_file *file)
 {
     int64_t bytes = 0;
-    char *crc = NULL;
 
-    hps_status status = get_string(source, json, where, "name", true, &file->name);
-    if (status == HPS_OK && !name_is_below(file->name)) {
-        status = wrong(source, where, "name", "a relative file name without '..'");
+    file->name = get_string(source, json, where, "name", true);
+    if (file->name != NULL && !name_is_below(file->name)) {
+        wrong(source, where, "name", "a relative file name without '..'");
     }
-    if (status == HPS_OK) {
-        status =
-            get_integer(source, json, where, "bytes", 0, INT64_MAX, &bytes, &file->bytes_known);
-        file->bytes = (uint64_t)bytes;
-    }
-    if (status == HPS_OK) {
-        status = get_string(source, json, where, "crc32c", false, &crc);
-    }
-    if (status == HPS_OK && crc != NULL) {
-        status = read_crc(source, where, crc, &file->crc32c);
-        file->crc32c_known = status == HPS_OK;
+    file->bytes_known = get_integer(source, json, where, "bytes", 0, INT64_MAX, &bytes);
+    file->bytes = (uint64_t)bytes;
+    char *crc = get_string(source, json, where, "crc32c", false);
+    if (crc != NULL) {
+        read_crc(source, where, crc, file);
     }
     hps_free(crc);
-    return status;
 }
 
-static hps_status read_dtype(const struct source *source, const json_t *json, const char *where,
-                             struct hps_manifest_table *table)
+static void read_dtype(struct source *source, const json_t *json, const char *where,
+                       struct hps_manifest_table *table)
 {
-    char *dtype = NULL;
+    char *dtype = get_string(source, json, where, "dtype", false);
 
-    hps_status status = get_string(source, json, where, "dtype", false, &dtype);
-    if (status != HPS_OK || dtype == NULL) {
-        return status;
-    }
-    if (!hps_dtype_parse(dtype, strlen(dtype), &table->dtype) ||
-        !hps_dtype_is_stored(table->dtype)) {
-        status = wrong(source, where, "dtype",
-                       "\"fp32\", \"fp16\", \"bf16\", \"int8_rowwise_f32\" or "
-                       "\"int8_rowwise_f16\"");
+    if (dtype != NULL && (!hps_dtype_parse(dtype, strlen(dtype), &table->dtype) ||
+                          !hps_dtype_is_stored(table->dtype))) {
+        wrong(source, where, "dtype",
+              "\"fp32\", \"fp16\", \"bf16\", \"int8_rowwise_f32\" or \"int8_rowwise_f16\"");
     }
     hps_free(dtype);
-    return status;
 }
 
-static hps_status read_table(const struct source *source, const json_t *json, size_t index,
-                             struct hps_manifest_table *table)
+static void read_table(struct source *source, const json_t *json, size_t index,
+                       struct hps_manifest_table *table)
 {
     HPS_ASSERT(json != NULL);
     char where[64];
     const json_t *files = NULL;
-    size_t n_files = 0;
     int64_t dim = 0;
     int64_t n_rows = 0;
-    bool dim_known = false;
 
     (void)snprintf(where, sizeof(where), "tables[%zu].", index);
-    hps_status status = get_string(source, json, where, "name", true, &table->name);
-    if (status == HPS_OK && !hps_model_name_valid(table->name)) {
-        status = wrong(source, where, "name", "1 to 120 letters, digits, '_' or '-'");
+    table->name = get_string(source, json, where, "name", true);
+    if (table->name != NULL && !hps_model_name_valid(table->name)) {
+        wrong(source, where, "name", "1 to 120 letters, digits, '_' or '-'");
     }
-    if (status == HPS_OK) {
-        status = get_integer(source, json, where, "dim", 1, HPS_ROW_DIM_MAX, &dim, &dim_known);
-        table->dim = (uint32_t)dim;
-    }
-    if (status == HPS_OK) {
-        status =
-            get_integer(source, json, where, "rows", 0, INT64_MAX, &n_rows, &table->n_rows_known);
-        table->n_rows = (uint64_t)n_rows;
-    }
-    if (status == HPS_OK) {
-        status = read_dtype(source, json, where, table);
-    }
-    if (status == HPS_OK) {
-        status = get_array(source, json, where, "files", &files, &n_files);
-    }
-    if (status != HPS_OK || n_files == 0) {
-        return status;
-    }
-    table->files = hps_calloc(n_files, sizeof(*table->files));
-    if (table->files == NULL) {
-        return no_memory(source);
-    }
-    table->n_files = n_files;
-    for (size_t i = 0; i < n_files && status == HPS_OK; i++) {
+    (void)get_integer(source, json, where, "dim", 1, HPS_ROW_DIM_MAX, &dim);
+    table->dim = (uint32_t)dim;
+    table->n_rows_known = get_integer(source, json, where, "rows", 0, INT64_MAX, &n_rows);
+    table->n_rows = (uint64_t)n_rows;
+    read_dtype(source, json, where, table);
+    size_t n_files = get_array(source, json, where, "files", &files);
+    table->files = get_room(source, n_files, sizeof(*table->files));
+    table->n_files = table->files != NULL ? n_files : 0;
+    for (size_t i = 0; i < table->n_files && source->status == HPS_OK; i++) {
         (void)snprintf(where, sizeof(where), "tables[%zu].files[%zu].", index, i);
-        status = read_file_entry(source, json_array_get(files, i), where, &table->files[i]);
+        read_file_entry(source, json_array_get(files, i), where, &table->files[i]);
     }
-    return status;
 }
 
-static hps_status read_tables(const struct source *source, const json_t *json,
-                              struct hps_manifest *manifest)
+static void read_tables(struct source *source, const json_t *json, struct hps_manifest *manifest)
 {
     const json_t *tables = NULL;
-    size_t n_tables = 0;
+    size_t n_tables = get_array(source, json, "", "tables", &tables);
 
-    hps_status status = get_array(source, json, "", "tables", &tables, &n_tables);
-    if (status == HPS_OK && (n_tables == 0 || n_tables > HPS_MODEL_TABLES_MAX)) {
-        status = wrong(source, "", "tables", "an array of 1 to 4096 tables");
+    if (n_tables == 0 || n_tables > HPS_MODEL_TABLES_MAX) {
+        wrong(source, "", "tables", "an array of 1 to 4096 tables");
     }
-    if (status != HPS_OK) {
-        return status;
-    }
-    manifest->tables = hps_calloc(n_tables, sizeof(*manifest->tables));
-    if (manifest->tables == NULL) {
-        return no_memory(source);
-    }
-    manifest->n_tables = n_tables;
-    for (size_t i = 0; i < n_tables && status == HPS_OK; i++) {
-        status = read_table(source, json_array_get(tables, i), i, &manifest->tables[i]);
-        for (size_t k = 0; k < i && status == HPS_OK; k++) {
+    manifest->tables = get_room(source, n_tables, sizeof(*manifest->tables));
+    manifest->n_tables = manifest->tables != NULL ? n_tables : 0;
+    for (size_t i = 0; i < manifest->n_tables && source->status == HPS_OK; i++) {
+        read_table(source, json_array_get(tables, i), i, &manifest->tables[i]);
+        for (size_t k = 0; k < i && source->status == HPS_OK; k++) {
             if (strcmp(manifest->tables[k].name, manifest->tables[i].name) == 0) {
-                status = hps_error_set(source->err, HPS_INVALID, "%s: table '%s' twice",
-                                       source->path, manifest->tables[i].name);
+                source->status = hps_error_set(source->err, HPS_INVALID, "%s: table '%s' twice",
+                                               source->path, manifest->tables[i].name);
             }
         }
     }
-    return status;
 }
 
-static hps_status read_position(const struct source *source, const json_t *json, size_t index,
-                                struct hps_manifest_position *position)
+static void read_position(struct source *source, const json_t *json, size_t index,
+                          struct hps_manifest_position *position)
 {
     char where[64];
     int64_t partition = 0;
-    bool partition_known = false;
-    bool offset_known = false;
 
     (void)snprintf(where, sizeof(where), "start_positions[%zu].", index);
-    hps_status status = get_string(source, json, where, "topic", true, &position->topic);
-    if (status == HPS_OK) {
-        status = get_string(source, json, where, "cluster", false, &position->cluster);
+    position->topic = get_string(source, json, where, "topic", true);
+    bool has_cluster = json_object_get(json, "cluster") != NULL;
+    position->cluster =
+        has_cluster ? get_string(source, json, where, "cluster", true) : get_room(source, 1, 1);
+    if (!get_integer(source, json, where, "partition", 0, INT32_MAX, &partition)) {
+        wrong(source, where, "partition", "an integer");
     }
-    if (status == HPS_OK && position->cluster == NULL) {
-        position->cluster = hps_strdup("");
-        status = position->cluster == NULL ? no_memory(source) : HPS_OK;
+    position->partition = (int32_t)partition;
+    if (!get_integer(source, json, where, "offset", 0, INT64_MAX, &position->offset)) {
+        wrong(source, where, "offset", "an integer");
     }
-    if (status == HPS_OK) {
-        status = get_integer(source, json, where, "partition", 0, INT32_MAX, &partition,
-                             &partition_known);
-        position->partition = (int32_t)partition;
-    }
-    if (status == HPS_OK) {
-        status = get_integer(source, json, where, "offset", 0, INT64_MAX, &position->offset,
-                             &offset_known);
-    }
-    if (status == HPS_OK && !(partition_known && offset_known)) {
-        status = wrong(source, where, partition_known ? "offset" : "partition", "an integer");
-    }
-    return status;
 }
 
-static hps_status read_positions(const struct source *source, const json_t *json,
-                                 struct hps_manifest *manifest)
+static void read_positions(struct source *source, const json_t *json, struct hps_manifest *manifest)
 {
     const json_t *positions = NULL;
-    size_t n = 0;
+    size_t n = get_array(source, json, "", "start_positions", &positions);
 
-    hps_status status = get_array(source, json, "", "start_positions", &positions, &n);
-    if (status != HPS_OK || n == 0) {
-        return status;
+    manifest->positions = get_room(source, n, sizeof(*manifest->positions));
+    manifest->n_positions = manifest->positions != NULL ? n : 0;
+    for (size_t i = 0; i < manifest->n_positions && source->status == HPS_OK; i++) {
+        read_position(source, json_array_get(positions, i), i, &manifest->positions[i]);
     }
-    manifest->positions = hps_calloc(n, sizeof(*manifest->positions));
-    if (manifest->positions == NULL) {
-        return no_memory(source);
-    }
-    manifest->n_positions = n;
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        status = read_position(source, json_array_get(positions, i), i, &manifest->positions[i]);
-    }
-    return status;
 }
 
-static hps_status read_manifest(const struct source *source, const json_t *json,
-                                struct hps_manifest *manifest)
+static void read_manifest(struct source *source, const json_t *json, struct hps_manifest *manifest)
 {
     manifest->file = "manifest.json";
-    char *format = NULL;
+    char *format = get_string(source, json, "", "format", false);
     int64_t version = MANIFEST_VERSION;
-    bool version_known = false;
 
-    hps_status status = get_string(source, json, "", "format", false, &format);
-    if (status == HPS_OK && format != NULL && strcmp(format, format_name) != 0) {
-        status = wrong(source, "", "format", "\"hpsd-manifest\"");
+    if (format != NULL && strcmp(format, format_name) != 0) {
+        wrong(source, "", "format", "\"hpsd-manifest\"");
     }
     hps_free(format);
-    if (status == HPS_OK) {
-        status = get_integer(source, json, "", "version", 1, INT32_MAX, &version, &version_known);
+    (void)get_integer(source, json, "", "version", 1, INT32_MAX, &version);
+    if (source->status == HPS_OK && version > MANIFEST_VERSION) {
+        source->status = hps_error_set(source->err, HPS_NEWER_FORMAT,
+                                       "%s: version: %" PRId64 ", this program reads up to %d",
+                                       source->path, version, MANIFEST_VERSION);
     }
-    if (status == HPS_OK && version > MANIFEST_VERSION) {
-        status = hps_error_set(source->err, HPS_NEWER_FORMAT,
-                               "%s: version: %" PRId64 ", this program reads up to %d",
-                               source->path, version, MANIFEST_VERSION);
-    }
-    if (status == HPS_OK) {
-        status = get_string(source, json, "", "lineage", false, &manifest->lineage);
-    }
-    if (status == HPS_OK) {
-        status = read_tables(source, json, manifest);
-    }
-    return status == HPS_OK ? read_positions(source, json, manifest) : status;
+    manifest->lineage = get_string(source, json, "", "lineage", false);
+    read_tables(source, json, manifest);
+    read_positions(source, json, manifest);
 }
 
-/* The DLE scripts write one width per table, or one for all. */
-static hps_status dle_dim(const struct source *source, const json_t *dims, size_t index,
-                          uint32_t *out_dim)
+/* The DLE scripts write one width per table, or one for all; 0: none. */
+static uint32_t dle_dim(struct source *source, const json_t *dims, size_t index)
 {
     const json_t *dim = json_is_array(dims) ? json_array_get(dims, index) : dims;
 
     if (dim == NULL) {
-        *out_dim = 0;
-        return HPS_OK;
+        return 0;
     }
     if (!json_is_integer(dim) || json_integer_value(dim) < 1 ||
         json_integer_value(dim) > HPS_ROW_DIM_MAX) {
-        return wrong(source, "", "embedding_dim", "integers from 1 to 65536");
+        wrong(source, "", "embedding_dim", "integers from 1 to 65536");
+        return 0;
     }
-    *out_dim = (uint32_t)json_integer_value(dim);
-    return HPS_OK;
+    return (uint32_t)json_integer_value(dim);
 }
 
-static hps_status read_dle(const struct source *source, const json_t *json,
-                           struct hps_manifest *manifest)
+/* One that says nothing about tables has nothing to check. */
+static void read_dle(struct source *source, const json_t *json, struct hps_manifest *manifest)
 {
     manifest->file = "config.json";
     const json_t *rows = NULL;
-    size_t n_tables = 0;
+    size_t n_tables = get_array(source, json, "", "categorical_cardinalities", &rows);
 
-    hps_status status = get_array(source, json, "", "categorical_cardinalities", &rows, &n_tables);
-    if (status != HPS_OK || n_tables == 0) {
-        return status; /* says nothing about tables: nothing to check */
-    }
     if (n_tables > HPS_MODEL_TABLES_MAX) {
-        return wrong(source, "", "categorical_cardinalities", "at most 4096 tables");
+        wrong(source, "", "categorical_cardinalities", "at most 4096 tables");
     }
-    manifest->tables = hps_calloc(n_tables, sizeof(*manifest->tables));
-    if (manifest->tables == NULL) {
-        return no_memory(source);
-    }
-    manifest->n_tables = n_tables;
-    for (size_t i = 0; i < n_tables && status == HPS_OK; i++) {
+    manifest->tables = get_room(source, n_tables, sizeof(*manifest->tables));
+    manifest->n_tables = manifest->tables != NULL ? n_tables : 0;
+    for (size_t i = 0; i < manifest->n_tables && source->status == HPS_OK; i++) {
         struct hps_manifest_table *table = &manifest->tables[i];
         const json_t *n = json_array_get(rows, i);
 
         if (!json_is_integer(n) || json_integer_value(n) < 0) {
-            return wrong(source, "", "categorical_cardinalities", "integers from 0");
+            wrong(source, "", "categorical_cardinalities", "integers from 0");
         }
         table->n_rows = (uint64_t)json_integer_value(n);
         table->n_rows_known = true;
         table->name = hps_file_path("feature_%zu", i);
-        status = table->name == NULL
-                     ? no_memory(source)
-                     : dle_dim(source, json_object_get(json, "embedding_dim"), i, &table->dim);
+        table->dim = dle_dim(source, json_object_get(json, "embedding_dim"), i);
+        if (table->name == NULL) {
+            no_memory(source);
+        }
     }
-    return status;
 }
 
-/* The whole file as JSON. owner of *out_json: the caller (json_decref) */
-static hps_status load_json(const struct source *source, json_t **out_json)
+/* The whole file as JSON, an object unless the source has failed. owner: the caller (json_decref)
+ */
+static json_t *load_json(struct source *source)
 {
     uint64_t bytes = 0;
     int fd = -1;
+    json_error_t error;
+    json_t *json = NULL;
 
-    hps_status status = hps_roots_open_read(source->roots, source->path, &fd, &bytes, source->err);
-    if (status != HPS_OK) {
-        return status;
+    source->status = hps_roots_open_read(source->roots, source->path, &fd, &bytes, source->err);
+    if (source->status != HPS_OK) {
+        return NULL;
     }
+    char *text = NULL;
     if (bytes > MANIFEST_BYTES_MAX) {
-        close(fd);
-        return hps_error_set(source->err, HPS_INVALID, "%s: %" PRIu64 " bytes, expected at most %d",
-                             source->path, bytes, MANIFEST_BYTES_MAX);
+        source->status =
+            hps_error_set(source->err, HPS_INVALID, "%s: %" PRIu64 " bytes, expected at most %d",
+                          source->path, bytes, MANIFEST_BYTES_MAX);
+        goto out;
     }
-    char *text = hps_alloc((size_t)bytes);
-    status = text == NULL ? no_memory(source)
-                          : hps_file_pread(fd, source->path, text, (size_t)bytes, 0, source->err);
-    close(fd);
-    if (status == HPS_OK) {
-        json_error_t error;
-        json_t *json = NULL;
-        status = hps_json_load(text, (size_t)bytes, 0, &json, &error);
-        if (status == HPS_NO_MEMORY) {
-            status = no_memory(source);
-        } else if (status != HPS_OK) {
-            status = hps_error_set(source->err, HPS_INVALID, "%s: line %d: %s", source->path,
-                                   error.line, error.text);
-        } else if (!json_is_object(json)) {
-            status = wrong(source, "", "top level", "an object");
-            json_decref(json);
-        } else {
-            *out_json = json;
-        }
+    text = hps_alloc((size_t)bytes);
+    if (text == NULL) {
+        no_memory(source);
+        goto out;
     }
+    source->status = hps_file_pread(fd, source->path, text, (size_t)bytes, 0, source->err);
+    if (source->status != HPS_OK) {
+        goto out;
+    }
+    hps_status status = hps_json_load(text, (size_t)bytes, 0, &json, &error);
+    if (status == HPS_NO_MEMORY) {
+        no_memory(source);
+    } else if (status != HPS_OK) {
+        source->status = hps_error_set(source->err, HPS_INVALID, "%s: line %d: %s", source->path,
+                                       error.line, error.text);
+    } else if (!json_is_object(json)) {
+        wrong(source, "", "top level", "an object");
+    }
+out:
     hps_free(text);
-    return status;
+    close(fd);
+    return json;
 }
 
-static hps_status read_with(hps_status (*read)(const struct source *, const json_t *,
-                                               struct hps_manifest *),
+static hps_status read_with(void (*read)(struct source *, const json_t *, struct hps_manifest *),
                             const struct hps_roots *roots, const char *path,
                             struct hps_manifest *out_manifest, struct hps_error *err)
 {
     struct source source = {.roots = roots, .path = path, .err = err};
     struct hps_manifest manifest = {0};
-    json_t *json = NULL;
+    json_t *json = load_json(&source);
 
-    hps_status status = load_json(&source, &json);
-    if (status != HPS_OK) {
-        return status;
+    if (source.status == HPS_OK) {
+        read(&source, json, &manifest);
     }
-    status = read(&source, json, &manifest);
     json_decref(json);
-    if (status != HPS_OK) {
+    if (source.status == HPS_OK) {
+        *out_manifest = manifest;
+    } else {
         hps_manifest_close(&manifest);
-        return status;
     }
-    *out_manifest = manifest;
-    return HPS_OK;
+    return source.status;
 }
 
 hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest,

@@ -80,8 +80,8 @@ extern const struct hps_option_past hps_options_past[];
 
 /* Names as in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
 const char *hps_section_path(enum hps_option_section section);
-/* The struct that holds the options of `section`, and begins with its struct hps_option_set; not for
- * models, whose structs are the same. */
+/* The struct that holds the options of `section` and begins with its struct hps_option_set. Not for
+ * models, which are several. */
 void *hps_section_base(struct hps_config *config, enum hps_option_section section);
 const void *hps_section_base_const(const struct hps_config *config,
                                    enum hps_option_section section);

@@ -72,24 +72,48 @@ static hps_status check_keys(const struct parse_reader *reader, const struct hps
     return HPS_OK;
 }
 
-/* The list `key` of an object: of n_min to ITEMS_MAX entries, or missing where that is allowed. */
-static hps_status get_list(const struct parse_reader *reader, const struct hps_text_path *path,
-                           const json_t *object, const char *key, bool required, size_t n_min,
-                           const json_t **out_list, size_t *out_n)
+/* A list of an object, and how an entry is read. */
+struct list {
+    const char *key;
+    bool required;
+    size_t n_min;
+    size_t item_bytes; /* of what an entry is read into; 0: all into one */
+    hps_status (*read)(struct access_reader *reader, const struct hps_text_path *path,
+                       json_t *entry, void *item);
+};
+
+/* Zeroed room for the entries of a list, and how many they are. NULL: no memory, and then none. */
+static void *list_room(const struct list *list, const json_t *object, size_t *out_n)
 {
-    struct hps_text_path inner = {.parent = path, .key = key};
-    const json_t *list = json_object_get(object, key);
-    *out_list = list;
-    *out_n = json_array_size(list);
-    if (list == NULL && required) {
-        return parse_fail(reader, path, HPS_INVALID, "got no \"%s\", which is required", key);
+    size_t n = json_array_size(json_object_get(object, list->key));
+    void *items = hps_calloc(n + 1, list->item_bytes);
+
+    *out_n = items != NULL ? n : 0;
+    return items;
+}
+
+static hps_status read_list(struct access_reader *reader, const struct hps_text_path *path,
+                            const json_t *object, const struct list *list, void *items)
+{
+    const json_t *entries = json_object_get(object, list->key);
+    size_t n = json_array_size(entries);
+    struct hps_text_path at = {.parent = path, .key = list->key};
+    hps_status status = items != NULL ? HPS_OK : parse_no_memory(&reader->base);
+    if (entries == NULL && list->required) {
+        return parse_fail(&reader->base, path, HPS_INVALID, "got no \"%s\", which is required",
+                          list->key);
     }
-    if (list != NULL && (!json_is_array(list) || *out_n < n_min || *out_n > ITEMS_MAX)) {
-        return parse_fail_item(reader, &inner,
-                               n_min > 0 ? "a list of 1 to 4096 entries"
-                                         : "a list of at most 4096 entries");
+    if (entries != NULL && (!json_is_array(entries) || n < list->n_min || n > ITEMS_MAX)) {
+        return parse_fail_item(&reader->base, &at,
+                               list->n_min > 0 ? "a list of 1 to 4096 entries"
+                                               : "a list of at most 4096 entries");
     }
-    return HPS_OK;
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_text_path inner = {.parent = &at, .index = i};
+        status = list->read(reader, &inner, json_array_get(entries, i),
+                            (char *)items + i * list->item_bytes);
+    }
+    return status;
 }
 
 /* A whole number from 0 to `max`; bytes also as "64MiB". 0 when it is missing. */
@@ -175,9 +199,29 @@ static bool read_time(const char *text, int64_t *out_unix_s)
     return true;
 }
 
-static hps_status read_token(struct access_reader *reader, const struct hps_text_path *path,
-                             json_t *object, struct hps_access_token *token)
+static hps_status check_token_again(const struct access_reader *reader,
+                                    const struct hps_text_path *path,
+                                    const struct hps_access_token *token)
 {
+    for (const struct hps_access_token *other = reader->file->tokens; other < token; other++) {
+        if (strcmp(other->name, token->name) == 0) {
+            return parse_fail(&reader->base, path, HPS_INVALID,
+                              "got the name \"%s\" a second time, expected different ones",
+                              token->name);
+        }
+        if (memcmp(other->sha256, token->sha256, 32) == 0) {
+            return parse_fail(&reader->base, path, HPS_INVALID,
+                              "got the digest of token \"%s\" again, expected different ones",
+                              other->name);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status read_token(struct access_reader *reader, const struct hps_text_path *path,
+                             json_t *object, void *item)
+{
+    struct hps_access_token *token = item;
     static const char *const keys[] = {"name", "sha256", "expires", NULL};
     const struct parse_reader *base = &reader->base;
     struct hps_text_path at_name = {.parent = path, .key = "name"};
@@ -208,51 +252,16 @@ static hps_status read_token(struct access_reader *reader, const struct hps_text
         return parse_fail_item(base, &at_time, "a time in UTC, as in \"2027-01-31T00:00:00Z\"");
     }
     token->name = hps_strdup(json_string_value(name));
-    return token->name != NULL ? HPS_OK : parse_no_memory(base);
-}
-
-static hps_status check_token_again(const struct access_reader *reader, size_t i)
-{
-    const struct hps_access_token *tokens = reader->file->tokens;
-    struct hps_text_path list = {.key = "tokens"};
-    struct hps_text_path path = {.parent = &list, .index = i};
-    for (size_t k = 0; k < i; k++) {
-        if (strcmp(tokens[k].name, tokens[i].name) == 0) {
-            return parse_fail(&reader->base, &path, HPS_INVALID,
-                              "got the name \"%s\" a second time, expected different ones",
-                              tokens[i].name);
-        }
-        if (memcmp(tokens[k].sha256, tokens[i].sha256, 32) == 0) {
-            return parse_fail(&reader->base, &path, HPS_INVALID,
-                              "got the digest of token \"%s\" again, expected different ones",
-                              tokens[k].name);
-        }
-    }
-    return HPS_OK;
+    return token->name != NULL ? check_token_again(reader, path, token) : parse_no_memory(base);
 }
 
 static hps_status read_tokens(struct access_reader *reader, const json_t *root)
 {
-    const json_t *list = NULL;
-    size_t n = 0;
-    hps_status status = get_list(&reader->base, NULL, root, "tokens", false, 0, &list, &n);
-    if (status != HPS_OK || n == 0) {
-        return status;
-    }
-    reader->file->tokens = hps_calloc(n, sizeof(*reader->file->tokens));
-    if (reader->file->tokens == NULL) {
-        return parse_no_memory(&reader->base);
-    }
-    reader->file->n_tokens = n;
-    struct hps_text_path at = {.key = "tokens"};
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path path = {.parent = &at, .index = i};
-        status = read_token(reader, &path, json_array_get(list, i), &reader->file->tokens[i]);
-        if (status == HPS_OK) {
-            status = check_token_again(reader, i);
-        }
-    }
-    return status;
+    static const struct list list = {"tokens", false, 0, sizeof(struct hps_access_token),
+                                     read_token};
+    struct hps_access_file *file = reader->file;
+    file->tokens = list_room(&list, root, &file->n_tokens);
+    return read_list(reader, NULL, root, &list, file->tokens);
 }
 
 /* ---- who ------------------------------------------------------------------------------------- */
@@ -305,8 +314,9 @@ static hps_status check_token_known(const struct access_reader *reader,
 }
 
 static hps_status read_name(struct access_reader *reader, const struct hps_text_path *path,
-                            const json_t *value, struct hps_access_name *who)
+                            json_t *value, void *item)
 {
+    struct hps_access_name *who = item;
     static const struct {
         const char *prefix;
         enum hps_access_kind kind;
@@ -351,88 +361,54 @@ static hps_status read_name(struct access_reader *reader, const struct hps_text_
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-static hps_status read_who(struct access_reader *reader, const struct hps_text_path *path,
-                           const json_t *object, struct hps_access_rule *rule)
+static hps_status read_role(struct access_reader *reader, const struct hps_text_path *path,
+                            json_t *value, void *item)
 {
-    const json_t *list = NULL;
-    size_t n = 0;
-    hps_status status = get_list(&reader->base, path, object, "who", true, 1, &list, &n);
-    if (status != HPS_OK) {
-        return status;
+    struct hps_access_rule *rule = item;
+    const char *word = json_string_value(value);
+    for (unsigned role = 0; role < N_ROLES && word != NULL; role++) {
+        if (strcmp(role_words[role], word) == 0) {
+            rule->may |= 1u << role;
+            return HPS_OK;
+        }
     }
-    rule->who = hps_calloc(n, sizeof(*rule->who));
-    if (rule->who == NULL) {
-        return parse_no_memory(&reader->base);
-    }
-    rule->n_who = n;
-    struct hps_text_path at = {.parent = path, .key = "who"};
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path inner = {.parent = &at, .index = i};
-        status = read_name(reader, &inner, json_array_get(list, i), &rule->who[i]);
-    }
-    return status;
+    return parse_fail_item(&reader->base, path, "\"lookup\", \"read\", \"load\" or \"admin\"");
 }
 
-static hps_status read_may(struct access_reader *reader, const struct hps_text_path *path,
-                           const json_t *object, struct hps_access_rule *rule)
+static hps_status read_pattern(struct access_reader *reader, const struct hps_text_path *path,
+                               json_t *value, void *item)
 {
-    const json_t *list = NULL;
-    size_t n = 0;
-    hps_status status = get_list(&reader->base, path, object, "may", true, 1, &list, &n);
-    struct hps_text_path at = {.parent = path, .key = "may"};
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path inner = {.parent = &at, .index = i};
-        const char *word = json_string_value(json_array_get(list, i));
-        unsigned role = 0;
-        while (role < N_ROLES && (word == NULL || strcmp(role_words[role], word) != 0)) {
-            role++;
-        }
-        if (role == N_ROLES) {
-            return parse_fail_item(&reader->base, &inner,
-                                   "\"lookup\", \"read\", \"load\" or \"admin\"");
-        }
-        rule->may |= 1u << role;
+    struct hps_access_rule *rule = item;
+    const char *pattern = json_string_value(value);
+    if (pattern == NULL || pattern[0] == '\0' || strlen(pattern) >= NAME_CHARS_MAX) {
+        return parse_fail_item(&reader->base, path,
+                               "the name of a model, in which * stands for any characters");
     }
-    return status;
-}
-
-static hps_status read_models(struct access_reader *reader, const struct hps_text_path *path,
-                              const json_t *object, struct hps_access_rule *rule)
-{
-    const json_t *list = NULL;
-    size_t n = 0;
-    hps_status status = get_list(&reader->base, path, object, "models", false, 1, &list, &n);
-    struct hps_text_path at = {.parent = path, .key = "models"};
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path inner = {.parent = &at, .index = i};
-        const char *pattern = json_string_value(json_array_get(list, i));
-        if (pattern == NULL || pattern[0] == '\0' || strlen(pattern) >= NAME_CHARS_MAX) {
-            return parse_fail_item(&reader->base, &inner,
-                                   "the name of a model, in which * stands for any characters");
-        }
-        status = hps_strings_append(&rule->models, pattern) == HPS_OK
-                     ? HPS_OK
-                     : parse_no_memory(&reader->base);
-    }
-    return status;
+    return hps_strings_append(&rule->models, pattern) == HPS_OK ? HPS_OK
+                                                                : parse_no_memory(&reader->base);
 }
 
 static hps_status read_rule(struct access_reader *reader, const struct hps_text_path *path,
-                            json_t *object, struct hps_access_rule *rule)
+                            json_t *object, void *item)
 {
     static const char *const keys[] = {"who",         "may", "models", "requests_per_s",
                                        "reply_bytes", NULL};
+    static const struct list who = {"who", true, 1, sizeof(struct hps_access_name), read_name};
+    static const struct list may = {"may", true, 1, 0, read_role};
+    static const struct list models = {"models", false, 1, 0, read_pattern};
     const struct parse_reader *base = &reader->base;
+    struct hps_access_rule *rule = item;
     uint64_t requests_per_s = 0;
     hps_status status = check_keys(base, path, object, keys);
     if (status == HPS_OK) {
-        status = read_who(reader, path, object, rule);
+        rule->who = list_room(&who, object, &rule->n_who);
+        status = read_list(reader, path, object, &who, rule->who);
     }
     if (status == HPS_OK) {
-        status = read_may(reader, path, object, rule);
+        status = read_list(reader, path, object, &may, rule);
     }
     if (status == HPS_OK) {
-        status = read_models(reader, path, object, rule);
+        status = read_list(reader, path, object, &models, rule);
     }
     if (status == HPS_OK) {
         status =
@@ -448,23 +424,10 @@ static hps_status read_rule(struct access_reader *reader, const struct hps_text_
 
 static hps_status read_rules(struct access_reader *reader, const json_t *root)
 {
-    const json_t *list = NULL;
-    size_t n = 0;
-    hps_status status = get_list(&reader->base, NULL, root, "rules", true, 1, &list, &n);
-    if (status != HPS_OK) {
-        return status;
-    }
-    reader->file->rules = hps_calloc(n, sizeof(*reader->file->rules));
-    if (reader->file->rules == NULL) {
-        return parse_no_memory(&reader->base);
-    }
-    reader->file->n_rules = n;
-    struct hps_text_path at = {.key = "rules"};
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path path = {.parent = &at, .index = i};
-        status = read_rule(reader, &path, json_array_get(list, i), &reader->file->rules[i]);
-    }
-    return status;
+    static const struct list list = {"rules", true, 1, sizeof(struct hps_access_rule), read_rule};
+    struct hps_access_file *file = reader->file;
+    file->rules = list_room(&list, root, &file->n_rules);
+    return read_list(reader, NULL, root, &list, file->rules);
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
