@@ -462,12 +462,14 @@ static hps_status fail_json(const struct parse_reader *reader, const json_error_
 {
     const struct hps_text *source = &reader->source;
     size_t offset = error->position < 0 ? 0 : (size_t)error->position;
-    /* jansson quotes the token that it stopped at, which may be a part of a secret. */
+    /* jansson quotes the token that it stopped at. It may be a part of a secret, unless it is a key
+     * that the object has already. */
     const char *token = strstr(error->text, " near '");
-    size_t shown = token != NULL ? (size_t)(token - error->text) : strlen(error->text);
+    bool shown = token == NULL || json_error_code(error) == json_error_duplicate_key;
+    size_t n = shown ? strlen(error->text) : (size_t)(token - error->text);
     struct hps_error found;
     (void)hps_error_set(&found, HPS_INVALID, "%s:%u: %.*s, expected legal JSON", source->file,
-                        hps_text_line(source, offset), (int)shown, error->text);
+                        hps_text_line(source, offset), (int)n, error->text);
     return record(reader, &found);
 }
 
