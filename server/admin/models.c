@@ -48,32 +48,28 @@ Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps
 
 struct model_list {
     struct hps_unary *op;
-    size_t n_views; /* of versions, and of models that none serves for */
-    Hps__V1__ModelInfo **models;
-    size_t n_models;
-    Hps__V1__VersionInfo **versions; /* of the last model */
+    Hps__V1__ListModelsResponse *reply;
 };
 
-static void count_view(void *ctx, const struct hps_version_view *view)
+static Hps__V1__ModelInfo *add_model(const struct model_list *list, const char *name)
 {
-    (void)view;
-    ((struct model_list *)ctx)->n_views++;
+    Hps__V1__ModelInfo *model = hps_unary_add(list->op, &hps__v1__model_info__descriptor,
+                                              &list->reply->models, &list->reply->n_models);
+    if (model != NULL) {
+        model->model = hps_unary_text(list->op, name);
+    }
+    return model;
 }
 
-static void count_unserved(void *ctx, const struct hps_unserved_view *view)
-{
-    (void)view;
-    ((struct model_list *)ctx)->n_views++;
-}
-
-static Hps__V1__VersionInfo *version_info(struct hps_unary *op, const struct hps_version_view *view)
+static void add_version(struct hps_unary *op, Hps__V1__ModelInfo *model,
+                        const struct hps_version_view *view)
 {
     const struct hps_version *version = view->version;
-    Hps__V1__VersionInfo *info = hps_unary_alloc(op, 1, sizeof(*info));
+    Hps__V1__VersionInfo *info =
+        hps_unary_add(op, &hps__v1__version_info__descriptor, &model->versions, &model->n_versions);
     if (info == NULL) {
-        return NULL;
+        return;
     }
-    hps__v1__version_info__init(info);
     bool loaded = strcmp(view->state, "loading") != 0;
     info->version = version->number;
     info->state = (char *)view->state;
@@ -97,44 +93,32 @@ static Hps__V1__VersionInfo *version_info(struct hps_unary *op, const struct hps
     info->device_row_count = view->gpu_rows;
     info->device_note = hps_unary_text(op, view->gpu_note);
     info->duplicate_key_count = loaded ? version->duplicate_keys : 0;
-    return info;
 }
 
 static void add_view(void *ctx, const struct hps_version_view *view)
 {
-    HPS_ASSERT(((const struct model_list *)ctx)->n_models <=
-               ((const struct model_list *)ctx)->n_views);
-    struct model_list *list = ctx;
-    struct hps_unary *op = list->op;
-    if (!hps_unary_sees(op, view->model)) {
+    const struct model_list *list = ctx;
+    const Hps__V1__ListModelsResponse *reply = list->reply;
+    if (!hps_unary_sees(list->op, view->model)) {
         return;
     }
-    Hps__V1__ModelInfo *last = list->n_models > 0 ? list->models[list->n_models - 1] : NULL;
+    Hps__V1__ModelInfo *last = reply->n_models > 0 ? reply->models[reply->n_models - 1] : NULL;
     if (last == NULL || strcmp(last->model, view->model) != 0) {
-        last = hps_unary_alloc(op, 1, sizeof(*last));
-        Hps__V1__VersionInfo **versions =
-            hps_unary_alloc(op, list->n_views, sizeof(Hps__V1__VersionInfo *));
-        if (last == NULL || versions == NULL || list->n_models == list->n_views) {
+        last = add_model(list, view->model);
+        if (last == NULL) {
             return;
         }
-        hps__v1__model_info__init(last);
-        last->model = hps_unary_text(op, view->model);
         last->active_version = view->active_version;
         last->state = (char *)"active";
-        last->versions = versions;
-        list->models[list->n_models++] = last;
     }
-    Hps__V1__VersionInfo *info = version_info(op, view);
-    if (info != NULL && last->n_versions < list->n_views) {
-        last->versions[last->n_versions++] = info;
-    }
+    add_version(list->op, last, view);
 }
 
 /* Of models by name, where `name` is or should be. */
-static size_t model_place(const struct model_list *list, const char *name)
+static size_t model_place(const Hps__V1__ListModelsResponse *reply, const char *name)
 {
     size_t at = 0;
-    while (at < list->n_models && strcmp(list->models[at]->model, name) < 0) {
+    while (at < reply->n_models && strcmp(reply->models[at]->model, name) < 0) {
         at++;
     }
     return at;
@@ -142,22 +126,21 @@ static size_t model_place(const struct model_list *list, const char *name)
 
 static void add_unserved(void *ctx, const struct hps_unserved_view *view)
 {
-    struct model_list *list = ctx;
+    const struct model_list *list = ctx;
+    Hps__V1__ListModelsResponse *reply = list->reply;
     if (!hps_unary_sees(list->op, view->model)) {
         return;
     }
-    size_t at = model_place(list, view->model);
-    Hps__V1__ModelInfo *model = at < list->n_models ? list->models[at] : NULL;
+    size_t at = model_place(reply, view->model);
+    Hps__V1__ModelInfo *model = at < reply->n_models ? reply->models[at] : NULL;
     if (model == NULL || strcmp(model->model, view->model) != 0) {
-        model = hps_unary_alloc(list->op, 1, sizeof(*model));
-        if (model == NULL || list->n_models == list->n_views) {
+        model = add_model(list, view->model);
+        if (model == NULL) {
             return;
         }
-        hps__v1__model_info__init(model);
-        model->model = hps_unary_text(list->op, view->model);
-        memmove(&list->models[at + 1], &list->models[at],
-                (list->n_models++ - at) * sizeof(list->models[0]));
-        list->models[at] = model;
+        memmove(&reply->models[at + 1], &reply->models[at],
+                (reply->n_models - 1 - at) * sizeof(Hps__V1__ModelInfo *));
+        reply->models[at] = model;
     }
     model->state = (char *)view->state;
     model->reason = hps_unary_text(list->op, view->why);
@@ -165,64 +148,51 @@ static void add_unserved(void *ctx, const struct hps_unserved_view *view)
 
 void admin_list_models(struct hps_unary *op)
 {
-    static Hps__V1__ListModelsResponse empty = HPS__V1__LIST_MODELS_RESPONSE__INIT;
-    struct model_list list = {.op = op};
-    /* A version that comes between count and list is left out, never written past the end. */
-    hps_catalog_each(admin_parts(op)->catalog, count_view, &list);
-    hps_catalog_each_unserved(admin_parts(op)->catalog, count_unserved, &list);
-    Hps__V1__ListModelsResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
-    list.models = hps_unary_alloc(op, list.n_views, sizeof(Hps__V1__ModelInfo *));
-    if (reply == NULL || list.models == NULL) {
+    struct model_list list = {op,
+                              hps_unary_message(op, &hps__v1__list_models_response__descriptor)};
+    if (list.reply == NULL) {
         return;
     }
     hps_catalog_each(admin_parts(op)->catalog, add_view, &list);
     hps_catalog_each_unserved(admin_parts(op)->catalog, add_unserved, &list);
-    *reply = empty;
-    reply->n_models = list.n_models;
-    reply->models = list.models;
-    op->reply = &reply->base;
+    op->reply = &list.reply->base;
 }
 
-/* In the model's order. usages: of its embedding caches, [n_tables]; NULL: it has none */
-static Hps__V1__TableInfo **table_infos(struct hps_unary *op, const struct hps_version *version,
-                                        const struct hps_embed_range_usage *usages)
+/* Append those of a version in the model's order. usages: of its embedding caches, [n_tables];
+ * NULL: it has none */
+static void add_infos(struct hps_unary *op, const struct hps_version *version,
+                      const struct hps_embed_range_usage *usages, Hps__V1__TableInfo ***tables,
+                      size_t *n_tables)
 {
     HPS_ASSERT(version->n_tables <= version->n_places);
-    Hps__V1__TableInfo **pointers = hps_unary_alloc(op, version->n_tables, sizeof(*pointers));
-    Hps__V1__TableInfo *infos = hps_unary_alloc(op, version->n_tables, sizeof(*infos));
-    if (pointers == NULL || infos == NULL) {
-        return NULL;
-    }
-    uint32_t n = 0;
     for (uint32_t place = 0; place < version->n_places; place++) {
         uint32_t i = hps_version_table_at(version, place);
-        if (i == UINT32_MAX) {
+        Hps__V1__TableInfo *info =
+            i != UINT32_MAX ? hps_unary_add(op, &hps__v1__table_info__descriptor, tables, n_tables)
+                            : NULL;
+        if (info == NULL) {
             continue;
         }
         const struct hps_table *table = &version->tables[i];
-        hps__v1__table_info__init(&infos[i]);
-        infos[i].model = hps_unary_text(op, version->model);
-        infos[i].version = version->number;
-        infos[i].table = hps_unary_text(op, table->name);
-        infos[i].dim = table->dim;
-        infos[i].data_type = admin_dtype_text(table->dtype);
         bool estimated;
-        infos[i].row_count = hps_update_table_rows(version, i, &estimated);
-        infos[i].row_count_estimated = estimated;
-        infos[i].device_bytes = usages != NULL ? usages[i].bytes : 0;
-        infos[i].device_row_count = usages != NULL ? usages[i].n_rows : 0;
-        infos[i].place = place;
-        pointers[n++] = &infos[i];
+        info->model = hps_unary_text(op, version->model);
+        info->version = version->number;
+        info->table = hps_unary_text(op, table->name);
+        info->dim = table->dim;
+        info->data_type = admin_dtype_text(table->dtype);
+        info->row_count = hps_update_table_rows(version, i, &estimated);
+        info->row_count_estimated = estimated;
+        info->device_bytes = usages != NULL ? usages[i].bytes : 0;
+        info->device_row_count = usages != NULL ? usages[i].n_rows : 0;
+        info->place = place;
     }
-    return pointers;
 }
 
 struct table_list {
     struct hps_unary *op;
     const char *model; /* "": every one */
     int64_t version;   /* 0: the active one */
-    Hps__V1__TableInfo **tables;
-    size_t n_tables;
+    Hps__V1__ListTablesResponse *reply;
     bool found;
 };
 
@@ -235,26 +205,20 @@ static void add_tables(void *ctx, const struct hps_version_view *view)
         !hps_unary_sees(list->op, view->model)) {
         return;
     }
-    Hps__V1__TableInfo **more = table_infos(list->op, view->version, view->gpu_usages);
-    size_t n = view->version->n_tables;
-    Hps__V1__TableInfo **all =
-        hps_unary_alloc(list->op, list->n_tables + n, sizeof(Hps__V1__TableInfo *));
-    if (more == NULL || all == NULL) {
-        return;
-    }
-    if (list->n_tables > 0) {
-        memcpy(all, list->tables, list->n_tables * sizeof(*all));
-    }
-    memcpy(all + list->n_tables, more, n * sizeof(*all));
-    list->tables = all;
-    list->n_tables += n;
+    add_infos(list->op, view->version, view->gpu_usages, &list->reply->tables,
+              &list->reply->n_tables);
     list->found = true;
 }
 
 void admin_list_tables(struct hps_unary *op)
 {
     const Hps__V1__ListTablesRequest *request = (const Hps__V1__ListTablesRequest *)op->request;
-    struct table_list list = {.op = op, .model = request->model, .version = request->version};
+    Hps__V1__ListTablesResponse *reply =
+        hps_unary_message(op, &hps__v1__list_tables_response__descriptor);
+    if (reply == NULL) {
+        return;
+    }
+    struct table_list list = {op, request->model, request->version, reply, false};
     hps_catalog_each(admin_parts(op)->catalog, add_tables, &list);
     if (!list.found && (request->model[0] != '\0' || request->version != 0)) {
         if (request->version == 0) {
@@ -267,14 +231,8 @@ void admin_list_tables(struct hps_unary *op)
         }
         return;
     }
-    Hps__V1__ListTablesResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
-    if (reply != NULL) {
-        hps__v1__list_tables_response__init(reply);
-        reply->tables = list.tables;
-        reply->n_tables = list.n_tables;
-        reply->key_bytes = admin_parts(op)->key_bytes;
-        op->reply = &reply->base;
-    }
+    reply->key_bytes = admin_parts(op)->key_bytes;
+    op->reply = &reply->base;
 }
 
 /* ---- loads and switches ---------------------------------------------------------------------- */
@@ -310,18 +268,14 @@ static void dry_run(struct hps_unary *op, const struct hps_load_request *request
     if (status != HPS_OK) {
         return;
     }
-    Hps__V1__LoadProgress *reply = hps_unary_alloc(op, 1, sizeof(*reply));
-    Hps__V1__LoadPlan *answer = hps_unary_alloc(op, 1, sizeof(*answer));
-    Hps__V1__TableInfo **tables = table_infos(op, version, NULL);
+    Hps__V1__LoadProgress *reply = hps_unary_message(op, &hps__v1__load_progress__descriptor);
+    Hps__V1__LoadPlan *answer = hps_unary_message(op, &hps__v1__load_plan__descriptor);
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &effect.diff);
     int64_t *unloaded = unloaded_copy(op, &effect.gone);
     char **texts = admin_texts(op, &notes);
-    if (reply != NULL && answer != NULL && tables != NULL && diffs != NULL && unloaded != NULL &&
-        texts != NULL) {
-        hps__v1__load_progress__init(reply);
+    if (reply != NULL && answer != NULL && diffs != NULL && unloaded != NULL && texts != NULL) {
         reply->notes = texts;
         reply->n_notes = notes.n;
-        hps__v1__load_plan__init(answer);
         answer->disk_bytes_needed = plan.disk_bytes_needed;
         answer->disk_bytes_available = plan.disk_bytes_available;
         answer->dropped_row_count = plan.n_rows_dropped;
@@ -329,8 +283,7 @@ static void dry_run(struct hps_unary *op, const struct hps_load_request *request
         answer->host_bytes_available = plan.host_bytes_available;
         answer->redis_bytes_needed = plan.shared_bytes_needed;
         answer->device_bytes_needed = plan.device_bytes_needed;
-        answer->tables = tables;
-        answer->n_tables = version->n_tables;
+        add_infos(op, version, NULL, &answer->tables, &answer->n_tables);
         answer->diffs = diffs;
         answer->n_diffs = effect.diff.n_tables;
         answer->unload_versions = unloaded;
@@ -442,11 +395,11 @@ void admin_load_model(struct hps_unary *op)
 static void reply_activated(struct hps_unary *op, struct hps_switched *switched)
 {
     HPS_ASSERT(op->reply == NULL);
-    Hps__V1__ActivateVersionResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__ActivateVersionResponse *reply =
+        hps_unary_message(op, &hps__v1__activate_version_response__descriptor);
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &switched->diff);
     int64_t *unloaded = unloaded_copy(op, &switched->gone);
     if (reply != NULL && unloaded != NULL) {
-        hps__v1__activate_version_response__init(reply);
         reply->version = switched->version;
         reply->previous_version = switched->previous;
         reply->pause_us = switched->pause_us;
@@ -518,10 +471,14 @@ void admin_unload(struct hps_unary *op)
 
 /* ---- one key --------------------------------------------------------------------------------- */
 
-static void fill_answer(struct hps_unary *op, const struct hps_table *table,
-                        const struct hps_key_answer *from, Hps__V1__TierAnswer *answer)
+static void add_answer(struct hps_unary *op, const struct hps_table *table,
+                       const struct hps_key_answer *from, Hps__V1__ExplainKeyResponse *reply)
 {
-    hps__v1__tier_answer__init(answer);
+    Hps__V1__TierAnswer *answer =
+        hps_unary_add(op, &hps__v1__tier_answer__descriptor, &reply->tiers, &reply->n_tiers);
+    if (answer == NULL) {
+        return;
+    }
     answer->tier = (char *)hps_tier_name(from->tier);
     answer->found = from->found;
     answer->duration_us = from->duration_us;
@@ -531,18 +488,18 @@ static void fill_answer(struct hps_unary *op, const struct hps_table *table,
     if (from->found) {
         answer->row.data = from->row;
         answer->row.len = table->row_bytes;
+        reply->state = HPS__V1__KEY_STATE__KEY_STATE_FOUND;
     }
 }
 
 static void explain(struct hps_unary *op, struct hps_version *version,
                     const struct hps_table *table, hps_key key)
 {
-    Hps__V1__ExplainKeyResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
-    Hps__V1__TierAnswer *answers = hps_unary_alloc(op, HPS_TIERS_MAX, sizeof(*answers));
-    Hps__V1__TierAnswer **pointers = hps_unary_alloc(op, HPS_TIERS_MAX, sizeof(*pointers));
+    Hps__V1__ExplainKeyResponse *reply =
+        hps_unary_message(op, &hps__v1__explain_key_response__descriptor);
     struct hps_key_answer of_tiers[HPS_TIERS_MAX];
     uint32_t n = 0;
-    if (reply == NULL || answers == NULL || pointers == NULL) {
+    if (reply == NULL) {
         return;
     }
     if (admin_parts(op)->key_bytes == 4) {
@@ -555,18 +512,11 @@ static void explain(struct hps_unary *op, struct hps_version *version,
             hps_error_set(&op->error, status, "no memory for the rows of %u tiers", HPS_TIERS_MAX));
         return;
     }
-    hps__v1__explain_key_response__init(reply);
     reply->version = version->number;
     reply->state = HPS__V1__KEY_STATE__KEY_STATE_UNKNOWN;
     for (uint32_t i = 0; i < n; i++) {
-        fill_answer(op, table, &of_tiers[i], &answers[i]);
-        pointers[i] = &answers[i];
-        if (answers[i].found) {
-            reply->state = HPS__V1__KEY_STATE__KEY_STATE_FOUND;
-        }
+        add_answer(op, table, &of_tiers[i], reply);
     }
-    reply->tiers = pointers;
-    reply->n_tiers = n;
     op->reply = &reply->base;
 }
 

@@ -20,49 +20,24 @@ static atomic_bool cancel; /* the process ends */
 
 struct version_list {
     struct hps_unary *op;
-    Hps__V1__SnapshotVersion **versions;
-    size_t n, capacity;
+    Hps__V1__CreateSnapshotResponse *reply;
 };
 
-static void count_version(void *ctx, const struct hps_version_view *view)
-{
-    (void)view;
-    ((struct version_list *)ctx)->capacity++;
-}
-
+/* A load under way is not in the catalog's records yet. */
 static void add_version(void *ctx, const struct hps_version_view *view)
 {
-    HPS_ASSERT(((const struct version_list *)ctx)->n <=
-               ((const struct version_list *)ctx)->capacity);
-    struct version_list *list = ctx;
+    const struct version_list *list = ctx;
     bool resident = strcmp(view->state, "resident") == 0 || strcmp(view->state, "active") == 0;
-    if (list->n == list->capacity || !resident) {
-        return; /* a load under way is not in the catalog's records yet */
-    }
-    Hps__V1__SnapshotVersion *of = hps_unary_alloc(list->op, 1, sizeof(*of));
+    Hps__V1__SnapshotVersion *of =
+        resident ? hps_unary_add(list->op, &hps__v1__snapshot_version__descriptor,
+                                 &list->reply->versions, &list->reply->n_versions)
+                 : NULL;
     if (of != NULL) {
-        hps__v1__snapshot_version__init(of);
         of->model = hps_unary_text(list->op, view->model);
         of->version = view->version->number;
         of->active = view->version->number == view->active_version;
         of->update_sequence = hps_update_sequence(view->version);
-        list->versions[list->n++] = of;
     }
-}
-
-/* What the snapshot will have at least: asked before it is made. */
-static bool list_versions(struct hps_unary *op, Hps__V1__CreateSnapshotResponse *reply)
-{
-    struct version_list list = {.op = op};
-    hps_catalog_each(admin_parts(op)->catalog, count_version, &list);
-    list.versions = hps_unary_alloc(op, list.capacity, sizeof(Hps__V1__SnapshotVersion *));
-    if (list.versions == NULL) {
-        return false;
-    }
-    hps_catalog_each(admin_parts(op)->catalog, add_version, &list);
-    reply->versions = list.versions;
-    reply->n_versions = list.n;
-    return true;
 }
 
 static hps_status create(struct hps_unary *op, struct hps_store *store, const char *directory,
@@ -109,18 +84,21 @@ void admin_create_snapshot(struct hps_unary *op)
                                  "there is no persistent_db to make a snapshot of"));
         return;
     }
-    Hps__V1__CreateSnapshotResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__CreateSnapshotResponse *reply =
+        hps_unary_message(op, &hps__v1__create_snapshot_response__descriptor);
     if (reply == NULL) {
         return;
     }
-    hps__v1__create_snapshot_response__init(reply);
     reply->created_unix_ms = (int64_t)hps_clock_wall_ms();
     if (atomic_exchange(&under_way, true)) {
         hps_ignore(hps_error_set(&op->error, HPS_BUSY, "another snapshot is being made"));
         return;
     }
-    hps_status status = HPS_NO_MEMORY;
-    if (list_versions(op, reply)) {
+    /* What it will have at least: asked before it is made. */
+    struct version_list list = {op, reply};
+    hps_catalog_each(admin_parts(op)->catalog, add_version, &list);
+    hps_status status = op->error.status;
+    if (status == HPS_OK) {
         status = create(op, store, request->directory, (uint64_t)reply->created_unix_ms, &report);
     }
     atomic_store(&under_way, false);

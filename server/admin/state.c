@@ -21,9 +21,8 @@
 
 void admin_ping(struct hps_unary *op)
 {
-    Hps__V1__PingResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__PingResponse *reply = hps_unary_message(op, &hps__v1__ping_response__descriptor);
     if (reply != NULL) {
-        hps__v1__ping_response__init(reply);
         reply->version = (char *)hps_build_version;
         op->reply = &reply->base;
     }
@@ -65,14 +64,18 @@ static uint64_t resident_bytes(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static Hps__V1__TierStatus *tier_status(struct hps_unary *op, struct hps_store *store, bool up,
-                                        bool authoritative, uint64_t rows, uint64_t used,
-                                        uint64_t capacity)
+static Hps__V1__TierStatus *add_tier(struct hps_unary *op, Hps__V1__GetStatusResponse *reply)
+{
+    return hps_unary_add(op, &hps__v1__tier_status__descriptor, &reply->tiers, &reply->n_tiers);
+}
+
+static Hps__V1__TierStatus *add_store(struct hps_unary *op, Hps__V1__GetStatusResponse *reply,
+                                      struct hps_store *store, bool up, bool authoritative,
+                                      uint64_t rows, uint64_t used, uint64_t capacity)
 {
     HPS_ASSERT(store != NULL);
-    Hps__V1__TierStatus *tier = hps_unary_alloc(op, 1, sizeof(*tier));
+    Hps__V1__TierStatus *tier = add_tier(op, reply);
     if (tier != NULL) {
-        hps__v1__tier_status__init(tier);
         tier->tier = (char *)store->ops->name;
         tier->up = up;
         tier->authoritative = authoritative;
@@ -103,14 +106,14 @@ static void add_rows(void *ctx, const struct hps_version_view *view)
     rows->n_tables_without_room += hps_gpu_space_tables_without_room(view->gpu, rows->tier);
 }
 
-static Hps__V1__TierStatus *device_status(struct hps_unary *op, unsigned i)
+static void add_device(struct hps_unary *op, Hps__V1__GetStatusResponse *reply, unsigned i)
 {
     HPS_ASSERT(i < hps_devices_count(admin_parts(op)->devices));
     struct hps_device_view view;
-    Hps__V1__TierStatus *tier = hps_unary_alloc(op, 1, sizeof(*tier));
+    Hps__V1__TierStatus *tier = add_tier(op, reply);
     char note[192];
     if (tier == NULL) {
-        return NULL;
+        return;
     }
     hps_devices_view(admin_parts(op)->devices, i, &view);
     struct device_rows rows = {.tier = view.tier};
@@ -127,21 +130,20 @@ static Hps__V1__TierStatus *device_status(struct hps_unary *op, unsigned i)
         snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u table%s",
                  rows.n_tables_without_room, rows.n_tables_without_room == 1 ? "" : "s");
     }
-    hps__v1__tier_status__init(tier);
     tier->tier = (char *)hps_tier_name(HPS_TIER_GPU);
     tier->up = view.up;
     tier->row_count = rows.n_rows;
     tier->used_bytes = view.used_bytes;
     tier->capacity_bytes = view.capacity_bytes;
     tier->note = hps_unary_text(op, note);
-    return tier;
 }
 
-static Hps__V1__TierServer *server_status(struct hps_unary *op, const struct hps_store_server *from)
+static void add_server(struct hps_unary *op, Hps__V1__TierStatus *tier,
+                       const struct hps_store_server *from)
 {
-    Hps__V1__TierServer *to = hps_unary_alloc(op, 1, sizeof(*to));
+    Hps__V1__TierServer *to =
+        hps_unary_add(op, &hps__v1__tier_server__descriptor, &tier->servers, &tier->n_servers);
     if (to != NULL) {
-        hps__v1__tier_server__init(to);
         to->address = hps_unary_text(op, from->address);
         to->role = (char *)from->role;
         to->up = from->up;
@@ -157,26 +159,20 @@ static Hps__V1__TierServer *server_status(struct hps_unary *op, const struct hps
         to->refused_count = from->n_refused;
         to->error = hps_unary_text(op, from->error);
     }
-    return to;
 }
 
 static void add_servers(struct hps_unary *op, struct hps_store *store, Hps__V1__TierStatus *tier)
 {
     struct hps_store_server *servers = hps_unary_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*servers));
-    tier->servers = hps_unary_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*tier->servers));
-    if (servers == NULL || tier->servers == NULL) {
-        return;
-    }
-    uint32_t n = store->ops->servers->list(store, servers, HPS_STORE_SERVERS_MAX);
+    uint32_t n =
+        servers != NULL ? store->ops->servers->list(store, servers, HPS_STORE_SERVERS_MAX) : 0;
     for (uint32_t i = 0; i < n; i++) {
-        Hps__V1__TierServer *server = server_status(op, &servers[i]);
-        tier->servers[tier->n_servers] = server;
-        tier->n_servers += server != NULL;
+        add_server(op, tier, &servers[i]);
     }
 }
 
-static Hps__V1__TierStatus *shared_status(struct hps_unary *op, const struct hps_load_env *env,
-                                          const struct hps_catalog_totals *totals)
+static void add_shared(struct hps_unary *op, Hps__V1__GetStatusResponse *reply,
+                       const struct hps_load_env *env, const struct hps_catalog_totals *totals)
 {
     struct hps_store *store = hps_stores_shared(&env->stores);
     struct hps_store_shared_stats stats = {0};
@@ -184,10 +180,10 @@ static Hps__V1__TierStatus *shared_status(struct hps_unary *op, const struct hps
         store->ops->servers->stats(store, &stats);
     }
     Hps__V1__TierStatus *tier =
-        tier_status(op, store, stats.n_slots_up > 0, hps_stores_lowest(&env->stores) == store,
-                    totals->shared_rows, totals->shared_bytes, 0);
+        add_store(op, reply, store, stats.n_slots_up > 0, hps_stores_lowest(&env->stores) == store,
+                  totals->shared_rows, totals->shared_bytes, 0);
     if (tier == NULL || store->ops->servers == NULL) {
-        return tier;
+        return;
     }
     char note[480];
     int n = snprintf(note, sizeof(note), "%s", stats.kind);
@@ -201,7 +197,6 @@ static Hps__V1__TierStatus *shared_status(struct hps_unary *op, const struct hps
     }
     tier->note = hps_unary_text(op, note);
     add_servers(op, store, tier);
-    return tier;
 }
 
 static void add_tiers(struct hps_unary *op, Hps__V1__GetStatusResponse *reply)
@@ -213,19 +208,13 @@ static void add_tiers(struct hps_unary *op, Hps__V1__GetStatusResponse *reply)
     struct hps_store *durable = hps_stores_durable(&env->stores);
     hps_catalog_totals_get(parts->catalog, &totals);
     unsigned n_devices = hps_devices_count(parts->devices);
-    reply->tiers = hps_unary_alloc(op, n_devices + 3, sizeof(*reply->tiers));
-    if (reply->tiers == NULL) {
-        return;
-    }
-    Hps__V1__TierStatus *tier = NULL;
     for (unsigned i = 0; i < n_devices; i++) {
-        tier = device_status(op, i);
-        reply->tiers[reply->n_tiers] = tier;
-        reply->n_tiers += tier != NULL;
+        add_device(op, reply, i);
     }
     if (host != NULL) {
-        tier = tier_status(op, host, true, hps_stores_lowest(&env->stores) == host,
-                           totals.host_rows, totals.host_bytes, env->host_bytes_max);
+        Hps__V1__TierStatus *tier =
+            add_store(op, reply, host, true, hps_stores_lowest(&env->stores) == host,
+                      totals.host_rows, totals.host_bytes, env->host_bytes_max);
         if (tier != NULL && totals.host_rows_dropped > 0) {
             char note[128];
             snprintf(note, sizeof(note), "%" PRIu64 " rows dropped by overflow_margin",
@@ -233,23 +222,17 @@ static void add_tiers(struct hps_unary *op, Hps__V1__GetStatusResponse *reply)
             tier->dropped_row_count = totals.host_rows_dropped;
             tier->note = hps_unary_text(op, note);
         }
-        reply->tiers[reply->n_tiers] = tier;
-        reply->n_tiers += tier != NULL;
     }
     if (hps_stores_shared(&env->stores) != NULL) {
-        tier = shared_status(op, env, &totals);
-        reply->tiers[reply->n_tiers] = tier;
-        reply->n_tiers += tier != NULL;
+        add_shared(op, reply, env, &totals);
     }
     if (durable != NULL) {
         bool up = env->durable_breaker == NULL || hps_breaker_up(env->durable_breaker);
-        tier =
-            tier_status(op, durable, up, true, totals.persistent_rows, totals.persistent_bytes, 0);
+        Hps__V1__TierStatus *tier = add_store(op, reply, durable, up, true, totals.persistent_rows,
+                                              totals.persistent_bytes, 0);
         if (tier != NULL) {
             tier->row_count_estimated = totals.persistent_estimated;
         }
-        reply->tiers[reply->n_tiers] = tier;
-        reply->n_tiers += tier != NULL;
     }
 }
 
@@ -262,12 +245,12 @@ void admin_get_status(struct hps_unary *op)
     struct text_list notes = text_list(op);
     struct text_list addresses = text_list(op);
     struct text_list kserve = text_list(op);
-    Hps__V1__GetStatusResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__GetStatusResponse *reply =
+        hps_unary_message(op, &hps__v1__get_status_response__descriptor);
     if (reply == NULL) {
         return;
     }
     parts->status(parts->ctx, &state);
-    hps__v1__get_status_response__init(reply);
     reply->version = (char *)hps_build_version;
     reply->revision = (char *)hps_build_revision;
     reply->uptime_s = (hps_clock_us() - state.started_us) / 1000000;
@@ -308,8 +291,7 @@ void admin_get_status(struct hps_unary *op)
 struct stats_list {
     struct hps_unary *op;
     const char *model; /* "": every one */
-    Hps__V1__TableStats **tables;
-    size_t n, capacity;
+    Hps__V1__GetStatsResponse *reply;
 };
 
 static uint64_t count_of(const struct hps_metric *metric)
@@ -317,18 +299,16 @@ static uint64_t count_of(const struct hps_metric *metric)
     return metric != NULL ? (uint64_t)hps_metric_value(metric) : 0;
 }
 
-static Hps__V1__TableStats *table_stats(struct hps_unary *op, const struct hps_version *version,
-                                        uint32_t i)
+static void add_table(struct hps_unary *op, Hps__V1__GetStatsResponse *reply,
+                      const struct hps_version *version, uint32_t i)
 {
     HPS_ASSERT(i < version->n_tables && version->metrics != NULL);
     const struct hps_table_metrics *series = &version->metrics[i];
-    Hps__V1__TableStats *stats = hps_unary_alloc(op, 1, sizeof(*stats));
-    Hps__V1__TierStats *tiers = hps_unary_alloc(op, HPS_TIER_COUNT, sizeof(*tiers));
-    Hps__V1__TierStats **pointers = hps_unary_alloc(op, HPS_TIER_COUNT, sizeof(*pointers));
-    if (stats == NULL || tiers == NULL || pointers == NULL) {
-        return NULL;
+    Hps__V1__TableStats *stats =
+        hps_unary_add(op, &hps__v1__table_stats__descriptor, &reply->tables, &reply->n_tables);
+    if (stats == NULL) {
+        return;
     }
-    hps__v1__table_stats__init(stats);
     stats->model = hps_unary_text(op, version->model);
     stats->table = hps_unary_text(op, version->tables[i].name);
     stats->found_key_count = count_of(series->keys_found);
@@ -338,61 +318,47 @@ static Hps__V1__TableStats *table_stats(struct hps_unary *op, const struct hps_v
     stats->key_count =
         stats->found_key_count + stats->defaulted_key_count + stats->unknown_key_count;
     for (uint32_t kind = 0; kind < HPS_TIER_COUNT; kind++) { /* top to bottom */
-        Hps__V1__TierStats *tier = &tiers[stats->n_tiers];
-        if (series->tier_hit[kind] == NULL) {
-            continue;
+        Hps__V1__TierStats *tier = series->tier_hit[kind] != NULL
+                                       ? hps_unary_add(op, &hps__v1__tier_stats__descriptor,
+                                                       &stats->tiers, &stats->n_tiers)
+                                       : NULL;
+        if (tier != NULL) {
+            tier->tier = (char *)hps_tier_name((enum hps_tier_kind)kind);
+            tier->hit_key_count = count_of(series->tier_hit[kind]);
+            tier->miss_key_count = count_of(series->tier_miss[kind]);
         }
-        hps__v1__tier_stats__init(tier);
-        tier->tier = (char *)hps_tier_name((enum hps_tier_kind)kind);
-        tier->hit_key_count = count_of(series->tier_hit[kind]);
-        tier->miss_key_count = count_of(series->tier_miss[kind]);
-        pointers[stats->n_tiers++] = tier;
     }
-    stats->tiers = pointers;
-    return stats;
-}
-
-static void count_tables(void *ctx, const struct hps_version_view *view)
-{
-    ((struct stats_list *)ctx)->capacity += view->version->n_tables;
 }
 
 /* Series belong to the model: the active version speaks for all of them. */
 static void add_stats(void *ctx, const struct hps_version_view *view)
 {
-    HPS_ASSERT(((const struct stats_list *)ctx)->n <= ((const struct stats_list *)ctx)->capacity);
     struct stats_list *list = ctx;
     if (strcmp(view->state, "active") != 0 ||
         (list->model[0] != '\0' && strcmp(list->model, view->model) != 0) ||
         !hps_unary_sees(list->op, view->model)) {
         return;
     }
-    for (uint32_t i = 0; i < view->version->n_tables && list->n < list->capacity; i++) {
-        Hps__V1__TableStats *stats = table_stats(list->op, view->version, i);
-        list->tables[list->n] = stats;
-        list->n += stats != NULL;
+    for (uint32_t i = 0; i < view->version->n_tables; i++) {
+        add_table(list->op, list->reply, view->version, i);
     }
 }
 
 void admin_get_stats(struct hps_unary *op)
 {
     const Hps__V1__GetStatsRequest *request = (const Hps__V1__GetStatsRequest *)op->request;
-    struct stats_list list = {.op = op, .model = request->model};
-    hps_catalog_each(admin_parts(op)->catalog, count_tables, &list);
-    Hps__V1__GetStatsResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
-    list.tables = hps_unary_alloc(op, list.capacity, sizeof(Hps__V1__TableStats *));
-    if (reply == NULL || list.tables == NULL) {
+    Hps__V1__GetStatsResponse *reply =
+        hps_unary_message(op, &hps__v1__get_stats_response__descriptor);
+    if (reply == NULL) {
         return;
     }
+    struct stats_list list = {op, request->model, reply};
     hps_catalog_each(admin_parts(op)->catalog, add_stats, &list);
-    if (list.n == 0 && request->model[0] != '\0') {
+    if (reply->n_tables == 0 && request->model[0] != '\0') {
         hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND, "model \"%s\" has no active version",
                                  request->model));
         return;
     }
-    hps__v1__get_stats_response__init(reply);
-    reply->tables = list.tables;
-    reply->n_tables = list.n;
     op->reply = &reply->base;
 }
 
@@ -401,7 +367,6 @@ void admin_get_stats(struct hps_unary *op)
 static void slow_request(struct hps_unary *op, const struct hps_slow_request *from,
                          Hps__V1__SlowRequest *to)
 {
-    hps__v1__slow_request__init(to);
     to->unix_ms = (int64_t)from->unix_ms;
     to->request_id = hps_unary_text(op, from->request_id);
     to->trace_id = hps_unary_text(op, from->trace_id);
@@ -430,24 +395,21 @@ static void slow_request(struct hps_unary *op, const struct hps_slow_request *fr
 void admin_get_slow_log(struct hps_unary *op)
 {
     struct hps_slow_request *entries = hps_unary_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*entries));
-    Hps__V1__GetSlowLogResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
-    Hps__V1__SlowRequest *requests = hps_unary_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*requests));
-    Hps__V1__SlowRequest **pointers = hps_unary_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*pointers));
-    if (entries == NULL || reply == NULL || requests == NULL || pointers == NULL) {
+    Hps__V1__GetSlowLogResponse *reply =
+        hps_unary_message(op, &hps__v1__get_slow_log_response__descriptor);
+    if (entries == NULL || reply == NULL) {
         return;
     }
     unsigned n = hps_slowlog_snapshot(admin_parts(op)->slowlog, entries, HPS_SLOWLOG_SIZE);
-    unsigned n_seen = 0;
     for (unsigned i = 0; i < n; i++) {
-        if (hps_unary_sees(op, entries[i].model)) {
-            slow_request(op, &entries[i], &requests[n_seen]);
-            pointers[n_seen] = &requests[n_seen];
-            n_seen++;
+        Hps__V1__SlowRequest *to = hps_unary_sees(op, entries[i].model)
+                                       ? hps_unary_add(op, &hps__v1__slow_request__descriptor,
+                                                       &reply->requests, &reply->n_requests)
+                                       : NULL;
+        if (to != NULL) {
+            slow_request(op, &entries[i], to);
         }
     }
-    hps__v1__get_slow_log_response__init(reply);
-    reply->requests = pointers;
-    reply->n_requests = n_seen;
     op->reply = &reply->base;
 }
 
@@ -462,12 +424,12 @@ void admin_reset_slow_log(struct hps_unary *op)
 
 void admin_get_config(struct hps_unary *op)
 {
-    Hps__V1__GetConfigResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__GetConfigResponse *reply =
+        hps_unary_message(op, &hps__v1__get_config_response__descriptor);
     struct hps_buf text;
     hps_buf_init(&text, 16 << 20);
     if (reply != NULL && admin_parts(op)->print_config(admin_parts(op)->ctx, &text) == HPS_OK &&
         hps_buf_append(&text, "", 1) == HPS_OK) {
-        hps__v1__get_config_response__init(reply);
         reply->json = hps_unary_text(op, (const char *)text.data);
         op->reply = &reply->base;
     } else {
@@ -487,9 +449,9 @@ void admin_set_log_level(struct hps_unary *op)
                                  request->level));
         return;
     }
-    Hps__V1__SetLogLevelResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
+    Hps__V1__SetLogLevelResponse *reply =
+        hps_unary_message(op, &hps__v1__set_log_level_response__descriptor);
     if (reply != NULL) {
-        hps__v1__set_log_level_response__init(reply);
         reply->previous_level = (char *)names[hps_log_level_get()];
         hps_log_level_set(level);
         op->reply = &reply->base;

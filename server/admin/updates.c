@@ -17,22 +17,15 @@
 struct update_list {
     struct hps_unary *op;
     const Hps__V1__GetUpdatesRequest *request;
-    Hps__V1__VersionUpdates **versions;
-    size_t n, capacity;
+    Hps__V1__GetUpdatesResponse *reply;
 };
 
-static void count_stream(void *ctx, const struct hps_stream_view *view)
+static void add_partition(struct hps_unary *op, const struct hps_partition_view *view,
+                          Hps__V1__VersionUpdates *version)
 {
-    (void)view;
-    ((struct update_list *)ctx)->capacity++;
-}
-
-static Hps__V1__PartitionUpdates *partition_updates(struct hps_unary *op,
-                                                    const struct hps_partition_view *view)
-{
-    Hps__V1__PartitionUpdates *of = hps_unary_alloc(op, 1, sizeof(*of));
+    Hps__V1__PartitionUpdates *of = hps_unary_add(op, &hps__v1__partition_updates__descriptor,
+                                                  &version->partitions, &version->n_partitions);
     if (of != NULL) {
-        hps__v1__partition_updates__init(of);
         of->topic = hps_unary_text(op, view->topic);
         of->partition = view->partition;
         of->state = (char *)hps_partition_state_text(view->state);
@@ -48,15 +41,15 @@ static Hps__V1__PartitionUpdates *partition_updates(struct hps_unary *op,
         of->passed_over_end_offset = view->skipped_end;
         of->reason = hps_unary_text(op, view->reason);
     }
-    return of;
 }
 
-static Hps__V1__RejectedRecord *rejected_record(struct hps_unary *op,
-                                                const struct hps_rejected_view *view)
+static void add_rejected(struct hps_unary *op, const struct hps_rejected_view *view,
+                         Hps__V1__VersionUpdates *version)
 {
-    Hps__V1__RejectedRecord *of = hps_unary_alloc(op, 1, sizeof(*of));
+    Hps__V1__RejectedRecord *of =
+        hps_unary_add(op, &hps__v1__rejected_record__descriptor, &version->rejected_records,
+                      &version->n_rejected_records);
     if (of != NULL) {
-        hps__v1__rejected_record__init(of);
         of->topic = hps_unary_text(op, view->topic);
         of->partition = view->partition;
         of->offset = view->offset;
@@ -64,32 +57,17 @@ static Hps__V1__RejectedRecord *rejected_record(struct hps_unary *op,
         of->message = hps_unary_text(op, view->text);
         of->unix_ms = view->read_ms;
     }
-    return of;
 }
 
-static void add_rejected(struct hps_unary *op, const struct hps_stream_view *view,
-                         Hps__V1__VersionUpdates *of)
-{
-    of->rejected_records =
-        hps_unary_alloc(op, view->n_rejected_views, sizeof(Hps__V1__RejectedRecord *));
-    for (uint32_t i = 0; i < view->n_rejected_views && of->rejected_records != NULL; i++) {
-        Hps__V1__RejectedRecord *record = rejected_record(op, &view->rejected[i]);
-        of->rejected_records[of->n_rejected_records] = record;
-        of->n_rejected_records += record != NULL;
-    }
-}
-
-static Hps__V1__VersionUpdates *version_updates(struct hps_unary *op,
-                                                const struct hps_stream_view *view)
+static void add_version(struct hps_unary *op, const struct hps_stream_view *view,
+                        Hps__V1__GetUpdatesResponse *reply)
 {
     HPS_ASSERT(view->n_partitions == 0 || view->partitions != NULL);
-    Hps__V1__VersionUpdates *of = hps_unary_alloc(op, 1, sizeof(*of));
-    Hps__V1__PartitionUpdates **partitions =
-        hps_unary_alloc(op, view->n_partitions, sizeof(*partitions));
-    if (of == NULL || partitions == NULL) {
-        return NULL;
+    Hps__V1__VersionUpdates *of = hps_unary_add(op, &hps__v1__version_updates__descriptor,
+                                                &reply->versions, &reply->n_versions);
+    if (of == NULL) {
+        return;
     }
-    hps__v1__version_updates__init(of);
     of->model = hps_unary_text(op, view->model);
     of->version = view->version;
     of->lineage = hps_unary_text(op, view->lineage);
@@ -110,30 +88,24 @@ static Hps__V1__VersionUpdates *version_updates(struct hps_unary *op,
     of->as_of_unix_ms = view->as_of_ms;
     of->records_per_s = view->records_per_s;
     of->keys_per_s = view->keys_per_s;
-    add_rejected(op, view, of);
-    of->partitions = partitions;
-    for (uint32_t i = 0; i < view->n_partitions; i++) {
-        Hps__V1__PartitionUpdates *partition = partition_updates(op, &view->partitions[i]);
-        partitions[of->n_partitions] = partition;
-        of->n_partitions += partition != NULL;
+    for (uint32_t i = 0; i < view->n_rejected_views; i++) {
+        add_rejected(op, &view->rejected[i], of);
     }
-    return of;
+    for (uint32_t i = 0; i < view->n_partitions; i++) {
+        add_partition(op, &view->partitions[i], of);
+    }
 }
 
 static void add_stream(void *ctx, const struct hps_stream_view *view)
 {
-    HPS_ASSERT(((const struct update_list *)ctx)->n <= ((const struct update_list *)ctx)->capacity);
     struct update_list *list = ctx;
     const Hps__V1__GetUpdatesRequest *request = list->request;
-    if (list->n == list->capacity ||
-        (request->model[0] != '\0' && strcmp(request->model, view->model) != 0) ||
+    if ((request->model[0] != '\0' && strcmp(request->model, view->model) != 0) ||
         (request->version != 0 && request->version != view->version) ||
         !hps_unary_sees(list->op, view->model)) {
         return;
     }
-    Hps__V1__VersionUpdates *version = version_updates(list->op, view);
-    list->versions[list->n] = version;
-    list->n += version != NULL;
+    add_version(list->op, view, list->reply);
 }
 
 static hps_status refresh(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *request)
@@ -163,7 +135,6 @@ static void say_none(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *req
 void admin_get_updates(struct hps_unary *op)
 {
     const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
-    struct update_list list = {.op = op, .request = request};
     int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before anything is asked of the log */
     if (admin_parts(op)->updater == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
@@ -173,21 +144,18 @@ void admin_get_updates(struct hps_unary *op)
     if (request->refresh && refresh(op, request) != HPS_OK) {
         return;
     }
-    hps_updater_each(admin_parts(op)->updater, count_stream, &list);
-    Hps__V1__GetUpdatesResponse *reply = hps_unary_alloc(op, 1, sizeof(*reply));
-    list.versions = hps_unary_alloc(op, list.capacity, sizeof(Hps__V1__VersionUpdates *));
-    if (reply == NULL || list.versions == NULL) {
+    Hps__V1__GetUpdatesResponse *reply =
+        hps_unary_message(op, &hps__v1__get_updates_response__descriptor);
+    if (reply == NULL) {
         return;
     }
+    struct update_list list = {op, request, reply};
     hps_updater_each(admin_parts(op)->updater, add_stream, &list);
-    if (list.n == 0 && request->model[0] != '\0') {
+    if (reply->n_versions == 0 && request->model[0] != '\0') {
         say_none(op, request);
         return;
     }
-    hps__v1__get_updates_response__init(reply);
     reply->unix_ms = begin_ms;
-    reply->versions = list.versions;
-    reply->n_versions = list.n;
     op->reply = &reply->base;
 }
 
@@ -273,9 +241,9 @@ void admin_control_updates(struct hps_unary *op)
         status = hps_updater_command(admin_parts(op)->updater, &command, &n, &op->error);
     }
     Hps__V1__ControlUpdatesResponse *reply =
-        status == HPS_OK ? hps_unary_alloc(op, 1, sizeof(*reply)) : NULL;
+        status == HPS_OK ? hps_unary_message(op, &hps__v1__control_updates_response__descriptor)
+                         : NULL;
     if (reply != NULL) {
-        hps__v1__control_updates_response__init(reply);
         reply->partition_count = n;
         op->reply = &reply->base;
     }

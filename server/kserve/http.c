@@ -97,7 +97,7 @@ static bool put_segment(struct hps_unary *op, ProtobufCMessage *request, unsigne
 static Inference__ModelRepositoryParameter *parameter_of(struct hps_unary *op, const json_t *json)
 {
     Inference__ModelRepositoryParameter *parameter =
-        kserve_message(op, &inference__model_repository_parameter__descriptor);
+        hps_unary_message(op, &inference__model_repository_parameter__descriptor);
     if (parameter == NULL) {
         return NULL;
     }
@@ -168,7 +168,7 @@ static hps_status put_body(struct hps_unary *op, ProtobufCMessage *request, json
 hps_status kserve_op_read_http(struct hps_unary *op, const ProtobufCMessageDescriptor *type,
                                const uint8_t *body, size_t size)
 {
-    ProtobufCMessage *request = kserve_message(op, type);
+    ProtobufCMessage *request = hps_unary_message(op, type);
     if (request == NULL || !put_segment(op, request, 0, "name") ||
         !put_segment(op, request, 0, "model_name") || !put_segment(op, request, 1, "version")) {
         return op->error.status;

@@ -167,7 +167,8 @@ void kserve_model_metadata(struct hps_unary *op)
 {
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
-    metadata_message *reply = kserve_message(op, &inference__model_metadata_response__descriptor);
+    metadata_message *reply =
+        hps_unary_message(op, &inference__model_metadata_response__descriptor);
     if (reply != NULL && kserve_pin(op, &pinned, &chosen)) {
         put_metadata(op, reply, &pinned, chosen);
         hps_model_unpin(&pinned);
@@ -212,9 +213,9 @@ static Inference__ModelVersionPolicy *version_policy(struct hps_unary *op,
                                                      const struct hps_model_pinned *pinned)
 {
     Inference__ModelVersionPolicy *policy =
-        kserve_message(op, &inference__model_version_policy__descriptor);
+        hps_unary_message(op, &inference__model_version_policy__descriptor);
     Inference__ModelVersionPolicy__Specific *specific =
-        kserve_message(op, &inference__model_version_policy__specific__descriptor);
+        hps_unary_message(op, &inference__model_version_policy__specific__descriptor);
     int64_t *numbers = hps_unary_alloc(op, pinned->n, sizeof(*numbers));
     if (policy == NULL || specific == NULL || numbers == NULL) {
         return NULL;
@@ -256,7 +257,7 @@ static void put_config(struct hps_unary *op, Inference__ModelConfig *config,
         config->n_instance_group = 1;
     }
     config->model_transaction_policy =
-        kserve_message(op, &inference__model_transaction_policy__descriptor);
+        hps_unary_message(op, &inference__model_transaction_policy__descriptor);
 }
 
 void kserve_model_config(struct hps_unary *op)
@@ -264,8 +265,8 @@ void kserve_model_config(struct hps_unary *op)
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
     Inference__ModelConfigResponse *reply =
-        kserve_message(op, &inference__model_config_response__descriptor);
-    Inference__ModelConfig *config = kserve_message(op, &inference__model_config__descriptor);
+        hps_unary_message(op, &inference__model_config_response__descriptor);
+    Inference__ModelConfig *config = hps_unary_message(op, &inference__model_config__descriptor);
     if (reply != NULL && config != NULL && kserve_pin(op, &pinned, &chosen)) {
         put_config(op, config, &pinned, chosen);
         hps_model_unpin(&pinned);
@@ -283,7 +284,7 @@ void kserve_server_metadata(struct hps_unary *op)
                                              "binary_tensor_data", "parameters", "statistics"};
     enum { N = sizeof(extensions) / sizeof(extensions[0]) };
     Inference__ServerMetadataResponse *reply =
-        kserve_message(op, &inference__server_metadata_response__descriptor);
+        hps_unary_message(op, &inference__server_metadata_response__descriptor);
     if (reply != NULL) {
         reply->name = (char *)(uintptr_t) "hpsd";
         reply->version = (char *)(uintptr_t)hps_build_version;
@@ -304,7 +305,7 @@ void kserve_server_live(struct hps_unary *op)
 void kserve_server_ready(struct hps_unary *op)
 {
     Inference__ServerReadyResponse *reply =
-        kserve_message(op, &inference__server_ready_response__descriptor);
+        hps_unary_message(op, &inference__server_ready_response__descriptor);
     if (reply != NULL) {
         reply->ready = hps_readiness_get(kserve_parts(op)->readiness, NULL, NULL);
         op->reply = &reply->base;
@@ -317,7 +318,7 @@ void kserve_model_ready(struct hps_unary *op)
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
     Inference__ModelReadyResponse *reply =
-        kserve_message(op, &inference__model_ready_response__descriptor);
+        hps_unary_message(op, &inference__model_ready_response__descriptor);
     if (reply == NULL) {
         return;
     }

@@ -31,20 +31,11 @@ char *kserve_number(struct hps_unary *op, int64_t number)
     return hps_unary_text(op, text);
 }
 
-void *kserve_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type)
-{
-    ProtobufCMessage *message = hps_unary_alloc(op, 1, type->sizeof_message);
-    if (message != NULL) {
-        protobuf_c_message_init(type, message);
-    }
-    return message;
-}
-
 void *kserve_messages(struct hps_unary *op, const ProtobufCMessageDescriptor *type, size_t n)
 {
     void **messages = hps_unary_alloc(op, n, sizeof(void *));
     for (size_t i = 0; messages != NULL && i < n; i++) {
-        messages[i] = kserve_message(op, type);
+        messages[i] = hps_unary_message(op, type);
         if (messages[i] == NULL) {
             return NULL;
         }

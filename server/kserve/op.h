@@ -37,8 +37,6 @@ void kserve_follow_load(struct hps_unary *op);
 char *kserve_number(struct hps_unary *op, int64_t number);
 /* Two texts as one. */
 char *kserve_join(struct hps_unary *op, const char *first, const char *second);
-/* A message without fields that are set; NULL sets op->error. */
-void *kserve_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type);
 /* An array of pointers to n of them; n may be 0. */
 void *kserve_messages(struct hps_unary *op, const ProtobufCMessageDescriptor *type, size_t n);
 

@@ -34,35 +34,18 @@ typedef Inference__RepositoryIndexResponse__ModelIndex entry_message;
 struct listing {
     struct hps_unary *op;
     bool ready_only;
-    size_t n_max; /* that were counted before */
-    entry_message **entries;
-    size_t n;
+    index_message *reply;
 };
 
-/* NULL: no memory, or one more than were counted. */
 static entry_message *next_entry(struct listing *listing, const char *model)
 {
-    struct hps_unary *op = listing->op;
     entry_message *entry =
-        kserve_message(op, &inference__repository_index_response__model_index__descriptor);
-    if (entry == NULL || listing->n == listing->n_max) {
-        return NULL;
+        hps_unary_add(listing->op, &inference__repository_index_response__model_index__descriptor,
+                      &listing->reply->models, &listing->reply->n_models);
+    if (entry != NULL) {
+        entry->name = hps_unary_text(listing->op, model);
     }
-    entry->name = hps_unary_text(op, model);
-    listing->entries[listing->n++] = entry;
     return entry;
-}
-
-static void count_view(void *ctx, const struct hps_version_view *view)
-{
-    (void)view;
-    ((struct listing *)ctx)->n_max++;
-}
-
-static void count_unserved(void *ctx, const struct hps_unserved_view *view)
-{
-    (void)view;
-    ((struct listing *)ctx)->n_max++;
 }
 
 static bool is_listed(const struct listing *listing, const char *model)
@@ -98,10 +81,10 @@ static void add_view(void *ctx, const struct hps_version_view *view)
 static bool has_entry(const struct listing *listing, const char *model)
 {
     size_t i = 0;
-    while (i < listing->n && strcmp(listing->entries[i]->name, model) != 0) {
+    while (i < listing->reply->n_models && strcmp(listing->reply->models[i]->name, model) != 0) {
         i++;
     }
-    return i < listing->n;
+    return i < listing->reply->n_models;
 }
 
 /* A model of which no version is there at all. */
@@ -124,21 +107,13 @@ void kserve_repository_index(struct hps_unary *op)
 {
     const Inference__RepositoryIndexRequest *request =
         (const Inference__RepositoryIndexRequest *)op->request;
-    struct listing listing = {.op = op, .ready_only = request->ready};
-    index_message *reply = kserve_message(op, &inference__repository_index_response__descriptor);
+    index_message *reply = hps_unary_message(op, &inference__repository_index_response__descriptor);
     if (reply == NULL || !has_repository(op, request->repository_name)) {
         return;
     }
-    hps_catalog_each(kserve_parts(op)->catalog, count_view, &listing);
-    hps_catalog_each_unserved(kserve_parts(op)->catalog, count_unserved, &listing);
-    listing.entries = hps_unary_alloc(op, listing.n_max, sizeof(entry_message *));
-    if (listing.entries == NULL) {
-        return;
-    }
+    struct listing listing = {op, request->ready, reply};
     hps_catalog_each(kserve_parts(op)->catalog, add_view, &listing);
     hps_catalog_each_unserved(kserve_parts(op)->catalog, add_unserved, &listing);
-    reply->models = listing.entries;
-    reply->n_models = listing.n;
     op->reply = &reply->base;
 }
 

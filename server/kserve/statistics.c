@@ -16,7 +16,7 @@ typedef Inference__ModelStatisticsResponse statistics_message;
 static Inference__StatisticDuration *duration(struct hps_unary *op, uint64_t count, uint64_t us)
 {
     Inference__StatisticDuration *message =
-        kserve_message(op, &inference__statistic_duration__descriptor);
+        hps_unary_message(op, &inference__statistic_duration__descriptor);
     if (message != NULL) {
         message->count = count;
         message->ns = us * 1000;
@@ -29,7 +29,7 @@ static Inference__InferStatistics *inference_stats(struct hps_unary *op,
                                                    const struct hps_usage_sums *sums)
 {
     Inference__InferStatistics *stats =
-        kserve_message(op, &inference__infer_statistics__descriptor);
+        hps_unary_message(op, &inference__infer_statistics__descriptor);
     if (stats != NULL) {
         uint64_t n = sums->n_good;
         stats->success = duration(op, n, sums->good_us);
@@ -61,9 +61,14 @@ static void put_batches(struct hps_unary *op, const struct hps_usage_sums *sums,
 }
 
 static void put_version(struct hps_unary *op, const char *name, const struct hps_version *version,
-                        Inference__ModelStatistics *to)
+                        statistics_message *reply)
 {
     struct hps_usage_sums sums = {0};
+    Inference__ModelStatistics *to = hps_unary_add(op, &inference__model_statistics__descriptor,
+                                                   &reply->model_stats, &reply->n_model_stats);
+    if (to == NULL) {
+        return;
+    }
     if (version->usage != NULL) {
         hps_usage_get(version->usage, &sums);
     }
@@ -80,23 +85,9 @@ static void put_version(struct hps_unary *op, const char *name, const struct hps
 static void add_versions(struct hps_unary *op, statistics_message *reply, const char *name,
                          const struct hps_model_pinned *pinned)
 {
-    size_t n_before = reply->n_model_stats;
-    Inference__ModelStatistics **more =
-        kserve_messages(op, &inference__model_statistics__descriptor, pinned->n);
-    Inference__ModelStatistics **all =
-        hps_unary_alloc(op, n_before + pinned->n, sizeof(Inference__ModelStatistics *));
-    if (more == NULL || all == NULL) {
-        return;
-    }
-    for (size_t i = 0; i < n_before; i++) {
-        all[i] = reply->model_stats[i];
-    }
     for (size_t i = 0; i < pinned->n; i++) {
-        put_version(op, name, pinned->versions[i], more[i]);
-        all[n_before + i] = more[i];
+        put_version(op, name, pinned->versions[i], reply);
     }
-    reply->model_stats = all;
-    reply->n_model_stats = n_before + pinned->n;
 }
 
 /* ---- of every model -------------------------------------------------------------------------- */
@@ -164,7 +155,7 @@ void kserve_model_statistics(struct hps_unary *op)
     struct hps_model_pinned pinned;
     struct hps_version *chosen = NULL;
     statistics_message *reply =
-        kserve_message(op, &inference__model_statistics_response__descriptor);
+        hps_unary_message(op, &inference__model_statistics_response__descriptor);
     if (reply == NULL) {
         return;
     }

@@ -40,6 +40,38 @@ void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size)
     return memory;
 }
 
+void *hps_unary_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type)
+{
+    ProtobufCMessage *message = hps_unary_alloc(op, 1, type->sizeof_message);
+    if (message != NULL) {
+        protobuf_c_message_init(type, message);
+    }
+    return message;
+}
+
+void *hps_unary_add(struct hps_unary *op, const ProtobufCMessageDescriptor *type, void *items,
+                    size_t *n)
+{
+    void **all;
+    memcpy(&all, items, sizeof(all));
+    if ((*n & (*n - 1)) == 0) { /* no or a power of two: there is no room for one more */
+        void **more = hps_unary_alloc(op, 2 * *n, sizeof(*more));
+        if (more == NULL) {
+            return NULL;
+        }
+        if (*n > 0) {
+            memcpy(more, all, *n * sizeof(*more));
+        }
+        memcpy(items, &more, sizeof(more));
+        all = more;
+    }
+    void *message = hps_unary_message(op, type);
+    if (message != NULL) {
+        all[(*n)++] = message;
+    }
+    return message;
+}
+
 char *hps_unary_text(struct hps_unary *op, const char *text)
 {
     static char none[] = "";

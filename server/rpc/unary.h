@@ -121,6 +121,11 @@ struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, 
 
 /* Zeroed memory of the arena; NULL: op->error is set. Thread of the work. */
 void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size);
+/* A message in the arena, its fields at their defaults; NULL: op->error is set. */
+void *hps_unary_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type);
+/* The same, appended to a repeated field: its array, of which `items` is the address, has *n. */
+void *hps_unary_add(struct hps_unary *op, const ProtobufCMessageDescriptor *type, void *items,
+                    size_t *n);
 /* A copy in the arena, of "" for NULL. Without memory "", and op->error is set. */
 char *hps_unary_text(struct hps_unary *op, const char *text);
 /* The value of a text field of the request, NULL: it has no such field. */
