@@ -589,19 +589,6 @@ hps_status hps_update_writer_flush(struct hps_update_writer *writer, struct hps_
     return status;
 }
 
-bool hps_update_writer_pending(const struct hps_update_writer *writer)
-{
-    bool pending = writer->unit.n > 0;
-
-    for (size_t t = 0; t < writer->n_tables && !pending; t++) {
-        const struct table *table = writer->tables[t];
-        for (uint32_t i = 0; table->lots != NULL && i < table->n_partitions && !pending; i++) {
-            pending = table->lots[i].n > 0;
-        }
-    }
-    return pending;
-}
-
 const struct hps_update_written *hps_update_writer_written(const struct hps_update_writer *writer)
 {
     return &writer->written;

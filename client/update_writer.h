@@ -75,8 +75,6 @@ hps_status hps_update_writer_deletes(struct hps_update_writer *writer, const cha
 /* Hand what is gathered to the sink; the end of a unit. */
 hps_status hps_update_writer_flush(struct hps_update_writer *writer, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Is anything gathered that was not handed to the sink? */
-bool hps_update_writer_pending(const struct hps_update_writer *writer);
 const struct hps_update_written *hps_update_writer_written(const struct hps_update_writer *writer);
 
 #endif

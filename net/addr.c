@@ -130,22 +130,6 @@ char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity)
     return text;
 }
 
-bool hps_addr_is_loopback(const struct hps_addr *addr)
-{
-    struct in_addr v4;
-    struct in6_addr v6;
-    if (addr->is_unix || strcmp(addr->host, "localhost") == 0) {
-        return true;
-    }
-    if (inet_pton(AF_INET, addr->host, &v4) == 1) {
-        return ntohl(v4.s_addr) >> 24 == 127;
-    }
-    if (inet_pton(AF_INET6, addr->host, &v6) != 1) {
-        return false;
-    }
-    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
-}
-
 bool hps_addr_is_name(const struct hps_addr *addr)
 {
     struct in_addr v4;

@@ -45,9 +45,6 @@ hps_status hps_addr_parse_peer(const char *text, struct hps_addr *out_addr, stru
     HPS_MUST_CHECK;
 /* As hps_addr_parse reads it; cut at `capacity`, always ended. Returns `text`. */
 char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity);
-/* Reachable from this machine only: Unix socket, 127.0.0.0/8, ::1, "localhost". Looks nothing up,
- * so other names are not loopback. */
-bool hps_addr_is_loopback(const struct hps_addr *addr);
 /* A name, which has to be looked up: neither a number nor a Unix socket. */
 bool hps_addr_is_name(const struct hps_addr *addr);
 /* For the kernel. A name is looked up, which may block. At least one place, none of them tried; or

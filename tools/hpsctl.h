@@ -95,6 +95,11 @@ const char *hpsctl_duration_text(uint64_t duration_s, char out[HPSCTL_TEXT_BYTES
 const char *hpsctl_time_text(int64_t unix_ms, char out[HPSCTL_TEXT_BYTES]);
 /* "98.2%", or "-" of nothing. */
 const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT_BYTES]);
+/* How much a counter has grown. Those of a restarted server begin anew: then it is `now`. */
+uint64_t hpsctl_since(uint64_t now, uint64_t before);
+/* Of each tier its hit rate, since `before` (NULL: the server's start): "host 98.2%  rocksdb -". */
+void hpsctl_hits_text(const Hps__V1__TableStats *now, const Hps__V1__TableStats *before, char *out,
+                      size_t size);
 /* Print what was put and a newline to stdout; frees the buffer. Returns the exit code. */
 int hpsctl_print_buf(struct hps_buf *buf);
 
@@ -130,6 +135,9 @@ struct hpsctl_load_files {
     struct hps_buf config; /* instead of both: the entry of models[], as JSON; size 0: none */
 };
 
+/* `path` from the root: the server's working directory is another. What it leads to is the server's
+ * to judge, which may see more than we do. owner: the caller; NULL: no memory */
+char *hpsctl_absolute(const char *path);
 /* Returns TOOL_OK, or what to exit with after saying why. */
 int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
                            struct hpsctl_load_files *out_files);

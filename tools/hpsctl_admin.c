@@ -206,20 +206,6 @@ int hpsctl_status(struct hpsctl *ctl)
 
 /* ---- stats ----------------------------------------------------------------------------------- */
 
-static void tier_hits_text(const Hps__V1__TableStats *stats, char *out, size_t size)
-{
-    char text[HPSCTL_TEXT_BYTES];
-    size_t used = 0;
-
-    out[0] = '\0';
-    for (size_t i = 0; i < stats->n_tiers && used + 1 < size; i++) {
-        const Hps__V1__TierStats *tier = stats->tiers[i];
-        int n = snprintf(out + used, size - used, "%s%s %s", i == 0 ? "" : "  ", tier->tier,
-                         hpsctl_share_text(tier->hit_key_count, tier->miss_key_count, text));
-        used += n > 0 ? (size_t)n : 0;
-    }
-}
-
 static int print_stats(struct hpsctl *ctl, const void *reply)
 {
     static const char *const columns[] = {"MODEL",    "TABLE",     ">KEYS",
@@ -233,7 +219,7 @@ static int print_stats(struct hpsctl *ctl, const void *reply)
     hpsctl_table_init(&table, columns);
     for (size_t i = 0; i < stats->n_tables; i++) {
         const Hps__V1__TableStats *of = stats->tables[i];
-        tier_hits_text(of, text, sizeof(text));
+        hpsctl_hits_text(of, NULL, text, sizeof(text));
         hpsctl_table_cell(&table, "%s", of->model);
         hpsctl_table_cell(&table, "%s", of->table);
         hpsctl_table_cell(&table, "%" PRIu64, of->key_count);

@@ -17,9 +17,7 @@
 
 enum { ENTRY_BYTES_MAX = 16 << 20 };
 
-/* `path` from the root: the server's working directory is another. What it leads to is the server's
- * to judge, which may see more than we do. owner: the caller; NULL: no memory */
-static char *absolute(const char *path)
+char *hpsctl_absolute(const char *path)
 {
     char here[PATH_MAX];
     if (path[0] == '/' || getcwd(here, sizeof(here)) == NULL) {
@@ -59,7 +57,7 @@ static bool add(struct hpsctl_load_files *files, const char *name, size_t name_s
     Hps__V1__TableSource *table = &files->tables[files->n_tables];
     hps__v1__table_source__init(table);
     table->table = hps_strndup(name, name_size);
-    table->path = absolute(path);
+    table->path = hpsctl_absolute(path);
     files->pointers[files->n_tables++] = table;
     return table->table != NULL && table->path != NULL;
 }
@@ -86,7 +84,7 @@ static int take_tables(struct hpsctl *ctl, const struct hps_arg_list *list,
 static bool print_entry(const struct hps_config_model *model, struct hps_buf *text)
 {
     for (size_t i = 0; i < model->n_tables; i++) {
-        char *path = absolute(model->tables[i].path);
+        char *path = hpsctl_absolute(model->tables[i].path);
         if (path == NULL) {
             return false;
         }

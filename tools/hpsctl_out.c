@@ -163,6 +163,31 @@ const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT
     return out;
 }
 
+uint64_t hpsctl_since(uint64_t now, uint64_t before)
+{
+    return now >= before ? now - before : now;
+}
+
+void hpsctl_hits_text(const Hps__V1__TableStats *now, const Hps__V1__TableStats *before, char *out,
+                      size_t size)
+{
+    char text[HPSCTL_TEXT_BYTES];
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < now->n_tiers && used + 1 < size; i++) {
+        const Hps__V1__TierStats *tier = now->tiers[i];
+        bool same = before != NULL && i < before->n_tiers;
+        uint64_t hits =
+            hpsctl_since(tier->hit_key_count, same ? before->tiers[i]->hit_key_count : 0);
+        uint64_t misses =
+            hpsctl_since(tier->miss_key_count, same ? before->tiers[i]->miss_key_count : 0);
+        int n = snprintf(out + used, size - used, "%s%s %s", i == 0 ? "" : "  ", tier->tier,
+                         hpsctl_share_text(hits, misses, text));
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
 int hpsctl_print_buf(struct hps_buf *buf)
 {
     hps_status status = buf->status;

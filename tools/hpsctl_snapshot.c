@@ -3,15 +3,11 @@
  * hpsctl snapshot: keep the persistent store of a server that runs, and make the store of one that
  * does not run from what was kept. One thread.
  */
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/assert.h"
+#include "base/heap.h"
 #include "base/rows/snapshot.h"
 #include "tools/hpsctl.h"
 
@@ -47,23 +43,18 @@ static int print_created(struct hpsctl *ctl, const void *reply)
     return hpsctl_table_print(&table);
 }
 
-/* The server's working directory is another one. */
 static int create(struct hpsctl *ctl, const char *dir)
 {
     Hps__V1__CreateSnapshotRequest request = HPS__V1__CREATE_SNAPSHOT_REQUEST__INIT;
-    char here[PATH_MAX] = "";
-    char path[2 * PATH_MAX];
 
-    if (dir[0] != '/' && getcwd(here, sizeof(here)) == NULL) {
-        return hpsctl_usage(ctl,
-                            "%s: expected an absolute path, the working directory is not "
-                            "known (%s)",
-                            dir, strerror(errno));
+    request.directory = hpsctl_absolute(dir);
+    if (request.directory == NULL) {
+        return hpsctl_no_memory();
     }
-    (void)snprintf(path, sizeof(path), "%s%s%s", here, here[0] != '\0' ? "/" : "", dir);
-    request.directory = path;
-    return hpsctl_call_print(ctl, "CreateSnapshot", &request.base,
-                             &hps__v1__create_snapshot_response__descriptor, print_created);
+    int code = hpsctl_call_print(ctl, "CreateSnapshot", &request.base,
+                                 &hps__v1__create_snapshot_response__descriptor, print_created);
+    hps_free(request.directory);
+    return code;
 }
 
 static int restore(struct hpsctl *ctl, const char *dir)

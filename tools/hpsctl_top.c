@@ -70,33 +70,9 @@ static const Hps__V1__TableStats *same_table(const struct reading *reading,
     return NULL;
 }
 
-/* Counters of a restarted server begin anew: then the new value is the difference. */
-static uint64_t since(uint64_t now, uint64_t before)
-{
-    return now >= before ? now - before : now;
-}
-
 static double rate(uint64_t now, uint64_t before, double seconds)
 {
-    return seconds > 0 ? (double)since(now, before) / seconds : 0;
-}
-
-static void hits_text(const Hps__V1__TableStats *now, const Hps__V1__TableStats *before, char *out,
-                      size_t size)
-{
-    char text[HPSCTL_TEXT_BYTES];
-    size_t used = 0;
-
-    out[0] = '\0';
-    for (size_t i = 0; i < now->n_tiers && used + 1 < size; i++) {
-        const Hps__V1__TierStats *tier = now->tiers[i];
-        bool same = before != NULL && i < before->n_tiers;
-        uint64_t hits = since(tier->hit_key_count, same ? before->tiers[i]->hit_key_count : 0);
-        uint64_t misses = since(tier->miss_key_count, same ? before->tiers[i]->miss_key_count : 0);
-        int n = snprintf(out + used, size - used, "%s%s %s", i == 0 ? "" : "  ", tier->tier,
-                         hpsctl_share_text(hits, misses, text));
-        used += n > 0 ? (size_t)n : 0;
-    }
+    return seconds > 0 ? (double)hpsctl_since(now, before) / seconds : 0;
 }
 
 static int show_tables(const struct reading *now, const struct reading *before, double seconds)
@@ -110,7 +86,7 @@ static int show_tables(const struct reading *now, const struct reading *before, 
     for (size_t i = 0; i < now->stats->n_tables; i++) {
         const Hps__V1__TableStats *stats = now->stats->tables[i];
         const Hps__V1__TableStats *then = same_table(before, stats);
-        hits_text(stats, then, text, sizeof(text));
+        hpsctl_hits_text(stats, then, text, sizeof(text));
         hpsctl_table_cell(&table, "%s", stats->model);
         hpsctl_table_cell(&table, "%s", stats->table);
         hpsctl_table_cell(&table, "%.0f",
