@@ -461,15 +461,16 @@ static hps_status read_root(const struct parse_reader *reader, json_t *root)
 static hps_status fail_json(const struct parse_reader *reader, const json_error_t *error)
 {
     const struct hps_text *source = &reader->source;
+    char path[PATH_CHARS];
     size_t offset = error->position < 0 ? 0 : (size_t)error->position;
-    /* jansson quotes the token that it stopped at. It may be a part of a secret, unless it is a key
-     * that the object has already. */
+    hps_text_path_at(source, offset, path, sizeof(path));
+    /* jansson quotes the token that it stopped at, which may be a part of a secret. */
     const char *token = strstr(error->text, " near '");
-    bool shown = token == NULL || json_error_code(error) == json_error_duplicate_key;
-    size_t n = shown ? strlen(error->text) : (size_t)(token - error->text);
+    size_t shown = token != NULL ? (size_t)(token - error->text) : strlen(error->text);
     struct hps_error found;
-    (void)hps_error_set(&found, HPS_INVALID, "%s:%u: %.*s, expected legal JSON", source->file,
-                        hps_text_line(source, offset), (int)n, error->text);
+    (void)hps_error_set(&found, HPS_INVALID, "%s:%u: %s%s%.*s, expected legal JSON", source->file,
+                        hps_text_line(source, offset), path, path[0] == '\0' ? "" : ": ",
+                        (int)shown, error->text);
     return record(reader, &found);
 }
 

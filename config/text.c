@@ -320,3 +320,65 @@ void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_
     }
     append(out_text, size, path->key, strlen(path->key));
 }
+
+enum { DEPTH_MAX = 8 };
+
+/* What encloses the byte: per level the last key, or the index of the element. */
+struct level {
+    bool object;
+    size_t key;
+    size_t key_size;
+    size_t index;
+};
+
+static void print_levels(const struct hps_text *source, const struct level *levels, size_t n,
+                         char *out_text, size_t size)
+{
+    out_text[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        if (!levels[i].object) {
+            char index[32];
+            int length = snprintf(index, sizeof(index), "[%zu]", levels[i].index);
+            append(out_text, size, index, (size_t)length);
+        } else if (levels[i].key_size > 0) {
+            append(out_text, size, ".", out_text[0] == '\0' ? 0 : 1);
+            append(out_text, size, source->text + levels[i].key, levels[i].key_size);
+        }
+    }
+}
+
+void hps_text_path_at(const struct hps_text *source, size_t offset, char *out_text, size_t size)
+{
+    struct level levels[DEPTH_MAX] = {{0}};
+    size_t depth = 0;
+    bool expect_key = false;
+    offset = offset < source->size ? offset : source->size;
+    for (size_t at = 0; at < offset;) {
+        char c = source->text[at];
+        struct level *level = depth > 0 && depth <= DEPTH_MAX ? &levels[depth - 1] : NULL;
+        if (c == '"') {
+            size_t end = skip_string(source->text, offset, at);
+            if (level != NULL && level->object && expect_key) {
+                level->key = at + 1;
+                level->key_size = end - at < 2 ? 0 : end - at - 2;
+                expect_key = false;
+            }
+            at = end;
+            continue;
+        }
+        if (c == '{' || c == '[') {
+            if (depth < DEPTH_MAX) {
+                levels[depth] = (struct level){.object = c == '{'};
+            }
+            depth++;
+            expect_key = c == '{';
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            depth--;
+        } else if (c == ',' && level != NULL) {
+            level->index++;
+            expect_key = level->object;
+        }
+        at++;
+    }
+    print_levels(source, levels, depth < DEPTH_MAX ? depth : DEPTH_MAX, out_text, size);
+}

@@ -50,5 +50,7 @@ void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_
 void hps_text_repeats(const struct hps_text *source,
                       void (*fn)(void *ctx, const struct hps_text_path *path, size_t offset),
                       void *ctx);
+/* The path of the byte at `offset`, for errors of the JSON library itself. */
+void hps_text_path_at(const struct hps_text *source, size_t offset, char *out_text, size_t size);
 
 #endif

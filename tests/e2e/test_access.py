@@ -222,7 +222,7 @@ def test_role_file_when_wrong_then_the_daemon_names_the_place_and_does_not_start
     path = os.path.join(work, "roles.json")
     for text, *words in (('{"rules": [{"who": ["any"], "may": ["look"]}]}', "rules[0].may[0]", "lookup"),
                          ('{"rules": [{"who": ["token:x"], "may": ["read"]}]}', "rules[0].who[0]", "tokens"),
-                         ('{"rules": [{"who": ["any"], "may": ["read"], "may": ["load"]}]}', "duplicate", "may"),
+                         ('{"rules": [{"who": ["any"], "may": ["read"], "may": ["load"]}]}', "rules[0].may", "duplicate"),
                          ('{"ruels": []}', "ruels", "rules")):
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)

@@ -80,6 +80,31 @@ static void test_locate_when_nested_then_line_and_spelling(void **state)
     hps_text_fini(&source);
 }
 
+static void test_path_at_when_offset_is_inside_then_path_of_it(void **state)
+{
+    (void)state;
+    const char *json = "{\"a\": {\"b\": [1, 2, {\"c\": 3";
+    struct hps_text source = open_text(json);
+    char path[64];
+    hps_text_path_at(&source, strlen(json), path, sizeof(path));
+    assert_string_equal(path, "a.b[2].c");
+    hps_text_path_at(&source, 0, path, sizeof(path));
+    assert_string_equal(path, "");
+    hps_text_path_at(&source, SIZE_MAX, path, 4);
+    assert_string_equal(path, "a.b");
+    hps_text_fini(&source);
+}
+
+static void test_path_at_when_deep_then_cut(void **state)
+{
+    (void)state;
+    struct hps_text source = open_text("[[[[[[[[[[[[[[[[[[[[1,2");
+    char path[64];
+    hps_text_path_at(&source, source.size, path, sizeof(path));
+    assert_string_equal(path, "[0][0][0][0][0][0][0][0]");
+    hps_text_fini(&source);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -88,6 +113,8 @@ int main(void)
         cmocka_unit_test(test_comments_when_slash_star_slash_then_still_open),
         cmocka_unit_test(test_text_when_empty_or_only_a_slash_then_kept),
         cmocka_unit_test(test_locate_when_nested_then_line_and_spelling),
+        cmocka_unit_test(test_path_at_when_offset_is_inside_then_path_of_it),
+        cmocka_unit_test(test_path_at_when_deep_then_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
