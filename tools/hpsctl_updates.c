@@ -393,16 +393,11 @@ static bool read_position(const char *text, struct position *out)
     return true;
 }
 
-static char allowed[600]; /* of records that were refused, and may be, the newest; "": none */
-
 /* What became of it, on stdout and stderr. */
 static int print_waited(struct hpsctl *ctl, hps_status status, const struct hps_error *err)
 {
     struct hps_buf buf;
 
-    if (status == HPS_OK && allowed[0] != '\0') {
-        (void)fprintf(stderr, "hpsctl: allowed: %s\n", allowed);
-    }
     if (status == HPS_OK) {
         printf("%s\n", hpsctl_json(ctl) ? "{\"visible\":true}" : "visible");
         return TOOL_OK;
@@ -467,7 +462,7 @@ static hps_status wait_one(struct hpsctl *ctl, Hps__V1__WaitForUpdatesRequest *r
 
     hps_status status = hps_client_wait(ctl->client, request, left_us, NULL, &reply, err);
     if (status == HPS_OK && reply->text[0] != '\0') {
-        (void)snprintf(allowed, sizeof(allowed), "%s", reply->text);
+        (void)fprintf(stderr, "hpsctl: allowed: %s\n", reply->text);
     }
     hps_message_free((ProtobufCMessage *)reply);
     return status;

@@ -178,8 +178,8 @@ static Hps__V1__WaitOutcome answer_unread(struct judging *at, const char *topic)
                ? answer_away(at)
                : answer(at, OUTCOME(NOT_YET), NULL, -1,
                         "topic %s is not read by version %" PRId64
-                        " of model \"%s\": the topic does not exist, the server's Kafka user may "
-                        "not see it, or update_filters exclude it",
+                        " of model \"%s\": the topic or its partition does not exist, the "
+                        "server's Kafka user may not see it, or update_filters exclude it",
                         topic, at->view->version, at->view->model);
 }
 

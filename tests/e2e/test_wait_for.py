@@ -158,10 +158,12 @@ def test_wait_when_the_version_or_the_server_goes_then_each_call_is_answered(fol
         until_waiting(one, before + n)
         return calls
 
+    mark = wait(stub, goal=pb.WAIT_GOAL_READY).mark  # of version 1, and good for others
     follows, named, unloaded, cancelled = *begin(1), *begin(1, version=1), *begin(1, version=2), *begin(1)
     cancelled.cancel()
     until_waiting(one, 3)
     one.load("followed", f"{work}/files", version=3, activate=True)
+    assert wait(stub, **record(), mark=mark, max_wait_ms=1).outcome == pb.WAIT_OUTCOME_NOT_YET
     one.ctl("unload", "followed", 2)
     assert unloaded.result().outcome == pb.WAIT_OUTCOME_VERSION_ENDED and "unloaded" in unloaded.result().text
     until_waiting(one, 2)
