@@ -8,10 +8,6 @@
 #include "client/client.h"
 #include "hps/v1/lookup.pb-c.h"
 
-/* Of offsets, in one request, where the rest of an UpdateRecords counts as so many: servers take 64
- * KiB. */
-enum { HPS_WAIT_RANGES_MAX = 2000, HPS_WAIT_RECORDS_RANGES = 15 };
-
 /* Ask, and wait for at most timeout_us (0: the server's hour). `stop` (may be NULL) ends it once it
  * is true. request->max_wait_ms is set here.
  *

@@ -12,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -385,18 +384,10 @@ static hps_status finish(struct publish *publish, hps_status status, struct hps_
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* What was sent: messages of at most HPS_WAIT_RANGES_MAX ranges of one partition each. */
+/* What was sent. */
 struct gathered {
-    struct hps_buf ranges;  /* struct range */
-    struct hps_buf records; /* Hps__V1__UpdateRecords * */
-    struct hps_arena *arena;
+    struct hps_buf ranges; /* struct publish_range */
     bool no_memory;
-};
-
-struct range {
-    const char *topic;
-    uint32_t partition;
-    int64_t first, last;
 };
 
 static void gather_range(void *ctx, const char *topic, uint32_t partition, int64_t first,
@@ -404,7 +395,7 @@ static void gather_range(void *ctx, const char *topic, uint32_t partition, int64
 {
     HPS_ASSERT(first <= last);
     struct gathered *all = ctx;
-    const struct range range = {topic, partition, first, last};
+    const struct publish_range range = {topic, partition, first, last};
 
     all->no_memory =
         all->no_memory || hps_buf_append(&all->ranges, &range, sizeof(range)) != HPS_OK;
@@ -412,35 +403,13 @@ static void gather_range(void *ctx, const char *topic, uint32_t partition, int64
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct range *one = a, *other = b;
+    const struct publish_range *one = a, *other = b;
     int topics = strcmp(one->topic, other->topic);
 
     return topics != 0 ? topics
            : one->partition != other->partition
                ? (one->partition > other->partition ? 1 : -1)
                : (one->first > other->first) - (one->first < other->first);
-}
-
-/* The next message of ranges that belong together. */
-static void gather_records(struct gathered *all, const struct range *ranges, size_t n)
-{
-    Hps__V1__UpdateRecords *of = hps_arena_calloc(all->arena, 1, sizeof(*of));
-    int64_t *offsets = hps_arena_calloc(all->arena, 2 * n, sizeof(*offsets));
-
-    if (of == NULL || offsets == NULL || hps_buf_append(&all->records, &of, sizeof(of)) != HPS_OK) {
-        all->no_memory = true;
-        return;
-    }
-    hps__v1__update_records__init(of);
-    of->topic = (char *)(uintptr_t)ranges->topic; /* it is only read */
-    of->partition = (int32_t)ranges->partition;
-    of->first = offsets;
-    of->last = offsets + n;
-    of->n_first = of->n_last = n;
-    for (size_t i = 0; i < n; i++) {
-        of->first[i] = ranges[i].first;
-        of->last[i] = ranges[i].last;
-    }
 }
 
 static hps_status gather(const struct publish *publish, struct gathered *all, struct hps_error *err)
@@ -456,18 +425,9 @@ static hps_status gather(const struct publish *publish, struct gathered *all, st
                              counts.n_unplaced);
     }
     hps_producer_ranges(publish->producer, gather_range, all);
-    struct range *ranges = (struct range *)(void *)all->ranges.data;
-    size_t n = all->ranges.size / sizeof(*ranges);
-    if (n > 0) {
-        qsort(ranges, n, sizeof(*ranges), by_offset);
-    }
-    for (size_t i = 0, end; i < n && !all->no_memory; i = end) {
-        for (end = i + 1; end < n && end - i < HPS_WAIT_RANGES_MAX &&
-                          ranges[end].partition == ranges[i].partition &&
-                          strcmp(ranges[end].topic, ranges[i].topic) == 0;) {
-            end++;
-        }
-        gather_records(all, ranges + i, end - i);
+    if (all->ranges.size > 0) {
+        qsort(all->ranges.data, all->ranges.size / sizeof(struct publish_range),
+              sizeof(struct publish_range), by_offset);
     }
     return all->no_memory ? hps_error_set(err, HPS_NO_MEMORY, "out of memory") : HPS_OK;
 }
@@ -502,20 +462,15 @@ static hps_status wait_visible(struct publish *publish, struct hps_error *err)
     if (publish->servers == NULL) {
         return HPS_OK;
     }
-    all.arena = hps_arena_new(4096, SIZE_MAX / 2);
-    all.no_memory = all.arena == NULL;
     hps_buf_init(&all.ranges, SIZE_MAX / 2);
-    hps_buf_init(&all.records, SIZE_MAX / 2);
     hps_status status = gather(publish, &all, err);
     if (status == HPS_OK) {
-        status = publish_wait(
-            publish->servers, (Hps__V1__UpdateRecords *const *)(void *)all.records.data,
-            all.records.size / sizeof(Hps__V1__UpdateRecords *), flags.wait_us, err);
+        status = publish_wait(publish->servers,
+                              (const struct publish_range *)(const void *)all.ranges.data,
+                              all.ranges.size / sizeof(struct publish_range), flags.wait_us, err);
     }
     publish->broker_failed = status != HPS_OK;
     hps_buf_fini(&all.ranges);
-    hps_buf_fini(&all.records);
-    hps_arena_free(all.arena);
     return status;
 }
 

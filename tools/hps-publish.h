@@ -134,9 +134,17 @@ hps_status publish_servers_check(struct publish_servers *servers,
                                  struct hps_error *err) HPS_MUST_CHECK;
 /* Have they been asked, and do? */
 bool publish_servers_take(struct publish_servers *servers, const struct publish_rows_form *form);
-/* Wait until all records [n] are visible to look-ups on every server.
+/* Offsets of a partition that were published. */
+struct publish_range {
+    const char *topic;
+    uint32_t partition;
+    int64_t first, last;
+};
+
+/* Wait until all records of ranges [n], ordered by topic, partition and offset, are visible to
+ * look-ups on every server.
  * error   DEADLINE; PRECONDITION: they do not become so; CANCELLED; what a server answers */
-hps_status publish_wait(struct publish_servers *servers, Hps__V1__UpdateRecords *const *records,
+hps_status publish_wait(struct publish_servers *servers, const struct publish_range *ranges,
                         size_t n, uint64_t timeout_us, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

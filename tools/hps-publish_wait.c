@@ -15,13 +15,23 @@
 
 enum {
     CALL_US = 10 * 1000 * 1000,
-    TOPIC_US = 3 * 1000 * 1000 /* in which a server hears of a topic that was made a moment ago */
+    TOPIC_US = 3 * 1000 * 1000, /* in which a server hears of a topic that was made a moment ago */
+    RANGES_MAX = 2000,          /* in one request: servers take 64 KiB */
+    RECORDS_RANGES = 15,        /* the rest of an UpdateRecords is as large as so many */
+    RECORDS_MAX = RANGES_MAX / RECORDS_RANGES
 };
 
 struct server {
     const char *address;
     struct hps_client *client;
     Hps__V1__WaitForUpdatesResponse *before; /* as nothing had been sent */
+};
+
+/* What one request is for. */
+struct asked {
+    Hps__V1__UpdateRecords records[RECORDS_MAX], *list[RECORDS_MAX]; /* [n] */
+    int64_t first[RANGES_MAX], last[RANGES_MAX];
+    size_t n;
 };
 
 /* A table that all servers take. */
@@ -38,6 +48,7 @@ struct publish_servers {
     struct checked *checked; /* [n_checked] */
     size_t n_checked;
     size_t last; /* most rows are of the table of those before them */
+    struct asked asked;
 };
 
 hps_status publish_servers_open(const struct hps_client_options *options,
@@ -264,22 +275,50 @@ hps_status publish_servers_check(struct publish_servers *servers,
 
 /* ---- afterwards ------------------------------------------------------------------------------ */
 
-static hps_status wait_one(const struct publish_target *target, const struct server *server,
-                           Hps__V1__UpdateRecords *const *records, size_t n, uint64_t end_us,
+/* The first of the ranges, as many as there is room for; returns how many. */
+static size_t ask_for(struct asked *asked, const struct publish_range *ranges, size_t n)
+{
+    Hps__V1__UpdateRecords *of = NULL;
+    size_t used = 0;
+    size_t i = 0;
+
+    asked->n = 0;
+    for (; i < n; i++) {
+        bool other = i == 0 || ranges[i].partition != ranges[i - 1].partition ||
+                     strcmp(ranges[i].topic, ranges[i - 1].topic) != 0;
+        used += other ? RECORDS_RANGES + 1 : 1;
+        if (used > RANGES_MAX) {
+            break;
+        }
+        if (other) {
+            of = asked->list[asked->n] = &asked->records[asked->n];
+            asked->n++;
+            hps__v1__update_records__init(of);
+            of->topic = (char *)(uintptr_t)ranges[i].topic; /* it is only read */
+            of->partition = (int32_t)ranges[i].partition;
+            of->first = &asked->first[i];
+            of->last = &asked->last[i];
+        }
+        of->first[of->n_first++] = ranges[i].first;
+        of->last[of->n_last++] = ranges[i].last;
+    }
+    return i;
+}
+
+static hps_status wait_one(struct publish_servers *servers, const struct server *server,
+                           const struct publish_range *ranges, size_t n, uint64_t end_us,
                            struct hps_error *err)
 {
+    struct asked *asked = &servers->asked;
     hps_status status = HPS_OK;
 
-    for (size_t i = 0, end; i < n && status == HPS_OK; i = end) {
-        size_t n_ranges = 0;
-        for (end = i; end < n && n_ranges + records[end]->n_first <= HPS_WAIT_RANGES_MAX; end++) {
-            n_ranges += records[end]->n_first + HPS_WAIT_RECORDS_RANGES;
-        }
+    for (size_t i = 0; i < n && status == HPS_OK;) {
+        i += ask_for(asked, ranges + i, n - i);
         Hps__V1__WaitForUpdatesResponse *reply = NULL;
         Hps__V1__WaitForUpdatesRequest request =
-            request_of(target, HPS__V1__WAIT_GOAL__WAIT_GOAL_RECORDS);
-        request.records = (Hps__V1__UpdateRecords **)(uintptr_t)(records + i);
-        request.n_records = end - i;
+            request_of(&servers->target, HPS__V1__WAIT_GOAL__WAIT_GOAL_RECORDS);
+        request.records = asked->list;
+        request.n_records = asked->n;
         request.mark = server->before->mark;
         /* A connection that was lost is made anew by a second try. If that is to a server that has
          * started since, the mark tells it so. */
@@ -294,15 +333,15 @@ static hps_status wait_one(const struct publish_target *target, const struct ser
     return status;
 }
 
-hps_status publish_wait(struct publish_servers *servers, Hps__V1__UpdateRecords *const *records,
+hps_status publish_wait(struct publish_servers *servers, const struct publish_range *ranges,
                         size_t n, uint64_t timeout_us, struct hps_error *err)
 {
-    HPS_ASSERT(records != NULL || n == 0);
+    HPS_ASSERT(ranges != NULL || n == 0);
     uint64_t end_us = hps_clock_us() + timeout_us;
     hps_status status = HPS_OK;
 
     for (size_t i = 0; i < servers->n && status == HPS_OK; i++) {
-        status = wait_one(&servers->target, &servers->servers[i], records, n, end_us, err);
+        status = wait_one(servers, &servers->servers[i], ranges, n, end_us, err);
         if (status != HPS_OK) {
             hps_ignore(hps_error_prefix(err, status, "%s", servers->servers[i].address));
         }
