@@ -73,6 +73,13 @@ def test_units_when_there_is_a_gpu_then_its_drop_in_opens_its_devices_alone():
     assert re.findall(r"^DeviceAllow=(.*)$", merged, re.M) == ["char-nvidia* rw"]
 
 
+def test_units_when_the_driver_hangs_again_and_again_then_hpsd_is_always_restarted():
+    merged = read("hpsd.service") + read("hpsd-gpu.conf")
+    assert re.findall(r"^Restart=(.*)$", merged, re.M) == ["on-failure"]
+    assert "1" not in re.search(r"^RestartPreventExitStatus=(.*)$", merged, re.M)[1].split()
+    assert re.findall(r"^StartLimitIntervalSec=(.*)$", merged, re.M) == ["0"]
+
+
 @pytest.mark.parametrize("drop_in", EXPOSURE_MAX)
 def test_service_when_examined_then_exposure_is_low(tmp_path, drop_in):
     need("systemd-analyze")
