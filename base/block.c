@@ -29,7 +29,6 @@ struct hps_block_pool {
     atomic_size_t bytes_used;
     uint8_t *slab; /* NULL: none; does not change once there are blocks */
     size_t slab_size;
-    atomic_bool slab_kept;       /* not unmapped at the end */
     struct hps_buddy *buddy;     /* lock; of the slab */
     struct hps_block *abandoned; /* lock */
 };
@@ -178,9 +177,7 @@ void hps_block_pool_free(struct hps_block_pool *pool)
     }
     if (pool->slab != NULL) {
         HPS_UNPOISON(pool->slab, pool->slab_size);
-        if (!atomic_load(&pool->slab_kept)) {
-            munmap(pool->slab, pool->slab_size);
-        }
+        munmap(pool->slab, pool->slab_size);
     }
     hps_buddy_free(pool->buddy);
     hps_lock_fini(&pool->lock);
@@ -211,12 +208,6 @@ uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size
 {
     *out_size = pool->slab_size;
     return pool->slab;
-}
-
-void hps_block_pool_slab_keep(struct hps_block_pool *pool)
-{
-    HPS_ASSERT(pool->slab != NULL);
-    atomic_store(&pool->slab_kept, true);
 }
 
 /* takes `block`; NULL is legal. */

@@ -29,9 +29,6 @@ struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
 hps_status hps_block_pool_slab_add(struct hps_block_pool *pool, size_t size) HPS_MUST_CHECK;
 /* The range that slab_add made; NULL and 0 without one. */
 uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size);
-/* Leave it mapped for ever: a device that cannot be stopped may still write to any of it. Before
- * the pool is freed. */
-void hps_block_pool_slab_keep(struct hps_block_pool *pool);
 /* Every block must have been released. */
 void hps_block_pool_free(struct hps_block_pool *pool);
 /* One reference, contents undefined. NULL: no memory. */

@@ -21,7 +21,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cache/device/device.h"
-#include "cache/gpu/tier.h"
 #include "config/limits.h"
 #include "net/tls.h"
 #include "server/check.h"
@@ -508,9 +507,5 @@ int main(int argc, char **argv)
     }
     hps_notes_fini(&notes);
     hps_config_free(config);
-    if (hps_gpu_tiers_kept()) {
-        (void)fflush(stdout);
-        _exit(code);
-    }
     return code;
 }

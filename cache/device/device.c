@@ -6,69 +6,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/lock.h"
 #include "cache/device/ops.h"
-
-/* ---- calls of the driver, watched ------------------------------------------------------------ */
-
-#define SEIZED UINT64_MAX
-
-void hps_device_watch(struct hps_device *device, struct hps_device_calls *calls)
-{
-    device->calls = calls;
-}
-
-uint64_t hps_device_calls_now(const struct hps_device_calls *calls)
-{
-    return __atomic_load_n(&calls->now, __ATOMIC_RELAXED);
-}
-
-bool hps_device_calls_seize(struct hps_device_calls *calls, uint64_t call)
-{
-    HPS_ASSERT(call != 0 && call != SEIZED);
-    return __atomic_compare_exchange_n(&calls->now, &call, SEIZED, false, __ATOMIC_ACQUIRE,
-                                       __ATOMIC_RELAXED);
-}
-
-static void enter(struct hps_device_calls *calls)
-{
-    if (calls != NULL) {
-        __atomic_store_n(&calls->now, ++calls->n, __ATOMIC_RELEASE);
-    }
-}
-
-/* Does not return where the call was seized: all that the caller's frames name is another's. */
-static void leave(struct hps_device_calls *calls)
-{
-    uint64_t call = calls != NULL ? calls->n : 0;
-    if (calls == NULL || __atomic_compare_exchange_n(&calls->now, &call, 0, false, __ATOMIC_RELAXED,
-                                                     __ATOMIC_RELAXED)) {
-        return;
-    }
-    for (;;) {
-        pause();
-    }
-}
-
-/* What follows is the driver's; false: the device is lost, and is not asked. */
-static bool begin(struct hps_device *device)
-{
-    bool here = !hps_device_lost(device);
-    if (here) {
-        enter(device->calls);
-    }
-    return here;
-}
-
-static hps_status end(struct hps_device *device, hps_status status)
-{
-    leave(device->calls);
-    return status;
-}
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
@@ -152,10 +94,7 @@ void hps_device_close(struct hps_device *device)
 {
     if (device != NULL) {
         const void *kernels = device->kernels;
-        struct hps_device_calls *calls = device->calls;
-        enter(calls);
         device->ops->close(device);
-        leave(calls);
         hps_free((void *)(uintptr_t)kernels);
     }
 }
@@ -210,10 +149,7 @@ void hps_device_give_up(struct hps_device *device, const char *why)
 bool hps_device_quiet(struct hps_device *device)
 {
     HPS_ASSERT(hps_device_lost(device));
-    enter(device->calls);
-    bool quiet = device->ops->quiet(device);
-    leave(device->calls);
-    return quiet;
+    return device->ops->quiet(device);
 }
 
 static hps_status lost_error(const struct hps_device *device, struct hps_error *err)
@@ -229,16 +165,14 @@ hps_status hps_device_alloc(struct hps_device *device, size_t size, hps_devptr *
                             struct hps_error *err)
 {
     HPS_ASSERT(size > 0);
-    return begin(device) ? end(device, device->ops->alloc(device, size, out_ptr, err))
-                         : lost_error(device, err);
+    return hps_device_lost(device) ? lost_error(device, err)
+                                   : device->ops->alloc(device, size, out_ptr, err);
 }
 
 void hps_device_free(struct hps_device *device, hps_devptr ptr)
 {
     if (ptr != 0) {
-        enter(device->calls);
         device->ops->free(device, ptr);
-        leave(device->calls);
     }
 }
 
@@ -246,17 +180,14 @@ hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **
                                  hps_devptr *out_ptr, struct hps_error *err)
 {
     HPS_ASSERT(size > 0);
-    return begin(device)
-               ? end(device, device->ops->host_alloc(device, size, out_host, out_ptr, err))
-               : lost_error(device, err);
+    return hps_device_lost(device) ? lost_error(device, err)
+                                   : device->ops->host_alloc(device, size, out_host, out_ptr, err);
 }
 
 void hps_device_host_free(struct hps_device *device, void *host)
 {
     if (host != NULL) {
-        enter(device->calls);
         device->ops->host_free(device, host);
-        leave(device->calls);
     }
 }
 
@@ -328,7 +259,7 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
 {
     HPS_ASSERT(host != NULL);
     HPS_ASSERT(size > 0);
-    if (!begin(device)) { /* before the lock: who waits for it waits for a driver */
+    if (hps_device_lost(device)) {
         return lost_error(device, err);
     }
     hps_lock_acquire(&registrations_lock);
@@ -340,18 +271,16 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
         }
     }
     hps_lock_release(&registrations_lock);
-    return end(device, status);
+    return status;
 }
 
 void hps_device_host_unregister(struct hps_device *device, void *host)
 {
     if (host != NULL) {
-        enter(device->calls);
         hps_lock_acquire(&registrations_lock);
         device->ops->host_unmap(device, host);
         registration_give(device, host);
         hps_lock_release(&registrations_lock);
-        leave(device->calls);
     }
 }
 
@@ -360,64 +289,54 @@ void hps_device_host_unregister(struct hps_device *device, void *host)
 hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool low_priority,
                             struct hps_stream_q **out_stream, struct hps_error *err)
 {
-    return begin(device)
-               ? end(device, device->ops->stream_new(device, name, low_priority, out_stream, err))
-               : lost_error(device, err);
+    return hps_device_lost(device)
+               ? lost_error(device, err)
+               : device->ops->stream_new(device, name, low_priority, out_stream, err);
 }
 
 void hps_stream_q_free(struct hps_stream_q *stream)
 {
     if (stream != NULL) {
-        struct hps_device_calls *calls = stream->device->calls;
-        enter(calls);
         stream->device->ops->stream_free(stream);
-        leave(calls);
     }
 }
 
 hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event,
                          struct hps_error *err)
 {
-    return begin(device) ? end(device, device->ops->event_new(device, out_event, err))
-                         : lost_error(device, err);
+    return hps_device_lost(device) ? lost_error(device, err)
+                                   : device->ops->event_new(device, out_event, err);
 }
 
 void hps_event_free(struct hps_event *event)
 {
     if (event != NULL) {
-        struct hps_device_calls *calls = event->device->calls;
-        enter(calls);
         event->device->ops->event_free(event);
-        leave(calls);
     }
 }
 
 hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream)
 {
     HPS_ASSERT(event->device == stream->device);
-    return begin(stream->device)
-               ? end(stream->device, stream->device->ops->event_record(event, stream))
-               : HPS_DATA_LOSS;
+    return hps_device_lost(stream->device) ? HPS_DATA_LOSS
+                                           : stream->device->ops->event_record(event, stream);
 }
 
 hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event)
 {
     HPS_ASSERT(event->device == stream->device);
-    return begin(stream->device)
-               ? end(stream->device, stream->device->ops->stream_wait(stream, event))
-               : HPS_DATA_LOSS;
+    return hps_device_lost(stream->device) ? HPS_DATA_LOSS
+                                           : stream->device->ops->stream_wait(stream, event);
 }
 
 hps_status hps_event_done(struct hps_event *event)
 {
-    return begin(event->device) ? end(event->device, event->device->ops->event_done(event))
-                                : HPS_DATA_LOSS;
+    return hps_device_lost(event->device) ? HPS_DATA_LOSS : event->device->ops->event_done(event);
 }
 
 hps_status hps_event_wait(struct hps_event *event)
 {
-    return begin(event->device) ? end(event->device, event->device->ops->event_wait(event))
-                                : HPS_DATA_LOSS;
+    return hps_device_lost(event->device) ? HPS_DATA_LOSS : event->device->ops->event_wait(event);
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -428,9 +347,9 @@ static hps_status copy(struct hps_stream_q *stream, enum hps_copy_kind kind, voi
     if (size == 0) {
         return hps_device_lost(stream->device) ? HPS_DATA_LOSS : HPS_OK;
     }
-    return begin(stream->device)
-               ? end(stream->device, stream->device->ops->copy(stream, kind, to, from, size))
-               : HPS_DATA_LOSS;
+    return hps_device_lost(stream->device)
+               ? HPS_DATA_LOSS
+               : stream->device->ops->copy(stream, kind, to, from, size);
 }
 
 hps_status hps_copy_to_device(struct hps_stream_q *stream, hps_devptr to, const void *from,
@@ -457,10 +376,9 @@ hps_status hps_fill_on_device(struct hps_stream_q *stream, hps_devptr to, uint8_
     if (size == 0) {
         return hps_device_lost(stream->device) ? HPS_DATA_LOSS : HPS_OK;
     }
-    return begin(stream->device)
-               ? end(stream->device,
-                     stream->device->ops->fill(stream, (void *)(uintptr_t)to, value, size))
-               : HPS_DATA_LOSS;
+    return hps_device_lost(stream->device)
+               ? HPS_DATA_LOSS
+               : stream->device->ops->fill(stream, (void *)(uintptr_t)to, value, size);
 }
 
 static bool kernel_is_loaded(const struct hps_device *device, const struct hps_kernel *kernel)
@@ -478,7 +396,7 @@ hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kern
 {
     HPS_ASSERT(n_blocks > 0);
     HPS_ASSERT(kernel_is_loaded(stream->device, kernel));
-    return begin(stream->device)
-               ? end(stream->device, stream->device->ops->launch(stream, kernel, n_blocks, args))
-               : HPS_DATA_LOSS;
+    return hps_device_lost(stream->device)
+               ? HPS_DATA_LOSS
+               : stream->device->ops->launch(stream, kernel, n_blocks, args);
 }

@@ -93,24 +93,6 @@ void hps_device_give_up(struct hps_device *device, const char *why);
 /* Of a lost device: whether it can no longer write to any memory. Does not block. */
 bool hps_device_quiet(struct hps_device *device);
 
-/* ---- a driver that hangs --------------------------------------------------------------------- */
-
-/* Where the one thread that uses a device is, as another one sees it. Zeroes at first; it stays
- * until the device is closed, or for ever once it was seized. */
-struct hps_device_calls {
-    uint64_t n;   /* ever begun; of the device's thread */
-    uint64_t now; /* the one under way, by number; 0: none */
-};
-/* From now on, and until the device is closed, one thread alone calls what takes the device, and
- * tells by `calls` when it is in the driver. NULL: no more. */
-void hps_device_watch(struct hps_device *device, struct hps_device_calls *calls);
-/* The number of the call under way; 0: there is none. Any thread. */
-uint64_t hps_device_calls_now(const struct hps_device_calls *calls);
-/* The caller takes all that the device's thread owned, as it was when that call began: the thread
- * does not come back from it, even if the driver does. Neither it nor the device can be closed any
- * more: both stay for the life of the process. false: the call has ended, nothing has happened. */
-bool hps_device_calls_seize(struct hps_device_calls *calls, uint64_t call) HPS_MUST_CHECK;
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Of the device, aligned to 256 bytes, contents undefined. */

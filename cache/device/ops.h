@@ -51,8 +51,7 @@ struct hps_device {
     struct hps_device_info info;
     const struct hps_kernel *const *kernels; /* [n_kernels] owned */
     size_t n_kernels;
-    struct hps_device_calls *calls; /* NULL: nobody watches */
-    int lost;                       /* 0: no; 1: being said why; 2: yes */
+    int lost; /* 0: no; 1: being said why; 2: yes */
     char why[256];
 };
 struct hps_stream_q {

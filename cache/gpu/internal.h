@@ -70,14 +70,12 @@ struct gpu_published {
     bool due;       /* something has changed since */
 };
 
-/* Who sees to it that the driver comes back. */
+/* The thread that ends the process when the driver hangs. */
 struct gpu_watch {
     struct hps_worker worker;
-    struct hps_device_calls calls;
-    uint64_t period_us;
     struct hps_lock lock;
     struct hps_cond changed;
-    bool ended; /* lock: the tier's thread has */
+    bool stopping; /* lock */
 };
 
 struct hps_gpu_tier {
@@ -95,12 +93,10 @@ struct hps_gpu_tier {
     struct gpu_published published;
     struct gpu_watch watch;
 
-    _Atomic pthread_t owner; /* whoever the tier's thread is now, as the next comment has it */
+    _Atomic pthread_t owner;  /* the tier's thread: the opener, then that of `worker` */
+    _Atomic uint64_t n_steps; /* grows as the tier's thread works; even while it waits for mail */
 
-    /* the tier's thread: who opens it, then `thread`, or that of `watch` once it has seized */
-    bool seized;           /* cache and device are in the middle of something, for ever */
-    struct hps_task *mail; /* taken, in order */
-    struct gpu_call *call; /* being run */
+    /* the tier's thread */
     struct hps_gpu_space *spaces;
     struct hps_gpu_lookup *head; /* not submitted to their end, in order */
     struct hps_gpu_lookup *tail; /* undefined while head is NULL */

@@ -356,7 +356,7 @@ static struct gpu_batch *next_batch(struct hps_gpu_tier *tier)
     return &tier->batches[(tier->first + tier->n_batches) % tier->options.cache.n_batches];
 }
 
-/* AGAIN: the batch stays packed, as it does when the driver never comes back. */
+/* AGAIN: the batch stays packed. */
 static hps_status submit(struct hps_gpu_tier *tier, struct gpu_batch *batch)
 {
     HPS_ASSERT(batch->n_pieces > 0 && batch->n_pieces <= tier->options.cache.batch_parts_max);
@@ -375,7 +375,7 @@ bool gpu_lookups_submit(struct hps_gpu_tier *tier)
 {
     bool any = false;
 
-    HPS_ASSERT(gpu_tier_is_mine(tier) && !tier->seized);
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     while (tier->n_batches < tier->options.cache.n_batches &&
            (tier->packed || tier->head != NULL)) {
         struct gpu_batch *batch = next_batch(tier);
@@ -426,7 +426,7 @@ static void finish_batch(struct hps_gpu_tier *tier, hps_status status)
         finish_piece(&batch->pieces[i], status,
                      status == HPS_OK ? hps_embed_hits(batch->ticket, i) : NULL);
     }
-    if (batch->ticket != NULL && !tier->seized) {
+    if (batch->ticket != NULL) {
         hps_embed_release(batch->ticket);
     }
     tier->first = (tier->first + 1) % tier->options.cache.n_batches;

@@ -26,11 +26,11 @@ static void add_past(const struct gpu_table *table, struct hps_embed_range_usage
     usage->n_stale += table->past.n_stale;
 }
 
-static void give_up_table(const struct hps_gpu_tier *tier, struct gpu_table *table)
+static void give_up_table(struct gpu_table *table)
 {
     struct hps_embed_range_usage usage;
 
-    if (table->range != NULL && !tier->seized) {
+    if (table->range != NULL) {
         hps_embed_range_usage(table->range, &usage);
         add_past(table, &usage);
         table->past = usage;
@@ -72,7 +72,7 @@ static bool is_complete(const struct hps_gpu_space *space)
 static void give_up(struct hps_gpu_space *space)
 {
     for (uint32_t i = 0; i < space->n_tables; i++) {
-        give_up_table(space->tier, &space->tables[i]);
+        give_up_table(&space->tables[i]);
     }
     note_caches(space);
 }
@@ -274,7 +274,7 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
     bool any = false;
     bool missing = false;
 
-    HPS_ASSERT(gpu_tier_is_mine(tier) && !tier->seized);
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     if (!tier->wanted || tier->packed) { /* what is packed names caches that would go */
         return false;
     }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -60,9 +61,6 @@ static void publish(struct hps_gpu_tier *tier)
     HPS_ASSERT(gpu_tier_is_mine(tier));
     published->at_us = hps_clock_us();
     published->due = under_way(tier);
-    if (tier->seized) { /* what the cache says may be half of something */
-        return;
-    }
     hps_lock_acquire(&published->lock);
     hps_embed_cache_usage(tier->cache, &published->usage);
     gpu_spaces_publish(tier);
@@ -76,29 +74,16 @@ void gpu_tier_settled(struct hps_gpu_tier *tier)
     hps_lock_release(&tier->published.lock);
 }
 
-/* The call's fn() has returned, or never will. */
-static void end_call(struct hps_gpu_tier *tier)
+static void on_call(struct hps_task *task)
 {
-    struct gpu_call *call = tier->call;
+    struct gpu_call *call = HPS_CONTAINER_OF(task, struct gpu_call, task);
 
-    HPS_ASSERT(gpu_tier_is_mine(tier));
-    tier->call = NULL;
+    call->fn(call->ctx);
+    publish(call->tier);
     hps_lock_acquire(&call->lock);
     call->is_done = true;
     hps_cond_signal(&call->done);
     hps_lock_release(&call->lock);
-}
-
-static void on_call(struct hps_task *task)
-{
-    struct gpu_call *call = HPS_CONTAINER_OF(task, struct gpu_call, task);
-    struct hps_gpu_tier *tier = call->tier;
-
-    HPS_ASSERT(tier->call == NULL);
-    tier->call = call;
-    call->fn(call->ctx);
-    publish(tier);
-    end_call(tier);
 }
 
 void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx)
@@ -123,7 +108,6 @@ void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx)
 
 void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
 {
-    struct hps_error err;
     struct hps_error why;
 
     HPS_ASSERT(gpu_tier_is_mine(tier));
@@ -131,7 +115,6 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
         return;
     }
     hps_device_lost_why(tier->device, &why);
-    hps_error_set(&err, HPS_DATA_LOSS, "%s (%s)", why.text, text);
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
     tier->wanted = false; /* there is nothing to come any more */
@@ -139,37 +122,26 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
     HPS_ASSERT(tier->head == NULL && tier->n_batches == 0 && !tier->packed);
     HPS_ASSERT(tier->changes.staging == NULL);
     HPS_LOG(ERROR, "gpu", "device lost: look-ups go on without it; restart hpsd to use it again",
-            HPS_I64("device", tier->options.index), HPS_STR("error", err.text));
-    if (tier->options.lost != NULL) {
-        tier->options.lost(tier->options.lost_ctx, &err);
-    }
+            HPS_I64("device", tier->options.index), HPS_STR("error", why.text),
+            HPS_STR("noticed", text));
 }
 
-/* What is taken stays on the list until it is run: another thread may have to go on with it. */
-static bool run_mail(struct hps_gpu_tier *tier)
+static bool run_mail(struct hps_task *mail)
 {
-    bool any = tier->mail != NULL;
+    bool any = mail != NULL;
 
-    while (tier->mail != NULL) {
-        struct hps_task *task = tier->mail;
-        tier->mail = task->next;
+    while (mail != NULL) {
+        struct hps_task *task = mail;
+        mail = task->next;
         task->run(task);
     }
     return any;
 }
 
-static bool take_mail(struct hps_gpu_tier *tier)
-{
-    bool any = run_mail(tier);
-
-    tier->mail = hps_mailbox_take_all(tier->mailbox);
-    return run_mail(tier) || any;
-}
-
 /* Everything that can be done now, once. Returns whether there was anything. */
 static bool turn(struct hps_gpu_tier *tier)
 {
-    bool any = take_mail(tier);
+    bool any = run_mail(hps_mailbox_take_all(tier->mailbox));
 
     if (atomic_load(&tier->lost)) {
         return any;
@@ -192,12 +164,28 @@ static bool turn(struct hps_gpu_tier *tier)
     return any;
 }
 
+/* The tier's thread is not stuck. */
+static void tell_progress(struct hps_gpu_tier *tier)
+{
+    atomic_fetch_add_explicit(&tier->n_steps, 2, memory_order_relaxed);
+}
+
+/* Wait for the next task and run it. */
+static void wait_for_mail(struct hps_gpu_tier *tier)
+{
+    atomic_fetch_add_explicit(&tier->n_steps, 1, memory_order_relaxed);
+    struct hps_task *task = hps_mailbox_wait(tier->mailbox);
+    atomic_fetch_add_explicit(&tier->n_steps, 1, memory_order_relaxed);
+    task->run(task);
+}
+
 static void nap(struct hps_gpu_tier *tier)
 {
     struct pollfd mail = {.fd = hps_mailbox_fd(tier->mailbox), .events = POLLIN};
     const struct timespec time = {.tv_nsec = NAP_NS};
 
     (void)ppoll(&mail, 1, &time, NULL); /* a signal or an error only makes the nap shorter */
+    tell_progress(tier);
 }
 
 /* With nothing under way all that was staged has been seen to end. */
@@ -208,14 +196,14 @@ static void serve(struct hps_gpu_tier *tier)
     /* By default a kernel may add 50 us to each nap. No error is possible but an unknown option. */
     (void)prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
     while (!tier->stopping) {
+        tell_progress(tier);
         if (turn(tier)) {
             n_idle_turns = 0;
         } else if (!under_way(tier)) {
             if (tier->published.due) {
                 publish(tier);
             }
-            tier->mail = hps_mailbox_wait(tier->mailbox);
-            tier->mail->next = NULL;
+            wait_for_mail(tier);
         } else if (++n_idle_turns > TURNS_WITHOUT_SLEEP) {
             nap(tier);
         }
@@ -267,20 +255,28 @@ static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
     return hps_embed_region_host(tier->cache, tier->slab, tier->slab_size, &tier->region, err);
 }
 
-/* Until nothing writes to the slab any more. A lost device may be in the middle of a step, and is
- * waited for as long as one that is well; one that cannot be stopped keeps the slab: then it, cache
- * and device stay until the process ends. */
-static hps_status release_region(struct hps_gpu_tier *tier)
+static _Noreturn void end_process(const struct hps_gpu_tier *tier, const char *text)
+{
+    HPS_LOG(ERROR, "gpu", text, HPS_I64("device", tier->options.index),
+            HPS_F64("seconds", (double)tier->options.stall_us_max / 1e6));
+    _exit(1);
+}
+
+/* Wait until nothing writes to the slab any more. A lost device may be in the middle of a step. */
+static void release_region(struct hps_gpu_tier *tier)
 {
     hps_status status = hps_embed_region_free(tier->region);
     uint64_t end_us = hps_clock_us() + tier->options.stall_us_max;
 
-    while (status == HPS_AGAIN && (!hps_embed_lost(tier->cache) || hps_clock_us() < end_us)) {
+    while (status == HPS_AGAIN) {
+        if (hps_embed_lost(tier->cache) && hps_clock_us() >= end_us) {
+            end_process(tier, "device not stopped: it is lost, and may still write to memory; "
+                              "hpsd exits with code 1");
+        }
         hps_embed_advance(tier->cache); /* notices a device that makes no progress */
         nap(tier);
         status = hps_embed_region_free(tier->region);
     }
-    return status;
 }
 
 /* Rather in short calls that look than in one that waits: for those the driver has no time. */
@@ -292,32 +288,15 @@ static void await_idle(struct hps_gpu_tier *tier)
     }
 }
 
-static atomic_bool any_kept; /* of all tiers that ever were */
-
-static void keep_slab(const struct hps_gpu_tier *tier)
-{
-    hps_block_pool_slab_keep(tier->options.blocks);
-    atomic_store(&any_kept, true);
-}
-
-bool hps_gpu_tiers_kept(void)
-{
-    return atomic_load(&any_kept);
-}
-
 static void release_device(struct hps_gpu_tier *tier)
 {
-    HPS_ASSERT(gpu_tier_is_mine(tier) && !tier->seized);
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     if (tier->cache != NULL) {
         await_idle(tier);
     }
-    if (release_region(tier) == HPS_OK) {
-        hps_embed_cache_close(tier->cache);
-        hps_device_close(tier->device);
-    } else {
-        keep_slab(tier);
-        hps_device_watch(tier->device, NULL);
-    }
+    release_region(tier);
+    hps_embed_cache_close(tier->cache);
+    hps_device_close(tier->device);
 }
 
 /* Both threads have ended, or never began. */
@@ -342,38 +321,7 @@ static void *thread_main(void *arg)
     atomic_store(&tier->owner, pthread_self());
     serve(tier);
     release_device(tier);
-    hps_lock_acquire(&tier->watch.lock);
-    tier->watch.ended = true;
-    hps_cond_signal(&tier->watch.changed);
-    hps_lock_release(&tier->watch.lock);
     return NULL;
-}
-
-/* The driver has the tier's thread and does not give it back: go on in its place, without. */
-static void take_over(struct hps_gpu_tier *tier)
-{
-    HPS_ASSERT(!tier->seized);
-    tier->seized = true;
-    atomic_store(&tier->owner, pthread_self());
-    hps_device_give_up(tier->device, "a driver call does not return");
-    gpu_tier_lose(tier, "the driver hangs");
-    if (tier->call != NULL) {
-        end_call(tier);
-    }
-    serve(tier);
-}
-
-/* Wait for some time; false: the tier's thread has ended. */
-static bool watch_wait(struct gpu_watch *watch)
-{
-    uint64_t until_us = hps_clock_us() + watch->period_us;
-
-    hps_lock_acquire(&watch->lock);
-    while (!watch->ended && hps_cond_wait_until(&watch->changed, &watch->lock, until_us)) {
-    }
-    bool goes_on = !watch->ended;
-    hps_lock_release(&watch->lock);
-    return goes_on;
 }
 
 /* Looks are counted rather than time: when the whole process stood still, nothing was late. */
@@ -381,18 +329,23 @@ static void *watch_main(void *arg)
 {
     struct hps_gpu_tier *tier = arg;
     struct gpu_watch *watch = &tier->watch;
-    uint64_t call = 0;
-    unsigned n_looks = 0; /* that saw the same call, behind the first one */
+    uint64_t seen = 0;
+    unsigned n_looks = 0; /* that saw the same step, behind the first one */
 
-    while (watch_wait(watch)) {
-        uint64_t now = hps_device_calls_now(&watch->calls);
-        n_looks = now != 0 && now == call ? n_looks + 1 : 0;
-        call = now;
-        if (n_looks >= WATCHES && hps_device_calls_seize(&watch->calls, call)) {
-            take_over(tier);
-            break;
+    hps_lock_acquire(&watch->lock);
+    while (!watch->stopping) {
+        uint64_t step = atomic_load(&tier->n_steps);
+        n_looks = step % 2 != 0 && step == seen ? n_looks + 1 : 0;
+        seen = step;
+        if (n_looks > WATCHES) {
+            end_process(tier, "device hung: a call of its driver has not returned; hpsd exits "
+                              "with code 1");
+        }
+        uint64_t until_us = hps_clock_us() + tier->options.stall_us_max / WATCHES + 1;
+        while (!watch->stopping && hps_cond_wait_until(&watch->changed, &watch->lock, until_us)) {
         }
     }
+    hps_lock_release(&watch->lock);
     return NULL;
 }
 
@@ -407,7 +360,6 @@ static hps_status start_threads(struct hps_gpu_tier *tier, struct hps_error *err
     char name[STREAM_NAME_BYTES];
 
     publish(tier);
-    hps_device_watch(tier->device, &tier->watch.calls);
     snprintf(name, sizeof(name), "gpu-%d", tier->options.index);
     if (hps_worker_start(&tier->worker, name, 0, thread_main, tier) != HPS_OK) {
         release_device(tier);
@@ -442,7 +394,7 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
     hps_cond_init(&tier->published.settled);
     hps_lock_init(&tier->watch.lock, HPS_LOCK_GPU_WATCH);
     hps_cond_init(&tier->watch.changed);
-    tier->watch.period_us = tier->options.stall_us_max / WATCHES + 1;
+    atomic_init(&tier->n_steps, 1);
     tier->mailbox = hps_mailbox_new(0);
     gpu_changes_init(tier);
     hps_status status = tier->mailbox == NULL ? HPS_NO_MEMORY : gpu_lookups_init(tier);
@@ -495,13 +447,10 @@ void hps_gpu_tier_close(struct hps_gpu_tier *tier)
     }
     HPS_ASSERT(atomic_load(&tier->n_waiting) == 0);
     gpu_tier_call(tier, stop, tier);
-    hps_worker_join(&tier->watch.worker);
-    HPS_ASSERT(tier->spaces == NULL);
-    if (tier->seized) { /* its thread is in the driver, or parked behind it: nothing goes */
-        keep_slab(tier);
-        return;
-    }
     hps_worker_join(&tier->worker);
+    hps_worker_stop(&tier->watch.worker, &tier->watch.lock, &tier->watch.changed,
+                    &tier->watch.stopping);
+    HPS_ASSERT(tier->spaces == NULL);
     release(tier);
 }
 

@@ -20,9 +20,10 @@
  * process: look-ups that it has begun are answered DATA_LOSS, others UNAVAILABLE; nobody waits for
  * it again. Memory that it might still write stays referenced for ever.
  *
- * So does a driver that hangs: a second thread, "gpu-N-watch", sees that a call does not return,
- * and takes the place of the one that is stuck in it, which never comes back. Hence whoever waits
- * for the tier's thread waits for stall_us_max and a little more at most.
+ * A driver that hangs ends the process: memory that it may still write to cannot be reclaimed. A
+ * second thread, "gpu-N-watch", finds the tier's thread in the same step for stall_us_max, logs
+ * that, and calls _exit(1). A lost device that may still write stall_us_max after the tier begins
+ * to close ends the process likewise.
  */
 #ifndef HPS_CACHE_GPU_TIER_H
 #define HPS_CACHE_GPU_TIER_H
@@ -43,10 +44,9 @@ struct hps_gpu_tier_options {
     uint64_t queue_bytes_max;      /* of insertions that wait or are on their way to the device;
                                       further ones are dropped. 8 MiB: look-ups wait behind them */
     uint32_t waiting_max;          /* look-ups that wait; further ones are refused */
-    uint64_t stall_us_max;         /* without progress the device counts as lost, and without
-                                      return from a call its driver. 0: what `driver` says */
-    void (*lost)(void *ctx, const struct hps_error *err); /* once, on the tier's thread; NULL */
-    void *lost_ctx;
+    uint64_t stall_us_max;         /* without progress the device counts as lost; without return
+                                      from a call of its driver the process ends. 0: what `driver`
+                                      says */
 };
 
 /* NOT_FOUND: no such device; PRECONDITION: device or driver too old; NO_MEMORY: names how much was
@@ -56,13 +56,8 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
 /* Wait until every look-up has been answered, and its done() has returned: who they are handed to
  * may go then. Nobody asks any more. NULL is legal. */
 void hps_gpu_tier_drain(struct hps_gpu_tier *tier);
-/* Every space is closed, no look-up is under way. A driver that hangs keeps device and cache until
- * the process ends. NULL is legal. */
+/* Every space is closed, no look-up is under way. NULL is legal. */
 void hps_gpu_tier_close(struct hps_gpu_tier *tier);
-/* Whether a tier that was closed was kept, by a driver that hangs or a device that may still write:
- * either may also hang at the end of the process, which then must not call what libraries do there.
- */
-bool hps_gpu_tiers_kept(void);
 /* The tier's thread has seen all that was given to it before, and written down what that uses. */
 void hps_gpu_tier_sync(struct hps_gpu_tier *tier);
 const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier);

@@ -478,23 +478,6 @@ def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
         assert daemon.get("/readyz")[0] == 200
 
 
-def test_loss_when_the_driver_hangs_then_nothing_else_does(work):
-    tables = tables_of()
-    with Daemon(work, config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}),
-                env={"HPS_DEVICE": f"sim:hang=200,stall_us={int(3e6 * SLOW)}"}) as daemon:
-        stub, seed = daemon.stub(), 0
-        while sample(daemon, "tier_up", 'tier="gpu"') == 1:
-            check(stub, tables, some_keys(tables, 300, seed))  # one of them waits until the driver is given up
-            seed += 1
-        gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
-        assert not gpu[0].get("up") and gpu[0]["note"].endswith("lost")
-        assert daemon.log().count('msg="device lost:') == 1 and "the driver hangs" in daemon.log()
-        daemon.load("m", work + "/m", activate=True)
-        check(stub, tables, some_keys(tables, 500, 9))
-        daemon.ctl("unload", "m", 1)
-    assert daemon.log().count('msg=drained') == 1  # and the end came
-
-
 @pytest.mark.one_thread
 def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
     tables = {"a": tables_of()["a"]}
@@ -535,10 +518,14 @@ def test_loss_when_the_host_map_may_stand_in_then_the_policy_goes_by_it(work):
         assert set(statuses(result)) <= {FOUND, DEFAULTED}
 
 
-def test_loss_when_exit_then_drained_with_code_1(work):
+@pytest.mark.parametrize("policy, device, says", [
+    ("exit", "fail=300", "draining: a device is lost"),
+    ("degrade", f"hang=200,stall_us={int(3e6 * SLOW)}", "device hung: a call of its driver has not returned"),
+])
+def test_loss_when_exit_or_the_driver_hangs_then_code_1_and_the_next_start_serves(work, policy, device, says):
     tables = tables_of()
-    config = config_of(work, tables, server={"on_device_loss": "exit"})
-    daemon = Daemon(work, config, env={"HPS_DEVICE": "sim:fail=300"})
+    config = config_of(work, tables, server={"on_device_loss": policy, "lookup_path": "gpu"})
+    daemon = Daemon(work, config, env={"HPS_DEVICE": f"sim:{device}"})
     try:
         stub, seed = daemon.stub(), 0
         while daemon.alive():
@@ -549,9 +536,13 @@ def test_loss_when_exit_then_drained_with_code_1(work):
             seed += 1
             assert seed < 100000
         assert daemon.wait_end(PATIENCE_S) == 1
-        assert "draining: a device is lost" in daemon.log()
-        daemon.process = None
+        assert says in daemon.log()
         daemon.close_channels()
+        daemon.env["HPS_DEVICE"] = "sim"
+        daemon.start()
+        check(daemon.stub(), tables, some_keys(tables, 300, 1))
+        assert sample(daemon, "tier_up", 'tier="gpu"') == 1
+        daemon.stop()
     finally:
         daemon.kill()
 

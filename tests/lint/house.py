@@ -52,7 +52,7 @@ INCLUDES = {
     "server/admin": ("server/catalog", "server/update", "server/rpc", "server/access", "server/observe", "cache/lookup",
                      "cache/update", "backends", "proto", *BASE),
     "server": ("server/admin", "server/kserve", "server/catalog", "server/load", "server/lookup", "server/model", "server/rpc",
-               "server/access", "server/observe", "cache/update", "cache/gpu", "cache/device", "config", "backends",
+               "server/access", "server/observe", "cache/update", "cache/device", "config", "backends",
                "net", *BASE),
     "client": ("net", "proto", *BASE),
     "tools": ("client", "config", "net", "proto", *BASE),

@@ -46,8 +46,7 @@ struct sim_device {
     uint32_t held;
     uint32_t hung;
     uint32_t driver_hung;
-    uint32_t n_stuck; /* steps that have begun, and do not end while it hangs */
-    uint64_t n_done;  /* pieces of work so far; the one numbered fail_at fails */
+    uint64_t n_done; /* pieces of work so far; the one numbered fail_at fails */
     uint64_t fail_at;
     uint64_t end_order; /* of every step, for those who wait for a lost device */
 };
@@ -198,18 +197,13 @@ static bool step_survives(struct sim_device *device)
 /* Within a step, which goes on afterwards even if the device was lost meanwhile. */
 static void stick_while_hung(struct sim_device *device)
 {
-    if (__atomic_load_n(&device->hung, __ATOMIC_ACQUIRE) == 0) {
-        return;
-    }
-    __atomic_add_fetch(&device->n_stuck, 1, __ATOMIC_ACQ_REL);
     for (;;) {
         uint32_t beat = hps_sim_pulse(&device->pulse);
         if (__atomic_load_n(&device->hung, __ATOMIC_ACQUIRE) == 0) {
-            break;
+            return;
         }
         hps_sim_pulse_wait(&device->pulse, beat);
     }
-    __atomic_sub_fetch(&device->n_stuck, 1, __ATOMIC_ACQ_REL);
 }
 
 static void step_run(struct sim_stream *stream, const struct step *step)
@@ -690,12 +684,6 @@ void hps_device_sim_hang(struct hps_device *base, bool hung)
     HPS_ASSERT(base->info.kind == HPS_DEVICE_SIM);
     __atomic_store_n(&sim_of(base)->hung, hung ? 1 : 0, __ATOMIC_RELEASE);
     hps_sim_pulse_beat(&sim_of(base)->pulse);
-}
-
-uint32_t hps_device_sim_stuck(struct hps_device *base)
-{
-    HPS_ASSERT(base->info.kind == HPS_DEVICE_SIM);
-    return __atomic_load_n(&sim_of(base)->n_stuck, __ATOMIC_ACQUIRE);
 }
 
 void hps_device_sim_driver_hang(struct hps_device *base, bool hung)

@@ -45,8 +45,6 @@ void hps_device_sim_hold(struct hps_device *device, bool held);
 /* While it hangs, no piece of work that begins comes to its end, not even when the device is lost:
  * it may still write. Any thread. */
 void hps_device_sim_hang(struct hps_device *device, bool hung);
-/* In the midst of how many it hangs. */
-uint32_t hps_device_sim_stuck(struct hps_device *device);
 /* While the driver hangs no call of it returns. Any thread. */
 void hps_device_sim_driver_hang(struct hps_device *device, bool hung);
 /* The address of device memory in this process: for tests. */
