@@ -70,7 +70,7 @@ OPENERS = {
 STORE_NAMES = re.compile(r"redis|rocks_?db|host_map", re.IGNORECASE)
 STORE_NAMES_IN = {
     "server/main.c": (r".*", "opens the stores"),
-    "server/options.c": (r"Redis|RocksDB|redis_layout", "--help names products and options"),
+    "server/options.c": (r"Redis|RocksDB", "--help names products and options"),
     "server/admin/models.c": (r"answer->redis_bytes_needed", "a field of the answer"),
     "server/admin/state.c": (r"to->(redis|rocksdb)_us|HPS_STAGE_(REDIS|ROCKSDB)", "fields of a slow request"),
     "server/observe/slowlog.c": (r'"(redis|rocksdb)_us"|HPS_STAGE_(REDIS|ROCKSDB)', "fields of the slow log"),
