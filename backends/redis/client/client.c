@@ -201,7 +201,6 @@ hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
     }
     hps_cond_init(&cluster->changed);
     hps_lock_init(&cluster->lock, HPS_LOCK_REDIS_CLUSTER);
-    atomic_init(&cluster->epoch, 1);
     cluster->refresh_hint = HPS_REDIS_NOBODY;
     for (uint32_t i = 0; i < HPS_REDIS_SLOTS; i++) {
         cluster->slots[i] = HPS_REDIS_NOBODY;
@@ -259,11 +258,6 @@ bool hps_redis_cluster_wait(struct hps_redis_cluster *cluster, uint64_t deadline
     return connected;
 }
 
-uint64_t hps_redis_cluster_epoch(const struct hps_redis_cluster *cluster)
-{
-    return atomic_load_explicit(&cluster->epoch, memory_order_acquire);
-}
-
 void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_slots,
                                uint32_t capacity, uint32_t *out_n)
 {
@@ -309,16 +303,6 @@ void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, si
     hps_lock_acquire(&cluster->lock);
     hps_redis_why(cluster, out_text, size);
     hps_lock_release(&cluster->lock);
-}
-
-bool hps_redis_cluster_slot_up(struct hps_redis_cluster *cluster, uint16_t slot)
-{
-    hps_lock_acquire(&cluster->lock);
-    HPS_ASSERT(slot < HPS_REDIS_SLOTS);
-    int16_t node = cluster->slots[slot];
-    bool up = node >= 0 && hps_breaker_up(cluster->nodes[node]->breaker);
-    hps_lock_release(&cluster->lock);
-    return up;
 }
 
 void hps_redis_cluster_stats(struct hps_redis_cluster *cluster, struct hps_redis_stats *out_stats)

@@ -131,17 +131,12 @@ enum hps_redis_role { HPS_REDIS_ENTRY, HPS_REDIS_MASTER, HPS_REDIS_REPLICA };
 /* Wait until the map of slots is known and every master of it is connected (for tests and start).
  * False: not by the deadline. */
 bool hps_redis_cluster_wait(struct hps_redis_cluster *cluster, uint64_t deadline_us);
-/* Changes whenever a node was lost or came back, or the map of slots changed: what the shards hold
- * may be older from then on than what was acknowledged. Begins at 1. */
-uint64_t hps_redis_cluster_epoch(const struct hps_redis_cluster *cluster);
 /* One slot of each master, for commands without keys: *out_n of them, at most `capacity`. */
 void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_slots,
                                uint32_t capacity, uint32_t *out_n);
 /* For people: "ADDRESS: what it failed with" of a node that is down, or does not send the map of
  * slots; "" if none is. */
 void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, size_t size);
-/* False: the node of that slot is left alone or unknown just now. */
-bool hps_redis_cluster_slot_up(struct hps_redis_cluster *cluster, uint16_t slot);
 
 struct hps_redis_node_stats {
     char address[280]; /* as hps_addr_print says it */

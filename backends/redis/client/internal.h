@@ -64,7 +64,6 @@ struct hps_redis_cluster {
     int16_t slots[HPS_REDIS_SLOTS];
     uint32_t turn; /* of replicas */
     enum hps_redis_kind kind;
-    _Atomic uint64_t epoch;
     struct hps_redis_stats stats;
 
     /* The map of slots is asked for when it is wanted and refresh_at_us has come. */
@@ -131,7 +130,6 @@ void hps_redis_why(const struct hps_redis_cluster *cluster, char *out_text, size
 
 /* Wake those who wait for `changed`. */
 void hps_redis_changed(struct hps_redis_cluster *cluster);
-void hps_redis_epoch_next(struct hps_redis_cluster *cluster);
 
 /* ---- keeper.c -------------------------------------------------------------------------------- */
 

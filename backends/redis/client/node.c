@@ -22,11 +22,6 @@ void hps_redis_changed(struct hps_redis_cluster *cluster)
     }
 }
 
-void hps_redis_epoch_next(struct hps_redis_cluster *cluster)
-{
-    atomic_fetch_add_explicit(&cluster->epoch, 1, memory_order_release);
-}
-
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 static struct hps_redis_node *node_new(const struct hps_redis_options *options,
@@ -195,7 +190,6 @@ void hps_redis_node_broke(struct hps_redis_cluster *cluster, struct hps_redis_no
     node->stats.n_broken++;
     if (!old) {
         hps_redis_node_drop_links(node);
-        hps_redis_epoch_next(cluster);
     }
     hps_redis_changed(cluster);
 }
@@ -216,7 +210,6 @@ static void account(struct hps_redis_cluster *cluster, struct hps_redis_node *no
         hps_redis_node_drop_links(node);
         hps_redis_refresh(cluster, HPS_REDIS_NOBODY);
     }
-    hps_redis_epoch_next(cluster);
     hps_redis_changed(cluster);
     hps_redis_keeper_wake(cluster);
 }
@@ -313,7 +306,6 @@ void hps_redis_map_commit(struct hps_redis_map *map, enum hps_redis_kind kind)
     cluster->n_refreshes_failed = 0;
     cluster->stats.error[0] = '\0';
     if (changed) {
-        hps_redis_epoch_next(cluster);
         HPS_LOG(INFO, "redis", "slot map changed",
                 HPS_STR("kind", kind == HPS_REDIS_STANDALONE ? "standalone" : "cluster"),
                 HPS_U64("slots", map->n_slots), HPS_U64("nodes", n_listed));
@@ -339,5 +331,4 @@ void hps_redis_map_move(struct hps_redis_cluster *cluster, uint16_t slot, int16_
     cluster->nodes[node]->n_slots++;
     cluster->nodes[node]->listed = true;
     cluster->nodes[node]->master = HPS_REDIS_NOBODY;
-    hps_redis_epoch_next(cluster);
 }
