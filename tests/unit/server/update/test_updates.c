@@ -813,8 +813,8 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     atomic_store(&rig->stream->freeze.asked_by, 2);
     hps_lock_acquire(&rig->stream->lock);
     update_view_now(rig->stream);
-    assert_true(rig->stream->view.frozen); /* before its next turn */
     hps_lock_release(&rig->stream->lock);
+    assert_true(rig->stream->view.frozen); /* before its next turn */
     put(rig, 1, 11);
     turns(rig, 3);
     assert_true(rig->stream->freeze.frozen);
