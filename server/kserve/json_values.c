@@ -12,7 +12,10 @@
 #include "base/assert.h"
 #include "server/kserve/json_scan.h"
 
-enum { SHOWN_CHARS_MAX = 40 };
+enum {
+    SHOWN_CHARS_MAX = 40,
+    NUMBER_BYTES_MAX = 512 /* of one in JSON, with a NUL */
+};
 
 struct reader {
     const char *at;
@@ -88,42 +91,53 @@ static const struct {
                       "an integer of -9223372036854775808 to 9223372036854775807"},
 };
 
-/* What JSON has no numbers of, but strtoll or strtof reads: 01, +1, .5, 0x1, inf. */
-static bool begins_number(const char *at)
+/* Copies the characters of a number, as the text has no NUL: of a longer one its begin, which no
+ * number ends. False: JSON has no such number, but strtoll or strtof would read it: 01, +1, .5. */
+static bool copy_number(const struct reader *in, char out[static NUMBER_BYTES_MAX])
 {
-    at += *at == '-' ? 1 : 0;
-    return is_digit(at[0]) && !(at[0] == '0' && (is_digit(at[1]) || at[1] == 'x' || at[1] == 'X'));
+    size_t n = 0;
+    while (n < NUMBER_BYTES_MAX - 1 && in->at + n < in->end &&
+           (is_digit(in->at[n]) || (in->at[n] != '\0' && strchr("+-.eE", in->at[n]) != NULL))) {
+        out[n] = in->at[n];
+        n++;
+    }
+    out[n] = '\0';
+    out += out[0] == '-' ? 1 : 0;
+    return is_digit(out[0]) && !(out[0] == '0' && is_digit(out[1]));
 }
 
 static hps_status read_integer(struct reader *in, int64_t *out_value)
 {
     enum kserve_datatype datatype = in->tensor->datatype;
-    char *end;
+    char text[NUMBER_BYTES_MAX], *end;
 
+    bool number = copy_number(in, text);
     errno = 0;
-    long long value = strtoll(in->at, &end, 10);
-    if (!begins_number(in->at) || !ends_number(in, end) || errno == ERANGE ||
+    long long value = strtoll(text, &end, 10);
+    if (!number || !ends_number(in, in->at + (end - text)) || errno == ERANGE ||
         value < INTEGERS[datatype].min || value > INTEGERS[datatype].max) {
         return wrong_value(in, INTEGERS[datatype].expected);
     }
-    in->at = end;
+    in->at += end - text;
     *out_value = value;
     return HPS_OK;
 }
 
 static hps_status read_float(struct reader *in, float *out_value)
 {
-    char *end;
-    float value = strtof(in->at, &end);
-    const char *point = memchr(in->at, '.', (size_t)(end - in->at));
+    char text[NUMBER_BYTES_MAX], *end;
+    bool number = copy_number(in, text);
+    float value = strtof(text, &end);
+    const char *point = strchr(text, '.');
 
-    if (!begins_number(in->at) || !ends_number(in, end) || (point != NULL && !is_digit(point[1]))) {
+    if (!number || !ends_number(in, in->at + (end - text)) ||
+        (point != NULL && !is_digit(point[1]))) {
         return wrong_value(in, "a number");
     }
     if (isinf(value)) {
         return wrong_value(in, "a number that FP32 holds");
     }
-    in->at = end;
+    in->at += end - text;
     *out_value = value;
     return HPS_OK;
 }
@@ -265,7 +279,6 @@ hps_status kserve_json_values(struct kserve_text text, struct kserve_tensor *ten
     size_t size = 0;
     hps_status status = kserve_tensor_bytes(tensor, &size, err);
 
-    /* strtoll and strtof stop at the ']'; the text has no NUL. */
     HPS_ASSERT(text.size >= 2 && text.at[0] == '[' && text.at[text.size - 1] == ']');
     if (status == HPS_OK) {
         status = check_datatype(tensor, err);
