@@ -230,7 +230,10 @@ static void leader_failed(struct leader *leader, struct hps_kafka_watched *watch
         snprintf(text, sizeof(text), "broker %" PRId32 " at %.60s, the leader: %.50s",
                  leader->broker, leader->name, rd_kafka_err2str(code));
     }
-    word_none(watched, sent_us, silent ? HPS_UNAVAILABLE : status, text);
+    /* Whether the partition is there route_one finds out: librdkafka may not know a topic that the
+     * user may not see any more, and a broker may lag. */
+    bool later = silent || status == HPS_NOT_FOUND;
+    word_none(watched, sent_us, later ? HPS_UNAVAILABLE : status, text);
     if (!silent) {
         watched->ask_us = hps_clock_us() + AGAIN_US;
     }

@@ -144,8 +144,10 @@ static int64_t offset_in(rd_kafka_topic_partition_list_t *list,
         return -1;
     }
     if (place->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
+        /* NOT_FOUND is no proof: see leader_failed. */
         hps_status status = hps_kafka_status(place->err);
-        partition->status = status == HPS_DEADLINE ? HPS_UNAVAILABLE : status;
+        bool later = status == HPS_DEADLINE || status == HPS_NOT_FOUND;
+        partition->status = later ? HPS_UNAVAILABLE : status;
         return -1;
     }
     return place->offset;

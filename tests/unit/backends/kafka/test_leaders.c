@@ -212,6 +212,20 @@ static void test_offsets_when_a_leader_just_fell_silent_then_the_others_answer(v
     assert_int_equal(parts[2].status, HPS_OK);
 }
 
+static void test_offsets_when_leaders_do_not_know_a_listed_topic_then_it_is_not_called_gone(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_consumer_offsets parts[N];
+    all_heard(rig);
+    hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_LIST_OFFSETS, HPS_MOCK_NO_TOPIC, 1000);
+    word_wait(rig->client.consumer, rig->watches[1], HPS_UNAVAILABLE);
+    ask_offsets(rig, parts);
+    for (int32_t i = 0; i < N; i++) {
+        assert_int_equal(parts[i].status, HPS_UNAVAILABLE);
+    }
+}
+
 /* ---- the rest of what must not wait for one broker ------------------------------------------- */
 
 static void test_topics_when_a_broker_hangs_then_another_one_lists_them(void **state)
@@ -277,6 +291,7 @@ int main(void)
         TEST(test_heard_when_questions_are_refused_then_it_says_so_until_they_are_answered_again),
         TEST(test_offsets_when_a_leader_says_nothing_then_the_others_answer_at_once),
         TEST(test_offsets_when_a_leader_just_fell_silent_then_the_others_answer),
+        TEST(test_offsets_when_leaders_do_not_know_a_listed_topic_then_it_is_not_called_gone),
         TEST(test_topics_when_a_broker_hangs_then_another_one_lists_them),
         TEST(test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer),
         cmocka_unit_test_setup_teardown(
