@@ -164,7 +164,8 @@ def test_server_when_a_method_is_not_built_then_unimplemented_by_its_name(served
     for verb, path in itertools.product(verbs, paths):
         status, error = web.ask(verb, path.replace("{}", "m"), b"{}" if verb == "POST" else None)
         assert status == 501 and f"{method} is not built: " in error["error"], (verb, path)
-        assert served.metrics()[f'hpsd_rpc_requests_total{{method="v2{path}",code="UNIMPLEMENTED"}}'] > 0
+        counter = f'hpsd_rpc_requests_total{{method="v2{path}",code="UNIMPLEMENTED"}}'
+        until(lambda name=counter: served.metrics().get(name, 0) > 0, counter)  # counted as the call closes
 
 
 # ---- models ------------------------------------------------------------------------------------------

@@ -137,6 +137,7 @@ def test_wait_when_it_cannot_be_asked_then_status_and_when_it_cannot_come_then_o
     answer = wait(stub, **record("hps_et.followed.gadgets"))
     assert answer.outcome == pb.WAIT_OUTCOME_NO_TOPIC and "no table gadgets" in answer.text
     assert answer.topic == "hps_et.followed.gadgets" and answer.version == 1
+    assert wait(stub).outcome == pb.WAIT_OUTCOME_VISIBLE  # it is connected
     answer = wait(stub, **record(), max_wait_ms=100)
     assert answer.outcome == pb.WAIT_OUTCOME_NOT_YET and f"{FOLLOWED}:0:{FAR} is not applied" in answer.text
     assert (answer.topic, answer.partition, answer.offset) == (FOLLOWED, 0, FAR)
