@@ -16,7 +16,6 @@ enum { N_ORDERS = 33, NOT_FREE = 0xff };
 
 struct hps_buddy {
     uint32_t n_pages;
-    uint32_t n_pages_used;
     uint32_t first[N_ORDERS]; /* free pieces of 2^order pages */
     uint8_t *order;           /* [n_pages] of the free piece that begins there, or NOT_FREE */
     struct link {
@@ -122,8 +121,6 @@ uint64_t hps_buddy_take(struct hps_buddy *buddy, unsigned bits)
         order--;
         list_add(buddy, page + (UINT32_C(1) << order), order);
     }
-    buddy->n_pages_used += UINT32_C(1) << wanted;
-    HPS_ASSERT(buddy->n_pages_used <= buddy->n_pages);
     return (uint64_t)page << HPS_BUDDY_PIECE_BITS_MIN;
 }
 
@@ -134,8 +131,6 @@ void hps_buddy_give(struct hps_buddy *buddy, uint64_t offset, unsigned bits)
 
     HPS_ASSERT(order < N_ORDERS - 1 && page + (UINT64_C(1) << order) <= buddy->n_pages);
     HPS_ASSERT(buddy->order[page] == NOT_FREE);
-    HPS_ASSERT(buddy->n_pages_used >= UINT32_C(1) << order);
-    buddy->n_pages_used -= UINT32_C(1) << order;
     for (; order < N_ORDERS - 1; order++) {
         uint64_t other = page ^ UINT64_C(1) << order;
 
@@ -146,9 +141,4 @@ void hps_buddy_give(struct hps_buddy *buddy, uint64_t offset, unsigned bits)
         page &= ~(UINT64_C(1) << order);
     }
     list_add(buddy, (uint32_t)page, order);
-}
-
-uint64_t hps_buddy_used(const struct hps_buddy *buddy)
-{
-    return (uint64_t)buddy->n_pages_used << HPS_BUDDY_PIECE_BITS_MIN;
 }

@@ -22,6 +22,5 @@ void hps_buddy_free(struct hps_buddy *buddy); /* NULL is legal */
 /* A piece of 2^bits bytes, aligned to that (from offset 0). UINT64_MAX: there is none. */
 uint64_t hps_buddy_take(struct hps_buddy *buddy, unsigned bits);
 void hps_buddy_give(struct hps_buddy *buddy, uint64_t offset, unsigned bits);
-uint64_t hps_buddy_used(const struct hps_buddy *buddy); /* bytes */
 
 #endif

@@ -101,26 +101,25 @@ static uint64_t least_up_the_tree(const char *root, const char *mount, const cha
     return least;
 }
 
-static uint64_t memory_limit_v2(const char *root, const char *dir)
+/* The file is missing in the root group, and says "max" (version 2) or a number near 2^63 (version
+ * 1) if there is no limit. */
+static uint64_t memory_limit(const char *root, const char *dir, const char *name)
 {
     char line[LINE_CHARS];
     uint64_t bytes = 0;
-    if (!read_line(root, dir, "memory.max", line, (int)sizeof(line)) ||
-        sscanf(line, "%" SCNu64, &bytes) != 1 || bytes == 0) {
-        return UINT64_MAX; /* "max", or the root group, which has no such file */
-    }
-    return bytes;
+    bool limited = read_line(root, dir, name, line, (int)sizeof(line)) &&
+                   sscanf(line, "%" SCNu64, &bytes) == 1 && bytes != 0;
+    return limited ? bytes : UINT64_MAX;
+}
+
+static uint64_t memory_limit_v2(const char *root, const char *dir)
+{
+    return memory_limit(root, dir, "memory.max");
 }
 
 static uint64_t memory_limit_v1(const char *root, const char *dir)
 {
-    char line[LINE_CHARS];
-    uint64_t bytes = 0;
-    if (!read_line(root, dir, "memory.limit_in_bytes", line, (int)sizeof(line)) ||
-        sscanf(line, "%" SCNu64, &bytes) != 1 || bytes == 0) {
-        return UINT64_MAX;
-    }
-    return bytes; /* "no limit" is a number near 2^63 */
+    return memory_limit(root, dir, "memory.limit_in_bytes");
 }
 
 /* In thousandths of a CPU. */

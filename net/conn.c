@@ -586,11 +586,6 @@ bool hps_conn_is_unix(const struct hps_conn *conn)
     return conn->is_unix;
 }
 
-const char *hps_conn_alpn(const struct hps_conn *conn)
-{
-    return conn->session ? hps_tls_session_alpn(conn->session) : NULL;
-}
-
 const char *hps_conn_peer(const struct hps_conn *conn)
 {
     return conn->peer;

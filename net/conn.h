@@ -70,7 +70,6 @@ void hps_conn_shutdown_write(struct hps_conn *conn);
 
 bool hps_conn_is_tls(const struct hps_conn *conn);
 bool hps_conn_is_unix(const struct hps_conn *conn);
-const char *hps_conn_alpn(const struct hps_conn *conn); /* "h2", or NULL if none (plain) */
 /* "127.0.0.1:40112", "[::1]:40112", "unix:pid=12,uid=1000,gid=1000"; for a connecting one its
  * address. */
 const char *hps_conn_peer(const struct hps_conn *conn);

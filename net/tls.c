@@ -44,7 +44,6 @@ enum tls_phase {
 struct hps_tls_session {
     SSL *ssl;
     struct hps_tls *tls;
-    char alpn[16];
     char *names; /* of the peer's certificate, one behind the other, an empty one at the end */
     enum tls_phase phase; /* only ever goes on */
 };
@@ -536,13 +535,9 @@ static hps_status established(struct hps_tls_session *session, struct hps_error 
     const unsigned char *alpn = NULL;
     unsigned alpn_size = 0;
     SSL_get0_alpn_selected(session->ssl, &alpn, &alpn_size);
-    if (!session->tls->any_protocol) {
-        if (alpn_size != 2 || memcmp(alpn, "h2", 2) != 0) {
-            phase_set(session, TLS_BROKEN);
-            return hps_error_set(err, HPS_UNAVAILABLE,
-                                 "TLS: the peer does not speak HTTP/2 (ALPN h2)");
-        }
-        memcpy(session->alpn, "h2", 3);
+    if (!session->tls->any_protocol && (alpn_size != 2 || memcmp(alpn, "h2", 2) != 0)) {
+        phase_set(session, TLS_BROKEN);
+        return hps_error_set(err, HPS_UNAVAILABLE, "TLS: the peer does not speak HTTP/2 (ALPN h2)");
     }
     X509 *cert = SSL_get0_peer_certificate(session->ssl);
     if (cert && names_of(cert, &session->names) != HPS_OK) {
@@ -675,11 +670,6 @@ bool hps_tls_session_pending(const struct hps_tls_session *session)
 bool hps_tls_session_heard(const struct hps_tls_session *session)
 {
     return BIO_number_read(SSL_get_rbio(session->ssl)) > 0;
-}
-
-const char *hps_tls_session_alpn(const struct hps_tls_session *session)
-{
-    return session->alpn[0] ? session->alpn : NULL;
 }
 
 hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32])

@@ -79,7 +79,6 @@ void hps_tls_session_shutdown(struct hps_tls_session *session); /* close_notify,
 /* Decrypted bytes that wait for hps_tls_session_read while the socket may be silent. */
 bool hps_tls_session_pending(const struct hps_tls_session *session);
 bool hps_tls_session_heard(const struct hps_tls_session *session);       /* any byte of the peer */
-const char *hps_tls_session_alpn(const struct hps_tls_session *session); /* NULL: none */
 /* The i-th name in the verified certificate of the peer, NULL behind the last and where there is no
  * certificate: its URIs as they are and its DNS names in lower case, 64 at most; one that has
  * neither has its subject, in the form of RFC 2253 ("CN=trainer,O=ads"). No name of one kind can

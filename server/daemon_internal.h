@@ -22,7 +22,7 @@
 #include "server/kserve/service.h"
 #include "server/listeners.h"
 #include "server/lookup/service.h"
-#include "server/model/wait_service.h"
+#include "server/model/service.h"
 #include "server/observe/rpc_metrics.h"
 #include "server/rpc/health.h"
 #include "server/rpc/reflection.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.ParameterServer/GetModel, beside the look-ups: what of a model can be asked for, and how
- * far the updates of its versions are. A model may have thousands of tables: workers put the
- * answers together.
+ * The methods of hps.v1.ParameterServer other than lookups. GetModel describes a model's tables and
+ * how far the updates of its versions are. A model may have thousands of tables: workers build the
+ * replies.
  */
 #ifndef HPS_SERVER_MODEL_SERVICE_H
 #define HPS_SERVER_MODEL_SERVICE_H
@@ -19,5 +19,9 @@ struct hps_model_service_parts { /* copied; what they point to is borrowed */
 
 /* NULL: no memory. */
 struct hps_unary_service *hps_model_service_new(const struct hps_model_service_parts *parts);
+/* WaitForUpdates: a worker checks a call and begins its wait, which then holds no thread: the
+ * version's update stream shows it each new view (hps_updater_wait). Call hps_updater_waits_close
+ * before freeing the service. NULL: no memory. */
+struct hps_unary_service *hps_wait_service_new(const struct hps_model_service_parts *parts);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * WaitForUpdates, from the message to the answer: see server/model/wait_service.h.
+ * WaitForUpdates, from the message to the answer: see server/model/service.h.
  */
-#include "server/model/wait_service.h"
+#include "server/model/service.h"
 
 #include <string.h>
 
