@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scripts themselves, and their hashes: see scripts.h. Each changes one shard, whose
+ * The scripts and their hashes: see scripts.h. KEYS[1] is the shard that a script changes. Its
  * fields are rows by 12 bytes of table and key, 'p', the positions up to which the log is applied,
- * and 'g', a digest of them. KEYS[2] is when, or how often, rows were used; only where that counts.
+ * and 'g', a digest of them. KEYS[2] is the use of the rows, where the eviction policy needs it.
  */
 #include "backends/redis/scripts.h"
 
@@ -14,8 +14,16 @@
 #include "base/assert.h"
 
 // clang-format off
-/* Spans and the digest that the caller knows; of each span the numbers of rows and of deletes,
- * and those. {0: had it, 1: applied, 2: behind; digest; positions, 0 if known; rows} */
+/* Apply a part of the log to a shard.
+ *
+ * args   spans of 32 bytes (partition, where the version began there or -1 if unknown, first, next;
+ *        the last three i64 BE); the digest that the caller knows; for each span the numbers of
+ *        rows and deletes, the rows (field, value) and the deletes (field)
+ * reply  {0: it had all, 1: applied, 2: missing or behind a span, nothing was done; digest;
+ *        positions, or 0 if the digest is the known one; rows of the shard}
+ *
+ * A shard at or beyond the end of a span skips the span. A shard before the start of any span
+ * refuses the call. */
 #define APPLY_TEXT \
     "local p, g = unpack(redis.call('HMGET', KEYS[1], 'p', 'g'))\n" \
     "if not p then return {2, '', '', 0} end\n" \
@@ -78,8 +86,8 @@
     "end\n" \
     "return {done and 1 or 0, g, known and 0 or p, redis.call('HLEN', KEYS[1]) - 2}\n"
 
-/* The digest at which the rows are right, and rows. {rows that went in, -1: another digest;
- * rows} */
+/* Insert rows that the shard lacks. args: the digest at which they are correct; rows (field,
+ * value). reply: {rows inserted, or -1 if the digest differs; rows of the shard} */
 #define INSERT_TEXT \
     "local g = redis.call('HGET', KEYS[1], 'g') or ''\n" \
     "if g ~= ARGV[1] then return {-1, 0} end\n" \
@@ -87,7 +95,9 @@
     "for i = 2, #ARGV, 2 do n = n + redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) end\n" \
     "return {n, redis.call('HLEN', KEYS[1]) - 2}\n"
 
-/* The digest that it must still have, and positions. {1: emptied, 0: not; digest; positions} */
+/* Empty a shard. args: the digest that it must have, "" if it must be missing; positions. It gets
+ * the later of both positions in each partition. reply: {1: emptied, 0: the digest differs; digest;
+ * positions} */
 #define RESET_TEXT \
     "local p, g = unpack(redis.call('HMGET', KEYS[1], 'p', 'g'))\n" \
     "if (g or '') ~= ARGV[1] then return {0, g or '', p or ''} end\n" \
@@ -108,8 +118,9 @@
     "redis.call('HSET', KEYS[1], 'p', p, 'g', g)\n" \
     "return {1, g, p}\n"
 
-/* KEYS[2]: the rows. The positions that they are of, fields that may be replaced, the number of
- * rows. 0: there are more already, -1: another number of rows. */
+/* Make the loaded rows in KEYS[2] the shard. args: their positions; the number of fields that may
+ * be replaced; the number of rows. reply: 1: done, 0: the shard has more fields, -1: KEYS[2] has
+ * another number of rows */
 #define COMMIT_TEXT \
     "if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[2]) then return 0 end\n" \
     "if redis.call('HLEN', KEYS[2]) ~= tonumber(ARGV[3]) then return -1 end\n" \
@@ -118,7 +129,8 @@
     "redis.call('RENAME', KEYS[2], KEYS[1])\n" \
     "return 1\n"
 
-/* Rows that may stay, rows to take out at most, how. {rows taken out; rows still too many} */
+/* Evict rows. args: rows that may stay; most rows to evict; "random", "used" or "oldest". reply:
+ * {rows evicted; rows still in excess} */
 #define EVICT_TEXT \
     "local over = redis.call('HLEN', KEYS[1]) - 2 - tonumber(ARGV[1])\n" \
     "local most = math.min(over, tonumber(ARGV[2]))\n" \
@@ -151,7 +163,7 @@
     "if KEYS[2] then redis.call('HDEL', KEYS[2], unpack(fields)) end\n" \
     "return {n, over - n}\n"
 
-/* How rows go, and fields. */
+/* Note the use of rows. args: "used" or "oldest"; fields. reply: 0 */
 #define TOUCH_TEXT \
     "local time = redis.call('TIME')\n" \
     "for i = 2, #ARGV do\n" \
@@ -165,9 +177,9 @@
     "end\n" \
     "return 0\n"
 
-/* Who, for how many ms, and what: 'take' a lease, 'leave' it, or 'drop', which marks the rows as
- * being deleted if nobody else has one. The number of those that have one; of 'take' -1 while
- * another deletes the rows. */
+/* Change a lease. KEYS[1]: the leases. args: daemon; ms; "take", "leave", or "drop", which reserves
+ * the deletion of the rows for this time if no other daemon has a lease. reply: the number of
+ * daemons with a lease; for "take" -1 while another daemon deletes the rows */
 #define LEASE_TEXT \
     "local time = redis.call('TIME')\n" \
     "local now, ttl = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[2])\n" \

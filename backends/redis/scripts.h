@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The Lua scripts that a Redis server runs for us, each as one atomic step, called by their hash.
- * Arguments and answer of each are in docs/redis.md. Any thread.
+ * Lua scripts that a Redis server runs, each as one atomic step. They are called by their hash.
+ * scripts.c documents the arguments and the reply of each. Thread-safe.
  */
 #ifndef HPS_BACKENDS_REDIS_SCRIPTS_H
 #define HPS_BACKENDS_REDIS_SCRIPTS_H

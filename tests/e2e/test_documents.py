@@ -34,6 +34,7 @@ NOT_RUN = {
     ("docs/operations.md", "./dev build && sudo cmake --install"):
         "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
     ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",
+    ("docs/redis.md", "TIER   SERVER"): "output of hpsctl status",
     ("docs/python.md", "pip install clients"): "needs PyPI; ./dev interop runs it (tests/interop/install.py)",
     ("docs/python.md", "apt-get install"): "is run line by line by tests/python/test_package.py; what apt-get would install, ./dev does",
 }
@@ -293,7 +294,7 @@ def passes(work, **config):
     test_check.passed(test_check.check(work, default_config(**config)))
 
 
-@code_of("README.md", '"volatile_db"')
+@code_of("docs/redis.md", '"volatile_db"')
 def test_tiers_when_configured_as_shown_then_the_check_passes(work, code):
     passes(work, **json.loads("{" + with_values(code, {"/var/lib/hpsd": work}) + "}"))
 
