@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDRESS = "127.0.0.1:8601"
-NEEDS = {"connections": "import hpsd\n", "errors": "import hpsd\n"}  # what sections of docs/python.md take for granted
+# Goes before the code of a section that does not import hpsd itself.
+SETUP = f'import hpsd\nimport numpy as np\n\nclient = hpsd.connect("{ADDRESS}")\n'
 PAGES = ("README.md", "clients/python/README.md", "docs/python.md")  # whose Python is run by tests/python
 
 
@@ -69,15 +70,16 @@ def block(file, begins):
 
 
 def python_pages():
-    """{page: its blocks}: README, the client's own, and each section of docs/python.md; the blocks of a page are one
-    program. Those that need torch have it in their names."""
+    """{page: its blocks}. README, the client's README and each section of docs/python.md are one page, and so one program.
+    Names of pages that need torch contain "torch"."""
     pages = {}
     for file in PAGES:
         for one in _of_file(file):
             if one.language == "python":
-                name = {"README.md": "README", "clients/python/README.md": "clients"}.get(file, f"python_{one.section}")
-                pages.setdefault(name, [NEEDS[one.section]] if one.section in NEEDS else []).append(one.code)
-    return {name.replace("_", "_torch_") if any("torch" in code for code in codes) else name: codes
+                section = f"python_{one.section.replace(' ', '_')}"
+                name = {"README.md": "README", "clients/python/README.md": "clients"}.get(file, section)
+                pages.setdefault(name, [] if "import hpsd" in one.code else [SETUP]).append(one.code)
+    return {name.replace("_", "_torch_", 1) if any("torch" in code for code in codes) else name: codes
             for name, codes in pages.items()}
 
 
