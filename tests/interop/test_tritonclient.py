@@ -11,7 +11,7 @@ from inference import grpc_service_pb2, grpc_service_pb2_grpc, model_config_pb2
 
 import documents
 from rig import PATIENCE_S, Daemon, Table, default_config, model_config, scratch
-from test_documents import KSERVE, README_SERVER, followed, with_values
+from test_documents import KSERVE, followed
 
 pytest.importorskip("tritonclient", reason="tritonclient is not installed; ./dev interop installs it")
 # A process can have one set of stubs whose messages have these names: rig.py has made some of our protos.
@@ -207,15 +207,6 @@ def test_infer_when_by_asyncio_then_the_same(served, kind):
 def work_directory():
     with scratch() as path:
         yield path
-
-
-def test_readme_when_by_tritonclient_then_three_lines_and_the_rows_of_the_keys(work):
-    code = documents.block("README.md", "keys, counts = triton").code
-    assert len(code.splitlines()) == 3
-    with followed(work, with_values(README_SERVER, {"hpsd ": "hpsd --kserve-listen 127.0.0.1:8600 "})) as here:
-        names = {"np": np, "triton": importlib.import_module("tritonclient.http")}
-        exec(here(code.replace("127.0.0.1:8000", "127.0.0.1:8600")), names)  # pylint: disable=exec-used
-        np.testing.assert_array_equal(names["rows"], np.load(f"{work}/items.npy")[:3].ravel())
 
 
 def test_kserve_when_by_tritonclient_as_shown_then_the_rows_of_the_keys(work):

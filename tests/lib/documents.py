@@ -35,8 +35,8 @@ def read(file):
 
 
 def files():
-    found = ["README.md", "CONTRIBUTING.md"]
-    for pattern in ("docs/**/*.md", "clients/**/*.md", "deploy/**/*.md", "tests/**/*.md"):
+    found = []
+    for pattern in ("*.md", "docs/**/*.md", "clients/**/*.md", "deploy/**/*.md", "tests/**/*.md"):
         found += sorted(glob.glob(pattern, root_dir=ROOT, recursive=True))
     return found
 
