@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What benchmarks share: reports, a nanosecond clock, medians. Main thread.
+ * Shared by all benchmarks: the list of benchmarks, reports, clocks, medians. Main thread.
  */
 #ifndef HPS_BENCH_BENCH_H
 #define HPS_BENCH_BENCH_H

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What fewer bytes are worth in the host map: rows of FP16 and INT8 looked up as they are and as
- * FP32, beside rows of FP32 and beside what the memory allows for rows of each width (ceiling.h);
- * sums of 32 rows beside look-ups of the same number of keys, and beside torch.nn.EmbeddingBag,
- * which is given row numbers; rows per byte. One thread; its CPU time. Look-ups and ceilings are of
- * 1,024 keys, sums and what is beside them of 512 bags; all take turns of the same length, so that
- * each has the caches to itself meanwhile. No keys come twice.
+ * Narrow rows and pooling in the host map. FP16 and INT8 rows are looked up as stored and as FP32,
+ * and compared with FP32 rows and with the ceiling for rows of that width (ceiling.h). Sums of 32
+ * rows are compared with lookups of the same number of keys, and with torch.nn.EmbeddingBag, which
+ * receives row numbers. Also reported: rows per byte.
+ *
+ * One thread, CPU time. Lookups and ceilings use batches of 1,024 keys, sums and their peers 512
+ * bags. All steps take turns of equal length, so that each has the caches to itself. No key
+ * repeats.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups in the host map while another thread replaces its rows, against look-ups with nobody
- * beside them, and against a control: a second thread that writes as many rows at the same rate,
- * but elsewhere, since two cores share caches, memory and often a clock. A second control shows
- * what fresh rows cost any reader: a plain gather of rows whose places are known, which the other
- * thread overwrites in place, so that popular rows have to come from its cache. The target is for
- * the CPU time of a look-up, which other programs on the machine do not take from it; that it
- * stands for the look-up's speed is seen by the reader never giving its CPU up. Then the same once
- * more with every row checked: a row is its key and a sequence number over and over, so one made of
- * two writes shows, and so does one older than an update that had returned before the look-up
+ * Lookups in the host map while another thread replaces its rows, compared with lookups without
+ * updates. Two controls show what the machine costs: a second thread that writes as many rows to
+ * other memory, and a gather of rows at known places that the other thread overwrites in place.
+ *
+ * The target is for the CPU time of a lookup; the reader never waits, so CPU time stands for speed.
+ * A second pass checks every row, which consists of its key and a sequence number, repeated. A torn
+ * row mixes two writes. A stale row is older than an update that had returned before the lookup
  * began. Reader on the main thread, writer on its own.
  */
 #include <pthread.h>

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole look-ups: hpsd in a process of its own and the client library of this tree over a Unix
- * socket, 1 to 100,000 keys a call. Two daemons take turns, one that answers from the host map and
- * one that has RocksDB alone; each with one call under way for latencies, with four for throughput.
- * And the cold ones: RocksDB with nothing of it in memory, and a host map that was just restarted.
- * Keys are uniform: every row counts the same. Requests of many tables are in
- * bench_e2e_request.c, bags in bench_e2e_pooled.c. Main thread.
+ * Lookups from the client library to hpsd in its own process over a Unix socket, 1 to 100,000 keys
+ * a call. Two daemons take turns: one answers from the host map, the other has RocksDB alone. One
+ * call in flight measures latency, four measure throughput. Two cold cases follow: RocksDB with an
+ * empty page cache, and a host map right after a restart. Keys are uniform. bench_e2e_request.c has
+ * requests of many tables, bench_e2e_pooled.c bags. Main thread.
  */
 #include "bench/bench_e2e.h"
 

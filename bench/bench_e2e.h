@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What bench_e2e*.c, bench_kafka.c and bench_failover.c measure: an hpsd of this build with one
- * generated table, in a directory and a process of its own, reached by a Unix socket. Main thread.
+ * The hpsd that bench_e2e*.c, bench_kafka.c and bench_failover.c measure: built from this tree,
+ * with one generated table, in its own directory and process, reached over a Unix socket. Main
+ * thread.
  */
 #ifndef HPS_BENCH_BENCH_E2E_H
 #define HPS_BENCH_BENCH_E2E_H

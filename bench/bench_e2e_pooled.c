@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bags over gRPC: what the rows of a batch cost both ends when each comes by itself, and when the
- * server adds those of each bag. An hpsd answers from its host map, over a Unix socket; calls of
- * the two kinds take turns and ask for the same keys. Main thread.
+ * CPU time of client and server for bags over gRPC: the server returns each row, or pools the rows
+ * of each bag. hpsd answers from its host map over a Unix socket. Calls of both kinds take turns
+ * with the same keys. Main thread.
  */
 #include <stdio.h>
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a request of many tables costs hpsd beyond what it cannot do without: the CPU time of its
- * process, beside that of the same look-ups made in this process and of a bare socket server, a
- * thread that sends as many bytes. All three take turns and, but for the bare one, are asked for
- * the same keys, which are uniform. Main thread.
+ * Server CPU time of a request of many tables, compared with its two unavoidable parts: the same
+ * lookups in this process, and a bare socket server, a thread that sends the same number of bytes.
+ * All three take turns. hpsd and this process look up the same uniform keys. Main thread.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The embedding cache without a GPU: what a batch costs the thread that submits it (CPU time, the
- * simulated device's queues included; a driver's launches are not). Main thread.
+ * CPU time of the thread that submits batches to the embedding cache, on a simulated device. It
+ * includes the simulated device's queues, but no launches of a driver. Main thread.
  */
 #include <sched.h>
 #include <stdio.h>

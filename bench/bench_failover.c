@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups while masters of a Redis cluster go: three masters with a replica each, an hpsd without
- * a host map above them and with RocksDB below, and hps-bench, which compares every row, all on the
- * cores that there are. In turn each master hangs (SIGSTOP: look-ups find out by a time-out), or is
- * killed; its replica takes over after the cluster's node time-out, 1.5 s. A call's latency counts
- * from when it was due. Main thread.
+ * Lookups during fail-overs of a Redis cluster: three masters with a replica each, hpsd with
+ * RocksDB and without a host map, and hps-bench, which compares every row. They share all cores.
+ * Each master in turn hangs (SIGSTOP, which lookups detect by a timeout) or is killed. Its replica
+ * takes over after the node timeout of 1.5 s. Latency counts from the time at which a call was due.
+ * Main thread.
  */
 #include <inttypes.h>
 #include <signal.h>

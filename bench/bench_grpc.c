@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our gRPC server against a bare socket server and libgrpc++'s callback server: one connection, the
- * server on one core, the client on the other, servers taking turns within a run. And small calls
- * beside large replies on one connection.
+ * Our gRPC server compared with a bare socket server and with libgrpc++'s callback server: one
+ * connection, server on one core, client on the other, servers in turns. Also small calls that
+ * share a connection with large replies.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What bench_grpc.c and its servers share. Requests say which reply is wanted by the name of the
- * model in a LookupRequest: "a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows, the same bytes each
- * time; with "g" behind it rows of 512 bytes are gathered at random for each reply.
+ * Shared by bench_grpc.c and its servers. The model name of a LookupRequest selects the reply: "a"
+ * 64 bytes, "b" 512 KB, "c" 13.6 MB of rows, the same bytes each time. With a "g" appended, the
+ * server gathers rows of 512 bytes at random for each reply.
  */
 #ifndef HPS_BENCH_BENCH_GRPC_H
 #define HPS_BENCH_BENCH_GRPC_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clients of bench_grpc.c: one connection, a fixed number of calls under way, every reply in one
- * piece of memory. Ours speaks gRPC (to any gRPC server), the bare one length-prefixed messages.
- * Main thread.
+ * Clients of bench_grpc.c: one connection, a fixed number of calls in flight, each reply in one
+ * piece of memory. Our client speaks gRPC to any gRPC server, the bare client length-prefixed
+ * messages. Main thread.
  */
 #include <errno.h>
 #include <poll.h>

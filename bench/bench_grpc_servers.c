@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The servers that bench_grpc.c compares: ours (one loop on one thread), a bare one over the same
- * replies (length-prefixed messages, one thread, sendmsg of many at once), and libgrpc++'s in a
- * process.
+ * Servers that bench_grpc.c compares: ours (one event loop on one thread); a bare one with the same
+ * replies (length-prefixed messages, one thread, one sendmsg for many replies); and libgrpc++'s in
+ * its own process.
  */
 #include <errno.h>
 #include <fcntl.h>

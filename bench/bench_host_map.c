@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups in the host map against what the memory allows: gathering rows whose places are known
- * (by memcpy or past the cache, whichever is faster; and in vectors, without a target), plus
- * touching one index line per key. One thread, batches of 1,024 random keys; its CPU time, as none
- * of them waits.
+ * Lookups in the host map compared with the ceiling of the memory: gather rows at known places and
+ * touch one index line per key. The gather uses memcpy or non-temporal stores, whichever is faster;
+ * the vector gather is reported without a target. One thread, batches of 1,024 random keys, CPU
+ * time.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Updates through a real Kafka broker beside look-ups: broker, producer, look-ups and hpsd share
- * the first two cores. The producer's thread writes a tick of rows every 10 ms and behind them a
- * beacon, a row that holds the number of the tick; every look-up asks for the beacon, too, and so
- * tells how old the newest tick is that look-ups see. Freshness is measured from outside: from when
- * the first row of a tick is handed to the producer until a look-up has its beacon. Look-ups come
- * at a fixed rate, one at a time; a latency counts from when a call was due. Main thread, and the
- * producer's; for units those of three clients.
+ * Updates through a real Kafka broker during lookups. Broker, producer, lookups and hpsd share the
+ * first two cores. Every 10 ms the producer's thread writes a tick: rows, then a beacon row with
+ * the number of the tick. Each lookup includes the beacon, which shows the newest visible tick.
+ * Freshness is the time from handing the first row of a tick to the producer until a lookup returns
+ * its beacon. Lookups run at a fixed rate, one at a time; latency counts from the time at which a
+ * call was due. Threads: main, the producer's, and for units those of three clients.
  */
 #include <pthread.h>
 #include <sched.h>

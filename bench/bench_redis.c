@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading from Redis, three masters on loopback: our store, checks of positions included, against
- * HPS's hashes (HMGET, 16 partitions) and against plain keys (MGET, 64 tags). The others are read
- * as one writes it with hiredis, pipelined over all nodes at once, and a second time through our
- * own client, so that what is said of layout and checks is not said of the decoder. All ways in
- * turn, on the main thread.
+ * Reads from three Redis masters on loopback: our store, which checks positions, compared with
+ * HPS's hashes (HMGET, 16 partitions) and with plain keys (MGET, 64 tags). The peers are read by
+ * hiredis, pipelined over all nodes, and again by our own client: the second shows layout and
+ * checks alone, without the difference of decoders. All ways take turns. Main thread.
  */
 #include <hiredis/hiredis.h>
 #include <stdio.h>

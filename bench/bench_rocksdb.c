@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The persistent store against RocksDB as it comes. Loads: sorted files and one ingest, with rows
- * that are in order, sorted in memory, or sorted on disk, against the same rows as write batches
- * through the log. Reads: warm look-ups against an unsorted multi-get of a database opened with
- * default options, and against pread of a flat file. Updates: apply against a loop of write
- * batches. Each way in its own directory, the ways in turn; main thread.
+ * The persistent store compared with RocksDB on default options. Loads: sorted files and one
+ * ingest, from rows that are in order, sorted in memory, or sorted on disk, compared with write
+ * batches through the log. Reads: warm lookups compared with an unsorted multi-get and with pread
+ * of a flat file. Updates: apply compared with a loop of write batches. Each way has its own
+ * directory, and the ways take turns. Main thread.
  */
 #include <fcntl.h>
 #include <ftw.h>

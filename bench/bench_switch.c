@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long a version switch holds look-ups up: a reader pins and unpins the active version without
- * a pause while the main thread switches between two versions; and the same without switches,
- * because on a shared machine the scheduler makes most of any maximum.
+ * Effect of a version switch on lookups: a reader pins and unpins the active version continuously
+ * while the main thread switches between two versions. The same without switches is the control,
+ * because on a shared machine the scheduler causes most of the maximum.
  */
 #include <pthread.h>
 #include <stdatomic.h>

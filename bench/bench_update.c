@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Updates of a version through all its tiers (checks, last write per key, stamps, RocksDB with a
- * position, a host map that holds a part of the rows) against a bare loop of RocksDB write batches
- * with its log, of the same rows. Round by round in turn, so that both see the same machine.
+ * position, a host map with part of the rows), compared with a loop of RocksDB write batches of the
+ * same rows with its log. Both take turns.
  */
 #include <ftw.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes of small rows to the host map, which lets readers go on meanwhile, against a plain hash
- * map under a lock, whose rows are overwritten where they lie. Rows of 64 bytes, in batches of
- * 10,000 random keys that are there; one thread, its CPU time; the two take turns.
+ * Writes of small rows to the host map, which never block readers, compared with a plain hash map
+ * under a lock that overwrites rows in place. Rows of 64 bytes, batches of 10,000 random existing
+ * keys. One thread, CPU time; both take turns.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See ceiling.h. The gather fetches ahead, with as little as can be between two fetches.
+ * See ceiling.h. The gather prefetches, with as few instructions as possible between two
+ * prefetches.
  */
 #include "bench/ceiling.h"
 

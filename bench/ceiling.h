@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What look-ups in memory are measured against: rows gathered from places that are known, and one
- * line touched for each key, as an index would. Main thread.
+ * Ceiling for lookups in memory: gather rows at known places, and touch one line for each key, as
+ * an index would. Main thread.
  */
 #ifndef HPS_BENCH_CEILING_H
 #define HPS_BENCH_CEILING_H

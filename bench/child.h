@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs that benchmarks start beside themselves. They do not outlive the driver. Main thread.
+ * Child processes of benchmarks. They end with the driver. Main thread.
  */
 #ifndef HPS_BENCH_CHILD_H
 #define HPS_BENCH_CHILD_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See embedding_bag.h, and embedding_bag.py for the other side.
+ * See embedding_bag.h. embedding_bag.py is the other side.
  */
 #include "bench/embedding_bag.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * torch.nn.EmbeddingBag beside our own sums of rows: in a process of its own that waits while
- * others are measured. Main thread.
+ * torch.nn.EmbeddingBag, compared with our sums of rows. It runs in its own process, which waits
+ * while other steps are measured. Main thread.
  */
 #ifndef HPS_BENCH_EMBEDDING_BAG_H
 #define HPS_BENCH_EMBEDDING_BAG_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-benchmarks [NAME...]: run benchmarks (all by default), print a table, write
- * build/bench/NAME.jsonl. Ratios within one run are what counts; figures are of this machine. Exit
- * code 77: all ran well, but a peer or a benchmark is missing; the table says which. Main thread.
+ * hps-benchmarks [NAME...]: run the named benchmarks, or all, print a table and write
+ * build/bench/NAME.jsonl. Compare ratios within one run; absolute figures depend on the machine.
+ * Exit code 77: all benchmarks passed, but a peer or a benchmark is missing, as the table says.
+ * Main thread.
  */
 #include <errno.h>
 #include <signal.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What benchmarks report: a line of the table and one of the JSON file each, and the clocks and
- * medians behind them. Main thread.
+ * Report results as lines of the table and of the JSON file; clocks and medians. Main thread.
  */
 #include <errno.h>
 #include <sched.h>

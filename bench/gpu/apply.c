@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The application of changes alone: slices that the cache has staged and applied once are applied
- * again and again, without their way to the device. Thread: main.
+ * Applying changes alone: slices that the cache has staged and applied once are applied again and
+ * again, without copying them to the device. Thread: main.
  */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The embedding cache as the daemon's device thread uses it, filled with tables of random rows, for
- * measurements.
+ * The embedding cache, driven as by the daemon's device thread, and filled with tables of random
+ * rows.
  *
  * Thread: main.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the machine can do at best: copies within the device and across the bus, stores and loads of
- * kernels in the host's memory, and rows gathered at random from more and more memory (which shows
- * the reach of the address translation). Thread: main.
+ * Limits of the machine: copies within the device and across the bus, kernel stores and loads in
+ * host memory, and random gathers from growing memory, which show the reach of the address
+ * translation. Thread: main.
  */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What NVIDIA publishes of HugeCTR's parameter server, with this cache: lookups of 26 tables by
- * batch size, and the hit rate by the share of the keys that is cached. Thread: main.
+ * Cases that NVIDIA published for HugeCTR's parameter server, with this cache: lookups of 26 tables
+ * by batch size, and the hit rate by the share of cached keys. Thread: main.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups given to the device by hand, without the cache around them: ranges that a kernel has
- * filled, batches of keys that lie ready, and the launches that answer one.
+ * Lookups on the device without the cache: ranges filled by a kernel, batches of keys in device
+ * memory, and the launches that answer a batch.
  *
  * Thread: main.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that the embedding cache is compared with, and kernels that fill memory and an index
+ * Kernels that serve as peers of the embedding cache, and kernels that fill memory and an index
  * without staging every row.
  */
 #ifndef HPS_BENCH_GPU_KERNELS_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lookup kernel in turns with a copy and with gathers that need no search: by width, law and
- * share of misses; rows that are converted or added; many small tables in one launch; the counters
- * of popularity; and each kernel alone, for a profiler. Thread: main.
+ * The lookup kernel compared with a copy and with gathers at known places: by row width, key
+ * distribution and share of misses. Also converted and pooled rows, many small tables in one
+ * launch, popularity counters, and each kernel alone for a profiler. Thread: main.
  */
 #include <sched.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * gpu_bench [--sim] [--json FILE] [--torch PROGRAM] NAME...: measure on the GPU, or try the
- * measurements on the simulated device. Results are printed, and appended to FILE, as they come; a
- * measurement may be killed at any time. PROGRAM (torch_gather.py) measures torch, for `torch`
- * alone. Main thread.
+ * measurements on the simulated device. Each result is printed and appended to FILE at once, so a
+ * killed run keeps its results. PROGRAM (torch_gather.py) measures torch; only `torch` needs it.
+ * Main thread.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the measurements on a device share: the device, a stream, memory of both sides that is freed
- * at the end, times and results. On the simulated device everything is tiny and runs once or twice:
- * that shows that a measurement works. Its figures mean nothing.
+ * Shared by the measurements on a device: the device, a stream, memory of host and device that is
+ * freed at the end, times and results. The simulated device uses tiny sizes and one or two runs.
+ * This tests the measurement; its figures mean nothing.
  *
- * Thread: main. After the first failure, which is kept in `err`, nothing more is done.
+ * Thread: main. After the first failure, which `err` keeps, later calls have no effect.
  */
 #ifndef HPS_BENCH_GPU_RIG_H
 #define HPS_BENCH_GPU_RIG_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lookup kernel in turns with torch's index_select and EmbeddingBag on the same device. torch
- * runs in a second process (torch_gather.py), which is idle while the lookup is measured. A line to
- * it asks for a table or for a measurement, a line from it answers. Thread: main.
+ * The lookup kernel compared with torch's index_select and EmbeddingBag on the same device. torch
+ * runs in a second process (torch_gather.py), which is idle while the lookup is measured. Each
+ * request to it, for a table or a measurement, and each reply is one line. Thread: main.
  */
 #include <signal.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The embedding cache as its caller uses it: results to the host by stores of the kernel or by
- * gather and copy (where they meet is mapped_bytes_max), rows that were missing put in behind
- * lookups, and the latency of lookups during updates. Thread: main.
+ * The embedding cache as its caller uses it: results to the host by kernel stores or by gather and
+ * copy (mapped_bytes_max is where they are equally fast), insertion of missing rows after lookups,
+ * and lookup latency during updates. Thread: main.
  */
 #include <stdio.h>
 #include <string.h>
