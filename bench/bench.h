@@ -18,28 +18,28 @@ struct bench {
     hps_status (*run)(struct hps_error *err);
 };
 
-/* Reports are of the benchmark `name` from now on, and are appended to the file as they come. */
+/* Start the benchmark `name`: reports are appended to the file `path` at once. */
 hps_status bench_open(const char *name, const char *path, struct hps_error *err) HPS_MUST_CHECK;
-/* status: of the benchmark, which the caller gets back unless the file could not be written. */
+/* Returns `status`, the result of the benchmark, or IO if it is OK but the file is incomplete. */
 hps_status bench_close(hps_status status, struct hps_error *err) HPS_MUST_CHECK;
 void bench_print_head(void);
 
 enum bench_target { BENCH_NO_TARGET, BENCH_AT_LEAST, BENCH_AT_MOST };
 
-/* One line of the table and of the JSON file. `target` counts unless `kind` is BENCH_NO_TARGET. */
+/* Write a result to the table and to the JSON file. BENCH_NO_TARGET: `target` has no effect. */
 void bench_report(const char *name_of_case, const char *metric, double value, const char *unit,
                   enum bench_target kind, double target);
 
-/* One line of the table and of the JSON file for a peer, or a benchmark, that is missing here. The
- * driver then exits with 77. Both texts go into JSON as they are. */
+/* Report a missing peer or benchmark in both; the driver then exits with 77. The texts must need no
+ * escapes in JSON. */
 void bench_left_out(const char *what, const char *why);
 unsigned bench_n_left_out(void);
 
 uint64_t bench_now_ns(void);
 uint64_t bench_clock_ns(clockid_t clock);
-/* Middle of n values (sorted in place); 0 of none. */
+/* Median of n values, which are sorted in place; 0 if n is 0. */
 double bench_median(double *values, size_t n);
-/* Bind the calling thread to one of the first two CPUs where there are two; best effort. */
+/* Bind the calling thread to the first or second CPU; no effect with one CPU or on failure. */
 void bench_bind(unsigned cpu);
 
 hps_status bench_grpc(struct hps_error *err);
@@ -59,7 +59,7 @@ hps_status bench_units(struct hps_error *err);
 hps_status bench_redis(struct hps_error *err);
 hps_status bench_failover(struct hps_error *err);
 
-/* Rows a second of a bare loop of RocksDB's write batches with its log: n rows of 512 bytes. */
+/* Rows a second of a loop of RocksDB write batches with its log: n rows of 512 bytes. */
 hps_status bench_write_batches(uint64_t n, double *out_rows_per_s, struct hps_error *err)
     HPS_MUST_CHECK;
 

@@ -31,21 +31,21 @@ enum {
     PIECE = 1024,
     DIM_MAX = 128,
 };
-#define TURN_NS   UINT64_C(100000000) /* that of embedding_bag.py, too */
+#define TURN_NS   UINT64_C(100000000) /* as in embedding_bag.py */
 #define MAP_BYTES (UINT64_C(8) << 30)
 
-/* How rows are stored; FP32 is what the others are compared with. */
+/* How rows are stored; FP32 is the baseline. */
 enum kind { FP32, FP16, INT8, KINDS };
 static const enum hps_dtype dtypes[KINDS] = {HPS_DTYPE_FP32, HPS_DTYPE_FP16,
                                              HPS_DTYPE_INT8_ROWWISE_F32};
 static const char *const names[KINDS] = {"fp32", "fp16", "int8"};
 
-/* What is timed, of each kind of rows; from ALL on of many keys. */
+/* Timed steps of each kind of rows; from ALL on, batches have many keys. */
 enum step { GATHER, STREAM, INDEX, RAW, TO_FP32, ALL, SUM, MEAN, STEPS };
 
 struct times {
     double ns[KINDS][STEPS];            /* per key */
-    double torch_sum_ns, torch_mean_ns; /* 0: there is none */
+    double torch_sum_ns, torch_mean_ns; /* 0: no torch */
 };
 
 struct work {
@@ -55,7 +55,7 @@ struct work {
     struct bench_ceiling ceiling;
     struct bench_bags torch;
     uint8_t *out;
-    uint8_t *streamed; /* where rows go past the cache: what they throw out of it is not `out` */
+    uint8_t *streamed; /* for non-temporal stores, which would evict `out` */
     uint32_t offsets[N_BAGS + 1];
     hps_key keys[MANY];
     uint32_t slots[MANY];
@@ -73,13 +73,13 @@ static void draw(struct work *work, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint64_t row = hps_zipf_row(&work->zipf, hps_zipf_rank(&work->zipf, &work->random));
-        work->places[i % FEW] = row; /* for those who want few */
+        work->places[i % FEW] = row; /* for steps with few keys */
         work->keys[i] = key_of(row);
         work->slots[i] = i;
     }
 }
 
-/* ---- what is timed --------------------------------------------------------------------------- */
+/* ---- timed steps ----------------------------------------------------------------------------- */
 
 static hps_status look_up(struct work *work, enum kind kind, enum hps_dtype output, uint32_t n)
 {
@@ -141,7 +141,7 @@ static hps_status run_step(struct work *work, enum kind kind, enum step step)
     }
 }
 
-/* out_ns: of CPU time, per key. */
+/* out_ns: CPU time per key. */
 static hps_status turn_of(struct work *work, enum kind kind, enum step step, double *out_ns)
 {
     uint32_t n = step < ALL ? FEW : MANY;
@@ -175,7 +175,7 @@ static hps_status round_of(struct work *work, struct times *out_times)
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* Gather of rows of this width, into the cache or past it, and index: what could be at best. */
+/* The ceiling: the faster gather of rows of this width, plus the index line. */
 static double ceiling_ns(const struct times *times, enum kind kind)
 {
     const double *ns = times->ns[kind];
@@ -250,12 +250,12 @@ static double torch_mean_ratio(const struct times *times, enum kind kind)
 }
 
 struct row {
-    const char *metric; /* behind the kind's name */
+    const char *metric; /* follows the kind's name */
     const char *unit;
     value_fn value;
-    bool others;           /* not of FP32 */
+    bool others;           /* all kinds but FP32 */
     double targets[KINDS]; /* 0: none */
-    uint32_t target_dim;   /* 0: at each */
+    uint32_t target_dim;   /* 0: all */
 };
 
 static const struct row report_rows[] = {
@@ -365,7 +365,7 @@ static hps_status open_tables(struct work *work, uint32_t dim, uint64_t n_rows,
                                     .n_rows = n_rows,
                                     .default_row = zeros};
         status = work->store->ops->space_open(work->store, &id, &work->spaces[kind], err);
-        if (status == HPS_OK) { /* as a load does: else it is left in the middle of a growth */
+        if (status == HPS_OK) { /* as a load does; else the index stays half grown */
             status = work->store->ops->limits->reserve(work->spaces[kind], err);
         }
         if (status == HPS_OK) {

@@ -4,7 +4,7 @@
  * updates. Two controls show what the machine costs: a second thread that writes as many rows to
  * other memory, and a gather of rows at known places that the other thread overwrites in place.
  *
- * The target is for the CPU time of a lookup; the reader never waits, so CPU time stands for speed.
+ * The target is for the CPU time of a lookup; the reader never waits, so CPU time measures speed.
  * A second pass checks every row, which consists of its key and a sequence number, repeated. A torn
  * row mixes two writes. A stale row is older than an update that had returned before the lookup
  * began. Reader on the main thread, writer on its own.
@@ -27,7 +27,7 @@ enum {
     ROW_PAIRS = ROW_BYTES / 16,
     READ_BATCH = 1024,
     WRITE_BATCH = 256,
-    N_DRAWN = 1 << 20, /* popular rows, drawn beforehand */
+    N_DRAWN = 1 << 20, /* keys drawn before the measurement */
     ROUNDS = 5,
     N_RATES = 3,
     AHEAD = 16, /* rows that a gather fetches ahead */
@@ -80,7 +80,7 @@ static void make_row(uint64_t out[ROW_PAIRS][2], hps_key key, uint32_t sequence)
     }
 }
 
-/* Is it one write's row of this key? */
+/* Whether the row comes from one write of this key. */
 static bool row_whole(const uint8_t *row, hps_key key, uint64_t *out_sequence)
 {
     uint64_t pairs[ROW_PAIRS][2];
@@ -150,7 +150,7 @@ static void *write_rows(void *ctx)
 struct reading {
     uint64_t n_keys;
     uint64_t ns;     /* inside get */
-    uint64_t cpu_ns; /* of the reader's thread, in there: without what others took from it */
+    uint64_t cpu_ns; /* of the reader's thread, inside get */
     uint64_t n_torn;
     uint64_t n_stale;
 };
@@ -222,7 +222,7 @@ static hps_status read_batch(struct world *world, bool check, struct reading *re
     return status;
 }
 
-/* Read for `ns` beside a writer of this mode and rate, if any. */
+/* Read for `ns` with a writer of this mode and rate, or with none. */
 static hps_status run_round(struct world *world, struct writer *writer, bool check, uint64_t ns,
                             struct reading *out_reading)
 {
@@ -269,7 +269,7 @@ struct rounds {
     struct speed gather[N_RATES];
     struct speed updates[N_RATES];
     double written[N_RATES][ROUNDS]; /* rows a second */
-    long n_waits[N_RATES];           /* times that the reader gave its CPU up beside updates */
+    long n_waits[N_RATES];           /* voluntary waits of the reader during updates */
 };
 
 static hps_status run_mode(struct world *world, struct writer *writer, enum mode mode, double rate,
@@ -317,7 +317,7 @@ static hps_status run_rounds(struct world *world, struct writer *writer, struct 
             if (status == HPS_OK) {
                 long n_waits = count_waits();
                 status = run_mode(world, writer, UPDATES, rates[r], round, &rounds->updates[r]);
-                rounds->n_waits[r] += count_waits() - n_waits - 1; /* that for the writer's end */
+                rounds->n_waits[r] += count_waits() - n_waits - 1; /* 1: joining the writer */
                 rounds->written[r][round] = (double)writer->n_written * 1e9 / (double)writer->ns;
             }
         }
@@ -368,7 +368,7 @@ static void report_rounds(struct rounds *rounds)
                  BENCH_NO_TARGET, 0);
 }
 
-/* A check that finds nothing proves nothing: this row is made of two. */
+/* Test the check itself: this row mixes two writes. */
 static bool check_works(void)
 {
     uint64_t row[ROW_PAIRS][2];

@@ -22,7 +22,7 @@ enum {
     ROUNDS = 3,
     N_SIZES = 6,
     KEYS_MAX = 100000,
-    UNDER_WAY = 4, /* calls, for throughput */
+    UNDER_WAY = 4, /* calls in flight for throughput */
     TURN_US = 10000,
     COLD_KEYS = 1000, /* a call */
     COLD_CALLS = 32,
@@ -146,7 +146,7 @@ static void start_call(struct call *call)
     load->n_under_way++;
 }
 
-/* `n` calls under way until `ns` have passed, or (n_calls_max > 0) so many have been made. */
+/* Keep `n` calls in flight until `ns` have passed or, if n_calls_max > 0, for that many calls. */
 static hps_status run_load(struct hps_client *client, struct hps_random *random, uint32_t n_keys,
                            unsigned n, uint64_t ns, uint64_t n_calls_max, struct result *out_result,
                            struct hps_error *err)
@@ -271,7 +271,7 @@ static hps_status run_warm(struct e2e_hpsd *hpsds, struct hps_random *random, ui
 
 /* ---- cold ------------------------------------------------------------------------------------ */
 
-/* Started anew with nothing of the database in the page cache, but for what the start reads. */
+/* After a restart with an empty page cache; only the start itself has read from the database. */
 static hps_status run_cold(struct e2e_hpsd *hpsd, struct hps_random *random, struct hps_error *err)
 {
     static const char name[] = "1000 keys a call, rocksdb cold";
@@ -297,7 +297,7 @@ static hps_status run_cold(struct e2e_hpsd *hpsd, struct hps_random *random, str
     return status;
 }
 
-/* The first second after a restart: rows come from RocksDB until the host map has them again. */
+/* The first second after a restart, while the host map is filled from RocksDB. */
 static hps_status run_restarted(struct e2e_hpsd *hpsd, struct hps_random *random,
                                 struct hps_error *err)
 {

@@ -16,10 +16,10 @@ enum { E2E_ROWS = 1 << 20, E2E_DIM = 32, E2E_ROW_BYTES = E2E_DIM * 4 };
 
 struct e2e_hpsd {
     bool with_host_map; /* else RocksDB alone */
-    const char *redis;  /* addresses of a cluster above RocksDB, without a host map; NULL: none */
+    const char *redis;  /* cluster addresses; excludes a host map; NULL: none */
     uint32_t n_rows, dim;
-    const char *brokers; /* of Kafka, that updates come from; NULL: nowhere */
-    char dir[32];        /* the next ones by e2e_hpsd_make: its own, with table and database */
+    const char *brokers; /* of Kafka; NULL: no updates */
+    char dir[32];        /* set by e2e_hpsd_make, as all fields below; has table and database */
     char address[64];
     char admin[64];
     struct bench_child child;
@@ -27,25 +27,25 @@ struct e2e_hpsd {
     struct hps_client *client;
 };
 
-/* Make the directory and the table, by the first five fields. */
+/* Make the directory and the table. The caller sets the first five fields. */
 hps_status e2e_hpsd_make(struct e2e_hpsd *hpsd, struct hps_error *err) HPS_MUST_CHECK;
-/* Start it, connect, and wait until it serves: the first time it loads the table. */
+/* Start it, connect, and wait until it serves. The first start loads the table. */
 hps_status e2e_hpsd_start(struct e2e_hpsd *hpsd, struct hps_error *err) HPS_MUST_CHECK;
 void e2e_hpsd_stop(struct e2e_hpsd *hpsd);
-/* Ask the kernel to forget the database's files, as far as nobody has them mapped. */
+/* Drop the database's files from the page cache, except mapped pages. */
 void e2e_hpsd_chill(const struct e2e_hpsd *hpsd);
-/* Read the database's files, so that the kernel has them. */
+/* Read the database's files into the page cache. */
 void e2e_hpsd_warm(const struct e2e_hpsd *hpsd);
 /* CPU time of its process. */
 hps_status e2e_hpsd_cpu_us(const struct e2e_hpsd *hpsd, double *out_us, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Bytes that it has read from disk; 0 where the kernel does not say. */
+/* Bytes that it has read from disk; 0 if the kernel does not report them. */
 double e2e_hpsd_disk_bytes(const struct e2e_hpsd *hpsd);
-void e2e_hpsd_remove(struct e2e_hpsd *hpsd); /* stops it, if it runs */
+void e2e_hpsd_remove(struct e2e_hpsd *hpsd); /* stops it if it runs */
 
-/* The cases of bench_e2e that ask for bags (bench_e2e_pooled.c). */
+/* The cases of bags (bench_e2e_pooled.c). */
 hps_status bench_e2e_pooled(struct hps_error *err) HPS_MUST_CHECK;
-/* That of what a request costs the server (bench_e2e_request.c). */
+/* The case of server CPU time per request (bench_e2e_request.c). */
 hps_status bench_e2e_request(struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

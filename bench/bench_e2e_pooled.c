@@ -24,7 +24,7 @@ enum {
     REQUEST_BYTES_MAX = 4 << 20
 };
 
-/* What one call of a kind took, of CPU, in us. */
+/* CPU time of one call of a kind, in us. */
 struct cost {
     double client_us[ROUNDS];
     double server_us[ROUNDS];
@@ -36,12 +36,12 @@ struct load {
     struct hps_zipf zipf;
     hps_key *keys;                  /* [N_TABLES][N_KEYS] */
     uint32_t offsets[N_BAGS + 1];   /* of every table */
-    struct hps_buf requests[CALLS]; /* of the kind that is called */
+    struct hps_buf requests[CALLS]; /* of the current kind */
     struct hps_client_lookup_query queries[N_TABLES];
     bool pooled;
 };
 
-/* The one table is asked 26 times, as so many tables would be. */
+/* One table serves as 26 tables. */
 static hps_status draw_request(struct load *load, struct hps_buf *request)
 {
     for (uint32_t t = 0; t < N_TABLES; t++) {
@@ -63,7 +63,7 @@ static hps_status draw_request(struct load *load, struct hps_buf *request)
     return hps_client_lookup_encode(&lookup, request);
 }
 
-/* Every row that was asked for is there. */
+/* Check that the reply has all rows. */
 static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct hps_error *err)
 {
     const struct load *load = ctx;
@@ -84,7 +84,7 @@ static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct h
     return status;
 }
 
-/* The calls of one kind of a round. */
+/* The calls of one kind in one round. */
 static hps_status run_round(struct load *load, bool pooled, uint64_t seed, double *out_client_us,
                             double *out_server_us, struct hps_error *err)
 {
@@ -92,7 +92,7 @@ static hps_status run_round(struct load *load, bool pooled, uint64_t seed, doubl
     hps_status status = HPS_OK;
 
     load->pooled = pooled;
-    load->random.state = seed; /* both kinds ask for the same keys */
+    load->random.state = seed; /* the same keys for both kinds */
     for (unsigned i = 0; i < CALLS && status == HPS_OK; i++) {
         status = draw_request(load, &load->requests[i]);
     }

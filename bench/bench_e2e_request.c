@@ -27,7 +27,7 @@ enum {
     REQUEST_BYTES_MAX = 1 << 20
 };
 
-/* A request: of each table so many keys. */
+/* A request: n_keys of each table. */
 struct shape {
     uint32_t n_keys, dim, n_rows;
     unsigned n_calls; /* in a round */
@@ -35,7 +35,7 @@ struct shape {
 
 static const struct shape shapes[] = {{64, 128, 1 << 20, 64}, {2048, 16, 4 << 20, 16}};
 
-/* ---- look-ups in this process ---------------------------------------------------------------- */
+/* ---- lookups in this process ----------------------------------------------------------------- */
 
 struct memory {
     struct hps_store *store;
@@ -167,7 +167,7 @@ struct bare {
     bool running;
 };
 
-/* False: it is over. */
+/* False: the connection has ended. */
 static bool receive_all(int fd, uint8_t *data, size_t size)
 {
     while (size > 0) {
@@ -258,7 +258,7 @@ static hps_key *keys_of(const struct requests *r, unsigned call)
     return r->keys + (size_t)call * N_TABLES * r->shape->n_keys;
 }
 
-/* The one table is asked 26 times, as so many tables would be. */
+/* One table serves as 26 tables. */
 static hps_status draw(struct requests *r, struct hps_error *err)
 {
     struct hps_client_lookup_query queries[N_TABLES];
@@ -309,7 +309,7 @@ static hps_status call_one(struct requests *r, enum side side, unsigned call, st
     return ok ? HPS_OK : hps_error_set(err, HPS_UNAVAILABLE, "the bare server has ended");
 }
 
-/* CPU time of the side that answers. */
+/* CPU time of the answering side. */
 static hps_status clock_us(struct requests *r, enum side side, double *out_us,
                            struct hps_error *err)
 {

@@ -72,7 +72,7 @@ static void close_rig(struct rig *rig)
     for (unsigned i = 0; i < N_TABLES; i++) {
         hps_embed_range_free(rig->ranges[i]);
     }
-    hps_ignore(hps_embed_region_free(rig->region)); /* nothing is under way */
+    hps_ignore(hps_embed_region_free(rig->region)); /* nothing is in flight */
     hps_embed_cache_close(rig->cache);
     if (rig->memory != 0) {
         hps_device_free(rig->device, rig->memory);
@@ -100,7 +100,7 @@ static hps_status run_batch(struct rig *rig, uint32_t round, uint32_t n_keys)
     uint64_t at = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
     hps_status status = stage_all(rig, round);
 
-    hps_embed_advance(rig->cache); /* which gives what was staged to the device */
+    hps_embed_advance(rig->cache); /* submits staged rows to the device */
     rig->stage_us[round] = since_us(&at);
     for (unsigned i = 0; i < N_TABLES; i++) {
         parts[i] = (struct hps_embed_part){.range = rig->ranges[i],
@@ -117,7 +117,7 @@ static hps_status run_batch(struct rig *rig, uint32_t round, uint32_t n_keys)
     while ((status = hps_embed_poll(ticket)) == HPS_AGAIN) {
         (void)sched_yield();
     }
-    (void)since_us(&at); /* a device that is simulated is waited for long */
+    (void)since_us(&at); /* excludes the wait for the simulated device */
     status = status == HPS_OK ? hps_embed_poll(ticket) : status;
     hps_embed_release(ticket);
     hps_embed_advance(rig->cache);

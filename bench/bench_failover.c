@@ -23,7 +23,7 @@ struct world {
     struct bench_child rig;
     bool rig_runs;
     char addresses[256];
-    int pids[NODES]; /* those of the masters, then of their replicas in turn */
+    int pids[NODES]; /* masters first, then their replicas in the same order */
     struct e2e_hpsd hpsd;
 };
 
@@ -80,7 +80,7 @@ static hps_status look_up(const struct world *world, const char *seconds, struct
     return right ? HPS_OK : hps_error_set(err, HPS_INTERNAL, "hps-bench said: %s", line);
 }
 
-/* Until all nodes that run are of one mind, and all rows come from Redis again. */
+/* Wait until all running nodes agree on the cluster and all rows come from Redis again. */
 static hps_status wait_whole(const struct world *world, struct hps_error *err)
 {
     struct seen seen = {0};

@@ -82,7 +82,7 @@ static void report_server(size_t c, const char *server, const struct rounds *rou
                  BENCH_NO_TARGET, 0);
 }
 
-/* Ours against another one, round by round. */
+/* Our server compared with another, round by round. */
 static void report_ratios(size_t c, unsigned s, const struct rounds *ours,
                           const struct rounds *other)
 {
@@ -123,7 +123,7 @@ static hps_status run_case(size_t c, const struct bench_server *servers, unsigne
     return HPS_OK;
 }
 
-/* ---- small beside large ---------------------------------------------------------------------- */
+/* ---- small and large replies on one connection ----------------------------------------------- */
 
 struct mixed {
     struct hps_client *client;

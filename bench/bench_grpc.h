@@ -36,12 +36,11 @@ struct replies {
 size_t reply_request(unsigned kind, bool gather, uint8_t out[4]);
 hps_status replies_init(struct replies *replies) HPS_MUST_CHECK;
 void replies_fini(struct replies *replies);
-/* What a request asks for; kind 0 when it is none of ours. The rows come with a reference of
- * their own. */
+/* The rows that a request selects, as a new reference; kind 0 if it matches no kind. */
 struct hps_block *reply_rows(struct replies *replies, const uint8_t *request, size_t size,
                              unsigned *out_kind);
 
-/* Servers on threads of their own. */
+/* A server on its own thread or process. */
 struct bench_server {
     char address[64];
     clockid_t cpu_clock; /* time that the server's thread or process ran */
@@ -53,7 +52,7 @@ hps_status bench_server_raw(struct bench_server *out_server, struct hps_error *e
 /* libgrpc++ in another process; NOT_FOUND: not built. */
 hps_status bench_server_cpp(struct bench_server *out_server, struct hps_error *err) HPS_MUST_CHECK;
 
-/* `n` calls under way at a time until `ns` have passed. */
+/* Keep `n` calls in flight until `ns` have passed. */
 struct bench_load {
     unsigned kind;
     bool gather;
@@ -65,7 +64,7 @@ struct bench_result {
     double bytes_per_s;
     double p50_us;
     double cpu_us;    /* of the client, per call */
-    uint64_t n_calls; /* with those that the figures above leave out, to warm up */
+    uint64_t n_calls; /* including warm-up calls, which the figures above exclude */
 };
 hps_status bench_load_grpc(const char *address, const struct bench_load *load,
                            struct bench_result *out_result, struct hps_error *err) HPS_MUST_CHECK;

@@ -31,9 +31,9 @@ struct load_state {
     uint64_t end_ns;
     uint64_t start_cpu_ns;
     uint64_t n_done;
-    uint64_t n_warm; /* calls left before those that count: buffers and windows are open then */
+    uint64_t n_warm; /* warm-up calls left: they open buffers and windows */
     uint64_t n_warm_all;
-    uint64_t n_answered; /* bare: those included */
+    uint64_t n_answered; /* bare: includes warm-up calls */
     uint64_t bytes;
     unsigned n_under_way;
     int failed; /* gRPC code */
@@ -54,7 +54,7 @@ static void begin(struct load_state *state)
     state->end_ns = state->start_ns + state->load->ns;
 }
 
-/* A call that took so long is over. */
+/* Record a finished call that took `ns`. */
 static void count_call(struct load_state *state, uint64_t ns)
 {
     state->n_done++;
@@ -172,7 +172,7 @@ static hps_status raw_connect(const char *address, int *out_fd, struct hps_error
     return status;
 }
 
-/* Whole messages are in in[0 .. size); rest is moved to the front. */
+/* in[0 .. size) has whole messages; move the rest to the front. */
 struct raw_input {
     uint8_t *data;
     size_t capacity;
@@ -213,7 +213,7 @@ static bool raw_read(int fd, struct raw_input *in)
     return n > 0;
 }
 
-/* Count whole replies and ask for as many again. Replies come in the order of requests, so the
+/* Count whole replies and send as many new requests. Replies come in the order of requests, so the
  * oldest start is the one that a reply belongs to. */
 static bool raw_take(int fd, struct load_state *state, struct raw_input *in, uint64_t *starts)
 {

@@ -260,7 +260,7 @@ hps_status bench_server_grpc(struct bench_server *out_server, struct hps_error *
     if (status == HPS_OK && pthread_create(&ours->thread, NULL, ours_run, ours) != 0) {
         status = HPS_EXHAUSTED;
     }
-    if (status != HPS_OK) { /* the program ends: nothing is taken apart */
+    if (status != HPS_OK) { /* the program ends without cleanup */
         return hps_error_prefix(err, status, "server");
     }
     (void)pthread_getcpuclockid(ours->thread, &out_server->cpu_clock);
@@ -417,7 +417,7 @@ hps_status bench_server_raw(struct bench_server *out_server, struct hps_error *e
                              pthread_create(&raw->thread, NULL, raw_run, raw) != 0)) {
         status = HPS_EXHAUSTED;
     }
-    if (status != HPS_OK) { /* the program ends: nothing is taken apart */
+    if (status != HPS_OK) { /* the program ends without cleanup */
         return hps_error_prefix(err, status, "bare server");
     }
     (void)pthread_getcpuclockid(raw->thread, &out_server->cpu_clock);

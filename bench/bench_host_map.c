@@ -27,7 +27,7 @@ struct work {
     struct hps_arena *arena;
     struct bench_ceiling ceiling;
     uint8_t *out;
-    uint8_t *streamed; /* where rows go past the cache: what they throw out of it is not `out` */
+    uint8_t *streamed; /* for non-temporal stores, which would evict `out` */
     hps_key keys[BATCH];
     uint32_t slots[BATCH];
     uint64_t places[BATCH];
@@ -94,8 +94,8 @@ static uint64_t cpu_ns(void)
     return bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
-/* Each step with keys of its own, so that nothing is warm from the one before; the steps take turns
- * batch by batch. */
+/* Each step has its own keys, so that no step warms the cache for the next one. The steps take
+ * turns batch by batch. */
 static hps_status round_of(struct work *work, struct spent *out_spent)
 {
     enum { INDEX = 3, LOOKUP, STEPS };
@@ -192,7 +192,7 @@ static hps_status run_dim(uint32_t dim, uint64_t n_rows, double target, struct h
     if (status == HPS_OK) {
         status = work->store->ops->space_open(work->store, &id, &work->space, err);
     }
-    if (status == HPS_OK) { /* as a load does: else the index is left in the middle of a growth */
+    if (status == HPS_OK) { /* as a load does; else the index stays half grown */
         status = work->store->ops->limits->reserve(work->space, err);
     }
     if (status == HPS_OK) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups of which a fifth of the keys always miss. Compared are: waiting for RocksDB; default rows
+ * Lookups in which a fifth of the keys always miss. Compared are: waiting for RocksDB; default rows
  * at once, with insertions afterwards; and lookups that find all keys in memory. The ways take
  * turns. Insertion jobs run at the same time as the lookups. HPS was seen to drop from 12,422 to
  * 217 requests/s, because its insertions hold the buffers of its lookups.
@@ -26,8 +26,8 @@ enum {
     DIM = 32,
     ROW_BYTES = DIM * 4,
     N_ROWS = 1 << 20,
-    N_HOT = 1 << 16, /* that look-ups ask for most */
-    KEYS = 2048,     /* of a look-up */
+    N_HOT = 1 << 16, /* hot keys */
+    KEYS = 2048,     /* of a lookup */
     REQUESTS = 150,  /* of a round */
     ROUNDS = 7,
     LOAD_ROWS = 1024,
@@ -177,9 +177,9 @@ static void close_world(struct world *world)
     (void)nftw(world->dir, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
-/* cold_in: one key in so many is any of the table, the others are hot; 0: all are hot */
+/* cold_in: one key in cold_in is drawn from the whole table, other keys are hot; 0: all hot */
 static void make_keys(struct world *world, uint32_t cold_in)
 {
     for (uint32_t i = 0; i < KEYS; i++) {
@@ -224,7 +224,7 @@ static const struct way WAYS[] = {{"all in memory", 0, 1.0},
                                   {"a fifth cold, inserted behind", 5, 0.5}};
 enum { N_WAYS = sizeof(WAYS) / sizeof(WAYS[0]) };
 
-/* Look-ups per second, the making of keys left out. */
+/* Lookups per second, without the time to make keys. */
 static hps_status run_round(struct world *world, const struct way *way, double *out_per_s,
                             double *out_defaulted, struct hps_error *err)
 {
@@ -251,7 +251,7 @@ static hps_status run_rounds(struct world *world, struct hps_error *err)
     static const char title[] = "look-ups of 2048 x 128 B";
     double per_s[N_WAYS][ROUNDS], defaulted[N_WAYS][ROUNDS], ratios[ROUNDS];
 
-    for (int i = -3; i < ROUNDS; i++) { /* the first ones fill the memory */
+    for (int i = -3; i < ROUNDS; i++) { /* the first rounds fill the host map */
         int at = i < 0 ? 0 : i;
         for (unsigned w = 0; w < N_WAYS; w++) {
             hps_status status = run_round(world, &WAYS[w], &per_s[w][at], &defaulted[w][at], err);
@@ -259,7 +259,7 @@ static hps_status run_rounds(struct world *world, struct hps_error *err)
                 return status;
             }
             while (hps_insertion_rows(world->insertion) > 0) {
-                sched_yield(); /* what was left behind is no load of the next way */
+                sched_yield(); /* finish pending insertions before the next way */
             }
         }
         ratios[at] = per_s[2][at] / per_s[1][at];
@@ -284,8 +284,7 @@ static void hold(struct hps_task *task)
     sem_wait(&holder->go_on);
 }
 
-/* Keys that are new, that wait already, and that find no room, while no thread is free for a job.
- */
+/* Enqueue new keys, pending keys and keys beyond the capacity, while no thread takes a job. */
 static void bench_add(struct world *world)
 {
     static const char *const metrics[] = {"new keys", "keys that wait already",

@@ -5,7 +5,7 @@
  * the number of the tick. Each lookup includes the beacon, which shows the newest visible tick.
  * Freshness is the time from handing the first row of a tick to the producer until a lookup returns
  * its beacon. Lookups run at a fixed rate, one at a time; latency counts from the time at which a
- * call was due. Threads: main, the producer's, and for units those of three clients.
+ * call was due. Threads: main, the producer's, for units also three clients' threads.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -26,7 +26,7 @@ enum {
     DIM = 128,
     ROW_BYTES = DIM * 4,
     N_ROWS = 1 << 18,
-    BEACON = N_ROWS, /* a key behind those of the table */
+    BEACON = N_ROWS, /* the key after the table's last key */
     POOL_ROWS = 4096,
     TICKS_PER_S = 100,
     TICKS_MAX = 2000,
@@ -36,7 +36,7 @@ enum {
     BATCH_BYTES = 128 << 10,
     WARM_S = 5,
     IDLE_S = 5,
-    RATE = 50000, /* rows a second, the one that is promised */
+    RATE = 50000, /* rows a second, the rate of the target */
     RATE_S = 10,
     STEP_S = 4,
     BACKLOG_ROWS = 400000,
@@ -51,7 +51,7 @@ enum {
     CONSISTENCY_UNIT = 2 /* of hps.v1.Consistency */
 };
 #define SECOND_NS   UINT64_C(1000000000)
-#define FRESH_NS    SECOND_NS /* what p99 is to stay below */
+#define FRESH_NS    SECOND_NS /* upper bound of the p99 */
 #define PATIENCE_NS (60 * SECOND_NS)
 #define TIMEOUT_US  UINT64_C(30000000)
 
@@ -189,7 +189,7 @@ static void *run_stream(void *ctx)
     return NULL;
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 /* A call of n_keys, the beacon first. out_beacon: 0 until there is one. */
 static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
@@ -236,7 +236,7 @@ static void note_beacon(const struct stream *stream, float beacon, struct seen *
     hps_hist_add(&seen->age_ns, all ? 0 : now_ns - atomic_load(&stream->sent_ns[seen->n_ticks]));
 }
 
-/* Until the stream is seen whole (NULL: for so many seconds). */
+/* Run until the whole stream was seen (NULL: for a number of seconds). */
 static hps_status look_up(struct world *world, const struct stream *stream, unsigned idle_s,
                           uint32_t n_keys, struct seen *seen, struct hps_error *err)
 {
@@ -311,8 +311,7 @@ static void read_cpus(const struct world *world, double out_ns[3])
     }
 }
 
-/* What the rate takes of a core, or would where there is one: it does not depend on who else runs.
- */
+/* CPU time per second at this rate, which does not depend on other programs. */
 static void report_cpus(const char *name, const double before_ns[3], const double after_ns[3])
 {
     static const char *const metrics[3] = {"CPU of hpsd", "CPU of the broker",
@@ -335,8 +334,8 @@ static hps_status control(const struct world *world, const char *verb, struct hp
     return bench_child_run(argv, err);
 }
 
-/* Producer and broker beside look-ups, and updates paused: what of a latency is not hpsd's doing.
- * Then what waits in the log is applied. */
+/* Measure lookups with producer and broker while updates are paused: this latency is not caused by
+ * updates. Then apply the backlog. */
 static hps_status run_paused(struct world *world, struct stream *stream, struct seen *seen,
                              double *out_p99_ms, struct hps_error *err)
 {
@@ -402,7 +401,7 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
     return HPS_OK;
 }
 
-/* Rates in steps until rows are no longer fresh, or the producer cannot write so fast. */
+/* Raise the rate in steps until rows are not fresh or the producer cannot keep up. */
 static hps_status run_steps(struct world *world, struct stream *stream, struct seen *seen,
                             struct hps_error *err)
 {
@@ -430,7 +429,7 @@ static hps_status run_steps(struct world *world, struct stream *stream, struct s
     return HPS_OK;
 }
 
-/* What waits in the log, applied as fast as it goes. */
+/* Apply a backlog at full speed. */
 static hps_status run_backlog(struct world *world, struct stream *stream, struct seen *seen,
                               double *out_rows_per_s, struct hps_error *err)
 {
@@ -523,7 +522,7 @@ static void close_world(struct world *world)
     hps_buf_fini(&world->reply);
 }
 
-/* This thread, and all that it starts. */
+/* This thread and its children. */
 static void bind_to_two(cpu_set_t *out_before)
 {
     cpu_set_t two;
@@ -536,13 +535,13 @@ static void bind_to_two(cpu_set_t *out_before)
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* A client that asks for many rows again and again, as a unit or not. */
+/* A client that looks up the same rows repeatedly, with or without CONSISTENCY_UNIT. */
 struct asker {
     const struct world *world;
     bool unit;
     atomic_bool *stop;
     pthread_t thread;
-    uint32_t n_answers, n_refused; /* refused: as it could not be had meanwhile */
+    uint32_t n_answers, n_refused; /* refused: see is_refusal */
     hps_status status;
     struct hps_error err;
 };
@@ -600,7 +599,7 @@ static void *run_asker(void *ctx)
     return NULL;
 }
 
-/* What one round of each way saw. */
+/* Results of one round of each way. */
 struct units_seen {
     double age_ms[3]; /* p50, p99, max */
     uint32_t n_answers, n_refused;

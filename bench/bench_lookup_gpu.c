@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * CPU time of the thread that makes a lookup on the daemon's path: plan, submit to the device, take
- * its answer, ask the lower tiers. The device is simulated by threads of its own, and waiting for
+ * its answer, ask the lower tiers. The device is simulated by other threads, and waiting for
  * it is not counted. Compared are a device that has all rows, a device that has 95 % of them, and a
  * host map with all rows; in turns. Main thread.
  */
@@ -21,10 +21,10 @@ enum {
     DIM = 32,
     ROW_BYTES = DIM * 4,
     N_ROWS = 32768,
-    KEYS = 16384,     /* of a look-up */
-    N_HOT = KEYS / 2, /* rows that it asks for: each comes twice or so */
-    MISSED_IN = 20,   /* one row in so many is not on the device, where some are not */
-    ROUNDS = 15,      /* the first of which are not counted */
+    KEYS = 16384,     /* of a lookup */
+    N_HOT = KEYS / 2, /* distinct rows: each is looked up about twice */
+    MISSED_IN = 20,   /* with some misses: one row in MISSED_IN is not on the device */
+    ROUNDS = 15,      /* the first ones only warm up */
     ROUNDS_COLD = 2,
     SLAB_BYTES = 32 << 20,
     HOST_BYTES = 64 << 20
@@ -133,7 +133,7 @@ static void close_all(struct bench_lookup *bench)
     }
 }
 
-/* Rows of all keys below N_HOT; keys that miss on the device in SIDE_SOME lie behind. */
+/* Rows of all keys below N_HOT. Higher keys miss on the device in SIDE_SOME. */
 static hps_status fill(struct bench_lookup *bench, struct hps_error *err)
 {
     struct hps_space *space = bench->version->tiers[0];
@@ -159,7 +159,7 @@ static hps_status fill(struct bench_lookup *bench, struct hps_error *err)
     return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "rows could not be put");
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 static void make_keys(struct bench_lookup *bench, enum side side, uint32_t round)
 {

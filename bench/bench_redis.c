@@ -33,7 +33,7 @@ enum way { OURS, HMGET_HIREDIS, MGET_HIREDIS, HMGET_CLIENT, MGET_CLIENT, N_WAYS 
 static const char *const way_names[N_WAYS] = {"hpsd", "HMGET as HPS", "MGET", "HMGET, our client",
                                               "MGET, our client"};
 
-/* What a way cost in one turn, per key. */
+/* Cost of a way in one turn, per key. */
 struct cost {
     double wall_ns, client_ns, servers_ns;
 };
@@ -47,11 +47,11 @@ struct world {
     struct hps_store *store;
     struct hps_space *space;
     hps_key *shuffled; /* [N_ROWS] all keys */
-    uint32_t at;       /* the next one to ask for */
-    hps_key *keys;     /* [BATCH_MAX] of a batch, as the next one */
+    uint32_t at;       /* the next key */
+    hps_key *keys;     /* [BATCH_MAX] of a batch */
     uint32_t *slots;
     uint8_t *rows;
-    /* Keys by the hash or the tag that they are in. */
+    /* Keys grouped by hash or tag. */
     uint32_t begins[GROUPS_MAX + 1];
     uint32_t *order; /* [BATCH_MAX] */
     uint8_t *found;  /* [BATCH_MAX] */
@@ -59,7 +59,7 @@ struct world {
     size_t bytes_at[GROUPS_MAX + 1];
 };
 
-/* ---- commands of the others ------------------------------------------------------------------ */
+/* ---- commands of the peers ------------------------------------------------------------------- */
 
 static bool is_hmget(enum way way)
 {
@@ -76,7 +76,7 @@ static uint32_t group_of(enum way way, hps_key key)
     return hps_redis_shard(0, key, n_groups(way));
 }
 
-/* The name of a hash; or of a plain key, but for the 8 bytes that end it. */
+/* The name of a hash, or of a plain key without its last 8 bytes. */
 static size_t group_name(enum way way, uint32_t group, char out_name[HPS_REDIS_NAME_BYTES_MAX])
 {
     return (size_t)snprintf(out_name, HPS_REDIS_NAME_BYTES_MAX,
@@ -124,7 +124,7 @@ static hps_status put_plain(struct hps_buf *bytes, const char *name, size_t size
     return hps_redis_put_arg(bytes, plain, size + sizeof(key));
 }
 
-/* The command that reads a group; or, with rows, the one that writes it. */
+/* The command that reads a group or, with rows, writes it. */
 static hps_status put_group(struct world *world, enum way way, const hps_key *keys, uint32_t group,
                             bool writes)
 {
@@ -177,7 +177,7 @@ static bool is_empty(const struct world *world, uint32_t group)
     return world->bytes_at[group + 1] == world->bytes_at[group];
 }
 
-/* Copy the rows of a reply to where they are asked for. False: it is another one. */
+/* Copy the rows of a reply to the places of their keys. False: an unexpected reply. */
 static bool take_rows(struct world *world, uint32_t group, const redisReply *reply)
 {
     uint32_t begin = world->begins[group];
@@ -195,7 +195,7 @@ static bool take_rows(struct world *world, uint32_t group, const redisReply *rep
     return true;
 }
 
-/* All commands go out before the first reply is read, so that the servers work side by side. */
+/* Send all commands before reading a reply, so that the servers work in parallel. */
 static hps_status exchange(struct world *world, enum way way, bool writes, struct hps_error *err)
 {
     bool ok = true;
@@ -305,7 +305,7 @@ static const hps_key *next_keys(struct world *world, uint32_t n)
     return keys;
 }
 
-/* Each way brings every row of a batch as it is. */
+/* Check that each way returns every row of a batch. */
 static hps_status verify(struct world *world, enum way way, uint32_t n, struct hps_error *err)
 {
     uint8_t row[ROW_BYTES];
@@ -460,7 +460,7 @@ static hps_status open_store(struct world *world, struct hps_error *err)
     struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
 
     options.redis.addresses = world->addresses;
-    options.redis.command_timeout_us = PATIENCE_US; /* a busy machine is no failing server */
+    options.redis.command_timeout_us = PATIENCE_US; /* a busy machine must not count as a failure */
     options.write_timeout_us = PATIENCE_US;
     options.member = "bench";
     hps_status status = hps_redis_open(&options, &world->store, err);

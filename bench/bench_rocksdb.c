@@ -94,7 +94,7 @@ static hps_status store_open(const char *dir, unsigned n_threads, const struct h
         .path = dir,
         .n_threads = n_threads,
         .batch_keys_max = PIECE,
-        .disk_free_min_bytes = UINT64_C(2) << 30, /* so that memory budgets are the usual ones */
+        .disk_free_min_bytes = UINT64_C(2) << 30, /* for the default memory budgets */
         .block_cache_bytes = 64 << 20,
         .wal_sync_ms = 1000,
         .memory_bytes = UINT64_MAX,
@@ -262,7 +262,7 @@ static void plain_close(struct plain *plain)
     rocksdb_options_destroy(plain->options);
 }
 
-/* Open what lies in `path` with default options, or make an empty database. */
+/* Open the database at `path` with default options, or create it. */
 static hps_status plain_open(struct plain *plain, const char *path, bool make,
                              struct hps_error *err)
 {
@@ -392,7 +392,7 @@ static void read_flat(struct reads *reads)
 
 enum reader { OURS, PLAIN, FLAT, N_READERS };
 
-/* Rows per second of one reader; its batches are the same for all in a round. */
+/* Rows per second of one reader. All readers of a round use the same batches. */
 static double read_round(struct reads *reads, enum reader reader, struct hps_space *space,
                          uint64_t seed)
 {
@@ -476,7 +476,7 @@ static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows
     return HPS_OK;
 }
 
-/* All batch sizes with so many reader threads of the store. */
+/* All batch sizes, with n reader threads of the store. */
 static hps_status run_reads(struct reads *reads, const char *dir, unsigned n_threads,
                             const char *readers, struct hps_error *err)
 {

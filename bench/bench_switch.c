@@ -134,7 +134,7 @@ hps_status bench_switch(struct hps_error *err)
     report("switch", "p99", switch_ns, 0.99);
 out:
     for (int i = 0; i < n_added; i++) {
-        hps_ignore(hps_models_remove(models, "m", 1 + i)); /* it is there */
+        hps_ignore(hps_models_remove(models, "m", 1 + i)); /* it exists */
     }
     for (int i = 0; i < 2; i++) {
         hps_version_free(versions[i]);

@@ -143,7 +143,7 @@ static void close_world(struct world *world)
     (void)nftw(world->dir, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The next batch of the stream: keys in no order, each of them again after N_ROWS. */
+/* The next batch of the stream: keys in random order, each repeats after N_ROWS. */
 static void make_batch(struct world *world)
 {
     for (uint32_t i = 0; i < BATCH; i++) {
@@ -181,7 +181,7 @@ static hps_status by_write_batch(struct world *world, struct hps_error *err)
     return status;
 }
 
-/* Rows per second of one way, the making of rows left out. */
+/* Rows per second of one way, without the time to make rows. */
 static hps_status run_round(struct world *world,
                             hps_status (*way)(struct world *, struct hps_error *),
                             unsigned n_batches, double *out_rows_per_s, struct hps_error *err)
@@ -204,7 +204,7 @@ static hps_status run_rounds(struct world *world, struct hps_error *err)
 {
     static const char title[] = "batches of 4096 x 512 B";
     double ours[ROUNDS], plain[ROUNDS], ratios[ROUNDS];
-    for (int i = -1; i < ROUNDS; i++) { /* the first one fills the memory */
+    for (int i = -1; i < ROUNDS; i++) { /* the first round fills the host map */
         int at = i < 0 ? 0 : i;
         hps_status status = run_round(world, by_write_batch, BATCHES, &plain[at], err);
         if (status == HPS_OK) {

@@ -17,10 +17,10 @@
 
 enum { DIM = 16, ROW_BYTES = DIM * 4, BATCH = 10000, ROUNDS = 5 };
 #define N_ROWS   (UINT64_C(2) << 20)
-#define N_SLOTS  (UINT64_C(4) << 20) /* of the plain map: half of them are taken */
+#define N_SLOTS  (UINT64_C(4) << 20) /* of the plain map, half of them used */
 #define ROUND_NS UINT64_C(400000000)
 
-/* Open addressing, linear probing; a key 0 is none. */
+/* Open addressing, linear probing; key 0 marks a free slot. */
 struct plain {
     pthread_mutex_t lock;
     hps_key *keys;  /* [N_SLOTS] */

@@ -56,7 +56,7 @@ static inline __attribute__((always_inline)) void gather(const struct bench_ceil
             for (uint32_t at = 0; at < row_bytes; at += LINE) {
                 __builtin_prefetch(row + at, 0, 2);
             }
-            if (row_bytes % LINE != 0) { /* it may end in one more line */
+            if (row_bytes % LINE != 0) { /* a row may touch one more line */
                 __builtin_prefetch(row + row_bytes - 1, 0, 2);
             }
         }

@@ -24,16 +24,16 @@ struct bench_ceiling {
     uint64_t sink;
 };
 
-/* With room for rows of so many bytes in all, and a line for each four of n_rows. */
+/* Allocate rows_bytes for rows, and a line for every four of n_rows. */
 hps_status bench_ceiling_open(struct bench_ceiling *ceiling, uint64_t rows_bytes, uint64_t n_rows,
                               struct hps_error *err) HPS_MUST_CHECK;
-void bench_ceiling_close(struct bench_ceiling *ceiling); /* of a zeroed one: nothing */
+void bench_ceiling_close(struct bench_ceiling *ceiling); /* no effect if zeroed */
 
-/* How rows are copied: by memcpy, in the widest vectors that this CPU has, or past the cache where
+/* How rows are copied: by memcpy, by the widest vectors of this CPU, or by non-temporal stores if
  * rows are whole lines. */
 enum bench_copy { BENCH_COPY_PLAIN, BENCH_COPY_VECTORS, BENCH_COPY_STREAM };
 
-/* Copy rows places[n] to `out`, one behind the other. */
+/* Copy the n rows at `places` to `out`, without gaps. */
 void bench_ceiling_gather(const struct bench_ceiling *ceiling, uint32_t row_bytes,
                           const uint64_t *places, unsigned n, uint8_t *out, enum bench_copy how);
 void bench_ceiling_touch(struct bench_ceiling *ceiling, const hps_key *keys, unsigned n);

@@ -16,9 +16,8 @@ struct bench_child {
 
 enum { BENCH_CHILD_ANY_CPU = -1 };
 
-/* Start argv[0] (a path; NULL-terminated) on this CPU, if there are two, and wait for the first
- * line that it prints: that it listens or is ready, and where. UNAVAILABLE: it ended without one.
- */
+/* Start argv[0], a path, on this CPU if there are two, and wait for its first line of output. argv
+ * is NULL-terminated. UNAVAILABLE: it ended without a line. */
 hps_status bench_child_start(const char *const *argv, int cpu, struct bench_child *out_child,
                              char *out_line, size_t line_size, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The line that answers; false: the other side is gone. */
+/* Read a reply line; false: the other process has ended. */
 static bool answer(struct bench_bags *bags, char *line, int size)
 {
     if (bags->to == NULL || fflush(bags->to) != 0 || fgets(line, size, bags->from) == NULL) {
@@ -63,7 +63,7 @@ void bench_bags_close(struct bench_bags *bags)
     if (bags->to == NULL) {
         return;
     }
-    (void)fclose(bags->to); /* the end of its input is its end */
+    (void)fclose(bags->to); /* it ends with its input */
     (void)fclose(bags->from);
     (void)waitpid(bags->pid, NULL, 0);
     *bags = (struct bench_bags){0};

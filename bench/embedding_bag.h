@@ -12,16 +12,16 @@
 #include <sys/types.h>
 
 struct bench_bags {
-    FILE *to, *from; /* NULL: there is no torch */
+    FILE *to, *from; /* NULL: no torch */
     pid_t pid;
 };
 
-/* Without torch there is none; stderr says why. */
+/* Start the process. Without torch, to and from stay NULL, and stderr has the reason. */
 void bench_bags_open(struct bench_bags *bags);
 void bench_bags_close(struct bench_bags *bags);
-/* A table of FP32, and rows of it by Zipf's law. */
+/* Make an FP32 table, and row numbers: uniform for alpha 0, else by Zipf's law. */
 void bench_bags_case(struct bench_bags *bags, uint32_t dim, uint64_t n_rows, double alpha);
-/* Nanoseconds of CPU time per row; 0: there is none. mode: "sum" or "mean" */
+/* Nanoseconds of CPU time per row; 0 without torch. mode: "sum" or "mean" */
 double bench_bags_ns(struct bench_bags *bags, const char *mode);
 
 #endif

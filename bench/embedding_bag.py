@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.EmbeddingBag on one thread of the CPU, asked by lines on stdin (embedding_bag.h has the other side).
+"""torch.nn.EmbeddingBag on one CPU thread, driven by lines on stdin (embedding_bag.h is the other side).
 
-`case DIM N_ROWS ALPHA` makes a table of float32 and batches of row numbers (uniform for alpha 0, else by
-Zipf's law), answered by `ready`; `sum` and `mean` add 512 bags of 32 rows a call for a while and answer the
-nanoseconds of CPU time per row. Says `ready` once torch is there.
+Prints `ready` after importing torch. `case DIM N_ROWS ALPHA` makes a float32 table and batches of row
+numbers (uniform for alpha 0, else by Zipf's law), and prints `ready`. `sum` and `mean` pool 512 bags of 32
+rows a call for 100 ms of CPU time, and print the nanoseconds of CPU time per row.
 """
 import sys
 import time
 
-BAGS, KEYS, BATCHES, RUN_NS = 512, 32, 256, 100_000_000  # batches: so many rows that no cache has them again
+BAGS, KEYS, BATCHES, RUN_NS = 512, 32, 256, 100_000_000  # enough batches that no row is still cached
 
 
 def make_ids(torch, n_rows, alpha):
     uniform = torch.rand(BATCHES, BAGS * KEYS, dtype=torch.float64)
     if alpha == 0:
         return (uniform * n_rows).long().clamp_(0, n_rows - 1)
-    power = 1 - alpha  # the continuous law, by its inverse
+    power = 1 - alpha  # inverse of the continuous distribution
     ranks = ((1 + uniform * (n_rows ** power - 1)) ** (1 / power) - 1).long().clamp_(0, n_rows - 1)
-    return ranks * 2654435761 % n_rows  # prime: popular rows are no neighbours
+    return ranks * 2654435761 % n_rows  # prime: separates popular rows
 
 
 def main():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of hpsd for the same look-ups: hps.v1 against KServe v2 over gRPC, each by a grpcio stub, and KServe v2 over gRPC
-against HTTP/1.1, each by perf_analyzer. All of them take turns, so that each meets what the machine does beside; medians of
-the ratios of rounds. Beside them latencies of a session of 2,000 keys, as HPS's profiler has published its own.
+"""CPU time of hpsd for the same lookups: hps.v1 compared with KServe v2 over gRPC, each by a grpcio stub, and
+KServe v2 over gRPC compared with HTTP/1.1, each by perf_analyzer. All take turns, so that each meets the same load of
+the machine; medians of the ratios of rounds. Also latencies of a session of 2,000 keys, as published by HPS's profiler.
 
-usage: kserve.py BIN JSONL   (hpsd and hps-bench are in BIN, perf_analyzer in PATH; results are written to JSONL, as those of
-                              ./dev bench, which installs perf_analyzer)
+usage: kserve.py BIN JSONL   (BIN has hpsd and hps-bench, PATH has perf_analyzer, which ./dev bench installs; JSONL
+                              receives the results in the format of ./dev bench)
 """
 import csv
 import json
@@ -62,7 +62,7 @@ def run(*args):
 
 
 def perf_analyzer(work, protocol, address, keys, counts):
-    """A request for each row of `keys`, one under way; (mean, p99) of their latencies in ms."""
+    """A request for each row of `keys`, one in flight; (mean, p99) of the latencies in ms."""
     inputs = {"NUMKEYS": {"content": counts, "shape": [1, len(counts)]}}
     with open(f"{work}/requests.json", "w", encoding="utf-8") as f:
         json.dump({"data": [{"KEYS": {"content": row.tolist(), "shape": [1, len(row)]}, **inputs} for row in keys]}, f)
@@ -74,7 +74,7 @@ def perf_analyzer(work, protocol, address, keys, counts):
 
 
 def hps_bench(bin_dir, address):
-    """The same of Lookup, for one table."""
+    """The same for Lookup, with one table."""
     said = run(f"{bin_dir}/hps-bench", "--addr", address, "--tables", NAMES[0], "--rows", ROWS, "--keys", SESSION_KEYS,
                "--concurrency", 1, "--requests", SESSION_CALLS, "--quiet", "-o", "json")
     latency = json.loads(said)["latency_us"]
@@ -84,7 +84,7 @@ def hps_bench(bin_dir, address):
 # ---- CPU time ----------------------------------------------------------------------------------------
 
 def cpu_s(pid):
-    """What all threads of a process have used."""
+    """CPU time of all threads of a process."""
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as f:
@@ -97,7 +97,7 @@ def ratio(above, below):
 
 
 def measure(report, daemon, work, n_tables, n_keys, n_calls, at_least):
-    """In a turn each makes n_calls[0] calls by grpcio, of the same keys, or n_calls[1] by perf_analyzer, each of its own."""
+    """A turn makes n_calls[0] calls by grpcio, with the same keys, or n_calls[1] by perf_analyzer, with new keys each."""
     of_calls, counts = np.random.default_rng(3).integers(0, ROWS, (n_calls[1], n_tables * n_keys)), [n_keys] * n_tables
     by_table = dict(zip(NAMES, of_calls[0].reshape(n_tables, n_keys)))
     asked, infer_asked = message(by_table, by_table).SerializeToString(), infer_message(of_calls[0], counts)
@@ -113,7 +113,7 @@ def measure(report, daemon, work, n_tables, n_keys, n_calls, at_least):
         for name, (n, turn) in ways.items():
             begin = cpu_s(daemon.process.pid)
             turn()
-            if number >= 2:  # before, buffers and windows are opened
+            if number >= 2:  # the first turns open buffers and windows
                 times[name].append((cpu_s(daemon.process.pid) - begin) / n)
     case = f"{n_tables} x {n_keys} keys, dim {DIM}"
     for name, of in times.items():

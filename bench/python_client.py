@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client against a bare grpcio stub that gets bytes, and its EmbeddingBagCollection against the same by hand.
-lookup_flat is compared with tritonclient. All of a comparison take turns, so that each meets the same load of the machine;
-medians of rounds.
+"""The Python client compared with a bare grpcio stub that returns bytes, lookup_flat with tritonclient, and
+EmbeddingBagCollection with the same lookups by hand. The sides of a comparison take turns, so that each meets the same
+load of the machine; medians of rounds.
 
-usage: python_client.py BIN JSONL   (hpsd and hps-gen are in BIN; results are written to JSONL, as those of ./dev bench)
+usage: python_client.py BIN JSONL   (BIN has hpsd and hps-gen; JSONL receives the results in the format of ./dev bench)
 """
 import json
 import os
@@ -32,7 +32,7 @@ NAMES = [f"t{i}" for i in range(TABLES)]
 
 
 class Report:
-    """Lines of the table and of the file, as bench/report.c writes them."""
+    """Writes the table and the file in the format of bench/report.c."""
 
     def __init__(self, path, bench="python"):
         self.file, self.bench, self.exit_code = open(path, "w", encoding="utf-8"), bench, 0
@@ -50,7 +50,7 @@ class Report:
         self.write(line)
 
     def left_out(self, what, why):
-        """A line for a peer that is missing; the benchmark then exits with 77, as ./dev says."""
+        """Report a missing peer; the benchmark then exits with 77."""
         self.exit_code = 77
         print(f"{self.bench:11} {what:34} LEFT OUT: {why}", flush=True)
         self.write({"bench": self.bench, "case": what, "left_out": why})
@@ -61,7 +61,7 @@ class Report:
 
 
 class Daemon:
-    """hpsd with tables of made-up rows, the same in each, on TCP and on a Unix socket."""
+    """hpsd with tables of random rows, the same in each, on TCP and on a Unix socket."""
 
     def __init__(self, bin_dir, work):
         flags = []
@@ -104,7 +104,7 @@ def message(tables, keys):
 
 
 def turns(rounds, calls, *functions, clock=time.perf_counter):
-    """Of each function the median time of a call, and of each beside the first the median of the ratios to it."""
+    """The median time of a call of each function, and the median of (first function's time / its time)."""
     times = [[] for _ in functions]
     for function in functions:
         function()
@@ -138,7 +138,7 @@ def measure_client(report, daemon, keys):
 
 
 def measure_flat(report, daemon):
-    """The same keys by tritonclient, as its users write it, by lookup_flat and by lookup."""
+    """The same keys by tritonclient, lookup_flat and lookup."""
     try:
         import tritonclient.grpc as triton
     except ImportError as error:
@@ -209,7 +209,7 @@ def main():
         daemon = Daemon(bin_dir, work)
         try:
             report = Report(path)
-            measure_flat(report, daemon)  # first: the heap that large answers leave behind changes its times
+            measure_flat(report, daemon)  # first: large replies leave a heap that changes its times
             measure_client(report, daemon, keys)
             measure_layers(report, daemon)
         finally:

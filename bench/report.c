@@ -83,7 +83,7 @@ void bench_print_head(void)
            "TARGET");
 }
 
-/* So many that four digits show. */
+/* Number of decimals that shows four digits. */
 static int decimals(double value)
 {
     int n = 0;
@@ -119,7 +119,7 @@ void bench_report(const char *name_of_case, const char *metric, double value, co
         (void)fprintf(json, ",\"target\":%g,\"met\":%s", target, met ? "true" : "false");
     }
     (void)fprintf(json, "}\n");
-    (void)fflush(json); /* a benchmark that is stopped leaves what it has found */
+    (void)fflush(json); /* keep the results of a benchmark that is killed */
 }
 
 void bench_left_out(const char *what, const char *why)

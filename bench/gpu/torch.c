@@ -71,7 +71,7 @@ static void torch_open(struct torch *torch, const struct bench_rig *rig)
     }
 }
 
-/* Ask for a table of n_rows rows and for n ids of it. bag: ids whose rows are added; 0: rows are
+/* Request a table of n_rows rows and n ids. bag: number of ids per sum; 0: rows are
  * only gathered. False: torch cannot do it. */
 static bool torch_case(struct torch *torch, uint32_t row_bytes, uint64_t n_rows, uint32_t n,
                        double alpha, uint32_t bag)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's index_select and EmbeddingBag, measured for torch.c: torch_gather.py DEVICE.
 
-`case ROW_BYTES N_ROWS N ALPHA BAG` makes a table of float32 and N row numbers (uniform for alpha 0, else by
-Zipf's law), answered by `ready`, or `none` where memory does not suffice; `run` gathers them, or with BAG
-above 0 adds the rows of each BAG of them, and answers the microseconds of one time. Says `ready` once torch
-sees the device, cuda or cpu.
+Prints `ready` once torch has the device, cuda or cpu. `case ROW_BYTES N_ROWS N ALPHA BAG` makes a float32
+table and N row numbers (uniform for alpha 0, else by Zipf's law), and prints `ready`, or `none` if memory
+does not suffice. `run` gathers these rows or, with BAG above 0, pools each BAG of them. It prints the
+microseconds of one run.
 """
 import sys
 import time
@@ -16,11 +16,11 @@ def make_ids(torch, device, n_rows, n, alpha):
     uniform = torch.rand(n, device=device, dtype=torch.float64)
     if alpha == 0:
         ranks = uniform * n_rows
-    else:  # the continuous law, by its inverse
+    else:  # inverse of the continuous distribution
         power = 1 - alpha
         ranks = (1 + uniform * (n_rows ** power - 1)) ** (1 / power) - 1
     ids = ranks.long().clamp_(0, n_rows - 1)
-    step = 2654435761  # prime: popular rows are no neighbours
+    step = 2654435761  # prime: separates popular rows
     return ids if alpha == 0 else ids * step % n_rows
 
 
