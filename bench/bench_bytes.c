@@ -314,7 +314,7 @@ static void report_bytes(const struct work *work, const char *name, uint32_t dim
         char metric[64];
         work->store->ops->space_usage(work->spaces[kind], &usage);
         bytes[kind] = (double)usage.used_bytes / (double)usage.n_rows;
-        (void)snprintf(metric, sizeof(metric), "%s, index and all", names[kind]);
+        (void)snprintf(metric, sizeof(metric), "%s, with index", names[kind]);
         bench_report(name, metric, bytes[kind], "B/row", BENCH_NO_TARGET, 0);
     }
     bench_report(name, "rows per byte, fp16/fp32", bytes[FP32] / bytes[FP16], "ratio",
@@ -460,7 +460,7 @@ hps_status bench_bytes(struct hps_error *err)
         status = run_dim(work, sizes[i].dim, sizes[i].n_rows, err);
     }
     if (work->torch.to == NULL) {
-        bench_left_out("torch.nn.EmbeddingBag", "no torch in HPS_PYTHON, or it ended");
+        bench_left_out("torch.nn.EmbeddingBag", "HPS_PYTHON has no torch, or its process ended");
     }
     bench_bags_close(&work->torch);
     hps_free_aligned(work->out);

@@ -354,7 +354,7 @@ static void report_rounds(struct rounds *rounds)
         report_ratio(name, "control/idle", control->by_clock, idle->by_clock, BENCH_NO_TARGET, 0);
         report_ratio(name, "readers/control", updates->by_clock, control->by_clock, BENCH_NO_TARGET,
                      0);
-        report_ratio(name, "gather beside writes in place/idle, CPU", rounds->gather[r].by_cpu,
+        report_ratio(name, "gather during writes/idle, CPU", rounds->gather[r].by_cpu,
                      rounds->gather_idle.by_cpu, BENCH_NO_TARGET, 0);
         report_ratio(name, "control/idle, CPU", control->by_cpu, idle->by_cpu, BENCH_NO_TARGET, 0);
         report_ratio(name, "readers/control, CPU", updates->by_cpu, control->by_cpu,
@@ -480,7 +480,7 @@ hps_status bench_concurrency(struct hps_error *err)
         status = run_checked(&world, writer);
     }
     if (status != HPS_OK) {
-        (void)hps_error_set(err, status, "look-ups beside updates: %s", hps_status_text(status));
+        (void)hps_error_set(err, status, "lookups during updates: %s", hps_status_text(status));
     }
 out:
     world_close(&world);

@@ -92,7 +92,7 @@ static void on_message(void *ctx, const uint8_t *data, size_t size)
     }
     if (result.row_count != load->n_keys || result.unknown_key_count != 0 ||
         result.rows_bytes != (size_t)load->n_keys * E2E_ROW_BYTES) {
-        fail(load, HPS_DATA_LOSS, "a reply without the rows that were asked for");
+        fail(load, HPS_DATA_LOSS, "the reply lacks rows");
     }
     for (uint32_t i = 0; i < result.n_tiers; i++) {
         bool host =
@@ -183,7 +183,7 @@ static hps_status run_load(struct hps_client *client, struct hps_random *random,
     };
     hps_status status = load->keys == NULL ? HPS_NO_MEMORY : load->status;
     if (status != HPS_OK) {
-        (void)hps_error_set(err, status, "look-ups of %u keys: %s", n_keys, load->err.text);
+        (void)hps_error_set(err, status, "lookups of %u keys: %s", n_keys, load->err.text);
     }
     hps_buf_fini(&load->request);
     hps_free(load->keys);

@@ -161,7 +161,7 @@ hps_status e2e_hpsd_start(struct e2e_hpsd *hpsd, struct hps_error *err)
             (void)poll(NULL, 0, POLL_MS);
             status = bench_now_ns() < end_ns
                          ? HPS_OK
-                         : hps_error_set(err, HPS_DEADLINE, "hpsd does not get ready");
+                         : hps_error_set(err, HPS_DEADLINE, "hpsd did not become ready");
         }
     }
     return status;

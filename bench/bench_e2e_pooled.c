@@ -78,7 +78,7 @@ static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct h
         }
         if (status == HPS_OK && (result.row_count != hps_client_lookup_rows(&load->queries[t]) ||
                                  result.unknown_key_count > 0)) {
-            status = hps_error_set(err, HPS_DATA_LOSS, "an answer without the rows of all keys");
+            status = hps_error_set(err, HPS_DATA_LOSS, "the reply lacks rows");
         }
     }
     return status;

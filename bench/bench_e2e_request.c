@@ -60,7 +60,7 @@ static hps_status memory_fill(struct memory *memory, uint32_t n_rows, struct hps
         status =
             space->store->ops->put(space, &call, &memory->version->tables[0], keys, rows, PUT_ROWS);
     }
-    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "rows could not be put");
+    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "rows could not be inserted");
 }
 
 static hps_status memory_open(struct memory *memory, const struct shape *shape,
@@ -148,7 +148,7 @@ static hps_status memory_look_up(struct memory *memory, const hps_key *keys, uin
     for (uint32_t t = 0; t < N_TABLES && status == HPS_OK; t++) {
         status = done && memory->parts[t].n_unknown == 0
                      ? HPS_OK
-                     : hps_error_set(err, HPS_DATA_LOSS, "rows that were put are not there");
+                     : hps_error_set(err, HPS_DATA_LOSS, "inserted rows are missing");
     }
     hps_lookup_release(&lookup);
     hps_block_unref(lookup.block);
@@ -239,7 +239,7 @@ static void bare_close(struct bare *bare)
 
 enum side { HPSD, IN_PROCESS, BARE, N_SIDES };
 
-static const char *const side_names[N_SIDES] = {"hpsd", "look-ups in process", "bare server"};
+static const char *const side_names[N_SIDES] = {"hpsd", "lookups in process", "bare server"};
 
 struct requests {
     const struct shape *shape;
@@ -289,8 +289,7 @@ static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct h
 
     (void)data;
     r->reply_bytes = size;
-    return size >= rows_bytes ? HPS_OK
-                              : hps_error_set(err, HPS_DATA_LOSS, "an answer without all rows");
+    return size >= rows_bytes ? HPS_OK : hps_error_set(err, HPS_DATA_LOSS, "the reply lacks rows");
 }
 
 static hps_status call_one(struct requests *r, enum side side, unsigned call, struct hps_error *err)

@@ -77,7 +77,8 @@ static hps_status look_up(const struct world *world, const char *seconds, struct
     bool right = strstr(line, "\"rows_wrong\":0,") != NULL &&
                  number_in(line, "\"rows_checked\":") > 0 &&
                  strstr(line, "\"first_error\":\"\"") != NULL;
-    return right ? HPS_OK : hps_error_set(err, HPS_INTERNAL, "hps-bench said: %s", line);
+    return right ? HPS_OK
+                 : hps_error_set(err, HPS_INTERNAL, "unexpected output of hps-bench: %s", line);
 }
 
 /* Wait until all running nodes agree on the cluster and all rows come from Redis again. */
@@ -90,12 +91,12 @@ static hps_status wait_whole(const struct world *world, struct hps_error *err)
     }
     return status != HPS_OK || seen.all_from_redis
                ? status
-               : hps_error_set(err, HPS_DEADLINE, "Redis does not get whole again");
+               : hps_error_set(err, HPS_DEADLINE, "the Redis cluster did not recover");
 }
 
 static void report(const char *name, const struct seen *seen, bool has_target)
 {
-    bench_report(name, "look-ups of 256 keys", (double)seen->n_calls, "calls", BENCH_NO_TARGET, 0);
+    bench_report(name, "lookups of 256 keys", (double)seen->n_calls, "calls", BENCH_NO_TARGET, 0);
     bench_report(name, "p50", seen->p50_ms, "ms", BENCH_NO_TARGET, 0);
     bench_report(name, "p99", seen->p99_ms, "ms", has_target ? BENCH_AT_MOST : BENCH_NO_TARGET,
                  LIMIT_MS);
@@ -111,7 +112,7 @@ static hps_status run_failovers(struct world *world, struct hps_error *err)
         status = look_up(world, "4", &seen, err);
     }
     if (status == HPS_OK) {
-        report("nothing happens", &seen, false);
+        report("no failure", &seen, false);
     }
     for (int i = 0; i < MASTERS && status == HPS_OK; i++) {
         (void)kill(world->pids[i], SIGSTOP);
@@ -149,7 +150,8 @@ static hps_status open_world(struct world *world, struct hps_error *err)
     world->rig_runs = true;
     if (sscanf(line, "ready addresses=%255s pids=%d,%d,%d,%d,%d,%d", world->addresses, &pids[0],
                &pids[1], &pids[2], &pids[3], &pids[4], &pids[5]) != 1 + NODES) {
-        return hps_error_set(err, HPS_INTERNAL, "the servers said: %s", line);
+        return hps_error_set(err, HPS_INTERNAL, "unexpected output of tests/lib/redis.py: %s",
+                             line);
     }
     world->hpsd = (struct e2e_hpsd){.redis = world->addresses, .n_rows = N_ROWS, .dim = DIM};
     status = e2e_hpsd_make(&world->hpsd, err);
@@ -160,7 +162,7 @@ hps_status bench_failover(struct hps_error *err)
 {
     const char *const missing[] = {"/usr/bin/python3", HPS_REDIS_RIG, "missing", NULL};
     if (bench_child_run(missing, err) != HPS_OK) {
-        bench_left_out("failover", "no redis-server");
+        bench_left_out("failover", "redis-server is not installed");
         return HPS_OK;
     }
     struct world world = {0};

@@ -27,11 +27,11 @@ static const struct {
     double raw_min; /* targets; 0: none */
     double cpp_min;
 } cases[] = {
-    {"64 B, 1 under way", 0, false, 1, 0, 0},
-    {"64 B, 32 under way", 0, false, 32, 0.45, 2},
-    {"512 KB, 4 under way", 1, false, 4, 0.60, 4.5},
-    {"13.6 MB, 2 under way", 2, false, 2, 0, 4.5},
-    {"13.6 MB gathered, 2 under way", 2, true, 2, 0.85, 0},
+    {"64 B, 1 in flight", 0, false, 1, 0, 0},
+    {"64 B, 32 in flight", 0, false, 32, 0.45, 2},
+    {"512 KB, 4 in flight", 1, false, 4, 0.60, 4.5},
+    {"13.6 MB, 2 in flight", 2, false, 2, 0, 4.5},
+    {"13.6 MB gathered, 2 in flight", 2, true, 2, 0.85, 0},
 };
 
 static const char *const server_names[SERVERS] = {"hpsd", "bare", "grpc++"};
@@ -205,7 +205,7 @@ static hps_status run_mixed(const struct bench_server *server, struct hps_error 
         hps_loop_turn(hps_client_loop(mixed.client), TURN_US);
     }
     double seconds = (double)(bench_now_ns() - start_ns) / 1e9;
-    static const char name[] = "64 B beside 2 of 13.6 MB";
+    static const char name[] = "64 B with 2 of 13.6 MB";
     bench_report(name, "p50", (double)hps_hist_quantile(mixed.small_ns, 0.5) / 1e3, "us",
                  BENCH_AT_MOST, 1000);
     bench_report(name, "p99", (double)hps_hist_quantile(mixed.small_ns, 0.99) / 1e3, "us",

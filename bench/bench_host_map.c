@@ -132,7 +132,7 @@ static hps_status round_of(struct work *work, struct spent *out_spent)
 
 static hps_status measure(struct work *work, const char *name, double target, struct hps_error *err)
 {
-    static const char *const gathers[] = {"gather", "gather in vectors", "gather past the cache"};
+    static const char *const gathers[] = {"gather", "gather in vectors", "gather, non-temporal"};
     double gather_ns[3][ROUNDS], index_ns[ROUNDS], lookup_ns[ROUNDS], ratio[ROUNDS],
         in_vectors[ROUNDS];
 

@@ -220,8 +220,8 @@ struct way {
 };
 
 static const struct way WAYS[] = {{"all in memory", 0, 1.0},
-                                  {"a fifth cold, waited for", 5, 1.0},
-                                  {"a fifth cold, inserted behind", 5, 0.5}};
+                                  {"a fifth cold, waiting", 5, 1.0},
+                                  {"a fifth cold, inserted later", 5, 0.5}};
 enum { N_WAYS = sizeof(WAYS) / sizeof(WAYS[0]) };
 
 /* Lookups per second, without the time to make keys. */
@@ -248,7 +248,7 @@ static hps_status run_round(struct world *world, const struct way *way, double *
 
 static hps_status run_rounds(struct world *world, struct hps_error *err)
 {
-    static const char title[] = "look-ups of 2048 x 128 B";
+    static const char title[] = "lookups of 2048 x 128 B";
     double per_s[N_WAYS][ROUNDS], defaulted[N_WAYS][ROUNDS], ratios[ROUNDS];
 
     for (int i = -3; i < ROUNDS; i++) { /* the first rounds fill the host map */
@@ -265,12 +265,12 @@ static hps_status run_rounds(struct world *world, struct hps_error *err)
         ratios[at] = per_s[2][at] / per_s[1][at];
     }
     for (unsigned w = 0; w < N_WAYS; w++) {
-        bench_report(title, WAYS[w].metric, bench_median(per_s[w], ROUNDS), "look-ups/s",
+        bench_report(title, WAYS[w].metric, bench_median(per_s[w], ROUNDS), "lookups/s",
                      BENCH_NO_TARGET, 0);
     }
-    bench_report(title, "default rows where inserted behind", bench_median(defaulted[2], ROUNDS),
+    bench_report(title, "default rows if inserted later", bench_median(defaulted[2], ROUNDS),
                  "% of keys", BENCH_NO_TARGET, 0);
-    bench_report(title, "inserted behind / waited for", bench_median(ratios, ROUNDS), "ratio",
+    bench_report(title, "inserted later / waiting", bench_median(ratios, ROUNDS), "ratio",
                  BENCH_AT_LEAST, 1.0);
     return HPS_OK;
 }
@@ -287,8 +287,7 @@ static void hold(struct hps_task *task)
 /* Enqueue new keys, pending keys and keys beyond the capacity, while no thread takes a job. */
 static void bench_add(struct world *world)
 {
-    static const char *const metrics[] = {"new keys", "keys that wait already",
-                                          "keys for which there is no room"};
+    static const char *const metrics[] = {"new keys", "pending keys", "keys beyond the capacity"};
     enum { SLICES = QUEUE_ROWS / KEYS };
     struct hps_version *version = world->version;
 
@@ -325,7 +324,7 @@ static void bench_policy(void)
     for (uint32_t i = 0; i < CALLS; i++) {
         sum += hps_policy_hits_min(0.9, 1 + i % KEYS);
     }
-    bench_report("hit rate", sum == 0 ? "" : "the hits that it takes",
+    bench_report("hit rate", sum == 0 ? "" : "hits required",
                  (double)(bench_now_ns() - start_ns) / CALLS, "ns/part", BENCH_NO_TARGET, 0);
 }
 
@@ -333,7 +332,7 @@ hps_status bench_insertion(struct hps_error *err)
 {
     struct world *world = hps_alloc_aligned(64, sizeof(*world));
     if (world == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a look-up");
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a lookup");
     }
     *world = (struct world){.random = 1};
     hps_status status = open_world(world, err);

@@ -261,7 +261,7 @@ static hps_status look_up(struct world *world, const struct stream *stream, unsi
         due_ns += SECOND_NS / CALLS_PER_S;
     }
     if (status == HPS_OK && stream != NULL && seen->n_ticks < stream->n_ticks) {
-        return hps_error_set(err, HPS_DEADLINE, "look-ups see %u of %u ticks", seen->n_ticks,
+        return hps_error_set(err, HPS_DEADLINE, "lookups saw %u of %u ticks", seen->n_ticks,
                              stream->n_ticks);
     }
     return status;
@@ -315,7 +315,7 @@ static void read_cpus(const struct world *world, double out_ns[3])
 static void report_cpus(const char *name, const double before_ns[3], const double after_ns[3])
 {
     static const char *const metrics[3] = {"CPU of hpsd", "CPU of the broker",
-                                           "CPU of producer and look-ups"};
+                                           "CPU of producer and lookups"};
     for (int i = 0; i < 3; i++) {
         bench_report(name, metrics[i], (after_ns[i] - before_ns[i]) / 1e9 / RATE_S, "cores",
                      BENCH_NO_TARGET, 0);
@@ -361,20 +361,20 @@ static hps_status run_paused(struct world *world, struct stream *stream, struct 
 static hps_status run_promised(struct world *world, struct stream *stream, struct seen *seen,
                                struct hps_error *err)
 {
-    static const char name[] = "50,000 rows/s of 512 B beside 100 look-ups/s";
+    static const char name[] = "50,000 rows/s, 100 lookups/s";
     hps_status status =
         run_stream_beside(world, RATE, WARM_S * TICKS_PER_S, CALL_KEYS, stream, seen, err);
     if (status != HPS_OK) {
         return status;
     }
-    bench_report("the first 5 s, the broker compiles", "freshness max", ms_of(&seen->fresh_ns, 1),
-                 "ms", BENCH_NO_TARGET, 0);
+    bench_report("first 5 s, broker warm-up", "freshness max", ms_of(&seen->fresh_ns, 1), "ms",
+                 BENCH_NO_TARGET, 0);
     *seen = (struct seen){0};
     status = look_up(world, NULL, IDLE_S, CALL_KEYS, seen, err);
     double idle_ms = ms_of(&seen->call_ns, 0.99);
-    bench_report("no updates", "look-ups of 256 keys, p50", ms_of(&seen->call_ns, 0.5), "ms",
+    bench_report("no updates", "lookups of 256 keys, p50", ms_of(&seen->call_ns, 0.5), "ms",
                  BENCH_NO_TARGET, 0);
-    bench_report("no updates", "look-ups of 256 keys, p99", idle_ms, "ms", BENCH_NO_TARGET, 0);
+    bench_report("no updates", "lookups of 256 keys, p99", idle_ms, "ms", BENCH_NO_TARGET, 0);
     double before_ns[3], after_ns[3], paused_ms = 0;
     if (status == HPS_OK) {
         status = run_paused(world, stream, seen, &paused_ms, err);
@@ -390,12 +390,12 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
     bench_report(name, "freshness p50", ms_of(&seen->fresh_ns, 0.5), "ms", BENCH_NO_TARGET, 0);
     bench_report(name, "freshness p99", ms_of(&seen->fresh_ns, 0.99), "ms", BENCH_AT_MOST, 1000);
     bench_report(name, "freshness max", ms_of(&seen->fresh_ns, 1), "ms", BENCH_NO_TARGET, 0);
-    bench_report(name, "look-ups, p50", ms_of(&seen->call_ns, 0.5), "ms", BENCH_NO_TARGET, 0);
-    bench_report(name, "look-ups, p99", ms_of(&seen->call_ns, 0.99), "ms", BENCH_NO_TARGET, 0);
-    bench_report("the same, updates paused", "look-ups, p99", paused_ms, "ms", BENCH_NO_TARGET, 0);
-    bench_report(name, "look-ups, p99 / paused", ms_of(&seen->call_ns, 0.99) / paused_ms, "ratio",
+    bench_report(name, "lookups, p50", ms_of(&seen->call_ns, 0.5), "ms", BENCH_NO_TARGET, 0);
+    bench_report(name, "lookups, p99", ms_of(&seen->call_ns, 0.99), "ms", BENCH_NO_TARGET, 0);
+    bench_report("the same, updates paused", "lookups, p99", paused_ms, "ms", BENCH_NO_TARGET, 0);
+    bench_report(name, "lookups, p99 / paused", ms_of(&seen->call_ns, 0.99) / paused_ms, "ratio",
                  BENCH_NO_TARGET, 0);
-    bench_report(name, "look-ups, p99 / without", ms_of(&seen->call_ns, 0.99) / idle_ms, "ratio",
+    bench_report(name, "lookups, p99 / without", ms_of(&seen->call_ns, 0.99) / idle_ms, "ratio",
                  BENCH_AT_MOST, 1.5);
     report_cpus(name, before_ns, after_ns);
     return HPS_OK;
@@ -416,7 +416,7 @@ static hps_status run_steps(struct world *world, struct stream *stream, struct s
         }
         double rate = (double)rates[i] * STEP_S * (double)SECOND_NS /
                       (double)(stream->end_ns - stream->start_ns);
-        (void)snprintf(name, sizeof(name), "%u rows/s asked for", rates[i]);
+        (void)snprintf(name, sizeof(name), "%u rows/s offered", rates[i]);
         bench_report(name, "written", rate, "rows/s", BENCH_NO_TARGET, 0);
         bench_report(name, "freshness p99", ms_of(&seen->fresh_ns, 0.99), "ms", BENCH_NO_TARGET, 0);
         if (hps_hist_quantile(&seen->fresh_ns, 0.99) >= FRESH_NS || rate < 0.9 * rates[i]) {
@@ -504,7 +504,8 @@ static hps_status open_world(struct world *world, bool with_host_map, uint32_t d
     }
     world->broker_runs = true;
     if (sscanf(line, "ready bootstrap=%63s pid=%d", world->bootstrap, &world->broker_pid) != 2) {
-        return hps_error_set(err, HPS_INTERNAL, "the broker said: %s", line);
+        return hps_error_set(err, HPS_INTERNAL, "unexpected output of tests/lib/kafka.py: %s",
+                             line);
     }
     world->hpsd = (struct e2e_hpsd){
         .with_host_map = with_host_map, .n_rows = N_ROWS, .dim = dim, .brokers = world->bootstrap};
@@ -647,8 +648,8 @@ enum { NOBODY, ROWS, UNITS, N_WAYS };
 
 static void report_units(const struct units_seen seen[N_WAYS][UNIT_ROUNDS])
 {
-    static const char *const names[N_WAYS] = {"100 updates/s", "beside 3 clients, 200,000 rows",
-                                              "beside 3 clients, units of 200,000"};
+    static const char *const names[N_WAYS] = {"100 updates/s", "3 clients, 200,000 rows",
+                                              "3 clients, units of 200,000"};
     static const char *const metrics[3] = {"oldest unseen update, p50", "oldest unseen update, p99",
                                            "oldest unseen update, max"};
     double ratios[2][UNIT_ROUNDS];
@@ -666,9 +667,9 @@ static void report_units(const struct units_seen seen[N_WAYS][UNIT_ROUNDS])
             refused += seen[way][i].n_refused;
         }
         if (way != NOBODY) {
-            bench_report(names[way], "answers", bench_median(answers, UNIT_ROUNDS), "/s",
+            bench_report(names[way], "replies", bench_median(answers, UNIT_ROUNDS), "/s",
                          BENCH_NO_TARGET, 0);
-            bench_report(names[way], "refused, in all", refused, "", BENCH_NO_TARGET, 0);
+            bench_report(names[way], "refused, in total", refused, "", BENCH_NO_TARGET, 0);
         }
     }
     for (unsigned i = 0; i < UNIT_ROUNDS; i++) {
@@ -721,7 +722,7 @@ static hps_status run(const char *name, bool with_host_map, uint32_t dim,
     cpu_set_t before;
 
     if (bench_child_run(missing, err) != HPS_OK) {
-        bench_left_out(name, "no Kafka broker: tests/lib/kafka.py missing says why");
+        bench_left_out(name, "no Kafka broker; `tests/lib/kafka.py missing` prints the reason");
         return HPS_OK;
     }
     struct world *world = hps_calloc(1, sizeof(*world));

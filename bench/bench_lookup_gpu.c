@@ -32,7 +32,7 @@ enum {
 
 enum side { SIDE_ALL, SIDE_SOME, SIDE_HOST, N_SIDES };
 
-static const char *const names[N_SIDES] = {"device first, all there", "device first, 95 % there",
+static const char *const names[N_SIDES] = {"device first, all cached", "device first, 95 % cached",
                                            "host map"};
 
 struct bench_lookup {
@@ -156,7 +156,7 @@ static hps_status fill(struct bench_lookup *bench, struct hps_error *err)
             (void)sched_yield(); /* its queue is full */
         }
     }
-    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "rows could not be put");
+    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "rows could not be inserted");
 }
 
 /* ---- lookups --------------------------------------------------------------------------------- */
@@ -246,8 +246,8 @@ static void report(struct bench_lookup *bench)
 
     for (enum side side = SIDE_ALL; side < N_SIDES; side++) {
         ns[side] = bench_median(bench->ns[side], ROUNDS);
-        bench_report(names[side], "CPU of the look-up's thread", ns[side], "ns/key",
-                     BENCH_NO_TARGET, 0);
+        bench_report(names[side], "CPU of the lookup's thread", ns[side], "ns/key", BENCH_NO_TARGET,
+                     0);
     }
     bench_report(names[SIDE_ALL], "host map / device first", ns[SIDE_HOST] / ns[SIDE_ALL], "x",
                  BENCH_AT_LEAST, 5);

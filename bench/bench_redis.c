@@ -30,7 +30,7 @@ static const float zeros[DIM];
 static const struct hps_table table = {"t", 0, DIM, ROW_BYTES, HPS_DTYPE_FP32, N_ROWS, zeros};
 
 enum way { OURS, HMGET_HIREDIS, MGET_HIREDIS, HMGET_CLIENT, MGET_CLIENT, N_WAYS };
-static const char *const way_names[N_WAYS] = {"hpsd", "HMGET as HPS", "MGET", "HMGET, our client",
+static const char *const way_names[N_WAYS] = {"hpsd", "HMGET, as HPS", "MGET", "HMGET, our client",
                                               "MGET, our client"};
 
 /* Cost of a way in one turn, per key. */
@@ -226,7 +226,7 @@ static hps_status exchange(struct world *world, enum way way, bool writes, struc
             freeReplyObject(reply);
         }
     }
-    return ok ? HPS_OK : hps_error_set(err, HPS_INTERNAL, "%s: no good reply", way_names[way]);
+    return ok ? HPS_OK : hps_error_set(err, HPS_INTERNAL, "%s: unexpected reply", way_names[way]);
 }
 
 /* ---- the ways -------------------------------------------------------------------------------- */
@@ -363,8 +363,9 @@ static void report_way(const char *title, enum way way, const struct cost costs[
         servers[i] = costs[i].servers_ns;
     }
     bench_report(title, way_names[way], bench_median(rates, ROUNDS), "keys/s", BENCH_NO_TARGET, 0);
-    bench_report(title, "  its CPU", bench_median(clients, ROUNDS), "ns/key", BENCH_NO_TARGET, 0);
-    bench_report(title, "  the servers' CPU", bench_median(servers, ROUNDS), "ns/key",
+    bench_report(title, "  CPU of the client", bench_median(clients, ROUNDS), "ns/key",
+                 BENCH_NO_TARGET, 0);
+    bench_report(title, "  CPU of the servers", bench_median(servers, ROUNDS), "ns/key",
                  BENCH_NO_TARGET, 0);
 }
 
@@ -386,8 +387,7 @@ static void report_ratio(const char *title, enum way way, struct cost costs[N_WA
     (void)snprintf(metric, sizeof(metric), "hpsd / %s", way_names[way]);
     bench_report(title, metric, bench_median(ratios, ROUNDS), "ratio",
                  target > 0 ? BENCH_AT_LEAST : BENCH_NO_TARGET, target);
-    bench_report(title, "  by all their CPU", bench_median(cpus, ROUNDS), "ratio", BENCH_NO_TARGET,
-                 0);
+    bench_report(title, "  by CPU of all", bench_median(cpus, ROUNDS), "ratio", BENCH_NO_TARGET, 0);
 }
 
 static hps_status bench_size(struct world *world, uint32_t n, bool has_targets,
@@ -439,7 +439,8 @@ static hps_status start_servers(struct world *world, struct hps_error *err)
                &pids[2]) != 1 + MASTERS ||
         sscanf(world->addresses, "127.0.0.1:%u,127.0.0.1:%u,127.0.0.1:%u", &ports[0], &ports[1],
                &ports[2]) != MASTERS) {
-        return hps_error_set(err, HPS_INTERNAL, "the servers said: %s", line);
+        return hps_error_set(err, HPS_INTERNAL, "unexpected output of tests/lib/redis.py: %s",
+                             line);
     }
     for (uint32_t i = 0; i < MASTERS; i++) {
         world->nodes[i] = redisConnect("127.0.0.1", (int)ports[i]);
@@ -556,7 +557,7 @@ hps_status bench_redis(struct hps_error *err)
     const char *const missing[] = {"/usr/bin/python3", HPS_REDIS_RIG, "missing", NULL};
 
     if (bench_child_run(missing, err) != HPS_OK) {
-        bench_left_out("redis", "no redis-server");
+        bench_left_out("redis", "redis-server is not installed");
         return HPS_OK;
     }
     struct world *world = hps_calloc(1, sizeof(*world));

@@ -89,7 +89,7 @@ static void report(const char *name, const char *metric, const struct hps_hist *
 
 static void report_reader(const struct reader *reader, bool switching)
 {
-    const char *name = switching ? "pins beside 2,000 switches" : "pins without switches";
+    const char *name = switching ? "pins during 2,000 switches" : "pins without switches";
 
     report(name, "p50", &reader->ns, 0.5);
     report(name, "slowest in 0.5 ms, p50", &reader->slowest_hist, 0.5);

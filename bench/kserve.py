@@ -131,8 +131,8 @@ def machine():
 
 
 def measure_session(report, daemon, bin_dir, work):
-    print(f"kserve      one table, {SESSION_KEYS} keys a call, one call under way, dim {DIM}, host map; {machine()}")
-    print(f"kserve      HPS published of a look-up session of as many keys, dim 16, within its process: mean {PUBLISHED['mean']} ms, p99 {PUBLISHED['p99']} ms")
+    print(f"kserve      one table, {SESSION_KEYS} keys a call, one call in flight, dim {DIM}, host map; {machine()}")
+    print(f"kserve      HPS published for a lookup session of {SESSION_KEYS} keys, dim 16, in its own process: mean {PUBLISHED['mean']} ms, p99 {PUBLISHED['p99']} ms")
     keys = np.random.default_rng(4).integers(0, ROWS, (SESSION_CALLS, SESSION_KEYS))
     for way, (mean, p99) in (
             ("Lookup, TCP", hps_bench(bin_dir, daemon.tcp)), ("Lookup, Unix socket", hps_bench(bin_dir, daemon.unix)),
@@ -148,7 +148,7 @@ def main():
     os.makedirs(os.path.dirname(path), exist_ok=True)
     report = Report(path, "kserve")
     if shutil.which("perf_analyzer") is None:
-        report.left_out("all", "perf_analyzer is not in PATH: ./dev bench kserve installs it (x86-64, with network)")
+        report.left_out("all", "perf_analyzer is not in PATH; ./dev bench kserve installs it (x86-64, needs network)")
         return report.exit_code
     with tempfile.TemporaryDirectory(prefix="hps-bench-") as work:
         daemon = Daemon(bin_dir, work)

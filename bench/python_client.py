@@ -84,7 +84,7 @@ class Daemon:
             raise SystemExit(f"hpsd was not {word} within 120 s")
         line = self.process.stdout.readline()
         if not line.startswith(word):
-            raise SystemExit(f"hpsd said {line!r}, not {word}; see {self.log.name}")
+            raise SystemExit(f"hpsd printed {line!r}, expected {word!r}; see {self.log.name}")
         return line
 
     def close(self):
