@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Peer of bench_grpc.c: ParameterServer/Lookup with libgrpc++'s callback API. The model name selects
-// the reply: "a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows. With a "g" appended, the server gathers
-// rows at random. Prints its port; ends when stdin does.
+// Peer of bench_grpc.c: ParameterServer/Lookup with libgrpc++'s callback API. The model name
+// selects the reply: "a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows. With a "g" appended, the server
+// gathers rows at random. Prints its port; ends when stdin does.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
