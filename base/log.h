@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One line per event on stderr, logfmt or JSON, with the fields of docs/operations.md.
+ * One line per event on stderr, logfmt or JSON, with the fields of docs/monitoring.md.
  * Any thread; a line is one write(2). Each call site is limited to 10 lines a second; what was held
  * back is counted in the next line of that site (suppressed=N).
  */

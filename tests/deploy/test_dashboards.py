@@ -266,9 +266,15 @@ def test_variables_of_the_dashboard_when_asked_then_the_metric_is_there(series):
 
 
 def documented():
-    """{metric: the rest of its row in the document}"""
-    with open(os.path.join(ROOT, "docs", "operations.md"), encoding="utf-8") as f:
-        return dict(re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*) \|$", f.read(), re.M))
+    """{metric: its text in the document, and the heading of its table}"""
+    found, heading = {}, ""
+    with open(os.path.join(ROOT, "docs", "monitoring.md"), encoding="utf-8") as f:
+        for line in f:
+            heading = line if line.startswith("#") else heading
+            row = re.match(r"\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*) \|$", line)
+            if row:
+                found[row[1]] = row[2] + heading
+    return found
 
 
 def test_metrics_when_documented_then_a_daemon_has_them_or_the_document_says_when(series):

@@ -253,14 +253,14 @@ def config_of(work, **more):
     return default_config([entry], server={"model_roots": [work]}, **more)
 
 
-@code_of("docs/operations.md", "hpsctl load dlrm --from /models/dlrm/2 --dry-run")
+@code_of("docs/versions.md", "hpsctl load dlrm --from /models/dlrm/2 --dry-run")
 def test_versions_when_switched_as_shown_then_back_at_the_first(work, daemon, code):
     one = daemon(config_of(work))
     shell(with_values(code, {"/models/": f"{work}/models/"}), work, HPSD_ADDR=one.admin)
     assert list(one.versions("dlrm")) == [1]
 
 
-@code_of("docs/operations.md", "hpsctl load dlrm --table users")
+@code_of("docs/versions.md", "hpsctl load dlrm --table users")
 def test_load_when_tables_are_named_as_shown_then_versions_of_them(work, daemon, code):
     config = config_of(work)
     config["models"][0]["embedding_table_names"] = ["users", "items"]
@@ -274,7 +274,7 @@ def test_load_when_tables_are_named_as_shown_then_versions_of_them(work, daemon,
     assert sorted(one.versions("dlrm")) == [1, 2, 3]
 
 
-@code_of("docs/operations.md", "hpsctl load dlrm --from /models/dlrm/2 --row-dtype")
+@code_of("docs/versions.md", "hpsctl load dlrm --from /models/dlrm/2 --row-dtype")
 def test_load_when_of_a_type_as_shown_then_rows_are_stored_so(work, daemon, code):
     one = daemon(config_of(work))
     shell(with_values(code, {"/models/": f"{work}/models/"}), work, HPSD_ADDR=one.admin)
@@ -282,7 +282,7 @@ def test_load_when_of_a_type_as_shown_then_rows_are_stored_so(work, daemon, code
     assert {table.data_type for table in reply.versions[0].tables} == {pb.DATA_TYPE_INT8_ROWWISE_F16}
 
 
-@code_of("docs/operations.md", "hpsctl snapshot create")
+@code_of("docs/versions.md", "hpsctl snapshot create")
 def test_snapshot_when_made_and_restored_as_shown_then_the_same_model(work, daemon, code):
     config = config_of(work)
     one = daemon(config)
@@ -305,12 +305,12 @@ def test_tiers_when_configured_as_shown_then_the_check_passes(work, code):
     passes(work, **json.loads("{" + with_values(code, {"/var/lib/hpsd": work}) + "}"))
 
 
-@code_of("docs/operations.md", '"update_source"')
+@code_of("docs/updates.md", '"update_source"')
 def test_updates_when_configured_as_shown_then_the_check_passes(work, code):
     passes(work, **json.loads("{" + code + "}"))
 
 
-@code_of("docs/operations.md", '"properties"')
+@code_of("docs/updates.md", '"properties"')
 def test_properties_when_configured_as_shown_then_the_check_passes(work, code):
     Authority(work, "kafka-ca")
     source = json.loads("{" + with_values(code, {"/etc/hpsd": work}) + "}")
@@ -350,7 +350,7 @@ def test_redis_user_when_made_as_shown_then_it_may_do_what_a_daemon_needs(work, 
 
 # ---- Kafka -------------------------------------------------------------------------------------------
 
-@code_of("docs/operations.md", "kafka-acls.sh")
+@code_of("docs/updates.md", "kafka-acls.sh")
 def test_rights_when_granted_as_shown_then_the_broker_takes_them(guarded, code):
     for line in code.splitlines():
         words = line.split()
@@ -358,7 +358,7 @@ def test_rights_when_granted_as_shown_then_the_broker_takes_them(guarded, code):
         guarded.rights("--add", *words[5:])
 
 
-@code_of("docs/operations.md", "hpsctl updates")
+@code_of("docs/updates.md", "hpsctl updates")
 def test_streams_when_watched_and_moved_as_shown_then_they_go_on(work, broker, daemon, code):
     broker.create("hps_et.shown.items", 4)
     broker.write("hps_et.shown.items", [{"key": b"\0" * 8, "value": b"\0" * 16, "partition": 3} for _ in range(3)])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What hpsd's consumer may do with which rights on a broker that grants none by itself, and that nothing waits for a
-right that it need not have. The table in docs/operations.md is what this holds."""
+right that it need not have. The table in docs/updates.md is what this holds."""
 import os
 import subprocess
 import time

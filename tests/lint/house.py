@@ -622,7 +622,7 @@ def check_docs(root, files):
     for source, pattern, doc, what in (
             ("config/options.def", r"^OPTION\(\w+,\s*(\w+),", "docs/config.md", "option"),
             ("server/observe/metrics.h", r"^\s+X\(\w+, (?:COUNTER|GAUGE|HISTOGRAM), \"(\w+)\"",
-             "docs/operations.md", "metric")):
+             "docs/monitoring.md", "metric")):
         if source not in files:
             continue
         text = read(root, doc) if doc in files else ""
