@@ -228,7 +228,7 @@ def test_lookups_when_they_fail_by_kserve_alone_then_the_alert_fires_for_each_in
             badly = alerts_of("HpsdLookupsFail", one.metrics(), ["a", "b"])
         badly["alert_rule_test"][0]["exp_alerts"] = [
             {"exp_labels": {"severity": "page", "instance": instance},
-             "exp_annotations": {"summary": f"99% of look-ups of {instance} fail"}} for instance in ("a", "b")]
+             "exp_annotations": {"summary": f"99% of lookups of {instance} fail"}} for instance in ("a", "b")]
         with open(f"{work}/tests.yml", "w", encoding="utf-8") as f:
             json.dump({"rule_files": [rules_file], "evaluation_interval": "1m", "tests": [well, badly]}, f)
         done = subprocess.run([PROMTOOL, "test", "rules", f"{work}/tests.yml"], capture_output=True, text=True,
