@@ -153,7 +153,7 @@ void hps_config_doc(struct hps_buf *buf)
         const char *path = hps_section_path(section);
         const char *quote = path[0] == '\0' ? "" : "`";
         hps_buf_putf(buf,
-                     "\n## %s%s%s\n\n| key | type | default | values | | meaning |\n"
+                     "\n## %s%s%s\n\n| key | type | default | values | marks | meaning |\n"
                      "|---|---|---|---|---|---|\n",
                      quote, path[0] == '\0' ? "Top level" : path, quote);
         for (size_t j = 0; j < HPS_OPTION_COUNT; j++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the tables of docs/config.md and docs/threads.md anew, between the two comments that mark
- * their places: gen-docs docs. Tests compare the committed pages.
+ * gen-docs docs: replaces the generated tables in docs/config.md and docs/threads.md, between the
+ * two comments that mark them. Tests check that the committed pages are up to date.
  */
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +54,8 @@ static hps_status remake(const char *dir, const char *name, void (*put)(struct h
         hps_buf_put_bytes(&made, text, n_before);
         put(&made);
         hps_buf_put(&made, end == NULL ? "" : end);
-        status = end == NULL             ? hps_error_set(err, HPS_INVALID, "%s: no marks", path)
+        status = end == NULL             ? hps_error_set(err, HPS_INVALID,
+                                                         "%s: no comments mark the generated part", path)
                  : made.status != HPS_OK ? hps_error_set(err, made.status, "%s: no memory", path)
                                          : hps_file_replace(path, made.data, made.size, err);
     }
