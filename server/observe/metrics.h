@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every metric family of the daemon, in one list, and the series that hot paths hold on to.
- * Any thread.
+ * The metric families of the daemon, and the series that hot paths keep. Any thread.
  */
 #ifndef HPS_SERVER_OBSERVE_METRICS_H
 #define HPS_SERVER_OBSERVE_METRICS_H
@@ -10,150 +9,151 @@
 #include "cache/lookup/lookup.h"
 
 /* X(ID, type, name, labels, help) */
-#define HPS_METRIC_LIST(X)                                                                       \
-    X(BUILD_INFO, GAUGE, "build_info", "version,revision,cuda", "What is running; always 1.")    \
-    X(RPC_REQUESTS, COUNTER, "rpc_requests_total", "method,code",                                \
-      "RPCs that ended, by gRPC code.")                                                          \
-    X(RPC_DURATION, HISTOGRAM, "rpc_duration_seconds", "method",                                 \
-      "From the request's headers to the end of the call.")                                      \
-    X(LOOKUP_REQUESTS, COUNTER, "lookup_requests_total", "code",                                 \
-      "Lookups that ended, of all protocols, by gRPC code.")                                     \
-    X(LOOKUP_DURATION, HISTOGRAM, "lookup_duration_seconds", "",                                 \
-      "Time of lookups, of all protocols.")                                                      \
-    X(REQUESTS_IN_FLIGHT, GAUGE, "requests_in_flight", "", "Look-ups that have not ended.")      \
-    X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                           \
-      "Look-ups refused for want of room.")                                                      \
-    X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                 \
-      "Bytes of admitted replies that have not ended, and 50 for each of their keys.")           \
-    X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                        \
-    X(CONNECTIONS_REFUSED, COUNTER, "connections_refused_total", "reason",                       \
-      "Connections that were closed at once, by the limit that they met.")                       \
-    X(CONNECTIONS_DISPLACED, COUNTER, "connections_displaced_total", "reason",                   \
-      "Connections that gave way to others, as all places were taken.")                          \
-    X(CONNECTIONS_FAILED, COUNTER, "connections_failed_total", "reason",                         \
-      "Connections that ended before their first request.")                                      \
-    X(SLOW_READERS, COUNTER, "slow_readers_cut_total", "reason",                                 \
-      "Connections and calls cut off, as their clients took replies too slowly.")                \
-    X(SLOW_SENDERS, COUNTER, "slow_requests_refused_total", "reason",                            \
-      "Calls refused, as their requests came too slowly.")                                       \
-    X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                \
-      "Time of look-ups by stage.")                                                              \
-    X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                           \
-      "Keys answered, as sent, by key status.")                                                  \
-    X(LOOKUP_DEFAULTED_KEYS, COUNTER, "lookup_defaulted_keys_total", "model,reason",             \
-      "Keys that got a default row because the true one was not waited for.")                    \
-    X(LOOKUP_UNIQUE_KEYS, COUNTER, "lookup_unique_keys_total", "model,table",                    \
-      "Keys answered, without duplicates of a request.")                                         \
-    X(LOOKUP_ABSENT_KEYS, COUNTER, "lookup_absent_keys_total", "model",                          \
-      "Unique keys known to be in no tier: no store that blocks was asked.")                     \
-    X(LOOKUP_SHARED_KEYS, COUNTER, "lookup_shared_keys_total", "model",                          \
-      "Unique keys that another look-up was fetching: it was waited for.")                       \
-    X(TIER_KEYS, COUNTER, "tier_keys_total", "model,table,tier,result",                          \
-      "Unique keys asked of a tier: hit or miss.")                                               \
-    X(TIER_DURATION, HISTOGRAM, "tier_duration_seconds", "tier", "Time of a look-up in a tier.") \
-    X(TIER_ERRORS, COUNTER, "tier_errors_total", "tier,reason", "Failed calls of a tier.")       \
-    X(TIER_UP, GAUGE, "tier_up", "tier,node", "1 while the tier answers.")                       \
-    X(TIER_ROWS, GAUGE, "tier_rows", "model,version,tier", "Rows stored.")                       \
-    X(TIER_USED_BYTES, GAUGE, "tier_used_bytes", "model,version,tier", "Bytes used.")            \
-    X(TIER_HUGE_PAGE_BYTES, GAUGE, "tier_huge_page_bytes", "model,version,tier",                 \
-      "Bytes reserved in areas that have huge pages; 0: the system gives none.")                 \
-    X(TIER_EVICTIONS, COUNTER, "tier_evictions_total", "model,table,tier",                       \
-      "Rows evicted for others; all of a table, when its cache is given up.")                    \
-    X(TIER_REFUSALS, COUNTER, "tier_refusals_total", "model,table,tier",                         \
-      "Rows that a full tier did not take, as those it has are asked for as often.")             \
-    X(TIER_RESIDENT_RATIO, GAUGE, "tier_resident_ratio", "model,version,table,tier",             \
-      "Share of a table's rows that are in the tier.")                                           \
-    X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")          \
-    X(TIER_REACHABLE, GAUGE, "tier_reachable_ratio", "tier",                                     \
-      "Share of all keys whose server is up.")                                                   \
-    X(TIER_REDIRECTS, COUNTER, "tier_redirects_total", "tier",                                   \
-      "Commands that a server sent on to another one.")                                          \
-    X(TIER_SERVER_LATENCY, GAUGE, "tier_server_latency_seconds", "tier,node",                    \
-      "Round trip to a server, moving average of 16.")                                           \
-    X(TIER_SERVER_SLOTS, GAUGE, "tier_server_slots", "tier,node", "Slots that a server has.")    \
-    X(TIER_SERVER_CONNECTIONS, GAUGE, "tier_server_connections", "tier,node",                    \
-      "Open connections to a server.")                                                           \
-    X(TIER_SERVER_COMMANDS, COUNTER, "tier_server_commands_total", "tier,node",                  \
-      "Commands sent to a server.")                                                              \
-    X(TIER_SERVER_KEYS, COUNTER, "tier_server_keys_total", "tier,node,result",                   \
-      "Keys that a server was asked for: hit or miss.")                                          \
-    X(TIER_SERVER_BYTES, COUNTER, "tier_server_bytes_total", "tier,node,direction",              \
-      "Bytes sent to and received from a server.")                                               \
-    X(TIER_SERVER_FAILURES, COUNTER, "tier_server_failures_total", "tier,node,reason",           \
-      "Errors, timeouts, broken connections, commands not sent while unreachable.")              \
-    X(TIER_DROPPED_ROWS, GAUGE, "tier_dropped_rows", "model,version,tier",                       \
-      "Rows of the only copy that overflow_margin evicted: look-ups find nothing.")              \
-    X(SHARED_ROWS, COUNTER, "shared_rows_total", "tier,result",                                  \
-      "What became of rows of a tier that daemons share.")                                       \
-    X(SHARED_LOST_SHARDS, GAUGE, "shared_lost_shards", "model,version,tier",                     \
-      "Shards of the only copy that are lost: look-ups of their keys fail.")                     \
-    X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                              \
-      "Rows found in a lower tier and put into this one.")                                       \
-    X(INSERTION_DROPPED, COUNTER, "insertion_dropped_total", "reason",                           \
-      "Rows that were not put into a higher tier.")                                              \
-    X(INSERTION_QUEUE_ROWS, GAUGE, "insertion_queue_rows", "",                                   \
-      "Rows that wait to be inserted behind answers, or are being fetched.")                     \
-    X(INSERTION_SHARED_QUEUE_ROWS, GAUGE, "insertion_shared_queue_rows", "",                     \
-      "Rows found below a tier that daemons share, which wait for their backfill into it.")      \
-    X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                             \
-      "1 while the persistent store takes no writes.")                                           \
-    X(UPDATE_ROWS, COUNTER, "update_rows_total", "model,op",                                     \
-      "Rows that updates have put or deleted, the last write of each key of a batch.")           \
-    X(UPDATE_RECORDS, COUNTER, "update_records_total", "model",                                  \
-      "Records of the update log that were read and whose positions are stored.")                \
-    X(UPDATE_RECORDS_REJECTED, COUNTER, "update_records_rejected_total", "model,reason",         \
-      "Bad records of the update log: dead letters, where they have a topic.")                   \
-    X(UPDATE_BATCHES, COUNTER, "update_batches_total", "model", "Batches of updates applied.")   \
-    X(UPDATE_SHARED_GAPS, COUNTER, "update_shared_gaps_total", "model",                          \
-      "Shards of a shared tier that a batch of updates found behind it.")                        \
-    X(UPDATE_SHARED_FAILED, COUNTER, "update_shared_failed_total", "model",                      \
-      "Shards of a shared tier that a batch of updates did not reach.")                          \
-    X(UPDATE_SHARED_REPLAYED, COUNTER, "update_shared_replayed_records_total", "model",          \
-      "Records applied again to shards of a shared tier that were behind.")                      \
-    X(UPDATE_SHARED_RESETS, COUNTER, "update_shared_resets_total", "model",                      \
-      "Shards of a shared tier emptied, as the update log could not bring them up to date.")     \
-    X(UPDATE_SHARED_BEHIND, GAUGE, "update_shared_behind", "model",                              \
-      "1 while shards of a shared tier lag behind the version, and are not read from.")          \
-    X(UPDATE_SHARED_APART, GAUGE, "update_shared_apart", "model",                                \
-      "1 while a shared tier is bypassed, as the version has passed over records.")              \
-    X(UPDATE_LAG, GAUGE, "update_lag_records", "topic,partition",                                \
-      "Records of the update log that the active version has not applied.")                      \
-    X(UPDATE_LAG_SECONDS, GAUGE, "update_lag_seconds", "topic,partition",                        \
-      "For how long a partition may have had updates that the active version lacks.")            \
-    X(UPDATE_COMPACTED, COUNTER, "update_compacted_records_total", "model",                      \
-      "HCTR and packed records on compacted topics, which lose such records.")                   \
-    X(UPDATE_THROTTLED, COUNTER, "update_throttled_batches_total", "model",                      \
-      "Batches after which updates were throttled by the rate limit of rows.")                   \
-    X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
-      "1 while a partition is stopped at a gap: records were lost or replaced.")                 \
-    X(UPDATE_PARTITION_STATE, GAUGE, "update_partition_state", "topic,partition,state",          \
-      "1 for the state that the partition is in, for the active version.")                       \
-    X(UPDATE_FROZEN, GAUGE, "update_frozen", "model",                                            \
-      "1: the active version passes over records that name no version.")                         \
-    X(UPDATE_WAITS, GAUGE, "update_waits", "", "Calls that wait until updates are visible.")     \
-    X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                          \
-      "From the time of an update, as its producer gives it, until every tier has it.")          \
-    X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",            \
-      "The same of records that have the time of their arrival in the log.")                     \
-    X(UPDATE_CLOCK_AHEAD, COUNTER, "update_clock_ahead_total", "model",                          \
-      "Updates whose time is ahead of the clock here: their freshness counts as 0.")             \
-    X(UPDATE_STALENESS, GAUGE, "update_staleness_seconds", "model",                              \
-      "For how long there may have been updates that the active version lacks.")                 \
-    X(UPDATE_SOURCE_UP, GAUGE, "update_source_up", "model",                                      \
-      "1 while the leaders of all partitions answer.")                                           \
-    X(UPDATE_HELD, GAUGE, "update_held", "model",                                                \
-      "1 while updates of the active version are stalled: a batch is retried.")                  \
-    X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \
-      "Number of the active version.")                                                           \
-    X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                  \
-      "Share of a load that is done.")                                                           \
-    X(MODEL_LOAD_FAILURES, COUNTER, "model_load_failures_total", "model",                        \
-      "Loads that failed, also of configured models whose files cannot be opened.")              \
-    X(AUDIT_LINES_LOST, COUNTER, "audit_lines_lost_total", "",                                   \
-      "Lines that server.audit_log did not take.")                                               \
-    X(READY, GAUGE, "ready", "", "1 while /readyz answers 200.")                                 \
-    X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                   \
-      "Models of which models[] has changed since the active version was loaded.")
+#define HPS_METRIC_LIST(X)                                                                      \
+    X(BUILD_INFO, GAUGE, "build_info", "version,revision,cuda", "Version of hpsd; always 1.")   \
+    X(RPC_REQUESTS, COUNTER, "rpc_requests_total", "method,code",                               \
+      "RPCs that ended, by gRPC code.")                                                         \
+    X(RPC_DURATION, HISTOGRAM, "rpc_duration_seconds", "method",                                \
+      "Time from the headers of the request to the end of the call.")                           \
+    X(LOOKUP_REQUESTS, COUNTER, "lookup_requests_total", "code",                                \
+      "Lookups that ended, of all protocols, by gRPC code.")                                    \
+    X(LOOKUP_DURATION, HISTOGRAM, "lookup_duration_seconds", "",                                \
+      "Time of lookups, of all protocols.")                                                     \
+    X(REQUESTS_IN_FLIGHT, GAUGE, "requests_in_flight", "", "Lookups in flight.")                \
+    X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                          \
+      "Lookups rejected because a limit or quota was reached.")                                 \
+    X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                \
+      "Size of admitted replies in flight, plus 50 bytes per key.")                             \
+    X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                       \
+    X(CONNECTIONS_REFUSED, COUNTER, "connections_refused_total", "reason",                      \
+      "Connections closed when accepted, by the limit that was reached.")                       \
+    X(CONNECTIONS_DISPLACED, COUNTER, "connections_displaced_total", "reason",                  \
+      "Connections closed to accept others, because connections_max was reached.")              \
+    X(CONNECTIONS_FAILED, COUNTER, "connections_failed_total", "reason",                        \
+      "Connections that ended before their first request.")                                     \
+    X(SLOW_READERS, COUNTER, "slow_readers_cut_total", "reason",                                \
+      "Connections and calls ended because the client read replies too slowly.")                \
+    X(SLOW_SENDERS, COUNTER, "slow_requests_refused_total", "reason",                           \
+      "Calls rejected because the client sent the request too slowly.")                         \
+    X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",               \
+      "Time of lookups in each stage.")                                                         \
+    X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                          \
+      "Keys looked up, with duplicates, by key status.")                                        \
+    X(LOOKUP_DEFAULTED_KEYS, COUNTER, "lookup_defaulted_keys_total", "model,reason",            \
+      "Keys that got the default row because the lookup did not wait for the true row.")        \
+    X(LOOKUP_UNIQUE_KEYS, COUNTER, "lookup_unique_keys_total", "model,table",                   \
+      "Keys looked up, without duplicates within a request.")                                   \
+    X(LOOKUP_ABSENT_KEYS, COUNTER, "lookup_absent_keys_total", "model",                         \
+      "Unique keys known to be in no tier, so that no blocking store was read.")                \
+    X(LOOKUP_SHARED_KEYS, COUNTER, "lookup_shared_keys_total", "model",                         \
+      "Unique keys that another lookup was already fetching.")                                  \
+    X(TIER_KEYS, COUNTER, "tier_keys_total", "model,table,tier,result",                         \
+      "Unique keys read from a tier: hit or miss.")                                             \
+    X(TIER_DURATION, HISTOGRAM, "tier_duration_seconds", "tier", "Time of a lookup in a tier.") \
+    X(TIER_ERRORS, COUNTER, "tier_errors_total", "tier,reason", "Failed calls of a tier.")      \
+    X(TIER_UP, GAUGE, "tier_up", "tier,node", "1 while the tier responds.")                     \
+    X(TIER_ROWS, GAUGE, "tier_rows", "model,version,tier", "Rows stored.")                      \
+    X(TIER_USED_BYTES, GAUGE, "tier_used_bytes", "model,version,tier",                          \
+      "Memory or disk space in use.")                                                           \
+    X(TIER_HUGE_PAGE_BYTES, GAUGE, "tier_huge_page_bytes", "model,version,tier",                \
+      "Memory reserved in huge pages; 0 if the system provides none.")                          \
+    X(TIER_EVICTIONS, COUNTER, "tier_evictions_total", "model,table,tier",                      \
+      "Rows evicted for other rows, or because the cache of their table was removed.")          \
+    X(TIER_REFUSALS, COUNTER, "tier_refusals_total", "model,table,tier",                        \
+      "Rows that a full tier did not insert, because its rows are used as often.")              \
+    X(TIER_RESIDENT_RATIO, GAUGE, "tier_resident_ratio", "model,version,table,tier",            \
+      "Share of a table's rows that are in the tier.")                                          \
+    X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Capacity; 0 if unlimited.")   \
+    X(TIER_REACHABLE, GAUGE, "tier_reachable_ratio", "tier",                                    \
+      "Share of the slots with a server that is up.")                                           \
+    X(TIER_REDIRECTS, COUNTER, "tier_redirects_total", "tier",                                  \
+      "Commands that a server redirected to another server.")                                   \
+    X(TIER_SERVER_LATENCY, GAUGE, "tier_server_latency_seconds", "tier,node",                   \
+      "Round trip to a server, moving average of about 16.")                                    \
+    X(TIER_SERVER_SLOTS, GAUGE, "tier_server_slots", "tier,node", "Slots of a server.")         \
+    X(TIER_SERVER_CONNECTIONS, GAUGE, "tier_server_connections", "tier,node",                   \
+      "Open connections to a server.")                                                          \
+    X(TIER_SERVER_COMMANDS, COUNTER, "tier_server_commands_total", "tier,node",                 \
+      "Commands sent to a server.")                                                             \
+    X(TIER_SERVER_KEYS, COUNTER, "tier_server_keys_total", "tier,node,result",                  \
+      "Keys read from a server: hit or miss.")                                                  \
+    X(TIER_SERVER_BYTES, COUNTER, "tier_server_bytes_total", "tier,node,direction",             \
+      "Bytes sent to and received from a server.")                                              \
+    X(TIER_SERVER_FAILURES, COUNTER, "tier_server_failures_total", "tier,node,reason",          \
+      "Errors, timeouts, broken connections, and commands not sent to an unreachable server.")  \
+    X(TIER_DROPPED_ROWS, GAUGE, "tier_dropped_rows", "model,version,tier",                      \
+      "Rows that overflow_margin evicted and no other store has.")                              \
+    X(SHARED_ROWS, COUNTER, "shared_rows_total", "tier,result",                                 \
+      "Rows read from or inserted into a tier that daemons share, by result.")                  \
+    X(SHARED_LOST_SHARDS, GAUGE, "shared_lost_shards", "model,version,tier",                    \
+      "Lost shards of the only copy: lookups of their keys fail.")                              \
+    X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                             \
+      "Rows found in a lower tier and inserted into this one.")                                 \
+    X(INSERTION_DROPPED, COUNTER, "insertion_dropped_total", "reason",                          \
+      "Rows that were not inserted into a higher tier.")                                        \
+    X(INSERTION_QUEUE_ROWS, GAUGE, "insertion_queue_rows", "",                                  \
+      "Rows that wait for insertion after replies, or are being fetched for it.")               \
+    X(INSERTION_SHARED_QUEUE_ROWS, GAUGE, "insertion_shared_queue_rows", "",                    \
+      "Rows that wait for insertion into a tier that daemons share.")                           \
+    X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                            \
+      "1 while the persistent store rejects writes.")                                           \
+    X(UPDATE_ROWS, COUNTER, "update_rows_total", "model,op",                                    \
+      "Rows that updates put or deleted, by the last write of each key in a batch.")            \
+    X(UPDATE_RECORDS, COUNTER, "update_records_total", "model",                                 \
+      "Records of the update log that were read and whose positions are stored.")               \
+    X(UPDATE_RECORDS_REJECTED, COUNTER, "update_records_rejected_total", "model,reason",        \
+      "Invalid records of the update log, not applied.")                                        \
+    X(UPDATE_BATCHES, COUNTER, "update_batches_total", "model", "Batches of updates applied.")  \
+    X(UPDATE_SHARED_GAPS, COUNTER, "update_shared_gaps_total", "model",                         \
+      "Shards of a shared tier that lacked earlier updates when a batch was applied.")          \
+    X(UPDATE_SHARED_FAILED, COUNTER, "update_shared_failed_total", "model",                     \
+      "Shards of a shared tier to which a batch of updates could not be written.")              \
+    X(UPDATE_SHARED_REPLAYED, COUNTER, "update_shared_replayed_records_total", "model",         \
+      "Records applied again to shards of a shared tier that lacked them.")                     \
+    X(UPDATE_SHARED_RESETS, COUNTER, "update_shared_resets_total", "model",                     \
+      "Shards of a shared tier emptied because the update log could not complete them.")        \
+    X(UPDATE_SHARED_BEHIND, GAUGE, "update_shared_behind", "model",                             \
+      "1 while shards of a shared tier lack updates of the version and are not read.")          \
+    X(UPDATE_SHARED_APART, GAUGE, "update_shared_apart", "model",                               \
+      "1 while the version bypasses a shared tier because it skipped records.")                 \
+    X(UPDATE_LAG, GAUGE, "update_lag_records", "topic,partition",                               \
+      "Records of the update log that the active version has not applied.")                     \
+    X(UPDATE_LAG_SECONDS, GAUGE, "update_lag_seconds", "topic,partition",                       \
+      "How long there may have been updates that the active version has not applied.")          \
+    X(UPDATE_COMPACTED, COUNTER, "update_compacted_records_total", "model",                     \
+      "HCTR and packed records on compacted topics, which lose such records.")                  \
+    X(UPDATE_THROTTLED, COUNTER, "update_throttled_batches_total", "model",                     \
+      "Batches after which max_rows_per_s delayed updates.")                                    \
+    X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                       \
+      "1 while a partition is stopped at a gap: records were lost or replaced.")                \
+    X(UPDATE_PARTITION_STATE, GAUGE, "update_partition_state", "topic,partition,state",         \
+      "1 for the state of the partition in the active version, else 0.")                        \
+    X(UPDATE_FROZEN, GAUGE, "update_frozen", "model",                                           \
+      "1 while the active version skips records that do not name it.")                          \
+    X(UPDATE_WAITS, GAUGE, "update_waits", "", "WaitForUpdates calls in flight.")               \
+    X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                         \
+      "Time from an update, by its producer's clock, until every tier has it.")                 \
+    X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",           \
+      "Time from the arrival of a record in the log until every tier has it.")                  \
+    X(UPDATE_CLOCK_AHEAD, COUNTER, "update_clock_ahead_total", "model",                         \
+      "Updates with a time in the future; their freshness counts as 0.")                        \
+    X(UPDATE_STALENESS, GAUGE, "update_staleness_seconds", "model",                             \
+      "Age of the time up to which the active version has all updates.")                        \
+    X(UPDATE_SOURCE_UP, GAUGE, "update_source_up", "model",                                     \
+      "1 while the leaders of all partitions reply.")                                           \
+    X(UPDATE_HELD, GAUGE, "update_held", "model",                                               \
+      "1 while a batch of the active version cannot be applied and is retried.")                \
+    X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                             \
+      "Number of the active version.")                                                          \
+    X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                 \
+      "Share of a load that is done.")                                                          \
+    X(MODEL_LOAD_FAILURES, COUNTER, "model_load_failures_total", "model",                       \
+      "Failed loads, including configured models whose files cannot be opened.")                \
+    X(AUDIT_LINES_LOST, COUNTER, "audit_lines_lost_total", "",                                  \
+      "Lines that could not be written to server.audit_log.")                                   \
+    X(READY, GAUGE, "ready", "", "1 while /readyz returns 200.")                                \
+    X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                  \
+      "Models with a models[] entry that changed after the active version was loaded.")
 
 enum hps_metric_id {
 #define HPS_METRIC_ENUM(id, type, name, labels, help) HPS_M_##id,
@@ -164,22 +164,22 @@ enum hps_metric_id {
 
 enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
-/* Stages of a look-up, which add up to its duration; also in the slow log and in Explain, which has
- * those up to ENCODE. */
-#define HPS_STAGE_LIST(X)                                                                         \
-    X(DECODE, "decode")                                                                           \
-    X(RECEIVE, "receive")     /* before: from its head to its last byte */                        \
-    X(ADMISSION, "admission") /* waiting for room for its reply */                                \
-    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                         \
-    X(GPU, "gpu")             /* asked of a device until it has answered */                       \
-    X(HOST, "host")           /* in the tier, as the next two */                                  \
-    X(REDIS, "redis")                                                                             \
-    X(ROCKSDB, "rocksdb")                                                                         \
-    X(WAIT, "wait") /* for rows that another look-up was fetching already */                      \
-    X(UNIT, "unit") /* of one that wants a unit: waiting for updates, or until they are held */   \
-    X(WORK, "work") /* its own: duplicates, policies, rows put into higher tiers and the reply */ \
-    X(LOOP, "loop") /* waiting for its event loop, which is busy with others */                   \
-    X(ENCODE, "encode")                                                                           \
+/* Stages of a lookup; their times add up to its duration. The slow log has all of them, Explain has
+ * those before ENCODE. */
+#define HPS_STAGE_LIST(X)                                                               \
+    X(DECODE, "decode")                                                                 \
+    X(RECEIVE, "receive")     /* before DECODE: from the head to the last byte */       \
+    X(ADMISSION, "admission") /* waiting for reply_bytes_in_flight */                   \
+    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */               \
+    X(GPU, "gpu")             /* a device: from the request to its reply */             \
+    X(HOST, "host")           /* in this tier; likewise REDIS and ROCKSDB */            \
+    X(REDIS, "redis")                                                                   \
+    X(ROCKSDB, "rocksdb")                                                               \
+    X(WAIT, "wait") /* for rows that another lookup is fetching */                      \
+    X(UNIT, "unit") /* CONSISTENCY_UNIT: waiting for updates, or for a hold of them */  \
+    X(WORK, "work") /* duplicates, policies, copies to higher tiers and to the reply */ \
+    X(LOOP, "loop") /* waiting for a busy event loop */                                 \
+    X(ENCODE, "encode")                                                                 \
     X(SEND, "send")
 
 enum hps_stage {
@@ -191,26 +191,26 @@ enum hps_stage {
 
 const char *hps_stage_name(enum hps_stage stage);
 
-/* Why look-ups of this policy answer default rows: label of lookup_defaulted_keys_total. Not of
- * exact ones, which answer none. */
+/* Label `reason` of lookup_defaulted_keys_total. `policy` is not HPS_MISS_EXACT, which returns no
+ * default rows for misses. */
 const char *hps_defaulted_reason(enum hps_miss_policy policy);
 
-/* Why a look-up was rejected: label of requests_rejected_total. */
+/* Label `reason` of requests_rejected_total. */
 enum hps_reject {
-    HPS_REJECT_REPLY_BYTES, /* its reply would be larger than one may be */
-    HPS_REJECT_QUEUE,       /* no room for its reply beside the others, in time */
-    HPS_REJECT_CONNECTION,  /* no room for it beside the other replies of its connection, in time */
-    HPS_REJECT_WORKERS,     /* too many wait for a worker or an I/O thread */
-    HPS_REJECT_REQUESTS_PER_S, /* whoever asks has had its look-ups of this second */
-    HPS_REJECT_REPLY_QUOTA,    /* whoever asks has as many bytes of replies in flight as it may */
+    HPS_REJECT_REPLY_BYTES,    /* the reply would exceed reply_bytes_max */
+    HPS_REJECT_QUEUE,          /* reply_bytes_in_flight stayed used up for queue_ms_max */
+    HPS_REJECT_CONNECTION,     /* connection_reply_bytes stayed used up */
+    HPS_REJECT_WORKERS,        /* too many lookups wait for a worker or I/O thread */
+    HPS_REJECT_REQUESTS_PER_S, /* the identity has used its requests of this second */
+    HPS_REJECT_REPLY_QUOTA,    /* the identity has used its reply_bytes */
     HPS_REJECT_COUNT
 };
 
 enum { HPS_RPC_CODES = 17 };
-/* "NOT_FOUND" and so on, below HPS_RPC_CODES: label of rpc_requests_total. */
+/* Label `code` of rpc_requests_total, such as "NOT_FOUND". code < HPS_RPC_CODES. */
 const char *hps_rpc_code_name(unsigned code);
 
-/* What the look-up service counts. */
+/* Series of the lookup service. */
 struct hps_service_metrics {
     struct hps_lookup_metrics lookup;
     struct hps_metric *requests[HPS_RPC_CODES];
@@ -221,19 +221,21 @@ struct hps_service_metrics {
     struct hps_metric *reply_bytes_in_flight;
 };
 
-/* A registry with all families. NULL: no memory. Free with hps_metrics_free. */
+/* A registry with all families; free it with hps_metrics_free. NULL: no memory. */
 struct hps_metrics *hps_server_metrics_new(void);
 
-/* The series of a family; as many values as it has labels, the others NULL. Never NULL. */
+/* The series of a family with these label values, in the order of its labels; values beyond its
+ * labels are NULL. Never returns NULL. */
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
                                      const char *v0, const char *v1, const char *v2,
                                      const char *v3);
 
 void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_metrics *out_series);
-/* Series of tiers that the version lacks stay NULL, so that they are not exported. */
+/* Fill in the series of a table. Series of tiers that the version lacks stay NULL, so that they are
+ * not exported. */
 void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
                             uint32_t table_id, struct hps_table_metrics *out_series);
-/* Count the rows of a version that went for others since the last time. Its spaces are open. */
+/* Add the evictions of a version since the last call to its series. Its spaces must be open. */
 void hps_table_metrics_evictions(const struct hps_version *version);
 
 #endif
