@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where protobuf-c keeps the fields of a message, for who goes through them by its descriptor.
+ * Access to the fields of a protobuf-c message by its descriptor.
  */
 #ifndef HPS_PROTO_FIELDS_H
 #define HPS_PROTO_FIELDS_H
@@ -8,13 +8,13 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 
-/* Arrays, sub-messages and defaults are at offsets that descriptors name. */
+/* `offset` is one of the offsets in a field descriptor. */
 static inline const void *hps_field_at(const ProtobufCMessage *message, unsigned offset)
 {
     return (const char *)message + offset;
 }
 
-/* Of one value: an item of an array is as far behind the one before it. */
+/* Size of one value: also the distance between the items of an array. */
 static inline size_t hps_field_value_size(ProtobufCType type)
 {
     switch (type) {
@@ -44,7 +44,7 @@ static inline size_t hps_field_value_size(ProtobufCType type)
     return sizeof(void *);
 }
 
-/* Not: of a choice another one, or a sub-message that is absent. */
+/* False: another field of the oneof is set, or the sub-message is absent. */
 static inline bool hps_field_is_set(const ProtobufCFieldDescriptor *field,
                                     const ProtobufCMessage *message)
 {

@@ -112,8 +112,8 @@ static void json_array(const ProtobufCFieldDescriptor *field, const ProtobufCMes
     hps_buf_put(buf, "]");
 }
 
-/* A map is to protobuf-c an array of messages that have a key and a value, which protoc names so.
- */
+/* protobuf-c stores a map as an array of messages with the fields `key` and `value`. protoc gives
+ * the messages a name that ends in "Entry". */
 static bool is_map(const ProtobufCFieldDescriptor *field)
 {
     if (field->label != PROTOBUF_C_LABEL_REPEATED || field->type != PROTOBUF_C_TYPE_MESSAGE) {

@@ -9,9 +9,9 @@
 
 #include "base/buf.h"
 
-/* Put the message as one line of JSON: every field by its name in the .proto, defaults
- * included; 64-bit integers as numbers, enums by name, bytes in base64, maps as objects;
- * sub-messages that are not set, and maps without entries, are left out. */
+/* Append the message to `buf` as one line of JSON. It has every field by its name in the .proto,
+ * with defaults, but neither unset sub-messages nor empty maps. 64-bit integers are numbers, enums
+ * are names, bytes are base64, maps are objects. */
 void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf);
 
 #endif

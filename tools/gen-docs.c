@@ -54,8 +54,7 @@ static hps_status remake(const char *dir, const char *name, void (*put)(struct h
         hps_buf_put_bytes(&made, text, n_before);
         put(&made);
         hps_buf_put(&made, end == NULL ? "" : end);
-        status = end == NULL             ? hps_error_set(err, HPS_INVALID,
-                                                         "%s: no comments mark the generated part", path)
+        status = end == NULL             ? hps_error_set(err, HPS_INVALID, "%s: no marks", path)
                  : made.status != HPS_OK ? hps_error_set(err, made.status, "%s: no memory", path)
                                          : hps_file_replace(path, made.data, made.size, err);
     }

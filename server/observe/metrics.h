@@ -172,7 +172,7 @@ enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
     X(ADMISSION, "admission") /* waiting for reply_bytes_in_flight */                   \
     X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */               \
     X(GPU, "gpu")             /* a device: from the request to its reply */             \
-    X(HOST, "host")           /* in this tier; likewise REDIS and ROCKSDB */            \
+    X(HOST, "host")           /* in the tier, like the next two */                      \
     X(REDIS, "redis")                                                                   \
     X(ROCKSDB, "rocksdb")                                                               \
     X(WAIT, "wait") /* for rows that another lookup is fetching */                      \
