@@ -2,28 +2,29 @@
  *
  * The gpu tier: one device, its embedding cache, and the thread that owns both.
  *
- *     look-ups ──mailbox──▶ ┌──────────────────────────────┐ ── submit ──▶ embedding cache
- *     insertions, updates ─▶│ thread "gpu-N": one fused     │ ◀── poll ───
- *                   (queue) │ batch of many look-ups' parts │ ── done(lookup) ──▶ who asked
- *                           └──────────────────────────────┘
+ *     lookups ──────mailbox──▶ ┌───────────────────────────────┐ ── submit ──▶ embedding cache
+ *     insertions, updates ───▶ │ thread "gpu-N": one batch has │ ◀── poll ────
+ *                     (queue)  │ parts of many lookups         │ ── done(lookup) ──▶ caller
+ *                              └───────────────────────────────┘
  *
- * The thread never walks tiers, waits for no lock that is held over work, and asks for no device
- * memory while serving. Parts of look-ups that wait at the same time go out as one batch; while a
- * batch is on its way the next one gathers.
+ * The thread never asks another tier and allocates no device memory while it serves. Its locks are
+ * held briefly. Parts of lookups that wait at the same time form one batch. While batches are on
+ * the device, the next one fills.
  *
- * Changes are queued in the order in which they come, under one lock, as stamps.h asks for:
- * an insertion is checked under it and a later update is queued behind the insertion, so that no
- * old row comes back. The thread stages what is queued before it submits a look-up: a look-up that
- * begins after hps_gpu_update has returned sees the new row or none.
+ * Insertions and updates enter one queue of changes. The lock of the change queue gives their
+ * order: the guard of an insertion is checked under it, and a later update queues behind the
+ * insertion. So the update replaces or erases the row, and no insertion brings back an older one
+ * (cache/version/stamps.h). The thread stages the queued changes before it submits a lookup. A
+ * lookup that begins after hps_gpu_update has returned finds the new row or misses.
  *
- * A device that is lost, or has shown no progress for too long, ends the tier for the life of the
- * process: look-ups that it has begun are answered DATA_LOSS, others UNAVAILABLE; nobody waits for
- * it again. Memory that it might still write stays referenced for ever.
+ * A device is lost if its driver reports an error, or if it makes no progress for stall_us_max. The
+ * tier then stays unusable until the process ends. Lookups with a batch on the device get
+ * DATA_LOSS, others UNAVAILABLE. Memory that the device might still write to is never reused.
  *
- * A driver that hangs ends the process: memory that it may still write to cannot be reclaimed. A
- * second thread, "gpu-N-watch", finds the tier's thread in the same step for stall_us_max, logs
- * that, and calls _exit(1). A lost device that may still write stall_us_max after the tier begins
- * to close ends the process likewise.
+ * A driver that hangs ends the process, because memory that it may still write to cannot be
+ * reclaimed. A second thread, "gpu-N-watch", detects that the tier's thread has been in one call of
+ * the driver for stall_us_max, logs it, and calls _exit(1). The process also ends if a lost device
+ * may still write stall_us_max after the tier began to close.
  */
 #ifndef HPS_CACHE_GPU_TIER_H
 #define HPS_CACHE_GPU_TIER_H
@@ -33,37 +34,37 @@
 #include "cache/embed/cache.h"
 
 struct hps_gpu_tier;
-struct hps_gpu_space; /* of one version */
+struct hps_gpu_space; /* the caches of one version */
 
 struct hps_gpu_tier_options {
     const struct hps_device_driver *driver;
     int index;
-    struct hps_embed_cache_config cache; /* arena_bytes 0: 80 % of what is free */
-    struct hps_block_pool *blocks; /* where rows of look-ups go; outlives the tier. Blocks that do
-                                      not lie in its slab cannot be asked for */
-    uint64_t queue_bytes_max;      /* of insertions that wait or are on their way to the device;
-                                      further ones are dropped. 8 MiB: look-ups wait behind them */
-    uint32_t waiting_max;          /* look-ups that wait; further ones are refused */
-    uint64_t stall_us_max;         /* without progress the device counts as lost; without return
-                                      from a call of its driver the process ends. 0: what `driver`
-                                      says */
+    struct hps_embed_cache_config cache; /* arena_bytes 0: 80 % of the free device memory */
+    struct hps_block_pool *blocks; /* rows of lookups are written to its blocks; outlives the tier.
+                                      A lookup into a block outside its slab is INVALID */
+    uint64_t queue_bytes_max; /* of queued insertions and of changes staged on the device; further
+                                 insertions are dropped. 0: 8 MiB, as lookups wait behind them */
+    uint32_t waiting_max;     /* pending lookups; further ones are refused. 0: 4,096 */
+    uint64_t stall_us_max; /* a device without progress for so long is lost, and a driver call that
+                              takes so long ends the process. 0: the driver's default, or 5 s */
 };
 
-/* NOT_FOUND: no such device; PRECONDITION: device or driver too old; NO_MEMORY: names how much was
- * needed and free. The thread runs when it returns OK. */
+/* Open a device. NOT_FOUND: no such device; PRECONDITION: device or driver too old; NO_MEMORY:
+ * names the needed and free bytes. The tier's thread runs when this returns OK. */
 hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
                              struct hps_gpu_tier **out_tier, struct hps_error *err) HPS_MUST_CHECK;
-/* Wait until every look-up has been answered, and its done() has returned: who they are handed to
- * may go then. Nobody asks any more. NULL is legal. */
+/* Wait until every lookup has been answered and its done() has returned. The caller must have
+ * stopped new lookups. No effect if NULL. */
 void hps_gpu_tier_drain(struct hps_gpu_tier *tier);
-/* Every space is closed, no look-up is under way. NULL is legal. */
+/* All spaces must be closed and no lookup pending. No effect if NULL. */
 void hps_gpu_tier_close(struct hps_gpu_tier *tier);
-/* The tier's thread has seen all that was given to it before, and written down what that uses. */
+/* Wait until the tier's thread has processed everything posted to it before this call, and has
+ * published its usage. */
 void hps_gpu_tier_sync(struct hps_gpu_tier *tier);
 const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier);
 bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier); /* any thread */
-/* Of its arena, as the tier's thread last wrote it down: at most 10 ms ago where that runs, and in
- * any case before a call that waits for it has returned. Never blocks. */
+/* Usage of the arena, as last published by the tier's thread: at most 10 ms old while that thread
+ * has work, and current after a call that waited for that thread. Never blocks. */
 void hps_gpu_tier_usage(struct hps_gpu_tier *tier, struct hps_embed_cache_usage *out_usage);
 
 /* ---- versions -------------------------------------------------------------------------------- */
@@ -74,162 +75,167 @@ struct hps_gpu_share {
     uint64_t n_rows_cached; /* 0: this table is not cached */
 };
 
-/* All of it is copied. */
+/* The options are copied. */
 struct hps_gpu_space_options {
-    const char *model; /* for logs, as the number of the version */
+    const char *model; /* model and number are for logs */
     int64_t number;
     const struct hps_table *tables;     /* [n_tables] */
     const struct hps_gpu_share *shares; /* [n_tables] */
     uint32_t n_tables;
 };
 
-/* The caches of a version's tables, made in the order of the tables. One that does not fit is left
- * out for now (every key is a miss), and that is logged; those behind it that fit are made. The
- * space gets what it lacks as soon as there is room and the version is active.
+/* Make the caches of a version's tables, in the order of the tables. A table whose cache does not
+ * fit gets none for now, so all its keys miss; this is logged. Later tables that fit get theirs.
+ * Missing caches are made once there is free space and the version is active.
  * thread  one that may block
  * error   NO_MEMORY, UNAVAILABLE (lost) */
 hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
                               const struct hps_gpu_space_options *options,
                               struct hps_gpu_space **out_space, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same caches on one more device, of another tier: look-ups are spread over all, each asks the
- * one where the fewest wait; rows go to that which missed them, updates to all. What is said below
- * of a space holds for all of its devices together. Before anybody uses the space; errors as above.
- */
+/* Add the same caches on one more device, of another tier. Each lookup goes to the device with the
+ * fewest pending lookups, and the rows it missed are inserted there. Updates go to all devices. The
+ * functions below refer to all devices of the space together. Call this before the space is used.
+ * Errors as above. */
 hps_status hps_gpu_space_add(struct hps_gpu_space *space, struct hps_gpu_tier *tier,
                              const struct hps_gpu_space_options *options, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Whether every device of it is lost. Any thread, as the next. */
+/* Whether all its devices are lost. Any thread. */
 bool hps_gpu_space_lost(const struct hps_gpu_space *space);
-/* Rows that are resident on the device of that tier. */
+/* Rows resident on the device of that tier. Any thread. */
 uint64_t hps_gpu_space_rows(struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
-/* The version is served by default from now on, or no more: caches of spaces that are not active
- * give way to those of one that is. May block. */
+/* Whether the version is served by default from now on. If an active space needs memory, caches of
+ * inactive spaces are removed. May block. */
 void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
-/* No look-up of the space is under way; changes that wait are dropped. May block. */
+/* No lookup of the space may be pending. Queued changes are dropped. May block. */
 void hps_gpu_space_close(struct hps_gpu_space *space);
-/* Written down like hps_gpu_tier_usage, as the next. What is counted is so from the opening of the
- * space on, over all caches that it had; the rest is 0 while a table has none. Of all devices
- * together, but for n_slots and resident_share: those are of the one that has most. Of one that is
- * lost only the counts. */
+/* Usage of one table, published like hps_gpu_tier_usage. Counts cover all caches that the table has
+ * had since the space was opened. The other fields are 0 while it has no cache. Fields are sums
+ * over all devices, but n_slots and resident_share are the largest of any device. A lost device
+ * adds its counts only. */
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
-/* Of all tables: [n_tables]. */
+/* The usage of all tables: [n_tables]. */
 void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_usage *out_usages);
-/* Whether rows of the table can be there now: the device is not lost, and the table has its cache.
- * Any thread. */
+/* Whether rows of the table can be cached now: it has a cache on a device that is not lost. Any
+ * thread. */
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
-/* Whether the space has caches on a device, all or some. Any thread, as the next ones. */
+/* Whether the space has caches, all or some, on a device that is not lost. Also true if it needs
+ * none. Any thread, as the next functions. */
 bool hps_gpu_space_present(const struct hps_gpu_space *space);
-/* Is the space active, with a device that has yet to see whether there is room? It does so soon. */
+/* Whether the space is active and some device has yet to decide whether the missing caches fit. */
 bool hps_gpu_space_coming(const struct hps_gpu_space *space);
-/* Wait until it is so no more, or so long. */
+/* Wait until hps_gpu_space_coming is false, for at most `us` microseconds. */
 void hps_gpu_space_await(struct hps_gpu_space *space, uint64_t us);
-/* Is the space to have caches on that tier's device, with no room for any? NULL is legal. */
+/* Whether the space has no cache on that tier's device because none fits. False if NULL. */
 bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
-/* How many tables of a space that has caches on that tier's device have none for want of room; tier
- * NULL: of the device where most have none. A space of NULL is legal. */
+/* How many tables have no cache on that tier's device because it does not fit. tier NULL: on the
+ * device with the most such tables. 0 for a device on which the space has no cache at all, and if
+ * the space is NULL. */
 uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
                                            const struct hps_gpu_tier *tier);
-/* So many rows of the table are to be cached when the space has its caches. */
+/* The rows of the table to be cached, once it has its cache. */
 uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id);
-/* All rows of the table are to be cached, and nobody has yet put them there since its cache was
- * last made; false where there is none. */
+/* Whether all rows of the table are to be cached, but have not been inserted since its cache was
+ * last made. False if it has no cache. */
 bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id);
-/* Whoever puts them all there says so before it reads the first, and once all are queued. One
- * thread per table at a time, else the table may count as whole too late. */
+/* A thread that inserts all rows of the table calls these before it reads the first row, and after
+ * the last insertion is queued. At most one thread per table at a time. Otherwise the table may
+ * count as filled too early. */
 void hps_gpu_space_fill_begin(struct hps_gpu_space *space, uint32_t table_id);
 void hps_gpu_space_fill_end(struct hps_gpu_space *space, uint32_t table_id);
-/* Memory that caches with these shares take. */
+/* Memory that caches of these shares take. */
 uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,
                              uint32_t n_tables);
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
-/* Keys of one table, and how their rows are wanted: a row for each key, or, with a pooling, one for
- * each bag of them, where that has keys and all are cached. What is in the places of others is
- * undefined, and so are bytes between rows if those lie close together. */
+/* Keys of one table, and the form of their rows. Without pooling there is one row per key. With
+ * pooling there is one row per bag that has keys and has all of them cached. Other places are
+ * undefined afterwards, and so are bytes between rows if the rows are packed (stride 0). */
 struct hps_gpu_part {
     /* in */
     uint32_t table_id;
     uint32_t n;
-    const uint8_t *keys;  /* [n] int64 LE, any alignment; stay until done, as the next pointers */
+    const uint8_t *keys;  /* [n] int64 LE, any alignment; stays until done, as the arrays below */
     uint64_t offset;      /* row i goes to block->data + offset + i * stride */
-    uint32_t stride;      /* 0: they lie close together */
-    enum hps_dtype dtype; /* of those rows: FP32, FP16, BF16; 0, without a pooling: as they are
-                             stored. Offset and stride are multiples of the bytes of its values */
-    enum hps_pooling pooling; /* 0 or NONE: the next fields are not used */
+    uint32_t stride;      /* 0: packed rows */
+    enum hps_dtype dtype; /* of the rows wanted: FP32, FP16, BF16; then offset and stride are
+                             multiples of a value's bytes. 0, without pooling: as stored */
+    enum hps_pooling pooling; /* 0 or NONE: the next fields are unused */
     uint32_t n_bags;
     const uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]): from 0,
                                 never falling, to n */
     const uint8_t *weights;  /* [n] float LE, any alignment; NULL: all are 1 */
     /* out */
-    uint32_t
-        *hits; /* [(n + 31) / 32] by the caller; bit i % 32 of word i / 32: keys[i] was cached */
+    uint32_t *hits; /* [(n + 31) / 32] the caller's memory; bit i % 32 of word i / 32: keys[i] was
+                            cached */
 };
 
-/* One look-up. Its memory, and that of its parts, stays until done. */
+/* One lookup. It and its parts must stay until done. */
 struct hps_gpu_lookup {
     struct hps_gpu_space *space;
-    struct hps_block *block; /* referenced until the device writes to it no more */
+    struct hps_block *block; /* the tier holds a reference while the device may write to it */
     struct hps_gpu_part *parts;
     uint32_t n_parts;
-    /* On the tier's thread; must be quick: hand over. The look-up belongs to the caller again. */
+    /* Called on the tier's thread; must return quickly, so hand the lookup over. The lookup belongs
+     * to the caller again. */
     void (*done)(struct hps_gpu_lookup *lookup);
 
-    /* The one of its devices that is asked; also where UNAVAILABLE says so. */
+    /* out. The device that was chosen; set even if hps_gpu_lookup fails. */
     struct hps_gpu_space *asked;
 
-    /* out. OK; UNAVAILABLE: the device was lost before it began; DATA_LOSS: after that, and what
-     * lies in the block may still change: never use it again */
+    /* out. OK; UNAVAILABLE: the device was lost, with no batch of this lookup on it; DATA_LOSS: the
+     * device was lost with one on it, and may still write to the block: never use the block
+     * again */
     hps_status status;
-    uint64_t duration_us; /* from asking until done */
+    uint64_t duration_us; /* from hps_gpu_lookup to done */
 
-    /* the tier's */
+    /* private to the tier */
     struct hps_gpu_tier *tier;
     struct hps_task task;
     struct hps_gpu_lookup *next;
     uint64_t asked_us;
-    uint64_t change;    /* the last change that was queued before it */
-    uint32_t part_next; /* what is not submitted yet begins in this part, */
-    uint32_t key_next;  /* with this key: a multiple of 32 unless it is the first of a bag, */
-    uint32_t bag_next;  /* of this one */
+    uint64_t change;    /* the last change queued before it */
+    uint32_t part_next; /* the first part not yet submitted completely, */
+    uint32_t key_next;  /* its first key to submit: a multiple of 32, or the first of a bag, */
+    uint32_t bag_next;  /* and that bag */
     uint32_t n_batches; /* submitted and not ended */
 };
 
-/* takes `lookup` until done. UNAVAILABLE (the tier is lost), EXHAUSTED (too many wait), INVALID
- * (the block is not in the slab): then nothing happens, ask another tier. Any thread, never blocks.
- */
+/* Takes `lookup` until done. On an error done() is not called, and the caller asks another tier:
+ * UNAVAILABLE (the tier is lost), EXHAUSTED (too many are pending), INVALID (the block is not in
+ * the slab). Any thread; never blocks. */
 hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
 
-/* Of a part with a pooling, after done with OK: which bags were answered, as bits like those of
- * hits in whole, [(n_bags + 31) / 32]. Not answered are also those without keys, and those with
- * more than a batch takes, of which nothing is known. Any thread. */
+/* Which bags of a part with pooling were answered. Call it after done with OK. Bits as in `hits`:
+ * [(n_bags + 31) / 32]. Bags without keys, and bags with more keys than a batch takes, are not
+ * answered. Any thread. */
 void hps_gpu_bags_whole(const struct hps_gpu_part *part, uint32_t *whole);
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Rows found below, the one of keys[i] at rows + slots[i] * row_bytes. Borrowed for the call. */
+/* Rows found in a lower tier: that of keys[i] is at rows + slots[i] * row_bytes. Borrowed for the
+ * call. */
 struct hps_gpu_insertion {
     uint32_t table_id;
     uint32_t n;
     const hps_key *keys;
     const uint32_t *slots;
     const uint8_t *rows;
-    const struct hps_insert_guard *guard; /* NULL: all are fresh */
-    bool wanted; /* somebody was answered without them: they go in however seldom they were asked
-                    for, so that the next answer has them */
-    const struct hps_gpu_space *missed; /* hps_gpu_lookup.asked: only this device gets them; NULL:
-                                           all of them do */
-    bool waits;                         /* for room in the queue; else what finds none is dropped */
+    const struct hps_insert_guard *guard; /* asked under the lock of the queue; NULL: all fresh */
+    bool wanted; /* a reply lacked these rows: they are inserted even if their keys are rare, so
+                    that the next reply has them */
+    const struct hps_gpu_space *missed; /* hps_gpu_lookup.asked: only there; NULL: on all devices */
+    bool waits; /* until the queue has capacity; otherwise rows that do not fit are dropped */
 };
-/* Any thread; one that may block if it waits. out_report: set in any case */
+/* Any thread; if it waits, one that may block. out_report: always set */
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
                     struct hps_insert_report *out_report);
-/* The rows that keys have from now on (rows NULL: they have none): cached ones are replaced or go.
- * Waits for room in the queue, not for the device. A lost tier takes everything; without memory for
- * what is queued the table's cache is emptied, so that no old row is left. One updater per version.
- */
+/* The new rows of keys (rows NULL: the keys are erased). Cached rows are replaced or erased; keys
+ * that are not cached stay so. Waits for capacity in the queue, but not for the device. A lost tier
+ * ignores updates. If there is no memory to queue an update, the cache of the table is emptied, so
+ * that no old row is left. One updater per version. */
 void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
                     const uint8_t *rows, uint32_t n);
 
