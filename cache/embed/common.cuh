@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the kernels of the embedding cache share.
+ * Shared by the kernels of the embedding cache.
  */
 #ifndef HPS_CACHE_EMBED_COMMON_CUH
 #define HPS_CACHE_EMBED_COMMON_CUH
@@ -18,7 +18,7 @@ HPS_DEVICE_CODE uint64_t embed_pair(uint32_t low, uint32_t high)
     return (uint64_t)high << 32 | low;
 }
 
-/* By a number of lanes, which is a power of two. */
+/* Division by a number of lanes, which is a power of two. */
 HPS_DEVICE_CODE uint32_t embed_lanes_divide(uint32_t n, uint32_t lanes)
 {
     return HPS_EMBED_LANES_LOG ? n >> hps_first_bit(lanes) : n / lanes;
@@ -34,8 +34,8 @@ HPS_DEVICE_CODE uint32_t embed_lanes_remainder(uint32_t n, uint32_t lanes)
 #define EMBED_TICKET_ORDER HPS_ACQ_REL
 #endif
 
-/* True in the first warp of the block that ends last. blocks_done is 0 again. reads: the warp then
- * sees what all blocks have written; else only embed_raise_flag may follow. */
+/* True in the first warp of the block that ends last. Resets blocks_done to 0. reads: that warp
+ * then sees everything that all blocks have written; otherwise only embed_raise_flag may follow. */
 HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done, bool reads)
 {
     uint32_t *done = (uint32_t *)embed_at(blocks_done);
@@ -58,7 +58,8 @@ HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done, bool reads)
     return hps_shuffle_u32(n, 0) == hps_grid_blocks();
 }
 
-/* Tell the host that all blocks are done: by lane 0 of the warp that embed_last_block told. */
+/* Signal the host that all blocks are done. Called by lane 0 of the warp for which embed_last_block
+ * was true. */
 HPS_DEVICE_CODE void embed_raise_flag(uint64_t flag, uint32_t sequence, uint64_t blocks_done)
 {
 #if HPS_EMBED_TICKET_RELEASE

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the host and the kernels of the embedding cache share: where a key goes, and the records
- * that travel to the device. Compiled by gcc, and by nvcc for both sides.
+ * Shared by the host and the kernels of the embedding cache: the placement of keys, and the records
+ * sent to the device. Compiled by gcc, and by nvcc for both sides.
  *
  * A range in device memory:
  *
@@ -9,18 +9,18 @@
  *     spill   [n_blocks][lines][8] keys   likewise; numbered as sets, from n_sets on
  *     marks   [n_blocks] bits             bit b of word i: set b of block i has rows in its spill
  *     rows    [(n_sets + n_blocks * lines) * 8]
- *                                         row_stride bytes each, whole quads of 16; way w of set s:
+ *                                         row_stride bytes each, a multiple of 16; way w of set s:
  *                                         row s * 8 + w
  *     sketch  [4][n_cells] counts         a byte each
  *
- * A *block* is up to 32 neighbouring sets that share a spill: rows that find their set full lie
- * there. So 1 to 3 lines of 8 ways per block give nearly every row of a whole table a place, of
- * which at slots = rows / 0.6 two in a hundred have none in their set. Who misses in a set looks at
- * its mark, and into the spill only if that is set.
+ * A *block* is up to 32 neighbouring sets that share a spill for rows whose set is full. With slots
+ * = rows / 0.6, two rows in a hundred do not fit into their set. 1 to 3 lines of 8 ways per block
+ * take nearly all of them. A lookup that misses in a set reads the set's mark, and reads the spill
+ * only if the mark is set.
  *
- * All 2^64 keys are legal, so the marker is one of them: a key that belongs into another block can
- * never be asked for in this one. The set that the marker itself belongs into, and the spill of its
- * block, have a second marker, which belongs into another block.
+ * All 2^64 keys are valid, so the marker is one of them. A key that hashes to another block is
+ * never looked up in this one, so it can mark empty ways here. The marker's own set, and the spill
+ * of its block, use a second marker that hashes to another block.
  */
 #ifndef HPS_CACHE_EMBED_KERNELS_H
 #define HPS_CACHE_EMBED_KERNELS_H
@@ -35,19 +35,19 @@
 enum {
     HPS_EMBED_KERNEL_WAYS = 8,
     HPS_EMBED_SET_BYTES = 64,
-    HPS_EMBED_SPILL_LINES_MAX = 3, /* with a set's own ways as many as a warp has lanes */
-    HPS_EMBED_TILE_KEYS = 32,      /* one warp's */
+    HPS_EMBED_SPILL_LINES_MAX = 3, /* with the ways of one set: one lane of a warp each */
+    HPS_EMBED_TILE_KEYS = 32,      /* one warp */
 #if defined(HPS_TSAN) || defined(__SANITIZE_ADDRESS__)
-    HPS_EMBED_BLOCK_THREADS = 64, /* of a simulated device, each of which is dear there */
+    HPS_EMBED_BLOCK_THREADS = 64, /* of a simulated device, where threads are expensive */
     HPS_EMBED_LOOKUP_BLOCK_THREADS = HPS_EMBED_LOOKUP_THREADS / 4,
 #else
     HPS_EMBED_BLOCK_THREADS = 256,
     HPS_EMBED_LOOKUP_BLOCK_THREADS = HPS_EMBED_LOOKUP_THREADS,
 #endif
     HPS_EMBED_BLOCK_WARPS = HPS_EMBED_BLOCK_THREADS / 32,
-    HPS_EMBED_LOOKUP_WARPS = HPS_EMBED_LOOKUP_BLOCK_THREADS / 32, /* of a block */
+    HPS_EMBED_LOOKUP_WARPS = HPS_EMBED_LOOKUP_BLOCK_THREADS / 32, /* per block */
     HPS_EMBED_SKETCH_ROWS = 4,
-    HPS_EMBED_SKETCH_CELLS_PER_SET = 16, /* of each row: two per slot */
+    HPS_EMBED_SKETCH_CELLS_PER_SET = 16, /* per row of the sketch: two per slot */
     HPS_EMBED_SKETCH_BYTES_PER_SET = 64,
     HPS_EMBED_COUNT_MAX = 255,
 };
@@ -59,15 +59,15 @@ HPS_HASH_ANYWHERE static inline uint64_t hps_embed_mix(uint64_t key, uint64_t se
     return hps_mix64(key ^ seed);
 }
 
-/* n_sets > 0. The high half of the product of two 32-bit numbers: no division, any number of sets.
- */
+/* n_sets > 0. The high half of the product of two 32-bit numbers: needs no division and works for
+ * any n_sets. */
 HPS_HASH_ANYWHERE static inline uint32_t hps_embed_set(uint64_t mixed, uint32_t n_sets)
 {
     return (uint32_t)(((mixed >> 32) * n_sets) >> 32);
 }
 
-/* Sets that share a spill, as a power of two: few where there are few sets, so that there are
- * always two blocks at least. */
+/* log2 of the sets that share a spill: smaller if there are few sets, so that there are at least
+ * two blocks. */
 HPS_HASH_ANYWHERE static inline uint32_t hps_embed_block_shift(uint32_t n_sets)
 {
     return n_sets >= 128  ? 5
@@ -83,13 +83,13 @@ HPS_HASH_ANYWHERE static inline uint32_t hps_embed_blocks(uint32_t n_sets)
     return ((n_sets - 1) >> hps_embed_block_shift(n_sets)) + 1;
 }
 
-/* Of the spill of a block, 8 ways each: HPS_EMBED_SPILL_LINES_MAX at most. */
+/* Lines of the spill of a block, 8 ways each: at most HPS_EMBED_SPILL_LINES_MAX. */
 HPS_HASH_ANYWHERE static inline uint32_t hps_embed_spill_lines(uint32_t n_sets)
 {
     return n_sets >= 128 ? 3 : n_sets >= 8 ? 2 : 1;
 }
 
-/* The first line of a block's spill, as the number of a set. */
+/* The first line of a block's spill, as a set number. */
 HPS_HASH_ANYWHERE static inline uint32_t hps_embed_spill(uint32_t n_sets, uint32_t block)
 {
     return n_sets + block * hps_embed_spill_lines(n_sets);
@@ -100,7 +100,7 @@ HPS_HASH_ANYWHERE static inline uint64_t hps_embed_set_at(uint64_t sets, uint32_
     return sets + (uint64_t)set * HPS_EMBED_SET_BYTES;
 }
 
-/* The marks of a block. */
+/* The address of a block's marks. */
 HPS_HASH_ANYWHERE static inline uint64_t hps_embed_marks_at(uint64_t sets, uint32_t n_sets,
                                                             uint32_t block)
 {
@@ -125,8 +125,9 @@ HPS_HASH_ANYWHERE static inline uint32_t hps_embed_sketch_cells(uint32_t n_sets)
     return n_cells < UINT32_MAX ? (uint32_t)n_cells : UINT32_MAX;
 }
 
-/* The cell of a key in one row of a sketch; the rows differ by double hashing (Kirsch and
- * Mitzenmacher, "Less hashing, same performance", 2006). twice: hps_embed_mix of the mixed key. */
+/* The address of the cell of a key in one row of a sketch. The rows differ by double hashing
+ * (Kirsch and Mitzenmacher, "Less hashing, same performance", 2006). twice: hps_mix64 of the mixed
+ * key. */
 HPS_HASH_ANYWHERE static inline uint64_t hps_embed_cell_at(uint64_t sketch, uint32_t n_cells,
                                                            uint32_t row, uint64_t twice)
 {
@@ -149,37 +150,37 @@ struct hps_embed_desc {
     uint64_t sketch;
     uint64_t seed;
     uint64_t marker;
-    uint64_t marker_home; /* of the set that the marker belongs into, and its block's spill */
+    uint64_t marker_home; /* used in the set that `marker` hashes to, and in its spill */
     uint32_t n_sets;
     uint32_t home_set;
-    uint32_t row_stride; /* whole quads of 16 bytes; of a staged row, too */
+    uint32_t row_stride; /* a multiple of 16 bytes; also of a staged row */
     uint32_t zero;
 };
 
-/* A part of a batch: its range, and where its rows go. They are copied as they are stored, or
- * converted, or, with a pooling, added by a second kernel. */
+/* A part of a batch: its range, and the destination and form of its rows. They are copied as
+ * stored, or converted, or, with pooling, summed by a second kernel. */
 struct hps_embed_part_desc {
     uint64_t sets;
     uint64_t rows;
-    uint64_t sketch; /* 0: not to be counted */
+    uint64_t sketch; /* 0: keys are not counted */
     uint64_t seed;
     uint64_t out;
     uint32_t n_sets;
     uint32_t row_stride;
     uint32_t out_stride;
-    uint32_t row_units; /* of unit_bytes; of one value, where that is 0 */
+    uint32_t row_units; /* copied units per row; values per row if unit_bytes is 0 */
     /* one load: */
-    uint8_t unit_bytes; /* of what is copied: 16, 4 or 1; 0: the row is not, but */
-    uint8_t stored;     /* is of this type, enum hps_dtype, */
-    uint8_t wanted;     /* becomes one of this, */
-    uint8_t pooling;    /* and is added so; HPS_POOLING_NONE: it is not */
+    uint8_t unit_bytes; /* size of a copied unit: 16, 4 or 1; 0: rows are converted */
+    uint8_t stored;     /* from this type, enum hps_dtype, */
+    uint8_t wanted;     /* to this type, */
+    uint8_t pooling;    /* and summed this way; HPS_POOLING_NONE: not summed */
     /* one load: */
-    uint8_t lanes; /* that copy or convert one row: a power of two, 32 at most */
+    uint8_t lanes; /* that copy or convert one row: a power of two, at most 32 */
     uint8_t weighted;
     uint16_t zero;
 };
 
-/* Up to 32 keys of one part: what a warp looks up. */
+/* Up to 32 keys of one part, looked up by one warp. */
 struct hps_embed_tile {
     uint32_t part;
     uint32_t first_key; /* of the batch */
@@ -187,9 +188,9 @@ struct hps_embed_tile {
     uint32_t n;
 };
 
-/* A key of a part with a pooling, as it was found. */
+/* The result for a key of a part with pooling. */
 struct hps_embed_found {
-    uint64_t row;    /* its address; 0: it is not cached */
+    uint64_t row;    /* its address; 0: not cached */
     uint32_t weight; /* fp32 */
     uint32_t zero;
 };
@@ -199,7 +200,7 @@ struct hps_embed_bag {
     uint32_t part;
     uint32_t first_key; /* of the batch */
     uint32_t n;
-    uint32_t row; /* of the part: where what it comes to goes */
+    uint32_t row; /* of the part: the destination of the bag's row */
 };
 
 enum {
@@ -209,21 +210,21 @@ enum {
     HPS_EMBED_ENTRY_ERASE
 };
 
-/* One change. Those of one block of one range are neighbours, by set and then in the order they
- * were staged in, and a *group*: one warp makes them all, one after the other. */
+/* One change. The changes of one block of one range form a *group*: they are neighbours, ordered by
+ * set and then as staged. One warp applies a group, one change after the other. */
 struct hps_embed_entry {
     uint64_t key;
-    uint32_t row; /* in the staging area, in steps of 16 bytes */
-    uint32_t op;  /* with APPLY_TOGETHER in its lowest byte, and above it the set in the block */
+    uint32_t row; /* in the staging area, in units of 16 bytes */
+    uint32_t op;  /* APPLY_TOGETHER: op in the lowest byte, and above it the set within the block */
 };
 struct hps_embed_group {
     uint32_t range; /* index into the descriptors of the slice */
     uint32_t block;
-    uint32_t first; /* entry */
+    uint32_t first; /* index of the first entry */
     uint32_t n;
 };
 
-/* What an application did to one range. */
+/* The changes that one application made to one range. */
 struct hps_embed_counts {
     uint32_t n_inserted;
     uint32_t n_evicted;
@@ -244,24 +245,25 @@ static_assert(sizeof(struct hps_embed_counts) == 16, "no holes");
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Look up all tiles: rows that hit to where they are wanted, a hit word per tile; the last block
- * stores `sequence` to *flag when all is visible to the host. */
+/* Look up all tiles. Rows that hit are stored at their destination, and each tile gets a word of
+ * hit bits. At the end the last block stores `sequence` to *flag, when everything is visible to the
+ * host. */
 struct hps_embed_lookup_args {
     uint64_t parts;       /* struct hps_embed_part_desc [] */
     uint64_t tiles;       /* struct hps_embed_tile [n_tiles] */
     uint64_t keys;        /* of the batch */
-    uint64_t weights;     /* fp32 of its keys; only those of parts that have some */
-    uint64_t found;       /* struct hps_embed_found of its keys, of parts with a pooling */
+    uint64_t weights;     /* fp32 of its keys; valid only for weighted parts */
+    uint64_t found;       /* struct hps_embed_found of its keys, valid for parts with pooling */
     uint64_t hits;        /* uint32_t [n_tiles] */
     uint64_t blocks_done; /* uint32_t, 0 before and after */
-    uint64_t flag;        /* uint32_t in host memory; 0: the kernel behind it has it */
+    uint64_t flag;        /* uint32_t in host memory; 0: the pool kernel that follows raises it */
     uint32_t n_tiles;
     uint32_t sequence;
 };
 extern const struct hps_kernel hps_embed_kernel_lookup;
 
-/* Add the rows of all bags whose keys were all found, behind their look-up, and store what each
- * comes to; of the others nothing is stored. */
+/* Runs after the lookup of the same batch. Sums the rows of each bag whose keys were all found, and
+ * stores the result. Stores nothing for other bags. */
 struct hps_embed_pool_args {
     uint64_t parts;
     uint64_t bags; /* struct hps_embed_bag [n_bags] */
@@ -269,13 +271,13 @@ struct hps_embed_pool_args {
     uint64_t blocks_done;
     uint64_t flag;
     uint32_t n_bags;
-    uint32_t lanes; /* that have one bag: a power of two, 32 at most */
+    uint32_t lanes; /* per bag: a power of two, at most 32 */
     uint32_t sequence;
     uint32_t zero;
 };
 extern const struct hps_kernel hps_embed_kernel_pool;
 
-/* Count the keys of every step-th tile, from the first on. */
+/* Count the keys of every step-th tile, beginning with `first`. */
 struct hps_embed_observe_args {
     uint64_t parts;
     uint64_t tiles;
@@ -309,7 +311,7 @@ struct hps_embed_apply_args {
 };
 extern const struct hps_kernel hps_embed_kernel_apply;
 
-/* All of them, for hps_device_open. */
+/* All kernels, for hps_device_open. */
 extern const struct hps_kernel *const hps_embed_kernels[];
 extern const size_t hps_embed_n_kernels;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pieces of a ring of bytes, taken in order and given back in that order. No memory of its own: it
- * only counts, so that one ring can stand for the same bytes of host and device. One thread.
+ * A ring of bytes whose pieces are taken and released in order. It has no memory itself and only
+ * counts, so one ring can describe equal areas of host and device memory. One thread.
  *
- * Positions grow for ever; a piece lies at position % size and never wraps around the end: what is
- * left there is skipped.
+ * Positions only increase. A piece is at position % size and never wraps around the end; bytes left
+ * there are skipped.
  */
 #ifndef HPS_CACHE_EMBED_RING_H
 #define HPS_CACHE_EMBED_RING_H
@@ -16,11 +16,11 @@
 
 struct hps_embed_ring {
     uint64_t size;
-    uint64_t head; /* position behind what was taken last */
-    uint64_t tail; /* what is before has been given back */
+    uint64_t head; /* position after the last piece taken */
+    uint64_t tail; /* position up to which pieces have been released */
 };
 
-/* A piece of `bytes` (0 < bytes): its offset in the ring. False: no room; nothing changes. */
+/* Take `bytes` (more than 0) at the offset returned. False: too little is free; nothing changes. */
 static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t bytes,
                                        uint64_t *out_offset)
 {
@@ -30,7 +30,7 @@ static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t byt
     if (bytes > ring->size) {
         return false;
     }
-    if (head == ring->tail) { /* empty: begin anywhere */
+    if (head == ring->tail) { /* empty: continue at the start */
         head += head % ring->size == 0 ? 0 : to_end;
         ring->tail = head;
     } else if (bytes > to_end) {
@@ -44,7 +44,7 @@ static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t byt
     return true;
 }
 
-/* All that was taken before the head was at `position` is free. */
+/* Release everything taken before the head was at `position`. */
 static inline void hps_embed_ring_give(struct hps_embed_ring *ring, uint64_t position)
 {
     HPS_ASSERT(position <= ring->head);

@@ -21,10 +21,10 @@
 #define HPS_EMBED_LOOKUP_BLOCKS 4
 #endif
 
-/* Rows that are converted. 0: a lane loads, converts and stores one row after the other. 1: it
- * loads its values of four rows before it converts the first: four times the loads in flight. It
- * needs more registers, so it goes with 128 threads and 7 blocks: with 256 and 4 some are spilled.
- * Default: 0. */
+/* Rows that are converted. 0: a lane loads, converts and stores the values of one row after
+ * another. 1: a lane loads its values of four rows before it converts the first: four times the
+ * loads in flight. It needs more registers, so it goes with 128 threads and 7 blocks: with 256 and
+ * 4 some are spilled. Default: 0. */
 #ifndef HPS_EMBED_CONVERT_AHEAD
 #define HPS_EMBED_CONVERT_AHEAD 0
 #endif
