@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device layer: all that hpsd asks of a GPU, in about 30 calls. Two implementations, chosen
- * by the driver that a device is opened with:
+ * The device layer: the interface of hpsd to a GPU, in about 30 calls. There are two
+ * implementations, and the driver given to hps_device_open selects one:
  *
  * - CUDA (cuda.cu), in builds that have it;
- * - simulated (sim/sim.h), a library of its own that only tests' programs link: one thread per
- *   stream, events are the only order between streams, kernels run as fibers from the same source
- *   (simt.h), and each step may be delayed at random. A forgotten event is a data race that
- *   ThreadSanitizer sees; a store beside its target is one that AddressSanitizer sees.
+ * - simulated (sim/sim.h), a separate library that only test programs link. Each stream is a
+ *   thread, and kernels run as fibers from the same source (simt.h). Only events order two streams,
+ *   and each step may be delayed at random. So ThreadSanitizer reports a missing event as a data
+ *   race, and AddressSanitizer reports a store outside its target.
  *
- * Work given to a stream is done in order. Work of two streams is ordered by events alone, and what
- * the host reads or writes is ordered with a stream's work by an event that the host has seen
- * complete (hps_event_done), or by a flag that a kernel raised (simt.h).
+ * Work given to one stream is done in order. Only events order the work of two streams. The host's
+ * accesses are ordered with a stream's work by an event that the host has seen complete
+ * (hps_event_done), or by a flag that a kernel raised (simt.h).
  *
- * Thread: open, close, alloc, free, register: one thread at a time, and never while serving, as a
- * driver may stop the device for them. The rest: one thread at a time per stream.
+ * Threads: open, close, alloc, free and register: one thread at a time and never while serving,
+ * because a driver may stop the device for them. The other calls: one thread at a time per stream.
  *
- * Errors: a call that fails says what the driver said. LOST: once any call of a device has answered
- * DATA_LOSS the device is gone for the life of the process (a driver's sticky error,
- * hps_device_give_up or hps_device_sim_fail); every later call answers the same, events never
- * complete, and memory may still be freed: that waits until nothing writes to it any more, or lets
- * it leak where a driver cannot promise that. NO_MEMORY: the device's memory, or the host's, is not
- * enough. What a program must never do (a copy beside an allocation, say) ends the simulated
- * device's process with a message.
+ * Errors carry the text of the driver. DATA_LOSS: the device is lost. This follows a sticky error
+ * of the driver, hps_device_give_up or hps_device_sim_fail, and lasts until the process ends. Every
+ * later call fails with DATA_LOSS too, and events never complete. Memory may still be freed: that
+ * waits until the device cannot write to it, or leaks it if the driver cannot promise this.
+ * NO_MEMORY: too little memory of the device or the host. Incorrect use, such as a copy past the
+ * end of an allocation, ends the process of a simulated device with a message.
  */
 #ifndef HPS_CACHE_DEVICE_DEVICE_H
 #define HPS_CACHE_DEVICE_DEVICE_H
@@ -36,7 +35,7 @@
 struct hps_stream_q; /* a queue of work on a device */
 struct hps_event;
 
-/* An address as kernels see it. 0: none. */
+/* A device address. 0: none. */
 typedef uint64_t hps_devptr;
 
 enum hps_device_kind { HPS_DEVICE_CUDA, HPS_DEVICE_SIM };
@@ -50,13 +49,13 @@ struct hps_device_info {
     int capability;        /* 90: sm_90; 0: simulated */
     uint32_t n_processors; /* streaming multiprocessors */
     uint64_t memory_bytes;
-    uint64_t memory_free_bytes; /* when it was opened */
+    uint64_t memory_free_bytes; /* when the device was opened */
 };
 
 struct hps_device;
 struct hps_kernel;
 
-/* What opens devices of a kind. Borrowed for the call. */
+/* Counts and opens devices of one kind. Borrowed for the call. */
 struct hps_device_driver {
     hps_status (*count)(const struct hps_device_driver *driver, int *out_n, struct hps_error *err);
     hps_status (*open)(const struct hps_device_driver *driver, int index,
@@ -65,77 +64,78 @@ struct hps_device_driver {
     uint64_t stall_us_max; /* without progress for so long a device counts as lost; 0: 5 s */
 };
 
-/* GPUs, through the CUDA runtime; in a build without CUDA there is none. */
+/* GPUs, through the CUDA runtime. In a build without CUDA it counts no device. */
 extern const struct hps_device_driver hps_device_cuda;
 
-/* The toolkit that this build has CUDA from, "13.0", and for what, "sm_80, sm_90, sm_100"; "none"
- * and
- * "" in a build without. */
+/* The CUDA toolkit of this build, such as "13.0", and its targets, such as "sm_80, sm_90, sm_100".
+ * "none" and "" in a build without CUDA. */
 const char *hps_device_cuda_version(void);
 const char *hps_device_cuda_processors(void);
 
-/* Devices that can be opened, 0 where there is no GPU. With the reason of that in `err` (driver
- * missing, too old, none visible): OK all the same. */
+/* The number of devices that can be opened. If there is no GPU, returns OK and 0, with the reason
+ * in `err` (driver missing, too old, no device visible). */
 hps_status hps_device_count(const struct hps_device_driver *driver, int *out_n,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* NOT_FOUND: no such device; PRECONDITION: driver or device older than needed, both versions named.
- * Loads every kernel of `kernels`. */
+/* Open a device and load all `kernels`. NOT_FOUND: no such device; PRECONDITION: driver or device
+ * too old, with both versions named. */
 hps_status hps_device_open(const struct hps_device_driver *driver, int index,
                            const struct hps_kernel *const *kernels, size_t n_kernels,
                            struct hps_device **out_device, struct hps_error *err) HPS_MUST_CHECK;
-void hps_device_close(struct hps_device *device); /* streams and events first; NULL is legal */
+/* Free streams and events first. No effect if NULL. */
+void hps_device_close(struct hps_device *device);
 const struct hps_device_info *hps_device_info(const struct hps_device *device);
-/* Whether the device is gone, and what was said then (OK and empty while it is not). Any thread. */
+/* Whether the device is lost, and why (OK and empty while it is not). Any thread. */
 bool hps_device_lost(const struct hps_device *device);
 void hps_device_lost_why(const struct hps_device *device, struct hps_error *out_why);
-/* The caller has waited long enough: the device is lost from now on. Any thread. */
+/* Declare the device lost, for example after a time-out. Any thread. */
 void hps_device_give_up(struct hps_device *device, const char *why);
-/* Of a lost device: whether it can no longer write to any memory. Does not block. */
+/* Whether a lost device can no longer write to any memory. Does not block. */
 bool hps_device_quiet(struct hps_device *device);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Of the device, aligned to 256 bytes, contents undefined. */
+/* Device memory, aligned to 256 bytes, contents undefined. */
 hps_status hps_device_alloc(struct hps_device *device, size_t size, hps_devptr *out_ptr,
                             struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_free(struct hps_device *device, hps_devptr ptr);
-/* Of the host, page-locked, readable and writable by kernels at *out_ptr; zeroed. */
+/* Page-locked host memory, zeroed. Kernels read and write it at *out_ptr. */
 hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **out_host,
                                  hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_free(struct hps_device *device, void *host);
-/* Make the caller's memory such. It must stay until unregistered. Several devices may register the
- * same memory, each once and all of it; parts of what is registered are INVALID. */
+/* Register the caller's memory, so that kernels and copies can access it. It must stay until
+ * unregistered. Several devices may register the same memory, each once and as a whole; registering
+ * part of a registered area is INVALID. */
 hps_status hps_device_host_register(struct hps_device *device, void *host, size_t size,
                                     hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_unregister(struct hps_device *device, void *host);
 
 /* ---- streams and events ---------------------------------------------------------------------- */
 
-/* low_priority: for work that may wait. Streams do not wait for each other by themselves. */
+/* low_priority: for work that may wait. Streams do not wait for each other without events. */
 hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool low_priority,
                             struct hps_stream_q **out_stream, struct hps_error *err) HPS_MUST_CHECK;
-/* Waits for its work unless the device is lost. NULL is legal. */
+/* Waits for the stream's work unless the device is lost. No effect if NULL. */
 void hps_stream_q_free(struct hps_stream_q *stream);
 hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event,
                          struct hps_error *err) HPS_MUST_CHECK;
-/* At any time: a record of it that is under way, or a wait for it, is not disturbed. NULL is legal.
- */
+/* Allowed at any time: a pending record of the event or wait for it still completes. No effect if
+ * NULL. */
 void hps_event_free(struct hps_event *event);
-/* The event completes when all that was given to the stream before has. May be used again, once
- * hps_stream_q_wait has been called for all that are to wait for it. */
+/* The event completes once all work given to the stream before has ended. It may be recorded again
+ * after hps_stream_q_wait has been called for every stream that is to wait for this record. */
 hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream) HPS_MUST_CHECK;
-/* What is given to the stream from now on waits for the event as it was last recorded. */
+/* Work given to the stream after this call waits for the last record of the event. */
 hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event) HPS_MUST_CHECK;
-/* OK: completed, and what came before it is visible to the caller; AGAIN: not yet; DATA_LOSS. An
- * event never recorded is complete. Does not block. */
+/* OK: completed, and the work before it is visible to the caller; AGAIN: not yet; DATA_LOSS. An
+ * event that was never recorded is complete. Does not block. */
 hps_status hps_event_done(struct hps_event *event) HPS_MUST_CHECK;
-/* The same, blocking. For start and stop only. */
+/* The same, but blocks. For start and stop only. */
 hps_status hps_event_wait(struct hps_event *event) HPS_MUST_CHECK;
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* Host memory must be registered or from host_alloc, and stay as it is until an event behind the
- * copy has completed. */
+/* Host memory must be registered or from hps_device_host_alloc. It must not change until an event
+ * recorded after the copy has completed. */
 hps_status hps_copy_to_device(struct hps_stream_q *stream, hps_devptr to, const void *from,
                               size_t size) HPS_MUST_CHECK;
 hps_status hps_copy_to_host(struct hps_stream_q *stream, void *to, hps_devptr from, size_t size)
@@ -145,19 +145,19 @@ hps_status hps_copy_on_device(struct hps_stream_q *stream, hps_devptr to, hps_de
 hps_status hps_fill_on_device(struct hps_stream_q *stream, hps_devptr to, uint8_t value,
                               size_t size) HPS_MUST_CHECK;
 
-/* A kernel: one source (a .cuh over simt.h), compiled for CUDA in builds that have it, and for the
- * simulated device in tests' programs. */
+/* A kernel: one source (a .cuh that uses simt.h), compiled for CUDA in builds that have it, and for
+ * the simulated device in test programs. */
 struct hps_kernel {
     const char *name;
-    size_t args_size;              /* of the struct that is its only argument, at most 4,000 */
+    size_t args_size;              /* of its argument, a struct; at most 4,000 */
     uint32_t block_threads;        /* a multiple of 32 */
     uint32_t shared_size;          /* bytes of shared memory per block */
-    void (*sim)(const void *args); /* run by each fiber; NULL: sim/kernels.c knows it */
+    void (*sim)(const void *args); /* run by each fiber; NULL: listed in sim/kernels.c */
     const void *(*cuda)(void);     /* the __global__ function; NULL in builds without CUDA */
 };
 
-/* In a .c file: `const struct hps_kernel kernel`. threads must be what the kernel was declared
- * with. */
+/* In a .c file: defines `const struct hps_kernel kernel`. threads must match the kernel's
+ * declaration. */
 #if defined(HPS_CUDA)
 #define HPS_KERNEL_DEFINE_AS(kernel, args_type, threads, shared_bytes, sim)                  \
     const void *kernel##_cuda(void);                                                         \
@@ -170,12 +170,12 @@ struct hps_kernel {
 #endif
 #define HPS_KERNEL_DEFINE(kernel, args_type, threads, shared_bytes) \
     HPS_KERNEL_DEFINE_AS(kernel, args_type, threads, shared_bytes, NULL)
-/* args is copied. n_blocks: 1 or more. The kernel is one that the device was opened with. */
+/* args is copied. n_blocks: at least 1. The device must have been opened with this kernel. */
 hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kernel,
                       uint32_t n_blocks, const void *args) HPS_MUST_CHECK;
 
-/* What a kernel passed to the host by hps_flag_raise (simt.h) in mapped memory; all that came
- * before that is then visible to the caller. */
+/* The value that a kernel stored by hps_flag_raise (simt.h) in mapped memory. Everything the kernel
+ * did before that is then visible to the caller. */
 static inline uint32_t hps_flag_load(const uint32_t *flag)
 {
     return __atomic_load_n(flag, __ATOMIC_ACQUIRE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The calls that each of the two kinds of device implements for device.c. device.c has looked at
- * the arguments and at whether the device is lost before it asks. Seen by C and by CUDA C++.
+ * The calls that each kind of device implements for device.c. device.c has already checked the
+ * arguments and that the device is not lost. Used by C and CUDA C++.
  */
 #ifndef HPS_CACHE_DEVICE_OPS_H
 #define HPS_CACHE_DEVICE_OPS_H
@@ -17,16 +17,16 @@ struct hps_device_ops {
     hps_status (*host_alloc)(struct hps_device *, size_t size, void **out_host, hps_devptr *out_ptr,
                              struct hps_error *);
     void (*host_free)(struct hps_device *, void *host);
-    /* Of the process: asked once, by the first device that registers it and the last that does no
-     * more. */
+    /* Per process: called when the first device registers the memory, and after the last one has
+     * unregistered it. */
     hps_status (*host_register)(struct hps_device *, void *host, size_t size, struct hps_error *);
     void (*host_unregister)(struct hps_device *, void *host);
-    /* Of a device: where it sees what is registered. */
+    /* Per device: maps memory that is registered. */
     hps_status (*host_map)(struct hps_device *, void *host, size_t size, hps_devptr *out_ptr,
                            struct hps_error *);
     void (*host_unmap)(struct hps_device *, void *host);
     bool (*quiet)(struct hps_device *);
-    void (*lost)(struct hps_device *); /* wake whoever waits; NULL: nobody does */
+    void (*lost)(struct hps_device *); /* wakes waiting threads; NULL: none wait */
 
     hps_status (*stream_new)(struct hps_device *, const char *name, bool low_priority,
                              struct hps_stream_q **out_stream, struct hps_error *);
@@ -45,13 +45,13 @@ struct hps_device_ops {
                          const void *args);
 };
 
-/* Each kind's own struct begins with one of these. */
+/* The struct of each kind begins with one of these. */
 struct hps_device {
     const struct hps_device_ops *ops;
     struct hps_device_info info;
     const struct hps_kernel *const *kernels; /* [n_kernels] owned */
     size_t n_kernels;
-    int lost; /* 0: no; 1: being said why; 2: yes */
+    int lost; /* 0: no; 1: yes, `why` is being written; 2: yes */
     char why[256];
 };
 struct hps_stream_q {
@@ -61,13 +61,13 @@ struct hps_event {
     struct hps_device *device;
 };
 
-/* The device is gone; the first reason is kept. Returns DATA_LOSS. Any thread. */
+/* Mark the device lost and keep the first reason. Returns DATA_LOSS. Any thread. */
 hps_status hps_device_lose(struct hps_device *device, const char *fmt, ...) HPS_PRINTF(2, 3);
 
 enum {
     HPS_KERNEL_ARGS_MAX = 4000,
     HPS_KERNEL_THREADS_MAX = 1024,
-    HPS_KERNEL_SHARED_MAX = 96 * 1024, /* every processor that we build for has that much */
+    HPS_KERNEL_SHARED_MAX = 96 * 1024, /* every supported processor has that much */
 };
 
 #endif

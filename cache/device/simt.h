@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels are written with. A kernel is a .cuh file in the common subset of C11 and CUDA C++
- * over the calls of this file, compiled twice: by nvcc for a GPU, and by the C compiler for the
- * simulated device, where each thread of a block is a fiber (simt.c).
+ * The language of kernels. A kernel is a .cuh file in the common subset of C11 and CUDA C++ that
+ * uses the calls of this file. It is compiled twice: by nvcc for a GPU, and by the C compiler for
+ * the simulated device, where each thread of a block is a fiber (sim/simt.c).
  *
  *     struct add_args { const uint32_t *from; uint32_t *to; uint32_t n; };
  *
@@ -13,21 +13,22 @@
  *         }
  *     }
  *
- * in kernels.cuh, included by kernels.cu and, for the simulated device, by sim/kernels.c;
- * kernels.c has `HPS_KERNEL_DEFINE(hps_add, struct add_args, 256, 0);`.
+ * This is in kernels.cuh. kernels.cu includes it and, for the simulated device, so does
+ * sim/kernels.c. kernels.c has `HPS_KERNEL_DEFINE(hps_add, struct add_args, 256, 0);`.
  *
- * Rules that keep one source right on both:
- * - no templates, overloads or classes; structs laid out explicitly (no padding, types of fixed
- *   width);
- * - hps_ballot, hps_any, hps_shuffle_*, hps_warp_barrier: all 32 lanes of a warp, at the same call.
- *   hps_block_barrier: all threads of the block, at the same call. A thread must not return before
- *   the others are past the last of them. The simulator aborts where a GPU may hang;
- * - a ballot or a shuffle orders no memory. A barrier does, among those who meet; an atomic does as
- *   far as its order says; the start and the end of a launch do;
- * - blocks run in any order, and one need not begin before another has ended;
- * - what hps_load_* reads must not be written by anybody during the launch; addresses are aligned
- *   to the size of the access;
- * - shared memory is declared by HPS_SHARED, once in a kernel; its first contents are undefined.
+ * Rules for a source that works on both:
+ * - No templates, overloads or classes. Structs have an explicit layout (no padding, types of fixed
+ *   width).
+ * - hps_ballot, hps_any, hps_shuffle_* and hps_warp_barrier: all 32 lanes of a warp, at the same
+ *   call. hps_block_barrier: all threads of the block, at the same call. A thread must not return
+ *   before the other threads are past the last of these calls. The simulator aborts where a GPU may
+ *   hang.
+ * - A ballot or a shuffle orders no memory. A barrier orders memory among its threads, an atomic as
+ *   its order says, and the start and end of a launch do for all threads.
+ * - Blocks run in any order. Some may begin only after others have ended.
+ * - Memory read by hps_load_* must not be written by any thread during the launch. Addresses are
+ *   aligned to the size of the access.
+ * - Shared memory is declared by HPS_SHARED, once per kernel. Its initial contents are undefined.
  */
 #ifndef HPS_CACHE_DEVICE_SIMT_H
 #define HPS_CACHE_DEVICE_SIMT_H
@@ -48,7 +49,8 @@ struct __align__(16) hps_quad
     uint32_t x, y, z, w;
 };
 
-/* args: a pointer to the kernel's argument. min_blocks: as many must fit a processor at once. */
+/* args: the name of the pointer to the kernel's argument. min_blocks: blocks that must fit a
+ * processor at once. */
 #define HPS_KERNEL(kernel, args_type, args, threads, min_blocks)                 \
     static __device__ __forceinline__ void kernel##_body(const args_type *args); \
     static __global__ void __launch_bounds__(threads, min_blocks)                \
@@ -128,7 +130,7 @@ HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
     struct hps_quad quad = {value.x, value.y, value.z, value.w};
     return quad;
 }
-/* Likewise, with a hint to the second-level cache: evict this line last (kept), or first (once). */
+/* Likewise, with a hint to the second-level cache: evict this line last (kept) or first (once). */
 #define HPS_LOAD_QUAD_HINTED(name, policy)                                       \
     HPS_DEVICE_CODE struct hps_quad name(const void *from)                       \
     {                                                                            \
@@ -193,7 +195,7 @@ HPS_DEVICE_CODE void hps_store_quad_kept(void *to, struct hps_quad value)
 #define hps_atomic_cas_u64(to, expected, value, order)                                          \
     __nv_atomic_compare_exchange_n((uint64_t *)(to), expected, (uint64_t)(value), false, order, \
                                    HPS_RELAXED, __NV_THREAD_SCOPE_DEVICE)
-/* Of a byte, relaxed. */
+/* A byte, relaxed. */
 HPS_DEVICE_CODE uint8_t hps_atomic_load_u8(const uint8_t *from)
 {
     return *(const volatile uint8_t *)from;
@@ -234,14 +236,14 @@ HPS_DEVICE_CODE uint32_t hps_count_bits(uint32_t bits)
 {
     return (uint32_t)__popc((int)bits);
 }
-/* Of the lowest set bit; bits must not be 0. */
+/* The index of the lowest set bit; bits must not be 0. */
 HPS_DEVICE_CODE uint32_t hps_first_bit(uint32_t bits)
 {
     return (uint32_t)__ffs((int)bits) - 1;
 }
 
-/* fp32 as on the host: each result rounded by itself to nearest, ties to even, and no product and
- * sum made one, whatever the compiler is told. Of a NaN only that it is one. */
+/* fp32 as on the host: each result is rounded to nearest, ties to even. Compiler options never fuse
+ * a product and a sum. A NaN result may be any NaN. */
 HPS_DEVICE_CODE float hps_float_of_bits(uint32_t bits)
 {
     return __uint_as_float(bits);
@@ -302,9 +304,8 @@ struct hps_quad {
     }                                                            \
     static void kernel##_body(const args_type *args)
 
-/* In a test's .c file, after the .cuh: as HPS_KERNEL_DEFINE, with the body for the simulated
- * device.
- */
+/* In a test's .c file, after the .cuh: like HPS_KERNEL_DEFINE, with the body for the simulated
+ * device. */
 #define HPS_KERNEL_DEFINE_WITH_SIM(kernel, args_type, threads, shared_bytes) \
     HPS_KERNEL_DEFINE_AS(kernel, args_type, threads, shared_bytes, kernel##_sim)
 
@@ -394,7 +395,7 @@ HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
 #define hps_atomic_or_u32(to, value, order)    __atomic_fetch_or((uint32_t *)(to), (value), order)
 #define hps_atomic_exchange_u32(to, value, order) \
     __atomic_exchange_n((uint32_t *)(to), (value), order)
-/* Whether *to was *expected and is `value` now; else *expected is what it is. */
+/* True if *to was *expected, and is now `value`. Otherwise stores *to in *expected. */
 #define hps_atomic_cas_u32(to, expected, value, order)                               \
     __atomic_compare_exchange_n((uint32_t *)(to), (expected), (value), false, order, \
                                 __ATOMIC_RELAXED)
@@ -410,22 +411,24 @@ HPS_DEVICE_CODE void hps_atomic_store_u8(uint8_t *to, uint8_t value)
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 
-/* What the thread did before is seen by the host no later than what it does after. */
+/* The host sees the thread's earlier writes no later than its later ones. */
 HPS_DEVICE_CODE void hps_fence_system(void)
 {
-#if !defined(HPS_TSAN) /* which knows no fences: a flag's own order must do */
+#if !defined(HPS_TSAN) /* ThreadSanitizer does not support fences; the flag's own order must do */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
-/* Tell the host, which asks by hps_flag_load: it then sees all that is before this. */
+/* Signal the host. Once it reads the value by hps_flag_load, it sees everything before this
+ * call. */
 HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
 {
     hps_fence_system();
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
-/* An acquire for what the thread has read from `ticket` by a relaxed or releasing operation: all
- * that happened before the releases it read from is visible from now on, to the thread and to those
- * it meets at a barrier later. Here a load acquires, as ThreadSanitizer does not support fences. */
+/* An acquire, for values that the thread has read from `ticket` by a relaxed or releasing
+ * operation. Everything that happened before the releases it read from becomes visible to the
+ * thread, and to threads at a later barrier with it. Here it is a load, as ThreadSanitizer does not
+ * support fences. */
 HPS_DEVICE_CODE void hps_fence_acquire(const uint32_t *ticket)
 {
     (void)__atomic_load_n(ticket, __ATOMIC_ACQUIRE);
@@ -515,7 +518,7 @@ HPS_DEVICE_CODE uint32_t hps_grid_threads(void)
 {
     return hps_grid_blocks() * hps_block_threads();
 }
-/* Of the launch: for warps that take tiles in turn. */
+/* In the launch: for warps that take tiles in turn. */
 HPS_DEVICE_CODE uint32_t hps_grid_warp(void)
 {
     return hps_grid_thread() / HPS_WARP;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The primitives of simt.h where kernels run on the simulated device; sim/simt.c implements them.
- *
- * Thread: that of the stream; each stream has its own fibers.
+ * The primitives of simt.h for the simulated device, implemented in sim/simt.c. They run on the
+ * thread of a stream; each stream has its own fibers.
  */
 #ifndef HPS_CACHE_DEVICE_SIMT_RUN_H
 #define HPS_CACHE_DEVICE_SIMT_RUN_H
 
 #include "cache/device/device.h"
 
-/* The thread of the kernel that runs. */
+/* The position of the running kernel thread. */
 struct hps_simt_thread {
     uint32_t thread;
     uint32_t block;
@@ -25,14 +24,14 @@ enum hps_simt_call {
     HPS_SIMT_WARP_BARRIER,
     HPS_SIMT_BLOCK_BARRIER
 };
-/* What the lanes of a warp brought to a call that they made together. */
+/* The votes and values of the lanes of a warp at one common call. */
 struct hps_simt_meeting {
     uint32_t votes;
     uint32_t pad;
     uint64_t values[32];
 };
-/* One function for all calls: a processor foretells a return to where the last call came from, and
- * each switch between lanes is one of those that it gets wrong. */
+/* One function for all calls, for speed. A processor predicts that a return goes back to the last
+ * call, and each switch between lanes defeats that prediction. */
 const struct hps_simt_meeting *hps_simt_meet(bool vote, uint64_t value, enum hps_simt_call call,
                                              const char *file, int line);
 void hps_simt_warp_barrier(const char *file, int line);
@@ -53,7 +52,7 @@ static inline uint64_t hps_simt_shuffle(uint64_t value, uint32_t lane, const cha
     return hps_simt_meet(false, value, HPS_SIMT_SHUFFLE, file, line)->values[lane];
 }
 
-/* A GPU faults on an access that is not aligned to its size. */
+/* Aborts on an access that is not aligned to its size, as a GPU faults on it. */
 static inline void *hps_simt_aligned(const void *address, unsigned bytes)
 {
     if (((uintptr_t)address & (bytes - 1)) != 0) {

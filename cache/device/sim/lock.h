@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks and wake-ups of the simulated device, on futexes: those of pthreads would order the host
- * and the streams in ThreadSanitizer's eyes, which is for events alone. Only for files that are
- * compiled without it. Any thread; who waits uses no time.
+ * Locks and wake-ups of the simulated device, on futexes. ThreadSanitizer would take pthread locks
+ * as ordering the host and the streams, which only events may do. For files compiled without
+ * ThreadSanitizer. Any thread. Waiting takes no CPU time.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_LOCK_H
 #define HPS_CACHE_DEVICE_SIM_LOCK_H
@@ -26,7 +26,7 @@ static inline void hps_futex_wake(uint32_t *word, int n)
 /* ---- a lock ---------------------------------------------------------------------------------- */
 
 struct hps_sim_lock {
-    uint32_t state; /* 0: free; 1: taken; 2: taken, and somebody may wait */
+    uint32_t state; /* 0: free; 1: taken; 2: taken, and a thread may wait */
 };
 
 static inline void hps_sim_lock(struct hps_sim_lock *lock)
@@ -48,20 +48,20 @@ static inline void hps_sim_unlock(struct hps_sim_lock *lock)
     }
 }
 
-/* ---- a pulse: something has changed, whoever waits should look again ------------------------- */
+/* ---- a pulse: wakes all waiting threads after a change --------------------------------------- */
 
 struct hps_sim_pulse {
     uint32_t beats;
     uint32_t n_waiting;
 };
 
-/* Before looking. */
+/* Call before checking the condition. */
 static inline uint32_t hps_sim_pulse(struct hps_sim_pulse *pulse)
 {
     return __atomic_load_n(&pulse->beats, __ATOMIC_SEQ_CST);
 }
 
-/* Until it beats; at once if it has since `seen`. */
+/* Wait for the next beat. Returns at once if there was one since `seen`. */
 static inline void hps_sim_pulse_wait(struct hps_sim_pulse *pulse, uint32_t seen)
 {
     __atomic_fetch_add(&pulse->n_waiting, 1, __ATOMIC_SEQ_CST);

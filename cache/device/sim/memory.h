@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory of a simulated device, and the host memory it may reach. An address as kernels see it
- * is that of the process. Before and behind each allocation lie guard bytes: AddressSanitizer
- * reports who touches them, in other builds they are looked at when it is freed.
+ * The memory of a simulated device, and the host memory it may access. A device address is an
+ * address of the process. Each allocation has guard bytes on both sides. AddressSanitizer reports
+ * accesses to them; in other builds they are checked when the allocation is freed.
  *
  * Thread: any.
  */
@@ -16,7 +16,7 @@
 
 enum hps_sim_memory_kind {
     HPS_SIM_DEVICE,    /* counted against the limit; contents undefined */
-    HPS_SIM_HOST,      /* ours; zeroed */
+    HPS_SIM_HOST,      /* allocated here; zeroed */
     HPS_SIM_REGISTERED /* the caller's */
 };
 
@@ -29,16 +29,16 @@ struct hps_sim_memory {
 
 hps_status hps_sim_memory_new(struct hps_sim_memory *memory, enum hps_sim_memory_kind kind,
                               size_t size, void **out_ptr, struct hps_error *err) HPS_MUST_CHECK;
-/* INVALID: part of it is known already. */
+/* INVALID: part of it is registered already. */
 hps_status hps_sim_memory_register(struct hps_sim_memory *memory, void *host, size_t size,
                                    struct hps_error *err) HPS_MUST_CHECK;
-/* Ends the process unless ptr is where something of that kind begins, whose guard is whole. */
+/* Aborts unless an allocation of that kind begins at ptr and its guard bytes are intact. */
 void hps_sim_memory_free(struct hps_sim_memory *memory, enum hps_sim_memory_kind kind, void *ptr);
-/* Ends the process, naming `what`, unless all of it lies in one known piece; of the host, if so
- * asked. */
+/* Aborts, naming `what`, unless the bytes are within one allocation or registered area. host: it
+ * must be host memory. */
 void hps_sim_memory_check(struct hps_sim_memory *memory, const void *ptr, size_t size, bool host,
                           const char *what);
-/* Nothing is left: else ends the process. */
+/* Aborts if anything is still allocated or registered. */
 void hps_sim_memory_fini(struct hps_sim_memory *memory);
 
 #endif
