@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bags of keys in look-ups of a gpu tier: how many a batch takes, and which were answered. A bag is
+ * Bags of keys in lookups of a gpu tier: how many a batch takes, and which were answered. A bag is
  * never split.
  */
 #include "base/assert.h"
 #include "cache/gpu/internal.h"
 
-enum { BITS = 32 }; /* of a word */
+enum { BITS = 32 }; /* per word */
 
 struct gpu_bags gpu_bags_fit(const struct hps_gpu_part *part, uint32_t first, uint64_t n_keys_max,
                              uint64_t n_rows_max)
@@ -28,13 +28,13 @@ void gpu_bits_put(uint32_t *bits, uint32_t begin, uint32_t n, const uint32_t *fr
 
     for (uint32_t i = 0; i < n; i += BITS, from++, to++) {
         to[0] |= *from << shift;
-        if (shift != 0 && *from >> (BITS - shift) != 0) { /* else the word behind may not exist */
+        if (shift != 0 && *from >> (BITS - shift) != 0) { /* else the next word may not exist */
             to[1] |= *from >> (BITS - shift);
         }
     }
 }
 
-/* The bits of one word that [begin, end) covers, from `begin` on. */
+/* The bits of the word of `begin` that belong to [begin, end). */
 static uint32_t mask_of(uint32_t begin, uint32_t end)
 {
     uint32_t n = end - begin < BITS - begin % BITS ? end - begin : BITS - begin % BITS;

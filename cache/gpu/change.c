@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queue of changes of a gpu tier: insertions and updates come in on any thread, in the order
- * that the lock gives them, and are staged on the tier's thread in that order.
+ * The queue of changes of a gpu tier. Any thread queues insertions and updates under the lock; the
+ * tier's thread stages them in the same order.
  */
 #include <string.h>
 
@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "cache/gpu/internal.h"
 
-/* What is queued as one: so that much of an insertion finds room, an update takes little memory,
- * and the lock is held for few keys. */
+/* The largest change. The limits let a part of a large insertion fit, and keep updates small and
+ * the lock short. */
 enum { PIECE_KEYS = 4096, PIECE_BYTES = 1 << 20 };
 
 static struct hps_gpu_tier *tier_of_wake(struct hps_task *task)
@@ -21,7 +21,7 @@ static struct hps_gpu_tier *tier_of_wake(struct hps_task *task)
     return HPS_CONTAINER_OF(task, struct hps_gpu_tier, changes.wake);
 }
 
-/* The thread is awake: it looks at the queue by itself. */
+/* The tier's thread is awake and will read the queue. */
 static void on_wake(struct hps_task *task)
 {
     struct gpu_changes *changes = &tier_of_wake(task)->changes;
@@ -59,13 +59,13 @@ void gpu_changes_fini(struct hps_gpu_tier *tier)
     hps_lock_fini(&changes->lock);
 }
 
-/* ---- coming in ------------------------------------------------------------------------------- */
+/* ---- queueing -------------------------------------------------------------------------------- */
 
 static uint32_t piece_keys(const struct gpu_table *table)
 {
     uint32_t n = PIECE_BYTES / table->row_bytes;
 
-    return n > PIECE_KEYS ? PIECE_KEYS : n; /* 16 at least, by HPS_EMBED_ROW_BYTES_MAX */
+    return n > PIECE_KEYS ? PIECE_KEYS : n; /* at least 16, by HPS_EMBED_ROW_BYTES_MAX */
 }
 
 static size_t change_bytes(size_t row_bytes, uint32_t n)
@@ -93,7 +93,7 @@ static struct gpu_change *change_new(struct hps_gpu_space *space, uint32_t table
     return change;
 }
 
-/* takes `change`. Lock held. */
+/* Takes `change`. Lock held. */
 static void push(struct hps_gpu_tier *tier, struct gpu_change *change)
 {
     struct gpu_changes *changes = &tier->changes;
@@ -116,7 +116,7 @@ static void push(struct hps_gpu_tier *tier, struct gpu_change *change)
     }
 }
 
-/* Leave out what is not fresh. Lock held: whatever changes a row from now on comes behind. */
+/* Remove rows that are not fresh. Lock held: later changes of a row queue behind this one. */
 static uint32_t keep_fresh(struct gpu_change *change, const struct hps_insert_guard *guard)
 {
     size_t row_bytes = change->space->tables[change->table_id].row_bytes;
@@ -136,7 +136,7 @@ static uint32_t keep_fresh(struct gpu_change *change, const struct hps_insert_gu
     return n;
 }
 
-/* For an insertion, together with what is on its way to the device. Lock held. */
+/* Whether an insertion fits, counting staged changes too. Lock held. */
 static bool has_room(const struct hps_gpu_tier *tier, size_t bytes)
 {
     const struct gpu_changes *changes = &tier->changes;
@@ -145,7 +145,7 @@ static bool has_room(const struct hps_gpu_tier *tier, size_t bytes)
     return changes->bytes + changes->staged_bytes + bytes <= tier->options.queue_bytes_max;
 }
 
-/* takes `change`: queued, or freed */
+/* Takes `change`: it is queued or freed. */
 static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
                            const struct hps_insert_guard *guard, struct hps_insert_report *report)
 {
@@ -171,10 +171,9 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
     }
 }
 
-/* Not to copy rows for nothing: the queue may still be full when they are pushed. Whoever waits
- * does so until there is room, or nothing else under way: then a piece larger than the queue gets
- * none.
- */
+/* Checked before rows are copied, to save a useless copy; the queue may fill up before they are
+ * pushed. waits: wait until the piece fits or nothing is in flight. A piece larger than the queue
+ * then does not fit. */
 static bool await_room(struct hps_gpu_tier *tier, size_t bytes, bool waits)
 {
     struct gpu_changes *changes = &tier->changes;
@@ -189,7 +188,7 @@ static bool await_room(struct hps_gpu_tier *tier, size_t bytes, bool waits)
     return room;
 }
 
-/* As one change. */
+/* Queue an insertion as one change. */
 static void insert_piece(struct hps_gpu_space *space, const struct hps_gpu_insertion *piece,
                          struct hps_insert_report *report)
 {
@@ -244,7 +243,7 @@ static void insert_on(struct hps_gpu_space *space, const struct hps_gpu_insertio
     }
 }
 
-/* Behind what is queued already, the table has no rows. Takes no memory. */
+/* Queue a change that erases all rows of the table. Allocates nothing. */
 static void push_emptying(struct hps_gpu_space *space, uint32_t table_id)
 {
     struct gpu_changes *changes = &space->tier->changes;
@@ -335,9 +334,9 @@ void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_ke
     }
 }
 
-/* ---- going out ------------------------------------------------------------------------------- */
+/* ---- staging --------------------------------------------------------------------------------- */
 
-/* Everything that has been queued is the thread's. */
+/* Move all queued changes to the thread's list. */
 static void take_queued(struct hps_gpu_tier *tier)
 {
     struct gpu_changes *changes = &tier->changes;
@@ -357,7 +356,7 @@ static void take_queued(struct hps_gpu_tier *tier)
     hps_lock_release(&changes->lock);
 }
 
-/* takes `change`, which is in no list any more: one that empties may at once be queued again. */
+/* Takes `change`, which is in no list. Once this returns, one that empties may be queued again. */
 static void finish(struct hps_gpu_tier *tier, struct gpu_change *change)
 {
     struct gpu_changes *changes = &tier->changes;
@@ -383,7 +382,7 @@ void gpu_changes_note(struct hps_gpu_tier *tier)
     HPS_ASSERT(gpu_tier_is_mine(tier));
     uint64_t staged_bytes = hps_embed_staged_bytes(tier->cache);
 
-    if (staged_bytes != changes->staged_bytes) { /* nobody else writes it */
+    if (staged_bytes != changes->staged_bytes) { /* only this thread writes it */
         hps_lock_acquire(&changes->lock);
         changes->staged_bytes = staged_bytes;
         hps_cond_broadcast(&changes->room);
@@ -391,8 +390,8 @@ void gpu_changes_note(struct hps_gpu_tier *tier)
     }
 }
 
-/* Whether a change must wait until the cache of its table is cleared. Others may overtake it: the
- * order of changes matters within a table only. */
+/* Whether a change must wait until the cache of its table is cleared. Changes of other tables may
+ * overtake it: order matters within a table only. */
 static bool must_wait(const struct gpu_change *change)
 {
     const struct hps_embed_range *range = change->space->tables[change->table_id].range;
@@ -410,8 +409,8 @@ uint64_t gpu_changes_done(const struct hps_gpu_tier *tier, bool but_waiting)
     return change == NULL ? tier->changes.n_taken : change->number - 1;
 }
 
-/* From now on the table's look-ups miss and its changes come to nothing; what is packed may name
- * its cache, so it goes later. */
+/* Retire the cache of the table: lookups in it miss, and changes are ignored. A packed batch may
+ * name the cache, so it is freed later. */
 static void empty(struct hps_gpu_tier *tier, struct gpu_table *table, struct gpu_change *change)
 {
     if (table->range != NULL) {
@@ -421,7 +420,7 @@ static void empty(struct hps_gpu_tier *tier, struct gpu_table *table, struct gpu
     }
 }
 
-/* Stage what is left of a change. AGAIN: no room for all of it */
+/* Stage the rest of a change. AGAIN: only a part fitted, or none. */
 static hps_status stage(struct hps_gpu_tier *tier, struct gpu_change *change)
 {
     struct gpu_table *table = &change->space->tables[change->table_id];
@@ -433,7 +432,7 @@ static hps_status stage(struct hps_gpu_tier *tier, struct gpu_change *change)
         return HPS_OK;
     }
     if (table->range == NULL) {
-        return HPS_OK; /* there is nothing that could change */
+        return HPS_OK; /* no cache to change */
     }
     hps_status status = hps_embed_stage(
         tier->cache, table->range, change->op, change->keys + begin,

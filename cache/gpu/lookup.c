@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups of a gpu tier: parts of all that wait are packed into one batch, as much as it takes;
- * the next one gathers while batches are under way. On the tier's thread, but for hps_gpu_lookup.
+ * Lookups of a gpu tier. Parts of all pending lookups are packed into one batch, up to its limits.
+ * While batches are on the device, the next one is packed. All on the tier's thread, except
+ * hps_gpu_lookup.
  */
 #include <string.h>
 
@@ -12,13 +13,13 @@
 #include "cache/gpu/internal.h"
 
 enum {
-    KEYS_ALIGN = 32,   /* keys of a piece without bags, but of a part's last one: whole tiles */
+    KEYS_ALIGN = 32,   /* pieces without bags have whole tiles of keys, except the last of a part */
     ROW_ALIGN = 16,    /* of the rows of a piece in device memory, */
-    BATCH_ALIGN = 256, /* and of those of a batch */
+    BATCH_ALIGN = 256, /* and of the rows of a batch */
     PARTS_MAX = 4096
 };
 
-/* Room that is left in the batch being packed. */
+/* Capacity left in the batch being packed. */
 struct room {
     uint32_t n_keys;
     uint32_t n_parts;
@@ -54,7 +55,7 @@ void gpu_lookups_fini(struct hps_gpu_tier *tier)
     hps_free(tier->shapes);
 }
 
-/* ---- coming in ------------------------------------------------------------------------------- */
+/* ---- arrival --------------------------------------------------------------------------------- */
 
 static void on_lookup(struct hps_task *task)
 {
@@ -82,8 +83,8 @@ static bool in_slab(const struct hps_gpu_tier *tier, const struct hps_block *blo
     return block->data >= tier->slab && block->data < tier->slab + tier->slab_size;
 }
 
-/* Whether `one` is to be asked rather than `other`: it has its caches, its device is there, and
- * fewer wait for it. */
+/* Whether to ask `one` rather than `other`: by its caches, then by a device that is not lost, then
+ * by fewer pending lookups. */
 static bool is_better(const struct hps_gpu_space *one, const struct hps_gpu_space *other)
 {
     bool one_there = !atomic_load(&one->tier->lost);
@@ -100,7 +101,7 @@ static bool is_better(const struct hps_gpu_space *one, const struct hps_gpu_spac
     return atomic_load(&one->tier->n_waiting) < atomic_load(&other->tier->n_waiting);
 }
 
-/* The device to ask. Where as many wait each has its turn, so that all of them fill. */
+/* The device to ask. Equally loaded devices take turns, so that all of their caches fill. */
 static struct hps_gpu_space *choose(struct hps_gpu_space *space)
 {
     struct hps_gpu_space *first = space;
@@ -156,14 +157,14 @@ hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup)
     return HPS_OK;
 }
 
-/* ---- going out ------------------------------------------------------------------------------- */
+/* ---- packing and submitting ------------------------------------------------------------------ */
 
 static bool all_submitted(const struct hps_gpu_lookup *lookup)
 {
     return lookup->part_next == lookup->n_parts;
 }
 
-/* Nothing of it is under way, and nothing is left to submit: the caller has it back. */
+/* The lookup has ended: return it to the caller. */
 static void finish(struct hps_gpu_lookup *lookup)
 {
     struct hps_gpu_tier *tier = lookup->tier;
@@ -189,7 +190,7 @@ static bool is_pooled(const struct hps_gpu_part *part)
     return part->pooling > HPS_POOLING_NONE;
 }
 
-/* The next n keys, of n_bags bags, are submitted, or nothing is to be done for them. */
+/* Pass over the next n keys, of n_bags bags: they were submitted or need no work. */
 static void advance(struct hps_gpu_lookup *lookup, uint32_t n, uint32_t n_bags)
 {
     const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
@@ -204,7 +205,7 @@ static void advance(struct hps_gpu_lookup *lookup, uint32_t n, uint32_t n_bags)
     }
 }
 
-/* Bags that the device does not answer: without keys, or with more than any batch takes. */
+/* Skip bags that the device does not answer: without keys, or with more than a batch takes. */
 static void skip_bags(struct hps_gpu_lookup *lookup)
 {
     const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
@@ -223,7 +224,7 @@ static uint64_t row_bytes_of(const struct gpu_table *table, const struct hps_gpu
     return part->dtype == 0 ? table->row_bytes : hps_dtype_row_bytes(part->dtype, table->dim);
 }
 
-/* The next keys of a part that there is room for, in whole bags if it has some. 0: none */
+/* The next keys of a part that fit, in whole bags if it has bags. n_keys 0: none fit. */
 static struct gpu_bags next_keys(const struct hps_gpu_lookup *lookup, const struct room *room,
                                  uint64_t row_bytes)
 {
@@ -238,7 +239,7 @@ static struct gpu_bags next_keys(const struct hps_gpu_lookup *lookup, const stru
     return (struct gpu_bags){.n_keys = n <= n_max ? n : (uint32_t)n_max / KEYS_ALIGN * KEYS_ALIGN};
 }
 
-/* How the rows of a piece are wanted; NULL: as they are stored. */
+/* The form of the rows of a piece; NULL: as stored. */
 static const struct hps_embed_shape *shape_of(struct hps_embed_shape *shape,
                                               const struct gpu_table *table,
                                               const struct hps_gpu_part *part,
@@ -261,7 +262,7 @@ static const struct hps_embed_shape *shape_of(struct hps_embed_shape *shape,
     return shape;
 }
 
-/* Pack the next keys of a look-up. Returns whether there was room for some, or need for none. */
+/* Pack the next keys of a lookup. False: none fit. */
 static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struct room *room,
                        struct hps_gpu_lookup *lookup)
 {
@@ -296,8 +297,8 @@ static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struc
     return true;
 }
 
-/* Go past keys that are all misses, whatever is asked of the device. Returns whether some are left.
- */
+/* Skip keys that miss in any case: of tables without a cache, and of bags that are not answered.
+ * Returns whether keys are left. */
 static bool skip_misses(struct hps_gpu_lookup *lookup)
 {
     while (!all_submitted(lookup)) {
@@ -317,7 +318,7 @@ static bool skip_misses(struct hps_gpu_lookup *lookup)
     return false;
 }
 
-/* Take the first look-up out of those that wait, and end it if the device has nothing to do. */
+/* Remove the first pending lookup, and end it if none of its batches is on the device. */
 static void pop(struct hps_gpu_tier *tier)
 {
     struct hps_gpu_lookup *lookup = tier->head;
@@ -328,8 +329,8 @@ static void pop(struct hps_gpu_tier *tier)
     }
 }
 
-/* Pack what waits, in order; a look-up only when every change that was queued before it is staged.
- */
+/* Pack pending lookups in order. A lookup is packed only after every change that was queued before
+ * it is staged. */
 static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
 {
     const struct hps_embed_cache_config *cache = &tier->options.cache;
@@ -350,7 +351,7 @@ static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
     }
 }
 
-/* The batch that is packed, or being packed: the one behind those that are under way. */
+/* The batch that is packed or being packed: the one after those in flight. */
 static struct gpu_batch *next_batch(struct hps_gpu_tier *tier)
 {
     return &tier->batches[(tier->first + tier->n_batches) % tier->options.cache.n_batches];
@@ -365,7 +366,7 @@ static hps_status submit(struct hps_gpu_tier *tier, struct gpu_batch *batch)
     tier->packed = true;
     hps_status status = hps_embed_submit(tier->cache, tier->parts, batch->n_pieces, &batch->ticket);
 
-    HPS_ASSERT(status != HPS_INVALID); /* packed by its limits */
+    HPS_ASSERT(status != HPS_INVALID); /* packed within its limits */
     tier->packed = status == HPS_AGAIN;
     tier->n_batches += tier->packed ? 0 : 1;
     return status;
@@ -398,7 +399,7 @@ bool gpu_lookups_submit(struct hps_gpu_tier *tier)
     return any;
 }
 
-/* ---- coming back ----------------------------------------------------------------------------- */
+/* ---- completion ------------------------------------------------------------------------------ */
 
 static void finish_piece(const struct gpu_piece *piece, hps_status status, const uint32_t *hits)
 {
@@ -455,7 +456,8 @@ bool gpu_lookups_poll(struct hps_gpu_tier *tier)
 
 void gpu_lookups_end(struct hps_gpu_tier *tier)
 {
-    /* Look-ups that have begun end with their last batch: none of them is submitted any further. */
+    /* Lookups with a batch on the device end with their last batch; nothing more of them is
+     * submitted. */
     struct hps_gpu_lookup *waiting = tier->head;
 
     HPS_ASSERT(gpu_tier_is_mine(tier) && atomic_load(&tier->lost));

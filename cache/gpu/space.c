@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caches of a version's tables on a device: whoever is active has its caches before others do,
- * in the order of its tables; where not all fit, those that do are made.
- * The functions for all threads run their work on the tier's.
+ * The caches of a version's tables on a device. Active versions get memory first, and the tables of
+ * a version in their order. A cache that does not fit is left out, and later ones are still made.
+ * Functions for all threads run their work on the tier's thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 /* ---- on the tier's thread -------------------------------------------------------------------- */
 
-/* Counts of a range beside those of the ones that went before it. */
+/* Add the counts of the table's earlier ranges. */
 static void add_past(const struct gpu_table *table, struct hps_embed_range_usage *usage)
 {
     usage->n_inserted += table->past.n_inserted;
@@ -50,7 +50,7 @@ static uint64_t cache_bytes(const struct gpu_table *table)
     return hps_embed_range_bytes(table->row_bytes, table->share.n_rows, table->share.n_rows_cached);
 }
 
-/* Write down which caches there are. */
+/* Record which caches exist. */
 static void note_caches(struct hps_gpu_space *space)
 {
     uint32_t n_there = 0, n_missing = 0;
@@ -77,7 +77,7 @@ static void give_up(struct hps_gpu_space *space)
     note_caches(space);
 }
 
-/* Lock of what is published held. */
+/* The lock of gpu_published is held. */
 static void publish_space(struct hps_gpu_space *space)
 {
     hps_lock_assert_held(&space->tier->published.lock);
@@ -113,9 +113,9 @@ static hps_status get_cache(struct hps_gpu_tier *tier, struct gpu_table *table)
     return status;
 }
 
-/* Make the caches that the space lacks, in the order of its tables, up to the first that does
- * not fit; all_that_fit: also those behind it. Returns what became of that one. EXHAUSTED: no room;
- * AGAIN: there will be */
+/* Make the missing caches of the space, in the order of its tables, up to the first that does not
+ * fit. all_that_fit: also later ones. Returns the status of the first that was not made. EXHAUSTED:
+ * no free memory; AGAIN: there will be */
 static hps_status get_caches(struct hps_gpu_space *space, bool all_that_fit)
 {
     hps_status status = HPS_OK;
@@ -147,7 +147,7 @@ static bool has_caches(const struct hps_gpu_space *space)
     return i < space->n_tables;
 }
 
-/* Memory of the others comes back when what is under way has ended. */
+/* Their memory becomes free when the work that uses it has ended. */
 static bool push_out_inactive(struct hps_gpu_tier *tier)
 {
     bool any = false;
@@ -161,8 +161,8 @@ static bool push_out_inactive(struct hps_gpu_tier *tier)
     return any;
 }
 
-/* Caches that an update has emptied, and their neighbours, go as soon as what may be old is staged.
- */
+/* Release all caches of a space if an update had to empty one, once all changes that may carry old
+ * rows are staged. Returns whether some space still waits for that. */
 static bool clear_away(struct hps_gpu_tier *tier)
 {
     bool again = false;
@@ -178,8 +178,8 @@ static bool clear_away(struct hps_gpu_tier *tier)
     return again;
 }
 
-/* The names of tables that have no cache for want of room, as many as there is room for. Returns
- * how much memory they need. */
+/* List the names of tables that have no cache because it does not fit, cut to the size of `names`.
+ * Returns the memory that they need. */
 static uint64_t list_missing(const struct hps_gpu_space *space, char *names, size_t size)
 {
     uint64_t needed = 0;
@@ -227,8 +227,8 @@ static void warn_no_room(const struct hps_gpu_space *space)
             HPS_U64("cache_bytes", usage.arena_bytes));
 }
 
-/* What is missing would fit into what is free, were it in one piece: once, all caches of the space
- * are made anew. */
+/* Remake all caches of the space if the free memory suffices for the missing ones, but is
+ * fragmented. Only once, until the space has had all its caches. */
 static bool make_anew(struct hps_gpu_space *space)
 {
     struct hps_embed_cache_usage usage;
@@ -243,8 +243,8 @@ static bool make_anew(struct hps_gpu_space *space)
     return true;
 }
 
-/* There is no more room to come: those caches that fit are made, and a line of the log names the
- * others, once. Returns whether any was made. out_again: there is, after all */
+/* No more memory will become free: make the caches that fit, and log once which ones are missing.
+ * Returns whether any was made. out_again: memory will become free after all */
 static bool settle_for_less(struct hps_gpu_tier *tier, bool *out_again)
 {
     bool any = false;
@@ -275,7 +275,7 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
     bool missing = false;
 
     HPS_ASSERT(gpu_tier_is_mine(tier));
-    if (!tier->wanted || tier->packed) { /* what is packed names caches that would go */
+    if (!tier->wanted || tier->packed) { /* the packed batch names caches that would be freed */
         return false;
     }
     bool again = clear_away(tier);
@@ -313,7 +313,7 @@ static void do_open(void *ctx)
     tier->spaces = space;
     note_caches(space);
     if (!atomic_load(&tier->lost) && get_caches(space, true) != HPS_OK) {
-        warn_no_room(space); /* it gets the others when there is room and it is active */
+        warn_no_room(space); /* the missing ones are made when the space is active and they fit */
     }
 }
 
@@ -441,7 +441,7 @@ static void add_usage(struct hps_embed_range_usage *to, const struct hps_embed_r
         to->resident_share > usage->resident_share ? to->resident_share : usage->resident_share;
 }
 
-/* Of n tables from `first` on, on one device. */
+/* Add the usage of n tables, from `first` on, on one device. */
 static void add_usages_of(struct hps_gpu_space *space, uint32_t first, uint32_t n,
                           struct hps_embed_range_usage *usages)
 {

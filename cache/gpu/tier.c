@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gpu tier: start, stop, and the thread that owns device and cache. See the header.
+ * The gpu tier: start, stop, and the thread that owns the device and its cache. See tier.h.
  */
 #include "cache/gpu/tier.h"
 
@@ -21,15 +21,15 @@
 #include "cache/gpu/internal.h"
 
 enum {
-    TURNS_WITHOUT_SLEEP = 64,  /* that bring nothing, while something is under way */
-    NAP_NS = 20 * 1000,        /* after them; what comes in wakes the thread */
+    TURNS_WITHOUT_SLEEP = 64,  /* without progress, while work is in flight */
+    NAP_NS = 20 * 1000,        /* after them; a posted task wakes the thread */
     FREE_PERCENT = 80,         /* of the device's free memory, for the arena */
-    QUEUE_BYTES_MAX = 8 << 20, /* of insertions, unless the options say */
-    WAITING_MAX = 4096,        /* look-ups, likewise */
-    STALL_US_MAX = 5000000,    /* likewise */
-    GATHER_BYTES = 64 << 20,   /* rows of one batch, likewise */
-    PUBLISH_US = 10 * 1000,    /* between two times while there is work */
-    WATCHES = 8,               /* so often is looked at the driver in stall_us_max */
+    QUEUE_BYTES_MAX = 8 << 20, /* of queued insertions, by default */
+    WAITING_MAX = 4096,        /* lookups, by default */
+    STALL_US_MAX = 5000000,    /* by default */
+    GATHER_BYTES = 64 << 20,   /* for the rows of one batch, by default */
+    PUBLISH_US = 10 * 1000,    /* between two publications while there is work */
+    WATCHES = 8,               /* checks of the driver in stall_us_max */
     STREAM_NAME_BYTES = 16
 };
 
@@ -52,8 +52,7 @@ static bool under_way(const struct hps_gpu_tier *tier)
            (!atomic_load(&tier->lost) && !hps_embed_idle(tier->cache));
 }
 
-/* Once this has been written down nobody sees less of it. While something is under way its end is
- * still to be written down. */
+/* Publish the usage of the tier. If work is in flight, another publication is due at its end. */
 static void publish(struct hps_gpu_tier *tier)
 {
     struct gpu_published *published = &tier->published;
@@ -117,7 +116,7 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
     hps_device_lost_why(tier->device, &why);
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
-    tier->wanted = false; /* there is nothing to come any more */
+    tier->wanted = false; /* no cache will be made any more */
     gpu_tier_settled(tier);
     HPS_ASSERT(tier->head == NULL && tier->n_batches == 0 && !tier->packed);
     HPS_ASSERT(tier->changes.staging == NULL);
@@ -138,7 +137,7 @@ static bool run_mail(struct hps_task *mail)
     return any;
 }
 
-/* Everything that can be done now, once. Returns whether there was anything. */
+/* Do everything that can be done now, once. Returns whether there was anything. */
 static bool turn(struct hps_gpu_tier *tier)
 {
     bool any = run_mail(hps_mailbox_take_all(tier->mailbox));
@@ -155,16 +154,16 @@ static bool turn(struct hps_gpu_tier *tier)
     if (!atomic_load(&tier->lost)) {
         hps_embed_advance(tier->cache);
         gpu_changes_note(tier);
-        tier->published.due |= tier->wanted; /* caches come and go */
+        tier->published.due |= tier->wanted; /* the usage changes with the caches */
         any |= gpu_spaces_settle(tier);
     }
-    if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */
+    if (hps_embed_lost(tier->cache)) { /* with no work in flight that would report it */
         gpu_tier_lose(tier, "it does no more work");
     }
     return any;
 }
 
-/* The tier's thread is not stuck. */
+/* Show the watch that the tier's thread is not stuck. */
 static void tell_progress(struct hps_gpu_tier *tier)
 {
     atomic_fetch_add_explicit(&tier->n_steps, 2, memory_order_relaxed);
@@ -184,16 +183,16 @@ static void nap(struct hps_gpu_tier *tier)
     struct pollfd mail = {.fd = hps_mailbox_fd(tier->mailbox), .events = POLLIN};
     const struct timespec time = {.tv_nsec = NAP_NS};
 
-    (void)ppoll(&mail, 1, &time, NULL); /* a signal or an error only makes the nap shorter */
+    (void)ppoll(&mail, 1, &time, NULL); /* a signal or an error only shortens the wait */
     tell_progress(tier);
 }
 
-/* With nothing under way all that was staged has been seen to end. */
+/* The thread sleeps only when nothing is in flight, so then all staged changes have ended. */
 static void serve(struct hps_gpu_tier *tier)
 {
     uint32_t n_idle_turns = 0;
 
-    /* By default a kernel may add 50 us to each nap. No error is possible but an unknown option. */
+    /* The kernel may add 50 us to each wait by default. Only an unknown option is an error. */
     (void)prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
     while (!tier->stopping) {
         tell_progress(tier);
@@ -262,7 +261,7 @@ static _Noreturn void end_process(const struct hps_gpu_tier *tier, const char *t
     _exit(1);
 }
 
-/* Wait until nothing writes to the slab any more. A lost device may be in the middle of a step. */
+/* Wait until the device cannot write to the slab. A lost device may still be running a step. */
 static void release_region(struct hps_gpu_tier *tier)
 {
     hps_status status = hps_embed_region_free(tier->region);
@@ -279,7 +278,7 @@ static void release_region(struct hps_gpu_tier *tier)
     }
 }
 
-/* Rather in short calls that look than in one that waits: for those the driver has no time. */
+/* Wait in short calls: the watch would take one long call of the driver for a hang. */
 static void await_idle(struct hps_gpu_tier *tier)
 {
     while (!hps_embed_idle(tier->cache)) {
@@ -324,13 +323,13 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Looks are counted rather than time: when the whole process stood still, nothing was late. */
+/* Counts checks rather than time, so that a pause of the whole process is not taken for a hang. */
 static void *watch_main(void *arg)
 {
     struct hps_gpu_tier *tier = arg;
     struct gpu_watch *watch = &tier->watch;
     uint64_t seen = 0;
-    unsigned n_looks = 0; /* that saw the same step, behind the first one */
+    unsigned n_looks = 0; /* consecutive checks that saw the same step */
 
     hps_lock_acquire(&watch->lock);
     while (!watch->stopping) {
@@ -354,7 +353,7 @@ static void stop(void *ctx)
     ((struct hps_gpu_tier *)ctx)->stopping = true;
 }
 
-/* The device is the tier's thread's from now on, in any case. */
+/* Hands the device over to the tier's thread, also on an error. */
 static hps_status start_threads(struct hps_gpu_tier *tier, struct hps_error *err)
 {
     char name[STREAM_NAME_BYTES];
@@ -365,7 +364,7 @@ static hps_status start_threads(struct hps_gpu_tier *tier, struct hps_error *err
         release_device(tier);
         return hps_error_set(err, HPS_NO_MEMORY, "no thread for device %d", tier->options.index);
     }
-    atomic_store(&tier->owner, tier->worker.thread); /* it may not have begun */
+    atomic_store(&tier->owner, tier->worker.thread); /* the thread may not have begun */
     snprintf(name, sizeof(name), "gpu-%d-watch", tier->options.index);
     if (hps_worker_start(&tier->watch.worker, name, 0, watch_main, tier) != HPS_OK) {
         gpu_tier_call(tier, stop, tier);
@@ -437,7 +436,7 @@ void hps_gpu_tier_drain(struct hps_gpu_tier *tier)
         hps_cond_wait(&tier->published.settled, &tier->published.lock);
     }
     hps_lock_release(&tier->published.lock);
-    hps_gpu_tier_sync(tier); /* the last one's done() has returned */
+    hps_gpu_tier_sync(tier); /* the last done() has returned */
 }
 
 void hps_gpu_tier_close(struct hps_gpu_tier *tier)
