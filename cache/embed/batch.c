@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups. A ticket is a slot for one batch: host memory that the kernel reads keys, parts and
- * tiles from and writes hit words to, and what the batch must not lose while it is under way. The
- * slot is free again when its caller has released it and its last event has completed.
+ * Lookups. A ticket is a slot for one batch. It has host memory for keys, parts and tiles, which
+ * the kernel reads, and for hit words, which the kernel writes. It also holds references for the
+ * batch in flight. The slot is free again after the caller has released it and its last event has
+ * completed.
  *
- *     results up to mapped_bytes_max, to device memory, or of rows that lie apart
+ *     results up to mapped_bytes_max, to device memory, or of rows with gaps between them
  *         work   kernel ─▶ rows in the region, hits, flag
- *     larger ones to host memory
+ *     larger results to host memory
  *         work   kernel ─▶ rows in the gather buffer
  *         out    └ copies of up to 1 MiB ─▶ rows in the region, event
  *     with bags
@@ -39,7 +40,7 @@ static struct hps_embed_ticket *free_ticket(struct hps_embed_cache *cache)
 
 /* ---- the end of a batch ---------------------------------------------------------------------- */
 
-/* Give the gather buffer back up to the oldest batch that still has rows there. */
+/* Release the gather buffer up to the oldest batch that still has rows there. */
 static void give_gathered(struct hps_embed_cache *cache)
 {
     uint64_t oldest = cache->gather_ring.head;
@@ -70,7 +71,7 @@ static void end(struct hps_embed_ticket *ticket)
     }
 }
 
-/* ---- giving it to the device ----------------------------------------------------------------- */
+/* ---- queueing on the device ------------------------------------------------------------------ */
 
 static uint32_t blocks_for(uint64_t n_warps, uint32_t in_block)
 {
@@ -97,7 +98,7 @@ static hps_status launch_look_up(struct hps_embed_ticket *ticket)
                       blocks_for(ticket->n_tiles, HPS_EMBED_LOOKUP_WARPS), &args);
 }
 
-/* Behind the look-up: what was found is of the next one after that. */
+/* Directly after the lookup: the next lookup overwrites `found`. */
 static hps_status launch_pool(struct hps_embed_ticket *ticket)
 {
     const struct hps_embed_block block = hps_embed_block_of(&ticket->cache->config);
@@ -127,7 +128,7 @@ static hps_status launch(struct hps_embed_ticket *ticket)
     return status == HPS_OK ? hps_event_record(ticket->worked, ticket->cache->work) : status;
 }
 
-/* Parts from `first` on whose rows are neighbours in the gather buffer and in the region alike. */
+/* The number of parts from `first` on with adjacent rows, in the gather buffer and the region. */
 static uint32_t run_of_parts(const struct hps_embed_ticket *ticket, uint32_t first,
                              uint64_t *out_bytes)
 {
@@ -163,7 +164,7 @@ static hps_status copy_out(struct hps_embed_ticket *ticket)
     return status == HPS_OK ? hps_event_record(ticket->copied_out, out) : status;
 }
 
-/* What a sketch counts before it is halved. */
+/* The keys that a sketch counts before it is halved. */
 static uint64_t window_of(const struct hps_embed_range *range)
 {
     uint64_t per_slot = HPS_EMBED_WINDOW_KEYS / range->cache->config.sample_rate;
@@ -172,7 +173,7 @@ static uint64_t window_of(const struct hps_embed_range *range)
            (per_slot > HPS_EMBED_WINDOW_COUNTED ? per_slot : HPS_EMBED_WINDOW_COUNTED);
 }
 
-/* Sketches that have counted enough since they were halved are halved again. */
+/* Halve the sketches that have counted a window of keys. */
 static hps_status halve(struct hps_embed_ticket *ticket)
 {
     hps_status status = HPS_OK;
@@ -196,7 +197,7 @@ static hps_status halve(struct hps_embed_ticket *ticket)
     return status;
 }
 
-/* Count the keys of every sample_rate-th tile, beginning anywhere. */
+/* Count the keys of every sample_rate-th tile. The first one depends on the sequence number. */
 static hps_status watch(struct hps_embed_ticket *ticket)
 {
     struct hps_embed_cache *cache = ticket->cache;
@@ -232,7 +233,7 @@ static hps_status watch(struct hps_embed_ticket *ticket)
     return status == HPS_OK ? hps_event_record(ticket->watched, cache->watch) : status;
 }
 
-/* On an error the ticket stays taken: what was given to the device may still run. */
+/* On an error the ticket stays running: work that was queued may still use it. */
 static hps_status begin(struct hps_embed_ticket *ticket)
 {
     uint64_t began_us = hps_embed_begins(ticket->cache);
@@ -254,12 +255,13 @@ static hps_status begin(struct hps_embed_ticket *ticket)
     return status;
 }
 
-/* Numbers come again, and the flag holds that of the ticket's last batch, or the first one's 0. */
+/* Sequence numbers repeat after 2^32 batches. The flag still holds the number of the ticket's last
+ * batch, so it is reset to 0, which is no sequence number. */
 static void number(struct hps_embed_ticket *ticket)
 {
     struct hps_embed_cache *cache = ticket->cache;
 
-    HPS_ASSERT(!ticket->running && !ticket->held); /* nobody looks at its flag */
+    HPS_ASSERT(!ticket->running && !ticket->held); /* no caller reads its flag */
     cache->sequence += cache->sequence == UINT32_MAX ? 2 : 1;
     HPS_ASSERT(cache->sequence != 0);
     ticket->sequence = cache->sequence;
@@ -305,7 +307,7 @@ hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embe
     return HPS_OK;
 }
 
-/* ---- taking notice --------------------------------------------------------------------------- */
+/* ---- noticing completed work ----------------------------------------------------------------- */
 
 void hps_embed_batches_advance(struct hps_embed_cache *cache)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening and closing the embedding cache, taking notice of what has ended, and the loss of the
- * device. See internal.h for threads.
+ * Opening and closing the embedding cache, noticing completed work, and the loss of the device. See
+ * internal.h for threads.
  */
 #include "cache/embed/cache.h"
 
@@ -12,14 +12,14 @@
 
 enum {
     EMPTY_SETS = 2,
-    LINE = 128, /* of the device: counters of different blocks share none */
+    LINE = 128, /* of the device: counters of different blocks share no line */
     STAGE_BYTES_MIN = HPS_EMBED_ROW_BYTES_MAX,
     COUNTS_BYTES = HPS_EMBED_SLICE_RANGES * sizeof(struct hps_embed_counts),
     N_BATCHES_MAX = 64,
     PARTS_MAX = 1 << 20,
 };
 
-#define STAGE_BYTES_MAX (UINT64_C(16) << 32) /* that entries can name */
+#define STAGE_BYTES_MAX (UINT64_C(16) << 32) /* the most that entries can address */
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -212,8 +212,9 @@ static hps_status make_streams(struct hps_embed_cache *cache, struct hps_error *
     return status;
 }
 
-/* Counters to 0, the empty index to markers: on `work`, which all that reads them is on. And the
- * gather buffer: what misses is copied out of it, too, and must not be another program's data. */
+/* Set the counters to 0 and the empty index to markers, on `work`, where all their readers run.
+ * Also zero the gather buffer: places of keys that miss are copied out too, and must not contain
+ * another program's data. */
 static hps_status clear(struct hps_embed_cache *cache, struct hps_error *err)
 {
     hps_status status = hps_fill_on_device(cache->work, cache->small, 0, small_bytes(cache));
@@ -328,7 +329,7 @@ void hps_embed_cache_close(struct hps_embed_cache *cache)
     free_memory(cache);
 }
 
-/* ---- taking notice --------------------------------------------------------------------------- */
+/* ---- noticing completed work ----------------------------------------------------------------- */
 
 hps_status hps_embed_lose(struct hps_embed_cache *cache)
 {
@@ -370,7 +371,7 @@ bool hps_embed_ended(struct hps_embed_cache *cache, struct hps_event *event)
     hps_status status = cache->lost ? HPS_AGAIN : hps_event_done(event);
 
     if (status != HPS_OK && status != HPS_AGAIN) {
-        hps_ignore(hps_embed_lose(cache)); /* which the next call says */
+        hps_ignore(hps_embed_lose(cache)); /* the next call returns it */
     }
     return status == HPS_OK;
 }
@@ -382,7 +383,7 @@ static void notice(struct hps_embed_cache *cache)
     hps_embed_ranges_advance(cache);
 }
 
-/* Give the device up that has done nothing for too long. */
+/* Declare the device lost if it made no progress for too long. */
 static void check_time(struct hps_embed_cache *cache)
 {
     if (cache->lost || !under_way(cache) ||
@@ -407,7 +408,7 @@ void hps_embed_advance(struct hps_embed_cache *cache)
 {
     notice(cache);
     check_time(cache);
-    hps_ignore(hps_embed_slice_close(cache)); /* a loss is said by the next call */
+    hps_ignore(hps_embed_slice_close(cache)); /* the next call returns a loss */
 }
 
 bool hps_embed_idle(const struct hps_embed_cache *cache)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernels of the embedding cache, as a device is told of them.
+ * The descriptions of the embedding cache's kernels.
  */
 #include "cache/embed/kernels.h"
 

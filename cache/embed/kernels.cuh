@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernels of the embedding cache; kernels.h says what they work on. Look-ups and
- * applications of changes share one stream, so that neither sees the other at work; observers run
- * beside both, and touch nothing but the counts of the sketch.
+ * The kernels of the embedding cache; kernels.h describes their data. Lookups and applications of
+ * changes run on one stream, so neither runs while the other does. Kernels that count keys run next
+ * to both, and access only the counts of the sketch.
  */
 #include "cache/embed/common.cuh"
 #include "cache/embed/kernels.h"
 #include "cache/embed/values.cuh"
 
-enum { UNROLL = 4 }; /* rows that a lane has under way; 8 spills registers */
+enum { UNROLL = 4 }; /* rows that a lane has in flight; 8 spills registers */
 
 #define EMBED_NO_SLOT UINT64_MAX
 
@@ -25,10 +25,10 @@ enum { UNROLL = 4 }; /* rows that a lane has under way; 8 spills registers */
 #define EMBED_APPLY_ROW hps_store_quad
 #endif
 
-/* ---- look-up --------------------------------------------------------------------------------- */
+/* ---- lookup ---------------------------------------------------------------------------------- */
 
-/* Lane i: the way of key i in its set, or WAYS. Four lanes read one set, 16 bytes each, so that a
- * warp reads 8 sets at a time; all 32 are asked for before the first is compared. */
+/* Returns to lane i the way of key i in its set, or WAYS. Four lanes read one set, 16 bytes each,
+ * so a warp reads 8 sets at a time. All 32 sets are loaded before the first is compared. */
 HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
 {
     uint32_t lane = hps_lane();
@@ -55,8 +55,8 @@ HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
     return way;
 }
 
-/* Lane i, of a key that misses in its set: its slot in the spill of its block, or NO_SLOT. Nothing
- * but the marks is read where no set is marked. */
+/* Returns to lane i, if its key missed in its set, the slot in the spill of its block, or NO_SLOT.
+ * If no set is marked, it reads the marks only. */
 HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint64_t key,
                                             uint32_t set, bool missed)
 {
@@ -73,7 +73,7 @@ HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint
         if (hps_ballot(wants) == 0) {
             break;
         }
-        /* who wants nothing reads what others read */
+        /* other lanes read set 0 and ignore the result */
         uint32_t at = wants ? hps_embed_spill(n_sets, block) + line : 0;
         uint32_t way = embed_find(sets, key, at);
         if (wants && way < HPS_EMBED_KERNEL_WAYS) {
@@ -84,7 +84,7 @@ HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint
     return slot;
 }
 
-/* Rows of one tile on their way. */
+/* The rows of one tile to copy. */
 struct embed_copy {
     uint64_t rows;
     uint64_t out; /* of the tile's first row */
@@ -105,8 +105,8 @@ HPS_DEVICE_CODE void embed_store_byte(void *to, uint8_t value)
     *(uint8_t *)to = value;
 }
 
-/* Rows of a tile that one lane has under way, 0 in place of one that is not there; lane i knows the
- * slot of key i. A whole warp at a time, and `lanes` neighbouring lanes one row. */
+/* The source and destination addresses of the rows that one lane copies; source 0: no row. Lane i
+ * has the slot of key i. The whole warp takes part, and `lanes` neighbouring lanes copy one row. */
 HPS_DEVICE_CODE void embed_copy_rows(const struct embed_copy *copy, uint64_t slot, uint32_t base,
                                      uint64_t *from, uint64_t *to)
 {
@@ -151,7 +151,7 @@ EMBED_COPY(embed_copy_quads, struct hps_quad, {0}, EMBED_LOAD_ROW, hps_store_qua
 EMBED_COPY(embed_copy_words, uint32_t, 0, hps_load_u32, hps_store_u32)
 EMBED_COPY(embed_copy_bytes, uint8_t, 0, embed_load_byte, embed_store_byte)
 
-/* The same with the values of each row made what is wanted. */
+/* The same, but converts the values of each row. */
 HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot, uint32_t stored,
                                    uint32_t wanted)
 {
@@ -188,7 +188,7 @@ HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot,
     }
 }
 
-/* Rows that are added by the kernel behind this one: where each lies. */
+/* Store the addresses of rows, which the pool kernel adds afterwards. */
 HPS_DEVICE_CODE void embed_note_found(const struct hps_embed_lookup_args *args,
                                       const struct embed_copy *copy, uint64_t slot, uint32_t key,
                                       bool weighted)
@@ -211,7 +211,7 @@ HPS_DEVICE_CODE void embed_note_found(const struct hps_embed_lookup_args *args,
                    found);
 }
 
-/* Rows of a tile to where they are wanted. */
+/* Move the rows of a tile to their destination. */
 HPS_DEVICE_CODE void embed_give_rows(const struct hps_embed_lookup_args *args,
                                      const struct hps_embed_part_desc *part,
                                      const struct hps_quad *tile, uint64_t slot, uint32_t hits)
@@ -290,7 +290,7 @@ HPS_KERNEL(hps_embed_kernel_lookup, struct hps_embed_lookup_args, args,
 
 /* ---- the sketch ------------------------------------------------------------------------------ */
 
-/* How often a key was asked for, by the sketch: what the least of its cells says. */
+/* The estimated number of lookups of a key: the smallest of its cells. */
 HPS_DEVICE_CODE uint32_t embed_estimate(uint64_t sketch, uint32_t n_cells, uint64_t twice)
 {
     uint32_t least = HPS_EMBED_COUNT_MAX;
@@ -303,8 +303,8 @@ HPS_DEVICE_CODE uint32_t embed_estimate(uint64_t sketch, uint32_t n_cells, uint6
     return least;
 }
 
-/* One more of a key. Only cells that say the least are raised, as the others have counted more than
- * this key ("conservative update"). Two that count at once may count as one. */
+/* Count a key. Only its smallest cells are raised, as larger ones have also counted other keys
+ * ("conservative update"). Two concurrent counts may count as one. */
 HPS_DEVICE_CODE void embed_count(uint64_t sketch, uint32_t n_cells, uint64_t twice)
 {
     uint32_t least = embed_estimate(sketch, n_cells, twice);
@@ -356,22 +356,22 @@ HPS_KERNEL(hps_embed_kernel_halve, struct hps_embed_halve_args, args, HPS_EMBED_
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* What a warp knows while it makes the changes of one block: lane i below WAYS has way i of the set
- * at hand, the lanes behind them the ways of the block's spill. */
+/* The state of a warp while it changes one block: lane i below WAYS has way i of the current set,
+ * and the lanes after them have the ways of the block's spill. */
 struct embed_change {
     const struct hps_embed_desc *desc;
     uint64_t way_key; /* the key of the lane's way */
-    uint64_t marker;  /* the key that it holds if it is empty */
-    uint64_t before;  /* the key that it holds in memory */
-    uint32_t n_ways;  /* lanes that have one */
-    uint32_t spill;   /* the number of its first line */
-    uint32_t set;     /* at hand */
+    uint64_t marker;  /* the key that marks the way as empty */
+    uint64_t before;  /* the key that is in memory */
+    uint32_t n_ways;  /* lanes that have a way */
+    uint32_t spill;   /* the set number of its first line */
+    uint32_t set;     /* the current one */
     uint32_t n_inserted, n_evicted, n_erased, n_refused;
 };
 
-/* The way whose key was asked for least, if that is less than `key` was, or `key` is wanted in any
- * case; else WARP. Of ways that were asked for as often the newcomer's hash chooses, so that two
- * that are wanted do not push each other out for ever. */
+/* The way with the fewest lookups, if `key` has more or is wanted; otherwise WARP. The hash of the
+ * new key decides among equal ways, so that two wanted keys do not evict each other again and
+ * again. */
 HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_t key, bool wanted)
 {
     const struct hps_embed_desc *desc = change->desc;
@@ -381,7 +381,7 @@ HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_
     uint32_t mine = embed_estimate(sketch, n_cells, twice);
 
     twice = hps_mix64(hps_embed_mix(key, seed));
-    /* what one lane has seen: counts change meanwhile, and all must come to the same */
+    /* the estimate of one lane: counts may change, and all lanes must agree */
     uint32_t newcomer = hps_shuffle_u32(embed_estimate(sketch, n_cells, twice), 0);
     uint32_t turn = (uint32_t)twice & (HPS_WARP - 1);
     mine = lane < change->n_ways ? mine : HPS_EMBED_COUNT_MAX + 1;
@@ -393,7 +393,7 @@ HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_
     return wanted || newcomer > best >> 5 ? (best & (HPS_WARP - 1)) ^ turn : HPS_WARP;
 }
 
-/* The way that the entry writes its row to, or WARP. Counts. */
+/* The way to which the entry writes its row, or WARP. Updates the counts. */
 HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key, uint32_t op)
 {
     bool is_way = hps_lane() < change->n_ways;
@@ -413,7 +413,7 @@ HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key
     if (present != 0) {
         return way;
     }
-    if (empty != 0) { /* of the set, rather than of the spill */
+    if (empty != 0) { /* the set comes before the spill */
         way = hps_first_bit(empty);
     } else {
         way = embed_victim(change, key, op == HPS_EMBED_ENTRY_INSERT_WANTED);
@@ -430,7 +430,7 @@ HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key
     return way;
 }
 
-/* Where the lane's way lies. */
+/* The address of the lane's way. */
 HPS_DEVICE_CODE uint64_t *embed_way_at(const struct embed_change *change)
 {
     uint32_t lane = hps_lane();
@@ -441,7 +441,7 @@ HPS_DEVICE_CODE uint64_t *embed_way_at(const struct embed_change *change)
     return (uint64_t *)embed_at(line) + (spilled ? lane - HPS_EMBED_KERNEL_WAYS : lane);
 }
 
-/* Write back what has changed of the set at hand; spill: of the block's spill. */
+/* Write back the changed ways of the current set; spill: of the block's spill. */
 HPS_DEVICE_CODE void embed_put_ways(struct embed_change *change, bool spill)
 {
     if (hps_lane() < change->n_ways && (hps_lane() >= HPS_EMBED_KERNEL_WAYS) == spill &&
@@ -460,7 +460,7 @@ HPS_DEVICE_CODE void embed_take_ways(struct embed_change *change, bool spill, ui
     }
 }
 
-/* The marker of the set or spill that the first marker does, or does not, belong into. */
+/* The marker of a set or spill. home: the first marker hashes to it. */
 HPS_DEVICE_CODE uint64_t embed_marker(const struct hps_embed_desc *desc, bool home)
 {
     return hps_load_u64(home ? &desc->marker_home : &desc->marker);
@@ -472,7 +472,7 @@ HPS_DEVICE_CODE uint32_t embed_set_of(const struct hps_embed_desc *desc, uint64_
                          hps_load_u32(&desc->n_sets));
 }
 
-/* The set that the next entry is for. */
+/* Make `set` the current one. */
 HPS_DEVICE_CODE void embed_change_set(struct embed_change *change, uint32_t set)
 {
     if (set != change->set) {
@@ -483,7 +483,7 @@ HPS_DEVICE_CODE void embed_change_set(struct embed_change *change, uint32_t set)
     }
 }
 
-/* The spill has changed: write it back, and which sets of the block have rows there. */
+/* Write back the spill, and the marks of the sets that have rows there. */
 HPS_DEVICE_CODE void embed_put_spill(struct embed_change *change, uint32_t block)
 {
     const struct hps_embed_desc *desc = change->desc;
@@ -524,8 +524,8 @@ HPS_DEVICE_CODE void embed_add_counts(const struct embed_change *change, uint64_
     }
 }
 
-/* The warp copies a staged row to where the way's rows lie. Of one row a lane always writes the
- * same quads. */
+/* The warp copies a staged row to the row of the way. A lane always writes the same quads of a
+ * row. */
 HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t from, uint32_t way,
                                    struct hps_quad first)
 {
@@ -566,7 +566,7 @@ HPS_DEVICE_CODE struct hps_quad embed_first_quad(const struct hps_embed_apply_ar
 }
 
 /* Apply the entries of a group. The first loads do not depend on each other: each lane reads its
- * own way of set or spill, and its quad of the row. marker: of the block's spill. */
+ * way of set or spill, and its quad of the row. marker: of the block's spill. */
 HPS_DEVICE_CODE void embed_apply_entries(const struct hps_embed_apply_args *args,
                                          const struct hps_quad *group, struct embed_change *change,
                                          uint64_t marker)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a look-up tells the device: the keys of its parts in tiles, the bags that have keys, and how
- * the rows of each part are wanted. See internal.h for threads.
+ * Encoding a lookup for the device: the keys of its parts in tiles, the bags that have keys, and
+ * the form of the rows of each part. See internal.h for threads.
  */
 #include <string.h>
 
@@ -54,7 +54,7 @@ static bool is_dense(const struct hps_embed_part *part)
     return stride_of(part) == row_bytes_of(part);
 }
 
-/* From the first row's begin to the last one's end. */
+/* From the begin of the first row to the end of the last one. */
 static uint64_t bytes_of(const struct hps_embed_part *part)
 {
     uint32_t n = rows_of(part);
@@ -62,7 +62,7 @@ static uint64_t bytes_of(const struct hps_embed_part *part)
     return n == 0 ? 0 : (n - 1) * stride_of(part) + row_bytes_of(part);
 }
 
-/* Whether the device will not write beside the region, nor read beside the range's rows. */
+/* Whether the device will stay within the region and within the range's rows. */
 static bool is_sound(const struct hps_embed_cache *cache, const struct hps_embed_part *part)
 {
     const struct hps_embed_range *range = part->range;
@@ -122,7 +122,7 @@ static uint32_t lanes_for(uint32_t n)
     return lanes;
 }
 
-/* The widest unit that a row consists of, where it lies and where it goes. */
+/* The widest unit that divides row size, stride and address. */
 static uint8_t unit_for(uint64_t row_bytes, uint64_t stride, uint64_t out)
 {
     uint64_t all = row_bytes | stride | out;
@@ -135,7 +135,7 @@ static void describe(struct hps_embed_part_desc *desc, const struct hps_embed_pa
 {
     const struct hps_embed_range *range = part->range;
     const struct hps_embed_shape *shape = part->shape;
-    bool empty = range->retired || !range->live; /* what it has there is not, or not yet, its own */
+    bool empty = range->retired || !range->live; /* its memory has no rows of this range */
     const struct hps_embed_desc *from = empty ? &range->cache->empty : &range->desc;
 
     *desc = (struct hps_embed_part_desc){
@@ -163,7 +163,7 @@ static void describe(struct hps_embed_part_desc *desc, const struct hps_embed_pa
     desc->weighted = shape->weights != NULL;
 }
 
-/* Bags without keys want nothing of the device. */
+/* Bags without keys need no work on the device. */
 static void pack_bags(struct hps_embed_ticket *ticket, const struct hps_embed_block *block,
                       const struct hps_embed_part *part, uint32_t first_key)
 {

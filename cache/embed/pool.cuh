@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel that adds the rows of bags, behind the look-up that has found them: a few neighbouring
- * lanes one bag, four columns each, over all of its keys in their order. So a sum has the bits that
- * hps_row_sum_add gives it, whoever else is in the batch.
+ * The kernel that adds the rows of bags, after the lookup that found them. A few neighbouring lanes
+ * add one bag, four columns each, over all of its keys in order. So a sum has the same bits as by
+ * hps_row_sum_add, whatever else is in the batch.
  */
 #include "base/row_sum.h"
 #include "cache/embed/kernels.h"
 #include "cache/embed/values.cuh"
 
-enum { POOL_ROWS = 4 }; /* that a lane has under way */
+enum { POOL_ROWS = 4 }; /* that a lane has in flight */
 
-/* Four columns of a bag, and what they are to be divided by. */
+/* Four columns of a bag, and the sums that they may be divided by. */
 struct embed_sum {
     float values[EMBED_VALUES];
     float weights;
@@ -28,7 +28,7 @@ HPS_DEVICE_CODE void embed_add_row(struct embed_sum *sum, const struct hps_quad 
     sum->squares = hps_float_add(sum->squares, hps_float_multiply(weight, weight));
 }
 
-/* Columns first to first + 3 of all n rows; false: one is missing. */
+/* Add columns first to first + 3 of all n rows. False: a row is missing. */
 HPS_DEVICE_CODE bool embed_add_rows(struct embed_sum *sum, uint64_t found, uint32_t n,
                                     uint32_t stored, uint32_t dim, uint32_t first)
 {
@@ -36,7 +36,7 @@ HPS_DEVICE_CODE bool embed_add_rows(struct embed_sum *sum, uint64_t found, uint3
         struct hps_quad keys[POOL_ROWS], rows[POOL_ROWS];
         bool missing = false;
         for (uint32_t k = 0; k < POOL_ROWS; k++) {
-            uint32_t at = i + k < n ? i + k : n - 1; /* else it is looked at, and not added */
+            uint32_t at = i + k < n ? i + k : n - 1; /* past the end: checked, and not added */
             keys[k] = hps_load_quad(embed_at(found + (uint64_t)at * 16)); /* row, weight */
             missing = missing || embed_pair(keys[k].x, keys[k].y) == 0;
         }
@@ -55,7 +55,7 @@ HPS_DEVICE_CODE bool embed_add_rows(struct embed_sum *sum, uint64_t found, uint3
     return true;
 }
 
-/* The same with a type that is known where it is compiled: no row is asked for it. */
+/* The same with a type that is a constant for the compiler. */
 HPS_DEVICE_CODE bool embed_add_rows_of(struct embed_sum *sum, uint64_t found, uint32_t n,
                                        uint32_t stored, uint32_t dim, uint32_t first)
 {
@@ -73,7 +73,7 @@ HPS_DEVICE_CODE bool embed_add_rows_of(struct embed_sum *sum, uint64_t found, ui
     }
 }
 
-/* hps_row_sum_end: what is divided by 1 stays as it is. */
+/* As hps_row_sum_end. A divisor of 1 leaves the value unchanged. */
 HPS_DEVICE_CODE void embed_divide(struct embed_sum *sum, uint32_t pooling, uint32_t n)
 {
     float by = pooling == HPS_POOLING_MEAN            ? sum->weights
@@ -86,7 +86,7 @@ HPS_DEVICE_CODE void embed_divide(struct embed_sum *sum, uint32_t pooling, uint3
     }
 }
 
-/* lane: of those that have the bag. */
+/* lane: its index among the lanes of the bag. */
 HPS_DEVICE_CODE void embed_pool_bag(const struct hps_embed_pool_args *args, uint32_t index,
                                     uint32_t lane)
 {
@@ -95,7 +95,7 @@ HPS_DEVICE_CODE void embed_pool_bag(const struct hps_embed_pool_args *args, uint
         (const struct hps_embed_part_desc *)embed_at(args->parts);
     struct hps_quad bag = hps_load_quad(&bags[index]); /* part, first key, n, row */
     const struct hps_embed_part_desc *part = &parts[bag.x];
-    uint32_t how = hps_load_u32(&part->unit_bytes); /* nothing, stored, wanted, pooling */
+    uint32_t how = hps_load_u32(&part->unit_bytes); /* unused, stored, wanted, pooling */
     uint32_t stored = how >> 8 & 0xff, wanted = how >> 16 & 0xff;
     uint32_t dim = hps_load_u32(&part->row_units);
     uint64_t found = args->found + (uint64_t)bag.y * sizeof(struct hps_embed_found);

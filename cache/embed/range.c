@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arena and its ranges. The list of those that hold memory, in order of address, is all the
- * book-keeping there is: what lies between two of them is free. See internal.h for threads.
+ * The arena and its ranges. A list of the ranges that hold memory, in order of address, is the only
+ * record of allocation: gaps between neighbours are free. See internal.h for threads.
  */
 #include "base/assert.h"
 #include "base/heap.h"
@@ -10,18 +10,18 @@
 enum {
     ALIGN = 256,
     QUAD = 16,
-    N_SETS_MIN = 2, /* else no key belongs elsewhere, and nothing can mark a way as empty */
+    N_SETS_MIN = 2, /* with one set, no key hashes elsewhere and could mark empty ways */
     ROWS_PER_10_SLOTS = 6,
-    BLOCK_SETS = 32, /* of a range of GROWN_SETS or more */
+    BLOCK_SETS = 32, /* of a range of at least GROWN_SETS */
     GROWN_SETS = 128,
 };
 
-#define N_SETS_MAX (UINT32_MAX / 8 * 7) /* so that those and the lines of spills have numbers */
+#define N_SETS_MAX (UINT32_MAX / 8 * 7) /* so that sets and lines of spills have 32-bit numbers */
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Whole quads, as rows are staged. Where that is no whole number of sectors, of 32 bytes, what is
- * left over is half of one: a row has as many sectors wherever it begins. */
+/* A multiple of 16, as rows are staged. If it is no multiple of 32, a sector, the remainder is half
+ * a sector. So a row has the same number of sectors wherever it begins. */
 static uint32_t stride_of(uint32_t row_bytes)
 {
     return (uint32_t)hps_embed_align_up(row_bytes, QUAD);
@@ -47,8 +47,8 @@ static void layout_sets(uint32_t row_bytes, uint64_t n_sets, struct hps_embed_la
     out->bytes = out->sketch + hps_embed_align_up(n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET, ALIGN);
 }
 
-/* Of so many bytes; of a small range, whose spills are larger, too many: one block's more at most
- * otherwise. */
+/* An upper bound of the sets that fit into `bytes`: at most one block too many. For small ranges it
+ * is further off, as their spills take a larger share. */
 static uint64_t sets_at_most(uint32_t row_bytes, uint64_t bytes)
 {
     uint64_t spill = (uint64_t)HPS_EMBED_SPILL_LINES_MAX *
@@ -81,7 +81,8 @@ void hps_embed_layout(uint32_t row_bytes, uint64_t bytes_max, uint64_t n_sets_ma
     }
 }
 
-/* Where blocks grow there are fewer of them, and of slots: whether no more sets have too few. */
+/* Whether n_sets sets have n_slots slots. Where blocks become larger, there are fewer blocks and
+ * slots. So this also checks that no larger number of sets has too few. */
 static bool has_slots(uint64_t n_sets, uint64_t n_slots)
 {
     uint64_t larger = N_SETS_MIN;
@@ -93,7 +94,7 @@ static bool has_slots(uint64_t n_sets, uint64_t n_slots)
            (n_sets >= GROWN_SETS || slots_of((uint32_t)larger) >= n_slots);
 }
 
-/* The fewest sets that have so many slots, those of their spills among them. */
+/* The fewest sets that have n_slots slots, including slots in spills. */
 static uint64_t sets_for_slots(uint64_t n_slots)
 {
     const uint64_t per_block = (uint64_t)HPS_EMBED_WAYS * (BLOCK_SETS + HPS_EMBED_SPILL_LINES_MAX);
@@ -106,7 +107,7 @@ static uint64_t sets_for_slots(uint64_t n_slots)
     return n_sets < N_SETS_MAX ? n_sets : N_SETS_MAX;
 }
 
-/* Sets so that nearly all of n rows have a place in them or in their spills: n / 0.6 ways. */
+/* The sets in which nearly all of n rows find a slot, with the spills: n / 0.6 ways. */
 static uint64_t sets_for_rows(uint64_t n)
 {
     uint64_t slots = n / ROWS_PER_10_SLOTS * 10 + (n % ROWS_PER_10_SLOTS) * 10 / ROWS_PER_10_SLOTS;
@@ -127,7 +128,7 @@ uint64_t hps_embed_range_bytes(uint32_t row_bytes, uint64_t n_rows, uint64_t n_r
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
-/* A key of eight equal bytes, so that filling memory with one byte stores it everywhere. */
+/* A key of eight equal bytes: filling memory with one byte stores it everywhere. */
 static uint64_t byte_key(unsigned byte)
 {
     return byte * UINT64_C(0x0101010101010101);
@@ -154,12 +155,12 @@ void hps_embed_desc_init(struct hps_embed_desc *desc, uint64_t sets, uint32_t n_
     home = block_of(desc, desc->home_set);
     while (block_of(desc, set_of(desc, byte_key(byte))) == home) {
         byte++;
-        HPS_ASSERT(byte < 0xff); /* 255 keys and 2 blocks: once in 2^255 seeds */
+        HPS_ASSERT(byte < 0xff); /* 255 keys and 2 blocks: fails for one seed in 2^255 */
     }
     desc->marker_home = byte_key(byte);
 }
 
-/* Of a range with a sketch. */
+/* The bytes to clear of a range with a sketch. */
 static uint64_t clear_bytes(const struct hps_embed_desc *desc)
 {
     return hps_embed_index_bytes(desc->n_sets) +
@@ -178,7 +179,7 @@ static hps_status clear_piece(struct hps_stream_q *stream, const struct hps_embe
     const uint64_t sketch_bytes = (uint64_t)n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET;
     const struct {
         uint64_t at, bytes;
-        uint64_t byte; /* the lowest one is stored everywhere */
+        uint64_t byte; /* its lowest byte is stored everywhere */
     } areas[] = {
         {desc->sets, marks - desc->sets, desc->marker},
         {marks, (uint64_t)n_blocks * 4, 0},
@@ -187,7 +188,7 @@ static hps_status clear_piece(struct hps_stream_q *stream, const struct hps_embe
         {hps_embed_set_at(desc->sets, home),
          (uint64_t)hps_embed_spill_lines(n_sets) * HPS_EMBED_SET_BYTES, desc->marker_home},
     };
-    uint64_t end = 0; /* of the areas looked at */
+    uint64_t end = 0; /* of the areas so far */
     hps_status status = HPS_OK;
 
     for (size_t i = 0; i < sizeof(areas) / sizeof(areas[0]) && status == HPS_OK; i++) {
@@ -218,7 +219,7 @@ static uint64_t range_end(const struct hps_embed_range *range)
     return range == NULL ? 0 : range->offset + range->usage.bytes;
 }
 
-/* The smallest free piece that has room. out_previous: the range before it, or NULL. */
+/* The smallest free piece that fits. out_previous: the range before it, or NULL. */
 static bool find_room(const struct hps_embed_cache *cache, uint64_t bytes,
                       struct hps_embed_range **out_previous)
 {
@@ -240,7 +241,8 @@ static bool find_room(const struct hps_embed_cache *cache, uint64_t bytes,
     }
 }
 
-/* Free bytes in all and in one piece; retiring: as if the retired ranges were gone. */
+/* Free bytes, in total and in the largest piece. retiring: count the memory of retired ranges as
+ * free. */
 static void free_room(const struct hps_embed_cache *cache, bool retiring, uint64_t *out_bytes,
                       uint64_t *out_piece_max)
 {
@@ -353,7 +355,7 @@ bool hps_embed_range_ready(const struct hps_embed_range *range)
     return range->retired || range->n_cleared == clear_bytes(&range->desc);
 }
 
-/* Queue the next piece of the range, within the bytes that may be on the device at a time. Earlier
+/* Queue the next piece of clearing of the range, within the limit of bytes on the device. Earlier
  * work on this memory is on the same stream, or has ended. */
 static hps_status clear_more(struct hps_embed_range *range)
 {
@@ -390,7 +392,7 @@ void hps_embed_ranges_advance(struct hps_embed_cache *cache)
         }
         range = range->next;
     }
-    hps_ignore(status == HPS_OK ? status : hps_embed_lose(cache)); /* which the next call says */
+    hps_ignore(status == HPS_OK ? status : hps_embed_lose(cache)); /* the next call returns it */
 }
 
 hps_status hps_embed_range_new(struct hps_embed_cache *cache,
@@ -429,7 +431,7 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
     return HPS_OK;
 }
 
-/* Free what nobody uses any more. */
+/* Release the memory of a retired range once it is unused, and the range once it is freed. */
 static void settle(struct hps_embed_range *range)
 {
     if (!range->retired || range->n_uses > 0) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that look-ups write to. See internal.h for threads.
+ * Memory that lookups write to. See internal.h for threads.
  */
 #include "base/assert.h"
 #include "base/heap.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Applying changes. When a slice is closed its changes are sorted by set, so that one warp makes
- * all of one block of sets, those of a set in the order they were staged in; records and rows are
- * copied on stream `in` while look-ups run, and the application follows on stream `work`:
+ * Applying changes. When a slice is closed its changes are sorted by set, so that one warp applies
+ * all changes of a block of sets. Changes of one set stay in the order staged. Stream `in` copies
+ * records and rows while lookups run, and the application follows on stream `work`:
  *
  *     in     rows … rows, records ─▶ event
- *     work   look-up   look-up      └ apply ─▶ event    look-up
+ *     work   lookup    lookup       └ apply ─▶ event    lookup
  *
  * See internal.h for threads.
  */
@@ -16,7 +16,7 @@
 
 enum { RADIX_BITS = 8, RADIX = 1 << RADIX_BITS, SHORT = 48 };
 
-/* Offsets in the block of a slice that is copied to the device; packed, so that little is. */
+/* Offsets in the block of a slice that is copied to the device; packed, to copy little. */
 struct block {
     size_t groups, entries, end;
 };
@@ -97,9 +97,9 @@ static bool ascends(const uint64_t *order, uint32_t n)
     return i >= n;
 }
 
-/* Ascending. The lowest bits are the number of the change, so what is above them is all that must
- * be sorted by, and of that only the digits that differ. Returns the sorted array, one of the two.
- */
+/* Sort in ascending order. The lowest bits are the numbers of the changes, which are in order
+ * already. So only the digits above them that differ are sorted. Returns the array, `order` or
+ * `other`, that has the result. */
 static uint64_t *sort(uint64_t *order, uint64_t *other, uint32_t n)
 {
     uint64_t differ = 0;
@@ -137,7 +137,7 @@ static uint32_t block_of_sets(const struct hps_embed_slice *slice, uint64_t orde
     return set >> hps_embed_block_shift(slice->ranges[range_of(order)]->desc.n_sets);
 }
 
-/* Whether two changes are of one block of one range. */
+/* Whether two changes are in one block of one range. */
 static bool same_group(const struct hps_embed_slice *slice, uint64_t one, uint64_t other)
 {
     return range_of(one) == range_of(other) &&
@@ -154,7 +154,7 @@ static uint32_t count_groups(const struct hps_embed_slice *slice, const uint64_t
     return n_groups;
 }
 
-/* Write descriptors, groups and entries as the kernel wants them. */
+/* Write descriptors, groups and entries for the kernel. */
 static void encode(const struct hps_embed_cache *cache, const struct hps_embed_slice *slice,
                    const uint64_t *order, const struct block *block)
 {
@@ -185,7 +185,7 @@ static void encode(const struct hps_embed_cache *cache, const struct hps_embed_s
     }
 }
 
-/* ---- giving it to the device ----------------------------------------------------------------- */
+/* ---- queueing on the device ------------------------------------------------------------------ */
 
 static hps_status send_records(struct hps_embed_cache *cache, struct hps_embed_slice *slice,
                                size_t bytes)
@@ -224,8 +224,8 @@ static hps_status launch_apply(struct hps_embed_cache *cache, struct hps_embed_s
     return status == HPS_OK ? hps_event_record(slice->applied, cache->work) : status;
 }
 
-/* From now on the ranges of the slice may have rows, and are counted. That they were cleared is
- * known to `work` by the slice; `watch` must be told. */
+/* From now on the ranges of the slice may have rows, and their keys are counted. Stream `work`
+ * follows the clearing of the ranges because it waits for the slice; `watch` has to wait too. */
 static hps_status enliven(struct hps_embed_cache *cache, struct hps_embed_slice *slice)
 {
     bool any = false;
@@ -265,7 +265,7 @@ hps_status hps_embed_slice_close(struct hps_embed_cache *cache)
     return status == HPS_OK ? HPS_OK : hps_embed_lose(cache);
 }
 
-/* ---- taking notice --------------------------------------------------------------------------- */
+/* ---- noticing completed work ----------------------------------------------------------------- */
 
 static void end(struct hps_embed_cache *cache, struct hps_embed_slice *slice)
 {

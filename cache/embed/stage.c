@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Taking changes in. Rows are put into the staging ring, whose host half the copy engine reads and
- * whose device half has the same layout; what is to be done with them into the open slice. See
- * internal.h for threads.
+ * Taking changes from the caller. Rows go into the staging ring: the copy engine reads its host
+ * half, and the device half has the same layout. Entries go into the open slice. See internal.h for
+ * threads.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 enum { ROW_ALIGN = 16 };
 
-/* What one call stages. */
+/* The arguments of one call of stage. */
 struct staging {
     struct hps_embed_range *range;
     enum hps_embed_op op;
@@ -36,7 +36,7 @@ static bool is_key(const void *ctx, uint32_t i)
     return wanted->keys[i] == wanted->key;
 }
 
-/* Mark the keys that come again behind: only the last one counts. */
+/* Mark keys that occur again later: only the last one counts. */
 static void mark_repeated(struct hps_embed_cache *cache, const hps_key *keys, uint32_t n)
 {
     struct hps_index_set seen;
@@ -69,7 +69,7 @@ hps_status hps_embed_rows_send(struct hps_embed_cache *cache)
     return status;
 }
 
-/* Room for one row. AGAIN: there is none. */
+/* Take the space of one row. AGAIN: the ring is full. */
 static hps_status take_row(struct hps_embed_cache *cache, uint64_t bytes, uint64_t *out_offset)
 {
     if (!hps_embed_ring_take(&cache->stage.ring, bytes, out_offset)) {
@@ -89,7 +89,7 @@ static hps_status take_row(struct hps_embed_cache *cache, uint64_t bytes, uint64
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Where the range is in the slice; it is added if it is not. */
+/* The index of the range in the slice; adds it if needed. */
 static uint32_t range_index(struct hps_embed_cache *cache, struct hps_embed_slice *slice,
                             struct hps_embed_range *range)
 {
@@ -103,7 +103,7 @@ static uint32_t range_index(struct hps_embed_cache *cache, struct hps_embed_slic
     return range->slice_index;
 }
 
-/* A slice that has room for one more change of the range. AGAIN: there is none. */
+/* A slice with capacity for one more change of the range. AGAIN: all are in flight. */
 static hps_status slice_with_room(struct hps_embed_cache *cache,
                                   const struct hps_embed_range *range,
                                   struct hps_embed_slice **out_slice)

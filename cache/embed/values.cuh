@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of any type, four neighbouring values at a time: loaded as they are stored, taken apart in
- * registers as fp32, and stored as they are wanted. A row begins at a multiple of 16 bytes and has
- * whole quads, so that four values may be loaded where fewer are left.
+ * Rows of any type, four neighbouring values at a time: loaded as stored, converted to fp32 in
+ * registers, and stored in the wanted type. A row begins at a multiple of 16 bytes and its size is
+ * rounded up to one, so four values may be loaded near its end.
  */
 #ifndef HPS_CACHE_EMBED_VALUES_CUH
 #define HPS_CACHE_EMBED_VALUES_CUH
@@ -12,7 +12,7 @@
 
 enum { EMBED_VALUES = 4 };
 
-/* 4 bytes at any address, of a row that has all of the words they lie in. */
+/* 4 bytes at any address. The row must contain all words that they overlap. */
 HPS_DEVICE_CODE uint32_t embed_load_word(uint64_t address)
 {
     uint32_t bits = (uint32_t)(address & 3) * 8;
@@ -24,8 +24,9 @@ HPS_DEVICE_CODE uint32_t embed_load_word(uint64_t address)
     return low >> bits | hps_load_u32(embed_at((address & ~UINT64_C(3)) + 4)) << (32 - bits);
 }
 
-/* Values first to first + 3 of a row of dim ones, as embed_value wants them: of a quad, the first
- * half of one, or the first word, behind which the row's scale and bias are put as fp32. */
+/* Load values first to first + 3 of a row of dim values, in the form that embed_value reads. The
+ * values are a whole quad, its first half, or its first word; after such a word are the row's scale
+ * and bias as fp32. */
 HPS_DEVICE_CODE struct hps_quad embed_load_values(uint64_t row, uint32_t stored, uint32_t dim,
                                                   uint32_t first)
 {
@@ -53,7 +54,7 @@ HPS_DEVICE_CODE struct hps_quad embed_load_values(uint64_t row, uint32_t stored,
 
 #if HPS_EMBED_CONVERT_AHEAD
 /* embed_load_values in two steps. The first loads the values of n rows (a row 0 is absent), and the
- * word in which a row's scale begins. The second loads what is left of scale and bias, from lines
+ * word in which a row's scale begins. The second loads the rest of scale and bias, from lines
  * that the first has brought into the cache. */
 HPS_DEVICE_CODE void embed_load_ahead(struct hps_quad *raw, const uint64_t *rows, uint32_t n,
                                       uint32_t stored, uint32_t dim, uint32_t first)
@@ -82,7 +83,7 @@ HPS_DEVICE_CODE void embed_load_ahead(struct hps_quad *raw, const uint64_t *rows
     }
 }
 
-/* embed_load_word with the first word known. */
+/* embed_load_word, with the first word already loaded. */
 HPS_DEVICE_CODE uint32_t embed_finish_word(uint64_t address, uint32_t low)
 {
     uint32_t bits = (uint32_t)(address & 3) * 8;
@@ -135,7 +136,7 @@ HPS_DEVICE_CODE uint16_t embed_bf16_of_float(float value)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* Store n of four values, FP32, FP16 or BF16, at a multiple of the bytes of one. */
+/* Store n of four values as FP32, FP16 or BF16, at a multiple of the size of one. */
 HPS_DEVICE_CODE void embed_store_values(uint64_t to, uint32_t wanted, const float *values,
                                         uint32_t n)
 {
