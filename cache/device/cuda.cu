@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device layer over the CUDA runtime, which is linked statically: the program starts where
-// there is no driver and then finds no device. Thread: as device.h says.
+// The device layer over the CUDA runtime, which is linked statically. So the program also starts
+// without a driver, and then finds no device. For threads see device.h.
 //
-// An error that a call of the work cannot explain by its arguments is taken for the loss of the
-// device: what was queued behind it cannot be trusted. The driver's own sticky errors, after which
-// it answers the same to everything until the process ends, are such errors at any call.
+// An error of a call that does work, other than too little memory, counts as the loss of the
+// device: work queued after it cannot be trusted. Any call may also report a sticky error, which
+// the driver repeats until the process ends. That is a loss too.
 #include <cuda_runtime.h>
 
 #include <limits.h>
@@ -24,7 +24,7 @@ extern "C" {
 
 enum {
     CAPABILITY_MIN = 80,
-    POLL_NS = 20000, // between questions of calls that block
+    POLL_NS = 20000, // between polls in calls that block
     SHARED_WITHOUT_ASKING = 48 * 1024,
 };
 
@@ -42,7 +42,7 @@ struct cuda_event {
 struct cuda_device {
     struct hps_device base;
     struct cuda_stream *streams;
-    bool never_quiet; // a stream was freed while it still ran, after the loss
+    bool never_quiet; // a stream was freed after the loss while it still ran
 };
 
 static struct cuda_device *cuda_of(struct hps_device *device)
@@ -95,13 +95,13 @@ static bool is_sticky(cudaError_t error)
     }
 }
 
-// Of calls that do work: OK, AGAIN, NO_MEMORY, or the device is lost.
+// For calls that do work: OK, AGAIN, NO_MEMORY, or DATA_LOSS.
 static hps_status work_status(struct hps_device *device, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) {
         return HPS_OK;
     }
-    (void)cudaGetLastError(); // one that is not sticky must not be found by a later call
+    (void)cudaGetLastError(); // a later call must not find an error that is not sticky
     if (error == cudaErrorNotReady) {
         return HPS_AGAIN;
     }
@@ -112,7 +112,7 @@ static hps_status work_status(struct hps_device *device, cudaError_t error, cons
                            cudaGetErrorName(error));
 }
 
-// Of calls that make something: the reason goes into `err`.
+// For calls that make something: the reason goes into `err`.
 static hps_status make_status(struct hps_device *device, cudaError_t error, struct hps_error *err,
                               const char *fmt, ...)
 {
@@ -137,7 +137,7 @@ static hps_status make_status(struct hps_device *device, cudaError_t error, stru
                          cudaGetErrorName(error));
 }
 
-// The runtime's current device belongs to the thread, which this file alone sets.
+// The runtime's current device is per thread, and only this file sets it.
 static cudaError_t enter_index(int index)
 {
     static thread_local int current = -1;
@@ -170,7 +170,7 @@ static bool cuda_quiet(struct hps_device *base)
     }
     (void)enter(base);
     for (struct cuda_stream *stream = device->streams; stream != NULL; stream = stream->next) {
-        // After a sticky error the driver has ended everything that ran.
+        // After a sticky error the driver has ended all work.
         if (cudaStreamQuery(stream->stream) == cudaErrorNotReady) {
             return false;
         }
@@ -178,7 +178,7 @@ static bool cuda_quiet(struct hps_device *base)
     return true;
 }
 
-// Freeing waits for the device: for one that hangs, for ever. Its memory is left to the process.
+// Freeing waits for the device, so memory of a lost device that still runs is left allocated.
 static bool can_free(struct hps_device *device)
 {
     if (hps_device_lost(device) && !cuda_quiet(device)) {
@@ -247,7 +247,7 @@ static void cuda_host_free(struct hps_device *device, void *host)
     }
 }
 
-// Portable: for all devices. A second registration is refused, by whichever device.
+// Portable: for all devices. A second registration fails, by whichever device.
 static hps_status cuda_host_register(struct hps_device *device, void *host, size_t size,
                                      struct hps_error *err)
 {
@@ -280,7 +280,7 @@ static hps_status cuda_host_map(struct hps_device *device, void *host, size_t si
     return HPS_OK;
 }
 
-// What is registered has an address on every device for as long.
+// Registered memory has an address on every device until it is unregistered.
 static void cuda_host_unmap(struct hps_device *device, void *host)
 {
     (void)device;
@@ -396,7 +396,7 @@ static hps_status cuda_event_done(struct hps_event *event)
     return work_status(event->device, error, "query of an event");
 }
 
-// Asks now and then instead of blocking in the driver, so that hps_device_give_up ends it.
+// Polls instead of blocking in the driver, so that hps_device_give_up ends the wait.
 static hps_status cuda_event_wait(struct hps_event *event)
 {
     hps_status status = cuda_event_done(event);
@@ -539,7 +539,7 @@ static void info_fill(struct hps_device_info *info, int index, const struct cuda
     info->memory_bytes = prop->totalGlobalMem;
 }
 
-// Once loaded, a kernel's first launch asks the driver for nothing.
+// Loaded here, so that the first launch of a kernel does not load it.
 static hps_status kernel_load(const struct hps_kernel *kernel, struct hps_error *err)
 {
     struct cudaFuncAttributes attributes;

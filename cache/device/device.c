@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The calls of the device layer: what holds for every kind of device is checked here, the rest is
- * done by the kind. Thread: as device.h says.
+ * The calls of the device layer: checks that hold for every kind of device; the kind does the rest.
+ * For threads see device.h.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -106,7 +106,7 @@ const struct hps_device_info *hps_device_info(const struct hps_device *device)
 
 /* ---- loss ------------------------------------------------------------------------------------ */
 
-/* Relaxed: that a device is lost must not order anything for the race detector. */
+/* Relaxed: the loss of a device must not order anything for ThreadSanitizer. */
 bool hps_device_lost(const struct hps_device *device)
 {
     return __atomic_load_n(&device->lost, __ATOMIC_RELAXED) != 0;
@@ -191,8 +191,7 @@ void hps_device_host_free(struct hps_device *device, void *host)
     }
 }
 
-/* Host memory that is registered. A driver knows it once for the whole process, however many
- * devices reach it. */
+/* Registered host memory. A driver registers it once per process, for all devices. */
 struct registration {
     struct registration *next;
     enum hps_device_kind kind;
@@ -204,7 +203,7 @@ struct registration {
 static struct hps_lock registrations_lock = HPS_LOCK_STATIC(GPU_REGISTRATIONS);
 static struct registration *registrations; /* registrations_lock */
 
-/* The link to it, or to where it would be added. Lock held. */
+/* The link to the registration, or to the end of the list. Lock held. */
 static struct registration **find_registration(enum hps_device_kind kind, const void *host)
 {
     struct registration **at = &registrations;
@@ -215,7 +214,7 @@ static struct registration **find_registration(enum hps_device_kind kind, const 
     return at;
 }
 
-/* One more device. Lock held. */
+/* Add a device to the registration. Lock held. */
 static hps_status registration_take(struct hps_device *device, void *host, size_t size,
                                     struct hps_error *err)
 {
@@ -240,7 +239,7 @@ static hps_status registration_take(struct hps_device *device, void *host, size_
     return HPS_OK;
 }
 
-/* One less. Lock held. */
+/* Remove a device from the registration. Lock held. */
 static void registration_give(struct hps_device *device, void *host)
 {
     struct registration **at = find_registration(device->info.kind, host);

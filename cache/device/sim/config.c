@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a text says that simulated devices are to be like.
+ * Parsing the configuration of simulated devices.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulated device. Each stream is a thread that does what it is given, one step after another.
+ * The simulated device. Each stream is a thread that runs its steps one after another.
  *
- * What is ordered, in the eyes of ThreadSanitizer: what the host did before it gave a step is
- * before that step; the steps of a stream follow each other; a step behind hps_stream_q_wait, and
- * the host after hps_event_done, come after what the event was recorded behind. Nothing else is:
- * queues and locks in here are hidden from it (this file is compiled without it, lock.h), so a
- * program that forgets an event has a race, however the threads happened to run.
+ * ThreadSanitizer sees the following order, and no other. What the host did before it queued a step
+ * comes before the step. The steps of a stream follow each other. A step after hps_stream_q_wait,
+ * and the host after hps_event_done, come after the work before the event's record. Queues and
+ * locks in this file are hidden from it: the file is compiled without it, and uses lock.h. So a
+ * program that lacks an event has a race however its threads happen to run.
  *
- * Thread: of a stream unless said otherwise.
+ * Thread: of a stream unless stated otherwise.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -33,31 +33,31 @@ enum {
     NAME_MAX_BYTES = 16,
     DEVICES = 8, /* that can be opened */
 };
-#define STALL_US UINT64_C(60000000) /* unless the configuration says */
+#define STALL_US UINT64_C(60000000) /* by default */
 
 struct sim_device {
     struct hps_device base;
     struct hps_device_sim_config config;
     struct hps_sim_memory memory;
-    struct hps_sim_pulse pulse; /* an event completed, a step ended after the loss, ... */
+    struct hps_sim_pulse pulse; /* beats after every change that a thread may wait for */
     uint32_t n_streams;         /* ever made, for seeds */
-    uint32_t n_open;            /* streams and events that must go before the device */
-    uint32_t n_busy;            /* streams within a step */
+    uint32_t n_open;            /* streams and events, to be freed before the device */
+    uint32_t n_busy;            /* streams in a step */
     uint32_t held;
     uint32_t hung;
     uint32_t driver_hung;
     uint64_t n_done; /* pieces of work so far; the one numbered fail_at fails */
     uint64_t fail_at;
-    uint64_t end_order; /* of every step, for those who wait for a lost device */
+    uint64_t end_order; /* released by every step, for threads that wait for a lost device */
 };
 
 struct sim_event {
     struct hps_event base;
     uint32_t n_refs;
     uint32_t n_recorded;  /* by the host */
-    uint32_t n_completed; /* number of the last record that has */
+    uint32_t n_completed; /* number of the last completed record */
     uint64_t order[EVENT_ORDERS];
-    uint64_t end_order; /* of the host's last use */
+    uint64_t end_order; /* of the last use by the host */
 };
 
 enum step_kind { STEP_COPY, STEP_FILL, STEP_LAUNCH, STEP_RECORD, STEP_WAIT };
@@ -66,14 +66,14 @@ struct step {
     struct step *next;
     enum step_kind kind;
     uint32_t number;         /* of an event's record */
-    struct sim_event *event; /* referenced */
+    struct sim_event *event; /* holds a reference */
     void *to;
     const void *from;
     size_t size;
     uint8_t value;
     const struct hps_kernel *kernel;
     uint32_t n_blocks;
-    uint64_t order; /* what the host did before it */
+    uint64_t order; /* of the host's work before it */
     uint8_t args[] __attribute__((aligned(16)));
 };
 
@@ -87,10 +87,10 @@ struct sim_stream {
     struct step *first;
     struct step **last;
     bool stopping;
-    struct hps_sim_pulse given; /* there is a step, or it is to stop */
+    struct hps_sim_pulse given; /* a step is queued, or the stream is to stop */
 };
 
-static struct hps_sim_memory registered; /* host memory, by any device */
+static struct hps_sim_memory registered; /* host memory, registered by any device */
 
 static struct sim_device *sim_of(struct hps_device *device)
 {
@@ -102,7 +102,7 @@ static struct sim_device *device_of(struct sim_stream *stream)
     return (struct sim_device *)stream->base.device;
 }
 
-/* Where the host's threads come in. */
+/* Called at the start of each driver call. Blocks while the driver hangs. */
 static void enter_driver(struct hps_device *base)
 {
     struct sim_device *device = sim_of(base);
@@ -137,7 +137,7 @@ static bool event_is_past(struct sim_event *event, uint32_t number)
     return (int32_t)(completed - number) >= 0;
 }
 
-/* Until that record has completed. Any thread. */
+/* Wait until that record has completed. Any thread. */
 static hps_status event_await(struct sim_device *device, struct sim_event *event, uint32_t number)
 {
     for (;;) {
@@ -177,10 +177,10 @@ static void step_delay(struct sim_stream *stream)
     stream->random ^= stream->random << 17;
     uint64_t delay_us = (stream->random >> 20) % (delay_us_max + 1ULL);
     struct timespec delay = {(time_t)(delay_us / 1000000), (long)(delay_us % 1000000) * 1000};
-    (void)ppoll(NULL, 0, &delay, NULL); /* for nanosleep ThreadSanitizer looks at each fiber */
+    (void)ppoll(NULL, 0, &delay, NULL); /* in nanosleep ThreadSanitizer visits each fiber */
 }
 
-/* Whether this piece of work is one that the device survives. */
+/* Counts a piece of work. False: the device fails with it. */
 static bool step_survives(struct sim_device *device)
 {
     uint64_t n = __atomic_add_fetch(&device->n_done, 1, __ATOMIC_ACQ_REL);
@@ -194,7 +194,7 @@ static bool step_survives(struct sim_device *device)
     return true;
 }
 
-/* Within a step, which goes on afterwards even if the device was lost meanwhile. */
+/* Blocks while the device hangs. The step then continues, even if the device was lost. */
 static void stick_while_hung(struct sim_device *device)
 {
     for (;;) {
@@ -210,7 +210,7 @@ static void step_run(struct sim_stream *stream, const struct step *step)
 {
     struct sim_device *device = device_of(stream);
     if (step->kind == STEP_WAIT) {
-        hps_ignore(event_await(device, step->event, step->number)); /* lost: all else is dropped */
+        hps_ignore(event_await(device, step->event, step->number)); /* lost: no later step runs */
         return;
     }
     if (step->kind == STEP_RECORD) {
@@ -239,7 +239,7 @@ static void step_free(struct step *step)
     hps_free(step);
 }
 
-/* The next step; NULL: the stream is to end. */
+/* The next step; NULL: the stream is to stop. */
 static struct step *stream_take(struct sim_stream *stream)
 {
     for (;;) {
@@ -286,8 +286,8 @@ static void *stream_main(void *arg)
         HPS_ORDER_ACQUIRE(&step->order);
         step_delay(stream);
         await_release(device);
-        /* Counted before it is asked whether the device is lost: hps_device_quiet asks in the other
-         * order, and so never misses a step that still writes. */
+        /* Increment before checking for the loss. hps_device_quiet checks in the other order, so it
+         * never misses a step that still writes. */
         __atomic_add_fetch(&device->n_busy, 1, __ATOMIC_SEQ_CST);
         if (!hps_device_lost(&device->base)) {
             step_run(stream, step);
@@ -303,7 +303,7 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
-/* ---- giving steps (the host's threads) ------------------------------------------------------- */
+/* ---- queueing steps (the host's threads) ----------------------------------------------------- */
 
 static struct step *step_new(enum step_kind kind, size_t args_size)
 {
@@ -544,7 +544,7 @@ static void sim_host_free(struct hps_device *device, void *host)
     hps_sim_memory_free(&sim_of(device)->memory, HPS_SIM_HOST, host);
 }
 
-/* As a driver does, whose list of what is registered is one for all devices. */
+/* A driver has one list of registered memory for all devices. */
 static hps_status sim_host_register(struct hps_device *device, void *host, size_t size,
                                     struct hps_error *err)
 {
@@ -633,7 +633,7 @@ static hps_status sim_open(const struct hps_device_driver *driver, int index,
         return hps_error_set(err, HPS_NO_MEMORY, "simulated device %d: no memory", index);
     }
     for (size_t i = 0; i < n_kernels; i++) {
-        (void)hps_sim_body_of(kernels[i]); /* it is known */
+        (void)hps_sim_body_of(kernels[i]); /* asserts that the kernel is known */
     }
     device->base.ops = &sim_ops;
     device->config = *config;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Switches of stacks: a few instructions on x86-64 and aarch64, ucontext elsewhere. A switch is a
- * call, so only what a callee must preserve is saved; floating-point modes are those of the thread.
+ * Switching of stacks: a few instructions on x86-64 and aarch64, ucontext elsewhere. A switch is a
+ * call, so it saves only the registers that a callee must preserve. Floating-point modes belong to
+ * the thread.
  */
 #include "cache/device/sim/fiber.h"
 
@@ -24,8 +25,8 @@
 
 enum {
     LINE_BYTES = 64,
-    COLOUR_BYTES = 128, /* stacks begin so far apart, */
-    COLOURS = 32,       /* so often: a warp's are spread evenly over a page */
+    COLOUR_BYTES = 128, /* distance between the starts of stacks, */
+    COLOURS = 32,       /* and number of different starts: spreads a warp's stacks over a page */
     SPARES_MAX = 4096,
 };
 
@@ -33,17 +34,17 @@ struct hps_fiber {
 #if defined(FIBER_UCONTEXT)
     ucontext_t context;
 #else
-    void *sp; /* where its registers are, while it does not run */
+    void *sp; /* where its registers are saved while it does not run */
 #endif
     void (*run)(void *arg);
     void *arg;
     void *map; /* stack and guard page; NULL: the thread's own stack */
     size_t map_bytes;
-    const void *stack; /* for AddressSanitizer; of a thread, learned when it is first left */
+    const void *stack; /* for AddressSanitizer; of a thread, known once it is first left */
     size_t stack_bytes;
     void *fake_stack;
     void *tsan;
-    struct hps_fiber *next; /* of the spares */
+    struct hps_fiber *next; /* in the list of spares */
 };
 
 /* ---- the switch itself ----------------------------------------------------------------------- */
@@ -53,7 +54,7 @@ struct hps_fiber {
 #if !defined(HPS_FIBER_BARE)
 void hps_fiber_swap(void **from_sp, void *to_sp);
 #endif
-/* Saves into *from_sp, goes on at to_sp. */
+/* Saves into *from_sp, continues at to_sp. */
 __asm__(".text\n"
         ".globl hps_fiber_swap\n"
         ".hidden hps_fiber_swap\n"
@@ -76,7 +77,7 @@ __asm__(".text\n"
         "    ret\n"
         ".size hps_fiber_swap,.-hps_fiber_swap\n"
         ".type fiber_first,@function\n"
-        "fiber_first:\n" /* where a backtrace ends */
+        "fiber_first:\n" /* backtraces end here */
         "    movq %rbx, %rdi\n"
         "    call fiber_start\n"
         "    ud2\n"
@@ -122,7 +123,7 @@ __asm__(".text\n"
         "    ret\n"
         ".size hps_fiber_swap,.-hps_fiber_swap\n"
         ".type fiber_first,%function\n"
-        "fiber_first:\n" /* where a backtrace ends */
+        "fiber_first:\n" /* backtraces end here */
         "    mov x0, x19\n"
         "    bl fiber_start\n"
         "    brk #1\n"
@@ -136,7 +137,7 @@ enum { SAVED_WORDS = 20, FIBER_WORD = 0, LINK_WORD = 11 }; /* x19 and x30 */
 void fiber_first(void);
 __attribute__((used)) static void fiber_start(struct hps_fiber *fiber);
 
-/* As if the fiber had been left in fiber_first, before its first instruction. */
+/* The state of a fiber that was left before the first instruction of fiber_first. */
 static void *first_frame(uintptr_t top, struct hps_fiber *fiber)
 {
     uint64_t *sp = (uint64_t *)(top & ~(uintptr_t)15) - SAVED_WORDS;
@@ -149,14 +150,14 @@ static void *first_frame(uintptr_t top, struct hps_fiber *fiber)
 }
 #endif
 
-/* ---- what the sanitizers are told ------------------------------------------------------------ */
+/* ---- notifying the sanitizers ---------------------------------------------------------------- */
 
 #if !defined(HPS_FIBER_BARE)
 
-/* Of each thread: who was left last, for whoever comes up. */
+/* Per thread: the fiber that was left last, for `arrive`. */
 static _Thread_local struct hps_fiber *left;
 
-/* On the old stack, right before the switch. */
+/* On the old stack, before the switch. */
 static void leave(struct hps_fiber *from, struct hps_fiber *to)
 {
     left = from;
@@ -170,7 +171,8 @@ static void leave(struct hps_fiber *from, struct hps_fiber *to)
 #endif
 }
 
-/* On the new stack, right after it. `fake_stack`: as saved when it was left; NULL at first. */
+/* On the new stack, after the switch. fake_stack: as saved at the last switch away; NULL at
+ * first. */
 __attribute__((no_sanitize("address"))) static void arrive(void *fake_stack)
 {
 #if defined(__SANITIZE_ADDRESS__)
@@ -204,7 +206,7 @@ __attribute__((used)) static void fiber_start(struct hps_fiber *fiber)
     hps_assert_failed("a fiber does not return", __FILE__, __LINE__);
 }
 
-/* On lines of its own: a switch touches the first of them only. */
+/* Aligned to cache lines: a switch touches only the first one. */
 static struct hps_fiber *fiber_alloc(void)
 {
     struct hps_fiber *fiber = hps_alloc_aligned(LINE_BYTES, sizeof(*fiber));
@@ -270,9 +272,9 @@ static void fiber_unmap(struct hps_fiber *fiber)
     hps_free_aligned(fiber);
 }
 
-/* ---- spares: what was freed is there for the next, of any thread ----------------------------- */
+/* ---- spares: freed fibers for any thread to reuse -------------------------------------------- */
 
-/* To ThreadSanitizer each is a thread, and dear to make. */
+/* For ThreadSanitizer each fiber is a thread, which is expensive to make. */
 #if defined(HPS_TSAN)
 static struct hps_sim_lock spares_lock;
 static struct hps_fiber *spares;
@@ -305,7 +307,7 @@ static bool spare_keep(struct hps_fiber *fiber)
     return kept;
 }
 
-#else /* each is made and freed, so that tests that count memory see it */
+#else /* no spares, so that tests that count memory see every fiber */
 
 static struct hps_fiber *spare_take(size_t map_bytes)
 {
@@ -359,7 +361,7 @@ void hps_fiber_free(struct hps_fiber *fiber)
         hps_free_aligned(fiber);
         return;
     }
-    HPS_UNPOISON(fiber->map, fiber->map_bytes); /* frames that were never returned from */
+    HPS_UNPOISON(fiber->map, fiber->map_bytes); /* abandoned frames may have left poison */
     if (!spare_keep(fiber)) {
         fiber_unmap(fiber);
     }

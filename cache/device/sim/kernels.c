@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernels of the embedding cache as the simulated device runs them: hpsd has their descriptions
- * and, for CUDA, their code, but not these.
+ * The kernels of the embedding cache for the simulated device. hpsd has their descriptions and, for
+ * CUDA, their code, but not these bodies.
  */
 #include "cache/embed/kernels.cuh"
 #include "base/assert.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A list of what is allocated and registered: there are tens of pieces, not thousands. Any thread.
+ * A list of allocations and registered areas; it has tens of entries. Any thread.
  */
 #include "cache/device/sim/memory.h"
 
@@ -15,14 +15,14 @@
 enum {
     ALIGN = 256,
     UNDEFINED_BYTE = 0xa5,
-    UNDEFINED_BYTES_MAX = 1 << 20, /* of an allocation: more would only take time and memory */
+    UNDEFINED_BYTES_MAX = 1 << 20, /* of an allocation: to save time and memory */
     GUARD_BYTE = 0xc9,
     GUARD_BYTES = ALIGN, /* on each side */
 };
 
 struct hps_sim_range {
     struct hps_sim_range *next;
-    void *block; /* guards included; NULL: the caller's */
+    void *block; /* including the guards; NULL: the caller's memory */
     uint8_t *begin;
     size_t size;
     enum hps_sim_memory_kind kind;
@@ -62,7 +62,7 @@ hps_status hps_sim_memory_new(struct hps_sim_memory *memory, enum hps_sim_memory
                              size, free_bytes, memory->limit_bytes);
     }
     struct hps_sim_range *range = hps_calloc(1, sizeof(*range));
-    /* Zeroes as they come: pages that nobody touches cost nothing. */
+    /* calloc: untouched pages take no memory. */
     uint8_t *block = size > SIZE_MAX / 2 ? NULL : hps_calloc(1, size + 2 * GUARD_BYTES + ALIGN - 1);
     if (range == NULL || block == NULL) {
         hps_free(range);

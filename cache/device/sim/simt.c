@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the simulated device runs a launch: block after block, each thread of a block on a fiber. A
- * lane runs until it comes to a ballot, shuffle or barrier; there the next lane of its warp goes
- * on, and the last to come goes straight through. Lanes that come to different calls, or return
- * while others wait, end the process with a message: a GPU would hang or compute nonsense.
+ * Running a launch on the simulated device: block after block, with a fiber for each thread of a
+ * block. A lane runs until a ballot, shuffle or barrier. There the next lane of its warp continues,
+ * and the last lane to arrive passes without a switch. If lanes arrive at different calls, or
+ * return while others wait, the process ends with a message: a GPU would hang or compute nonsense.
  *
- * To ThreadSanitizer each fiber is a thread. The start and the end of a launch and the barriers
- * order memory, ballots and shuffles do not, and blocks are not ordered among each other. (Fibers
- * serve one block after another, and what a fiber does is in order. So there are two sets that
- * blocks take in turn, and within a set the assignment rotates.)
+ * For ThreadSanitizer each fiber is a thread. The start and the end of a launch and the barriers
+ * order memory. Ballots and shuffles do not, and blocks are not ordered with each other. A fiber
+ * serves one block after another, which would order these blocks. So there are two sets of fibers
+ * for alternating blocks, and within a set the assignment of fibers rotates.
  */
 #include "cache/device/simt.h"
 
@@ -27,7 +27,7 @@ enum {
     THREADS_MAX = 1024, /* of a block, as on a GPU */
     WARPS_MAX = THREADS_MAX / HPS_WARP,
     ALL_LANES = -1,
-    UNDEFINED_BYTE = 0xa5, /* what shared memory holds at first */
+    UNDEFINED_BYTE = 0xa5, /* initial contents of shared memory */
 #if defined(__SANITIZE_ADDRESS__) || defined(HPS_TSAN)
     STACK_BYTES = 256 * 1024,
 #else
@@ -40,7 +40,7 @@ enum {
     SETS = 1,
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-    GUARD_BYTES = 64, /* behind shared memory */
+    GUARD_BYTES = 64, /* after shared memory */
 #else
     GUARD_BYTES = 0,
 #endif
@@ -55,22 +55,22 @@ struct site {
     enum hps_simt_call call;
 };
 
-/* One line of the cache. */
+/* One cache line. */
 struct lane {
     struct hps_simt_thread here; /* first: hps_simt_here points to it */
     uint32_t index;              /* in its warp */
-    uint32_t launch;             /* the last that it took part in */
+    uint32_t launch;             /* the last one that it took part in */
     struct warp *warp;
     struct hps_simt *simt;
     struct hps_fiber *fiber;
 };
 _Static_assert(sizeof(struct lane) <= 64, "a lane is one line of the cache");
 
-/* The values of two meetings: a lane that went straight through one may be the first at the next
- * while others have not yet read what the last one came to. */
+/* There are two sets of values: a lane that passed one call may be the first at the next call,
+ * while other lanes have not yet read the result of the last. */
 struct warp {
     uint32_t present;  /* lanes that have not returned */
-    uint32_t arrived;  /* lanes that wait for the others at `site` */
+    uint32_t arrived;  /* lanes that wait at `site` */
     uint32_t blocked;  /* lanes that wait at a block barrier */
     uint32_t meetings; /* completed */
     struct site site;
@@ -80,11 +80,11 @@ struct warp {
     struct lane *lanes[HPS_WARP];
 };
 
-/* Made anew for each block and, under ThreadSanitizer, kept until the launch has ended: memory that
- * the next block used again would look raced for. */
+/* New for each block. Under ThreadSanitizer it is kept until the launch has ended, because memory
+ * reused by the next block would be reported as a race. */
 struct block_memory {
     struct block_memory *next;
-    uint64_t block_order[2]; /* addresses to say what is ordered by */
+    uint64_t block_order[2]; /* addresses for the annotations of order */
     uint64_t warp_order[WARPS_MAX][2];
     uint8_t shared[] __attribute__((aligned(16)));
 };
@@ -95,12 +95,12 @@ struct hps_simt {
     uint32_t n_lanes[SETS]; /* fibers made so far */
     struct lane *lanes[SETS][THREADS_MAX];
     struct warp warps[WARPS_MAX];
-    const struct hps_kernel *kernel; /* the launch that runs, and its block */
+    const struct hps_kernel *kernel; /* the running launch and its block */
     hps_sim_body body;               /* of the kernel */
     const void *args;
     uint32_t block;
     uint32_t set;
-    uint32_t barriers; /* that all threads of the block have come to */
+    uint32_t barriers; /* passed by all threads of the block */
     struct block_memory *memory;
     uint32_t launch; /* its number */
     uint64_t launch_order;
@@ -109,7 +109,7 @@ struct hps_simt {
 
 _Thread_local const struct hps_simt_thread *hps_simt_here;
 
-/* ---- what a GPU would not forgive ------------------------------------------------------------ */
+/* ---- errors that a GPU may not report -------------------------------------------------------- */
 
 __attribute__((noreturn, cold, format(printf, 1, 2))) static void fail(const char *fmt, ...)
 {
@@ -144,7 +144,7 @@ void hps_simt_misaligned(const void *address, unsigned bytes)
     fail("misaligned: an access of %u bytes at %p", bytes, address);
 }
 
-/* ---- lanes meet ------------------------------------------------------------------------------ */
+/* ---- calls that lanes make together ---------------------------------------------------------- */
 
 static inline bool site_is(const struct site *site, const char *file, int line,
                            enum hps_simt_call call)
@@ -152,7 +152,7 @@ static inline bool site_is(const struct site *site, const char *file, int line,
     return site->line == line && site->call == call && site->file == file;
 }
 
-/* The file's name may have an address in each translation unit. */
+/* A file's name may have a different address in each translation unit. */
 static inline bool site_differs(const struct site *site, const char *file, int line,
                                 enum hps_simt_call call)
 {
@@ -160,7 +160,7 @@ static inline bool site_differs(const struct site *site, const char *file, int l
            !(site->line == line && site->call == call && strcmp(site->file, file) == 0);
 }
 
-/* Let another lane of the warp run, or the stream if none can. */
+/* Switch to another lane of the warp, or to the stream if none can run. */
 static inline void lane_yield(struct lane *self)
 {
     struct warp *warp = self->warp;
@@ -243,7 +243,7 @@ static void lane_run(void *arg)
     struct hps_simt *simt = self->simt;
     for (;;) {
         hps_simt_here = &self->here;
-        if (self->launch != simt->launch || simt->kernel->shared_size != 0) { /* which is of now */
+        if (self->launch != simt->launch || simt->kernel->shared_size != 0) { /* new per block */
             self->launch = simt->launch;
             HPS_ORDER_ACQUIRE(&simt->launch_order);
         }
@@ -256,7 +256,7 @@ static void lane_run(void *arg)
 static uint32_t simt_random(struct hps_simt *simt, uint32_t below)
 {
     if (simt->random == 0) {
-        return 0; /* no seed: everything in order */
+        return 0; /* no seed: in order */
     }
     simt->random ^= simt->random << 13;
     simt->random ^= simt->random >> 7;
@@ -283,11 +283,12 @@ static void block_prepare(struct hps_simt *simt, uint32_t n_blocks)
         warp->arrived = 0;
         warp->blocked = 0;
     }
-    /* The stream's own doing only, so that it orders no block behind another. */
+    /* Only the stream's own work, so that no block is ordered after another. */
     HPS_ORDER_RELEASE(&simt->launch_order);
 }
 
-/* Until all its lanes have returned or wait at a block barrier. Whether they wait. */
+/* Run the warp until all its lanes have returned or wait at a block barrier. Returns whether they
+ * wait. */
 static bool warp_run(struct hps_simt *simt, struct warp *warp)
 {
     warp->blocked = 0;
@@ -412,7 +413,7 @@ static void memory_free(struct hps_simt *simt)
 }
 
 #if defined(HPS_TSAN)
-/* After all that its lanes have done. */
+/* Order the end of the launch after all work of its lanes. */
 static void launch_end(struct hps_simt *simt)
 {
     for (uint32_t set = 0; set < SETS; set++) {
