@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Choices in the kernels of the embedding cache that only a measurement on a device can settle.
- * Each is a compile-time parameter; its default is what hpsd runs with. A parameter changes host
- * and kernels alike, so a program is compiled with one set of values. tests/gpu/variants.txt lists
- * the sets that are tested and measured: a name, and -D definitions of the parameters below.
+ * Variants of the kernels of the embedding cache, to be decided by measurements on a device. Each
+ * is a compile-time parameter; hpsd runs with the defaults. A parameter changes host and kernels,
+ * so a program is compiled with one set of values. tests/gpu/variants.txt lists the sets that are
+ * tested and measured: a name, and -D definitions of the parameters below.
  *
- * Once a device has shown that a value is better, it becomes the only one, and its parameter goes.
+ * Once measurements show which value is better, it stays and the parameter is removed.
  */
 #ifndef HPS_CACHE_EMBED_VARIANTS_H
 #define HPS_CACHE_EMBED_VARIANTS_H
@@ -23,7 +23,7 @@
 
 /* Rows that are converted. 0: a lane loads, converts and stores the values of one row after
  * another. 1: a lane loads its values of four rows before it converts the first: four times the
- * loads in flight. It needs more registers, so it goes with 128 threads and 7 blocks: with 256 and
+ * loads in flight. It needs more registers, so use it with 128 threads and 7 blocks: with 256 and
  * 4 some are spilled. Default: 0. */
 #ifndef HPS_EMBED_CONVERT_AHEAD
 #define HPS_EMBED_CONVERT_AHEAD 0
@@ -37,7 +37,7 @@
 #endif
 
 /* Tickets, by which the last block knows that all others have ended. 0: a block takes its ticket
- * with acquire and release; the last one raises the flag with a release store, behind a
+ * with acquire and release; the last one raises the flag with a release store, after a
  * sequentially consistent fence. 1: a block takes its ticket with release alone. The last one has a
  * single fence, which acquires what all tickets released: of system scope, before a relaxed store
  * to the flag, or of device scope, before it reads the counts of changes. No other block acquires.
@@ -48,21 +48,21 @@
 
 /* Applying changes. 0: a warp loads the spill, then an entry, then the set that the entry's key
  * hashes to, then the row. 1: the host puts the number of the set into the entry, so that a warp
- * asks for spill, entry, set and the row's first 512 bytes at once; it also asks for the next entry
- * ahead. A row that is not inserted has then been loaded for nothing. Default: 0. */
+ * loads spill, entry, set and the row's first 512 bytes at once; it also loads the next entry
+ * ahead. The load of a row that is not inserted is wasted. Default: 0. */
 #ifndef HPS_EMBED_APPLY_TOGETHER
 #define HPS_EMBED_APPLY_TOGETHER 0
 #endif
 
-/* Rows that are applied. 0: stored to be evicted from the second-level cache first. 1: stored as
- * other data is, so that a lookup that follows soon may find them there. Default: 0. */
+/* Stores of applied rows. 0: the second-level cache evicts them first. 1: it keeps them like other
+ * data, so that a lookup soon afterwards may find them there. Default: 0. */
 #ifndef HPS_EMBED_APPLY_KEPT
 #define HPS_EMBED_APPLY_KEPT 0
 #endif
 
-/* The four counters of a key in the frequency sketch. 0: in four rows of the sketch, so anywhere.
- * 1: in one line of 64 bytes, which has 16 counters of each row: an estimate reads two neighbouring
- * sectors instead of four. Keys of one line share more counters than others do, so estimates are a
+/* The four counters of a key in the frequency sketch. 0: one in each of its four rows, at unrelated
+ * addresses. 1: in one line of 64 bytes, which has 16 counters of each row: an estimate reads two
+ * neighbouring sectors instead of four. Keys of one line share more counters, so estimates are a
  * little less exact. Default: 0. */
 #ifndef HPS_EMBED_SKETCH_LINE
 #define HPS_EMBED_SKETCH_LINE 0

@@ -61,8 +61,7 @@ struct gpu_changes {
     uint64_t n_taken;                /* number of the last change taken */
 };
 
-/* Figures for other threads, so that they need not wait for the tier's thread, which copies them
- * here now and then. */
+/* Figures that the tier's thread publishes, so that other threads need not wait for it. */
 struct gpu_published {
     struct hps_lock lock;    /* leaf; also protects the usages of tables */
     struct hps_cond settled; /* signalled when caches have been made or will not be, no lookup is

@@ -42,8 +42,8 @@ struct hps_gpu_tier_options {
     struct hps_embed_cache_config cache; /* arena_bytes 0: 80 % of the free device memory */
     struct hps_block_pool *blocks; /* rows of lookups are written to its blocks; outlives the tier.
                                       A lookup into a block outside its slab is INVALID */
-    uint64_t queue_bytes_max; /* of queued insertions and of changes staged on the device; further
-                                 insertions are dropped. 0: 8 MiB, as lookups wait behind them */
+    uint64_t queue_bytes_max; /* of changes, queued or staged; insertions beyond it are dropped. 0:
+                                 8 MiB, as lookups wait for the changes queued before them */
     uint32_t waiting_max;     /* pending lookups; further ones are refused. 0: 4,096 */
     uint64_t stall_us_max; /* a device without progress for so long is lost, and a driver call that
                               takes so long ends the process. 0: the driver's default, or 5 s */
@@ -104,8 +104,8 @@ hps_status hps_gpu_space_add(struct hps_gpu_space *space, struct hps_gpu_tier *t
 bool hps_gpu_space_lost(const struct hps_gpu_space *space);
 /* Rows resident on the device of that tier. Any thread. */
 uint64_t hps_gpu_space_rows(struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
-/* Whether the version is served by default from now on. If an active space needs memory, caches of
- * inactive spaces are removed. May block. */
+/* Set whether the version is served by default. If an active space needs memory, caches of inactive
+ * spaces are removed. May block. */
 void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
 /* No lookup of the space may be pending. Queued changes are dropped. May block. */
 void hps_gpu_space_close(struct hps_gpu_space *space);
@@ -134,14 +134,14 @@ bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct 
  * the space is NULL. */
 uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
                                            const struct hps_gpu_tier *tier);
-/* The rows of the table to be cached, once it has its cache. */
+/* The number of rows of the table to be cached, once it has its cache. */
 uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id);
 /* Whether all rows of the table are to be cached, but have not been inserted since its cache was
  * last made. False if it has no cache. */
 bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id);
-/* A thread that inserts all rows of the table calls these before it reads the first row, and after
- * the last insertion is queued. At most one thread per table at a time. Otherwise the table may
- * count as filled too early. */
+/* A thread that inserts all rows of the table calls begin before it reads the first row, and end
+ * once the last insertion is queued. At most one thread per table at a time. Otherwise the table
+ * may count as filled too early. */
 void hps_gpu_space_fill_begin(struct hps_gpu_space *space, uint32_t table_id);
 void hps_gpu_space_fill_end(struct hps_gpu_space *space, uint32_t table_id);
 /* Memory that caches of these shares take. */
@@ -151,8 +151,8 @@ uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gp
 /* ---- lookups --------------------------------------------------------------------------------- */
 
 /* Keys of one table, and the form of their rows. Without pooling there is one row per key. With
- * pooling there is one row per bag that has keys and has all of them cached. Other places are
- * undefined afterwards, and so are bytes between rows if the rows are packed (stride 0). */
+ * pooling there is one row per bag that has keys and has all of them cached. The places of other
+ * rows are undefined afterwards. Gaps between rows are not written. */
 struct hps_gpu_part {
     /* in */
     uint32_t table_id;
@@ -168,8 +168,7 @@ struct hps_gpu_part {
                                 never falling, to n */
     const uint8_t *weights;  /* [n] float LE, any alignment; NULL: all are 1 */
     /* out */
-    uint32_t *hits; /* [(n + 31) / 32] the caller's memory; bit i % 32 of word i / 32: keys[i] was
-                            cached */
+    uint32_t *hits; /* [(n + 31) / 32] caller's; bit i % 32 of word i / 32: keys[i] was cached */
 };
 
 /* One lookup. It and its parts must stay until done. */
@@ -232,10 +231,11 @@ struct hps_gpu_insertion {
 /* Any thread; if it waits, one that may block. out_report: always set */
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
                     struct hps_insert_report *out_report);
-/* The new rows of keys (rows NULL: the keys are erased). Cached rows are replaced or erased; keys
- * that are not cached stay so. Waits for capacity in the queue, but not for the device. A lost tier
- * ignores updates. If there is no memory to queue an update, the cache of the table is emptied, so
- * that no old row is left. One updater per version. */
+/* Update keys to new rows (rows NULL: erase the keys). Cached rows are replaced or erased; keys
+ * that are not cached stay so. All keys are queued, cached or not, because an insertion queued
+ * before may have an older row. Waits for capacity in the queue, but not for the device. A lost
+ * tier ignores updates. If there is no memory to queue an update, the cache of the table is
+ * emptied, so that no old row is left. One updater per version. */
 void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
                     const uint8_t *rows, uint32_t n);
 
