@@ -9,9 +9,10 @@
  *   and each step may be delayed at random. So ThreadSanitizer reports a missing event as a data
  *   race, and AddressSanitizer reports a store outside its target.
  *
- * Work given to one stream is done in order. Only events order the work of two streams. The host's
- * accesses are ordered with a stream's work by an event that the host has seen complete
- * (hps_event_done), or by a flag that a kernel raised (simt.h).
+ * Work given to one stream is done in order. Only events order the work of two streams. The host
+ * sees a stream's work after it has seen an event complete (hps_event_done), or read a flag that a
+ * kernel raised (simt.h). The same order is needed before the host overwrites
+ * memory that the work reads.
  *
  * Threads: open, close, alloc, free and register: one thread at a time and never while serving,
  * because a driver may stop the device for them. The other calls: one thread at a time per stream.

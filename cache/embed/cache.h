@@ -3,9 +3,9 @@
  * The embedding cache: hot rows in the memory of one device, for all tables of all resident
  * versions. No type of a driver (CUDA) is visible here.
  *
- * A *range* is the cache of one table of one version. It has sets of 8 keys (64 bytes), a row per
- * key, a *spill* per 32 sets for rows whose set is full, and a sketch that counts lookups per key.
- * All ranges are in one arena that is allocated once.
+ * A *range* is the cache of one table of one version. It has sets of 8 keys (64 bytes) with a row
+ * per key. Each 32 sets share a *spill* for rows whose set is full. A sketch counts lookups per
+ * key. All ranges are in one arena that is allocated once.
  *
  *     lookup     submit ─▶ poll … OK ─▶ hits of each part ─▶ release
  *     change     stage ─▶ (applied in the order of submit and stage, between lookups)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ring of bytes whose pieces are taken and released in order. It has no memory itself and only
+ * A ring of bytes. Its pieces are taken and released in order. It has no memory itself and only
  * counts, so one ring can describe equal areas of host and device memory. One thread.
  *
  * Positions only increase. A piece is at position % size and never wraps around the end; bytes left

@@ -22,9 +22,9 @@
  * DATA_LOSS, others UNAVAILABLE. Memory that the device might still write to is never reused.
  *
  * A driver that hangs ends the process, because memory that it may still write to cannot be
- * reclaimed. A second thread, "gpu-N-watch", detects that the tier's thread has been in one call of
- * the driver for stall_us_max, logs it, and calls _exit(1). The process also ends if a lost device
- * may still write stall_us_max after the tier began to close.
+ * reclaimed. A second thread, "gpu-N-watch", checks whether the tier's thread has been in one call
+ * of the driver for stall_us_max. It then logs that and calls _exit(1). The process also ends if a
+ * lost device may still write stall_us_max after the tier began to close.
  */
 #ifndef HPS_CACHE_GPU_TIER_H
 #define HPS_CACHE_GPU_TIER_H

@@ -66,8 +66,8 @@ struct lane {
 };
 _Static_assert(sizeof(struct lane) <= 64, "a lane is one line of the cache");
 
-/* There are two sets of values: a lane that passed one call may be the first at the next call,
- * while other lanes have not yet read the result of the last. */
+/* There are two sets of values: a lane may arrive at the next call while other lanes have not yet
+ * read the result of the last one. */
 struct warp {
     uint32_t present;  /* lanes that have not returned */
     uint32_t arrived;  /* lanes that wait at `site` */
