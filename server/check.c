@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of a configuration before there is a daemon. See server/check.h.
+ * Checks of the files that a configuration names. See server/check.h.
  */
 #include "server/check.h"
 
@@ -40,9 +40,9 @@ static void report_unloadable(struct checking *checking, const struct hps_error 
     }
 }
 
-/* ---- manifest.json beside a table ------------------------------------------------------------ */
+/* ---- the manifest.json of a table ------------------------------------------------------------ */
 
-/* The name of a table by its files, as a model directory would have it. */
+/* The name of a table in a model directory: the name of its file without the suffix. */
 static void entry_name(const struct hps_model_table *files, char *out_name, size_t size)
 {
     static const char *const tails[] = {".rows.npy", ".npy"};
@@ -59,15 +59,15 @@ static void entry_name(const struct hps_model_table *files, char *out_name, size
     snprintf(out_name, size, "%.*s", (int)n, base);
 }
 
-/* owner: the caller; NULL: no memory */
+/* owner: the caller; NULL: out of memory */
 static char *parent_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash == NULL ? hps_strdup(".") : hps_strndup(path, (size_t)(slash - path) + 1);
 }
 
-/* A load from models[] does not read it, `load --from` does: files that are not those that it was
- * written for are an error all the same, one that cannot be read is not. */
+/* A load from models[] does not read manifest.json, but `load --from` does. So files that do not
+ * match it are an error, and an unreadable manifest is a warning. */
 static void check_manifest(struct checking *checking, const struct hps_model_table *files,
                            const struct hps_row_desc *desc)
 {
@@ -105,7 +105,7 @@ static struct hps_load_env env_of(const struct hps_config *config)
                                  .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT};
 }
 
-/* As a load does it, of this one table. out_source: the caller closes it, on an error too. */
+/* Plan the load of this one table. The caller closes out_source, also on an error. */
 static hps_status plan_table(const struct hps_config *config, const struct hps_config_model *model,
                              struct hps_config_table *table, struct hps_source *out_source,
                              struct hps_load_plan *out_plan, struct hps_error *err)
@@ -188,7 +188,7 @@ unsigned hps_check_models(const struct hps_check *check)
     return checking.n_errors;
 }
 
-/* ---- of the server --------------------------------------------------------------------------- */
+/* ---- server ---------------------------------------------------------------------------------- */
 
 static unsigned report_option(const struct hps_check *check, hps_status status,
                               struct hps_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Assembly of the daemon: made bottom-up, torn down in reverse. Main thread.
+ * Assembly of the daemon: built bottom-up, freed in reverse. Main thread.
  */
 #include "server/daemon.h"
 
@@ -125,8 +125,8 @@ static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
     return HPS_OK;
 }
 
-/* Insertions behind answers: on a part of the I/O threads, so that a look-up that waits for a store
- * finds one free. */
+/* Insertions use a part of the I/O threads, so that a lookup that waits for a store finds a free
+ * one. */
 static hps_status make_insertion(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
@@ -140,7 +140,7 @@ static hps_status make_insertion(struct hps_daemon *daemon, struct hps_error *er
     return hps_insertion_new(&options, &daemon->insertion) == HPS_OK ? HPS_OK : no_memory(err);
 }
 
-/* Before anything takes a block: the devices write into a slab of them. */
+/* Runs before any block is taken: the devices write into a slab of the block pool. */
 static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
 {
     HPS_ASSERT(daemon->blocks != NULL && daemon->lookup == NULL);
@@ -148,7 +148,7 @@ static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
                             &daemon->devices, err);
 }
 
-/* What any store takes goes into all of them. */
+/* The filters of both stores together: an update that one store accepts goes to all of them. */
 static uint32_t update_filters(const struct hps_config *config, const char **filters)
 {
     uint32_t n = 0;
@@ -236,7 +236,7 @@ static void on_refusal(void *ctx, const struct hps_access_refusal *refusal) /* a
 {
     struct hps_daemon *daemon = ctx;
     const char *slash = strrchr(refusal->method, '/');
-    bool is_path = refusal->method[0] == '/' && /* of a gRPC method, not of a route of KServe */
+    bool is_path = refusal->method[0] == '/' && /* path of a gRPC method, not a KServe route */
                    strncmp(refusal->method, "/v2", 3) != 0;
     const struct hps_audit_event event = {.method = is_path ? slash + 1 : refusal->method,
                                           .who = refusal->who,
@@ -283,7 +283,7 @@ static hps_status make_context(const struct hps_config_tls *config, bool http1, 
         .peer_optional = peer_optional,
         .http1 = http1};
     hps_status status = hps_tls_new(&tls, out_tls, err);
-    if (status == HPS_IO) { /* the option is wrong: it names a file that cannot be read */
+    if (status == HPS_IO) { /* the option is wrong: it names an unreadable file */
         status = HPS_INVALID;
         err->status = status;
     }
@@ -422,8 +422,8 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
     return HPS_OK;
 }
 
-/* Requests are far smaller than their replies: a part of what those may have, but never so little
- * that the longest one would find no room on an idle server. */
+/* Requests are far smaller than replies, so they get a quarter of the bytes of replies. The minimum
+ * is twice the longest request, so that an idle server always has capacity for one. */
 static size_t request_bytes_all_max(const struct hps_config_server *config)
 {
     uint64_t share = config->reply_bytes_in_flight / 4;
@@ -431,7 +431,7 @@ static size_t request_bytes_all_max(const struct hps_config_server *config)
     return share > two ? share : two;
 }
 
-/* Of one peer; never so little that the longest request would be more. */
+/* Limit of one peer; at least the longest request. */
 static size_t request_bytes_share(const struct hps_config_server *config)
 {
     size_t share = (size_t)((double)request_bytes_all_max(config) * config->peer_share);
@@ -461,7 +461,8 @@ void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_
         .keepalive_timeout_us = (uint64_t)config->keepalive_timeout_ms * 1000};
 }
 
-/* What loops count: there from the start, so that the first event shows as a rise. */
+/* Series that loops count. They exist from the start, so that the first event shows as an increase.
+ */
 static void fill_series(struct hps_daemon *daemon)
 {
     static const struct {
@@ -485,7 +486,7 @@ static void fill_series(struct hps_daemon *daemon)
     }
 }
 
-/* Of KServe over HTTP/1.1, if anybody can ask for them: each has a histogram. */
+/* Routes of KServe over HTTP/1.1, if there is a listener for them. Each route has a histogram. */
 static hps_status add_routes(struct hps_daemon *daemon, const struct hps_http_route *routes,
                              unsigned n_routes, void *ctx)
 {
@@ -612,7 +613,7 @@ static void stop_loops(struct hps_daemon *daemon)
     }
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         hps_grpc_loop_free(daemon->threads[i].grpc);
-        daemon->threads[i].grpc = NULL; /* tasks may still be posted for it */
+        daemon->threads[i].grpc = NULL; /* posted tasks may still run and check it */
     }
 }
 
@@ -657,7 +658,8 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
     }
     if (status == HPS_OK) {
         status =
-            daemon_start_serving(daemon, err); /* blocks signals: before other threads are made */
+            /* Blocks signals, so it comes before other threads start. */
+            daemon_start_serving(daemon, err);
     }
     if (status == HPS_OK) {
         status = start_loops(daemon, err);
@@ -665,7 +667,7 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
     return status;
 }
 
-/* Those of a kind, as they were opened. Returns how many. */
+/* List the addresses of one kind in the order in which they were opened. Returns their number. */
 static unsigned list_addresses(const struct hps_listeners *listeners, enum hps_listener_kind kind,
                                const char *out_addresses[HPS_LISTENERS_MAX])
 {
@@ -701,9 +703,9 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
     return HPS_OK;
 }
 
-/* Loops first, so that no new work comes; then the pools and the threads of the catalog, whose last
- * tasks post to the loops; then the loops are freed, which runs those posts on closed calls; then
- * what calls used. */
+/* The order: loops stop first, so that no new work begins. Pools and catalog threads end next;
+ * their last tasks post to the loops. Then the loops are freed, which runs these tasks on closed
+ * calls. The parts that calls used come last. */
 void hps_daemon_close(struct hps_daemon *daemon)
 {
     if (daemon == NULL) {
@@ -721,11 +723,11 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_timer_stop(&daemon->phase_timer);
     hps_loop_signals_free(daemon->signals);
     hps_insertion_stop(daemon->insertion);
-    hps_pool_free(daemon->workers); /* before io, to which workers hand over */
+    hps_pool_free(daemon->workers); /* before io, because workers pass work to it */
     hps_pool_free(daemon->io);
-    hps_devices_drain(daemon->devices); /* answers go to the loops */
+    hps_devices_drain(daemon->devices); /* its replies go to the loops */
     hps_admin_snapshot_cancel();
-    hps_pool_free(daemon->admin_pool); /* with the lines that wait for the audit log */
+    hps_pool_free(daemon->admin_pool); /* writes the pending lines of the audit log */
     hps_catalog_stop(daemon->catalog);
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         hps_loop_free(daemon->threads[i].loop);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening the sockets of a daemon. Main thread, before any other is started.
+ * Opens the sockets of a daemon. Main thread, before any other thread starts.
  */
 #include "server/listeners.h"
 
@@ -59,7 +59,7 @@ static enum hps_listener_kind kind_of(const char *name)
             return (enum hps_listener_kind)i;
         }
     }
-    return HPS_LISTENER_GRPC; /* a unit without a name for its sockets */
+    return HPS_LISTENER_GRPC; /* the unit gives its sockets no name */
 }
 
 /* Whether the configuration says "plaintext" for this address. */
@@ -82,7 +82,7 @@ static bool is_plaintext(const struct hps_config_server *config, enum hps_listen
     return false;
 }
 
-/* What holds for configured addresses holds for those that the service manager chose. */
+/* Rules for configured addresses also apply to sockets of the service manager. */
 static hps_status check_inherited(const struct hps_config_server *config,
                                   const struct hps_listener *listener, bool plaintext,
                                   struct hps_error *err)
@@ -131,7 +131,7 @@ static hps_status adopt(const struct hps_config_server *config, struct hps_liste
     return check_inherited(config, listener, plaintext, err);
 }
 
-/* Sockets of the service manager take the place of the configured ones of their kind. */
+/* Sockets of the service manager replace the configured ones of the same kind. */
 static hps_status adopt_inherited(const struct hps_config_server *config,
                                   struct hps_listeners *listeners, bool have[HPS_LISTENER_KINDS],
                                   struct hps_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sockets of a daemon: configured, or handed over by the service manager under the names
+ * The listening sockets of a daemon: configured, or passed by the service manager under the names
  * "grpc", "http", "admin" and "kserve". Main thread.
  */
 #ifndef HPS_SERVER_LISTENERS_H
@@ -20,11 +20,11 @@ enum { HPS_LISTENERS_MAX = 34 };
 
 struct hps_listener {
     enum hps_listener_kind kind;
-    int fd;         /* -1: given away */
-    bool tls;       /* speaks TLS */
-    bool inherited; /* its file, if it is a Unix socket, is not ours to remove */
+    int fd; /* -1: taken by an acceptor */
+    bool tls;
+    bool inherited; /* passed by the service manager: do not unlink its Unix socket */
     bool is_unix;
-    char address[HPS_ADDR_TEXT_MAX]; /* with the port the kernel chose */
+    char address[HPS_ADDR_TEXT_MAX]; /* with the port that the kernel chose */
 };
 
 struct hps_listeners {
@@ -32,12 +32,13 @@ struct hps_listeners {
     unsigned n;
 };
 
-/* Open all. error BUSY: an address is taken; INVALID, PERMISSION, UNAVAILABLE: names the address */
+/* Open all listeners. error   BUSY: an address is in use; INVALID, PERMISSION, UNAVAILABLE: the
+ * text names the address */
 hps_status hps_listeners_open(const struct hps_config_server *config,
                               struct hps_listeners *out_listeners, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_listeners_close(struct hps_listeners *listeners);
-/* The n-th address of a kind, "" behind the last. */
+/* The n-th address of a kind; "" past the last. */
 const char *hps_listeners_address(const struct hps_listeners *listeners,
                                   enum hps_listener_kind kind, unsigned n);
 

@@ -37,7 +37,7 @@ _Static_assert((int)HPS_CONFIG_OVERFLOW_EVICT_RANDOM == (int)HPS_REDIS_EVICT_RAN
 enum exit_code { EXIT_DRAINED = 0, EXIT_FATAL = 1, EXIT_USAGE = 2, EXIT_TAKEN = 3, EXIT_STORE = 4 };
 enum { CHECK_LINE_BYTES = 2048 };
 
-/* Signals are for the main loop: threads that libraries start before it must not take them. */
+/* The main loop handles signals. Threads that libraries start before it must not receive them. */
 static void block_signals(void)
 {
     sigset_t set;
@@ -49,16 +49,16 @@ static void block_signals(void)
     sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of whoever writes it */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit returns an error */
 }
 
-/* The soft limit is for programs that use select(); connections and RocksDB need the hard one. */
+/* The soft limit is for programs that use select(). Connections and RocksDB need the hard limit. */
 static void raise_files_max(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* the acceptor goes by what there is */
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* the acceptor uses the actual limit */
     }
 }
 
@@ -70,7 +70,7 @@ static int complain(const struct hps_error *err, int code)
 
 static void tell(void *ctx, bool is_error, const char *text)
 {
-    char shown[CHECK_LINE_BYTES]; /* names of files are among it */
+    char shown[CHECK_LINE_BYTES]; /* may contain file names */
     (void)ctx;
     (void)hps_text_plain(text, strlen(text), shown, sizeof(shown));
     fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", shown);
@@ -78,7 +78,7 @@ static void tell(void *ctx, bool is_error, const char *text)
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-/* What only the store itself can read. */
+/* The address has a format that only the Redis store parses. */
 static hps_status check_redis_address(const struct hps_config *config, struct hps_error *err)
 {
     if (config->volatile_db.type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
@@ -112,7 +112,7 @@ static hps_status read_config(const struct hps_options *options, struct hps_conf
     return HPS_OK;
 }
 
-/* Print the errors and warnings of a configuration that is refused. */
+/* Print the errors and warnings of a rejected configuration. */
 static int complain_all(const struct hps_notes *notes, const struct hps_error *err)
 {
     for (size_t i = 0; i < notes->n; i++) {
@@ -149,7 +149,7 @@ static void log_notes(const struct hps_notes *notes)
 
 /* ---- stores ---------------------------------------------------------------------------------- */
 
-/* HPS's limit makes rows go; where there is no persistent store, they are gone. */
+/* overflow_margin evicts rows. Without a persistent store those rows are lost. */
 static void warn_limited(const struct hps_config *config)
 {
     if (config->volatile_db.overflow_margin != UINT64_MAX &&
@@ -161,7 +161,7 @@ static void warn_limited(const struct hps_config *config)
     }
 }
 
-/* Of a table, by HPS's limit; 0: none. That limit is Redis's where there is one. */
+/* The limit of HPS for a table; 0: none. With Redis, the limit applies to Redis only. */
 static uint64_t host_rows_max(const struct hps_config *config)
 {
     const struct hps_config_volatile_db *db = &config->volatile_db;
@@ -173,8 +173,8 @@ static uint64_t host_rows_max(const struct hps_config *config)
     return rows_max;
 }
 
-/* Above another store the map evicts; as the only one it refuses rows, unless HPS's limit asks for
- * eviction. That limit is Redis's where there is one. */
+/* The host map evicts if there is a store below it. As the only store it refuses rows, unless
+ * overflow_margin requires eviction. */
 static hps_status open_host(const struct hps_config *config, uint64_t bytes_max, bool lowest,
                             struct hps_store **out_host, struct hps_error *err)
 {
@@ -202,7 +202,7 @@ static hps_status open_rocksdb(const struct hps_config *config, struct hps_store
         .block_cache_bytes = config->persistent_db.block_cache_bytes,
         .wal_sync_ms = config->persistent_db.wal_sync_ms,
         .read_mode = (enum hps_rocksdb_read_mode)config->persistent_db.read_mode,
-        /* A restart serves without the model files, and does not wait for the disk that has them.
+        /* A restart serves without the model files, so it does not wait for the disk that has them.
          */
         .load_bytes = config->persistent_db.read_mode == HPS_CONFIG_READ_MODE_AUTO &&
                               !hps_rocksdb_dir_has_database(config->persistent_db.path)
@@ -253,7 +253,7 @@ static void redis_options(const struct hps_config *config, const char *member, b
     *out_options = options;
 }
 
-/* An unreachable server is waited for as long as a connection may take; it may answer later. */
+/* Wait for unreachable servers for one connection timeout. They may answer later. */
 static hps_status open_redis(const struct hps_config *config, const char *member, bool lowest,
                              struct hps_store **out_redis, struct hps_error *err)
 {
@@ -276,7 +276,7 @@ static void add_store(struct hps_load_env *env, hps_status status, struct hps_st
     }
 }
 
-/* From the lowest up: each is told whether there is another below it. */
+/* Opens the stores from the lowest up. Each one must know whether there is a store below it. */
 static hps_status open_stores(const struct hps_config *config, const char *member,
                               struct hps_load_env *env, struct hps_error *err)
 {
@@ -310,8 +310,7 @@ static hps_status open_stores(const struct hps_config *config, const char *membe
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* The text of a property is taken apart where it is: names end at their first "=". out_log: NULL to
- * check them only. */
+/* Each property is split at its first "=". out_log: NULL to check the properties only. */
 static hps_status open_kafka(const struct hps_config_update_source *source,
                              struct hps_update_log **out_log, struct hps_error *err)
 {
@@ -342,7 +341,7 @@ static hps_status open_kafka(const struct hps_config_update_source *source,
     return status;
 }
 
-/* ---- what --check finds ---------------------------------------------------------------------- */
+/* ---- --check --------------------------------------------------------------------------------- */
 
 static unsigned check_redis_tls(const struct hps_config *config)
 {
@@ -374,14 +373,15 @@ static unsigned check_kafka(const struct hps_config *config)
     return status != HPS_OK;
 }
 
-/* Check the files and options that a start needs beside stores and models. Opens no store and no
- * port. Prints all errors and returns their number. */
+/* Check the files and options that a start needs, other than stores and models. Opens no store and
+ * no port. Prints all errors and returns their number. */
 static unsigned check_start(const struct hps_check *what)
 {
     return check_kafka(what->config) + check_redis_tls(what->config) + hps_check_server(what);
 }
 
-/* The configuration is good: is what it names? Opens no store and connects to nothing. */
+/* The configuration is valid; check the files that it names. Opens no store, connects to nothing.
+ */
 static int check(const struct hps_config *config, const struct hps_notes *notes)
 {
     const struct hps_config_persistent_db *db = &config->persistent_db;
@@ -456,7 +456,7 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
     return code;
 }
 
-/* All checks of the configuration come before the state directory, the stores and the ports. */
+/* Checks the whole configuration before it opens the state directory, the stores and the ports. */
 static int serve(const struct hps_options *options, struct hps_config *config)
 {
     const struct hps_check what = {.config = config, .tell = tell};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments into struct hps_options. Main thread.
+ * Parses arguments into struct hps_options. Main thread.
  */
 #include "server/options.h"
 
@@ -10,7 +10,7 @@
 #include "base/args.h"
 #include "cache/device/device.h"
 
-static struct hps_options given; /* where options are read to */
+static struct hps_options given; /* target of the argument parser */
 
 static const struct hps_arg args[] = {
     {"config", 0, HPS_ARG_TEXT, "FILE", &given.config_file,

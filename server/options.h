@@ -9,17 +9,17 @@
 #include "config/config.h"
 
 struct hps_options {
-    const char *config_file;    /* NULL: --table */
+    const char *config_file;    /* NULL: started with --table */
     struct hps_arg_list tables; /* "NAME=PATH" */
     struct hps_arg_list listen;
     struct hps_arg_list kserve_listen;
     struct hps_config_flags flags;
     bool check;
-    struct hps_args args; /* asks for help or the version: nothing else is checked */
+    struct hps_args args; /* help or version requested: nothing else is checked */
 };
 
-/* Texts and lists stay in argv and *out_options.
- * error   INVALID: what was given and what was expected; nothing is printed */
+/* Texts and lists stay in argv and *out_options. Prints nothing. error   INVALID: the text has the
+ * wrong argument and the expected one */
 hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_options,
                              struct hps_error *err) HPS_MUST_CHECK;
 /* For hps_args_answer and hps_args_wrong. */

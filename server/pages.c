@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pages of http_listen: probes, which are open to everybody, and /metrics. Main thread.
+ * The pages of http_listen: the probes, which need no authorization, and /metrics. Main thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ enum {
 #define TEXT_TYPE    "text/plain; charset=utf-8"
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
-/* ---- who may read ---------------------------------------------------------------------------- */
+/* ---- authorization --------------------------------------------------------------------------- */
 
 static struct hps_listener *listener_of(struct hps_daemon *daemon)
 {
@@ -29,7 +29,8 @@ static struct hps_listener *listener_of(struct hps_daemon *daemon)
     return NULL;
 }
 
-/* Whether readers of /metrics are checked: beyond this machine, if the configuration names them. */
+/* Whether readers of /metrics are checked: the listener is not local, and the configuration has
+ * access rules or requires client certificates. */
 static bool is_guarded(struct hps_daemon *daemon)
 {
     const struct hps_listener *listener = listener_of(daemon);
@@ -40,7 +41,7 @@ static bool is_guarded(struct hps_daemon *daemon)
             (listener->tls && config->tls.require_client_certificate));
 }
 
-/* Where there are no roles a certificate is enough, as for look-ups. */
+/* Without roles a certificate is enough, as for lookups. */
 static hps_status check_certificate(struct hps_daemon *daemon, const struct hps_conn *conn,
                                     const char *method, struct hps_error *err)
 {
@@ -77,7 +78,7 @@ static hps_status check_reader(struct hps_daemon *daemon, const struct hps_grpc_
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* made: status of making the page. */
+/* made: status of printing the page */
 static void answer(struct hps_grpc_call *call, unsigned http_status, const char *type,
                    hps_status made, const struct hps_buf *page)
 {
@@ -112,10 +113,10 @@ static void on_healthz(struct hps_grpc_call *call, const uint8_t *data, size_t s
 
 static void append_reason(void *ctx, const char *reason)
 {
-    hps_ignore(hps_buf_printf(ctx, "%s\n", reason)); /* a shorter page is still a true one */
+    hps_ignore(hps_buf_printf(ctx, "%s\n", reason)); /* a truncated page is still correct */
 }
 
-/* The reasons name models and files: they are only shown where readers are not checked. */
+/* The reasons name models and files, so they appear only where readers are not checked. */
 static void on_readyz(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     struct hps_daemon *daemon = hps_grpc_call_ctx(call);
@@ -127,7 +128,7 @@ static void on_readyz(struct hps_grpc_call *call, const uint8_t *data, size_t si
     hps_buf_init(&page, METRICS_BYTES_MAX);
     hps_readiness_refresh(daemon->readiness);
     bool ready = hps_readiness_get(daemon->readiness, guarded ? NULL : append_reason, &page);
-    if (ready || guarded) { /* else the reasons are the page */
+    if (ready || guarded) { /* otherwise the reasons are the page */
         status = hps_buf_printf(&page, ready ? "ready\n" : "not ready\n");
     }
     answer(call, ready ? 200 : 503, TEXT_TYPE, status, &page);
@@ -150,8 +151,9 @@ static void on_metrics(struct hps_grpc_call *call, const uint8_t *data, size_t s
     hps_buf_fini(&page);
 }
 
-/* Open to the guard: on_metrics checks its reader by the rules that hold then. A connection whose
- * request is not whole keeps its place, so a body, which may be slow, is refused. */
+/* `open`: every call passes the authorizer; on_metrics checks its caller with the rules of that
+ * moment. A connection with an incomplete request keeps its slot. So requests with a body, which a
+ * client could send slowly, are rejected. */
 static const struct hps_http_route routes[] = {
 #define PAGE(path_, answer)                          \
     {                                                \
@@ -170,7 +172,7 @@ static const struct hps_http_route routes[] = {
 
 /* ---- the listener ---------------------------------------------------------------------------- */
 
-/* Without TLS failures do not slow a peer: slow clients and probes may share an address. */
+/* Without TLS, failures do not slow a peer down: slow clients and probes may share an address. */
 static void limits_of(struct hps_daemon *daemon, struct hps_grpc_limits *out_limits,
                       struct hps_peers_limits *out_peers)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsd drives GPUs.
+ * hpsd uses GPUs.
  */
 #include "server/program.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A reload: read the configuration and the files that it names again, and apply what a running
- * daemon can. All that can fail comes first; until then nothing has changed. Main thread.
+ * A reload: read the configuration and its files again, and apply all that can change at run time.
+ * Everything that can fail comes first; until then nothing has changed. Main thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +16,14 @@
 #include "server/daemon_internal.h"
 #include "server/observe/notify.h"
 
-enum { REPORT_BYTES_MAX = 16 << 20, LINE_BYTES = 1024 }; /* as much as a field of the log holds */
+/* LINE_BYTES: the longest field of a log line. */
+enum { REPORT_BYTES_MAX = 16 << 20, LINE_BYTES = 1024 };
 
 _Static_assert(LINE_BYTES > sizeof(struct hps_config_change) + 16, "a line holds any change");
 
-/* ---- what is reported ------------------------------------------------------------------------ */
+/* ---- report ---------------------------------------------------------------------------------- */
 
-/* Names, NUL-terminated, one behind the other. */
+/* Names, each terminated by NUL, one after the other. */
 struct report {
     struct hps_buf applied;
     struct hps_buf restart;
@@ -62,7 +63,7 @@ static void write_restart(const char *text)
             HPS_STR("keys", text));
 }
 
-/* All names in one line; in more than one when they are longer than a field may be. */
+/* Log all names in one line, or in several if they are longer than a field. */
 static void write_list(const struct hps_buf *names, void (*write)(const char *text))
 {
     char line[LINE_BYTES] = "";
@@ -102,9 +103,9 @@ static void log_warnings(const struct hps_notes *notes)
     }
 }
 
-/* ---- what is prepared ------------------------------------------------------------------------ */
+/* ---- preparation ----------------------------------------------------------------------------- */
 
-/* Limits on their way to a loop. */
+/* New limits, posted to a loop. */
 struct limits_task {
     struct hps_task task;
     struct limits_task *next;
@@ -117,7 +118,7 @@ struct prepared {
     struct daemon_tls tls;
     struct hps_strings model_roots;
     int audit_fd;               /* -1: none */
-    struct limits_task *limits; /* one a loop */
+    struct limits_task *limits; /* one for each loop */
 };
 
 static void prepared_free(struct prepared *prepared)
@@ -161,7 +162,7 @@ static hps_status prepare_limits(struct hps_daemon *daemon, const struct hps_con
     return HPS_OK;
 }
 
-/* `config`: as it is to hold. */
+/* config: the new one */
 static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_server *config,
                           struct prepared *prepared, struct hps_error *err)
 {
@@ -182,15 +183,15 @@ static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_ser
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory");
     }
-    /* Last: there is no way back from it. */
+    /* Last, because it cannot be undone. */
     struct hps_store *shared = hps_stores_shared(&daemon->options.env.stores);
     bool renews = shared != NULL && shared->ops->servers != NULL;
     return renews ? shared->ops->servers->renew_tls(shared, err) : HPS_OK;
 }
 
-/* ---- what is applied ------------------------------------------------------------------------- */
+/* ---- application ----------------------------------------------------------------------------- */
 
-/* Cannot fail. Takes all of `prepared`. */
+/* Cannot fail. Takes ownership of all members of `prepared`. */
 static void apply(struct hps_daemon *daemon, struct prepared *prepared)
 {
     const struct hps_config *config = daemon->options.config;
@@ -252,7 +253,7 @@ static void exchange(struct hps_daemon *daemon, struct hps_config *next)
     hps_lock_release(&daemon->config_lock);
 }
 
-/* Exactly what hps_config_diff calls reloadable is what the exchange changes. */
+/* The exchange changes exactly the options that hps_config_diff reports as reloadable. */
 static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
                             struct report *report, struct hps_error *err)
 {
@@ -272,13 +273,14 @@ static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
     if (status == HPS_OK) {
         apply(daemon, &prepared);
     } else {
-        exchange(daemon, next); /* back */
+        exchange(daemon, next); /* restore the old values */
     }
     prepared_free(&prepared);
     return status;
 }
 
-/* What systemd has copied for the unit (LoadCredential=) is what it was at the start. */
+/* systemd copies the credentials of a unit (LoadCredential=) when it starts the unit. A reload
+ * reads the same copies again. */
 static void log_credentials(const struct hps_daemon *daemon)
 {
     char options[512];
@@ -292,7 +294,7 @@ static void log_credentials(const struct hps_daemon *daemon)
     }
 }
 
-/* The lines are seen under the old level or under the new one. */
+/* The lines are logged if the old or the new level includes them. */
 static void log_outcome(const struct hps_daemon *daemon, const struct report *report,
                         const struct hps_notes *notes)
 {
@@ -333,7 +335,7 @@ static hps_status reload(struct hps_daemon *daemon, struct hps_error *err)
     return status;
 }
 
-/* Its name may have been given to a new file, whatever became of the reload. */
+/* Log rotation may have renamed the file, so it is opened again even if the reload failed. */
 static void rotate_audit_log(struct hps_daemon *daemon)
 {
     struct hps_error err = {0};
@@ -380,8 +382,8 @@ static void reload_file(struct hps_daemon *daemon)
 void daemon_reload(struct hps_daemon *daemon)
 {
     if (daemon->phase != PHASE_SERVING) {
-        return; /* on its way out */
+        return; /* draining */
     }
     reload_file(daemon);
-    hps_catalog_retry_models(daemon->catalog); /* as the configuration says now */
+    hps_catalog_retry_models(daemon->catalog); /* with the current configuration */
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's life on the main thread: accepting, probes, signals, readiness and the drain.
+ * The main thread of the daemon: accepting, gauges, signals, readiness and the drain.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ enum {
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
-/* The loop with the least bytes in flight; of equals, the one with the fewest connections. */
+/* The loop with the fewest bytes in flight; of equals, the one with the fewest connections. */
 static struct loop_thread *least_loaded(struct hps_daemon *daemon)
 {
     struct loop_thread *best = &daemon->threads[0];
@@ -54,8 +54,8 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
     }
 }
 
-/* Every connection is a descriptor, and a store on disk must never lack one: without it a write
- * fails, and a store that failed to write is read-only from then on. */
+/* Every connection uses a descriptor. A store on disk must never lack one: its write would fail,
+ * and a store with a failed write is read-only from then on. */
 static unsigned connections_max(const struct hps_config_server *config)
 {
     struct rlimit limit;
@@ -113,7 +113,8 @@ static hps_status make_acceptors(struct hps_daemon *daemon, struct hps_error *er
                             : status;
 }
 
-/* The admin listener counts for itself: whoever fills the others must not lock the operator out. */
+/* The admin listener has its own limits, so that clients of the public listeners cannot lock the
+ * operator out. */
 static hps_status start_acceptors(struct hps_daemon *daemon, struct hps_error *err)
 {
     hps_status status = make_acceptors(daemon, err);
@@ -204,7 +205,7 @@ static void device_gauges(struct hps_daemon *daemon)
         struct hps_device_view view;
         hps_devices_view(daemon->devices, i, &view);
         if (!view.there) {
-            return; /* nothing is down: the log and the status have said so */
+            return; /* no device is down; log and status report the missing GPUs */
         }
         bytes += view.up ? view.capacity_bytes : 0;
         set(daemon, HPS_M_TIER_UP, gpu, view.node, NULL, view.up ? 1 : 0);
@@ -249,14 +250,14 @@ static void run_echo(struct hps_task *task)
     atomic_store(&thread->echo_pending, false);
 }
 
-/* The watchdog is fed only while every loop answers. */
+/* Notify the watchdog only while every loop answers. */
 static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
 {
     bool alive = true;
     HPS_ASSERT(daemon->watchdog_us != 0);
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         struct loop_thread *thread = &daemon->threads[i];
-        /* A loop may have answered since this turn began, which is when now_us was read. */
+        /* A loop may have answered after now_us was read, at the beginning of this turn. */
         alive = alive && atomic_load(&thread->alive_us) + daemon->watchdog_us > now_us;
         if (!atomic_exchange(&thread->echo_pending, true)) {
             thread->echo.run = run_echo;
@@ -272,7 +273,7 @@ static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
 static void run_recheck(struct hps_task *task) /* loop thread */
 {
     struct loop_thread *thread = HPS_CONTAINER_OF(task, struct loop_thread, recheck);
-    atomic_store(&thread->recheck_pending, false); /* what changes from now on is posted anew */
+    atomic_store(&thread->recheck_pending, false); /* a later change posts the task again */
     if (thread->grpc != NULL) {
         hps_grpc_loop_recheck(thread->grpc);
     }
@@ -289,7 +290,7 @@ void daemon_recheck(struct hps_daemon *daemon)
     }
 }
 
-/* What goes with each phase. Main thread, at the end of a turn. */
+/* Invariants of each phase. Main thread, at the end of a turn. */
 static void daemon_sane(const struct hps_daemon *daemon)
 {
     bool draining = atomic_load(&daemon->draining);
@@ -299,7 +300,7 @@ static void daemon_sane(const struct hps_daemon *daemon)
     HPS_ASSERT(!daemon->failed || daemon->phase != PHASE_SERVING);
 }
 
-/* Phases follow one another, and some are left out: none comes again. */
+/* Phases only go forward, and some may be skipped. */
 static void phase_set(struct hps_daemon *daemon, enum daemon_phase to)
 {
     HPS_ASSERT(to > daemon->phase || (to == PHASE_STOPPED && daemon->phase == PHASE_STOPPED));
@@ -309,7 +310,7 @@ static void phase_set(struct hps_daemon *daemon, enum daemon_phase to)
 
 static void begin_drain(struct hps_daemon *daemon);
 
-/* What comes behind the line that tells of the loss. */
+/* React to a lost device, after the device has logged the loss. */
 static void check_devices(struct hps_daemon *daemon)
 {
     if (hps_devices_take_lost(daemon->devices) == 0) {
@@ -334,7 +335,7 @@ static void on_tick(void *ctx)
 {
     struct hps_daemon *daemon = ctx;
     if (atomic_load(&daemon->draining) && daemon->phase == PHASE_SERVING) {
-        begin_drain(daemon); /* asked for by hpsctl */
+        begin_drain(daemon); /* requested by hpsctl */
     }
     check_devices(daemon);
     hps_readiness_refresh(daemon->readiness);
@@ -379,7 +380,7 @@ static void on_loop_drained(void *ctx) /* loop thread */
     struct loop_thread *thread = ctx;
     struct drained_notice *notice = hps_calloc(1, sizeof(*notice));
     if (notice == NULL) {
-        return; /* the drain then ends by its time */
+        return; /* drain_timeout_ms then ends the drain */
     }
     notice->task.run = run_loop_drained;
     notice->daemon = thread->daemon;
@@ -439,7 +440,7 @@ static void begin_drain(struct hps_daemon *daemon)
 
 void daemon_ask_drain(void *ctx)
 {
-    atomic_store(&((struct hps_daemon *)ctx)->draining, true); /* the next tick begins it */
+    atomic_store(&((struct hps_daemon *)ctx)->draining, true); /* the next tick begins the drain */
 }
 
 void daemon_status(void *ctx, struct hps_admin_status *out_status)
@@ -523,7 +524,7 @@ hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err
     return status;
 }
 
-/* For whoever started it. Nobody need read more than the first line. */
+/* Prints a line for the process that started hpsd. Such a process may read only the first line. */
 static void print_line(struct hps_daemon *daemon, const char *word)
 {
     printf("%s grpc=", word);
@@ -544,15 +545,15 @@ void daemon_first_ready(void *ctx)
     print_line(ctx, "ready");
 }
 
-/* Between a start and the stop before it nothing was done, whoever says so. */
+/* Marks start and stop in the audit log. */
 static void audit_life(struct hps_daemon *daemon, const char *what)
 {
     const struct hps_audit_event event = {.method = what, .logged = true};
     hps_audit_write(daemon->audit, &event);
 }
 
-/* The service manager is told READY as soon as we listen: who asks for models asks /readyz, and a
- * load must not run into its time for starting. */
+/* READY is sent as soon as hpsd listens. A load may take longer than the service manager's start
+ * limit; /readyz tells whether models are served. */
 void hps_daemon_run(struct hps_daemon *daemon)
 {
     audit_life(daemon, "start");
@@ -562,7 +563,7 @@ void hps_daemon_run(struct hps_daemon *daemon)
     }
     hps_catalog_ensure_models(daemon->catalog);
     print_line(daemon, "listening");
-    hps_readiness_refresh(daemon->readiness); /* if there is nothing to load: the other line */
+    hps_readiness_refresh(daemon->readiness); /* prints `ready` now if there is nothing to load */
     hps_notify_ready();
     hps_timer_set_after(daemon->loop, &daemon->tick, 0);
     hps_loop_run(daemon->loop);

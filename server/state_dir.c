@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directory, lock file, spill folder and name. Main thread.
+ * Directory, lock file, spill folder and instance name. Main thread.
  */
 #include "server/state_dir.h"
 
@@ -57,7 +57,8 @@ static bool is_instance(const char *text, ssize_t size)
            strspn(text, "0123456789abcdef") == (size_t)HPS_INSTANCE_CHARS;
 }
 
-/* Read the name, or give it one. A file that is none, as a crash may leave it, is written anew. */
+/* Read the instance name, or create one. A file with an invalid name, left by a crash, is
+ * overwritten. */
 static hps_status take_instance(const struct hps_dir *dir, char instance[HPS_INSTANCE_CHARS + 1],
                                 struct hps_error *err)
 {
@@ -83,7 +84,7 @@ static hps_status take_instance(const struct hps_dir *dir, char instance[HPS_INS
     return status;
 }
 
-/* What hpsd keeps in the directory. */
+/* Take the lock, the instance name and the spill folder. */
 static hps_status take_all(const struct hps_dir *dir, struct hps_state_dir *state,
                            struct hps_error *err)
 {

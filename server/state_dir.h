@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state directory: made if need be, and locked by one process at a time. A name is kept in it,
- * under which daemons that share a store distinguish each other. Main thread.
+ * The state directory: created if it is missing, and locked by one process at a time. It has a file
+ * with a random name. Daemons that share a store tell each other apart by that name. Main thread.
  */
 #ifndef HPS_SERVER_STATE_DIR_H
 #define HPS_SERVER_STATE_DIR_H
@@ -11,16 +11,14 @@
 enum { HPS_INSTANCE_CHARS = 16 };
 
 struct hps_state_dir {
-    int lock_fd; /* -1: not held */
-    char *spill; /* "<dir>/tmp": sorts write there, into files without a name */
-    char instance[HPS_INSTANCE_CHARS + 1]; /* hex, at random; the same at each start */
+    int lock_fd;                           /* -1: not held */
+    char *spill;                           /* "<dir>/tmp": sorts write unnamed files there */
+    char instance[HPS_INSTANCE_CHARS + 1]; /* random hex; the same at each start */
 };
 
-/* No link in the directory is followed.
- *
- * error   BUSY: another process holds it (names its pid); INVALID: root would work in
- * a directory of another user; PERMISSION, IO, NO_MEMORY
- */
+/* Symbolic links in the directory are not followed. error   BUSY: another process holds the lock
+ * (the text has its pid); INVALID: root would use a directory of another user; PERMISSION, IO,
+ * NO_MEMORY */
 hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
                               struct hps_error *err) HPS_MUST_CHECK;
 void hps_state_dir_close(struct hps_state_dir *state);
