@@ -20,8 +20,8 @@ struct hps_daemon_options {                  /* borrowed for the life of the dae
     const struct hps_device_driver *devices; /* for embedding caches */
 };
 
-/* Bind the listeners, open the catalog, start the threads. error   BUSY: an address is in use;
- * other errors of the catalog and of the TLS files */
+/* Bind the listeners, open the catalog, start the threads.
+ * error   BUSY: an address is in use; other errors of the catalog and of the TLS files */
 hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_daemon **out_daemon,
                            struct hps_error *err) HPS_MUST_CHECK;
 /* Print the `listening` line, and the `ready` line when the daemon is ready for the first time.

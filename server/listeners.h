@@ -32,8 +32,9 @@ struct hps_listeners {
     unsigned n;
 };
 
-/* Open all listeners. error   BUSY: an address is in use; INVALID, PERMISSION, UNAVAILABLE: the
- * text names the address */
+/* Open all listeners.
+ * error   BUSY: an address is in use; INVALID, PERMISSION, UNAVAILABLE: the text names the address
+ */
 hps_status hps_listeners_open(const struct hps_config_server *config,
                               struct hps_listeners *out_listeners, struct hps_error *err)
     HPS_MUST_CHECK;

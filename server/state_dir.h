@@ -16,9 +16,10 @@ struct hps_state_dir {
     char instance[HPS_INSTANCE_CHARS + 1]; /* random hex; the same at each start */
 };
 
-/* Symbolic links in the directory are not followed. error   BUSY: another process holds the lock
- * (the text has its pid); INVALID: root would use a directory of another user; PERMISSION, IO,
- * NO_MEMORY */
+/* Symbolic links in the directory are not followed.
+ * error   BUSY: another process holds the lock (the text has its pid); INVALID: root would use a
+ *         directory of another user; PERMISSION, IO, NO_MEMORY
+ */
 hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
                               struct hps_error *err) HPS_MUST_CHECK;
 void hps_state_dir_close(struct hps_state_dir *state);
