@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The servers of a store that has some (backends/store_servers.h), as metrics and readiness show
- * them.
+ * The servers of a store (backends/store_servers.h) in metrics and readiness.
  */
 #ifndef HPS_SERVER_CATALOG_STORE_SERVERS_H
 #define HPS_SERVER_CATALOG_STORE_SERVERS_H
@@ -9,19 +8,19 @@
 #include "backends/store.h"
 #include "server/observe/metrics.h"
 
-enum { HPS_STORE_SERVERS_MAX = 128 }; /* that are shown */
+enum { HPS_STORE_SERVERS_MAX = 128 }; /* servers shown in metrics */
 
 struct hps_store_servers;
 
-/* Both are borrowed. NULL: no memory. */
+/* Both are borrowed. NULL: out of memory. */
 struct hps_store_servers *hps_store_servers_new(struct hps_store *store,
                                                 struct hps_metrics *metrics);
-void hps_store_servers_free(struct hps_store_servers *servers); /* NULL is legal */
-/* Bring the series up to date; those of servers that have left go. One thread at a time. */
+void hps_store_servers_free(struct hps_store_servers *servers); /* no effect if NULL */
+/* Update the series, and remove those of servers that have left. One thread at a time. */
 void hps_store_servers_refresh(struct hps_store_servers *servers);
 
-/* Whether every key has a server that is there; if not, `out_text` says so for people. Any thread.
- */
+/* Whether every slot of the store has a reachable server. If not, `out_text` says so in a sentence.
+ * True for a store without servers. Any thread. */
 bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t size);
 
 #endif

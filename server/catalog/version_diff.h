@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a version differs from the one whose place it is to take: tables that come and go, widths,
- * types, rows as they were loaded. Any thread; the versions stay for the call.
+ * How a version differs from the one that it will replace: added and removed tables, widths, types,
+ * row counts at the load. Any thread; the caller keeps the versions alive.
  */
 #ifndef HPS_SERVER_CATALOG_VERSION_DIFF_H
 #define HPS_SERVER_CATALOG_VERSION_DIFF_H
 
 #include "cache/version/version.h"
 
-/* One table that is not the same in both. dim 0: the version there has no such table. */
+/* A table that differs. dim 0: that version has no such table. */
 struct hps_table_diff {
     char *table; /* owned */
     uint32_t dim_before, dim_after;
@@ -17,17 +17,17 @@ struct hps_table_diff {
 };
 
 struct hps_version_diff {
-    struct hps_table_diff *tables; /* [n_tables], in the order of `before`, new ones last */
+    struct hps_table_diff *tables; /* [n_tables] in the order of `before`, then new tables */
     uint32_t n_tables;
 };
 
-/* out_diff: an empty one (zeroed); to be freed, on NO_MEMORY too. */
+/* out_diff must be zeroed. The caller frees it, also on NO_MEMORY. */
 hps_status hps_version_diff(const struct hps_version *before, const struct hps_version *after,
                             struct hps_version_diff *out_diff) HPS_MUST_CHECK;
-void hps_version_diff_free(struct hps_version_diff *diff); /* a zeroed one is legal; empty then */
-/* May `after` take over unasked? PRECONDITION names what speaks against it: a table that is gone or
- * new, another width, or a table with fewer than 1 - rows_loss_max of its rows. Another type does
- * not: answers have the same values, but for the error that the load has told. */
+void hps_version_diff_free(struct hps_version_diff *diff); /* may be zeroed; is empty afterwards */
+/* Whether `after` may replace `before` without `force`. PRECONDITION names the reason: a removed or
+ * new table, another width, or a table with fewer than 1 - rows_loss_max of its rows. Another type
+ * is accepted: values are the same, except for the conversion error that the load reports. */
 hps_status hps_version_diff_check(const struct hps_version_diff *diff, double rows_loss_max,
                                   struct hps_error *err) HPS_MUST_CHECK;
 
