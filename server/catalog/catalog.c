@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The catalog's state: opening, closing, and the views that others get.
+ * The catalog's state: opening, closing and views.
  */
 #include "server/catalog/catalog.h"
 
@@ -17,7 +17,7 @@
 #include "server/catalog/internal.h"
 #include "server/observe/metrics.h"
 
-/* The configuration's numbers are those of the messages, as ours are. */
+/* The configuration has the numbers of the messages, and so do the enums of the cache. */
 _Static_assert((int)HPS_CONFIG_MISS_EXACT == (int)HPS_MISS_EXACT &&
                    (int)HPS_CONFIG_MISS_WAIT == (int)HPS_MISS_WAIT &&
                    (int)HPS_CONFIG_MISS_MEMORY_ONLY == (int)HPS_MISS_MEMORY_ONLY &&
@@ -30,8 +30,8 @@ _Static_assert((int)HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW == (int)HPS_UNKNOWN_DEFAU
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* With an embedding cache the policy looks at that; without, or when its device is lost, at the
- * host map if the configuration says so, else at nothing: every answer is exact. */
+/* The miss policy looks at the embedding cache. Without one, or if its device is lost, it looks at
+ * the host map with async_without_gpu. Otherwise it looks at no tier, and every answer is exact. */
 static enum hps_tier_kind cache_tier(const struct hps_catalog *catalog,
                                      const struct catalog_entry *entry)
 {
@@ -144,7 +144,7 @@ void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model
     *at = model->next;
     hps_table_order_free(&model->order);
     catalog_defined_free(model->defined);
-    /* Neither needs memory. */
+    /* Neither call needs memory. */
     hps_ignore(hps_models_expect(catalog->options.models, model->name, NULL));
     hps_ignore(hps_models_set_order(catalog->options.models, model->name, NULL, 0));
     hps_free(model->name);
@@ -156,7 +156,7 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
 {
     struct catalog_entry **at = &model->entries;
     HPS_ASSERT(entry->model == model);
-    HPS_ASSERT(entry->n_switching == 0); /* who switches to it has a pin */
+    HPS_ASSERT(entry->n_switching == 0); /* a switch to it has a pin */
     while (*at != entry) {
         HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
@@ -172,7 +172,7 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
         catalog_model_free(catalog, model);
     } else {
         model->n_order_stored = 0;
-        hps_ignore(catalog_configured_order(model)); /* without memory it is the next load's */
+        hps_ignore(catalog_configured_order(model)); /* no memory: the next load sets the order */
         catalog_expect(catalog, model);
     }
 }
@@ -201,7 +201,7 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
                                                      version->model, "delete", NULL, NULL);
     version->update_rows_older = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
                                                    version->model, "older", NULL, NULL);
-    /* Without memory: it is served all the same, and nobody counts. */
+    /* Out of memory: the version serves, but its use is not counted. */
     version->usage = hps_usages_of(catalog->usages, version->model, version->number);
 }
 
@@ -219,7 +219,7 @@ void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hp
     }
 }
 
-/* Adds the rows of the version that it has to `rows`, which may be NULL. */
+/* Adds the number of rows in the space to `rows`, which may be NULL. */
 static uint64_t space_bytes(struct hps_space *space, uint64_t *rows)
 {
     struct hps_store_usage usage = {0};
@@ -254,7 +254,7 @@ uint64_t catalog_host_used(struct hps_catalog *catalog)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Lock held, or nobody else knows the catalog. */
+/* Lock held, or before other threads know the catalog. */
 static void configure(struct hps_catalog *catalog, const struct hps_config *config,
                       struct hps_strings *model_roots)
 {
@@ -294,7 +294,7 @@ void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_confi
     hps_strings_fini(model_roots); /* the old ones */
 }
 
-/* Models of the configuration are there, versions or not, as long as the catalog is. */
+/* Configured models stay in the list for the life of the catalog, with or without versions. */
 static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *err)
 {
     const struct hps_config *config = catalog->options.config;
@@ -416,7 +416,7 @@ void hps_catalog_stop(struct hps_catalog *catalog)
     hps_pool_free(catalog->loader);
     catalog->loader = NULL;
     catalog_warm_stop(catalog);                 /* after the loader, which posts to its threads */
-    hps_updater_stop(catalog->options.updater); /* gives back the pins of its streams */
+    hps_updater_stop(catalog->options.updater); /* releases the pins of its streams */
     catalog_reaper_stop(catalog);
 }
 

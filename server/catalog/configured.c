@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads of what models[] says: its first version, changed files that are awaited, and again when
- * somebody asks. Loader and admin threads.
+ * Loads from models[]: the first version, awaited changed files, and loads on request. Loader and
+ * admin threads.
  */
 #include "server/catalog/internal.h"
 
@@ -15,7 +15,7 @@ int64_t catalog_configured_number(struct hps_catalog *catalog,
     return taken ? 0 : (int64_t)config->version;
 }
 
-/* The version that has these files is to serve. */
+/* Activate the version that has these files. */
 static hps_status activate(struct hps_catalog *catalog, const char *name, int64_t number,
                            bool force, struct hps_error *err)
 {
@@ -75,10 +75,10 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
                                              .lineage = config->lineage,
                                              .activate = true,
                                              .only_first = !awaited,
-                                             .force = awaited, /* nobody is there to say so */
+                                             .force = awaited, /* there is no operator to confirm */
                                              .awaited = awaited};
     struct hps_source source;
-    struct hps_load *load = NULL; /* stays so if nothing is loaded */
+    struct hps_load *load = NULL; /* NULL if nothing is loaded */
     hps_status status = catalog_define(catalog, config, err);
     int64_t same = status == HPS_OK && awaited ? catalog_find_defined(catalog, config->name) : 0;
     bool served = same != 0 && activate(catalog, config->name, same, true, err) == HPS_OK;

@@ -18,11 +18,11 @@
 
 enum { DIFFERS_FILES = 1, DIFFERS_DEFAULT_ROW = 2, DIFFERS_ROW_DTYPE = 4, FIELDS_BYTES = 96 };
 
-/* The server's entry of a model: its tables as a load would make them, and its files. */
+/* The server's entry of a model: the tables that a load would create, and their files. */
 struct catalog_defined {
     struct hps_version *version;   /* only its tables are used */
-    char print[17], canonical[17]; /* of its files, by their paths as they are and without links */
-    char hash[17];                 /* of all of it */
+    char print[17], canonical[17]; /* of its files, by their paths as given and without links */
+    char hash[17];                 /* hash of all of it */
 };
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ hps_status catalog_follow(const struct hps_catalog *catalog, struct catalog_entr
     return HPS_OK;
 }
 
-/* ---- what models[] says ---------------------------------------------------------------------- */
+/* ---- the server's entry ---------------------------------------------------------------------- */
 
 void catalog_defined_free(struct catalog_defined *defined)
 {
@@ -120,7 +120,7 @@ static hps_status read_defined(struct hps_catalog *catalog, const struct hps_con
     return status;
 }
 
-/* The files cannot be read now, so there is nothing to compare. */
+/* Whether the files cannot be read now, so that there is nothing to compare. */
 static bool is_away(hps_status status)
 {
     return status == HPS_NOT_FOUND || status == HPS_PERMISSION || status == HPS_IO ||
@@ -154,7 +154,7 @@ const char *catalog_defined_hash(const struct catalog_model *model)
     return model->defined != NULL ? model->defined->hash : NULL;
 }
 
-/* ---- what is served -------------------------------------------------------------------------- */
+/* ---- differences ----------------------------------------------------------------------------- */
 
 static const struct hps_table *table_of(const struct hps_version *version, const char *name)
 {
@@ -162,7 +162,7 @@ static const struct hps_table *table_of(const struct hps_version *version, const
     return i != UINT32_MAX ? &version->tables[i] : NULL;
 }
 
-/* A bit for each option that a load of the entry would change. */
+/* One bit for each option that a load of the entry would change. */
 static unsigned differences(const struct catalog_defined *defined,
                             const struct hps_version *version)
 {
@@ -183,7 +183,7 @@ static unsigned differences(const struct catalog_defined *defined,
     return found;
 }
 
-/* The same where the files cannot be read: what the entry itself says of the tables. */
+/* The same if the files cannot be read: compares the options of the entry only. */
 static unsigned differences_of_entry(const struct hps_config_model *config,
                                      const struct hps_version *version)
 {
@@ -211,9 +211,9 @@ static unsigned differences_of_entry(const struct hps_config_model *config,
     return found;
 }
 
-/* Was the entry the same when the version was loaded? Records of earlier builds lack the hash:
- * there a version with other files counts as loaded by hand, unless its source is the entry. While
- * the files cannot be read, so does one that was loaded with an entry of its own. */
+/* Whether the entry was the same when the version was loaded. Records of earlier builds lack the
+ * hash. There a version with other files counts as loaded by hand, unless its source is the entry.
+ * If the files cannot be read, a version with its own entry counts as loaded by hand. */
 static bool is_by_hand(const struct catalog_model *model, const struct hps_version *version,
                        unsigned differs)
 {
@@ -276,7 +276,7 @@ int64_t catalog_find_defined(struct hps_catalog *catalog, const char *name)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Names of options, for people. */
+/* Names of the options that differ, for messages. */
 static const char *fields_text(unsigned differs, char out_text[FIELDS_BYTES])
 {
     static const struct {
@@ -296,7 +296,7 @@ static const char *fields_text(unsigned differs, char out_text[FIELDS_BYTES])
     return out_text;
 }
 
-/* The command that loads what is configured. */
+/* The command that loads the configured files. */
 static void load_command(const struct hps_config *config, const struct catalog_model *model,
                          char out_command[2 * PATH_MAX])
 {
@@ -342,7 +342,7 @@ static void log_by_hand(const struct catalog_model *model)
         HPS_STR("options", fields_text(model->differs, fields)));
 }
 
-/* The store has the rows. With --table the files were to be served, whatever it has. */
+/* Without --table this is no fault: the store has the rows. */
 static void log_unread(const struct hps_config *config, const struct catalog_model *model,
                        const struct hps_error *err)
 {
@@ -355,7 +355,7 @@ static void log_unread(const struct hps_config *config, const struct catalog_mod
     }
 }
 
-/* ABORTED, which ends the search: a record of this partition was read. */
+/* Ends the search with ABORTED if a record of this partition was read. */
 static hps_status find_read(void *ctx, const void *key, size_t key_size, const void *value,
                             size_t value_size)
 {
@@ -370,7 +370,8 @@ static hps_status find_read(void *ctx, const void *key, size_t key_size, const v
     return status == HPS_OK && position.last.known ? HPS_ABORTED : status;
 }
 
-/* Has another configuration applied updates? With --table there are none, and no file has them. */
+/* Whether another configuration has applied updates. --table takes none, and its files lack them.
+ */
 static bool has_updates(struct hps_version *version)
 {
     return hps_update_positions(version, find_read, NULL) != HPS_OK;
@@ -408,7 +409,7 @@ void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
         return;
     }
     model->awaits = false;
-    catalog_refill_model(catalog, model); /* nothing was refilled as long as that was awaited */
+    catalog_refill_model(catalog, model); /* refills were left out while it was awaited */
     if (model->drift && !atomic_load(&catalog->closing)) {
         HPS_LOG(WARN, "catalog",
                 "files of --table not served: their load failed, and the rows of an earlier run "

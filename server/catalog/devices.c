@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which devices there are to open, and what is said where one cannot be. See the header.
+ * Opens the devices of the configuration, and reports those that cannot be used. See devices.h.
  */
 #include "server/catalog/devices.h"
 
@@ -13,7 +13,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 
-#define RESULT_BYTES_MAX (UINT64_C(1) << 30) /* unless the configuration says */
+#define RESULT_BYTES_MAX (UINT64_C(1) << 30) /* default maximum */
 
 struct device {
     int index;
@@ -28,7 +28,7 @@ struct hps_devices {
     struct device items[];
 };
 
-enum { CACHED_ROWS_MIN = 64 }; /* of a table */
+enum { CACHED_ROWS_MIN = 64 }; /* minimum for a table */
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -45,7 +45,7 @@ static int device_of(const struct hps_config_model *model, unsigned i)
     return model->n_deployed_devices > 0 ? (int)model->deployed_device_list[i] : 0;
 }
 
-/* Of the list; it is added if it is not there. */
+/* Add the device, unless it is in the list. */
 static void list_device(struct hps_devices *devices, int index)
 {
     unsigned at = 0;
@@ -60,7 +60,7 @@ static void list_device(struct hps_devices *devices, int index)
     }
 }
 
-/* The devices to open, each once. NULL: no memory. */
+/* The devices to open, each once. NULL: out of memory. */
 static struct hps_devices *list_devices(const struct hps_config *config)
 {
     size_t n = 0;
@@ -76,7 +76,7 @@ static struct hps_devices *list_devices(const struct hps_config *config)
     return devices;
 }
 
-/* Before any is opened: a machine without a GPU is told so, rather than which one is missing. */
+/* Check for any GPU before opening one, so that the message says that the machine has none. */
 static hps_status check_any(const struct hps_gpu_tier_options *options, struct hps_error *err)
 {
     int n = 0;
@@ -108,7 +108,8 @@ static hps_status open_device(struct device *device, const struct hps_gpu_tier_o
     return HPS_OK;
 }
 
-/* A device cannot be used, `err` says why. */
+/* Continue without a device that cannot be used, if the configuration allows it. `err` has the
+ * reason. */
 static hps_status go_without(const struct hps_config *config, struct hps_error *err)
 {
     bool async = config->server.async_without_gpu;
@@ -131,7 +132,7 @@ static uint64_t result_bytes(const struct hps_config_server *server)
     return server->gpu_result_bytes != 0 ? server->gpu_result_bytes : most;
 }
 
-/* Open the devices that can be opened; with `exit` each must be. */
+/* Open all usable devices; with `exit` each must be usable. */
 static hps_status open_all(const struct hps_config *config, struct hps_devices *devices,
                            const struct hps_gpu_tier_options *options, struct hps_error *err)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Embedding caches of versions: opened before a version is published, closed when nobody uses it,
- * and preferred while it is active. Admin, loader and reaper threads; main for views.
+ * Embedding caches of versions. They are opened before a version is published, closed when it is no
+ * longer in use, and preferred while it is active. Admin, loader and reaper threads; main for
+ * views.
  */
 #include <stdio.h>
 
@@ -11,7 +12,7 @@
 #include "server/catalog/internal.h"
 #include "server/observe/metrics.h"
 
-/* Memory for what is seen of its caches. NULL: there is none. */
+/* Allocate the usages for views, and compute the shares of the tables. NULL: out of memory. */
 static struct hps_gpu_share *prepare(const struct hps_config_model *config,
                                      struct catalog_entry *entry)
 {
@@ -28,7 +29,7 @@ static struct hps_gpu_share *prepare(const struct hps_config_model *config,
     return shares;
 }
 
-/* On every device of the model that can be used. NULL: on none */
+/* Open caches on every usable device of the model. NULL: on none */
 static struct hps_gpu_space *open_space(const struct hps_catalog *catalog,
                                         const struct hps_config_model *config,
                                         const struct hps_gpu_space_options *options)
@@ -103,7 +104,7 @@ void catalog_gpu_active(const struct catalog_entry *entry, bool active)
     }
 }
 
-/* What the device has done since the last time. */
+/* Add what the device has done since the last call to the metrics. */
 static void count_table(struct hps_catalog *catalog, const struct hps_version *version, uint32_t i,
                         const struct hps_embed_range_usage *before,
                         const struct hps_embed_range_usage *now)
@@ -129,7 +130,7 @@ static uint32_t count_wanted(const struct hps_gpu_space *space, uint32_t n_table
     return n;
 }
 
-/* "": it has its caches, or is to have none. */
+/* "" if the version has its caches, or its model is configured for none. */
 static void note_missing(const struct catalog_entry *entry, char *out_note, size_t size)
 {
     const struct hps_config_model *config = catalog_config(entry);
@@ -164,10 +165,10 @@ void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
     }
     for (uint32_t i = 0; i < version->n_tables; i++) {
         hps_gpu_space_usage(entry->gpu, i, &now);
-        if (version->metrics[i].tier_evictions[HPS_TIER_GPU] != NULL) { /* it has been published */
+        if (version->metrics[i].tier_evictions[HPS_TIER_GPU] != NULL) { /* published */
             count_table(catalog, version, i, &entry->gpu_usages[i], &now);
         } else {
-            now.n_inserted = now.n_refused = now.n_evicted = 0; /* counted then */
+            now.n_inserted = now.n_refused = now.n_evicted = 0; /* counted after publication */
         }
         entry->gpu_usages[i] = now;
         out_view->gpu_rows += now.n_rows;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads at run time: checked on the caller's thread, carried out one after the other on the loader
- * thread, made visible by one switch.
+ * Loads at run time. The caller's thread checks them, the loader thread runs them one by one, and
+ * one switch makes them visible.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ enum { CATCH_UP_POLL_US = 20 * 1000 };
 
 /* ---- a new version --------------------------------------------------------------------------- */
 
-/* The version with the highest number, loading ones included. Lock held. */
+/* The version with the highest number, also if it is loading. Lock held. */
 static struct hps_version *newest(struct catalog_model *model)
 {
     struct hps_version *version = NULL;
@@ -32,7 +32,7 @@ static struct hps_version *newest(struct catalog_model *model)
     return version;
 }
 
-/* False: no memory. No text, or an empty one, makes none. */
+/* False: out of memory. *out_text is NULL if `text` is NULL or empty. */
 static bool copy_text(const char *text, char **out_text)
 {
     bool given = text != NULL && text[0] != '\0';
@@ -116,8 +116,8 @@ static void load_unlink(struct hps_load *load)
     *at = load->next;
 }
 
-/* Since when its files lack updates: before anybody sees the version. It may outlive this process,
- * into one that takes updates. */
+/* Store the time since which the files lack updates, before the version is visible. A later
+ * process, which takes updates, may need it. */
 static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
 {
     const struct hps_catalog_options *options = &load->catalog->options;
@@ -133,7 +133,7 @@ static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
     return status;
 }
 
-/* Give the tables of the version their places in the model's order, which gets those that are new.
+/* Give the version's tables their places in the model's order, and append new tables to it.
  * switch_lock held. */
 static hps_status place_tables(struct hps_load *load, struct hps_error *err)
 {
@@ -149,7 +149,7 @@ static hps_status place_tables(struct hps_load *load, struct hps_error *err)
         return hps_error_set(err, status, "no memory for the order of tables");
     }
     if (model->order.n > model->n_order_stored && model->active != 0 &&
-        catalog_durable(catalog) != NULL) { /* else the activation writes it */
+        catalog_durable(catalog) != NULL) { /* otherwise the activation writes it */
         const struct catalog_model_change as_is = {
             .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
         status = catalog_put_model(catalog, model, &as_is, err);
@@ -187,7 +187,7 @@ static hps_status activate_loaded(struct hps_load *load, struct hps_error *err)
     return HPS_OK;
 }
 
-/* Visible, written down, active if wanted. switch_lock held. */
+/* Make the version visible, record it, and activate it if requested. switch_lock held. */
 static hps_status publish(struct hps_load *load, struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
@@ -226,12 +226,13 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     hps_lock_acquire(&catalog->lock);
     load->n_rows_dropped = catalog_rows_dropped(entry);
     entry->state = ENTRY_RESIDENT;
-    hps_ignore(catalog_diff(load->model, entry->version, &load->outcome.diff)); /* else untold */
+    /* Out of memory: no difference is reported. */
+    hps_ignore(catalog_diff(load->model, entry->version, &load->outcome.diff));
     load->outcome.previous = load->model->active;
     load->published = true;
     bool activate =
         load->model->active == 0 || (load->activate && catalog->options.updater == NULL);
-    if (load->activate && !activate) { /* it stays until activate_fresh has let it go */
+    if (load->activate && !activate) { /* the pin keeps it until activate_fresh */
         hps_version_pin(entry->version);
         load->waiting = entry;
         load->waiting_until_us = hps_clock_us() + CATCH_UP_US_MAX;
@@ -253,19 +254,19 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     return status;
 }
 
-/* Undo what a failed publish left: the version must not be seen by anybody. */
+/* Undo a failed publish, so that the version stays invisible. */
 static void unpublish(struct hps_load *load)
 {
     struct hps_catalog *catalog = load->catalog;
     struct hps_version *version = load->entry->version;
     struct hps_error err = {0};
     if (load->published) {
-        return; /* loaded, only the activation failed: it stays for another try */
+        return; /* only the activation failed: the version stays */
     }
     HPS_ASSERT(load->entry->state == ENTRY_LOADING);
     if (catalog_durable(catalog) != NULL) {
         hps_ignore(hps_records_delete_version(catalog_durable(catalog), version->model,
-                                              version->number, &err)); /* if it got there at all */
+                                              version->number, &err)); /* if it was written */
     }
     hps_lock_acquire(&catalog->lock);
     load->entry->host = NULL;
@@ -301,8 +302,8 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
     }
 }
 
-/* The version is loaded and reads its updates: has it them by now, or is there no more waiting? Not
- * yet: this load goes behind the others that wait for the thread, and comes again. */
+/* The version is loaded and applies its updates. False: it has caught up, or the wait has ended.
+ * True: it has not, and the load is queued again behind other tasks of the thread. */
 static bool catches_up(struct hps_load *load, hps_status *out_status, struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
@@ -316,7 +317,7 @@ static bool catches_up(struct hps_load *load, hps_status *out_status, struct hps
     return hps_pool_post(catalog->loader, &load->task) == HPS_OK;
 }
 
-/* Activate it if `status` is that of a version that has its updates. switch_lock not held. */
+/* Activate the version if `status` says that it has caught up. switch_lock not held. */
 static hps_status activate_fresh(struct hps_load *load, hps_status status, struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
@@ -366,7 +367,7 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
         unpublish(load);
     }
     log_end(load, status, err);
-    hps_lock_release(&catalog->switch_lock); /* from here a published version may be unloaded */
+    hps_lock_release(&catalog->switch_lock); /* now an unload may free a published version */
     return status;
 }
 
@@ -382,8 +383,9 @@ static void run_load(struct hps_task *task)
         }
         status = activate_fresh(load, status, &err);
     }
-    catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done, but for
-                              what the reaper has at hand */
+    /* Before the load is done, remove versions that are not in use, except those that the reaper is
+     * removing. */
+    catalog_reap(catalog);
     hps_lock_acquire(&catalog->lock);
     load_unlink(load);
     if (!load->published) {
@@ -409,7 +411,7 @@ static void run_load(struct hps_task *task)
     hps_load_unref(load);
 }
 
-/* Find a number for it and put it into the lists. takes `source` on success. */
+/* Reserve a version number, and add the load to the lists. takes `source` on success. */
 static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_request *request,
                           struct hps_source *source, struct hps_load *load, struct hps_error *err)
 {
@@ -459,7 +461,8 @@ static void abandon(struct hps_load *load, const struct hps_error *err)
     struct hps_version *version = load->entry->version;
     load_unlink(load);
     if (load->model->config != NULL && load->model->entries->next == NULL) {
-        catalog_load_failed(catalog, load->model, err); /* whoever began its own load gave way */
+        /* A load from models[] may have been skipped because of this one. */
+        catalog_load_failed(catalog, load->model, err);
     }
     catalog_version_metrics_remove(catalog, version);
     catalog_entry_remove(catalog, load->model, load->entry);
@@ -468,8 +471,7 @@ static void abandon(struct hps_load *load, const struct hps_error *err)
     hps_load_unref(load);
 }
 
-/* What the load will change, as far as its files and the versions that are there tell; and whether
- * it may, before hours of work are done for nothing. */
+/* Predict what the load will change. Reject a forbidden change now, before hours of work. */
 static hps_status foresee(struct hps_load *load, const struct hps_load_request *request,
                           struct hps_error *err)
 {
@@ -525,7 +527,7 @@ hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load
         hps_load_unref(load);
         return status;
     }
-    /* Only now are the files read: the entry keeps its number meanwhile. */
+    /* Read the files only now: the entry has reserved the number. */
     status = hps_load_plan(&load->env, &load->source, 0, load->entry->version, &load->plan, err);
     load->plan.start_hash = hps_updater_start_hash(catalog->options.updater, &load->source.manifest,
                                                    load->source.print.mtime_ms_oldest);
@@ -552,7 +554,7 @@ hps_status catalog_load_begin(struct hps_catalog *catalog, const struct hps_load
 }
 
 /* Check and complete the request, and open its files. Also read the files of the models[] entry
- * again: a later change of the entry is drift, other files than the entry's are not. */
+ * again, so that drift means a later change of the entry, and not a load of other files. */
 static hps_status open_request(struct hps_catalog *catalog, const struct hps_load_request *request,
                                struct catalog_request *out_whole, struct hps_source *out_source,
                                struct hps_error *err)
@@ -583,11 +585,11 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
         return status;
     }
     status = catalog_load_begin(catalog, &whole.said, &source, out_load, err);
-    catalog_request_close(&whole); /* its default rows are in the version by now */
+    catalog_request_close(&whole); /* the version has copies of its default rows */
     return status;
 }
 
-/* What the load of a dry run would change; its tables get their places. */
+/* What the load of a dry run would change. Also gives its tables their places. */
 static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load_request *request,
                               const struct hps_source *source, struct hps_version *version,
                               struct hps_switched *out_effect, struct hps_strings *out_notes,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the catalog keeps of a model beside its versions: the order of its tables, and which
- * versions have been active. Under switch_lock, or while nobody else knows the catalog.
+ * State of a model besides its versions: the order of its tables, and which versions have been
+ * active. Under switch_lock, or before other threads know the catalog.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static int latest_first(const void *a, const void *b)
     return (*left)->last_active < (*right)->last_active ? 1 : -1;
 }
 
-/* Numbers of the versions that have been active, `active` before all; without `without`. */
+/* Numbers of the versions that have been active, `active` first; without `without`. */
 static hps_status past_versions(const struct catalog_model *model, int64_t active, int64_t without,
                                 int64_t **out_numbers, uint32_t *out_n)
 {
@@ -67,8 +67,8 @@ static hps_status past_versions(const struct catalog_model *model, int64_t activ
 
 /* ---- the record ------------------------------------------------------------------------------ */
 
-/* Only the numbers are gathered under the lock: the write may take long, and who holds switch_lock
- * keeps the order as it is. */
+/* Only collects the numbers under the lock, because the write may take long. The caller holds
+ * switch_lock, so the order cannot change. */
 hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *model,
                              const struct catalog_model_change *change, struct hps_error *err)
 {
@@ -97,8 +97,8 @@ hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *
     return status;
 }
 
-/* A record of an earlier build does not say: lower numbers than the active one's, as a rule, are
- * those of versions that were active before it. */
+/* Records of an earlier build lack past versions. Usually lower numbers than the active one were
+ * active before it. */
 static void guess_past(struct catalog_model *model)
 {
     uint64_t n = 0;
@@ -203,7 +203,7 @@ hps_status catalog_settle_order(struct catalog_model *model)
 {
     const struct catalog_entry *first = catalog_entry(model, model->active);
     hps_status status = HPS_OK;
-    if (model->entries == NULL) { /* a crash left its record: it says nothing any more */
+    if (model->entries == NULL) { /* a crash left only its record, which is obsolete */
         model->record_outdated = model->record_outdated || model->n_order_stored > 0;
         model->n_order_stored = 0;
         return catalog_configured_order(model);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sentences that a load tells its caller when it begins. Under the catalog's lock.
+ * Sentences about a load for its caller. Under the catalog's lock.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static hps_status add(struct hps_strings *notes, struct hps_buf *text)
 
 /* ---- a load ---------------------------------------------------------------------------------- */
 
-/* The model's tables, and the new ones of the version. */
+/* The model's tables, then the new ones of the version. */
 static hps_status note_order(const struct catalog_model *model, const struct hps_version *version,
                              struct hps_strings *notes, struct hps_buf *text)
 {
@@ -48,7 +48,7 @@ static hps_status note_order(const struct catalog_model *model, const struct hps
     return status;
 }
 
-/* The version with the highest number, `version` aside; NULL: none. */
+/* The version with the highest number other than `version`; NULL: none. */
 static const struct hps_version *newest_other(const struct catalog_model *model,
                                               const struct hps_version *version)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State and reasons change together under one lock, with the health service and the gauge; the log
- * and the service manager are told behind it, by the main thread.
+ * State, reasons, health service and gauge change together under one lock. The main thread then
+ * updates the log and the service manager's status.
  */
 #include "server/catalog/readiness.h"
 
@@ -19,16 +19,16 @@ enum { REASONS_BYTES_MAX = 1 << 20, LINE_BYTES = HPS_MODEL_WHY_BYTES + 32 };
 
 struct hps_readiness {
     struct hps_readiness_parts parts;
-    struct hps_lock lock; /* over the next two, which the main thread alone changes */
+    struct hps_lock lock; /* protects the next two, which only the main thread changes */
     bool ready;
-    struct hps_buf reasons; /* NUL-terminated, one behind the other */
-    /* main thread */
-    struct hps_buf found; /* by the refresh under way */
+    struct hps_buf reasons; /* each terminated by NUL */
+    /* main thread only: */
+    struct hps_buf found; /* by the current refresh */
     bool draining;
-    bool has_been; /* ready, at some time */
-    bool logged;   /* the log has been told any state: the next */
+    bool has_been; /* was ready before */
+    bool logged;   /* the log has a state: the next field */
     bool logged_ready;
-    char line[LINE_BYTES]; /* that the service manager has */
+    char line[LINE_BYTES]; /* current status at the service manager */
 };
 
 struct hps_readiness *hps_readiness_new(const struct hps_readiness_parts *parts)
@@ -62,12 +62,12 @@ void hps_readiness_free(struct hps_readiness *readiness)
 
 static void add_reason(void *ctx, const char *reason)
 {
-    char shown[LINE_BYTES]; /* by probes and the service manager, one a line */
+    char shown[LINE_BYTES]; /* shown by probes and the service manager, one in a line */
     size_t size = hps_text_plain(reason, strlen(reason), shown, sizeof(shown));
-    hps_ignore(hps_buf_append(ctx, shown, size + 1)); /* fewer reasons are true ones */
+    hps_ignore(hps_buf_append(ctx, shown, size + 1)); /* a shorter list is still correct */
 }
 
-/* Everything that can be asked changes here, at once. */
+/* Changes everything that other threads read, under one lock. */
 static void change(struct hps_readiness *readiness, bool ready)
 {
     hps_lock_acquire(&readiness->lock);
@@ -86,7 +86,7 @@ static const char *first_reason(const struct hps_readiness *readiness)
     return reasons->size > 0 ? (const char *)reasons->data : "no memory to say why";
 }
 
-/* The service manager has room for one line: the first reason. */
+/* The service manager shows one line: the first reason. */
 static void tell_line(struct hps_readiness *readiness, bool ready)
 {
     char line[LINE_BYTES];
@@ -105,11 +105,11 @@ static void tell_line(struct hps_readiness *readiness, bool ready)
 static void tell_log(struct hps_readiness *readiness, bool ready)
 {
     if (readiness->logged && ready == readiness->logged_ready) {
-        return; /* the progress of a load is no news */
+        return; /* the progress of a load is not logged */
     }
     if (ready) {
         HPS_LOG(INFO, "daemon", "ready");
-    } else if (!readiness->draining) { /* which has its own line */
+    } else if (!readiness->draining) { /* a drain has its own message */
         HPS_LOG(INFO, "daemon", "not ready", HPS_STR("reason", first_reason(readiness)));
     }
     readiness->logged = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which models cannot be served, and why: what readiness, look-ups and `hpsctl models` say of them;
- * and the loads that models[] ask for, which begin on the loader thread.
+ * Models that cannot be served, and why: for readiness, lookups and `hpsctl models`. Also begins
+ * the loads from models[], on the loader thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "server/catalog/store_servers.h"
 #include "server/observe/metrics.h"
 
-/* ---- models without a version that serves ---------------------------------------------------- */
+/* ---- models that cannot be served ------------------------------------------------------------ */
 
 static const struct catalog_entry *loading_entry(const struct catalog_model *model)
 {
@@ -34,7 +34,8 @@ static const struct catalog_entry *resident_entry(const struct catalog_model *mo
     return entry;
 }
 
-/* The model has no version that serves: its state, and `out_why` as a whole sentence. Lock held. */
+/* Returns the state of a model that cannot be served, and sets `out_why` to a sentence. Lock held.
+ */
 static const char *describe(const struct hps_catalog *catalog, const struct catalog_model *model,
                             char out_why[HPS_MODEL_WHY_BYTES])
 {
@@ -43,7 +44,7 @@ static const char *describe(const struct hps_catalog *catalog, const struct cata
         double ratio = loading != NULL ? catalog_load_ratio(catalog, loading) : 0;
         int percent = (int)(100 * ratio);
         snprintf(out_why, HPS_MODEL_WHY_BYTES, "model \"%s\" is loading, %d %%", model->name,
-                 percent > 99 ? 99 : percent); /* it is not there before it is active */
+                 percent > 99 ? 99 : percent); /* not 100 % before it is active */
         return "loading";
     }
     if (model->failure.status != HPS_OK) {
@@ -70,7 +71,7 @@ void catalog_expect(struct hps_catalog *catalog, struct catalog_model *model)
     bool expected = !serves(model) && strcmp(describe(catalog, model, why), "absent") != 0;
     hps_status status =
         hps_models_expect(catalog->options.models, model->name, expected ? why : NULL);
-    hps_ignore(status); /* no memory: look-ups are told NOT_FOUND until the next tick */
+    hps_ignore(status); /* no memory: lookups get NOT_FOUND until the next tick */
 }
 
 void catalog_expect_all(struct hps_catalog *catalog)
@@ -116,7 +117,7 @@ void catalog_model_metrics_remove(const struct hps_catalog *catalog,
     const struct hps_metric_label labels[] = {{"model", model->name}};
     uint64_t n = (uint64_t)hps_metric_value(failures(catalog, model->name));
     hps_metrics_remove(catalog->options.metrics, labels, 1);
-    if (n > 0 || model->config != NULL) { /* what has failed is counted on: no reset hides it */
+    if (n > 0 || model->config != NULL) { /* keep the count: a counter must not be reset */
         hps_metric_add(failures(catalog, model->name), n);
     }
 }
@@ -127,7 +128,7 @@ void catalog_load_failed(const struct hps_catalog *catalog, struct catalog_model
     HPS_ASSERT(err->status != HPS_OK);
     hps_metric_add(failures(catalog, model->name), 1);
     if (resident_entry(model) != NULL) {
-        return; /* it is served: whoever asked for the load is told */
+        return; /* the model is served; the caller of the load gets the error */
     }
     model->failure = *err;
     if (err->text[0] == '\0') {
@@ -147,7 +148,7 @@ void catalog_load_succeeded(struct hps_catalog *catalog, struct catalog_model *m
 
 /* ---- readiness ------------------------------------------------------------------------------- */
 
-/* What is lost of the only copy of a version fails look-ups until it is loaded again. */
+/* A version that lost rows of its only copy fails lookups until it is loaded again. */
 static bool is_whole(const struct catalog_entry *entry, char out_why[HPS_MODEL_WHY_BYTES])
 {
     struct hps_store_usage usage;
@@ -185,7 +186,7 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
             continue;
         }
         if (entry == NULL && model->config == NULL) {
-            continue; /* a first load at run time, which nobody waits for yet */
+            continue; /* a first load at run time does not affect readiness */
         }
         if (!serves(model)) {
             describe(catalog, model, reason);
@@ -213,7 +214,7 @@ static void ensured(struct hps_catalog *catalog, const char *name, const struct 
 {
     hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, name, false);
-    HPS_ASSERT(model != NULL); /* models[] are never removed */
+    HPS_ASSERT(model != NULL); /* configured models are never removed */
     model->waiting = false;
     if (err->status != HPS_OK) {
         catalog_load_failed(catalog, model, err);
@@ -238,7 +239,7 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
     }
     err.status = there && !awaits ? HPS_EXISTS : catalog_load_config(catalog, config, awaits, &err);
     if (err.status == HPS_EXISTS || err.status == HPS_CANCELLED) {
-        err = (struct hps_error){0}; /* somebody has loaded one meanwhile, or the server stops */
+        err = (struct hps_error){0}; /* another load was first, or the server stops */
     }
     if (err.status != HPS_OK) {
         HPS_LOG(ERROR, "catalog",
@@ -281,8 +282,8 @@ static bool is_unreached(const struct catalog_model *model)
     return model->unreached;
 }
 
-/* Have configured models without versions, or whose files have changed, wait for their load;
- * returns how many now do. */
+/* Mark configured models without versions, or with changed files, as waiting for their load.
+ * Returns how many were marked. */
 static unsigned mark_waiting(struct hps_catalog *catalog,
                              bool (*wanted)(const struct catalog_model *model))
 {
@@ -300,7 +301,7 @@ static unsigned mark_waiting(struct hps_catalog *catalog,
     return n;
 }
 
-/* The loader thread opens the files: they may be far away. */
+/* The loader thread opens the files, because they may be on a slow file system. */
 static void ensure(struct hps_catalog *catalog, bool (*wanted)(const struct catalog_model *model))
 {
     const struct hps_config *config = catalog->options.config;

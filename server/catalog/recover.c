@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a start brings back: versions that the persistent store has are served as before, what a
- * crash has left of others is removed, and memory is filled behind what is served. On the thread
- * that opens the catalog; rows come into memory on the loader thread.
+ * Recovery at a start. Versions in the persistent store are served as before. Remains of other
+ * versions after a crash are removed, and memory is filled in the background. Runs on the thread
+ * that opens the catalog; the loader thread fills memory.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "server/catalog/internal.h"
 #include "server/load/records.h"
 
-/* ---- versions, and what is left of others ---------------------------------------------------- */
+/* ---- versions, and remains of others --------------------------------------------------------- */
 
 static hps_status adopt_version(void *ctx, struct hps_version *version, struct hps_error *err)
 {
@@ -80,8 +80,8 @@ static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
     }
 }
 
-/* Spaces that no record names are what a crash left of a load or an unload. One that cannot be
- * removed only takes room: what is whole is served all the same. */
+/* Spaces that no record names are left from a load or an unload that a crash ended. If one cannot
+ * be removed, it only takes disk space; the complete versions are served. */
 static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
 {
     struct hps_store *store = catalog_durable(catalog);
@@ -140,8 +140,8 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
 
 enum { REFILL_ROUNDS = 3 };
 
-/* In the first round what is hot in the active version, in the second all of it, then the others.
- */
+/* Round 0: hot keys and whole caches of the active version. Round 1: its other rows. Round 2: the
+ * other versions. */
 static void refill_model(struct hps_catalog *catalog, struct catalog_model *model, int round)
 {
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
@@ -160,13 +160,13 @@ static void refill_model(struct hps_catalog *catalog, struct catalog_model *mode
     }
 }
 
-/* One after the other, but of models whose next version is awaited: the hot rows of every active
- * version, and tables that are cached whole, then all rows of those, then the others. */
+/* Queue the refills of all models, round by round. Models that await their next version are left
+ * out. */
 static void start_refills(struct hps_catalog *catalog)
 {
     for (int round = 0; round < REFILL_ROUNDS; round++) {
         for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
-            if (!model->awaits) { /* it would take the room of what is to be served */
+            if (!model->awaits) { /* it would take memory of the next version */
                 refill_model(catalog, model, round);
             }
         }
@@ -182,15 +182,14 @@ void catalog_refill_model(struct hps_catalog *catalog, struct catalog_model *mod
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-/* A model that has versions has an active one: a load of the first one writes its record first, an
- * unload of the last one removes it last, and a crash may come between that and the model's record.
- */
+/* A model with versions must have an active one. The first load writes the version's record before
+ * the model's record, and a crash may come between the two. */
 static void settle_active(struct hps_catalog *catalog, struct catalog_model *model)
 {
     struct hps_error err;
     if (catalog_entry(model, model->previous) == NULL) {
         model->record_outdated = model->record_outdated || model->previous != 0;
-        model->previous = 0; /* unloaded since that was written */
+        model->previous = 0; /* unloaded after the record was written */
     }
     if (catalog_entry(model, model->active) != NULL) {
         return;
@@ -204,7 +203,8 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     }
     model->previous = model->previous == model->active ? 0 : model->previous;
     if (model->n_switches == 0) {
-        model->n_switches = hps_clock_wall_ms(); /* its record is gone: behind any that was */
+        /* its record is lost: use a number above any earlier one */
+        model->n_switches = hps_clock_wall_ms();
     }
     HPS_LOG(WARN, "catalog",
             "newest version activated: the version recorded as active does not exist",
@@ -220,7 +220,7 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     }
 }
 
-/* Of these a crash left the record alone. */
+/* After a crash such models have a record and no version. */
 static void forget_empty_models(struct hps_catalog *catalog)
 {
     for (struct catalog_model *model = catalog->models, *next; model != NULL; model = next) {

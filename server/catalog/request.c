@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The request of a load, checked and completed by its own models[] entry. On the caller's thread.
+ * Checks a load request, and completes it from the models[] entry in it. On the caller's thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { TEXT_BYTES_MAX = 256 };
 
-/* Answers carry these: a stock client refuses an answer with a string that is not UTF-8. */
+/* Replies contain these texts, and stock clients reject replies with strings that are not UTF-8. */
 static hps_status check_text(const char *field, const char *text, struct hps_error *err)
 {
     size_t size = text == NULL ? 0 : strlen(text);
@@ -50,7 +50,7 @@ static bool is_empty(const char *text)
     return text == NULL || text[0] == '\0';
 }
 
-/* Tables of the entry, and the names of the version that the request leaves open. */
+/* Add the tables of the entry, and the number and names that the request leaves open. */
 static hps_status complete(struct hps_catalog *catalog, struct catalog_request *whole,
                            struct hps_error *err)
 {
@@ -73,7 +73,7 @@ static hps_status complete(struct hps_catalog *catalog, struct catalog_request *
     return HPS_OK;
 }
 
-/* The entry of the request, under the name that the request has for the model. */
+/* Parse the entry of the request, and give it the model name of the request. */
 static hps_status read_entry(struct hps_catalog *catalog, struct catalog_request *whole,
                              struct hps_error *err)
 {
@@ -138,8 +138,8 @@ hps_status catalog_request_open(struct hps_catalog *catalog, const struct hps_lo
     } else if (!is_empty(request->config)) {
         status = read_entry(catalog, &whole, err);
     } else {
-        whole.said.entry =
-            hps_config_model_find(catalog->options.config, request->model); /* for its tables */
+        /* for its tables */
+        whole.said.entry = hps_config_model_find(catalog->options.config, request->model);
     }
     if (status == HPS_OK) {
         status = check_names(&whole.said, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which files a load at run time may read, and the source that they make: on the thread of whoever
- * asks for the load.
+ * Which files a load at run time may read, and how they are opened. On the thread that requests the
+ * load.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/heap.h"
 #include "server/catalog/internal.h"
 
-/* A copy: no lock while the file system is asked. */
+/* Copies the roots, so that no lock is held during file system calls. */
 static hps_status copy_roots(struct hps_catalog *catalog, struct hps_strings *out_roots,
                              struct hps_error *err)
 {
@@ -22,8 +22,8 @@ static hps_status copy_roots(struct hps_catalog *catalog, struct hps_strings *ou
                             : hps_error_set(err, status, "no memory for server.model_roots");
 }
 
-/* A file or directory that must be below one of the roots, whatever links lead there. `what` it is,
- * for messages. */
+/* Resolve a file or directory, which must be below one of the roots after links are followed. what:
+ * its name in messages. */
 static hps_status check_path(const struct hps_strings *names, const struct hps_roots *roots,
                              const char *what, const char *path, char out_resolved[PATH_MAX],
                              struct hps_error *err)
@@ -43,8 +43,8 @@ static hps_status check_path(const struct hps_strings *names, const struct hps_r
         what, path, names->n, names->n > 0 ? names->items[0] : "");
 }
 
-/* The files of a table by the path that the request has for them: of a pair also what both have in
- * common. Their names stay as they are, as other files stand beside them. */
+/* Check the files of a table; `path` may be the common prefix of a pair of files. File names are
+ * not resolved, because the other files are found next to them. */
 static hps_status check_table(const struct hps_strings *names, const struct hps_roots *roots,
                               const struct hps_source_named *table, char out_path[PATH_MAX],
                               struct hps_error *err)
@@ -74,7 +74,7 @@ static hps_status open_tables(const struct hps_strings *names, struct hps_roots 
     struct hps_source_named *tables = NULL;
     char(*paths)[PATH_MAX] = NULL;
     hps_status status = HPS_OK;
-    if (request->n_tables <= HPS_MODEL_TABLES_MAX) { /* else the open says so */
+    if (request->n_tables <= HPS_MODEL_TABLES_MAX) { /* otherwise the open reports it */
         tables = hps_calloc(request->n_tables, sizeof(*tables));
         paths = hps_calloc(request->n_tables, sizeof(*paths));
         if (tables == NULL || paths == NULL) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See store_servers.h. Series are computed when metrics are printed, from what the store counts.
+ * See store_servers.h. Metrics are computed when they are printed, from the store's counters.
  */
 #include "server/catalog/store_servers.h"
 
@@ -16,7 +16,7 @@ struct hps_store_servers {
     struct hps_store *store;
     struct hps_metrics *metrics;
     struct hps_store_server *now;   /* [HPS_STORE_SERVERS_MAX] */
-    struct hps_store_server *shown; /* [n_shown] whose series there are */
+    struct hps_store_server *shown; /* [n_shown] servers that have series */
     uint32_t n_shown;
 };
 
@@ -54,7 +54,7 @@ static void set(const struct hps_store_servers *servers, enum hps_metric_id id, 
     hps_metric_set(hps_server_metric(servers->metrics, id, tier, node, NULL, NULL), value);
 }
 
-/* Counters only grow: add what has come since the last time. */
+/* Counters only grow: add the difference to the last call. */
 static void count(const struct hps_store_servers *servers, enum hps_metric_id id, const char *v1,
                   const char *v2, uint64_t value)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which version is active. Runs on the admin and loader threads; what it decides is written down
+ * Which version is active. Runs on the admin, loader and switch threads. A decision is recorded
  * before it becomes visible.
  */
 #include <inttypes.h>
@@ -40,7 +40,7 @@ void catalog_share_memory(const struct catalog_model *model)
     }
 }
 
-/* ---- how it differs -------------------------------------------------------------------------- */
+/* ---- differences ----------------------------------------------------------------------------- */
 
 hps_status catalog_diff(struct catalog_model *model, const struct hps_version *version,
                         struct hps_version_diff *out_diff)
@@ -75,7 +75,7 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
                               struct hps_error *err)
 {
     int64_t previous = model->active != number ? model->active : model->previous;
-    previous = back ? 0 : previous; /* a rollback is not undone by a rollback */
+    previous = back ? 0 : previous; /* a second rollback does not undo the first */
     hps_status status = HPS_OK;
     hps_lock_acquire(&catalog->lock);
     const struct catalog_entry *entry = catalog_entry(model, number);

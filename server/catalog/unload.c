@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Versions that go. A version is unpublished under switch_lock: records first, so that a restart
- * finds nothing of it, then the model set, so that no request gets it any more. Its rows go when
- * the last request that uses it has ended; nobody holds a lock for that long. Admin and loader
- * threads unpublish and remove what is not in use; what is, the reaper thread removes later.
+ * Unloading. A version is unpublished under switch_lock: first its records, so that a restart does
+ * not find it, then the model set, so that no new request gets it. Its rows are removed when the
+ * last request that uses it has ended; no lock is held until then. Admin and loader threads
+ * unpublish, and remove versions that are not in use. The reaper thread removes the others later.
  */
 #include <inttypes.h>
 #include <stddef.h>
@@ -19,15 +19,16 @@
 #define TIDY_US (UINT64_C(5) * 1000 * 1000)
 
 enum {
-    REAP_POLL_US = 1000, /* giving back a pin tells nobody: it must stay cheap */
+    /* The reaper polls: releasing a pin must stay cheap, so it wakes no thread. */
+    REAP_POLL_US = 1000,
     REAPER_STACK_BYTES = 1 << 20
 };
 
-/* ---- out of sight ---------------------------------------------------------------------------- */
+/* ---- unpublishing ---------------------------------------------------------------------------- */
 
-/* The version's record first: without it the version is gone, whatever the model's says. That one
- * is written anew then, and after a crash in between by the next open, before another version can
- * get the number. */
+/* Deletes the version's record first: without it the version does not exist, whatever the model's
+ * record says. The model's record is written next. After a crash in between, the next open writes
+ * it, before another version can get the number. */
 static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry *entry,
                          struct hps_error *err)
 {
@@ -104,7 +105,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
     return HPS_OK;
 }
 
-/* Versions of the model that are there or will be, `entry` aside. Lock held. */
+/* Whether the model has other versions, resident or loading. Lock held. */
 static bool has_others(const struct catalog_entry *entry)
 {
     for (struct catalog_entry *other = entry->model->entries; other != NULL; other = other->next) {
@@ -139,10 +140,10 @@ hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int
     return status;
 }
 
-/* ---- one too many ---------------------------------------------------------------------------- */
+/* ---- superfluous versions -------------------------------------------------------------------- */
 
-/* keep_versions counts the active version and those that were active before it. One that never was
- * stands beside them until it is activated, unloaded or replaced. */
+/* keep_versions counts the active version and those that were active before. A version that never
+ * was active is not counted. It stays until it is activated, unloaded or replaced. */
 
 static void note_gone(struct hps_versions_gone *gone, int64_t number)
 {
@@ -162,8 +163,8 @@ static bool is_among(const struct hps_versions_gone *gone, int64_t number)
     return false;
 }
 
-/* Of those that have been active and are not among `gone`, the one that was it the longest time
- * ago, or NULL while there are no more than `keep`. Lock held. */
+/* Of the resident versions that have been active and are not in `gone`, the one that was active
+ * longest ago. NULL: there are at most `keep`. Lock held. */
 static struct catalog_entry *superfluous(const struct catalog_model *model, int64_t active,
                                          const struct hps_versions_gone *gone, uint32_t keep)
 {
@@ -183,7 +184,7 @@ static struct catalog_entry *superfluous(const struct catalog_model *model, int6
     return n > keep ? oldest : NULL;
 }
 
-/* A resident version that never was active, and that nobody is about to activate. Lock held. */
+/* A resident version that never was active and has no pending switch. Lock held. */
 static struct catalog_entry *replaceable(const struct catalog_model *model, int64_t keep,
                                          const struct hps_versions_gone *gone)
 {
@@ -196,7 +197,7 @@ static struct catalog_entry *replaceable(const struct catalog_model *model, int6
     return entry;
 }
 
-/* False: it is still there. */
+/* False: it could not be unpublished. */
 static bool retire(struct hps_catalog *catalog, struct catalog_entry *entry,
                    struct hps_versions_gone *gone)
 {
@@ -247,7 +248,7 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
            (entry = replaceable(model, 0, out_gone)) != NULL) {
         note_gone(out_gone, entry->version->number);
     }
-    /* The new one is one more, and none of these is active then. */
+    /* The new version counts as one, and none of these will be active. */
     while (activate && model->active != 0 && out_gone->n < HPS_VERSIONS_GONE_MAX &&
            (entry = superfluous(model, 0, out_gone, catalog->keep_versions - 1)) != NULL) {
         note_gone(out_gone, entry->version->number);
@@ -256,7 +257,7 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
 
 /* ---- a whole model --------------------------------------------------------------------------- */
 
-/* The next one to take out: a resident version, the active one last; or NULL. Lock held. */
+/* The next version to unload: a resident one, the active one last; NULL: none. Lock held. */
 static struct catalog_entry *next_resident(const struct catalog_model *model)
 {
     struct catalog_entry *last = NULL;
@@ -278,8 +279,8 @@ static bool is_loading(const struct catalog_model *model)
     return entry != NULL;
 }
 
-/* NULL: there is none, or a version is loading. switch_lock held, under which none becomes
- * resident; a model that has none may be gone at any time. */
+/* NULL: no resident version, or a version is loading. switch_lock is held, so no version becomes
+ * resident. A model without resident versions may be freed at any time. */
 static struct catalog_entry *take_next(struct hps_catalog *catalog, const char *name,
                                        bool *out_loading)
 {
@@ -329,15 +330,15 @@ hps_status hps_catalog_unload_model(struct hps_catalog *catalog, const char *nam
     return status;
 }
 
-/* ---- gone ------------------------------------------------------------------------------------ */
+/* ---- removal --------------------------------------------------------------------------------- */
 
-/* A shared store above another may be unreachable: then drop_unused does it later. */
+/* A shared store above another may be unreachable; drop_unused then deletes the rows later. */
 static hps_status drop_shared(struct hps_catalog *catalog, struct hps_version *version,
                               struct hps_space *space)
 {
     HPS_ASSERT(catalog_durable(catalog) != NULL);
     HPS_ASSERT(hps_store_role(space->store) == HPS_ROLE_SHARED);
-    const struct hps_store *shared = space->store; /* the space is gone after this */
+    const struct hps_store *shared = space->store; /* space_drop frees the space */
     struct hps_error err = {0};
     hps_status status = shared->ops->space_drop(space, &err);
     if (status == HPS_OK) {
@@ -371,8 +372,8 @@ static hps_status drop_spaces(struct hps_catalog *catalog, struct hps_version *v
     return status;
 }
 
-/* On the loader thread, so that no load takes the space meanwhile. One that is open belongs to a
- * version that is not gone yet, or is there again. */
+/* Runs on the loader thread, so that no load opens the space at the same time. An open space
+ * belongs to a version that is not removed yet, or was loaded again. */
 static hps_status drop_unused(struct hps_catalog *catalog, struct hps_version *version)
 {
     struct hps_store *shared = catalog_shared(catalog);
@@ -426,7 +427,7 @@ void catalog_tidy(struct hps_catalog *catalog)
     }
 }
 
-/* An entry that nobody uses, taken off the list: the caller alone removes it. */
+/* Take an entry that is not in use off the list. Only the caller removes it. */
 static struct catalog_entry *take_idle(struct hps_catalog *catalog)
 {
     hps_lock_acquire(&catalog->lock);
@@ -466,7 +467,7 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
             HPS_STR("model", version->model), HPS_I64("version", version->number),
             HPS_STR("error", err.text));
     }
-    /* switch_lock: who holds it relies on the model. */
+    /* switch_lock: its holders rely on the model. */
     hps_lock_acquire(&catalog->switch_lock);
     hps_lock_acquire(&catalog->lock);
     struct hps_unload *unload = entry->unload;
@@ -498,7 +499,7 @@ void catalog_reap(struct hps_catalog *catalog)
 
 /* ---- the reaper ------------------------------------------------------------------------------ */
 
-/* Until there may be something to remove; false: the end. */
+/* Wait until there may be something to remove. False: the catalog is closing. */
 static bool reaper_wait(struct hps_catalog *catalog)
 {
     hps_lock_acquire(&catalog->lock);

@@ -26,7 +26,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*left)->name, (*right)->name);
 }
 
-/* The tables of a version by name; to be freed. */
+/* The tables of a version by name; the caller frees the array. */
 static const struct hps_table **sorted(const struct hps_version *version)
 {
     const struct hps_table **tables = hps_calloc(version->n_tables, sizeof(struct hps_table *));
@@ -46,7 +46,7 @@ static const struct hps_table *find(const struct hps_table **tables, uint32_t n,
     return at == NULL ? NULL : *at;
 }
 
-/* NULL: the version has no such table; not both. */
+/* NULL, for one of both: the version has no such table. */
 static hps_status compare(struct hps_version_diff *diff, const struct hps_table *before,
                           const struct hps_table *after)
 {
@@ -101,7 +101,7 @@ out:
     return status;
 }
 
-/* False: nothing speaks against it. */
+/* Whether the difference forbids a replacement; `out` has the reason. */
 static bool speaks_against(const struct hps_table_diff *table, double rows_loss_max, char *out,
                            size_t size)
 {

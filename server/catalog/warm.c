@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When host memory and embedding caches are warmed up with hot keys: after a start and after a
- * switch behind what is served, and for a bounded time before a switch. And when they are refilled:
- * host memory after a start, tables that are cached whole by a load before it is published, and
- * after a start or a switch behind. Runs on the loader thread (starts, loads), the warm-up thread
- * (behind a switch) and the switch thread (before one; saves), so that no admin thread waits for
- * it, and what is bounded never waits for what is not.
+ * Warm-ups of host memory and embedding caches with hot keys: in the background after a start and a
+ * switch, and for a bounded time before a switch. Refills: of host memory after a start; of tables
+ * that are cached whole before a load is published, and in the background after a start or switch.
+ *
+ * Threads: loader (starts, loads), warmup (after a switch), switch (before one; saves). So no admin
+ * thread waits for them, and bounded work never waits for unbounded work.
  */
 #include "base/assert.h"
 #include "base/clock.h"
@@ -15,26 +15,26 @@
 #include "server/catalog/internal.h"
 #include "server/load/whole.h"
 
-enum { AGE_S = 300 }; /* of counts, where nothing is saved */
+enum { AGE_S = 300 }; /* period of aging the counts if nothing is saved */
 
 struct warm_task {
     struct hps_task task;
     struct hps_catalog *catalog;
     struct hps_version *version; /* pinned */
     struct catalog_entry *entry; /* of the version; only with a waiter */
-    struct hps_switch *waiter;   /* NULL: it serves already */
+    struct hps_switch *waiter;   /* NULL: the version serves already */
     uint64_t deadline_us;        /* only with a waiter */
 };
 
 /* ---- one warm-up or refill ------------------------------------------------------------------- */
 
 struct warm_up {
-    struct warm_up *next; /* of catalog->warm_ups */
+    struct warm_up *next; /* in catalog->warm_ups */
     struct hps_catalog *catalog;
     const struct hps_version *version;
     const atomic_bool *cancel;
-    bool behind;                 /* of use only while the version is the active one */
-    uint64_t n_keys, n_keys_all; /* the catalog's lock */
+    bool behind;                 /* useful only while the version is the active one */
+    uint64_t n_keys, n_keys_all; /* protected by the catalog's lock */
 };
 
 static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_version *version)
@@ -46,8 +46,8 @@ static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_v
     return usage.used_bytes;
 }
 
-/* Rows that must stay: all, but those of the versions that an active one has taken over from.
- * out_wanted: the version is there, and active if it has to be. */
+/* Bytes in the host map that must stay. If the version is active, the other versions of its model
+ * may lose theirs. out_wanted: the version is not unloading, and is active if `behind`. */
 static uint64_t bytes_kept(const struct warm_up *ctx, bool *out_wanted)
 {
     uint64_t bytes = 0;
@@ -115,7 +115,7 @@ static void warm_up_unlink(struct warm_up *ctx)
     hps_lock_release(&ctx->catalog->lock);
 }
 
-/* deadline_us: 0: behind what is served */
+/* deadline_us: 0: in the background */
 static void warm_up(struct hps_catalog *catalog, struct hps_version *version, uint64_t deadline_us,
                     const atomic_bool *cancel)
 {
@@ -133,7 +133,7 @@ static void warm_up(struct hps_catalog *catalog, struct hps_version *version, ui
                 HPS_STR("error", report.error.text));
     }
     if (report.n_keys == 0 && report.end == HPS_WARMUP_DONE) {
-        return; /* nothing was known to be hot */
+        return; /* no hot keys were known */
     }
     HPS_LOG(INFO, "warmup", "memory warmed up", HPS_STR("model", version->model),
             HPS_I64("version", version->number), HPS_STR("end", hps_warmup_end_text(report.end)),
@@ -141,7 +141,7 @@ static void warm_up(struct hps_catalog *catalog, struct hps_version *version, ui
             HPS_U64("gpu_rows", report.n_gpu_rows), HPS_U64("duration_us", report.duration_us));
 }
 
-/* behind: of use only while the version is the active one */
+/* behind: useful only while the version is the active one */
 static void refill_caches(struct hps_catalog *catalog, struct hps_version *version, bool behind,
                           const atomic_bool *cancel)
 {
@@ -168,7 +168,7 @@ static void refill_caches(struct hps_catalog *catalog, struct hps_version *versi
             HPS_U64("duration_us", report.duration_us));
 }
 
-/* ---- behind what is served ------------------------------------------------------------------- */
+/* ---- in the background ----------------------------------------------------------------------- */
 
 static void task_free(struct warm_task *task)
 {
@@ -229,7 +229,7 @@ void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
     }
 }
 
-/* Put all rows of a version that serves into the host store, if they fit. */
+/* Put all rows of a serving version into the host map, if they fit. */
 static hps_status refill_host(struct hps_catalog *catalog, struct hps_version *version,
                               struct hps_error *err)
 {
@@ -276,7 +276,8 @@ void catalog_warm_refill(struct hps_catalog *catalog, struct hps_pool *pool,
 
 /* ---- before a switch ------------------------------------------------------------------------- */
 
-/* Is `version` worth a warm-up before it becomes the active one? Lock not held. */
+/* Time for a warm-up before the version becomes active, in microseconds; 0: none is useful. Lock
+ * not held. */
 static uint64_t time_before(struct hps_catalog *catalog, const struct catalog_model *model,
                             const struct hps_version *version)
 {
@@ -313,7 +314,7 @@ static void activate_now(struct hps_catalog *catalog, const char *model, int64_t
     waiter->done(waiter, &err);
 }
 
-/* Until it is let go, no load takes the version out for being one too many. */
+/* Until let_go, keep_versions does not unload the version. */
 static void hold(struct warm_task *task, struct catalog_entry *entry)
 {
     hps_lock_acquire(&task->catalog->lock);
@@ -364,13 +365,13 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
     hps_lock_acquire(&catalog->switch_lock);
     if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK &&
         (waiter->force || catalog_check_active(catalog, model, entry, &err) == HPS_OK)) {
-        us = time_before(catalog, model, entry->version); /* 0: it is refused, or soon active */
+        us = time_before(catalog, model, entry->version); /* 0: activated at once, or rejected */
     }
     if (us > 0) {
         task = task_new(catalog, entry->version, run_switch, waiter);
     }
     if (task != NULL) {
-        task->deadline_us = hps_clock_us() + us; /* other switches may come first */
+        task->deadline_us = hps_clock_us() + us; /* before the task waits for other switches */
         hold(task, entry);
     }
     hps_lock_release(&catalog->switch_lock);
@@ -430,12 +431,12 @@ void catalog_warm_stop(struct hps_catalog *catalog)
     if (catalog->warmer == NULL) {
         return;
     }
-    HPS_ASSERT(catalog->loader == NULL); /* it posts to these */
-    hps_pool_free(catalog->switcher);    /* a switch posts to the other */
+    HPS_ASSERT(catalog->loader == NULL); /* it posts to these pools */
+    hps_pool_free(catalog->switcher);    /* first, because a switch posts to the other */
     hps_pool_free(catalog->warmer);
     catalog->switcher = NULL;
     catalog->warmer = NULL;
-    if (catalog->opened) { /* else what was recovered is not known yet */
+    if (catalog->opened) { /* otherwise the recovered hot keys are not known */
         save(catalog, false);
     }
 }
