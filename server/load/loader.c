@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The load of one version: sort, write, ingest. On the loader thread. What it needs is planned
- * before (plan.c); what a shared store above another gets comes after it (seed_shared.c).
+ * The load of one version: sort, write, ingest. On the loader thread. plan.c runs before it, and
+ * seed_shared.c after it.
  */
 #include "server/load/loader.h"
 
@@ -78,7 +78,7 @@ static hps_status begin_host(struct loader_run *run, const struct hps_load_plan 
 {
     const struct loader_target *host = &run->targets[HPS_ROLE_HOST];
     bool lowest = hps_stores_lowest(&run->env->stores) == host->store;
-    /* Rows of a shared store without a durable one may have had updates: no file has those. */
+    /* Without a durable store, the shared store may have updates of these rows that no file has. */
     bool fits = run->targets[HPS_ROLE_DURABLE].store != NULL &&
                 plan->host_bytes_needed <= plan->host_bytes_available;
     hps_status status = HPS_EXHAUSTED;
@@ -88,7 +88,7 @@ static hps_status begin_host(struct loader_run *run, const struct hps_load_plan 
     if (status != HPS_EXHAUSTED || lowest) {
         return status;
     }
-    /* Not all rows fit: the store starts empty and takes rows as they are asked for. */
+    /* Not all rows fit: the store starts empty, and lookups insert rows. */
     return host->space != NULL ? HPS_OK : loader_open_space(run, HPS_ROLE_HOST, err);
 }
 
@@ -105,15 +105,15 @@ static hps_status begin_stores(struct loader_run *run, const struct hps_load_pla
     return status;
 }
 
-/* Has the host store found that not all rows fit it? Then it goes on as if it had had no room from
- * the start, if another store has them. */
+/* Whether the host map has too little memory for all rows while another store has them. The load
+ * then continues as if the map had lacked memory from the start. */
 static bool gives_way(const struct loader_run *run, enum hps_store_role role, hps_status status)
 {
     return role == HPS_ROLE_HOST && status == HPS_EXHAUSTED &&
            run->targets[HPS_ROLE_DURABLE].store != NULL;
 }
 
-/* From the lowest store up: a row that is in one is in those below it. */
+/* From the lowest store up, so that a row in one store is in the stores below it. */
 static hps_status commit_stores(struct loader_run *run, struct hps_error *err)
 {
     atomic_store(&run->progress->stage, "ingest");
@@ -144,7 +144,7 @@ void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space
     if (space->store == hps_stores_shared_alone(&env->stores)) {
         ops->space_close(space);
     } else {
-        hps_ignore(ops->space_drop(space, NULL)); /* what is left is removed later */
+        hps_ignore(ops->space_drop(space, NULL)); /* a later start removes the rest */
     }
 }
 
@@ -186,8 +186,8 @@ static hps_status write_batch(struct loader_run *run, const struct hps_table *ta
     return HPS_OK;
 }
 
-/* Bytes of another type, or of another width, are other rows. Tables of FP32 keep the ids that they
- * have always had. */
+/* The load id covers type and width, because other bytes are other rows. Tables of FP32 keep their
+ * ids of earlier builds. */
 static void hash_form(struct loader_run *run, const struct hps_table *table)
 {
     const uint32_t form[2] = {(uint32_t)table->dtype, table->dim};
@@ -290,7 +290,7 @@ static hps_status load_table(struct loader_run *run, uint32_t i, struct hps_erro
         status = write_sorted(run, sort, table, err);
         note_conversion(run, i, reader);
     }
-    if (status == HPS_OK) { /* rows of two trainings are worse than no rows */
+    if (status == HPS_OK) { /* a mix of two trainings is worse than no rows */
         status = hps_source_check_unchanged(from, err);
     }
     if (status != HPS_OK) {
@@ -328,7 +328,7 @@ static hps_status set_load_id(struct loader_run *run, struct hps_error *err)
                : hps_error_set(err, HPS_NO_MEMORY, "no memory for the load id");
 }
 
-/* Below those that the version has. A shared store knows by itself which of its servers are up. */
+/* Add a tier below the others. A shared store has its own breakers, one for each server. */
 static void add_tier(const struct hps_load_env *env, struct hps_version *version,
                      struct hps_space *space)
 {
@@ -375,8 +375,8 @@ static hps_status load_durable(struct loader_run *run, const struct hps_load_pla
 
 /* ---- a shared store without a durable one ---------------------------------------------------- */
 
-/* Its shards are named by the load id: the files are read a first time for that. If it has the
- * rows from an earlier load, or another daemon's, those are used. */
+/* The load id names its shards, so the files are read once to compute it. Rows of an earlier load,
+ * or of another daemon, are used if they exist. */
 static hps_status load_shared(struct loader_run *run, const struct hps_load_plan *plan,
                               struct hps_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a load needs before it begins: every file is opened once, for names, widths and default rows
- * of the tables, and for the bytes that stores and sorts will take. On the loader thread, or that
- * of whoever only asks: may block.
+ * Computes what a load needs: opens every file once, for names, widths and default rows of the
+ * tables, and for the bytes that stores and sorts will use. On the loader thread, or the caller's
+ * of a dry run; may block.
  */
 #include "backends/store_durable.h"
 #include "base/assert.h"
@@ -99,7 +99,8 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
     plan->row_bytes += desc.n_rows * table->row_bytes;
     uint64_t spilled = desc.n_rows * (table->row_bytes + sizeof(hps_key));
     if (!desc.sorted_unique && spilled > env->memory_bytes && spilled > plan->disk_bytes_needed) {
-        plan->disk_bytes_needed = spilled; /* the largest sort: they run one after the other */
+        /* the largest sort, because sorts run one after the other */
+        plan->disk_bytes_needed = spilled;
     }
     return hps_load_default_row(from, table, err);
 }
@@ -110,7 +111,7 @@ static bool host_is_lowest(const struct hps_load_env *env)
     return host != NULL && hps_stores_lowest(&env->stores) == host;
 }
 
-/* Of a table: those that its only copy has no place for. */
+/* Rows of a table beyond host_rows_max, if the host map has the only copy. */
 static uint64_t rows_dropped(const struct hps_load_env *env, const struct hps_table *table)
 {
     bool beyond =
@@ -129,8 +130,7 @@ uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_ta
     return bytes;
 }
 
-/* About what a shared store makes of the rows that a load gives it: a value, a field and an entry
- * for each. */
+/* Estimated bytes in a shared store: a value, a field and an entry for each row that it gets. */
 static uint64_t shared_bytes(const struct hps_load_env *env, const struct hps_version *version)
 {
     enum { ENTRY_BYTES = 60, ALLOCATED_PERCENT = 110 };
@@ -170,7 +170,8 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
         plan.n_rows_dropped += rows_dropped(env, &version->tables[i]);
     }
     if (hps_stores_host(&env->stores) != NULL) {
-        bool loaded = durable != NULL || shared == NULL; /* by a load, that is */
+        /* by the load; otherwise lookups insert rows */
+        bool loaded = durable != NULL || shared == NULL;
         plan.host_bytes_needed =
             loaded ? hps_load_host_bytes(env, version->tables, version->n_tables) : 0;
         plan.host_bytes_available =

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The catalog's records, encoded as the messages of proto/hps/v1/catalog.proto.
+ * Records of the catalog, encoded as messages of proto/hps/v1/catalog.proto.
  */
 #include "server/load/records.h"
 
@@ -14,7 +14,7 @@
 #include "base/rows/modeldir.h"
 #include "hps/v1/catalog.pb-c.h"
 
-/* A load id is 16 hex digits; another build may have longer ones. */
+/* A load id is 16 hex digits; other builds may use longer ones. */
 enum { RECORD_KEY_BYTES_MAX = 192, LOAD_ID_BYTES_MAX = 32 };
 #define VERSION_PREFIX "version/"
 #define MODEL_PREFIX   "model/"
@@ -24,11 +24,11 @@ static size_t version_key(char *key, const char *model, int64_t number)
 {
     int size = snprintf(key, RECORD_KEY_BYTES_MAX, VERSION_PREFIX "%s/%" PRId64, model, number);
     HPS_ASSERT(size > 0);
-    HPS_ASSERT(size < RECORD_KEY_BYTES_MAX); /* names of models are bounded */
+    HPS_ASSERT(size < RECORD_KEY_BYTES_MAX); /* model names are bounded */
     return (size_t)size;
 }
 
-/* Two of one number may have had other rows. */
+/* The key contains the load id, because two versions of one number may have different rows. */
 static size_t unused_key(char *key, const struct hps_version *version)
 {
     HPS_ASSERT(version->load_id != NULL);
@@ -177,13 +177,13 @@ static bool table_from(const Hps__V1__TableRecord *record, uint32_t id, struct h
     return true;
 }
 
-/* Of a record as hpsd writes it: keys are made of both. */
+/* The names of a valid record are short enough for a key. */
 static bool names_fit(const char *model, const char *load_id)
 {
     return strlen(model) <= HPS_MODEL_NAME_BYTES_MAX && strlen(load_id) <= LOAD_ID_BYTES_MAX;
 }
 
-/* A copy, or NULL for an empty text. *good is false if there is no memory. */
+/* A copy, or NULL for an empty text. Clears *good if out of memory. */
 static char *optional_text(const char *text, bool *good)
 {
     char *copy = text[0] != '\0' ? hps_strdup(text) : NULL;
@@ -285,7 +285,7 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
     return status;
 }
 
-/* One that cannot be read is of no harm: rows that nobody asks for stay where they are. */
+/* An unreadable record is skipped: its rows only take space. */
 static hps_status read_unused(void *ctx, const void *key, size_t key_size, const void *value,
                               size_t value_size)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the persistent store keeps of models and versions: the records of the catalog. Used under
- * the catalog's switch_lock, or while nobody else uses the catalog.
+ * Records of models and versions in the persistent store. Used under the catalog's switch_lock, or
+ * before other threads use the catalog.
  */
 #ifndef HPS_SERVER_LOAD_RECORDS_H
 #define HPS_SERVER_LOAD_RECORDS_H
@@ -9,19 +9,19 @@
 #include "cache/version/version.h"
 #include "server/load/table_order.h"
 
-/* What is kept of a model beside its versions. Pointers are borrowed. */
+/* The record of a model, without its versions. Pointers are borrowed. */
 struct hps_model_record {
     const char *model;
     int64_t active;            /* 0: none */
-    int64_t previous;          /* what rollback goes back to; 0: nothing */
-    uint64_t n_switches;       /* activations so far */
+    int64_t previous;          /* version that rollback activates; 0: none */
+    uint64_t n_switches;       /* number of activations */
     const char *const *tables; /* [n_tables] in the model's order */
     uint32_t n_tables;
-    const int64_t *past; /* [n_past] versions that have been active, the latest first */
+    const int64_t *past; /* [n_past] versions that have been active, latest first */
     uint32_t n_past;
 };
 
-/* All write synced and may block. */
+/* The calls below write with a sync, and may block. */
 hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
                                    struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
@@ -31,8 +31,8 @@ hps_status hps_records_put_model(struct hps_store *store, const struct hps_model
 hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
-/* The version is unloaded, or about to be, but its rows in a store that others share may still be
- * there. */
+/* Record that a shared store may still have rows of a version that is unloaded, or about to be.
+ * Delete the record when the rows are gone. */
 hps_status hps_records_put_unused(struct hps_store *store, const struct hps_version *version,
                                   struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_version *version,
@@ -41,23 +41,23 @@ hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_v
 enum { HPS_UNUSED_MAX = 16 };
 
 struct hps_unused_list {
-    struct hps_version *versions[HPS_UNUSED_MAX]; /* [n] the caller's; without tiers */
+    struct hps_version *versions[HPS_UNUSED_MAX]; /* [n] owned by the caller; without tiers */
     uint32_t n;
 };
 
-/* Some of them. Versions that were read before an error are in the list. */
+/* Read up to HPS_UNUSED_MAX records. After an error the list has the versions read before it. */
 hps_status hps_records_read_unused(struct hps_store *store, struct hps_unused_list *out_list,
                                    struct hps_error *err) HPS_MUST_CHECK;
 
 struct hps_records_reader {
     void *ctx;
-    /* takes `version` (no tiers yet), whatever it returns */
+    /* takes `version`, which has no tiers yet, also on failure */
     hps_status (*version)(void *ctx, struct hps_version *version, struct hps_error *err);
-    /* `record` of an earlier build has no tables and no past versions */
+    /* a record of an earlier build has no tables and no past versions */
     hps_status (*model)(void *ctx, const struct hps_model_record *record);
 };
 
-/* Every record, versions before models. DATA_LOSS names the record that cannot be read. */
+/* Read every record, versions before models. DATA_LOSS names the unreadable record. */
 hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,
                             struct hps_error *err) HPS_MUST_CHECK;
 

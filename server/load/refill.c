@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The refill of a host map after a restart: all rows of a version are scanned in its lowest tier
- * and put into the map, behind what is served and while updates come. On the loader thread.
+ * The refill of a host map after a restart. All rows of a version are scanned in its lowest tier
+ * and inserted into the map, while the version serves and takes updates. On the loader thread.
  *
  *     lowest tier ── scan ─▶ insert ─▶ map
- *                             └ rows that an update has overtaken ── walk: read again ─▶ map
+ *                             └ rows that an update may have changed ── walk: read again ─▶ map
  */
 #include <inttypes.h>
 #include <sched.h>
@@ -21,10 +21,10 @@ struct refill {
     struct hps_space *host;
     const struct hps_table *table;
     const atomic_bool *cancel;
-    uint64_t since;  /* of the version's stamps, before the scan of the table began */
+    uint64_t since;  /* clock of the stamps before the scan of the table */
     uint32_t *slots; /* [n_slots] 0, 1, 2, ... */
     uint32_t n_slots;
-    uint64_t n_stale; /* that were updated again and again while they were read */
+    uint64_t n_stale; /* rows that were updated each time they were read */
 };
 
 static hps_status grow_slots(struct refill *refill, uint32_t n)
@@ -44,7 +44,7 @@ static hps_status grow_slots(struct refill *refill, uint32_t n)
     return HPS_OK;
 }
 
-/* Insert n rows of the scan, but for those that an update may have overtaken since it began. */
+/* Insert n rows of the scan, except those that an update may have changed since it began. */
 static hps_status insert_scanned(struct refill *refill, const hps_key *keys, const uint8_t *rows,
                                  uint32_t n, uint32_t *out_n_stale)
 {
@@ -62,8 +62,8 @@ static hps_status insert_scanned(struct refill *refill, const hps_key *keys, con
     return status == HPS_OK && full ? HPS_EXHAUSTED : status;
 }
 
-/* Keys that an update may have overtaken, or that only share the stripe of one that was: those that
- * are not in the host map are read again, until no update comes between. */
+/* Keys of rows that an update may have changed, or that share a stripe with such a key. Keys that
+ * are not in the host map are read again until no update intervenes. */
 struct again {
     hps_key *keys;
     uint32_t *slots;
@@ -71,8 +71,8 @@ struct again {
     uint32_t n;
 };
 
-/* Walk the keys through the map and the lowest tier: what only that has goes into the map, and keys
- * that neither has have been deleted. */
+/* Walk the keys through the map and the lowest tier. Rows that only the lowest tier has go into the
+ * map. Keys that neither has were deleted. */
 static hps_status again_try(struct refill *refill, struct again *again)
 {
     struct hps_version *version = refill->version;
@@ -102,7 +102,7 @@ static hps_status again_try(struct refill *refill, struct again *again)
 
 static hps_status read_again(struct refill *refill, const hps_key *keys, uint32_t n)
 {
-    enum { TRIES_MAX = 1000 }; /* a batch of updates is over after milliseconds */
+    enum { TRIES_MAX = 1000 }; /* a batch of updates ends within milliseconds */
     struct again again = {.keys = hps_alloc(n * sizeof(*keys)),
                           .slots = hps_alloc(n * sizeof(uint32_t)),
                           .rows = hps_alloc((size_t)n * refill->table->row_bytes),
@@ -139,8 +139,7 @@ static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
     return status == HPS_OK && n_stale > 0 ? read_again(refill, keys, n) : status;
 }
 
-/* Rows of other versions, and those that look-ups missed meanwhile, may have taken the room of rows
- * that the refill had put. */
+/* Rows of other versions, or rows that lookups inserted, may have evicted rows of the refill. */
 static hps_status check_complete(const struct refill *refill, struct hps_error *err)
 {
     if (refill->n_stale > 0) {
@@ -163,11 +162,11 @@ hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_versi
     struct hps_space *host = version->tiers[0];
     HPS_ASSERT(host->store == hps_stores_host(&env->stores));
     HPS_ASSERT(from != host);
-    HPS_ASSERT((from->store->ops->caps & HPS_STORE_SHARED) ==
-               0); /* else rows are of any position */
+    /* A shared store may have rows of other log positions. */
+    HPS_ASSERT((from->store->ops->caps & HPS_STORE_SHARED) == 0);
     struct refill refill = {.version = version, .host = host, .cancel = cancel};
     atomic_store(&version->host_complete, false);
-    atomic_store(&host->incomplete, false); /* what it has lost so far is put there again */
+    atomic_store(&host->incomplete, false); /* the refill inserts lost rows again */
     hps_status status =
         host->store->ops->limits != NULL ? host->store->ops->limits->reserve(host, err) : HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
@@ -179,7 +178,8 @@ hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_versi
         status = check_complete(&refill, err);
     }
     if (status == HPS_OK) {
-        atomic_store(&version->host_complete, true); /* unless rows are lost: `incomplete` tells */
+        /* `incomplete` overrides it if rows are lost */
+        atomic_store(&version->host_complete, true);
     }
     hps_free(refill.slots);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A shared store above a durable one is seeded: it gets its share of the rows of a load, read back
- * from the durable store, which has them by then. On the loader thread.
+ * Seeding of a shared store above a durable one: it gets its share of the rows of a load, read back
+ * from the durable store. On the loader thread.
  */
 #include <string.h>
 
@@ -15,10 +15,10 @@ struct seed {
     struct loader_run *run;
     struct hps_store_load *load;
     const struct hps_table *table;
-    uint64_t hash_max; /* rows whose hash is beyond it stay below */
+    uint64_t hash_max; /* rows with a higher hash are left out */
     struct hps_error *err;
-    bool began;  /* the shared store has answered */
-    bool failed; /* the shared store did */
+    bool began;  /* the shared store has answered once */
+    bool failed; /* the shared store failed */
 };
 
 static const struct hps_store_ops *shared_ops(const struct loader_run *run)
@@ -54,8 +54,8 @@ static hps_status seed_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
     return HPS_OK;
 }
 
-/* A failure of the durable store, or that it was cancelled, ends the load; one of the shared store
- * does not. */
+/* A failure of the durable store or a cancel ends the load. A failure of the shared store does not.
+ */
 static hps_status seed_tables(struct seed *seed, struct hps_error *err)
 {
     struct loader_run *run = seed->run;
@@ -95,8 +95,8 @@ static hps_status seed_once(struct seed *seed, struct hps_error *err)
     return status;
 }
 
-/* Once more, if the shared store answered and then did not: a fail-over is over by then. Not if it
- * was unreachable from the start: that may take long. */
+/* Retries if the shared store answered and then failed, because a failover ends soon. A store that
+ * was unreachable from the start is not retried. */
 static hps_status seed_all(struct seed *seed, struct hps_error *err)
 {
     static const uint32_t pauses_s[] = {0, 2, 4, 8};
@@ -114,7 +114,7 @@ static hps_status seed_all(struct seed *seed, struct hps_error *err)
     return status;
 }
 
-/* Until the version is published its space is recorded as unused, in case that this process ends.
+/* The space is recorded as unused until the version is published, in case this process ends before.
  */
 hps_status loader_seed_shared(struct loader_run *run, struct hps_error *err)
 {

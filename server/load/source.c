@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a directory or models[] to the files of each table. Runs on the admin and loader threads.
+ * Finds the files of each table in a directory or models[]. Runs on the admin and loader threads.
  */
 #include "server/load/source.h"
 
@@ -43,7 +43,7 @@ static const struct hps_config_table *config_table(const struct hps_config_model
     return NULL;
 }
 
-/* What models[] says of a table; NULL: nothing. */
+/* Apply the options of models[] for a table; NULL: none. */
 static void take_config(struct hps_source_table *table, const struct hps_config_table *known)
 {
     if (known != NULL) {
@@ -62,7 +62,7 @@ void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype)
     }
 }
 
-/* `files` are those of the source; the same by their canonical paths. */
+/* Compute the fingerprint by canonical paths. `files` are the files of the source. */
 static hps_status canonical_print(struct hps_source *source, struct hps_model_table *files,
                                   struct hps_error *err)
 {
@@ -192,7 +192,7 @@ static hps_status source_add(struct hps_source *source, const char *name, const 
                              const struct hps_config_table *known, struct hps_error *err)
 {
     struct hps_source_table *to = &source->tables[source->n_tables];
-    HPS_ASSERT(to->files.name == NULL); /* zeroed: the caller has made room for it */
+    HPS_ASSERT(to->files.name == NULL); /* zeroed by the caller */
     hps_status status = hps_model_table_open(name, path, source->roots, &to->files, err);
     if (status != HPS_OK) {
         return hps_error_prefix(err, status, "table \"%s\"", name);
@@ -202,7 +202,7 @@ static hps_status source_add(struct hps_source *source, const char *name, const 
     return HPS_OK;
 }
 
-/* takes `source`, whose tables have been added as far as `status` says. */
+/* takes `source`; `status`: result of adding its tables. */
 static hps_status source_finish(struct hps_source *source, hps_status status,
                                 struct hps_source *out_source, struct hps_error *err)
 {
@@ -218,8 +218,8 @@ static hps_status source_finish(struct hps_source *source, hps_status status,
     return HPS_OK;
 }
 
-/* The directory that holds what `path` leads to. One that leads nowhere adds nothing: the open says
- * so. */
+/* Add the directory that contains the target of `path`. A path without target adds nothing; the
+ * open then reports it. */
 static hps_status add_root_of(struct hps_roots *roots, const char *path, struct hps_error *err)
 {
     char resolved[PATH_MAX];
@@ -276,7 +276,8 @@ static hps_status check_named(const struct hps_source_named *tables, size_t n_ta
     return HPS_OK;
 }
 
-/* For people: where the first table is, and how many there are besides. owner: the caller */
+/* Text for messages: the path of the first table, and the number of the others. owner: the caller
+ */
 static char *named_text(const struct hps_source_named *tables, size_t n_tables)
 {
     return n_tables == 1 ? hps_strdup(tables[0].path)
@@ -346,7 +347,6 @@ static int by_place(const void *a, const void *b)
     return 0;
 }
 
-/* A table without a place comes behind those that have one, in the order in which it is now. */
 void hps_source_sort(struct hps_source *source, const struct hps_table_order *order)
 {
     for (uint32_t i = 0; i < source->n_tables; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a load reads: the files of every table, from a model directory or from models[] of the
- * configuration, checked against their manifest. Used by one thread at a time.
+ * The files of every table that a load reads, from a model directory or from models[], checked
+ * against their manifest. Used by one thread at a time.
  */
 #ifndef HPS_SERVER_LOAD_SOURCE_H
 #define HPS_SERVER_LOAD_SOURCE_H
@@ -16,75 +16,74 @@
 
 struct hps_source_table {
     struct hps_model_table files;
-    uint32_t dim;                /* that the configuration demands; 0: what the files say */
+    uint32_t dim;                /* configured width; 0: as in the files */
     const float *default_values; /* borrowed from the configuration; NULL: zeros */
-    uint32_t n_default_values;   /* 1: the value of a whole row; else dim */
-    enum hps_dtype file_dtype;   /* as its manifest says; 0: it does not */
-    enum hps_dtype row_dtype;    /* that its rows are to be stored as; 0: that of the files */
+    uint32_t n_default_values;   /* 1: one value for the whole row; else dim */
+    enum hps_dtype file_dtype;   /* from the manifest; 0: not given */
+    enum hps_dtype row_dtype;    /* type of stored rows; 0: as in the files */
     struct hps_fingerprint print;
-    uint64_t place; /* of the last sort */
+    uint64_t place; /* position in the last sort */
 };
 
 struct hps_source {
-    struct hps_roots *roots; /* that its files are read below */
-    char *text;              /* for people: the directory, or the configuration's name */
-    char *dir;               /* NULL when the tables lie in several places */
+    struct hps_roots *roots; /* the files are read below these */
+    char *text;              /* for messages: the directory, or the name in the configuration */
+    char *dir;               /* NULL: the tables are in several places */
     struct hps_source_table *tables;
     uint32_t n_tables;
     struct hps_manifest manifest;
     struct hps_fingerprint print;
-    struct hps_fingerprint canonical; /* the same by the paths as hps_source_canonical has them */
+    struct hps_fingerprint canonical; /* fingerprint by the paths of hps_source_canonical */
 };
 
-/* `text` of a source of hps_source_open_config with several tables. */
+/* `text` of hps_source_open_config if the model has several tables. */
 #define HPS_SOURCE_CONFIG "models[]"
 
-/* The tables of a directory, in the manifest's order where there is one, else by name. Default rows
- * and row_dtype come from `model` (may be NULL) where it has a table of that name. Nothing is read
- * that is not below one of `roots`, whatever links are in the directory; takes `roots`, on an error
- * too (NULL: any file may be read). out_source is owned by the caller: hps_source_close. */
+/* Open the tables of a directory, in the order of its manifest, or by name without one. Default
+ * rows and row_dtype come from the table of that name in `model` (may be NULL). Only files below
+ * one of `roots` are read, after links are followed; NULL: any file. takes `roots`, also on
+ * failure. owner of out_source: the caller, hps_source_close. */
 hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
                                const struct hps_config_model *model, struct hps_source *out_source,
                                struct hps_error *err) HPS_MUST_CHECK;
-/* How rows are to be stored, by whoever asks for a load. */
+/* The row type that a load request asks to store. */
 struct hps_row_wish {
-    bool given;           /* false: as models[] says, else as the files have them */
-    enum hps_dtype dtype; /* 0: that of the files */
+    bool given;           /* false: from models[], else as in the files */
+    enum hps_dtype dtype; /* 0: as in the files */
 };
 
-/* A table and where its files are, as hps_model_table_open takes them. */
+/* A table and its files, as for hps_model_table_open. */
 struct hps_source_named {
     const char *name;
     const char *path;
     struct hps_row_wish row_dtype;
 };
 
-/* Tables that lie anywhere, under the names that they are to have, in this order. Widths, default
- * rows and, where none is given, row_dtype come from `model` (may be NULL). A manifest beside them
- * is not read, as for models[]. takes `roots`, as above. error   also INVALID: no table, too many,
- * a name twice */
+/* Open named tables in any place, in this order. Widths, default rows and, if not given, row_dtype
+ * come from `model` (may be NULL). No manifest is read. takes `roots`, as above.
+ * error   also INVALID: no table, too many, or a name twice */
 hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_source_named *tables,
                                   size_t n_tables, const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The tables of models[], in its order. A path that stands there is the operator's own word, and
- * followed wherever it leads; what lies in a directory so named must be below one of `model_roots`,
- * or of the directory that the path leads into. */
+/* Open the tables of a models[] entry, in its order. The operator chose each path, so links in it
+ * may lead anywhere. Files inside a named directory must be below one of `model_roots`, or below
+ * the directory that the path leads to. */
 hps_status hps_source_open_config(const struct hps_strings *model_roots,
                                   const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Store the rows of all its tables so, whatever it has found. */
+/* Store the rows of all tables in this type; overrides models[] and `tables`. */
 void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype);
-/* Absolute, without links in the directories above the last name: the same for whoever names a
- * file. False: no such directory; out_path is `path` then. `path` need not exist. */
+/* Make a path absolute, and resolve links in its directories, but not in the last name. So all
+ * names of a file's directory give the same path. `path` need not exist. False: no such directory;
+ * out_path is then `path`. */
 bool hps_source_canonical(const char *path, char out_path[PATH_MAX]);
-/* Are the files of the table those that were there at the open? PRECONDITION names the table. */
+/* Whether the files of the table are unchanged since the open. PRECONDITION names the table. */
 hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Put the tables into an order; those that it lacks come behind the others, among themselves as
- * they were. */
+/* Sort the tables by an order. Tables that are not in it come last, in their present order. */
 void hps_source_sort(struct hps_source *source, const struct hps_table_order *order);
-void hps_source_close(struct hps_source *source); /* a zeroed one is legal */
+void hps_source_close(struct hps_source *source); /* may be zeroed */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names by place, and places sorted by name. Any thread, as its owner says.
+ * Names by place, and places sorted by name. Threads: see table_order.h.
  */
 #include "server/load/table_order.h"
 
@@ -19,7 +19,7 @@ void hps_table_order_free(struct hps_table_order *order)
     memset(order, 0, sizeof(*order));
 }
 
-/* Places are sorted by name, and each name has one. */
+/* Places are sorted by name, and each name occurs once. */
 static bool is_sane(const struct hps_table_order *order)
 {
     for (uint32_t i = 1; i < order->n; i++) {
@@ -30,7 +30,7 @@ static bool is_sane(const struct hps_table_order *order)
     return order->n <= order->room;
 }
 
-/* Where in by_name the table is, or would be. */
+/* The index of the table in by_name, or where it would be inserted. */
 static uint32_t search(const struct hps_table_order *order, const char *name, bool *out_found)
 {
     uint32_t low = 0, high = order->n;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hot keys by model and table, and their records in the persistent store. What is done with them is
- * in warmup_run.c.
+ * Hot keys by model and table, and their records in the persistent store. warmup_run.c uses them.
  *
- * Records are hints: each stands for itself, so that a save which a crash cuts short, or a record
- * that is damaged, costs some keys and nothing else. Their keys are hot/MODEL/NUMBER.
+ * Records are hints, and independent of each other: a save that a crash interrupts, or a damaged
+ * record, loses some keys only. Their keys are hot/MODEL/NUMBER.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -92,13 +91,13 @@ struct warm_table *warmup_table(const struct warm_model *model, const char *name
     return table;
 }
 
-/* The counts of a table, with room for n_keys; NULL: no memory. Lock held. */
+/* The counts of a table, with capacity for n_keys; NULL: out of memory. Lock held. */
 static struct hps_hot *hot_of(struct warm_model *model, const char *name, size_t size,
                               uint32_t n_keys)
 {
     struct warm_table *table = warmup_table(model, name, size);
     if (table != NULL) {
-        hps_ignore(hps_hot_grow(table->hot, n_keys)); /* fewer keys are counted */
+        hps_ignore(hps_hot_grow(table->hot, n_keys)); /* out of memory: fewer keys are counted */
         return table->hot;
     }
     table = hps_calloc(1, sizeof(*table));
@@ -115,10 +114,10 @@ static struct hps_hot *hot_of(struct warm_model *model, const char *name, size_t
     return hot;
 }
 
-/* A table's share of the model's counts is that of its rows, but no more than its rows or those
- * that the map can hold, and half as many again: keys that are about as hot as the last ones that
- * find room in the map must be counted to be told from those. Beside a device there is no other
- * bound than the rows. */
+/* Number of keys to count for a table. Its share of the model's counts is that of its rows. The
+ * maximum is 1.5 times its rows, or the rows that the map can hold. The extra half separates the
+ * last keys that fit from keys that are about as hot. With a device only the table's rows are the
+ * bound. */
 static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_version *version,
                            const struct hps_table *table, uint64_t n_rows_all)
 {
@@ -170,7 +169,7 @@ static size_t record_key(char key[RECORD_KEY_BYTES_MAX], const char *model, uint
     return (size_t)snprintf(key, RECORD_KEY_BYTES_MAX, "hot/%s/%06u", model, number);
 }
 
-/* The model's name and the number of a record's key; false: it is another one's. */
+/* Model name and number in the key of a record. False: not such a key. */
 static bool parse_key(const char *key, size_t size, char out_model[RECORD_KEY_BYTES_MAX],
                       uint32_t *out_number)
 {
@@ -229,7 +228,7 @@ void hps_warmup_read(struct hps_warmup *warmup)
         (warmup->options.host == NULL && !warmup->options.gpu)) {
         return;
     }
-    hps_lock_acquire(&warmup->lock); /* nobody else knows it yet */
+    hps_lock_acquire(&warmup->lock); /* no other thread uses it yet */
     hps_status status =
         durable->ops->durable->record_scan(durable, "hot/", read_record, warmup, &err);
     hps_lock_release(&warmup->lock);
@@ -250,7 +249,7 @@ static hps_status put_record(struct hps_store *durable, const struct warm_model 
     uint32_t name_size = (uint32_t)strlen(table->name);
     size_t size = hps_hot_record_size(name_size, n);
     uint64_t room = durable->ops->durable->bytes_free(durable);
-    if (size > room) { /* what the store holds back is for more than hints */
+    if (size > room) { /* the reserve of free disk space is not for hints */
         return hps_error_set(err, HPS_EXHAUSTED,
                              "a record of %zu bytes, %" PRIu64 " are free before the guard", size,
                              room);
@@ -286,7 +285,7 @@ static hps_status save_table(struct hps_store *durable, struct warm_model *model
     return status;
 }
 
-/* From `number` on. */
+/* Delete the records from `number` on. */
 static hps_status delete_records(struct hps_store *durable, struct warm_model *model,
                                  uint32_t number, struct hps_error *err)
 {
@@ -302,7 +301,7 @@ static hps_status delete_records(struct hps_store *durable, struct warm_model *m
     return HPS_OK;
 }
 
-/* The next table to look at: lists grow meanwhile, at their front. */
+/* The first table. The list may grow at its front during a save. */
 static struct warm_table *first_table(struct hps_warmup *warmup, const struct warm_model *model)
 {
     hps_lock_acquire(&warmup->lock);
@@ -347,7 +346,7 @@ static void save_model(struct hps_warmup *warmup, struct warm_model *model, bool
     }
 }
 
-/* The first model without a version, taken off the list; NULL: each has one. */
+/* Take the first model without a version off the list; NULL: all have one. */
 static struct warm_model *take_detached(struct hps_warmup *warmup)
 {
     hps_lock_acquire(&warmup->lock);
@@ -363,7 +362,8 @@ static struct warm_model *take_detached(struct hps_warmup *warmup)
     return model;
 }
 
-/* What cannot be deleted is read, and found to belong to no model, at the next start. */
+/* Delete a model's records. If that fails, the next start reads them, finds no model, and tries
+ * again. */
 static void forget(struct hps_warmup *warmup, struct warm_model *model)
 {
     struct hps_store *durable = warmup->options.durable;
@@ -386,7 +386,7 @@ void hps_warmup_save(struct hps_warmup *warmup, bool write, bool age)
     hps_lock_acquire(&warmup->lock);
     model = warmup->models;
     hps_lock_release(&warmup->lock);
-    while (model != NULL) { /* others come at the end, none goes but here */
+    while (model != NULL) { /* models are appended, and only this thread removes them */
         save_model(warmup, model, write, age);
         hps_lock_acquire(&warmup->lock);
         model = model->next;

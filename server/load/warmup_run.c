@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A warm-up: the rows of hot keys go into the host map and the embedding caches of a version, batch
- * by batch, the hottest first. Each batch is a walk down the tiers. On the thread that warms up.
+ * Inserts the rows of hot keys into the host map and the embedding caches of a version, in batches,
+ * the hottest first. Each batch is a walk down the tiers. On the thread that warms up.
  */
 #include <string.h>
 
@@ -27,13 +27,13 @@ const char *hps_warmup_end_text(enum hps_warmup_end end)
     return texts[end];
 }
 
-/* The hot keys of one table, the hottest first, and how many of them go where. */
+/* The hot keys of one table, hottest first, and how many of them go to each tier. */
 struct queue {
     const struct hps_table *table;
     struct hps_hot_key *keys;
-    uint32_t n_host; /* less once the map takes no more */
+    uint32_t n_host; /* reduced when the map has no capacity left */
     uint32_t n_gpu;
-    uint32_t at; /* those before it are done */
+    uint32_t at; /* keys before it are done */
 };
 
 struct run {
@@ -44,8 +44,8 @@ struct run {
     struct queue *queues; /* [n_tables] */
     hps_key *keys;        /* [WARMUP_BATCH_KEYS_MAX] */
     uint32_t *slots;      /* [WARMUP_BATCH_KEYS_MAX] */
-    uint8_t *rows;        /* of a batch of any table */
-    bool full;            /* some table took no more */
+    uint8_t *rows;        /* for a batch of any table */
+    bool full;            /* a table found no capacity in the map */
 };
 
 static bool host_useful(const struct hps_warmup *warmup, const struct hps_version *version)
@@ -76,7 +76,7 @@ static uint32_t queue_end(const struct queue *queue)
     return queue->n_host > queue->n_gpu ? queue->n_host : queue->n_gpu;
 }
 
-/* A copy of the counts: they go on. */
+/* Copies the counts, because lookups change them. */
 static hps_status open_queues(struct hps_warmup *warmup, struct run *run)
 {
     const struct hps_version *version = run->version;
@@ -116,7 +116,7 @@ static hps_status open_queues(struct hps_warmup *warmup, struct run *run)
     return status;
 }
 
-/* The table whose next key is the hottest; NULL: all is done. */
+/* The table with the hottest next key; NULL: all are done. */
 static struct queue *hottest(struct run *run)
 {
     struct queue *best = NULL;
@@ -130,15 +130,16 @@ static struct queue *hottest(struct run *run)
     return best;
 }
 
-/* The next n keys of the queue: walk them down the tiers, whose rows go where they are wanted. A
- * shared tier may be away, and rows there may be of updates that this version does not have yet:
- * those are not taken. */
+/* Walk the next n keys of the queue down the tiers, which inserts their rows into the open tiers
+ * above. A shared tier may be unreachable. Its rows with updates that this version lacks are not
+ * inserted. */
 static hps_status walk_batch(struct run *run, struct queue *queue, uint32_t n,
                              struct hps_walk *walk)
 {
     const struct hps_batch batch = {
         .keys = run->keys, .slots = run->slots, .rows = run->rows, .n = n};
-    struct hps_walk_call call = {.purpose = HPS_WALK_WARM}; /* one that has begun is finished */
+    /* no cancel: a walk that has begun is finished */
+    struct hps_walk_call call = {.purpose = HPS_WALK_WARM};
     struct hps_error err;
 
     HPS_ASSERT(n > 0 && n <= WARMUP_BATCH_KEYS_MAX);
@@ -162,7 +163,7 @@ void hps_warmup_pause_after(const struct hps_warmup_limits *limits, uint64_t sta
     hps_thread_pause(us < PAUSE_US_MAX ? us : PAUSE_US_MAX, limits->cancel);
 }
 
-/* The map takes no more of this table: what is left is for the device alone. */
+/* The map has no capacity left for this table: its other keys are for the device only. */
 static void end_host(struct run *run, struct queue *queue)
 {
     HPS_ASSERT(queue->at <= queue->n_host);
@@ -170,8 +171,8 @@ static void end_host(struct run *run, struct queue *queue)
     run->full = true;
 }
 
-/* A version that has just taken over gets its caches a little later. false: they come soon, wait.
- * Where that of the table does not come what is left of it is for the map alone. */
+/* A newly active version gets its caches a little later. False: they are coming, wait. If the table
+ * gets no cache, its other keys are for the map only. */
 static bool settle_gpu(const struct run *run, struct queue *queue)
 {
     const struct hps_gpu_space *gpu = run->version->gpu;
@@ -182,14 +183,14 @@ static bool settle_gpu(const struct run *run, struct queue *queue)
     if (hps_gpu_space_coming(gpu)) {
         return false;
     }
-    queue->n_gpu = queue->at; /* other tables may have theirs */
+    queue->n_gpu = queue->at; /* other tables may have caches */
     return true;
 }
 
-/* Keys of the next batch; 0: no more of this table. room_bytes: of the host map */
+/* Number of keys in the next batch; 0: none of this table. room_bytes: capacity of the host map */
 static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t room_bytes)
 {
-    HPS_ASSERT(queue->at <= queue_end(queue)); /* there already, if settle_gpu has cut it short */
+    HPS_ASSERT(queue->at <= queue_end(queue)); /* equal if settle_gpu has shortened it */
     uint64_t n_room = room_bytes / hps_load_host_row_bytes(queue->table->row_bytes);
     uint32_t n = warmup_batch_keys(queue->table);
     if (queue->at < queue->n_host && n_room == 0) {
@@ -198,7 +199,7 @@ static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t room_b
     bool to_host = queue->at < queue->n_host;
     uint32_t n_left = (to_host ? queue->n_host : queue_end(queue)) - queue->at;
     if (queue->at < queue->n_gpu && n_left > queue->n_gpu - queue->at) {
-        n_left = queue->n_gpu - queue->at; /* colder ones have no place there */
+        n_left = queue->n_gpu - queue->at; /* colder keys have no place on the device */
     }
     n = n < n_left ? n : n_left;
     return to_host && n > n_room ? (uint32_t)n_room : n;
@@ -220,12 +221,12 @@ static void note_batch(struct run *run, struct queue *queue, uint32_t n,
         hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
                                  hps_status_text(status)));
     } else if (to_host && (host->n_evicted > 0 || (host->n_no_room > 0 && host->n_inserted == 0))) {
-        /* colder keys would only push out hotter ones, which nobody has asked for yet */
+        /* Colder keys would evict hotter ones that lookups have not used yet. */
         end_host(run, queue);
     }
 }
 
-/* One batch; false: that was the last one. */
+/* Run one batch. False: it was the last one. */
 static bool run_some(struct run *run)
 {
     struct hps_warmup_report *report = run->report;
@@ -249,7 +250,7 @@ static bool run_some(struct run *run)
         return true;
     }
     uint32_t n = next_batch(run, queue, room);
-    if (n > 0) { /* else the map is full, and so it is for the other tables */
+    if (n > 0) { /* else the map has no capacity, also for other tables */
         struct hps_walk walk;
         hps_status status = walk_batch(run, queue, n, &walk);
         note_batch(run, queue, n, &walk, status);
@@ -284,7 +285,7 @@ void hps_warmup_run(struct hps_warmup *warmup, struct hps_version *version,
     hps_free(run.keys);
     hps_free(run.slots);
     hps_free(run.rows);
-    if (report.error.status != HPS_OK) { /* damage costs its batch alone */
+    if (report.error.status != HPS_OK) { /* a damaged row fails its batch only */
         report.end = HPS_WARMUP_FAILED;
     }
     report.duration_us = hps_clock_us() - start_us;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Filling whole tables of embedding caches. See the header.
+ * Fills the embedding caches of whole tables. See whole.h.
  *
  *     lowest tier ── scan ─▶ batch ── insert ─▶ device
  *                     └ rows that were updated since the scan began ── get, insert ─▶ device
@@ -17,7 +17,8 @@
 #include "server/load/warmup_internal.h"
 
 enum {
-    TRIES = 8 /* for a row that is updated each time it is read; then it comes as it is asked for */
+    /* For a row that is updated each time it is read. Afterwards only a lookup inserts it. */
+    TRIES = 8
 };
 
 struct whole {
@@ -25,11 +26,11 @@ struct whole {
     const struct hps_warmup_limits *limits;
     struct hps_warmup_report *report;
     const struct hps_table *table;
-    uint64_t since;  /* rows of the scan were read since then */
-    hps_key *keys;   /* [WARMUP_BATCH_KEYS_MAX] to be read again */
+    uint64_t since;  /* clock of the stamps before the scan of the table */
+    hps_key *keys;   /* [WARMUP_BATCH_KEYS_MAX] keys to read again */
     uint32_t *slots; /* [WARMUP_BATCH_KEYS_MAX] */
-    uint8_t *rows;   /* of a batch of this table */
-    bool left_out;   /* not all rows of this table were taken */
+    uint8_t *rows;   /* for a batch of this table */
+    bool left_out;   /* some rows of this table were not inserted */
 };
 
 static bool is_whole(const struct hps_version *version, uint32_t table)
@@ -69,8 +70,8 @@ static bool goes_on(struct whole *whole)
 
 /* ---- rows to the device ---------------------------------------------------------------------- */
 
-/* Rows that were read since `since`, the one of keys[i] at rows + slots[i] * row_bytes. Returns how
- * many have been changed meanwhile; their keys come to whole->keys. */
+/* Insert rows that were read since `since`; row i is at rows + slots[i] * row_bytes. Returns how
+ * many an update may have changed, and puts their keys into whole->keys. */
 static uint32_t insert(struct whole *whole, const hps_key *keys, const uint32_t *slots,
                        const uint8_t *rows, uint32_t n, uint64_t since)
 {
@@ -93,7 +94,7 @@ static uint32_t insert(struct whole *whole, const hps_key *keys, const uint32_t 
     whole->report->n_gpu_rows += inserted.n_inserted;
     whole->left_out = whole->left_out || inserted.n_no_room > 0 ||
                       !hps_gpu_space_caches(whole->version->gpu, whole->table->id);
-    for (uint32_t i = 0; i < n; i++) { /* behind the insertion: what it refused is among them */
+    for (uint32_t i = 0; i < n; i++) { /* after the insertion, so that refused rows are included */
         if (!hps_stamp_guard_fresh(&stamps, i)) {
             whole->keys[n_changed++] = keys[i];
         }
@@ -101,8 +102,8 @@ static uint32_t insert(struct whole *whole, const hps_key *keys, const uint32_t 
     return n_changed;
 }
 
-/* Read n keys of whole->keys again, from the lowest tier alone, and those once more that are
- * changed meanwhile. */
+/* Read n keys of whole->keys again from the lowest tier. Repeat for keys that are updated during
+ * the read. */
 static hps_status read_again(struct whole *whole, uint32_t n)
 {
     enum hps_tier_kind from = lowest(whole)->store->ops->tier;
@@ -120,7 +121,7 @@ static hps_status read_again(struct whole *whole, uint32_t n)
         }
         hps_walk_init(&walk, whole->version, whole->table, &batch);
         status = hps_walk_rest(&walk, &call, &err);
-        if (status == HPS_OK && walk.reports[from].later) { /* updates that it has yet to see */
+        if (status == HPS_OK && walk.reports[from].later) { /* it lacks updates */
             whole->left_out = true;
             return HPS_OK;
         }
@@ -143,7 +144,7 @@ static hps_status take_batch(struct whole *whole, const hps_key *keys, const uin
         return HPS_CANCELLED;
     }
     if ((lowest(whole)->store->ops->caps & HPS_STORE_SHARED) != 0) {
-        memcpy(whole->keys, keys, n * sizeof(*keys)); /* whose rows may be of any position */
+        memcpy(whole->keys, keys, n * sizeof(*keys)); /* its rows may be of any log position */
     } else {
         for (uint32_t i = 0; i < n; i++) {
             whole->slots[i] = i;
@@ -189,7 +190,7 @@ static hps_status scan(struct whole *whole, struct hps_error *err)
     return status;
 }
 
-/* A version that has just taken over gets its caches a little later. */
+/* A newly active version gets its caches a little later. */
 static bool await_cache(struct whole *whole, uint32_t table)
 {
     while (!hps_gpu_space_caches(whole->version->gpu, table) &&
@@ -199,7 +200,7 @@ static bool await_cache(struct whole *whole, uint32_t table)
     return hps_gpu_space_unfilled(whole->version->gpu, table);
 }
 
-/* false: told to stop. A table that cannot be read fails alone. */
+/* Fill one table. False: stop. An error of one table does not stop the others. */
 static bool cache_table(struct whole *whole, uint32_t i)
 {
     struct hps_warmup_report *report = whole->report;

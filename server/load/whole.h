@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of which all rows are to be cached on a device (`gpucacheper` 1, `static`): their caches
- * get all rows from the version's lowest tier before anybody asks. Without this a row would come
- * into its cache only behind an answer without it. A thread that may block.
+ * Tables with all rows cached on a device (`gpucacheper` 1, `static`): their caches get all rows
+ * from the version's lowest tier before lookups need them. Without this, a row is inserted only
+ * after a lookup has missed it. For a thread that may block.
  */
 #ifndef HPS_SERVER_LOAD_WHOLE_H
 #define HPS_SERVER_LOAD_WHOLE_H
 
 #include "server/load/warmup.h"
 
-/* Is there such a table: its cache is there, or soon, and has not had all rows since it was made?
- * Not where the model has not init_ec. Any thread. */
+/* Whether a table's cache exists or is coming, and has not had all its rows since it was created.
+ * False without init_ec. Any thread. */
 bool hps_whole_useful(const struct hps_version *version);
-/* Refill the caches of all tables, one after the other, with what the lowest tier has; a row that
- * an update overtakes on the way is read again. Memory: what a scan and one batch of at most 1 MiB
- * take. On half of this thread's time. Stops where limits say so, before each batch; the rest may
- * be done later. The version is pinned or not yet published. May block; any thread, one
- * per version at a time.
- * limits      the room for rows in the host map is of no interest
- * out_report  n_keys: rows read, n_gpu_rows: given to the device */
+/* Fill the caches of all such tables, one after the other, from the lowest tier. A row that an
+ * update changes during the scan is read again. Memory: a scan and one batch of at most 1 MiB. The
+ * thread pauses for half of the time. Limits may stop it before each batch; a later call can do the
+ * rest. The version must be pinned or not yet published. May block; any thread, one per version at
+ * a time.
+ *
+ * limits      out_room_bytes is ignored
+ * out_report  n_keys: rows read, n_gpu_rows: rows given to the device */
 void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limits *limits,
                       struct hps_warmup_report *out_report);
 
