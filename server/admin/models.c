@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admin methods on models, versions and keys. Runs on the admin pool.
+ * Admin methods for models, versions and keys. Runs on the admin pool.
  */
 #include <stddef.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 char *admin_dtype_text(enum hps_dtype dtype)
 {
-    return (char *)(uintptr_t)hps_dtype_name(dtype); /* protobuf-c's strings are not const */
+    return (char *)(uintptr_t)hps_dtype_name(dtype); /* strings of protobuf-c are not const */
 }
 
 Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps_version_diff *diff)
@@ -114,7 +114,7 @@ static void add_view(void *ctx, const struct hps_version_view *view)
     add_version(list->op, last, view);
 }
 
-/* Of models by name, where `name` is or should be. */
+/* The index of model `name` in the sorted list, or where it would be inserted. */
 static size_t model_place(const Hps__V1__ListModelsResponse *reply, const char *name)
 {
     size_t at = 0;
@@ -158,8 +158,8 @@ void admin_list_models(struct hps_unary *op)
     op->reply = &list.reply->base;
 }
 
-/* Append those of a version in the model's order. usages: of its embedding caches, [n_tables];
- * NULL: it has none */
+/* Append the tables of a version in the model's order. usages: of its embedding caches, [n_tables];
+ * NULL: no caches */
 static void add_infos(struct hps_unary *op, const struct hps_version *version,
                       const struct hps_embed_range_usage *usages, Hps__V1__TableInfo ***tables,
                       size_t *n_tables)
@@ -190,8 +190,8 @@ static void add_infos(struct hps_unary *op, const struct hps_version *version,
 
 struct table_list {
     struct hps_unary *op;
-    const char *model; /* "": every one */
-    int64_t version;   /* 0: the active one */
+    const char *model; /* "": all models */
+    int64_t version;   /* 0: the active version */
     Hps__V1__ListTablesResponse *reply;
     bool found;
 };
@@ -247,7 +247,7 @@ static int64_t *unloaded_copy(struct hps_unary *op, const struct hps_versions_go
     return numbers;
 }
 
-/* Copies; NULL: no memory. */
+/* Copies; NULL: out of memory. */
 static char **admin_texts(struct hps_unary *op, const struct hps_strings *strings)
 {
     char **texts = hps_unary_alloc(op, strings->n, sizeof(char *));
@@ -303,7 +303,7 @@ static void dry_run(struct hps_unary *op, const struct hps_load_request *request
     hps_version_free(version);
 }
 
-/* A row_dtype of the request; false: it is none, and op->error says so. */
+/* Parse a row_dtype of the request. False: invalid, op->error is set. */
 static bool read_row_dtype(struct hps_unary *op, const char *word, struct hps_row_wish *out_wish)
 {
     struct hps_row_wish wish = {.given = word[0] != '\0'};
@@ -321,7 +321,7 @@ static bool read_row_dtype(struct hps_unary *op, const char *word, struct hps_ro
     return true;
 }
 
-/* Of the request's tables; NULL: no memory, or what op->error says. */
+/* The tables of the request; NULL: op->error is set. */
 static struct hps_source_named *load_tables(struct hps_unary *op,
                                             const Hps__V1__LoadModelRequest *message)
 {
@@ -391,7 +391,7 @@ void admin_load_model(struct hps_unary *op)
     }
 }
 
-/* takes the differences. */
+/* takes the differences */
 static void reply_activated(struct hps_unary *op, struct hps_switched *switched)
 {
     HPS_ASSERT(op->reply == NULL);
@@ -404,8 +404,8 @@ static void reply_activated(struct hps_unary *op, struct hps_switched *switched)
         reply->previous_version = switched->previous;
         reply->pause_us = switched->pause_us;
         reply->diffs = diffs;
-        reply->n_diffs =
-            diffs != NULL ? switched->diff.n_tables : 0; /* it is active all the same */
+        /* Out of memory: the version is active, and no difference is reported. */
+        reply->n_diffs = diffs != NULL ? switched->diff.n_tables : 0;
         reply->unload_versions = unloaded;
         reply->n_unload_versions = switched->gone.n;
         op->reply = &reply->base;
@@ -464,7 +464,7 @@ void admin_unload(struct hps_unary *op)
     struct hps_error error = {0};
     if (hps_catalog_unload(admin_parts(op)->catalog, request->model, request->version,
                            &admin_of(op)->unload, &error) != HPS_OK) {
-        op->error = error; /* otherwise `op` may be gone by now */
+        op->error = error; /* on success `op` may have been freed */
         hps_unary_finish(op);
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One admin call while it is worked on (server/rpc/unary.h). Works run on the admin pool.
+ * One admin call in progress (server/rpc/unary.h). Works run on the admin pool.
  */
 #ifndef HPS_SERVER_ADMIN_OP_H
 #define HPS_SERVER_ADMIN_OP_H
@@ -11,11 +11,11 @@
 
 struct admin_op {
     struct hps_unary rpc;
-    struct hps_load *load; /* LoadModel: its progress is streamed */
+    struct hps_load *load; /* LoadModel streams its progress */
     struct hps_timer timer;
-    bool told;                /* what a progress stream says once */
-    struct hps_switch waiter; /* ActivateVersion: its end answers the call */
-    struct hps_unload unload; /* UnloadVersion: its end answers the call */
+    bool told;                /* facts that the progress stream sends once have been sent */
+    struct hps_switch waiter; /* ActivateVersion: its end replies to the call */
+    struct hps_unload unload; /* UnloadVersion: its end replies to the call */
 };
 
 static inline struct admin_op *admin_of(struct hps_unary *op)
@@ -28,13 +28,13 @@ static inline const struct hps_admin_parts *admin_parts(const struct hps_unary *
     return op->parts;
 }
 
-/* op->follow of LoadModel: stream the progress of the load. Loop. */
+/* op->follow of LoadModel: stream the progress of the load. Loop thread. */
 void admin_follow_load(struct hps_unary *op);
 
 /* "fp32", "fp16", "bf16": static text. */
 char *admin_dtype_text(enum hps_dtype dtype);
 struct Hps__V1__TableDiff;
-/* Messages of the differences, [diff->n_tables], all in the arena; NULL: no memory. */
+/* Messages for the differences, [diff->n_tables], all in the arena; NULL: out of memory. */
 struct Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena,
                                               const struct hps_version_diff *diff);
 

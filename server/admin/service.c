@@ -51,7 +51,7 @@ static const struct hps_unary_method methods[] = {
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* Of the tables that were converted. */
+/* Add the tables that were converted. */
 static void put_conversions(struct hps_arena *arena, const struct hps_load *load,
                             Hps__V1__LoadProgress *progress)
 {
@@ -125,7 +125,7 @@ static void on_progress(void *ctx)
         hps_grpc_call_fail(call, &state.error);
         return;
     }
-    /* A watcher that does not read gets fewer messages, not more memory. */
+    /* A client that does not read gets fewer messages, so that no memory accumulates. */
     if (state.done || hps_grpc_call_queued(call) == 0) {
         send_progress(op, &state);
     }

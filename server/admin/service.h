@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.Admin: one method per verb of hpsctl. Work runs on the admin pool, because it may block;
- * answers go back through the call's loop.
+ * hps.v1.Admin: one method for each verb of hpsctl. Works run on the admin pool, because they may
+ * block. Replies go through the call's loop.
  */
 #ifndef HPS_SERVER_ADMIN_SERVICE_H
 #define HPS_SERVER_ADMIN_SERVICE_H
@@ -12,8 +12,7 @@
 #include "server/observe/slowlog.h"
 #include "server/rpc/unary.h"
 
-/* What only the daemon as a whole knows; filled by its callback. Text is borrowed from the daemon.
- */
+/* State of the whole daemon, filled by its callback. Text is borrowed from the daemon. */
 struct hps_admin_status {
     bool draining;
     uint64_t started_us;
@@ -26,29 +25,30 @@ struct hps_admin_status {
     uint64_t connections;
 };
 
-struct hps_admin_parts { /* copied; what they point to is borrowed */
+struct hps_admin_parts { /* copied; pointers in it are borrowed */
     struct hps_pool *pool;
     struct hps_catalog *catalog;
     struct hps_readiness *readiness;
     struct hps_models *models;
-    struct hps_devices *devices; /* NULL: none */
+    struct hps_devices *devices; /* NULL: no embedding caches */
     struct hps_block_pool *blocks;
     struct hps_updater *updater; /* NULL: versions take no updates */
-    uint32_t key_bytes; /* 8; 4: HPS's records have such keys, and all others are narrowed */
+    /* 8, or 4: records in the format of HPS have keys of 4 bytes, and other keys are narrowed */
+    uint32_t key_bytes;
     struct hps_slowlog *slowlog;
     struct hps_audit *audit;
     const struct hps_service_metrics *metrics;
     void *ctx;
     void (*status)(void *ctx, struct hps_admin_status *out_status); /* any thread */
     void (*drain)(void *ctx);                                       /* any thread */
-    /* Append the configuration that holds, as JSON. Any thread. NO_MEMORY. */
+    /* Append the current configuration as JSON. Any thread. NO_MEMORY. */
     hps_status (*print_config)(void *ctx, struct hps_buf *buf);
 };
 
-/* NULL: no memory. */
+/* NULL: out of memory. */
 struct hps_unary_service *hps_admin_service_new(const struct hps_admin_parts *parts);
-/* A snapshot under way ends soon, with CANCELLED: its checksums may take as long as the disk takes
- * to read all rows. For good. Any thread. */
+/* Cancel a running snapshot, and all later ones. It ends soon, although its checksums may need to
+ * read all rows. Any thread. */
 void hps_admin_snapshot_cancel(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The admin method that keeps the persistent store as it is now. Runs on the admin pool.
+ * The admin method that makes a snapshot of the persistent store. Runs on the admin pool.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin/op.h"
 
-/* One at a time: it may copy for long, and other calls need a thread of the pool, too. */
+/* One snapshot at a time: it may copy for long, and other calls need threads of the pool. */
 static atomic_bool under_way;
 static atomic_bool cancel; /* the process ends */
 
@@ -23,7 +23,7 @@ struct version_list {
     Hps__V1__CreateSnapshotResponse *reply;
 };
 
-/* A load under way is not in the catalog's records yet. */
+/* The records lack versions that are loading. */
 static void add_version(void *ctx, const struct hps_version_view *view)
 {
     const struct version_list *list = ctx;
@@ -94,7 +94,7 @@ void admin_create_snapshot(struct hps_unary *op)
         hps_ignore(hps_error_set(&op->error, HPS_BUSY, "another snapshot is being made"));
         return;
     }
-    /* What it will have at least: asked before it is made. */
+    /* List the versions before the snapshot, so that it contains at least these. */
     struct version_list list = {op, reply};
     hps_catalog_each(admin_parts(op)->catalog, add_version, &list);
     hps_status status = op->error.status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admin methods on the daemon itself: state, statistics, slow requests, configuration. Runs on the
+ * Admin methods for the daemon itself: state, statistics, slow requests, configuration. Runs on the
  * admin pool.
  */
 #include <inttypes.h>
@@ -95,7 +95,7 @@ struct device_rows {
     const struct hps_gpu_tier *tier;
     uint64_t n_rows;
     unsigned n_without_room;        /* versions */
-    unsigned n_tables_without_room; /* of others */
+    unsigned n_tables_without_room; /* of other versions */
 };
 
 static void add_rows(void *ctx, const struct hps_version_view *view)
@@ -290,7 +290,7 @@ void admin_get_status(struct hps_unary *op)
 
 struct stats_list {
     struct hps_unary *op;
-    const char *model; /* "": every one */
+    const char *model; /* "": all models */
     Hps__V1__GetStatsResponse *reply;
 };
 
@@ -317,7 +317,7 @@ static void add_table(struct hps_unary *op, Hps__V1__GetStatsResponse *reply,
     stats->unique_key_count = count_of(series->unique_keys);
     stats->key_count =
         stats->found_key_count + stats->defaulted_key_count + stats->unknown_key_count;
-    for (uint32_t kind = 0; kind < HPS_TIER_COUNT; kind++) { /* top to bottom */
+    for (uint32_t kind = 0; kind < HPS_TIER_COUNT; kind++) { /* from the top tier down */
         Hps__V1__TierStats *tier = series->tier_hit[kind] != NULL
                                        ? hps_unary_add(op, &hps__v1__tier_stats__descriptor,
                                                        &stats->tiers, &stats->n_tiers)
@@ -330,7 +330,7 @@ static void add_table(struct hps_unary *op, Hps__V1__GetStatsResponse *reply,
     }
 }
 
-/* Series belong to the model: the active version speaks for all of them. */
+/* Series belong to the model, so only the active version adds them. */
 static void add_stats(void *ctx, const struct hps_version_view *view)
 {
     struct stats_list *list = ctx;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admin methods on updates: what each version has of them, and the operator's ways to pause, move
- * and mend. Runs on the admin pool.
+ * Admin methods for updates: the state of each version's updates, and the operator's commands to
+ * pause, move and repair them. Runs on the admin pool.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -135,7 +135,7 @@ static void say_none(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *req
 void admin_get_updates(struct hps_unary *op)
 {
     const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
-    int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before anything is asked of the log */
+    int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before any query of the log */
     if (admin_parts(op)->updater == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
                                  "update_source.type is null: no updates are taken"));
