@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Check and Watch. Watchers of all loops are in one list; a change is posted to each one's loop.
- * Functions of calls run on the loop thread of the call's connection, the others on any thread.
+ * Check and Watch. Watchers of all loops are in one list, and a change is posted to the loop of
+ * each. Functions that take a call run on the loop thread of its connection, all others on any
+ * thread.
  */
 #include "server/rpc/health.h"
 
@@ -16,13 +17,13 @@
 #define STATUS(name) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##name
 typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus serving_status;
 
-/* One Watch: the user of its call, freed when that closes. */
+/* One Watch: the user data of its call, freed when the call closes. */
 struct watcher {
     struct watcher *next, *prev;
     struct hps_health_service *service;
     struct hps_grpc_call *call;
-    serving_status sent; /* loop thread */
-    bool known;          /* the service name is one of ours */
+    serving_status sent; /* last status sent; loop thread */
+    bool known;          /* the service name is known */
 };
 
 struct notice {
@@ -54,7 +55,7 @@ static bool known_name(const struct hps_health_service *service, const char *nam
     return false;
 }
 
-/* out_known: the service that is asked about is one of ours. False: the call has been failed. */
+/* out_known: the service name is known. False: the call has failed. */
 static bool read_request(struct hps_grpc_call *call, const uint8_t *data, size_t size,
                          bool *out_known)
 {
@@ -101,7 +102,7 @@ static void on_check(struct hps_grpc_call *call, const uint8_t *data, size_t siz
     hps_grpc_call_finish(call, 0, NULL);
 }
 
-/* Tell the client, if it is another status than the last one. */
+/* Send the status if it differs from the last one sent. */
 static void watch_update(struct hps_grpc_call *call, struct watcher *watcher)
 {
     HPS_ASSERT(watcher->call == call);
@@ -182,7 +183,7 @@ static void notify_all(struct hps_health_service *service)
     for (struct watcher *watcher = service->watchers; watcher != NULL; watcher = watcher->next) {
         struct notice *notice = hps_calloc(1, sizeof(*notice));
         if (notice == NULL) {
-            continue; /* the next change, or the end of the connection, tells */
+            continue; /* the next change notifies this watcher */
         }
         notice->task.run = run_notice;
         notice->call = watcher->call;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unpacking into an arena, so that a hostile message costs a bounded amount of memory, and sending.
+ * Unpacks into an arena, so that a hostile message uses a bounded amount of memory, and sends.
  */
 #include "server/rpc/message.h"
 

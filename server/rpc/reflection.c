@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The build embeds the serialised FileDescriptorSet of our protos; at start it is split into files
- * and the symbols that they define, by a reader of just the descriptor fields that are needed.
- * Immutable afterwards; calls run on any loop.
+ * The build embeds the serialised FileDescriptorSet of all .proto files. At the start it is split
+ * into files. A small reader parses only the descriptor fields that it needs. Immutable afterwards;
+ * calls run on any loop.
  */
 #include "server/rpc/reflection.h"
 
@@ -47,7 +47,7 @@ static bool read_varint(struct bytes *in, uint64_t *out)
     return false;
 }
 
-/* The next length-delimited field; others are skipped. False at the end. */
+/* Read the next length-delimited field; other fields are skipped. False at the end. */
 static bool next_field(struct bytes *in, uint32_t *out_number, struct bytes *out)
 {
     uint64_t tag, value;
@@ -92,7 +92,7 @@ static bool get_field(struct bytes in, uint32_t number, unsigned n, struct bytes
     return false;
 }
 
-/* Take "name" or "name." off the front of `symbol`. */
+/* Remove "name" or "name." from the front of `symbol`. */
 static bool symbol_skip(struct bytes *symbol, struct bytes name, bool *out_end)
 {
     if (symbol->size < name.size || memcmp(symbol->data, name.data, name.size) != 0) {
@@ -111,9 +111,9 @@ static bool symbol_skip(struct bytes *symbol, struct bytes name, bool *out_end)
     return true;
 }
 
-/* Is `symbol` defined in this DescriptorProto (or service, or enum), whose name is field 1? A
- * symbol goes on into nested types (3), enums (4), fields (2; of a service: methods; of an enum:
- * values). */
+/* Whether `symbol` is defined in this DescriptorProto, service or enum; field 1 is its name. The
+ * rest of the symbol may name a nested type (3), an enum (4) or a field (2; of a service: a method;
+ * of an enum: a value). */
 static bool defines_in(struct bytes message, struct bytes symbol, unsigned depth)
 {
     struct bytes name;
@@ -175,7 +175,7 @@ static unsigned file_by_symbol(const struct hps_reflection_service *service, con
     return FILES_MAX;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------------------- */
 
 typedef Grpc__Reflection__V1__ServerReflectionRequest request_message;
 typedef Grpc__Reflection__V1__ServerReflectionResponse response_message;
@@ -193,7 +193,7 @@ static void answer_error(struct hps_grpc_call *call, response_message *reply, hp
     hps_message_send(call, &reply->base);
 }
 
-/* A file and, behind it, everything it imports (dependency = 3). */
+/* A file, followed by all files that it imports (dependency = 3). */
 static void answer_file(struct hps_grpc_call *call, response_message *reply, unsigned first)
 {
     const struct hps_reflection_service *service = hps_grpc_call_ctx(call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * grpc.reflection.v1 and v1alpha (the same messages): services and descriptors for clients that
- * have no protos. Calls: the loop thread of their connection.
+ * grpc.reflection.v1 and v1alpha (the same messages): services and descriptors for clients without
+ * the .proto files. Calls: the loop thread of their connection.
  */
 #ifndef HPS_SERVER_RPC_REFLECTION_H
 #define HPS_SERVER_RPC_REFLECTION_H
@@ -10,7 +10,7 @@
 
 struct hps_reflection_service;
 
-/* names: the services to list, borrowed. NULL: no memory, or descriptors that cannot be read. */
+/* names: the services to list, borrowed. NULL: out of memory, or unreadable descriptors. */
 struct hps_reflection_service *hps_reflection_service_new(const char *const *names,
                                                           unsigned n_names);
 void hps_reflection_service_free(struct hps_reflection_service *service);

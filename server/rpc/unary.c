@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Takes a call to the thread that does its work and back, and writes its line of the audit log. See
+ * Moves a call to the thread of its work and back, and writes its line of the audit log. See
  * server/rpc/unary.h.
  */
 #include "server/rpc/unary.h"
@@ -26,7 +26,7 @@ struct hps_unary_service {
     void *parts;
 };
 
-/* ---- what works use -------------------------------------------------------------------------- */
+/* ---- functions for works --------------------------------------------------------------------- */
 
 void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size)
 {
@@ -54,7 +54,7 @@ void *hps_unary_add(struct hps_unary *op, const ProtobufCMessageDescriptor *type
 {
     void **all;
     memcpy(&all, items, sizeof(all));
-    if ((*n & (*n - 1)) == 0) { /* no or a power of two: there is no room for one more */
+    if ((*n & (*n - 1)) == 0) { /* 0 or a power of two: the array is full */
         void **more = hps_unary_alloc(op, 2 * *n, sizeof(*more));
         if (more == NULL) {
             return NULL;
@@ -105,7 +105,7 @@ bool hps_unary_sees(const struct hps_unary *op, const char *model)
 /* Fields for the log, with names in the arena of the call. */
 struct listing {
     struct hps_arena *arena;
-    struct hps_log_field fields[FIELDS_MAX + 1]; /* the last one ends them */
+    struct hps_log_field fields[FIELDS_MAX + 1]; /* the last one is the end mark */
     size_t n;
 };
 
@@ -145,7 +145,7 @@ static void add_enum(struct listing *listing, const char *name, const ProtobufCE
 static void add_fields(struct listing *listing, const char *prefix,
                        const ProtobufCMessage *message);
 
-/* A default value says nothing, and is left out. */
+/* Default values are left out. */
 static void add_value(struct listing *listing, const char *name,
                       const ProtobufCFieldDescriptor *field, const void *value)
 {
@@ -172,7 +172,7 @@ static void add_value(struct listing *listing, const char *name,
             add_fields(listing, name, message);
         }
         break;
-    default: /* no request has such a field; one that gets it is seen to have it */
+    default: /* no request has such a field yet; log it as unknown */
         add_text(listing, name, "?");
         break;
     }
@@ -187,7 +187,7 @@ static void add_fields(struct listing *listing, const char *prefix, const Protob
         char name[NAME_BYTES_MAX];
         if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0 &&
             *(const uint32_t *)MEMBER(message, field->quantifier_offset) != field->id) {
-            continue; /* another one of them is set */
+            continue; /* another member of the oneof is set */
         }
         if (field->label != PROTOBUF_C_LABEL_REPEATED) {
             (void)snprintf(name, sizeof(name), "%s.%s", prefix, field->name);
@@ -209,7 +209,7 @@ static const char *name_of(const struct hps_unary_method *method)
     return strrchr(method->path, '/') + 1;
 }
 
-/* Not a loop thread. */
+/* Not on a loop thread. */
 static void audit(const struct hps_unary *op)
 {
     struct listing listing = {.arena = op->arena};
@@ -227,7 +227,7 @@ static void audit(const struct hps_unary *op)
     hps_audit_write(op->service->options.audit, &event);
 }
 
-/* Of a call that was refused before there was any work. The rules of access report their own. */
+/* A call that was rejected before its work. The access rules report their own rejections. */
 static void audit_refused(const struct hps_unary_service *service, const struct hps_grpc_call *call,
                           const struct hps_unary_method *method, const struct hps_error *error)
 {
@@ -244,7 +244,7 @@ static void audit_refused(const struct hps_unary_service *service, const struct 
     }
 }
 
-/* ---- the answer ------------------------------------------------------------------------------ */
+/* ---- the reply ------------------------------------------------------------------------------- */
 
 static void op_free(struct hps_unary *op)
 {
@@ -286,7 +286,7 @@ static void on_close(struct hps_grpc_call *call)
     }
 }
 
-/* The work is done. */
+/* The work has ended. */
 static void run_answer(struct hps_task *task)
 {
     struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
@@ -328,7 +328,7 @@ static void run_work(struct hps_task *task)
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-/* Before the reply can tell whether the model exists. */
+/* Runs before the reply could reveal whether the model exists. */
 static hps_status check_scope(struct hps_unary *op)
 {
     const struct hps_unary_method *method = op->method;
@@ -345,7 +345,7 @@ static hps_status judge(struct hps_unary *op)
     const struct hps_unary_options *options = &op->service->options;
     hps_status status = HPS_OK;
     if (options->counted && op->method->scope != HPS_UNARY_OPEN) {
-        status = hps_access_take_call(op->call, &op->error); /* a malformed request, too */
+        status = hps_access_take_call(op->call, &op->error); /* counts malformed requests, too */
     }
     if (status == HPS_OK) {
         status = op->error.status;
@@ -387,7 +387,7 @@ void hps_unary_start(struct hps_unary *op)
     op_free(op);
 }
 
-/* By its path, or the last part of it; it is in the table. */
+/* Find a method by its path, or the last part of it. It must exist. */
 static const struct hps_unary_method *method_of(const struct hps_unary_service *service,
                                                 const char *name)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs calls that have one small request message: Admin, GetModel, KServe's management.
+ * Runs calls with one small request message: Admin, GetModel, KServe's management.
  *
  *     loop      count the call against its identity, unpack the request, check access
  *     place     run the method's work, on the loop, a worker or the admin pool; write the audit log
  *     loop      send the reply, or fail the call with the error
  *
- * A service is a table of methods, and the parts of the daemon that their works use. Each call is a
- * struct of the service that has struct hps_unary as its first member.
+ * A service is a table of methods, and the parts of the daemon that their works use. Each service
+ * has its own struct for a call, with struct hps_unary as first member.
  */
 #ifndef HPS_SERVER_RPC_UNARY_H
 #define HPS_SERVER_RPC_UNARY_H
@@ -27,19 +27,20 @@ enum hps_unary_place {
 
 /* The models for which the caller needs one of the method's roles. */
 enum hps_unary_scope {
-    HPS_UNARY_OPEN,  /* none: everybody may call it, and it is not counted; health checks */
-    HPS_UNARY_ANY,   /* any model */
-    HPS_UNARY_LISTS, /* the named model; without a name the reply lists those it may see */
+    HPS_UNARY_OPEN, /* none: open to all callers, and not counted; health checks */
+    HPS_UNARY_ANY,  /* any model */
+    /* the named model; without a name the reply lists the models that the caller may see */
+    HPS_UNARY_LISTS,
     HPS_UNARY_MODEL, /* the named model; without a name all models */
     HPS_UNARY_SERVER /* all models */
 };
 
 enum hps_unary_kind {
     HPS_UNARY_READS,
-    HPS_UNARY_WAITS,        /* the same; the work, or a callback, calls hps_unary_finish */
-    HPS_UNARY_TELLS,        /* something confidential: each call is in the audit log */
-    HPS_UNARY_CHANGES,      /* the same; the work runs even if the client has cancelled */
-    HPS_UNARY_CHANGES_LATER /* the same; the work, or a callback, calls hps_unary_finish */
+    HPS_UNARY_WAITS,        /* as READS; the work, or a callback, calls hps_unary_finish */
+    HPS_UNARY_TELLS,        /* confidential data: each call is in the audit log */
+    HPS_UNARY_CHANGES,      /* as TELLS; the work runs even if the client has cancelled */
+    HPS_UNARY_CHANGES_LATER /* as CHANGES; the work, or a callback, calls hps_unary_finish */
 };
 
 struct hps_unary_method {
@@ -67,7 +68,7 @@ struct hps_unary {
 
     const ProtobufCMessage *reply; /* in the arena, or static */
     struct hps_error error;        /* status not OK: the call fails */
-    /* Set by the work: runs on the loop instead of the answer, if there is no error. The call then
+    /* Set by the work: runs on the loop instead of the reply, if there is no error. The call then
      * owns `op`, and frees it when it closes, possibly before this returns. */
     void (*follow)(struct hps_unary *op);
 };
@@ -83,50 +84,51 @@ struct hps_unary_options {                  /* copied */
     bool counted;           /* each call counts towards the requests_per_s of its identity */
     size_t op_bytes;        /* of the service's struct of a call; zeroed when a call begins */
     size_t arena_bytes_max; /* of request and reply of a call */
-    /* The rest may be NULL. */
+    /* The callbacks below may be NULL. */
     hps_status (*read)(struct hps_unary *op); /* more of the request; may set op->model. Loop */
-    void (*answer)(struct hps_unary *op);     /* instead of sending op->reply. Loop */
-    void (*closed)(struct hps_unary *op);     /* a WAITS call ended before its answer. Loop */
-    void (*fini)(struct hps_unary *op);       /* before it is freed. Loop */
+    /* sends the reply instead of hps_unary_answer. Loop */
+    void (*answer)(struct hps_unary *op);
+    void (*closed)(struct hps_unary *op); /* a WAITS call ended before its reply. Loop */
+    void (*fini)(struct hps_unary *op);   /* called before the struct is freed. Loop */
 };
 
-/* NULL: no memory. */
+/* NULL: out of memory. */
 struct hps_unary_service *hps_unary_service_new(const struct hps_unary_options *options);
-/* After loops are drained and pools stopped. NULL: no effect. */
+/* Call it after loops are drained and pools stopped. No effect if NULL. */
 void hps_unary_service_free(struct hps_unary_service *service);
 /* For hps_grpc_server_add. */
 const struct hps_grpc_service *hps_unary_service_grpc(const struct hps_unary_service *service);
 
-/* The work of a WAITS or CHANGES_LATER method is done: write the audit log of changes, and send the
- * answer from the loop. Any thread, of changes no loop; takes `op`. */
+/* End the work of a WAITS or CHANGES_LATER method: write the audit log of changes, and send the
+ * reply from the loop. Any thread, for changes not a loop thread; takes `op`. */
 void hps_unary_finish(struct hps_unary *op);
 /* Send op->reply and end the call, or fail it with op->error. Loop. */
 void hps_unary_answer(struct hps_unary *op);
 
 /* ---- calls by HTTP/1.1 ----------------------------------------------------------------------- */
 
-/* A call of the method with this name ("ModelReady"). Loop. NULL: no memory, the call has failed.
- */
+/* Begin a call of the method with this name ("ModelReady"). Loop. NULL: out of memory, the call has
+ * failed. */
 struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_grpc_call *call,
                                 const char *method) HPS_MUST_CHECK;
-/* op->request or op->error is set. Loop; takes `op`. */
+/* Run the call; op->request or op->error is set. Loop; takes `op`. */
 void hps_unary_start(struct hps_unary *op);
-/* That method, for a route of hps_grpc_server_add_http with this pattern. */
+/* The method as a route for hps_grpc_server_add_http, with this pattern. */
 struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, const char *method,
                                        const char *pattern,
                                        void (*on_message)(struct hps_grpc_call *call,
                                                           const uint8_t *data, size_t size));
 
-/* ---- what works use -------------------------------------------------------------------------- */
+/* ---- functions for works --------------------------------------------------------------------- */
 
 /* Zeroed memory of the arena; NULL: op->error is set. Thread of the work. */
 void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size);
 /* A message in the arena, its fields at their defaults; NULL: op->error is set. */
 void *hps_unary_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type);
-/* The same, appended to a repeated field: its array, of which `items` is the address, has *n. */
+/* The same, appended to a repeated field. items: address of its array, which has *n messages. */
 void *hps_unary_add(struct hps_unary *op, const ProtobufCMessageDescriptor *type, void *items,
                     size_t *n);
-/* A copy in the arena, of "" for NULL. Without memory "", and op->error is set. */
+/* A copy in the arena; "" for NULL. Without memory "", and op->error is set. */
 char *hps_unary_text(struct hps_unary *op, const char *text);
 /* The value of a text field of the request, NULL: it has no such field. */
 const char *hps_unary_field(const struct hps_unary *op, const char *name);

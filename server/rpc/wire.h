@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Protobuf by hand, one field after the other, for the messages that are large or frequent:
- * look-ups, and their answers. Reading never goes beyond the bytes that there are, writing never
- * beyond the room that there is, which its caller has measured. Any thread.
+ * Hand-written protobuf, field by field, for messages that are large or frequent: lookups and their
+ * replies. Readers stop at the end of the bytes. Writers need enough space, which the caller has
+ * computed. Any thread.
  */
 #ifndef HPS_SERVER_RPC_WIRE_H
 #define HPS_SERVER_RPC_WIRE_H
@@ -19,7 +19,7 @@ enum wire { WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_I32 = 5 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Bytes that are not read yet. */
+/* Unread bytes. */
 struct cursor {
     const uint8_t *at;
     const uint8_t *end;
@@ -29,7 +29,7 @@ struct field {
     uint32_t number;
     uint32_t wire;
     uint64_t value;      /* WIRE_VARINT */
-    const uint8_t *data; /* the others */
+    const uint8_t *data; /* other wire types */
     size_t size;
 };
 
@@ -44,7 +44,7 @@ static inline struct cursor field_bytes(const struct field *field)
     return (struct cursor){.at = field->data, .end = field->data + field->size};
 }
 
-/* Of at most bytes_max bytes. False: there is none. */
+/* Read a varint of at most bytes_max bytes. False: malformed. */
 static inline bool HPS_MUST_CHECK varint_read(struct cursor *in, unsigned bytes_max,
                                               uint64_t *out_value)
 {
@@ -65,7 +65,7 @@ static inline bool HPS_MUST_CHECK varint_read(struct cursor *in, unsigned bytes_
     return false;
 }
 
-/* The field at the cursor, which goes behind it. False: malformed. */
+/* Read the field at the cursor, and advance the cursor. False: malformed. */
 static inline bool HPS_MUST_CHECK field_read(struct cursor *in, struct field *out)
 {
     uint64_t tag;
@@ -109,10 +109,10 @@ static inline bool HPS_MUST_CHECK field_read(struct cursor *in, struct field *ou
 
 enum {
     VARINT_BYTES_MAX = 10,
-    PREFIX_BYTES_MAX = 1 + VARINT_BYTES_MAX /* tag and length, of fields below 16 */
+    PREFIX_BYTES_MAX = 1 + VARINT_BYTES_MAX /* tag and length, for field numbers below 16 */
 };
 
-/* Where fields are written. */
+/* The space for fields. */
 struct out {
     uint8_t *at;
     uint8_t *end;
@@ -138,7 +138,7 @@ static inline void put_tag(struct out *out, uint32_t field, enum wire wire)
     put_varint(out, (uint64_t)field << 3 | wire);
 }
 
-/* Nothing, if it is 0, as all that follow are if they are empty. */
+/* Writes nothing if the value is 0. The functions below write nothing if the value is empty. */
 static inline void put_uint(struct out *out, uint32_t field, uint64_t value)
 {
     if (value != 0) {
@@ -159,14 +159,15 @@ static inline void put_bytes(struct out *out, uint32_t field, const void *data, 
     out->at += size;
 }
 
-/* NULL is empty. */
+/* NULL counts as empty. */
 static inline void put_text(struct out *out, uint32_t field, const char *text)
 {
     put_bytes(out, field, text, text == NULL ? 0 : strlen(text));
 }
 
-/* A nested message was written from `inner`, behind a gap of PREFIX_BYTES_MAX; `behind` more bytes
- * of it follow elsewhere. Put its tag and length right before it; returns where they begin. */
+/* Write tag and length of a nested message, right before it. The message was written from `inner`,
+ * after a gap of PREFIX_BYTES_MAX; `behind` more bytes of it follow elsewhere. Returns the first
+ * byte of the tag. */
 static inline uint8_t *put_prefix(const struct out *out, uint8_t *inner, uint32_t field,
                                   uint64_t behind)
 {
