@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines of the audit log. Each is one write(2) to a file that is only appended to; a reload puts
- * another file under the same descriptor, so that no lock is held while a disk is slow. Any thread.
+ * Lines of the audit log. Each is one write(2) to a file opened for appending. A reload replaces
+ * the file behind the descriptor, so that no lock is held while a disk is slow. Any thread.
  */
 #include "server/observe/audit.h"
 
@@ -19,14 +19,14 @@
 enum { FIELDS_MAX = 48, FIELDS_OWN = 10 };
 
 struct hps_audit {
-    int fd; /* -1: no file, for good */
+    int fd; /* -1: no file; never changes */
     struct hps_metric *lost;
     struct hps_pool *pool;
     struct hps_log_site refusals;
-    atomic_bool torn; /* the last line has no end: the disk was full */
+    atomic_bool torn; /* the last line is incomplete: the disk was full */
 };
 
-/* A line on its way to a thread that may wait. */
+/* A line, posted to a thread that may wait. */
 struct posted {
     struct hps_task task;
     struct hps_audit *audit;
@@ -53,7 +53,7 @@ hps_status hps_audit_open(const char *path, int *out_fd, struct hps_error *err)
         *out_fd = -1;
         return HPS_OK;
     }
-    /* Not to wait for the reader of a pipe, which is refused below. */
+    /* O_NONBLOCK: do not wait for the reader of a pipe, which is rejected below. */
     int fd =
         open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK,
              S_IRUSR | S_IWUSR);
@@ -84,7 +84,8 @@ static void write_line(struct hps_audit *audit, const char *line, size_t size)
 {
     HPS_ASSERT(size > 0 && line[size - 1] == '\n');
     if (atomic_exchange(&audit->torn, false)) {
-        hps_ignore(write(audit->fd, "\n", 1) == 1 ? HPS_OK : HPS_IO); /* else so is the next */
+        /* otherwise the next line is incomplete, too */
+        hps_ignore(write(audit->fd, "\n", 1) == 1 ? HPS_OK : HPS_IO);
     }
     ssize_t written;
     do {
@@ -163,7 +164,7 @@ static void write_event(struct hps_audit *audit, const struct hps_audit_event *e
                         void (*put)(struct hps_audit *audit, const char *line, size_t size))
 {
     HPS_ASSERT(event->method != NULL);
-    struct hps_log_site site = {0}; /* not limited, or not here */
+    struct hps_log_site site = {0}; /* no rate limit here */
     struct hps_log_field fields[FIELDS_MAX];
     fields_of(event, suppressed, fields);
     if (!event->logged) {
@@ -214,7 +215,7 @@ void hps_audit_pool_set(struct hps_audit *audit, struct hps_pool *pool)
 
 void hps_audit_reopened(struct hps_audit *audit, int fd)
 {
-    HPS_ASSERT((fd >= 0) == (audit->fd >= 0)); /* a file comes or goes by a restart alone */
+    HPS_ASSERT((fd >= 0) == (audit->fd >= 0)); /* only a restart adds or removes the file */
     if (fd < 0) {
         return;
     }
@@ -222,7 +223,7 @@ void hps_audit_reopened(struct hps_audit *audit, int fd)
     do {
         moved = dup3(fd, audit->fd, O_CLOEXEC);
     } while (moved < 0 && (errno == EINTR || errno == EBUSY));
-    HPS_ASSERT(moved == audit->fd); /* both are open */
+    HPS_ASSERT(moved == audit->fd); /* both descriptors are open */
     close(fd);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of metric families, and the series that hot paths hold on to. Any thread.
+ * The table of metric families, and the series that hot paths keep. Any thread.
  */
 #include "server/observe/metrics.h"
 
@@ -101,7 +101,8 @@ static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
         out->insertion_rows[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "sync", NULL, NULL);
     }
-    if (kind == HPS_TIER_HOST || kind == HPS_TIER_REDIS) { /* a shared tier: behind answers alone */
+    /* Shared tiers get rows only after the reply. */
+    if (kind == HPS_TIER_HOST || kind == HPS_TIER_REDIS) {
         out->insertion_rows_async[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "async", NULL, NULL);
     }
@@ -148,7 +149,7 @@ static struct hps_metric *keys_metric(struct hps_metrics *metrics, const char *m
     return hps_server_metric(metrics, HPS_M_LOOKUP_KEYS, model, table, status, NULL);
 }
 
-/* Of a version with a store that blocks: all but exact answers may leave it out. */
+/* For a version with a store that blocks: lookups that are not exact may skip that store. */
 static void fill_unasked(struct hps_metrics *metrics, const char *model,
                          struct hps_table_metrics *out)
 {

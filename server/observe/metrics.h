@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The metric families of the daemon, and the series that hot paths keep. Any thread.
+ * All metric families of the daemon in one list, and the series that hot paths keep. Any thread.
  */
 #ifndef HPS_SERVER_OBSERVE_METRICS_H
 #define HPS_SERVER_OBSERVE_METRICS_H
@@ -164,22 +164,22 @@ enum hps_metric_id {
 
 enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
-/* Stages of a lookup; their times add up to its duration. The slow log has all of them, Explain has
- * those before ENCODE. */
-#define HPS_STAGE_LIST(X)                                                               \
-    X(DECODE, "decode")                                                                 \
-    X(RECEIVE, "receive")     /* before DECODE: from the head to the last byte */       \
-    X(ADMISSION, "admission") /* waiting for reply_bytes_in_flight */                   \
-    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */               \
-    X(GPU, "gpu")             /* a device: from the request to its reply */             \
-    X(HOST, "host")           /* in the tier, like the next two */                      \
-    X(REDIS, "redis")                                                                   \
-    X(ROCKSDB, "rocksdb")                                                               \
-    X(WAIT, "wait") /* for rows that another lookup is fetching */                      \
-    X(UNIT, "unit") /* CONSISTENCY_UNIT: waiting for updates, or for a hold of them */  \
-    X(WORK, "work") /* duplicates, policies, copies to higher tiers and to the reply */ \
-    X(LOOP, "loop") /* waiting for a busy event loop */                                 \
-    X(ENCODE, "encode")                                                                 \
+/* Stages of a lookup, which add up to its duration. The slow log shows all of them, Explain shows
+ * them up to ENCODE. */
+#define HPS_STAGE_LIST(X)                                                            \
+    X(DECODE, "decode")                                                              \
+    X(RECEIVE, "receive")     /* before DECODE: from its headers to its last byte */ \
+    X(ADMISSION, "admission") /* waiting for reply capacity */                       \
+    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */            \
+    X(GPU, "gpu")             /* from the request to a device until its answer */    \
+    X(HOST, "host")           /* in the tier, as the next two */                     \
+    X(REDIS, "redis")                                                                \
+    X(ROCKSDB, "rocksdb")                                                            \
+    X(WAIT, "wait") /* for rows that another lookup already fetches */               \
+    X(UNIT, "unit") /* consistency unit: waiting for updates, or for holding them */ \
+    X(WORK, "work") /* its own: duplicates, policies, insertions and the reply */    \
+    X(LOOP, "loop") /* waiting for its busy event loop */                            \
+    X(ENCODE, "encode")                                                              \
     X(SEND, "send")
 
 enum hps_stage {
@@ -191,23 +191,23 @@ enum hps_stage {
 
 const char *hps_stage_name(enum hps_stage stage);
 
-/* Label `reason` of lookup_defaulted_keys_total. `policy` is not HPS_MISS_EXACT, which returns no
- * default rows for misses. */
+/* Why lookups of this policy reply default rows: label of lookup_defaulted_keys_total. `policy`
+ * must not be EXACT, which never does. */
 const char *hps_defaulted_reason(enum hps_miss_policy policy);
 
-/* Label `reason` of requests_rejected_total. */
+/* Why a lookup was rejected: label of requests_rejected_total. */
 enum hps_reject {
-    HPS_REJECT_REPLY_BYTES,    /* the reply would exceed reply_bytes_max */
-    HPS_REJECT_QUEUE,          /* reply_bytes_in_flight stayed used up for queue_ms_max */
-    HPS_REJECT_CONNECTION,     /* connection_reply_bytes stayed used up */
-    HPS_REJECT_WORKERS,        /* too many lookups wait for a worker or I/O thread */
-    HPS_REJECT_REQUESTS_PER_S, /* the identity has used its requests of this second */
-    HPS_REJECT_REPLY_QUOTA,    /* the identity has used its reply_bytes */
+    HPS_REJECT_REPLY_BYTES,    /* its reply would exceed the limit of one reply */
+    HPS_REJECT_QUEUE,          /* no capacity for its reply in time */
+    HPS_REJECT_CONNECTION,     /* no capacity for it on its connection in time */
+    HPS_REJECT_WORKERS,        /* too many lookups wait for a worker or an I/O thread */
+    HPS_REJECT_REQUESTS_PER_S, /* the identity has used its lookups of this second */
+    HPS_REJECT_REPLY_QUOTA,    /* the identity has too many reply bytes in flight */
     HPS_REJECT_COUNT
 };
 
 enum { HPS_RPC_CODES = 17 };
-/* Label `code` of rpc_requests_total, such as "NOT_FOUND". code < HPS_RPC_CODES. */
+/* "NOT_FOUND" and so on, for codes below HPS_RPC_CODES: label of rpc_requests_total. */
 const char *hps_rpc_code_name(unsigned code);
 
 /* Series of the lookup service. */
@@ -221,11 +221,10 @@ struct hps_service_metrics {
     struct hps_metric *reply_bytes_in_flight;
 };
 
-/* A registry with all families; free it with hps_metrics_free. NULL: no memory. */
+/* A registry with all families. NULL: out of memory. owner: the caller, hps_metrics_free */
 struct hps_metrics *hps_server_metrics_new(void);
 
-/* The series of a family with these label values, in the order of its labels; values beyond its
- * labels are NULL. Never returns NULL. */
+/* The series of a family. Give as many values as it has labels, NULL for the rest. Never NULL. */
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
                                      const char *v0, const char *v1, const char *v2,
                                      const char *v3);
@@ -235,7 +234,7 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
  * not exported. */
 void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
                             uint32_t table_id, struct hps_table_metrics *out_series);
-/* Add the evictions of a version since the last call to its series. Its spaces must be open. */
+/* Count the rows of a version that were evicted since the last call. Its spaces must be open. */
 void hps_table_metrics_evictions(const struct hps_version *version);
 
 #endif

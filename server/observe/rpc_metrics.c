@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Series of RPCs by method and code. Code series are made when a code first occurs. Any thread.
+ * Series of RPCs by method and code. A series is created when its code first occurs. Any thread.
  */
 #include "server/observe/rpc_metrics.h"
 
@@ -20,7 +20,7 @@ struct method_series {
 struct hps_rpc_metrics {
     struct hps_metrics *metrics;
     struct method_series methods[METHODS_MAX]; /* the first is "unknown" */
-    uint8_t by_path[METHODS_MAX];              /* [n_methods] which of them, in order of paths */
+    uint8_t by_path[METHODS_MAX];              /* [n_methods] indexes of methods, sorted by path */
     unsigned n_methods;
 };
 
@@ -31,7 +31,7 @@ static const char *label_of(const struct method_series *series)
     return series->path[0] == '/' ? series->path + 1 : series->path;
 }
 
-/* Where the method stands in by_path, or would. */
+/* The index of the method in by_path, or where it would be inserted. */
 static unsigned place_of(const struct hps_rpc_metrics *rpc, const char *path)
 {
     unsigned from = 0;

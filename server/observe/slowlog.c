@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ring of slow requests under a mutex that only slow requests and readers take. Any thread.
+ * A ring of slow requests. Only slow requests and readers take its mutex. Any thread.
  */
 #include "server/observe/slowlog.h"
 

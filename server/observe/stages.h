@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the time of one look-up goes: a look-up is in exactly one stage at a time, from its first
- * byte to its last, so that the stages add up to its duration. The thread that has the look-up
- * says when the next stage begins; one thread at a time.
+ * Time of a lookup by stage. A lookup is in exactly one stage at a time, from its first byte to its
+ * last, so the stages add up to its duration. The thread that owns the lookup begins the next
+ * stage; one thread at a time.
  */
 #ifndef HPS_SERVER_OBSERVE_STAGES_H
 #define HPS_SERVER_OBSERVE_STAGES_H
@@ -19,14 +19,14 @@ struct hps_stages {
     uint64_t us[HPS_STAGE_COUNT];
 };
 
-/* The look-up is in `stage` since then. */
+/* Begin: the lookup is in `stage` since since_us. */
 static inline void hps_stages_begin(struct hps_stages *stages, enum hps_stage stage,
                                     uint64_t since_us)
 {
     *stages = (struct hps_stages){.now = stage, .since_us = since_us};
 }
 
-/* The look-up has come to `stage` then. A time before the last one counts as that. */
+/* The lookup enters `stage` at at_us. A time before the last change counts as that change. */
 static inline void hps_stages_enter_at(struct hps_stages *stages, enum hps_stage stage,
                                        uint64_t at_us)
 {
@@ -43,7 +43,7 @@ static inline void hps_stages_enter(struct hps_stages *stages, enum hps_stage st
     hps_stages_enter_at(stages, stage, hps_clock_us());
 }
 
-/* Of the time that `from` has, this much was `to`'s; no more than there is. */
+/* Move time from stage `from` to `to`, at most the time that `from` has. */
 static inline void hps_stages_name(struct hps_stages *stages, enum hps_stage from,
                                    enum hps_stage to, uint64_t us)
 {

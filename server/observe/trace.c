@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  *     00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
- *     version, trace, parent, flags; later versions may go on behind another '-'
+ *     version, trace, parent, flags; later versions may append fields after another '-'
  *
  * Any thread.
  */
