@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens the devices of the configuration, and reports those that cannot be used. See devices.h.
+ * Opens the devices of the configuration, and logs unusable ones. See devices.h.
  */
 #include "server/catalog/devices.h"
 

@@ -383,8 +383,8 @@ static void run_load(struct hps_task *task)
         }
         status = activate_fresh(load, status, &err);
     }
-    /* Before the load is done, remove versions that are not in use, except those that the reaper is
-     * removing. */
+    /* Before the load is done, remove versions that are not in use, except versions that the reaper
+     * is removing. */
     catalog_reap(catalog);
     hps_lock_acquire(&catalog->lock);
     load_unlink(load);

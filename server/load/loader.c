@@ -328,7 +328,7 @@ static hps_status set_load_id(struct loader_run *run, struct hps_error *err)
                : hps_error_set(err, HPS_NO_MEMORY, "no memory for the load id");
 }
 
-/* Add a tier below the others. A shared store has its own breakers, one for each server. */
+/* Add the next lower tier. A shared store has its own breakers, one for each server. */
 static void add_tier(const struct hps_load_env *env, struct hps_version *version,
                      struct hps_space *space)
 {

@@ -32,7 +32,7 @@ hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
 /* Record that a shared store may still have rows of a version that is unloaded, or about to be.
- * Delete the record when the rows are gone. */
+ * Delete the record after the rows. */
 hps_status hps_records_put_unused(struct hps_store *store, const struct hps_version *version,
                                   struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_version *version,

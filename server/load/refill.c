@@ -44,7 +44,7 @@ static hps_status grow_slots(struct refill *refill, uint32_t n)
     return HPS_OK;
 }
 
-/* Insert n rows of the scan, except those that an update may have changed since it began. */
+/* Insert n rows of the scan, except rows that an update may have changed since it began. */
 static hps_status insert_scanned(struct refill *refill, const hps_key *keys, const uint8_t *rows,
                                  uint32_t n, uint32_t *out_n_stale)
 {

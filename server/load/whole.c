@@ -200,7 +200,7 @@ static bool await_cache(struct whole *whole, uint32_t table)
     return hps_gpu_space_unfilled(whole->version->gpu, table);
 }
 
-/* Fill one table. False: stop. An error of one table does not stop the others. */
+/* Fill one table. False: stop. An error of one table does not end the fill. */
 static bool cache_table(struct whole *whole, uint32_t i)
 {
     struct hps_warmup_report *report = whole->report;
