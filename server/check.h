@@ -23,7 +23,7 @@ struct hps_check {
  * next to them, if there is one. May block. Returns the number of errors. */
 unsigned hps_check_models(const struct hps_check *check);
 /* Estimate the bytes of all configured tables in the persistent store, in their stored row type. A
- * table whose files cannot be opened counts as empty. May block. */
+ * table with unreadable files counts as empty. May block. */
 uint64_t hps_check_store_bytes(const struct hps_config *config);
 /* Check the files that a start reads before it listens: the certificates, keys, CAs, revocation
  * lists and ciphers of server.tls, and whether they match; server.access; and

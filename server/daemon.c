@@ -617,7 +617,7 @@ static void stop_loops(struct hps_daemon *daemon)
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- start and stop -------------------------------------------------------------------------- */
 
 static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
 {

@@ -19,7 +19,7 @@ struct hps_options {
 };
 
 /* Texts and lists stay in argv and *out_options. Prints nothing.
- * error   INVALID: the text has the wrong argument and the expected one */
+ * error   INVALID: the text names the wrong argument */
 hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_options,
                              struct hps_error *err) HPS_MUST_CHECK;
 /* For hps_args_answer and hps_args_wrong. */

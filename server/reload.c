@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A reload: read the configuration and its files again, and apply all that can change at run time.
+ * A reload: read the configuration and its files again, and apply the reloadable options.
  * Everything that can fail comes first; until then nothing has changed. Main thread.
  */
 #include <stdio.h>

@@ -503,7 +503,7 @@ static void on_signal(void *ctx, int number)
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- start and run --------------------------------------------------------------------------- */
 
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err)
 {

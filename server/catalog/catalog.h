@@ -44,8 +44,8 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
 /* As hps_catalog_ensure_models, only for models whose last load failed. */
 void hps_catalog_retry_models(struct hps_catalog *catalog);
-/* Apply the reloadable options of `config`: the policies of models now, and for later loads their
- * limits, keep_versions and the roots. takes the contents of `model_roots`, a copy of the
+/* Apply the reloadable options of `config`: the policies of models, the rate limit of updates, and
+ * limits and roots for later loads and switches. takes the contents of `model_roots`, a copy of the
  * configuration's. Main thread. `config` must have the same models as the options. */
 void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
                              struct hps_strings *model_roots);
@@ -200,7 +200,7 @@ struct hps_unload {
  * when the last request that uses it has ended; then unload->done is called (unload may be NULL).
  * May block.
  * error   NOT_FOUND; PRECONDITION: the version is loading, already unloading, or active while the
- *         model has others. After an error unload->done is not called.
+ *         model has others; errors of the store. After an error unload->done is not called.
  */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
                               struct hps_unload *unload, struct hps_error *err) HPS_MUST_CHECK;
@@ -258,8 +258,8 @@ void hps_catalog_each_unserved(struct hps_catalog *catalog,
  * hps_catalog_each. For the readiness of the server use server/catalog/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
-/* Call `fn` with a sentence for each model whose active version differs from models[], and for each
- * version with a label that a load would reject now. The rules of hps_catalog_each apply. */
+/* Call `fn` with a sentence for each model whose active version differs from models[]. Also for
+ * each version with a label that a load would reject now. The rules of hps_catalog_each apply. */
 void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
                        void *ctx);
 /* Returns the number of models with drift: their models[] entry changed after the active version

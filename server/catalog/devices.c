@@ -76,7 +76,7 @@ static struct hps_devices *list_devices(const struct hps_config *config)
     return devices;
 }
 
-/* Check for any GPU before opening one, so that the message says that the machine has none. */
+/* Check for any GPU before opening one, so that a machine without GPUs gets its own message. */
 static hps_status check_any(const struct hps_gpu_tier_options *options, struct hps_error *err)
 {
     int n = 0;

@@ -244,7 +244,8 @@ hps_status catalog_check_lag(struct hps_catalog *catalog, const char *model, int
                              struct hps_error *err) HPS_MUST_CHECK;
 /* Set the gauge of the active version. */
 void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model *model);
-/* Tell the host map which version is active: its rows may evict those of the others. Lock held. */
+/* Tell the host map which version is active: its rows may evict rows of other versions. Lock held.
+ */
 void catalog_share_memory(const struct catalog_model *model);
 /* Find the model and its resident version `number`; both stay while switch_lock is held. lock not
  * held. */

@@ -22,8 +22,8 @@ static hps_status copy_roots(struct hps_catalog *catalog, struct hps_strings *ou
                             : hps_error_set(err, status, "no memory for server.model_roots");
 }
 
-/* Resolve a file or directory, which must be below one of the roots after links are followed. what:
- * its name in messages. */
+/* Resolve a file or directory. After links are followed it must be below a root. what: its name in
+ * messages. */
 static hps_status check_path(const struct hps_strings *names, const struct hps_roots *roots,
                              const char *what, const char *path, char out_resolved[PATH_MAX],
                              struct hps_error *err)

@@ -16,7 +16,7 @@ struct hps_store_servers;
 struct hps_store_servers *hps_store_servers_new(struct hps_store *store,
                                                 struct hps_metrics *metrics);
 void hps_store_servers_free(struct hps_store_servers *servers); /* no effect if NULL */
-/* Update the series, and remove those of servers that have left. One thread at a time. */
+/* Update the series, and remove the series of servers that have left. One thread at a time. */
 void hps_store_servers_refresh(struct hps_store_servers *servers);
 
 /* Whether every slot of the store has a reachable server. If not, `out_text` says so in a sentence.

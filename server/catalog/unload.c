@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unloading. A version is unpublished under switch_lock: first its records, so that a restart does
- * not find it, then the model set, so that no new request gets it. Its rows are removed when the
- * last request that uses it has ended; no lock is held until then. Admin and loader threads
- * unpublish, and remove versions that are not in use. The reaper thread removes the others later.
+ * Unloading. A version is unpublished under switch_lock. First its records are deleted, so that a
+ * restart does not find it. Then it leaves the model set, so that no new request gets it. Its rows
+ * are removed when the last request that uses it has ended; no lock is held until then.
+ *
+ * Admin and loader threads unpublish, and remove versions that are not in use. The reaper thread
+ * removes the rest later.
  */
 #include <inttypes.h>
 #include <stddef.h>
@@ -142,8 +144,8 @@ hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int
 
 /* ---- superfluous versions -------------------------------------------------------------------- */
 
-/* keep_versions counts the active version and those that were active before. A version that never
- * was active is not counted. It stays until it is activated, unloaded or replaced. */
+/* keep_versions counts versions that are or have been active. A version that never was active is
+ * not counted. It stays until it is activated, unloaded or replaced. */
 
 static void note_gone(struct hps_versions_gone *gone, int64_t number)
 {

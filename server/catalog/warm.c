@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Warm-ups of host memory and embedding caches with hot keys: in the background after a start and a
- * switch, and for a bounded time before a switch. Refills: of host memory after a start; of tables
- * that are cached whole before a load is published, and in the background after a start or switch.
+ * Warm-ups and refills of memory.
+ *
+ * - Warm-up with hot keys: in the background after a start and a switch, and for a bounded time
+ *   before a switch.
+ * - Refill of host memory: after a start.
+ * - Refill of tables that are cached whole: before a load is published, and in the background after
+ *   a start or switch.
  *
  * Threads: loader (starts, loads), warmup (after a switch), switch (before one; saves). So no admin
  * thread waits for them, and bounded work never waits for unbounded work.

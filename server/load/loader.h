@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads the rows of a new version from files into stores, as a stream: it sorts the rows if their
- * keys do not ascend, then writes the persistent store and the host map in one pass. Runs on the
+ * Loads the rows of a new version from files into stores, as a stream. It sorts the rows if their
+ * keys do not ascend. Then it writes the persistent store and the host map in one pass. Runs on the
  * loader thread.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_H
@@ -30,8 +30,8 @@ struct hps_load_env {
 struct hps_space_id hps_load_space_id(const struct hps_version *version);
 
 /* Remove the space of a failed load. takes `space`, which may be NULL. Its rows are deleted, unless
- * the store is a shared one with the only copy: that may have rows of earlier loads, with updates
- * that no file has. */
+ * the store is a shared one with the only copy. That store may have rows of earlier loads, with
+ * updates that no file has. */
 void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space);
 
 /* Open the spaces of a version that is in the stores already. On an error version->tiers has the
@@ -39,7 +39,7 @@ void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space
 hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_version *version,
                                 struct hps_error *err) HPS_MUST_CHECK;
 
-/* What a load needs, in bytes. `available`: bytes that the load may use. */
+/* Needs of a load, in bytes. `available`: bytes that the load may use. */
 struct hps_load_plan {
     uint64_t n_rows;
     uint64_t row_bytes; /* of all rows */

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of the loader: plan.c (what a load needs), loader.c (the pass from files into
- * stores), seed_shared.c (filling a shared store above another afterwards). refill.c, the refill
- * after a restart, is separate. On the loader thread.
+ * Shared by the files of the loader:
+ *
+ * - plan.c: memory and disk that a load needs
+ * - loader.c: the pass from files into stores
+ * - seed_shared.c: filling a shared store above another afterwards
+ *
+ * refill.c, the refill after a restart, is separate. On the loader thread.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_INTERNAL_H
 #define HPS_SERVER_LOAD_LOADER_INTERNAL_H

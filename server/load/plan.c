@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes what a load needs: opens every file once, for names, widths and default rows of the
- * tables, and for the bytes that stores and sorts will use. On the loader thread, or the caller's
- * of a dry run; may block.
+ * Computes the memory and disk that a load needs. Opens every file once, for names, widths and
+ * default rows of the tables. On the loader thread, or the caller's of a dry run; may block.
  */
 #include "backends/store_durable.h"
 #include "base/assert.h"

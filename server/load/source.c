@@ -276,8 +276,8 @@ static hps_status check_named(const struct hps_source_named *tables, size_t n_ta
     return HPS_OK;
 }
 
-/* Text for messages: the path of the first table, and the number of the others. owner: the caller
- */
+/* Text for messages: the path of the first table, and the number of further tables. owner: the
+ * caller */
 static char *named_text(const struct hps_source_named *tables, size_t n_tables)
 {
     return n_tables == 1 ? hps_strdup(tables[0].path)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a model's tables, for lookups that name no table, as in HPS and Triton: the i-th
- * list of keys is for the i-th table. It belongs to the model, so that a place means the same table
- * in every version. New tables are appended, and a table keeps its place while no version has it.
- * Not synchronised; the catalog's lock protects its orders.
+ * The order of a model's tables, for lookups that name no table, as in HPS and Triton. The i-th
+ * list of keys is for the i-th table. The order belongs to the model, so that a place means the
+ * same table in every version. New tables are appended, and a table keeps its place while no
+ * version has it. Not synchronised; the catalog's lock protects its orders.
  */
 #ifndef HPS_SERVER_LOAD_TABLE_ORDER_H
 #define HPS_SERVER_LOAD_TABLE_ORDER_H

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of warm-ups: warmup.c (hot keys and their records), warmup_run.c (rows of hot
- * keys into memory) and whole.c (all rows of a table onto a device).
+ * Shared by the files of warm-ups:
+ *
+ * - warmup.c: hot keys and their records
+ * - warmup_run.c: rows of hot keys into memory
+ * - whole.c: all rows of a table onto a device
  */
 #ifndef HPS_SERVER_LOAD_WARMUP_INTERNAL_H
 #define HPS_SERVER_LOAD_WARMUP_INTERNAL_H

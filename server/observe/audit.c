@@ -191,7 +191,7 @@ void hps_audit_refused(struct hps_audit *audit, const struct hps_audit_event *ev
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 struct hps_audit *hps_audit_new(int fd, struct hps_metric *lost)
 {

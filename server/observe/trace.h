@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * W3C Trace Context (https://www.w3.org/TR/trace-context/): the trace that a request belongs to, so
- * that a slow request can be found in the traces of its callers. Any thread.
+ * W3C Trace Context (https://www.w3.org/TR/trace-context/). The trace id of a slow request lets an
+ * operator find it in the traces of its callers. Any thread.
  */
 #ifndef HPS_SERVER_OBSERVE_TRACE_H
 #define HPS_SERVER_OBSERVE_TRACE_H

@@ -441,7 +441,7 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     hps_unary_start(op);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- services -------------------------------------------------------------------------------- */
 
 struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, const char *method,
                                        const char *pattern,
