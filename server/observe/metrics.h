@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * All metric families of the daemon in one list, and the series that hot paths keep. Any thread.
+ * Every metric family of the daemon, in one list, and the series that hot paths hold on to.
+ * Any thread.
  */
 #ifndef HPS_SERVER_OBSERVE_METRICS_H
 #define HPS_SERVER_OBSERVE_METRICS_H
@@ -164,22 +165,22 @@ enum hps_metric_id {
 
 enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
-/* Stages of a lookup, which add up to its duration. The slow log shows all of them, Explain shows
- * them up to ENCODE. */
-#define HPS_STAGE_LIST(X)                                                            \
-    X(DECODE, "decode")                                                              \
-    X(RECEIVE, "receive")     /* before DECODE: from its headers to its last byte */ \
-    X(ADMISSION, "admission") /* waiting for reply capacity */                       \
-    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */            \
-    X(GPU, "gpu")             /* from the request to a device until its answer */    \
-    X(HOST, "host")           /* in the tier, as the next two */                     \
-    X(REDIS, "redis")                                                                \
-    X(ROCKSDB, "rocksdb")                                                            \
-    X(WAIT, "wait") /* for rows that another lookup already fetches */               \
-    X(UNIT, "unit") /* consistency unit: waiting for updates, or for holding them */ \
-    X(WORK, "work") /* its own: duplicates, policies, insertions and the reply */    \
-    X(LOOP, "loop") /* waiting for its busy event loop */                            \
-    X(ENCODE, "encode")                                                              \
+/* Stages of a look-up, which add up to its duration; also in the slow log and in Explain, which has
+ * those up to ENCODE. */
+#define HPS_STAGE_LIST(X)                                                                         \
+    X(DECODE, "decode")                                                                           \
+    X(RECEIVE, "receive")     /* before: from its head to its last byte */                        \
+    X(ADMISSION, "admission") /* waiting for room for its reply */                                \
+    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                         \
+    X(GPU, "gpu")             /* asked of a device until it has answered */                       \
+    X(HOST, "host")           /* in the tier, as the next two */                                  \
+    X(REDIS, "redis")                                                                             \
+    X(ROCKSDB, "rocksdb")                                                                         \
+    X(WAIT, "wait") /* for rows that another look-up was fetching already */                      \
+    X(UNIT, "unit") /* of one that wants a unit: waiting for updates, or until they are held */   \
+    X(WORK, "work") /* its own: duplicates, policies, rows put into higher tiers and the reply */ \
+    X(LOOP, "loop") /* waiting for its event loop, which is busy with others */                   \
+    X(ENCODE, "encode")                                                                           \
     X(SEND, "send")
 
 enum hps_stage {
@@ -191,26 +192,26 @@ enum hps_stage {
 
 const char *hps_stage_name(enum hps_stage stage);
 
-/* Why lookups of this policy reply default rows: label of lookup_defaulted_keys_total. `policy`
- * must not be EXACT, which never does. */
+/* Why look-ups of this policy answer default rows: label of lookup_defaulted_keys_total. Not of
+ * exact ones, which answer none. */
 const char *hps_defaulted_reason(enum hps_miss_policy policy);
 
-/* Why a lookup was rejected: label of requests_rejected_total. */
+/* Why a look-up was rejected: label of requests_rejected_total. */
 enum hps_reject {
-    HPS_REJECT_REPLY_BYTES,    /* its reply would exceed the limit of one reply */
-    HPS_REJECT_QUEUE,          /* no capacity for its reply in time */
-    HPS_REJECT_CONNECTION,     /* no capacity for it on its connection in time */
-    HPS_REJECT_WORKERS,        /* too many lookups wait for a worker or an I/O thread */
-    HPS_REJECT_REQUESTS_PER_S, /* the identity has used its lookups of this second */
-    HPS_REJECT_REPLY_QUOTA,    /* the identity has too many reply bytes in flight */
+    HPS_REJECT_REPLY_BYTES, /* its reply would be larger than one may be */
+    HPS_REJECT_QUEUE,       /* no room for its reply beside the others, in time */
+    HPS_REJECT_CONNECTION,  /* no room for it beside the other replies of its connection, in time */
+    HPS_REJECT_WORKERS,     /* too many wait for a worker or an I/O thread */
+    HPS_REJECT_REQUESTS_PER_S, /* whoever asks has had its look-ups of this second */
+    HPS_REJECT_REPLY_QUOTA,    /* whoever asks has as many bytes of replies in flight as it may */
     HPS_REJECT_COUNT
 };
 
 enum { HPS_RPC_CODES = 17 };
-/* "NOT_FOUND" and so on, for codes below HPS_RPC_CODES: label of rpc_requests_total. */
+/* "NOT_FOUND" and so on, below HPS_RPC_CODES: label of rpc_requests_total. */
 const char *hps_rpc_code_name(unsigned code);
 
-/* Series of the lookup service. */
+/* What the look-up service counts. */
 struct hps_service_metrics {
     struct hps_lookup_metrics lookup;
     struct hps_metric *requests[HPS_RPC_CODES];
@@ -221,10 +222,10 @@ struct hps_service_metrics {
     struct hps_metric *reply_bytes_in_flight;
 };
 
-/* A registry with all families. NULL: out of memory. owner: the caller, hps_metrics_free */
+/* A registry with all families. NULL: no memory. Free with hps_metrics_free. */
 struct hps_metrics *hps_server_metrics_new(void);
 
-/* The series of a family. Give as many values as it has labels, NULL for the rest. Never NULL. */
+/* The series of a family; as many values as it has labels, the others NULL. Never NULL. */
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
                                      const char *v0, const char *v1, const char *v2,
                                      const char *v3);
@@ -234,7 +235,7 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
  * not exported. */
 void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
                             uint32_t table_id, struct hps_table_metrics *out_series);
-/* Count the rows of a version that were evicted since the last call. Its spaces must be open. */
+/* Count the rows of a version that went for others since the last time. Its spaces are open. */
 void hps_table_metrics_evictions(const struct hps_version *version);
 
 #endif
