@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bump allocator for the life of one request: a first chunk kept over resets, more chunks up to a
- * hard maximum, all given back at once. Used by one thread at a time.
+ * Bump allocator for the life of one request. It keeps its first chunk over resets, adds chunks up
+ * to a hard maximum, and frees all of them at once. Used by one thread at a time.
  */
 #ifndef HPS_BASE_ARENA_H
 #define HPS_BASE_ARENA_H
@@ -12,15 +12,15 @@
 
 struct hps_arena;
 
-/* bytes_first is allocated now; at most bytes_max are ever held. NULL: no memory. */
+/* Allocates bytes_first now and holds at most bytes_max. NULL: no memory. */
 struct hps_arena *hps_arena_new(size_t bytes_first, size_t bytes_max);
-void hps_arena_free(struct hps_arena *arena); /* NULL is legal */
-/* Forget everything; keeps only the first chunk. */
+void hps_arena_free(struct hps_arena *arena); /* no effect if NULL */
+/* Frees all allocations; keeps only the first chunk. */
 void hps_arena_reset(struct hps_arena *arena);
-/* 16-byte aligned, uninitialised; NULL when bytes_max would be passed or there is no memory. */
+/* 16-byte aligned and uninitialised. NULL: no memory, or bytes_max would be exceeded. */
 void *hps_arena_alloc(struct hps_arena *arena, size_t size);
 void *hps_arena_calloc(struct hps_arena *arena, size_t count, size_t size);
 char *hps_arena_strndup(struct hps_arena *arena, const char *text, size_t size);
-size_t hps_arena_used(const struct hps_arena *arena); /* bytes handed out since the reset */
+size_t hps_arena_used(const struct hps_arena *arena); /* bytes allocated since the last reset */
 
 #endif

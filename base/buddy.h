@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pieces of one fixed range, in powers of two: a buddy allocator that keeps its books outside of
- * the range, so that the range may be memory that others watch over (registered with a driver,
- * poisoned while free). One thread at a time.
+ * Buddy allocator: pieces of one fixed range, in powers of two. Its state is kept outside the
+ * range, so the range may be registered with a driver or poisoned while free. One thread at a time.
  */
 #ifndef HPS_BASE_BUDDY_H
 #define HPS_BASE_BUDDY_H
@@ -14,12 +13,13 @@ struct hps_buddy;
 
 enum { HPS_BUDDY_PIECE_BITS_MIN = 12 };
 
-/* Offsets below `size`, of which whole pieces of 4 KiB are used; at most 2^32 - 1 of them. NULL: no
- * memory, or nothing to use. */
+/* Manages offsets below `size`, in whole pieces of 4 KiB. NULL: no memory, or `size` has no whole
+ * piece or 2^32 - 1 or more. */
 struct hps_buddy *hps_buddy_new(uint64_t size);
-void hps_buddy_free(struct hps_buddy *buddy); /* NULL is legal */
+void hps_buddy_free(struct hps_buddy *buddy); /* no effect if NULL */
 
-/* A piece of 2^bits bytes, aligned to that (from offset 0). UINT64_MAX: there is none. */
+/* The offset of a piece of 2^bits bytes, a multiple of its size. UINT64_MAX: no such piece is free.
+ */
 uint64_t hps_buddy_take(struct hps_buddy *buddy, unsigned bits);
 void hps_buddy_give(struct hps_buddy *buddy, uint64_t offset, unsigned bits);
 

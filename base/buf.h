@@ -16,19 +16,19 @@ struct hps_buf {
     size_t size;
     size_t capacity;
     size_t size_max;
-    hps_status status; /* of the puts since the last clear */
+    hps_status status; /* first failure of a put since the last clear */
 };
 
 void hps_buf_init(struct hps_buf *buf, size_t size_max); /* allocates nothing */
 void hps_buf_fini(struct hps_buf *buf);                  /* frees; the buffer may be used again */
 void hps_buf_clear(struct hps_buf *buf);                 /* size 0, memory kept */
-/* Room for `size` more bytes behind data[size]; EXHAUSTED past size_max, NO_MEMORY. */
+/* Reserve `size` more bytes at data[size]. EXHAUSTED: size_max would be exceeded; NO_MEMORY. */
 hps_status hps_buf_reserve(struct hps_buf *buf, size_t size) HPS_MUST_CHECK;
 hps_status hps_buf_append(struct hps_buf *buf, const void *data, size_t size) HPS_MUST_CHECK;
 hps_status hps_buf_printf(struct hps_buf *buf, const char *fmt, ...) HPS_PRINTF(2, 3)
     HPS_MUST_CHECK;
-/* Append to a text of many pieces. The first failure is kept in `status`, and the puts after it do
- * nothing, so one check of `status` at the end is enough. */
+/* Append without a check of each call. `status` keeps the first failure, and later puts do nothing;
+ * so check `status` once at the end. */
 void hps_buf_put(struct hps_buf *buf, const char *text);
 void hps_buf_put_bytes(struct hps_buf *buf, const void *data, size_t size);
 void hps_buf_putf(struct hps_buf *buf, const char *fmt, ...) HPS_PRINTF(2, 3);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One value from and to the halves, as bits. What the vectors of base/row_kernel_*.c do many at a
- * time: the same bits, for NaNs, too. Any thread.
+ * Conversion of single values from and to FP16 and BF16, as bits. base/row_kernel_*.c convert
+ * vectors of values to the same bits, NaNs included. Any thread.
  */
 #ifndef HPS_BASE_HALF_H
 #define HPS_BASE_HALF_H
@@ -41,7 +41,7 @@ static inline float hps_float_of_fp16(uint16_t half)
     return hps_float_of_bits(sign | 0x7f800000u | (fraction != 0 ? 0x400000u : 0) | fraction << 13);
 }
 
-/* The nearest, ties to even; beyond 65504 and half a step an infinity. A NaN becomes quiet. */
+/* Rounds to nearest, ties to even; infinity from 65520 on. A NaN becomes quiet. */
 static inline uint16_t hps_fp16_of_float(float value)
 {
     uint32_t bits = hps_bits_of_float(value);
@@ -51,14 +51,14 @@ static inline uint16_t hps_fp16_of_float(float value)
     if (magnitude > 0x7f800000u) {
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
     }
-    if (magnitude >= 0x477ff000u) { /* half-way past 65504 */
+    if (magnitude >= 0x477ff000u) { /* 65520, half-way between 65504 and 65536 */
         return (uint16_t)(sign | 0x7c00u);
     }
-    if (magnitude >= 0x38800000u) { /* 2^-14: normal; a carry of the rounding moves the exponent */
+    if (magnitude >= 0x38800000u) { /* 2^-14: normal; rounding may carry into the exponent */
         uint32_t rounded = magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u);
         return (uint16_t)(sign | rounded >> 13);
     }
-    if (magnitude <= 0x33000000u) { /* 2^-25, half of the least one: ties to zero */
+    if (magnitude <= 0x33000000u) { /* 2^-25, half of the smallest subnormal: ties to zero */
         return (uint16_t)sign;
     }
     uint32_t fraction = (magnitude & 0x7fffffu) | 0x800000u;
@@ -70,14 +70,13 @@ static inline uint16_t hps_fp16_of_float(float value)
     return (uint16_t)(sign | kept);
 }
 
-/* Exact; all bits stay. */
+/* Exact; keeps all bits. */
 static inline float hps_float_of_bf16(uint16_t half)
 {
     return hps_float_of_bits((uint32_t)half << 16);
 }
 
-/* The nearest, ties to even; beyond the largest and half a step an infinity. A NaN becomes quiet.
- */
+/* Rounds to nearest, ties to even; overflow gives an infinity. A NaN becomes quiet. */
 static inline uint16_t hps_bf16_of_float(float value)
 {
     uint32_t bits = hps_bits_of_float(value);

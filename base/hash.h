@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Non-cryptographic hashing: the finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants of
- * Stafford's "Mix13"), and a byte hash that folds 8-byte little-endian words through it.
- * Any thread.
+ * Non-cryptographic hashes: the finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants of
+ * Stafford's "Mix13"), and a byte hash that folds 8-byte little-endian words with it. Any thread.
  */
 #ifndef HPS_BASE_HASH_H
 #define HPS_BASE_HASH_H
@@ -19,7 +18,7 @@
 #define HPS_HASH_ANYWHERE
 #endif
 
-/* A bijection of the 64-bit integers in which every input bit moves every output bit. */
+/* A bijection of the 64-bit integers; every input bit affects every output bit. */
 HPS_HASH_ANYWHERE static inline uint64_t hps_mix64(uint64_t x)
 {
     x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -27,12 +26,12 @@ HPS_HASH_ANYWHERE static inline uint64_t hps_mix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Random, the same for the life of the process. Tables whose keys come from clients xor it into a
- * key before they hash it: otherwise a client could send keys that all fall on one place. */
+/* Random, constant for the life of the process. Hash tables of keys from clients XOR it into a key
+ * before hashing. Otherwise a client could choose keys that all collide. */
 uint64_t hps_hash_secret(void);
 
-/* 64-bit hash of `size` bytes; chain calls by passing the last result as `seed`. Stable for ever:
- * fingerprints made from it are stored on disk. */
+/* 64-bit hash of `size` bytes; chain calls by passing the last result as `seed`. The function must
+ * never change: fingerprints made with it are stored on disk. */
 static inline uint64_t hps_hash_bytes(const void *data, size_t size, uint64_t seed)
 {
     const unsigned char *bytes = (const unsigned char *)data;

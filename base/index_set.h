@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A set of numbered items, by open addressing with linear probing: for what is made, asked and
- * forgotten at once, as the keys of a batch. The set keeps numbers alone; the caller has the items,
- * hashes and compares them. Nothing is removed. Used by one thread at a time.
+ * A set of numbered items, by open addressing with linear probing, for short-lived sets such as the
+ * keys of a batch. The set stores only numbers; the caller stores, hashes and compares the items.
+ * Items cannot be removed. Used by one thread at a time.
  */
 #ifndef HPS_BASE_INDEX_SET_H
 #define HPS_BASE_INDEX_SET_H
@@ -14,11 +14,11 @@
 #include "base/assert.h"
 
 struct hps_index_set {
-    uint32_t *places; /* [mask + 1] 0: free; else the number of an item, plus one */
+    uint32_t *places; /* [mask + 1] 0: free; else item number + 1 */
     uint64_t mask;
 };
 
-/* How many places to have for n_items, so that at most half of them are taken: a power of two. */
+/* Places for n_items: a power of two, at least twice n_items. */
 static inline uint64_t hps_index_set_places(uint64_t n_items)
 {
     uint64_t n_places = 16;
@@ -29,7 +29,7 @@ static inline uint64_t hps_index_set_places(uint64_t n_items)
     return n_places;
 }
 
-/* Empty, over memory of the caller's that lives as long as the set. */
+/* Start empty, in memory of the caller that must outlive the set. */
 static inline void hps_index_set_init(struct hps_index_set *set, uint32_t *places,
                                       uint64_t n_places)
 {
@@ -38,9 +38,9 @@ static inline void hps_index_set_init(struct hps_index_set *set, uint32_t *place
     *set = (struct hps_index_set){.places = places, .mask = n_places - 1};
 }
 
-/* The place of the item that is(ctx, item) says yes to, of those with this hash; or the free place
- * where it belongs, which the caller fills with the item's number plus one. Inline, and so is `is`
- * when it is static: as fast as a loop written out. */
+/* The place of the item of this hash for which is(ctx, item) is true. If there is none, the free
+ * place for it, which the caller sets to the item number + 1. Inlined together with a static `is`,
+ * so it is as fast as a loop written by hand. */
 static inline __attribute__((always_inline)) uint32_t *hps_index_set_find(
     const struct hps_index_set *set, uint64_t hash, bool (*is)(const void *ctx, uint32_t item),
     const void *ctx)

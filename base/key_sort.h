@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sorting of keys in place, without memory and without a bad case that a client could send: binary
- * radix exchange, at most 64 levels deep. Any thread.
+ * In-place sort of keys by binary radix exchange, at most 64 levels deep. It needs no memory and
+ * has no slow case that a client could provoke. Any thread.
  */
 #ifndef HPS_BASE_KEY_SORT_H
 #define HPS_BASE_KEY_SORT_H
@@ -10,7 +10,7 @@
 
 #include "base/types.h"
 
-/* Sort keys[n] ascending (unsigned), moving slots[n] along; slots may be NULL. */
+/* Sort keys[n] ascending (unsigned) and permute slots[n] alike; slots may be NULL. */
 void hps_key_sort(hps_key *keys, uint32_t *slots, size_t n);
 
 #endif

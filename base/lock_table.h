@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of locks, base/lock_table.def, as data: for the assertions of debug builds and for the
- * page that shows it. Any thread.
+ * The table of locks (base/lock_table.def) as data, for the assertions of debug builds and for
+ * docs/threads.md. Any thread.
  */
 #ifndef HPS_BASE_LOCK_TABLE_H
 #define HPS_BASE_LOCK_TABLE_H
@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "base/lock.h"
 
-/* What a thread that holds the lock may do, besides taking locks of higher ranks. */
+/* May a thread wait while it holds the lock? */
 enum hps_lock_may { HPS_LOCK_MAY_NOT_WAIT, HPS_LOCK_MAY_WAIT };
 
 struct hps_lock_row {
@@ -22,7 +22,7 @@ struct hps_lock_row {
 
 extern const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES]; /* by class */
 
-/* Put the table of docs/threads.md. */
+/* Append the table of docs/threads.md. */
 void hps_lock_doc(struct hps_buf *buf);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One line per event on stderr, logfmt or JSON, with the fields of docs/monitoring.md.
- * Any thread; a line is one write(2). Each call site is limited to 10 lines a second; what was held
- * back is counted in the next line of that site (suppressed=N).
+ * Log: one line per event on stderr, as logfmt or JSON, with the fields of docs/operations.md. A
+ * line is one write(2). Each call site is limited to 10 lines per second; its next line gives the
+ * number of lines left out (suppressed=N). Any thread.
  */
 #ifndef HPS_BASE_LOG_H
 #define HPS_BASE_LOG_H
@@ -52,20 +52,19 @@ void hps_log_setup(enum hps_log_level level, enum hps_log_format format, int fd)
 void hps_log_level_set(enum hps_log_level level);
 enum hps_log_level hps_log_level_get(void);
 bool hps_log_enabled(enum hps_log_level level);
-/* "debug" "info" "warn" "error"; false: no such level. */
+/* "debug", "info", "warn" or "error"; false: no such level. */
 bool hps_log_level_parse(const char *text, enum hps_log_level *out_level);
 void hps_log_write(struct hps_log_site *site, enum hps_log_level level, const char *component,
                    const char *msg, const struct hps_log_field *fields);
 
-/* ---- for lines that go elsewhere, too -------------------------------------------------------- */
+/* ---- for lines written elsewhere too --------------------------------------------------------- */
 
 enum { HPS_LOG_LINE_BYTES = 8192 };
-/* The line that hps_log_write would write, with its end but without level, message and component:
- * in the format of the log, and cut as lines of the log are. Returns its size, at least 1. Any
- * thread. */
+/* Format a line as hps_log_write does, newline included, but without level, message and component.
+ * Uses the format and the length limit of the log. Returns its size, at least 1. Any thread. */
 size_t hps_log_line(const struct hps_log_field *fields, char out_line[HPS_LOG_LINE_BYTES]);
-/* Whether a line of `site` may be written now, which counts it; if so, how many were held back
- * before it. Any thread. */
+/* Whether `site` may write a line now; if so, the line is counted, and *out_suppressed is the
+ * number of lines left out before it. Any thread. */
 bool hps_log_site_admit(struct hps_log_site *site, uint32_t *out_suppressed);
 
 #endif

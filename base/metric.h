@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters, gauges and histograms, printed as Prometheus text. A family is declared once; a series
- * (family + label values) is looked up once, by its owner, and then updated without locks.
- * Any thread. Names carry no prefix here; "hpsd_" is added when printed.
+ * Counters, gauges and histograms, printed as Prometheus text. A family is declared once. The owner
+ * of a series (family and label values) gets it once and then updates it without locks. Names have
+ * no prefix here; "hpsd_" is added when printed. Any thread.
  */
 #ifndef HPS_BASE_METRIC_H
 #define HPS_BASE_METRIC_H
@@ -24,17 +24,17 @@ struct hps_metric_family_def {
 };
 
 struct hps_metrics; /* registry */
-struct hps_metric;  /* one series; lives as long as the registry, unless removed */
+struct hps_metric;  /* one series; valid until the registry is freed */
 
-/* table_series_max bounds what is printed of the families that have the label `table`, all of them
- * together, as a model may have thousands: further series count as all do, and only
- * metrics_series_dropped tells of them, until they are asked for again when there is room. */
+/* table_series_max bounds the printed series with the label `table`, over all families, because a
+ * model may have thousands of tables. Further series count, but are not printed;
+ * metrics_series_dropped gives their number. A later hps_metric_get shows a series if the limit
+ * then allows it. */
 struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, unsigned n_defs,
                                     unsigned table_series_max);
 void hps_metrics_free(struct hps_metrics *metrics);
-/* The series of `family` (index in defs) with these label values (as many as the family has
- * labels), made if new. Never NULL: without memory it is the dropped series, which takes every kind
- * of update and forgets it. */
+/* The series of `family` (index in defs) with these label values, one for each label; created if
+ * needed. Never NULL: without memory it returns a shared series that ignores all updates. */
 struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
                                   const char *const *values);
 struct hps_metric_label {
@@ -42,21 +42,21 @@ struct hps_metric_label {
     const char *value;
 };
 
-/* Forget every series of any family that has all these labels (a model unloaded, or one version of
- * it). Pointers to them stay valid but are no longer printed; asked for again, a series starts
- * over. */
+/* Remove all series, of any family, that have all these labels (a model was unloaded, or one
+ * version). Pointers to them stay valid, but they are no longer printed. A later hps_metric_get
+ * starts such a series from zero. */
 void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_label *labels,
                         unsigned n_labels);
 
 void hps_metric_add(struct hps_metric *metric, uint64_t n);     /* counter */
 void hps_metric_set(struct hps_metric *metric, double value);   /* gauge */
 void hps_metric_gauge_add(struct hps_metric *metric, double n); /* gauge, may be negative */
-/* Histogram; seconds when printed. */
+/* A histogram; printed in seconds. */
 void hps_metric_observe_us(struct hps_metric *metric, uint64_t us);
-/* Of a counter or gauge; of a histogram its count. */
+/* Value of a counter or gauge; number of observations of a histogram. */
 double hps_metric_value(const struct hps_metric *metric);
 
-/* Called before each print, to refresh gauges that are computed (queue depths, sizes). */
+/* Call `fn` before each print, to refresh computed gauges (queue depths, sizes). */
 void hps_metrics_on_print(struct hps_metrics *metrics, void (*fn)(void *ctx), void *ctx);
 /* Append the Prometheus text of all series, process_* included. */
 hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out) HPS_MUST_CHECK;

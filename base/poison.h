@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tells AddressSanitizer which bytes of a pooled allocation nobody owns just now, so that a use
- * after an arena's reset or a block's release is reported like a use after free. Nothing in other
- * builds.
+ * Marks the unowned bytes of pooled memory for AddressSanitizer. A use after an arena's reset or a
+ * block's release is then reported like a use after free. No effect in other builds.
  */
 #ifndef HPS_BASE_POISON_H
 #define HPS_BASE_POISON_H

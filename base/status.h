@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one list of results. Every fallible function returns hps_status; the message a person should
- * read travels beside it in struct hps_error. "Not found" of an embedding key is data, not an
- * error. Any thread.
+ * The status codes of all functions. Every fallible function returns hps_status; struct hps_error
+ * carries the message for people. A key that is not found is a result, not an error. Any thread.
  */
 #ifndef HPS_BASE_STATUS_H
 #define HPS_BASE_STATUS_H
@@ -47,29 +46,28 @@ typedef enum {
 #define HPS_MUST_CHECK        __attribute__((warn_unused_result))
 #define HPS_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* Drop a result on purpose, where failure changes nothing; say why beside the call. */
+/* Ignore a result on purpose; a comment at the call says why. */
 static inline void hps_ignore(hps_status status)
 {
     (void)status;
 }
 
-/* Static text and gRPC code (0 to 16) of a status; any value is accepted. Any thread. */
+/* Static text and gRPC code (0 to 16) of a status; accepts any value. Any thread. */
 const char *hps_status_text(hps_status status);
 int hps_status_grpc_code(hps_status status);
 
-/* What went wrong, for a person: names the field, the value and the limit. Owned by the caller. */
+/* An error message for people: names the field, the value and the limit. Owned by the caller. */
 struct hps_error {
     hps_status status;
     char text[480];
 };
 
 /* Set `err` (may be NULL) and return `status`, so that a failure is one statement. Long text is
- * cut; what a terminal or a log must not get is escaped (hps_text_plain), so `text` may be printed
- * whatever names are in it. */
+ * cut. Characters that are unsafe for a terminal or a log are escaped (hps_text_plain), so `text`
+ * may be printed even if it contains names from outside. */
 hps_status hps_error_set(struct hps_error *err, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
-/* Put "prefix: " before the text of a failed `err` (may be NULL). Returns err's status, or
- * `status`. */
+/* Set err's status (`err` may be NULL) and put "prefix: " before its text. Returns `status`. */
 hps_status hps_error_prefix(struct hps_error *err, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
 

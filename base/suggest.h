@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "Did you mean": the name of a list that is nearest to a misspelt one. Pure functions; any thread.
+ * "Did you mean": finds the nearest name of a list to a misspelt one. Pure functions; any thread.
  */
 #ifndef HPS_BASE_SUGGEST_H
 #define HPS_BASE_SUGGEST_H
@@ -11,9 +11,10 @@ struct hps_suggestion {
     unsigned distance;
 };
 
-/* Keep `candidate` when it is nearer to `name` than what is held, and near enough to be what was
- * meant: within a third of its length, or `name` is its beginning. Case does not count.
- * owner: the caller keeps the candidates. */
+/* Keep `candidate` if it is nearer to `name` than the one kept, and near enough: at most a third of
+ * its length + 1 edits, or `name` is a prefix of it. Ignores case.
+ * owner   the caller owns the candidates
+ */
 void hps_suggest(struct hps_suggestion *best, const char *name, const char *candidate);
 
 #endif

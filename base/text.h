@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes from outside, which may hold anything, NULs too: whether they are a given text, and how
- * they are shown to people. Any thread.
+ * Text from outside, which may contain any bytes, NUL included: comparison with a given text, and
+ * safe display. Any thread.
  */
 #ifndef HPS_BASE_TEXT_H
 #define HPS_BASE_TEXT_H
@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 
-/* Are the bytes just the characters of `text`? */
+/* Whether the bytes are exactly the characters of `text`. */
 static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
 {
     return strlen(text) == size && (size == 0 || memcmp(text, bytes, size) == 0);
@@ -21,18 +21,19 @@ static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
 
 /* ---- for terminals and lines of a log -------------------------------------------------------- */
 
-/* Is a code point one that only shows itself? Not: control characters (terminals obey them, and a
- * line break begins a line of the log), those that change the direction or the lines of the text
- * around them, and invisible ones, with which two different names look the same. */
+/* Whether a code point is safe to display. Unsafe: control characters (terminals obey them, and a
+ * line break begins a new log line), characters that change the direction or the lines of text, and
+ * invisible characters, which make two different names look the same. */
 bool hps_text_point_is_plain(uint32_t point);
-/* Is all of the text such characters, in well-formed UTF-8? */
+/* Whether all of the text is such characters, in well-formed UTF-8. */
 bool hps_text_is_plain(const char *text, size_t size);
 
 enum { HPS_TEXT_ESCAPE_BYTES = 13, HPS_TEXT_GROWTH = 6 };
-/* \u001b, or a pair of those beyond U+FFFF, as JSON has it, with a NUL. Returns its length. */
+/* Write \u001b, or a surrogate pair beyond U+FFFF, as in JSON, with a NUL. Returns the length. */
 size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES]);
-/* The text with such escapes for what is not plain, and U+FFFD for each byte that is not UTF-8; cut
- * between characters, with a NUL. In HPS_TEXT_GROWTH times its size, and 1, nothing is cut.
+/* Copy the text, with such escapes for unsafe characters and U+FFFD for each byte that is not
+ * UTF-8. Cut between characters; ends with a NUL. A capacity of HPS_TEXT_GROWTH * size + 1 is
+ * always enough.
  *
  * shape   out_text[capacity], not `text` itself; capacity > 0
  * returns its length
@@ -40,17 +41,17 @@ size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES]);
 size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capacity);
 
 enum { HPS_TEXT_F64_BYTES = 32 };
-/* A double in 15 digits, or 17 if it needs them to read back the same; NaN, +Inf, -Inf. Returns
+/* A double in 15 digits, or 17 if it needs them to read back as the same; NaN, +Inf, -Inf. Returns
  * out_text. */
 const char *hps_text_f64(double value, char out_text[HPS_TEXT_F64_BYTES]);
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Is `list` a list of Kafka brokers, as librdkafka takes them: HOST, HOST:PORT or
- * PROTOCOL://HOST:PORT, separated by commas, semicolons or blanks? librdkafka itself takes any text
- * and waits for the broker. Looks nothing up.
+/* Whether `list` is a list of Kafka brokers, as librdkafka takes them: HOST, HOST:PORT or
+ * PROTOCOL://HOST:PORT, separated by commas, semicolons or blanks. librdkafka itself accepts any
+ * text and then waits for the broker. Does not resolve names.
  *
- * error   INVALID: the list is empty, or names its first wrong entry, unless that may have a
+ * error   INVALID: the list is empty, or an entry is wrong; names the entry unless it may contain a
  *         password
  */
 hps_status hps_text_brokers_check(const char *list, struct hps_error *err) HPS_MUST_CHECK;

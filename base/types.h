@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The few types every layer shares.
+ * Types that every layer uses.
  */
 #ifndef HPS_BASE_TYPES_H
 #define HPS_BASE_TYPES_H
@@ -8,11 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An embedding key: the bits of an int64; all 2^64 values are legal. */
+/* An embedding key: the bits of an int64. All 2^64 values are valid. */
 typedef uint64_t hps_key;
 
-/* `supportlonglong: false`: a key is the low 32 bits of the int64 that a file, an update record or
- * a request holds, as HPS casts it. In place. */
+/* For `supportlonglong: false`: reduce each int64 of a file, an update record or a request to its
+ * low 32 bits, as HPS does. In place. */
 static inline void hps_keys_narrow(hps_key *keys, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -20,10 +20,10 @@ static inline void hps_keys_narrow(hps_key *keys, size_t n)
     }
 }
 
-/* Status of one key of an answer. Numbers are those of hps.v1.KeyStatus. */
+/* Status of one key of a reply. Numbers are those of hps.v1.KeyStatus. */
 enum hps_key_status { HPS_KEY_FOUND = 1, HPS_KEY_DEFAULTED = 2, HPS_KEY_UNKNOWN = 3 };
 
-/* The tiers, top to bottom; names on the wire: gpu, host, redis, rocksdb. */
+/* The tiers, from the top down; names on the wire: gpu, host, redis, rocksdb. */
 enum hps_tier_kind {
     HPS_TIER_GPU,
     HPS_TIER_HOST,

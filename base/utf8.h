@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One step of a UTF-8 decoder, for whoever prints text that came from outside. Any thread.
+ * One step of a UTF-8 decoder, for printing text from outside. Any thread.
  */
 #ifndef HPS_BASE_UTF8_H
 #define HPS_BASE_UTF8_H
@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Length in bytes (1 to 4) of the well-formed sequence at text[0 .. size), its code point in
- * *out_point; 0 when it is not well-formed (overlong, surrogate, past U+10FFFF, cut) or empty. */
+/* Length in bytes (1 to 4) of the well-formed sequence at text[0 .. size); its code point is in
+ * *out_point. 0: empty, or not well-formed (overlong, surrogate, above U+10FFFF, cut). */
 static inline size_t hps_utf8_decode(const char *text, size_t size, uint32_t *out_point)
 {
     static const uint32_t point_min[5] = {0, 0, 0x80, 0x800, 0x10000};
