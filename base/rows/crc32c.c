@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CRC-32C with the processor's instruction where there is one, else eight tables. Any thread.
+ * CRC-32C with the instruction of the CPU if it has one, else with eight tables. Any thread.
  */
 #include "base/rows/crc32c.h"
 

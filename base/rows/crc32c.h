@@ -14,10 +14,10 @@
 /* CRC of the bytes so far (`crc`, 0 at first) followed by data[size]. */
 uint32_t hps_crc32c(uint32_t crc, const void *data, size_t size);
 
-/* CRC of the first `bytes` of an open file, read in pieces of 1 MiB. `path` is for the text,
+/* CRC of the first `bytes` of an open file, read in pieces of 1 MiB. `path` is for messages;
  * `cancel` may be NULL.
  *
- * error   DATA_LOSS: it is shorter; IO, NO_MEMORY; CANCELLED once *cancel is true
+ * error   DATA_LOSS: the file is shorter; IO, NO_MEMORY; CANCELLED once *cancel is true
  */
 hps_status hps_crc32c_fd(int fd, const char *path, uint64_t bytes, const atomic_bool *cancel,
                          uint32_t *out_crc, struct hps_error *err) HPS_MUST_CHECK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directories by their descriptors. See base/rows/dir.h for threads.
+ * Directories by their descriptors. Threads: see base/rows/dir.h.
  */
 #include "base/rows/dir.h"
 
@@ -41,17 +41,17 @@ static hps_status fail_in(const struct hps_dir *dir, const char *what, const cha
     return hps_file_error(err, error, what, path);
 }
 
-/* ---- the way to it --------------------------------------------------------------------------- */
+/* ---- path resolution ------------------------------------------------------------------------- */
 
-/* What of a way is made if it is missing. */
+/* Which missing directories of a path are created. */
 enum make { MAKE_NONE, MAKE_LAST, MAKE_ALL };
 
 struct way {
-    const char *path; /* that was asked for, for messages */
+    const char *path; /* the original path, for messages */
     enum make make;
-    int fd; /* of the directory that has been reached */
+    int fd; /* directory reached so far */
     unsigned n_links;
-    char rest[2 * PATH_MAX]; /* of the way */
+    char rest[2 * PATH_MAX]; /* rest of the path */
     struct hps_error *err;
 };
 
@@ -73,7 +73,7 @@ static hps_status way_begin(struct way *way, const char *at)
     return HPS_OK;
 }
 
-/* The target of a link takes its name's place. takes `fd`, of the link */
+/* Put the target of a link in place of its name. takes `fd`, of the link */
 static hps_status way_follow(struct way *way, int fd, const struct stat *info, const char *behind)
 {
     char target[PATH_MAX];
@@ -100,7 +100,7 @@ static hps_status way_follow(struct way *way, int fd, const struct stat *info, c
     return target[0] == '/' ? way_begin(way, target) : HPS_OK;
 }
 
-/* One name further. */
+/* Go one name further. */
 static hps_status way_step(struct way *way, const char *name, const char *behind)
 {
     struct stat info;
@@ -208,7 +208,7 @@ void hps_dir_close(struct hps_dir *dir)
     *dir = (struct hps_dir){.fd = -1};
 }
 
-/* ---- what is in it --------------------------------------------------------------------------- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 static void assert_name(const struct hps_dir *dir, const char *name)
 {
@@ -230,7 +230,7 @@ hps_status hps_dir_open_in(const struct hps_dir *dir, const char *name, bool mak
     }
     if (fd < 0) {
         struct stat info;
-        int error = errno; /* of a link it says ENOTDIR */
+        int error = errno; /* ENOTDIR for a link */
         bool link =
             fstatat(dir->fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
         errno = link ? ELOOP : error;
@@ -247,7 +247,7 @@ hps_status hps_dir_open_file(const struct hps_dir *dir, const char *name, int fl
 {
     struct stat info;
     assert_name(dir, name);
-    /* O_NONBLOCK: the open of a FIFO would wait for its other end for ever. */
+    /* O_NONBLOCK: opening a FIFO would wait for its other end. */
     int fd =
         openat(dir->fd, name, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, FILE_MODE);
     if (fd < 0) {
@@ -281,7 +281,7 @@ hps_status hps_dir_each(const struct hps_dir *dir,
 {
     hps_status status = HPS_OK;
     HPS_ASSERT(dir->fd >= 0);
-    int fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* with a place of its own */
+    int fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* with its own position */
     DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
     if (stream == NULL) {
         status = hps_file_error(err, errno, "cannot list", dir->path);
@@ -354,7 +354,7 @@ hps_status hps_dir_rename(const struct hps_dir *dir, const char *from, const cha
     return hps_dir_sync(dir, err);
 }
 
-/* ---- whose it is ----------------------------------------------------------------------------- */
+/* ---- owners ---------------------------------------------------------------------------------- */
 
 hps_status hps_dir_check_owner(const struct hps_dir *dir, const char *option, struct hps_error *err)
 {
@@ -414,7 +414,7 @@ void hps_dir_actor_end(struct hps_dir_actor *actor)
     if (actor->changed) {
         bool back = seteuid(0) == 0 && setegid(actor->gid) == 0 &&
                     setgroups((size_t)actor->n_groups, actor->groups) == 0;
-        HPS_ASSERT(back); /* root stays this process's saved user */
+        HPS_ASSERT(back); /* root remains the saved user of the process */
     }
     hps_free(actor->groups);
     *actor = (struct hps_dir_actor){0};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A directory by its descriptor, for what others than whoever runs this may write to: the state
- * directory of a service, seen by root. What is in it is opened, made and removed by name relative
- * to the descriptor, and no link that lies there is followed. Any thread that may block; a
- * directory is used by one at a time.
+ * A directory used by its descriptor. It is for directories that other users can write to, such as
+ * the state directory of a service, used by root. Entries are opened, created and removed by name
+ * relative to the descriptor; symbolic links in the directory are never followed. Any thread that
+ * may block; one thread at a time uses a directory.
  */
 #ifndef HPS_BASE_ROWS_DIR_H
 #define HPS_BASE_ROWS_DIR_H
@@ -19,52 +19,55 @@ struct hps_dir {
     char *path; /* for messages */
 };
 
-/* Open `path`. To root only links that root owns are followed on the way: with others a service
- * could lead it out of its directory. out_dir is owned by the caller: hps_dir_close.
+/* Open `path`. Root follows only symbolic links that root owns: with others a service could lead
+ * root out of its directory. owner of out_dir: the caller, hps_dir_close.
  *
- * error   NOT_FOUND, PERMISSION (also: a link of somebody else), IO: no directory, or the kernel's;
- *         NO_MEMORY, EXHAUSTED
+ * error   NOT_FOUND, PERMISSION (for root also: a link of another user), NO_MEMORY, EXHAUSTED,
+ *         IO (also: not a directory)
  */
 hps_status hps_dir_open(const char *path, struct hps_dir *out_dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same, and make what is missing of it, mode 0750. */
+/* The same, and create missing directories of the path, mode 0750. */
 hps_status hps_dir_make(const char *path, struct hps_dir *out_dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same, but make its last part alone. */
+/* The same, but create only the last directory of the path. */
 hps_status hps_dir_make_last(const char *path, struct hps_dir *out_dir, struct hps_error *err)
     HPS_MUST_CHECK;
-void hps_dir_close(struct hps_dir *dir); /* one that is not open (fd -1, or all zero with a NULL
-                                            path) is legal */
+void hps_dir_close(struct hps_dir *dir); /* no effect if not open: fd -1, or all zero */
 
-/* Open a directory in `dir`; `make`: if it is missing, make it first, mode 0750. */
+/* Open a directory in `dir`. With `make` a missing one is created, mode 0750. */
 hps_status hps_dir_open_in(const struct hps_dir *dir, const char *name, bool make,
                            struct hps_dir *out_in, struct hps_error *err) HPS_MUST_CHECK;
-/* Open a regular file in `dir` with open(2)'s `flags`; one that O_CREAT makes has mode 0600.
- * error   INVALID: it is something else; EXISTS, and as above */
+/* Open a regular file in `dir` with the `flags` of open(2). O_CREAT creates it with mode 0600.
+ * error   INVALID: not a regular file; EXISTS; others as above
+ */
 hps_status hps_dir_open_file(const struct hps_dir *dir, const char *name, int flags, int *out_fd,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Does anything lie there under this name? A link is something, wherever it leads. */
+/* Whether an entry of this name exists. A symbolic link counts, whatever its target. */
 bool hps_dir_has(const struct hps_dir *dir, const char *name);
-/* Call fn for every entry but "." and ".."; a status other than OK ends it and is returned. */
+/* Call fn for each entry except "." and "..". A status other than OK ends the loop and is the
+ * result. */
 hps_status hps_dir_each(const struct hps_dir *dir,
                         hps_status (*fn)(void *ctx, const struct hps_dir *dir, const char *name,
                                          struct hps_error *err),
                         void *ctx, struct hps_error *err) HPS_MUST_CHECK;
-/* Remove `name` with everything in it, links as links. One that is not there is no error. */
+/* Remove `name` with everything in it. Links are removed, not followed. A missing entry is no
+ * error. */
 hps_status hps_dir_remove(const struct hps_dir *dir, const char *name, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Rename within `dir`, and sync it. EXISTS, IO, PERMISSION. */
 hps_status hps_dir_rename(const struct hps_dir *dir, const char *from, const char *to,
                           struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_dir_sync(const struct hps_dir *dir, struct hps_error *err) HPS_MUST_CHECK;
-/* INVALID: root would work in a directory of another user, who may change under its hands what
- * it opens by path; `option` names the directory. */
+/* INVALID: this process is root, but another user owns the directory and could redirect paths that
+ * root opens there. The text names `option`. */
 hps_status hps_dir_check_owner(const struct hps_dir *dir, const char *option, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* ---- acting as its owner --------------------------------------------------------------------- */
+/* ---- acting as the owner of a directory ------------------------------------------------------ */
 
-/* Who this process was. All of its threads change: no other one may be at work on files. */
+/* The identity to return to. The change applies to all threads of the process, so no other thread
+ * may use files until it ends. */
 struct hps_dir_actor {
     bool changed;
     uint32_t gid;
@@ -72,11 +75,12 @@ struct hps_dir_actor {
     uint32_t *groups;
 };
 
-/* Whoever runs as root acts as the owner and group of `dir`, for files, until hps_dir_actor_end.
- * Nothing changes for others, and in a directory of root's.
- * error   NO_MEMORY, PERMISSION */
+/* If this process is root and another user owns `dir`: act with the user and group of its owner
+ * until hps_dir_actor_end. Otherwise no change.
+ * error   INVALID: the kernel refused; NO_MEMORY; IO and others: `dir` cannot be examined
+ */
 hps_status hps_dir_actor_begin(const struct hps_dir *dir, struct hps_dir_actor *out_actor,
                                struct hps_error *err) HPS_MUST_CHECK;
-void hps_dir_actor_end(struct hps_dir_actor *actor); /* a zeroed one is legal */
+void hps_dir_actor_end(struct hps_dir_actor *actor); /* no effect if all zero */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole reads and writes of plain files. See base/rows/fileio.h. Any thread.
+ * Complete reads and writes of plain files. See base/rows/fileio.h. Any thread.
  */
 #include "base/rows/fileio.h"
 
@@ -52,7 +52,7 @@ hps_status hps_file_error(struct hps_error *err, int error_number, const char *w
     char text[128];
 
     HPS_ASSERT(error_number > 0 && path != NULL);
-    /* The GNU variant: may return a static string instead of filling `text`. */
+    /* The GNU variant may return a static string and leave `text` unchanged. */
     const char *reason = strerror_r(error_number, text, sizeof(text));
     return hps_error_set(err, hps_file_status(error_number), "%s %s: %s", what, path, reason);
 }
@@ -72,7 +72,7 @@ hps_status hps_file_take_read(int fd, const char *path, uint64_t *out_bytes, str
         close(fd);
         return status;
     }
-    /* Advice only: a failure changes nothing but speed. */
+    /* Advice only: a failure affects speed alone. */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     *out_bytes = (uint64_t)st.st_size;
     return HPS_OK;
@@ -139,7 +139,7 @@ hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t si
     return HPS_OK;
 }
 
-/* Length of the directory part of `path` with its last slash; 0 when it has none. */
+/* Length of the directory part of `path` with its last slash; 0 if it has none. */
 static size_t parent_size(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A value whose exponent is all ones is NaN or Inf. Rows are looked through in blocks, without an
- * early exit inside one, so that it is vectorised. Any thread.
+ * A value with an exponent of all ones is NaN or Inf. Blocks of a row are searched without an early
+ * exit, so that the loop is vectorised. Any thread.
  */
 #include "base/rows/finite.h"
 
@@ -54,7 +54,7 @@ static bool bad(enum hps_dtype dtype, const uint8_t *data, size_t n)
     }
 }
 
-/* Of n values of `bytes` each: the first bad one, or n. */
+/* The first bad one of n values of `bytes` each, or n. */
 static size_t first_bad(enum hps_dtype dtype, size_t bytes, const uint8_t *data, size_t n)
 {
     size_t at = 0;
@@ -72,7 +72,7 @@ static size_t first_bad(enum hps_dtype dtype, size_t bytes, const uint8_t *data,
     return at;
 }
 
-/* Bytes are finite, and what scale and bias make of them if they are and the largest byte is. */
+/* The values of a row are finite if scale, bias and the value of byte 255 are. */
 static size_t first_bad_int8(enum hps_dtype dtype, const uint8_t *rows, uint32_t dim, size_t n,
                              uint32_t *out_at)
 {

@@ -72,7 +72,7 @@ static hps_status no_memory(struct hps_error *err, const char *path)
     return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to list it", path);
 }
 
-/* Length of `name` without `tail`, 0 when it does not end so (or is nothing else). */
+/* Length of `name` without `tail`; 0 if it does not end with `tail` or is equal to it. */
 static size_t stem_size(const char *name, const char *tail)
 {
     size_t n = strlen(name);
@@ -81,7 +81,7 @@ static size_t stem_size(const char *name, const char *tail)
     return n > n_tail && strcmp(name + n - n_tail, tail) == 0 ? n - n_tail : 0;
 }
 
-/* The digits at *at without leading zeros, and how many they are; moves *at behind them. */
+/* The digits at *at without leading zeros, and their number; moves *at past them. */
 static size_t take_number(const char **at, const char **out_digits)
 {
     while (**at == '0') {
@@ -94,8 +94,8 @@ static size_t take_number(const char **at, const char **out_digits)
     return (size_t)(*at - *out_digits);
 }
 
-/* Digits compare as the number that they are, all else as bytes; so do names that differ in leading
- * zeros alone. */
+/* Compare digits as numbers and other characters as bytes; leading zeros decide only between names
+ * that are equal otherwise. */
 static int compare_names(const char *left, const char *right)
 {
     const char *a = left, *b = right;
@@ -143,7 +143,7 @@ void hps_model_dir_close(struct hps_model_dir *dir)
     *dir = (struct hps_model_dir){0};
 }
 
-/* takes `path` (may be NULL: no memory). Room for one more grows by doubling. */
+/* Add a table; takes `path` (NULL: no memory). The array grows by doubling. */
 static hps_status add_table(struct hps_model_dir *dir, const char *name, size_t name_size,
                             enum hps_row_form form, char *path, struct hps_error *err)
 {
@@ -207,7 +207,7 @@ static hps_status exists_in(const struct hps_roots *roots, const char *path, con
     return status;
 }
 
-/* Is `path`, a directory, one in HugeCTR form? Half of one is an error. */
+/* Whether the directory `path` is in HugeCTR form. Half of one is an error. */
 static hps_status is_hugectr(const struct hps_roots *roots, const char *path, bool *out_is,
                              struct hps_error *err)
 {
@@ -244,7 +244,8 @@ static hps_status add_directory(struct hps_model_dir *dir, const char *name, str
     return add_table(dir, name, strlen(name), HPS_ROW_FORM_HUGECTR, path, err);
 }
 
-/* One half of a pair was seen: the pair is added by its rows, and each half needs the other. */
+/* One half of a pair was found. The half with the rows adds the pair; each half requires the other.
+ */
 static hps_status add_half(struct hps_model_dir *dir, const char *name, size_t stem, bool is_rows,
                            struct hps_error *err)
 {
@@ -268,7 +269,7 @@ static hps_status add_half(struct hps_model_dir *dir, const char *name, size_t s
                      hps_file_path("%s/%s", dir->path, name), err);
 }
 
-/* Does one of the files exist that `stem`.scale_bias.npy could belong to? */
+/* Check that one of the files exists that `stem`.scale_bias.npy could belong to. */
 static hps_status check_scales(const struct hps_model_dir *dir, const char *name, size_t stem,
                                struct hps_error *err)
 {
@@ -367,7 +368,7 @@ static hps_status add_entries(struct hps_model_dir *dir, struct hps_error *err)
     return status;
 }
 
-/* Note manifest.json, and config.json if it stands beside feature_0.npy. */
+/* Find manifest.json, and config.json if feature_0.npy is in the same directory. */
 static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error *err)
 {
     bool has_manifest = false;
@@ -455,7 +456,7 @@ hps_status hps_model_dir_open(const char *path, const struct hps_roots *roots,
     return HPS_OK;
 }
 
-/* `path` is no file: the common prefix of a pair? `why` it could not be opened */
+/* `path` is no file. Is it the common prefix of a pair? `why`: the error of opening it */
 static hps_status resolve_prefix(const char *path, size_t n, const struct hps_error *why,
                                  struct hps_model_table *table, struct hps_error *err)
 {
@@ -470,7 +471,7 @@ static hps_status resolve_prefix(const char *path, size_t n, const struct hps_er
     return status;
 }
 
-/* Which files `path` means, and the name that opens them. */
+/* Find the files that `path` means, and the path that opens them. */
 static hps_status resolve(const char *path, struct hps_model_table *table, struct hps_error *err)
 {
     struct hps_error why = {0};
@@ -553,7 +554,7 @@ static hps_status add_file(struct hps_fingerprint *print, const struct hps_model
     return HPS_OK;
 }
 
-/* Scales and biases of rows that may be INT8, if they are there. */
+/* Add the scales and biases of rows that may be INT8, if they exist. */
 static hps_status add_scales(struct hps_fingerprint *print, const struct hps_model_table *table,
                              const char *rows, struct hps_error *err)
 {
@@ -571,7 +572,7 @@ static hps_status add_scales(struct hps_fingerprint *print, const struct hps_mod
     return status;
 }
 
-/* Keys, then rows; a .npy has rows only. */
+/* Add keys, then rows; a .npy has only rows. */
 static hps_status add_files(struct hps_fingerprint *print, const struct hps_model_table *table,
                             struct hps_error *err)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Headers of .npy files, and the names of other formats: six magic bytes, a version, a length, and
- * a Python dict literal, e.g.
- * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   padded with spaces to 64 bytes.
+ * Headers of .npy files, and detection of other formats. A header is six magic bytes, a version, a
+ * length, and a Python dict literal, padded with spaces to 64 bytes:
+ *
+ *   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
  */
 #include "base/rows/npy.h"
 
@@ -23,9 +24,9 @@ struct cursor {
     struct hps_error *err;
 };
 
-/* Of every type, by its number. */
+/* Indexed by type. */
 static const struct {
-    const char *descr; /* as it is written */
+    const char *descr; /* as written */
     uint32_t bytes;
 } types[] = {[HPS_NPY_F4] = {"<f4", 4},       [HPS_NPY_F2] = {"<f2", 2}, [HPS_NPY_I8] = {"<i8", 8},
              [HPS_NPY_U8] = {"<u8", 8},       [HPS_NPY_U2] = {"<u2", 2}, [HPS_NPY_U1] = {"|u1", 1},
@@ -53,7 +54,7 @@ void hps_npy_widen_keys(enum hps_npy_type type, hps_key *keys, size_t n)
     const uint8_t *packed = (const uint8_t *)keys;
 
     for (size_t i = n; types[type].bytes == 4 && i-- > 0;) {
-        uint32_t key; /* from the last one on: it is read before its place is written */
+        uint32_t key; /* backwards, so that each key is read before its place is overwritten */
         memcpy(&key, packed + i * sizeof(key), sizeof(key));
         keys[i] = type == HPS_NPY_I4 ? (hps_key)(int64_t)(int32_t)key : key;
     }
@@ -61,7 +62,7 @@ void hps_npy_widen_keys(enum hps_npy_type type, hps_key *keys, size_t n)
 
 /* ---- other formats --------------------------------------------------------------------------- */
 
-/* Formats in which tables are often saved, by their magic bytes. */
+/* Magic bytes of formats in which tables are often saved. */
 static const struct {
     const char *bytes;
     size_t n;
@@ -90,7 +91,7 @@ static bool is_text(const uint8_t *data, size_t size)
     return i > 0 && (i == size || i == 64);
 }
 
-/* NULL: none that is known here. */
+/* NULL: no known format. */
 static const char *format_of(const uint8_t *data, size_t size)
 {
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
@@ -109,7 +110,7 @@ static const char *format_of(const uint8_t *data, size_t size)
     if (data[8] == '{' && memcmp(data + 4, "\0\0\0\0", 4) == 0) {
         return "safetensors";
     }
-    /* field 1: a small number, then field 2, 7 or 8 */
+    /* field 1: a small number; then field 2, 7 or 8 */
     if (data[0] == 0x08 && data[1] < 0x20 &&
         (data[2] == 0x12 || data[2] == 0x3a || data[2] == 0x42)) {
         return "a protobuf message (ONNX, or a TensorFlow SavedModel)";
@@ -132,7 +133,7 @@ static void skip_space(struct cursor *c)
     }
 }
 
-/* Step over `byte`, after spaces. */
+/* Skip spaces and then `byte`. */
 static bool take(struct cursor *c, char byte)
 {
     skip_space(c);
@@ -195,7 +196,7 @@ static hps_status take_number(struct cursor *c, uint64_t *out_number)
         return expected(c, "a size in 'shape'");
     }
     if (c->at < c->end && c->data[c->at] == 'L') {
-        c->at++; /* Python 2 wrote long integers so */
+        c->at++; /* Python 2 wrote long integers with it */
     }
     *out_number = number;
     return HPS_OK;
@@ -244,7 +245,7 @@ static hps_status take_descr(struct cursor *c, struct hps_npy *npy)
                              "npy header, byte %zu: dtype '%s' is big-endian, expected '<'", begin,
                              text);
     }
-    /* NumPy writes '|' for types without a byte order and reads any sign. */
+    /* NumPy writes '|' for types without a byte order, and accepts any sign. */
     bool has_order = strlen(text) == 3 && (text[0] == '<' || text[0] == '=');
     for (unsigned i = 0; i < N_TYPES; i++) {
         if (strcmp(text, types[i].descr) == 0 ||
@@ -330,7 +331,7 @@ static hps_status parse_dict(struct cursor *c, struct hps_npy *npy)
     return c->at == c->end ? HPS_OK : expected(c, "spaces up to the end of the header");
 }
 
-/* Where the dict begins and ends. */
+/* Find the begin and end of the dict. */
 static hps_status parse_prefix(struct cursor *c, size_t size)
 {
     if (size < PREFIX_BYTES_V1 || memcmp(c->data, magic, MAGIC_BYTES) != 0) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files below directories that nothing leads out of. See base/rows/roots.h for threads.
+ * Files below directories that no link leads out of. Threads: see base/rows/roots.h.
  */
 #include "base/rows/roots.h"
 
@@ -18,7 +18,7 @@
 
 struct root {
     char *path;  /* resolved */
-    size_t size; /* of it; 0 for "/" */
+    size_t size; /* of path; 0 for "/" */
     int fd;
 };
 
@@ -107,8 +107,8 @@ void hps_roots_close(struct hps_roots *roots)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Kernels before 5.6, and sandboxes that do not know the call: name by name, none of them a link. A
- * resolved path has no link and no "..", unless somebody changes a directory meanwhile. */
+/* For kernels before 5.6 and sandboxes without openat2: open one name at a time, without following
+ * links. A resolved path has no link and no "..", unless a directory has changed since. */
 static int walk(int root_fd, const char *below, int flags)
 {
     char path[PATH_MAX];
@@ -148,7 +148,7 @@ static int open_below(int root_fd, const char *below, int flags)
     struct open_how how = {.flags = (uint64_t)(unsigned)flags | O_CLOEXEC,
                            .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
     int fd = (int)syscall(SYS_openat2, root_fd, below, &how, sizeof(how));
-    /* EPERM: how sandboxes refuse calls; EAGAIN: somebody renames directories right now. */
+    /* EPERM: returned by some sandboxes for the call; EAGAIN: a concurrent rename. */
     bool unknown = fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN);
     return unknown ? walk(root_fd, below, flags) : fd;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directories below which files may be read, whoever has put them there. A path is resolved first,
- * so that links may lead anywhere below a root, by relative and absolute targets alike; then what
- * it resolved to is opened from the root's descriptor, from which nothing can lead out any more,
- * not even a link that takes a directory's place in between.
+ * Directories (roots) below which files may be read, whichever user placed them there. A path is
+ * first resolved, so links may lead anywhere below a root. The result is then opened from the
+ * descriptor of the root, so that it cannot lead out, even if a link has meanwhile replaced a
+ * directory.
  *
- * Where `roots` is NULL in a call below, everything may be read. Opened and closed by one thread;
- * any number may read by them.
+ * If `roots` is NULL in a call below, any path may be read. One thread opens and closes the roots;
+ * any thread may read with them.
  */
 #ifndef HPS_BASE_ROWS_ROOTS_H
 #define HPS_BASE_ROWS_ROOTS_H
@@ -20,21 +20,21 @@
 
 struct hps_roots;
 
-/* `option` is what lists the roots, for messages; borrowed. A path that is no directory is left
- * out.
+/* `option` names the option that lists the roots, for messages; borrowed. Paths that are not
+ * directories are skipped.
  *
  * error   NO_MEMORY; EXHAUSTED: no descriptor
  */
 hps_status hps_roots_open(const char *option, const char *const *paths, size_t n,
                           struct hps_roots **out_roots, struct hps_error *err) HPS_MUST_CHECK;
-/* One more, unless it is below one that is there; errors as above. */
+/* Add a root, unless it is below an existing one. Errors as above. */
 hps_status hps_roots_add(struct hps_roots *roots, const char *path, struct hps_error *err)
     HPS_MUST_CHECK;
-void hps_roots_close(struct hps_roots *roots); /* NULL is legal */
+void hps_roots_close(struct hps_roots *roots); /* no effect if NULL */
 
-/* The path that `path` is, without links.
+/* The path without links.
  *
- * error   PERMISSION: not below a root, or the kernel's; NOT_FOUND; IO
+ * error   PERMISSION: not below a root, or the kernel refused; NOT_FOUND; IO
  */
 hps_status hps_roots_resolve(const struct hps_roots *roots, const char *path,
                              char out_resolved[PATH_MAX], struct hps_error *err) HPS_MUST_CHECK;
@@ -44,8 +44,7 @@ hps_status hps_roots_open_path(const struct hps_roots *roots, const char *path, 
 /* stat(2). Errors as above. */
 hps_status hps_roots_stat(const struct hps_roots *roots, const char *path, struct stat *out_info,
                           struct hps_error *err) HPS_MUST_CHECK;
-/* A regular file, for reading from front to back. Errors as above; INVALID: it is something else.
- */
+/* Open a regular file for sequential reading. Errors as above; INVALID: not a regular file. */
 hps_status hps_roots_open_read(const struct hps_roots *roots, const char *path, int *out_fd,
                                uint64_t *out_bytes, struct hps_error *err) HPS_MUST_CHECK;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files of one table, found, opened and checked for a reader. See base/rows/rowfile.h; rows
- * come out of them in base/rows/rowread.c, the writer is base/rows/rowwrite.c.
+ * Finds, opens and checks the files of one table for a reader. See base/rows/rowfile.h. Rows are
+ * read in base/rows/rowread.c; the writer is base/rows/rowwrite.c.
  */
 #include "base/rows/rowfile.h"
 
@@ -92,7 +92,7 @@ static hps_status make_paths(struct hps_row_reader *reader, const char *path, st
             return hps_error_set(err, HPS_INVALID,
                                  "%s: expected the name of a pair, *.rows.npy or *.keys.npy", path);
         }
-        HPS_ASSERT(n >= 9); /* of the ending */
+        HPS_ASSERT(n >= 9); /* length of the ending */
         reader->keys.path = hps_file_path("%.*s.keys.npy", (int)(n - 9), path);
         reader->rows.path = hps_file_path("%.*s.rows.npy", (int)(n - 9), path);
         break;
@@ -117,7 +117,7 @@ static hps_status open_part(struct hps_row_reader *reader, struct rowfile_part *
     return status;
 }
 
-/* The same of a .npy, whose header is read and checked. */
+/* The same for a .npy; reads and checks its header. */
 static hps_status open_npy(struct hps_row_reader *reader, struct rowfile_part *part,
                            const struct hps_row_options *options, struct hps_npy *out_npy,
                            struct hps_error *err)
@@ -178,7 +178,7 @@ static bool means_bf16(const struct hps_row_options *options)
            (options->dtype == 0 && options->row_dtype == HPS_DTYPE_BF16);
 }
 
-/* Scales and biases of INT8 rows; their type is that of the rows. */
+/* Open the scales and biases of INT8 rows; their type decides the type of the rows. */
 static hps_status open_scales(struct hps_row_reader *reader, const struct hps_row_options *options,
                               struct hps_error *err)
 {
@@ -209,7 +209,7 @@ static hps_status open_scales(struct hps_row_reader *reader, const struct hps_ro
     return HPS_OK;
 }
 
-/* desc's file_dtype, from the type of the array of rows. */
+/* Set desc's file_dtype from the type of the array of rows. */
 static hps_status take_type(struct hps_row_reader *reader, const struct hps_row_options *options,
                             enum hps_npy_type type, struct hps_error *err)
 {
@@ -294,8 +294,8 @@ static hps_status open_npy_keys(struct hps_row_reader *reader,
     return HPS_OK;
 }
 
-/* Do the sizes fit keys of 4 bytes? Without a known width (dim 0) only an odd number of keys shows
- * it. */
+/* Whether the sizes fit keys of 4 bytes. Without a known width (dim 0) only an odd number of keys
+ * shows it. */
 static bool has_narrow_keys(uint64_t keys_bytes, uint64_t rows_bytes, uint64_t dim)
 {
     uint64_t n = keys_bytes / 4;
@@ -391,7 +391,7 @@ static hps_status open_files(struct hps_row_reader *reader, const char *path,
     return status;
 }
 
-/* What rows are read as. A second quantisation would add an error to the first one. */
+/* Set the type to read rows as. A second quantisation would add an error to the first. */
 static hps_status take_row_dtype(struct hps_row_reader *reader, enum hps_dtype wanted,
                                  struct hps_error *err)
 {

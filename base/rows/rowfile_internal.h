@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the two halves of the reader share: rowfile.c (files are found, opened and checked) and
- * rowread.c (rows come out of them). One thread at a time.
+ * Shared by the two halves of the reader: rowfile.c finds, opens and checks files; rowread.c reads
+ * rows from them. One thread at a time.
  */
 #ifndef HPS_BASE_ROWS_ROWFILE_INTERNAL_H
 #define HPS_BASE_ROWS_ROWFILE_INTERNAL_H
@@ -20,26 +20,26 @@ struct rowfile_part {
 
 struct hps_row_reader {
     struct hps_row_desc desc;
-    struct rowfile_part keys; /* none: the row number is the key */
+    struct rowfile_part keys; /* no file: the row number is the key */
     struct rowfile_part rows;
-    struct rowfile_part scales;  /* of INT8 rows: scale and bias of each */
-    uint64_t row;                /* next one to read */
+    struct rowfile_part scales;  /* scale and bias of each INT8 row */
+    uint64_t row;                /* next row to read */
     enum hps_npy_type keys_type; /* of `keys` */
     uint32_t key_bytes;
     bool nan_allowed;
 
-    /* Where rows do not go straight to their place. */
-    size_t piece_rows; /* at most so many at once */
-    uint8_t *piece;    /* [piece_rows] as the files have them; of INT8: values, then scales */
-    float *wide;       /* [dim] of halves that become another type, FP32 on the way */
+    /* For rows that are not read directly into the caller's array. */
+    size_t piece_rows;          /* rows per piece */
+    uint8_t *piece;             /* [piece_rows] as in the files; INT8: values, then scales */
+    float *wide;                /* [dim] FP32 values, if FP16 or BF16 become another type */
     hps_row_convert_fn widen;   /* file_dtype to FP32 */
-    hps_row_convert_fn convert; /* to dtype, from FP32 if there is `wide`, else from file_dtype */
+    hps_row_convert_fn convert; /* to dtype; from FP32 if `wide` is set, else from file_dtype */
     struct hps_row_loss loss;
 };
 
 /* ---- rowread.c ------------------------------------------------------------------------------- */
 
-/* The files are open, desc says all of them: get ready to read. NO_MEMORY */
+/* Prepare to read; the files are open and desc is complete. NO_MEMORY */
 hps_status rowread_begin(struct hps_row_reader *reader, struct hps_error *err) HPS_MUST_CHECK;
 void rowread_end(struct hps_row_reader *reader);
 

@@ -18,15 +18,15 @@ uint16_t hps_rowgen_half(float value)
     uint32_t half;
 
     if (magnitude > 0x7f800000) {
-        half = 0x7e00 | ((magnitude >> 13) & 0x1ff); /* NaN, quiet, upper payload kept */
+        half = 0x7e00 | ((magnitude >> 13) & 0x1ff); /* quiet NaN with the upper payload */
     } else if (magnitude >= 0x47800000) {
         half = 0x7c00; /* 65536 and more */
     } else if (magnitude >= 0x38800000) {
-        /* Normal: rebias, then round to even; a carry runs into the exponent (65520 gives Inf). */
+        /* Normal: rebias, then round to even; a carry goes into the exponent (65520 gives Inf). */
         half = magnitude - ((127 - 15) << 23);
         half = (half + 0xfff + ((half >> 13) & 1)) >> 13;
     } else if (magnitude <= 0x33000000) {
-        half = 0; /* 2^-25 and less: a tie to even, or nearer to 0 */
+        half = 0; /* up to 2^-25: ties to zero, or nearer to it */
     } else {
         /* Subnormal: the mantissa with its leading 1, shifted to units of 2^-24. */
         uint32_t shift = 126 - (magnitude >> 23);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Synthetic rows that anyone can verify: value i of the row of `key` in table number `table` is a
- * pure function of (seed, table, key, i). Used by hps-gen, hps-bench --verify and tests.
- * Any thread.
+ * Synthetic rows that can be verified anywhere: value i of the row of `key` in table number `table`
+ * is a pure function of (seed, table, key, i). For hps-gen, hps-bench --verify and tests. Any
+ * thread.
  *
  * All arithmetic is modulo 2^64; mix64 is hps_mix64 of base/hash.h:
  *
@@ -11,8 +11,8 @@
  *     u = mix64(c + i * G) >> 40                          24 bits
  *     value = (u - 2^23) / 2^23                           exact in float32, in [-1, 1)
  *
- * A row of another type is what hps_row_convert makes of these: a float16 row holds them rounded to
- * nearest, ties to even (so 1.0 can occur), an INT8 row is quantised. In NumPy:
+ * Rows of other types are converted by hps_row_convert: a float16 row is rounded to nearest, ties
+ * to even (so 1.0 can occur), an INT8 row is quantised. In NumPy:
  *
  *     i = np.arange(dim, dtype=np.uint64)
  *     u = mix64(c + i * G) >> np.uint64(40)
@@ -26,7 +26,7 @@
 #include "base/hash.h"
 #include "base/types.h"
 
-/* The `c` above: what the values of one row have in common. */
+/* The `c` above, common to all values of a row. */
 static inline uint64_t hps_rowgen_base(uint64_t seed, uint32_t table, hps_key key)
 {
     return hps_mix64(hps_mix64(hps_mix64(seed) + table) ^ key);
@@ -39,16 +39,16 @@ static inline float hps_rowgen_value(uint64_t base, uint32_t i)
     return (float)((int32_t)u - (1 << 23)) * 0x1p-23f;
 }
 
-/* Key of the r-th row of a table: r itself, or spread over all 64-bit integers. */
+/* Key of row r of a table: r, or with `hashed` spread over all 64-bit integers. */
 static inline hps_key hps_rowgen_key(uint64_t r, int hashed)
 {
     return hashed != 0 ? hps_mix64(r + HPS_HASH_GOLDEN) : r;
 }
 
-/* float32 to float16 bits, to nearest, ties to even; NaN stays NaN, overflow is Inf. */
+/* float32 to float16 bits, to nearest, ties to even. NaN stays NaN; overflow gives Inf. */
 uint16_t hps_rowgen_half(float value);
 
-/* Fill `row` with values of FP32. shape row[dim], aligned for a float */
+/* Fill `row` with FP32 values. shape row[dim], aligned for a float */
 void hps_rowgen_row(uint64_t seed, uint32_t table, hps_key key, uint32_t dim, void *row);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of one table as they come out of its files: read, checked, put together where two files
- * have them, and converted. See base/rows/rowfile.h.
+ * Reads the rows of one table: checks them, combines the two files of INT8 rows, and converts them.
+ * See base/rows/rowfile.h.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -129,7 +129,7 @@ hps_status hps_row_reader_scan_keys(struct hps_row_reader *reader, struct hps_er
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* n rows as the files have them, from row number `row` on. INT8 rows are in two files. */
+/* Read n rows as the files have them, from row number `row` on. INT8 rows are in two files. */
 static hps_status read_stored(struct hps_row_reader *reader, uint64_t row, size_t n, uint8_t *rows,
                               struct hps_error *err)
 {
@@ -156,7 +156,7 @@ static hps_status read_stored(struct hps_row_reader *reader, uint64_t row, size_
     return status;
 }
 
-/* "NaN or Inf at byte 4711: row 3 (key 12), value 1". `at`: as hps_first_not_finite has it */
+/* "NaN or Inf at byte 4711: row 3 (key 12), value 1". `at`: as from hps_first_not_finite */
 static hps_status refuse_not_finite(const struct hps_row_reader *reader, uint64_t row, hps_key key,
                                     uint32_t at, struct hps_error *err)
 {
@@ -190,8 +190,8 @@ static hps_status check_finite(const struct hps_row_reader *reader, uint64_t row
     return i == n ? HPS_OK : refuse_not_finite(reader, row + i, keys[i], at, err);
 }
 
-/* An FP32 row that the dtype cannot hold. Halves may have infinities where NaNs are allowed, too;
- * INT8 rows have none, whatever is allowed. */
+/* Check that the dtype can hold FP32 rows. FP16 and BF16 may have infinities if NaNs are allowed;
+ * INT8 rows never may. */
 static hps_status check_fits(const struct hps_row_reader *reader, uint64_t row, hps_key key,
                              const uint8_t *values, struct hps_error *err)
 {
@@ -211,7 +211,7 @@ static hps_status check_fits(const struct hps_row_reader *reader, uint64_t row, 
         reader->rows.path, (double)value, row, (int64_t)key, at, hps_dtype_name(dtype));
 }
 
-/* Convert n rows of `piece`, of which the first is row number `row`. */
+/* Convert n rows of `piece`; the first is row number `row`. */
 static hps_status convert_rows(struct hps_row_reader *reader, uint64_t row, size_t n,
                                const hps_key *keys, uint8_t *rows, struct hps_error *err)
 {
@@ -237,7 +237,7 @@ static hps_status convert_rows(struct hps_row_reader *reader, uint64_t row, size
     return HPS_OK;
 }
 
-/* Rows of the files, from the next one on, as desc says. */
+/* Read the next n rows of the files, as desc says. */
 static hps_status read_rows(struct hps_row_reader *reader, size_t n, const hps_key *keys,
                             uint8_t *rows, struct hps_error *err)
 {

@@ -2,14 +2,15 @@
  *
  * External merge sort within a memory budget. See base/rows/rowsort.h.
  *
- * One arena, sized from the budget, is used twice. While rows come in:
+ * One arena, sized from the budget, is used for input and then for merges. During input:
  *
  *     | entries[capacity] | scratch[capacity] | rows[capacity] | the same again | out |
  *
- * entries are (key, slot) and are radix-sorted with scratch as the other half; rows never move. A
- * full area is gathered in key order through `out` to the end of the spill file: one run. Unless
- * all rows are said to fit, there are two areas: one is spilled by a thread of its own while the
- * other is filled. How runs are merged: rowsort_merge.c.
+ * Entries are (key, slot). They are radix-sorted, with scratch as the second buffer; rows do not
+ * move. A full area is gathered in key order through `out` to the end of the spill file, as one
+ * run. With two areas, a thread spills one while the other is filled. There is only one area before
+ * the first spill, unless the hint says that the rows will not fit, and in a small arena.
+ * rowsort_merge.c merges the runs.
  */
 #include "base/rows/rowsort.h"
 
@@ -30,8 +31,8 @@ enum {
     ROWS_MIN = 16,
     RUNS_MAX = 16384,
     OUT_BYTES_MAX = 1 << 20,
-    AREA_BYTES_MIN = 256 << 10, /* below it two areas only make more runs */
-    SLACK_BYTES = 4096, /* for what hps_rowsort_new allocates beside the arena and the runs */
+    AREA_BYTES_MIN = 256 << 10, /* smaller areas only make more runs */
+    SLACK_BYTES = 4096, /* for allocations of hps_rowsort_new other than the arena and the runs */
 };
 
 static hps_status check_cancel(const struct hps_rowsort *sort, struct hps_error *err)
@@ -43,7 +44,7 @@ static hps_status check_cancel(const struct hps_rowsort *sort, struct hps_error 
     return HPS_OK;
 }
 
-/* How the arena is cut while rows come in. */
+/* Divide the arena for input. */
 static void input_layout(struct hps_rowsort *sort)
 {
     size_t bytes_per_row = 2 * sizeof(struct entry) + sort->row_bytes;
@@ -68,8 +69,8 @@ static void input_layout(struct hps_rowsort *sort)
     HPS_ASSERT(sort->capacity > 0);
 }
 
-/* The budget left for the arena, or what the hinted number of rows needs if that is less.
- * out_all_fit: false if the hint says that they will not. */
+/* The budget left for the arena, or the size for the hinted number of rows if smaller. Without a
+ * hint *out_all_fit is unchanged; else it says whether the hinted rows fit. */
 static size_t arena_size(const struct hps_rowsort *sort, bool *out_all_fit)
 {
     const struct hps_rowsort_options *options = &sort->options;
@@ -80,7 +81,7 @@ static size_t arena_size(const struct hps_rowsort *sort, bool *out_all_fit)
     if (options->n_rows_hint > 0 &&
         !__builtin_mul_overflow(options->n_rows_hint,
                                 (uint64_t)(sort->row_bytes + 2 * sizeof(struct entry)), &needed)) {
-        /* 1/14 more for `out`, which takes a 16th of the arena, and the rest for alignment. */
+        /* `out` takes a 16th of the arena: 1/14 more. The rest is for alignment. */
         needed += needed / 14 + ROWS_MIN * (sort->record_bytes + ROWSORT_ALIGN);
         *out_all_fit = needed <= bytes;
         bytes = needed < bytes ? (size_t)needed : bytes;
@@ -143,7 +144,7 @@ void hps_rowsort_free(struct hps_rowsort *sort)
     hps_free(sort);
 }
 
-/* Stable, least significant digit first; digits that all keys share are skipped. */
+/* Stable, least significant digit first; skips digits that all keys share. */
 static void radix_sort(struct area *area)
 {
     size_t counts[RADIX_DIGITS][256] = {{0}};
@@ -190,7 +191,7 @@ static bool ascends(const struct area *area)
     return i >= area->n;
 }
 
-/* Put the rows of an area in order: afterwards entries[n] ascend strictly, without duplicates. */
+/* Sort the rows of an area: entries[n] are then strictly ascending, without duplicates. */
 static void sort_memory(struct hps_rowsort *sort, struct area *area)
 {
     size_t kept = 0;
@@ -219,7 +220,7 @@ static void gather(const struct hps_rowsort *sort, const struct area *area, size
 
     HPS_ASSERT(first <= area->n && n <= area->n - first);
     for (size_t i = 0; i < n; i++) {
-        /* Rows lie in random order: fetch well ahead. */
+        /* Rows are in random order: prefetch. */
         if (i + 8 < n) {
             __builtin_prefetch(area->rows + entries[i + 8].slot * sort->row_bytes);
         }
@@ -294,7 +295,7 @@ hps_status rowsort_write_out(struct hps_rowsort *sort, int fd, uint64_t *file_by
     return status;
 }
 
-/* Turn the rows of an area into a run, or into more of the last run if they come after it. */
+/* Write the rows of an area as a run, or append them to the last run if they come after it. */
 static hps_status spill(struct hps_rowsort *sort, struct area *area, struct hps_error *err)
 {
     hps_status status = HPS_OK;
@@ -336,7 +337,7 @@ static void *spiller_run(void *arg)
     return NULL;
 }
 
-/* Wait until the thread has spilled its area; how that went. */
+/* Wait until the thread has spilled its area. Returns its result. */
 static hps_status spiller_wait(struct hps_rowsort *sort, struct hps_error *err)
 {
     if (!sort->spiller.running) {
@@ -349,7 +350,7 @@ static hps_status spiller_wait(struct hps_rowsort *sort, struct hps_error *err)
     return sort->spill_status;
 }
 
-/* The area that is being filled is full: have it spilled, and go on in an empty one. */
+/* The area being filled is full: have it spilled, and continue in an empty one. */
 static hps_status make_room(struct hps_rowsort *sort, struct hps_error *err)
 {
     HPS_ASSERT(sort->phase == PHASE_INPUT && sort->in->n == sort->capacity);
@@ -377,7 +378,7 @@ static hps_status make_room(struct hps_rowsort *sort, struct hps_error *err)
     return status;
 }
 
-/* Take note of the keys of n rows that were put at the end of the arena. */
+/* Add entries for the keys of n rows that were added at the end of the area. */
 static void note_keys(struct hps_rowsort *sort, const hps_key *keys, size_t n)
 {
     struct area *in = sort->in;
@@ -427,7 +428,8 @@ hps_status hps_rowsort_add(struct hps_rowsort *sort, const hps_key *keys, const 
     return fail(sort, status);
 }
 
-/* Rows are read straight to where they stay; keys into scratch, which is unused until the sort. */
+/* Read rows directly to their final place, and keys into scratch, which is unused until the sort.
+ */
 static hps_status take_rows(struct hps_rowsort *sort, struct hps_row_reader *reader,
                             struct hps_error *err)
 {

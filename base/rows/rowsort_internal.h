@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the two halves of the sort share: rowsort.c (rows come in, and runs go to disk) and
- * rowsort_merge.c (runs come back, merged). Threads as rowsort.h says.
+ * Shared by the two halves of the sort: rowsort.c (input, and runs written to disk) and
+ * rowsort_merge.c (merge of runs). Threads: see rowsort.h.
  */
 #ifndef HPS_BASE_ROWS_ROWSORT_INTERNAL_H
 #define HPS_BASE_ROWS_ROWSORT_INTERNAL_H
@@ -13,13 +13,13 @@
 
 enum {
     ROWSORT_KEY_BYTES = 8,
-    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* per read: how long a cancel may wait */
+    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* per read; bounds the delay of a cancel */
     ROWSORT_ALIGN = 64
 };
 
 struct entry {
     hps_key key;
-    uint64_t slot; /* index of a row, or of a run when merging */
+    uint64_t slot; /* index of a row, or of a run during a merge */
 };
 
 struct run {
@@ -29,25 +29,25 @@ struct run {
 };
 
 struct cursor {
-    uint64_t offset; /* of the next byte to read from the file */
+    uint64_t offset; /* offset in the file of the next byte to read */
     uint64_t end;
     uint8_t *buffer;
     size_t at;
     size_t have;
 };
 
-/* Rows as they came in, and what is sorted for them. */
+/* Unsorted rows, and the entries to sort them. */
 struct area {
     struct entry *entries;
     struct entry *scratch;
     uint8_t *rows;
     size_t n;
-    bool ascending; /* entries ascend strictly as they are */
+    bool ascending; /* entries are strictly ascending already */
 };
 
 enum phase { PHASE_INPUT, PHASE_DIRECT, PHASE_MEMORY, PHASE_MERGE, PHASE_FAILED };
 
-/* Where records go: keys and rows into two arrays for the caller, interleaved for a run. */
+/* Destination of records: two arrays of the caller for keys and rows, or interleaved for a run. */
 struct target {
     uint8_t *keys;
     uint8_t *rows;
@@ -55,8 +55,8 @@ struct target {
     size_t row_stride;
 };
 
-/* One sort. Many fields: its phases follow one another and pass on the same memory, so that parts
- * of their own would all point at one another. */
+/* One sort. Its phases follow one another and reuse the same memory; so this is one struct with
+ * many fields. */
 struct hps_rowsort {
     struct hps_rowsort_options options;
     char *dir;
@@ -74,9 +74,9 @@ struct hps_rowsort {
     size_t capacity;   /* of an area */
     size_t next_entry; /* PHASE_MEMORY */
 
-    /* While it spills, the file, the runs and `out` are the thread's. */
+    /* While the thread spills, it owns the file, the runs and `out`. */
     struct hps_worker spiller;
-    struct area *spilled; /* by the thread */
+    struct area *spilled; /* area that the thread spills */
     hps_status spill_status;
     struct hps_error spill_error;
 
@@ -117,9 +117,9 @@ static inline size_t rowsort_clamp(size_t n, size_t low, size_t high)
 
 /* ---- rowsort.c ------------------------------------------------------------------------------- */
 
-/* The caller's arrays, or `out`. */
+/* The target for records in `out`. */
 struct target rowsort_out_target(const struct hps_rowsort *sort);
-/* A file without a name: whatever happens to us, nothing is left behind. */
+/* Open an unlinked file, which cannot be left behind. */
 hps_status rowsort_open_spill(const struct hps_rowsort *sort, int *out_fd, struct hps_error *err);
 /* Append n records of `out` to the file. */
 hps_status rowsort_write_out(struct hps_rowsort *sort, int fd, uint64_t *file_bytes, size_t n,
@@ -127,16 +127,16 @@ hps_status rowsort_write_out(struct hps_rowsort *sort, int fd, uint64_t *file_by
 
 /* ---- rowsort_merge.c ------------------------------------------------------------------------- */
 
-/* Bytes that one run's buffer should have, and how many runs can then be merged at once. */
+/* Preferred number of records per buffer of a run, and how many runs can be merged at once. */
 size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records);
 /* Begin to merge runs[first .. first + k). The arena must hold no rows. */
 hps_status rowsort_merge_begin(struct hps_rowsort *sort, size_t first, size_t k,
                                size_t buffer_records, struct hps_error *err);
-/* Write up to max_records records, each key once: equal keys come in order of age, the last
+/* Write up to max_records records, each key once. Equal keys arrive oldest first; the last one
  * stays. */
 hps_status rowsort_merge_next(struct hps_rowsort *sort, size_t max_records,
                               const struct target *target, size_t *out_n, struct hps_error *err);
-/* One pass: fewer and longer runs, in a new file. */
+/* One merge pass: fewer and longer runs, in a new file. */
 hps_status rowsort_merge_runs(struct hps_rowsort *sort, struct hps_error *err);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The merge of a sort: runs of the spill file through one buffer each, and a heap of their heads.
- * The arena, which rows came into before (rowsort.c), holds:
+ * Merges the runs of the spill file, with one buffer for each run and a heap of their first
+ * records. The arena, which held the input before (rowsort.c), holds:
  *
  *     | cursors[k] | heap[k] | out | buffer of run 0 | ... | buffer of run k-1 |
  *
- * A run is records of 8-byte key and row. Runs are kept in order of their arrival, so that of equal
- * keys the one in the highest run is the newest. When there are more runs than buffers fit, groups
- * of neighbours are merged into a second file first.
+ * A run is a list of records: 8-byte key and row. Runs stay in order of arrival, so of equal keys
+ * the one in the highest run is the newest. If there are more runs than buffers fit, groups of
+ * adjacent runs are merged into a second file first.
  */
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #include "base/rows/fileio.h"
 #include "base/rows/rowsort_internal.h"
 
-/* Below this a read from an SSD costs more in calls than in bytes. */
+/* For smaller reads from an SSD, the cost of the call exceeds that of the bytes. */
 enum { MERGE_BUFFER_BYTES_MIN = 64 << 10 };
 
 size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records)
@@ -29,7 +29,7 @@ size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records
         rowsort_clamp(MERGE_BUFFER_BYTES_MIN / sort->record_bytes, 1, MERGE_BUFFER_BYTES_MIN);
     size_t k = room / (per_run + records * sort->record_bytes);
 
-    if (k < 2) { /* an arena cut down by a hint that proved too small, or very wide rows */
+    if (k < 2) { /* a small arena, because of a hint that was too low, or very wide rows */
         records = 1;
         k = room / (per_run + sort->record_bytes);
     }
@@ -74,7 +74,7 @@ static bool entry_before(const struct entry *a, const struct entry *b)
     return a->key < b->key || (a->key == b->key && a->slot < b->slot);
 }
 
-/* Move the root down to its place. */
+/* Sift the entry at `at` down. */
 static void heap_sift(struct entry *heap, size_t n, size_t at)
 {
     struct entry moving = heap[at];
@@ -131,7 +131,7 @@ hps_status rowsort_merge_begin(struct hps_rowsort *sort, size_t first, size_t k,
     return HPS_OK;
 }
 
-/* Step over the smallest record. */
+/* Remove the smallest record. */
 static hps_status merge_advance(struct hps_rowsort *sort, struct hps_error *err)
 {
     struct cursor *cursor = &sort->cursors[sort->heap[0].slot];
@@ -231,7 +231,7 @@ hps_status rowsort_merge_runs(struct hps_rowsort *sort, struct hps_error *err)
 
         status = merge_group(sort, first, n, buffer_records, fd, &file_bytes, &run, err);
         if (status == HPS_OK) {
-            HPS_ASSERT(n_merged <= first); /* those behind are still to be merged */
+            HPS_ASSERT(n_merged <= first); /* the later ones are not merged yet */
             sort->runs[n_merged++] = run;
         }
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Streaming writer of the rows of one table. Files grow under hidden temporary names and are
- * renamed when complete, so no reader ever sees half of one. See base/rows/rowfile.h.
+ * renamed when complete, so a reader never sees a partial file. See base/rows/rowfile.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +19,10 @@
 
 enum { BUFFER_BYTES = 1 << 20, KEY_BYTES = 8 };
 
-/* One growing file: small pieces are gathered, large ones written straight. */
+/* One growing file. Small writes are buffered, large ones are direct. */
 struct sink {
-    char *path;       /* where it is written */
-    char *path_final; /* where it is renamed to; NULL: its directory is renamed */
+    char *path;       /* path while it is written */
+    char *path_final; /* final path; NULL: the directory is renamed instead */
     int fd;
     uint8_t *buffer;
     size_t used;
@@ -47,7 +47,7 @@ static bool is_split(const struct hps_row_writer *writer)
 
 static hps_status sink_open(struct sink *sink, char *path, char *path_final, struct hps_error *err)
 {
-    HPS_ASSERT(sink->fd < 0 && sink->buffer == NULL); /* once */
+    HPS_ASSERT(sink->fd < 0 && sink->buffer == NULL); /* not open yet */
     sink->path = path;
     sink->path_final = path_final;
     sink->buffer = hps_alloc(BUFFER_BYTES);
@@ -96,7 +96,7 @@ static hps_status sink_append(struct sink *sink, const void *data, size_t size,
     return HPS_OK;
 }
 
-/* Everything to disk; `header` (may be NULL) replaces the first bytes. */
+/* Flush and sync; `header` (may be NULL) replaces the first bytes. */
 static hps_status sink_finish(struct sink *sink, const struct hps_npy *header,
                               struct hps_error *err)
 {
@@ -126,7 +126,7 @@ static hps_status sink_rename(struct sink *sink, struct hps_error *err)
         return hps_file_error(err, errno, "cannot rename to", sink->path_final);
     }
     hps_free(sink->path);
-    sink->path = NULL; /* nothing to remove any more */
+    sink->path = NULL; /* nothing left to remove */
     return HPS_OK;
 }
 
@@ -136,14 +136,15 @@ static void sink_fini(struct sink *sink)
         close(sink->fd);
     }
     if (sink->path != NULL) {
-        (void)unlink(sink->path); /* it may not be there yet */
+        (void)unlink(sink->path); /* it may not exist yet */
     }
     hps_free(sink->path);
     hps_free(sink->path_final);
     hps_free(sink->buffer);
 }
 
-/* Reserve room for the header, which is written when the number of rows is known. */
+/* Open a .npy and reserve space for its header, which is written once the number of rows is known.
+ */
 static hps_status sink_open_npy(struct sink *sink, char *path_final, struct hps_error *err)
 {
     static const uint8_t blank[HPS_NPY_HEADER_BYTES];
@@ -153,7 +154,7 @@ static hps_status sink_open_npy(struct sink *sink, char *path_final, struct hps_
     return status == HPS_OK ? sink_append(sink, blank, sizeof(blank), err) : status;
 }
 
-/* The files of rows: one, or of INT8 rows two. */
+/* Open the files of rows: one, or two for INT8 rows. */
 static hps_status open_rows(struct hps_row_writer *writer, struct hps_error *err)
 {
     hps_status status = sink_open_npy(&writer->rows, hps_strdup(writer->path), err);
@@ -329,8 +330,9 @@ static hps_status finish_files(struct hps_row_writer *writer, struct hps_error *
     return status;
 }
 
-/* Keys and scales go first: they alone are an error to a reader, while new rows beside old ones of
- * the same number would be silently wrong; so the old rows file must go before either. */
+/* Rename keys and scales first: without rows they are an error to a reader. New keys or scales with
+ * old rows of the same number would be silently wrong, so the old rows file is removed before
+ * either. */
 static hps_status rename_files(struct hps_row_writer *writer, struct hps_error *err)
 {
     struct sink *beside[] = {&writer->keys, &writer->scales};
@@ -378,7 +380,7 @@ hps_status hps_row_writer_close(struct hps_row_writer *writer, struct hps_error 
     if (status == HPS_OK) {
         status = hps_file_sync_parent(writer->path, err);
     }
-    hps_row_writer_abort(writer); /* removes what was not renamed */
+    hps_row_writer_abort(writer); /* removes files that were not renamed */
     return status;
 }
 

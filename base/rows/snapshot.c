@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making a snapshot, as files: see snapshot.h. Taking one is snapshot_restore.c.
+ * Creates the files of a snapshot: see snapshot.h. snapshot_restore.c restores one.
  */
 #include "base/rows/snapshot.h"
 
@@ -50,7 +50,7 @@ struct listing {
     struct hps_snapshot_report report;
 };
 
-/* What it has now is what it must have when it is restored. */
+/* Add a file, with its present size and checksum, to the list. */
 static hps_status list_entry(void *ctx, const struct hps_dir *dir, const char *name,
                              struct hps_error *err)
 {

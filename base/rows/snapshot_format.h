@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Words of the list of a snapshot, for those who make and take one. Private to base/rows.
+ * Keywords of the list of a snapshot, shared by writer and reader. Private to base/rows.
  */
 #ifndef HPS_BASE_ROWS_SNAPSHOT_FORMAT_H
 #define HPS_BASE_ROWS_SNAPSHOT_FORMAT_H

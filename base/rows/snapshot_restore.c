@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making a database from a snapshot: see snapshot.h. The directory that it is made in may be
- * written to by the user of a service, and whoever restores is root more often than not. So root
- * acts as that user meanwhile, and both directories are used by their descriptors: no link in them
- * is followed.
+ * Restores a database from a snapshot: see snapshot.h. The user of a service may be able to write
+ * to the target directory, and root often runs the restore. So root acts as that user, and both
+ * directories are used by their descriptors: no link in them is followed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +27,7 @@
 #define FILE_WORD   SNAPSHOT_FILE_WORD
 #define END_WORD    SNAPSHOT_END_WORD
 #define DATABASE    "hpsd"
-#define STAGING     "hpsd.restoring" /* becomes the database */
+#define STAGING     "hpsd.restoring" /* renamed to hpsd at the end */
 
 enum {
     COPY_BYTES = 1 << 20,
@@ -44,9 +43,9 @@ struct restore {
     struct hps_dir files;   /* DIR/hpsd */
     struct hps_dir target;  /* PATH */
     struct hps_dir staging; /* PATH/hpsd.restoring */
-    bool source_trusted;    /* root's, and nobody else writes there: root reads it */
+    bool source_trusted;    /* root owns it and no other user may write: root reads it */
     struct hps_dir_actor actor;
-    char *list; /* its lines; NUL behind */
+    char *list; /* lines with a NUL at the end */
     size_t list_size;
     long format;
     int locks[N_LOCKS];
@@ -67,9 +66,9 @@ static bool roots_alone(const struct hps_dir *dir)
            (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-/* Whoever owns PATH may be a service that also wrote DIR: files of DIR are then opened as that
- * user. A copy that root has made is opened as root, who alone may read it. Relative to DIR in any
- * case. */
+/* Open a file of DIR, relative to its descriptor. The owner of PATH may be a service that also
+ * wrote DIR, so files are opened as that user. A trusted copy of root is opened as root, because
+ * only root may be able to read it. */
 static hps_status open_source(struct restore *restore, const struct hps_dir *dir, const char *name,
                               int *out_fd, uint64_t *out_bytes, struct hps_error *err)
 {
@@ -130,7 +129,7 @@ static hps_status read_list(struct restore *restore, struct hps_error *err)
     return status;
 }
 
-/* Eight digits of hexadecimal, then `end`. */
+/* Read eight hexadecimal digits, then `end`. */
 static bool read_crc(const char *text, char end, uint32_t *out_crc)
 {
     char digits[CRC_DIGITS + 1] = "";
@@ -143,7 +142,7 @@ static bool read_crc(const char *text, char end, uint32_t *out_crc)
     return true;
 }
 
-/* The last line is the checksum of those before it. */
+/* Compare the last line, the checksum of all lines before it. */
 static hps_status check_list(const struct restore *restore, struct hps_error *err)
 {
     enum { END_BYTES = sizeof(END_WORD) - 1 + CRC_DIGITS + 1 };
@@ -188,7 +187,7 @@ static hps_status check_format(struct restore *restore, struct hps_error *err)
     return restore->report.verified ? check_list(restore, err) : HPS_OK;
 }
 
-/* DIR and DIR/hpsd, as whoever runs this; what is in them is opened by open_source. */
+/* Open DIR and DIR/hpsd as the calling user; open_source opens the files in them. */
 static hps_status open_snapshot(struct restore *restore, struct hps_error *err)
 {
     hps_status status = hps_dir_open(restore->from, &restore->source, err);
@@ -197,7 +196,7 @@ static hps_status open_snapshot(struct restore *restore, struct hps_error *err)
                              restore->from);
     }
     if (status != HPS_OK || !hps_dir_has(&restore->source, DATABASE)) {
-        return status; /* its list may say what is wrong */
+        return status; /* the list may give a better error */
     }
     status = hps_dir_open_in(&restore->source, DATABASE, false, &restore->files, err);
     restore->source_trusted =
@@ -218,10 +217,10 @@ static hps_status read_snapshot(struct restore *restore, struct hps_error *err)
     return status;
 }
 
-/* ---- its files ------------------------------------------------------------------------------- */
+/* ---- files of the snapshot ------------------------------------------------------------------- */
 
-/* RocksDB never writes into a file of rows again; all others it may. A link has the owner that the
- * file has: one that is given to another user must be a copy. */
+/* Only .sst files may be linked: RocksDB never writes to them again. A link keeps the owner of the
+ * file, so a file of another user must be copied. */
 static bool may_link(int fd, const char *name)
 {
     struct stat info;
@@ -230,7 +229,7 @@ static bool may_link(int fd, const char *name)
            info.st_uid == geteuid();
 }
 
-/* Link the file that was opened, and no other that has come to its name since. */
+/* Link the opened file, and no other that has replaced it under its name. */
 static bool link_file(const struct restore *restore, int fd, const char *name)
 {
     struct stat opened, linked;
@@ -246,7 +245,7 @@ static bool link_file(const struct restore *restore, int fd, const char *name)
     return same;
 }
 
-/* to: -1 to read only. out_crc: of what was read. */
+/* to: -1: read only. out_crc: checksum of the bytes read. */
 static hps_status copy_bytes(int from, int to, const char *path, uint64_t size, uint32_t *out_crc,
                              struct hps_error *err)
 {
@@ -285,11 +284,11 @@ static hps_status copy_file(const struct restore *restore, int from, const char 
     return status;
 }
 
-/* A line of the list. */
+/* A file in the list. */
 struct kept_file {
     const char *name;
     uint64_t size;
-    uint32_t crc; /* not of FORMAT_PLAIN */
+    uint32_t crc; /* unused in FORMAT_PLAIN */
 };
 
 static hps_status take_opened(const struct restore *restore, const struct kept_file *file, int fd,
@@ -381,9 +380,9 @@ static hps_status take_files(struct restore *restore, struct hps_error *err)
     return status;
 }
 
-/* ---- where it goes --------------------------------------------------------------------------- */
+/* ---- target directory ------------------------------------------------------------------------ */
 
-/* The locks of a state directory and of a database, as hpsd takes them. */
+/* Take a lock of a state directory or a database, as hpsd does. */
 static hps_status take_lock(struct restore *restore, unsigned i, const char *name,
                             struct hps_error *err)
 {
@@ -397,7 +396,7 @@ static hps_status take_lock(struct restore *restore, unsigned i, const char *nam
     return status;
 }
 
-/* From here on root is who PATH belongs to. One that is not there yet will be root's. */
+/* Open PATH if it exists. From here on root acts as its owner. A new PATH will belong to root. */
 static hps_status open_target(struct restore *restore, struct hps_error *err)
 {
     if (access(restore->path, F_OK) != 0 && errno == ENOENT) {
@@ -413,7 +412,7 @@ static hps_status make_target(struct restore *restore, struct hps_error *err)
         return HPS_OK;
     }
     hps_status status = hps_dir_make_last(restore->path, &restore->target, err);
-    /* Root's, unless somebody has put one of theirs in its place. */
+    /* Owned by root, unless another user has created it since. */
     return status == HPS_OK ? hps_dir_actor_begin(&restore->target, &restore->actor, err) : status;
 }
 
@@ -432,7 +431,7 @@ static hps_status lock_target(struct restore *restore, struct hps_error *err)
     return status;
 }
 
-/* Also what an attempt before this one has left. */
+/* Create the staging directory; removes what an earlier attempt left. */
 static hps_status make_staging(struct restore *restore, struct hps_error *err)
 {
     hps_status status = hps_dir_remove(&restore->target, STAGING, err);

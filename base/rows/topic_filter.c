@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which topics of a model's updates a filter lets through. Any thread.
+ * Filters for topics of updates. Any thread.
  */
 #include "base/rows/topic_filter.h"
 
@@ -18,13 +18,13 @@ struct hps_topic_filters {
 };
 
 /* The end of the bracket expression that begins at `at`: its ']', or the last character of the
- * filter if the ']' is missing. */
+ * filter if ']' is missing. */
 static const char *bracket_end(const char *at)
 {
     at += at[1] == '^' ? 2 : 1;
-    at += at[0] == ']' ? 1 : 0; /* a first one is an ordinary character */
+    at += at[0] == ']' ? 1 : 0; /* ']' in first position is an ordinary character */
     while (*at != '\0' && *at != ']') {
-        const char close[] = {at[1], ']', '\0'}; /* of a class, as in [[:alpha:]_] */
+        const char close[] = {at[1], ']', '\0'}; /* end of a class, as in [[:alpha:]_] */
         bool class = *at == '[' && at[1] != '\0' && strchr(":.=", at[1]) != NULL;
         const char *end = class ? strstr(at + 2, close) : NULL;
         at = end != NULL ? end + 2 : at + 1;
@@ -32,8 +32,8 @@ static const char *bracket_end(const char *at)
     return *at == '\0' ? at - 1 : at;
 }
 
-/* What regcomp compiles but does not match as its writer means it: `*` and `a|*` match only the
- * empty text, and `\\d` a letter. NULL: nothing. */
+/* Finds patterns that regcomp accepts but matches in an unexpected way: `*` and `a|*` match only
+ * empty text, `\\d` matches a letter. NULL: none found. */
 static const char *fault_of(const char *filter)
 {
     bool begins = true;
@@ -56,7 +56,8 @@ static const char *fault_of(const char *filter)
     return filter[0] == '\0' ? "it is empty" : NULL;
 }
 
-/* Anchored, so that a match is one of the whole name; anchors within are legal there. */
+/* Compile with anchors, so that a match covers the whole name. Anchors within the filter are
+ * allowed. */
 static hps_status compile(regex_t *regex, const char *filter, struct hps_error *err)
 {
     size_t size = strlen(filter) + sizeof("^()$");
@@ -70,7 +71,7 @@ static hps_status compile(regex_t *regex, const char *filter, struct hps_error *
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for an update filter");
     }
     snprintf(anchored, size, "^(%s)$", filter);
-    /* By itself first: `a)(b` is none, whatever stands around it. */
+    /* First without anchors: `a)(b` alone is invalid, but would be valid in `^(a)(b)$`. */
     int rc = regcomp(regex, filter, REG_EXTENDED | REG_NOSUB);
     if (rc == 0) {
         regfree(regex);

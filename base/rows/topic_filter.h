@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The filters that say which topics of updates (base/rows/update_record.h) are read.
+ * Filters that select the topics of updates to read (base/rows/update_record.h).
  *
- * A filter is a POSIX extended regular expression. HPS puts it where the model's name goes,
- * `^hps_et\.FILTER\..+$`, so that its own default, `^hps_.+$`, matches no topic at all. Here a
- * filter holds if it matches the model's name as a whole, or the topic's name as a whole: what
- * worked there works, and that default matches every topic.
+ * A filter is a POSIX extended regular expression. HPS puts it in place of the model name,
+ * `^hps_et\.FILTER\..+$`, so its own default, `^hps_.+$`, matches no topic. Here a filter must
+ * match the whole name of the model or the whole name of the topic. So filters that worked in HPS
+ * work, and that default matches every topic.
  *
  * Any thread.
  */
@@ -16,14 +16,14 @@
 
 struct hps_topic_filters;
 
-/* Compile; strings are borrowed for the call. n 0: everything passes. INVALID names the filter and
- * what is wrong with it. NO_MEMORY. */
+/* Compile the filters; the strings are borrowed for the call. n 0: every topic passes. INVALID:
+ * names the filter and its error. NO_MEMORY. */
 hps_status hps_topic_filters_new(const char *const *filters, uint32_t n,
                                  struct hps_topic_filters **out_filters, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Is this a topic of the model's updates that a filter lets through? */
+/* Whether this is a topic with updates of the model, and a filter lets it pass. */
 bool hps_topic_filters_match(const struct hps_topic_filters *filters, const char *topic,
                              const char *model);
-void hps_topic_filters_free(struct hps_topic_filters *filters); /* NULL is legal */
+void hps_topic_filters_free(struct hps_topic_filters *filters); /* no effect if NULL */
 
 #endif

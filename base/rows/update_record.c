@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Update records: their bytes, and where they go. Any thread.
+ * Encoding and decoding of update records, their partitions and topics. Any thread.
  */
 #include "base/rows/update_record.h"
 
@@ -91,8 +91,8 @@ static hps_status reject(struct hps_update_record *record, enum hps_update_rejec
     return HPS_INVALID;
 }
 
-/* What rows of so many bytes are, if they may be there at all: float32, or (keyed ones) as the
- * table stores them. */
+/* Whether rows may have this size; sets their type: float32, or for keyed records the stored type
+ * of the table. */
 static bool width_fits(struct hps_update_record *record, size_t row_bytes,
                        const struct hps_update_shape *shape)
 {
