@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bump allocator. Chunks double in size; bytes_max bounds the sum of what chunks can hand out.
- * Used by one thread at a time.
+ * Bump allocator. Chunks double in size; bytes_max bounds the sum of their capacities. Used by one
+ * thread at a time.
  */
 #include "base/arena.h"
 
@@ -17,7 +17,7 @@ enum { ALIGN = 16 };
 
 struct chunk {
     alignas(ALIGN) struct chunk *older;
-    size_t size; /* bytes behind the header */
+    size_t size; /* bytes after the header */
     size_t used;
 };
 
@@ -29,7 +29,7 @@ struct hps_arena {
     size_t used;
 };
 
-/* Every chunk within its size, all of them within the maximum. */
+/* Each chunk is within its size; together they are within the maximum. */
 static bool arena_sane(const struct hps_arena *arena)
 {
     size_t held = 0;
@@ -113,7 +113,7 @@ void hps_arena_free(struct hps_arena *arena)
     hps_free(arena);
 }
 
-/* A newest chunk with room for `need` bytes. */
+/* Makes the newest chunk have at least `need` free bytes. */
 static bool arena_grow(struct hps_arena *arena, size_t need)
 {
     HPS_ASSERT(arena->held <= arena->bytes_max);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parser of command lines; args_help.c prints. Main thread.
+ * Parser of command lines; args_help.c prints. Main thread.
  */
 #include "base/args.h"
 
@@ -89,7 +89,7 @@ struct unit {
     double factor;
 };
 
-/* A number that is not negative and one of the units (NULL-terminated) into an integer. */
+/* Parse a number >= 0 with a unit of `units` (NULL-terminated) as an integer. */
 static bool parse_scaled(const char *text, const struct unit *units, uint64_t *out_value)
 {
     char *end;
@@ -163,7 +163,7 @@ bool hps_args_choice(const char *choices, const char *word, uint32_t *out_index)
     }
 }
 
-/* What the type wants, or NULL when the text was stored. */
+/* NULL: the value was stored; else the value that the type expects. */
 static const char *arg_store(const struct hps_arg *arg, const char *text)
 {
     uint32_t ignored;
@@ -192,7 +192,7 @@ static const char *arg_store(const struct hps_arg *arg, const char *text)
     case HPS_ARG_PAIR:
         break;
     }
-    HPS_ASSERT(false); /* they are stored by who has their values */
+    HPS_ASSERT(false); /* take_option stores these */
     return NULL;
 }
 
@@ -255,12 +255,12 @@ enum { TABLES = 4 };
 
 struct reader {
     const struct hps_program *program;
-    const struct hps_arg *tables[TABLES]; /* of the verb first, what all programs have last */
+    const struct hps_arg *tables[TABLES]; /* the table of the verb first, builtin_args last */
     int argc;
     char **argv;
     int at; /* next argument */
     bool options_over;
-    struct hps_args args; /* what is read so far */
+    struct hps_args args; /* the result so far */
     struct hps_error *err;
 };
 
@@ -301,7 +301,7 @@ static hps_status unknown_option(const struct reader *reader, const char *text)
                          hps_args_hint(name + strspn(name, "-"), words, "--", hint));
 }
 
-/* A value of the option: that behind its `=` or letter, else the next argument. */
+/* A value of the option: the text attached to it, else the next argument. */
 static const char *take_value(struct reader *reader, const struct hps_arg *arg,
                               const char **attached)
 {
@@ -396,7 +396,7 @@ static bool is_option(const char *text)
     return text[0] == '-' && text[1] != '\0' && !isdigit((unsigned char)text[1]);
 }
 
-/* What is behind `help`, `-h` and `--help` names the verb that is asked about. */
+/* The argument after `help`, `-h` or `--help` names the verb. */
 static hps_status take_help(struct reader *reader)
 {
     reader->args.ask = HPS_ARGS_HELP;
@@ -439,7 +439,7 @@ static hps_status take_word(struct reader *reader)
     return HPS_OK;
 }
 
-/* "load a b", cut where it is long. */
+/* "load a b", cut to size. */
 static void words_given(const struct hps_args *args, char out[GIVEN_BYTES])
 {
     size_t used = 0;
@@ -452,7 +452,7 @@ static void words_given(const struct hps_args *args, char out[GIVEN_BYTES])
     }
 }
 
-/* The ways to use a command, in one line. */
+/* All forms of a command, in one line. */
 static void words_expected(const struct hps_command *command, char out[EXPECTED_BYTES])
 {
     size_t used = 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What programs print of their command lines: help, version, and what is wrong with one. Main
- * thread.
+ * Printed text of command lines: help, version and errors. Main thread.
  */
 #include <stdarg.h>
 #include <string.h>
@@ -16,7 +15,7 @@ enum { WRONG_BYTES_MAX = 1024 };
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* The text behind column `column`, where the line stands; wrapped at blanks to the same column. */
+/* Print text that starts at `column`, wrapped at blanks to that column. */
 static void print_wrapped(FILE *out, size_t column, const char *text)
 {
     size_t at = column;
@@ -34,8 +33,8 @@ static void print_wrapped(FILE *out, size_t column, const char *text)
     (void)fputc('\n', out);
 }
 
-/* The right column of an entry. Its left column is printed and has `width` characters. The right
- * one starts on a new line if that is too wide. */
+/* Print the right column of an entry. The left column is printed and has `width` characters; if it
+ * is too wide, the right column starts on a new line. */
 static void print_right(FILE *out, size_t width, size_t left_columns, const char *text)
 {
     size_t column = INDENT + left_columns + GAP;
@@ -48,7 +47,7 @@ static void print_right(FILE *out, size_t width, size_t left_columns, const char
     print_wrapped(out, column, text);
 }
 
-/* Lines of a text, each behind the indent. */
+/* Print the lines of a text, indented. */
 static void print_lines(FILE *out, const char *title, const char *text)
 {
     if (text == NULL) {
@@ -169,12 +168,12 @@ void hps_args_version(const struct hps_program *program, FILE *out)
                   program->parts != NULL ? program->parts : "");
 }
 
-/* ---- what is wrong --------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 int hps_args_wrong(const struct hps_program *program, const struct hps_command *verb,
                    const char *fmt, ...)
 {
-    char raw[WRONG_BYTES_MAX], text[WRONG_BYTES_MAX]; /* names what was given, whatever that is */
+    char raw[WRONG_BYTES_MAX], text[WRONG_BYTES_MAX]; /* may contain user input */
     va_list args;
 
     va_start(args, fmt);

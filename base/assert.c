@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What happens when an assertion fails. Any thread.
+ * Failure of an assertion. Any thread.
  */
 #include "base/assert.h"
 

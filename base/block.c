@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks in power-of-two classes from 4 KiB. From 2 MiB on they are mapped, aligned to 2 MiB, with
- * huge pages asked for. Freed blocks wait in per-class lists for the next taker, up to
- * bytes_idle_max; those of the slab are taken and go back on their own. Any thread; one mutex
- * guards lists and slab and is never held over a system call.
+ * Blocks in power-of-two classes from 4 KiB. Blocks from 2 MiB on are mapped, aligned to 2 MiB,
+ * with huge pages requested. Freed blocks are kept for reuse in a list per class, up to
+ * bytes_idle_max. Blocks of the slab are taken from it and freed to it separately. Any thread. One
+ * mutex protects lists and slab; it is never held over a system call.
  */
 #include "base/block.h"
 
@@ -27,7 +27,7 @@ struct hps_block_pool {
     size_t bytes_idle;                 /* lock */
     size_t bytes_idle_max;
     atomic_size_t bytes_used;
-    uint8_t *slab; /* NULL: none; does not change once there are blocks */
+    uint8_t *slab; /* may be NULL; constant once there are blocks */
     size_t slab_size;
     struct hps_buddy *buddy;     /* lock; of the slab */
     struct hps_block *abandoned; /* lock */
@@ -42,7 +42,7 @@ static unsigned class_of(size_t size)
     return bits - CLASS_BITS_MIN;
 }
 
-/* `capacity` bytes, a multiple of 2 MiB, on a 2 MiB boundary. */
+/* Map `capacity` bytes, a multiple of 2 MiB, on a 2 MiB boundary. */
 static uint8_t *huge_map(size_t capacity)
 {
     size_t mapped = capacity + HUGE_BYTES;
@@ -58,7 +58,7 @@ static uint8_t *huge_map(size_t capacity)
     if (tail != 0) {
         munmap(raw + head + capacity, tail);
     }
-    madvise(raw + head, capacity, MADV_HUGEPAGE); /* advice: without huge pages it works as well */
+    madvise(raw + head, capacity, MADV_HUGEPAGE); /* advice only; it may fail */
     return raw + head;
 }
 
@@ -85,7 +85,7 @@ static struct hps_block *block_around(struct hps_block_pool *pool, uint8_t *data
     return block;
 }
 
-/* NULL: no slab, or no room in it. */
+/* NULL: no slab, no free piece in it, or no memory. */
 static struct hps_block *slab_block(struct hps_block_pool *pool, unsigned cls)
 {
     struct hps_block *block = pool->buddy == NULL ? NULL : block_around(pool, NULL, cls);
@@ -133,7 +133,7 @@ static void block_destroy(struct hps_block *block)
 {
     struct hps_block_pool *pool = block->pool;
 
-    if (block->in_slab) { /* stays poisoned until it is taken again */
+    if (block->in_slab) { /* stays poisoned until it is reused */
         hps_lock_acquire(&pool->lock);
         hps_buddy_give(pool->buddy, (uint64_t)(block->data - pool->slab),
                        class_of(block->capacity) + CLASS_BITS_MIN);
@@ -170,7 +170,7 @@ void hps_block_pool_free(struct hps_block_pool *pool)
             block_destroy(block);
         }
     }
-    while (pool->abandoned != NULL) { /* the headers: what they stand for goes with the slab */
+    while (pool->abandoned != NULL) { /* only the headers; the slab frees their data */
         struct hps_block *block = pool->abandoned;
         pool->abandoned = block->next_free;
         hps_free(block);
@@ -210,7 +210,7 @@ uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size
     return pool->slab;
 }
 
-/* takes `block`; NULL is legal. */
+/* takes `block`; no effect if NULL. */
 static struct hps_block *hand_out(struct hps_block *block)
 {
     if (block != NULL) {
@@ -271,7 +271,7 @@ void hps_block_unref(struct hps_block *block)
     if (!keep) {
         block_destroy(block);
     }
-    /* Last: from here on the pool may be freed. */
+    /* Last: once this is visible, the owner may free the pool. */
     atomic_fetch_sub_explicit(&pool->bytes_used, capacity, memory_order_release);
 }
 

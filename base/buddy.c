@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A buddy allocator: free pieces in one list per size, and one byte per 4 KiB that says what size
- * the free piece that begins there has. See the header for threads.
+ * Buddy allocator. Free pieces are in one list per size. One byte per 4 KiB gives the size of the
+ * free piece that begins there. Threads: see the header.
  */
 #include "base/buddy.h"
 
@@ -17,7 +17,7 @@ enum { N_ORDERS = 33, NOT_FREE = 0xff };
 struct hps_buddy {
     uint32_t n_pages;
     uint32_t first[N_ORDERS]; /* free pieces of 2^order pages */
-    uint8_t *order;           /* [n_pages] of the free piece that begins there, or NOT_FREE */
+    uint8_t *order;           /* [n_pages] order of the free piece that begins there, or NOT_FREE */
     struct link {
         uint32_t next;
         uint32_t previous;
@@ -29,7 +29,7 @@ static void list_add(struct hps_buddy *buddy, uint32_t page, unsigned order)
     uint32_t next = buddy->first[order];
 
     HPS_ASSERT(order < N_ORDERS && buddy->order[page] == NOT_FREE);
-    HPS_ASSERT(page % (UINT64_C(1) << order) == 0); /* each piece on a multiple of its size */
+    HPS_ASSERT(page % (UINT64_C(1) << order) == 0); /* pieces are aligned to their size */
     buddy->links[page] = (struct link){.next = next, .previous = NONE};
     if (next != NONE) {
         buddy->links[next].previous = page;
@@ -54,7 +54,7 @@ static void list_remove(struct hps_buddy *buddy, uint32_t page)
     buddy->order[page] = NOT_FREE;
 }
 
-/* The whole range as the largest aligned pieces. */
+/* Free the whole range, as the largest aligned pieces. */
 static void free_all(struct hps_buddy *buddy)
 {
     for (uint64_t page = 0; page < buddy->n_pages;) {
@@ -117,7 +117,7 @@ uint64_t hps_buddy_take(struct hps_buddy *buddy, unsigned bits)
     }
     uint32_t page = buddy->first[order];
     list_remove(buddy, page);
-    while (order > wanted) { /* keep the lower half, free the upper one */
+    while (order > wanted) { /* take the lower half, free the upper one */
         order--;
         list_add(buddy, page + (UINT32_C(1) << order), order);
     }

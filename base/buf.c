@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Growable bytes. One byte more than `capacity` is allocated, so that formatted text which fills
- * the buffer exactly still has room for vsnprintf's NUL. Used by one thread at a time.
+ * Growable bytes. One byte more than `capacity` is allocated: vsnprintf needs it for its NUL when
+ * text fills the buffer exactly. Used by one thread at a time.
  */
 #include "base/buf.h"
 

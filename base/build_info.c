@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Version and revision as the build set them.
+ * Version and revision, as the build sets them.
  */
 #include "base/build_info.h"
 
-#ifndef HPS_VERSION /* a part of the sources built on its own, as on a machine with a GPU */
+#ifndef HPS_VERSION /* for sources built without CMake */
 #define HPS_VERSION  "unknown"
 #define HPS_REVISION "unknown"
 #endif

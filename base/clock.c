@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel's clocks, or a frozen one for tests. Any thread.
+ * The clocks of the kernel, or a frozen clock for tests. Any thread.
  */
 #include "base/clock.h"
 
@@ -9,7 +9,7 @@
 
 #include "base/assert.h"
 
-static _Atomic uint64_t fake_us; /* 0: the kernel's clocks are used */
+static _Atomic uint64_t fake_us; /* 0: use the kernel's clocks */
 
 uint64_t hps_clock_us(void)
 {

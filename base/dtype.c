@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names, and which function of the kernel converts what.
+ * Names of types, choice of conversion functions, and conversion loss. Any thread.
  */
 #include "base/dtype.h"
 
@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK_VALUES = 256 }; /* what is noted of a row on the stack */
+enum { BLOCK_VALUES = 256 }; /* values on the stack at a time */
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -94,7 +94,7 @@ hps_row_convert_fn hps_row_converter(enum hps_dtype to_type, enum hps_dtype from
         convert = stream && hps_dtype_is_output(to_type) ? kernel->stream[to_type][from_type]
                                                          : kernel->convert[to_type][from_type];
     }
-    HPS_ASSERT(convert != NULL); /* INT8 is not quantised again */
+    HPS_ASSERT(convert != NULL); /* INT8 cannot be quantised again */
     return convert;
 }
 
@@ -111,10 +111,10 @@ void hps_row_stream_end(void)
 #endif
 }
 
-/* ---- what fits, what is lost ----------------------------------------------------------------- */
+/* ---- range and loss -------------------------------------------------------------------------- */
 
-/* Index of the first value of [0, n) whose magnitude, as bits, is in [least, least + extent); n:
- * none is. In blocks without an early exit, so that it is vectorised. */
+/* Index of the first of n values with a magnitude, as bits, in [least, least + extent); n if no
+ * value has. Blocks have no early exit, so that the loop is vectorised. */
 static uint32_t first_within(const uint8_t *values, uint32_t n, uint32_t least, uint32_t extent)
 {
     for (uint32_t lo = 0; lo < n; lo += BLOCK_VALUES) {
@@ -148,7 +148,7 @@ static uint32_t index_of(const uint8_t *values, uint32_t n, float wanted)
     return 0;
 }
 
-/* Of a row of finite values: scale, bias and what they make of 255 are finite, too. */
+/* For a row of finite values: whether scale, bias and the value of byte 255 are finite. */
 static bool fits_int8(const uint8_t *row, enum hps_dtype to_type, uint32_t dim, uint32_t *out_at)
 {
     float least, largest;
@@ -193,7 +193,7 @@ bool hps_row_fits(const void *row, enum hps_dtype to_type, uint32_t dim, uint32_
     return !hps_dtype_is_int8(to_type) || fits_int8(row, to_type, dim, out_at);
 }
 
-/* n values of a row from `column` on, as fp32. */
+/* Convert n values of a row, from `column` on, to fp32. */
 static void widen_block(enum hps_dtype dtype, const uint8_t *row, uint32_t dim, uint32_t column,
                         uint32_t n, float *to)
 {
@@ -212,7 +212,7 @@ void hps_row_loss_add(struct hps_row_loss *loss, const void *given, enum hps_dty
                       const void *stored, enum hps_dtype stored_type, uint32_t dim)
 {
     float was[BLOCK_VALUES], is[BLOCK_VALUES];
-    double sums[4] = {0}; /* that do not wait for each other */
+    double sums[4] = {0}; /* independent, so that additions overlap */
     double max = loss->max;
 
     for (uint32_t column = 0; column < dim; column += BLOCK_VALUES) {
@@ -221,7 +221,7 @@ void hps_row_loss_add(struct hps_row_loss *loss, const void *given, enum hps_dty
         widen_block(stored_type, stored, dim, column, n, is);
         for (uint32_t i = 0; i < n; i++) {
             double lost = fabs((double)was[i] - (double)is[i]);
-            if (lost < (double)INFINITY) { /* nor a NaN */
+            if (lost < (double)INFINITY) { /* false for a NaN */
                 sums[i % 4] += lost;
                 max = lost > max ? lost : max;
                 loss->n++;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Epoch-based reclamation. A reader claims any free slot, by preference the one its thread used
+ * Epoch-based reclamation. A reader claims a free slot, preferably the one that its thread used
  * last, and announces the epoch in it. Any thread.
  *
- * Why it is safe. The retirer unlinks, then increments `now` from E (the stamp), then scans the
- * slots. A reader announces, then loads `now`, then follows links. All of these are seq_cst, so
- * either the reader's load comes first, and then the scan sees its announcement (<= E: not
- * passed), or it reads the incremented value and thereby sees the unlink. A leaving reader's
- * release store is what the scan acquires before the memory is reused. No fences: ThreadSanitizer
- * does not model them.
+ * Why it is safe. The thread that retires unlinks the object, increments `now` from E (the stamp),
+ * and then scans the slots. A reader announces an epoch, loads `now`, and then follows links. All
+ * of these are seq_cst. If the reader's load comes first, the scan sees its announcement (<= E: not
+ * passed). Otherwise the reader loads the incremented value and so sees the unlink. A reader leaves
+ * with a release store, which the scan acquires before the memory is reused. There are no fences,
+ * because ThreadSanitizer does not model them.
  */
 #include "base/epoch.h"
 
@@ -40,7 +40,7 @@ struct hps_epoch {
 static unsigned thread_slot(void)
 {
     static atomic_uint next_thread;
-    static _Thread_local unsigned mine; /* 1 + number of the thread */
+    static _Thread_local unsigned mine; /* 1 + index of the thread */
     if (mine == 0) {
         mine = 1 + atomic_fetch_add_explicit(&next_thread, 1, memory_order_relaxed) % CHUNK_SLOTS;
     }
@@ -100,7 +100,7 @@ static struct hps_epoch_slot *chunk_claim(struct chunk *chunk, uint64_t now)
     return NULL;
 }
 
-/* The chunk after a full one; NULL: no memory. */
+/* The next chunk, created if needed; NULL: no memory. */
 static struct chunk *chunk_next(struct chunk *chunk)
 {
     struct chunk *next = atomic_load(&chunk->next);
@@ -126,12 +126,12 @@ struct hps_epoch_slot *hps_epoch_enter(struct hps_epoch *epoch)
     for (;;) {
         struct hps_epoch_slot *slot = chunk_claim(chunk, atomic_load(&epoch->now));
         if (slot != NULL) {
-            (void)atomic_load(&epoch->now); /* the second half of the proof above */
+            (void)atomic_load(&epoch->now); /* the load in the proof above */
             return slot;
         }
         chunk = chunk_next(chunk);
         if (chunk == NULL) {
-            /* All slots taken and no memory for more: stays are short, one comes free. */
+            /* All slots are taken and there is no memory for more. Readers leave soon. */
             sched_yield();
             chunk = &epoch->first;
         }
@@ -157,7 +157,7 @@ bool hps_epoch_passed(struct hps_epoch *epoch, uint64_t stamp)
         return true;
     }
     uint64_t oldest = atomic_load(&epoch->now);
-    HPS_ASSERT(stamp != 0 && stamp < oldest); /* one of hps_epoch_retire */
+    HPS_ASSERT(stamp != 0 && stamp < oldest); /* made by hps_epoch_retire */
     for (struct chunk *chunk = &epoch->first; chunk != NULL; chunk = atomic_load(&chunk->next)) {
         for (unsigned i = 0; i < CHUNK_SLOTS; i++) {
             uint64_t announced = atomic_load(&chunk->slots[i].announced);
@@ -166,7 +166,7 @@ bool hps_epoch_passed(struct hps_epoch *epoch, uint64_t stamp)
             }
         }
     }
-    /* A reader in a chunk added behind the scan claimed after it, and so has seen the unlink. */
+    /* A reader in a chunk that was added after the scan passed has seen the unlink. */
     while (safe < oldest - 1 && !atomic_compare_exchange_weak(&epoch->safe, &safe, oldest - 1)) {
     }
     HPS_ASSERT(atomic_load(&epoch->safe) >= oldest - 1);

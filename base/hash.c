@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The secret of this process in hashes of what clients send. Any thread.
+ * The per-process secret for hashes of client data. Any thread.
  */
 #include "base/hash.h"
 

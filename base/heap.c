@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The replaceable heap. The only file that calls malloc and its kin.
+ * The replaceable heap. The only file that calls malloc, calloc, realloc and free.
  */
 #include "base/heap.h"
 
@@ -10,8 +10,8 @@
 
 #include "base/assert.h"
 
-/* glibc before 2.41 has no thread cache for calloc, as it has for malloc (blocks up to 1,032
- * bytes). For large blocks calloc alone knows which pages are zero already. */
+/* glibc before 2.41 has a thread cache for malloc (blocks up to 1,032 bytes), but not for calloc.
+ * For large blocks only calloc knows which pages are zero already. */
 enum { SMALL_BYTES_MAX = 1024 };
 
 static void *libc_alloc(void *ctx, size_t size)
@@ -76,7 +76,7 @@ void hps_free(void *ptr)
     }
 }
 
-/* The block's own start is kept in the word before the aligned pointer. */
+/* The word before the aligned pointer holds the start of the block. */
 void *hps_alloc_aligned(size_t align, size_t size)
 {
     HPS_ASSERT(align >= sizeof(void *));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON texts and numbers into a buffer. See base/json.h.
+ * JSON strings and numbers. See base/json.h.
  */
 #include "base/json.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sorted multi-gets and scans need key order. Runs on the caller's thread.
+ * Radix sort of keys, for sorted multi-gets and scans. Any thread.
  */
 #include "base/key_sort.h"
 
@@ -41,7 +41,7 @@ static void insertion_sort(hps_key *keys, uint32_t *slots, size_t n)
     }
 }
 
-/* Move keys with `bit` clear to the front; returns how many. */
+/* Move keys with `bit` clear to the front; returns their number. */
 static size_t partition(hps_key *keys, uint32_t *slots, size_t n, int bit)
 {
     size_t lo = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks, and in debug builds what each thread holds: see lock.h. Any thread.
+ * Locks, and the records of held locks in debug builds: see lock.h. Any thread.
  */
 #include "base/lock.h"
 
@@ -14,8 +14,8 @@
 
 enum { US_PER_S = 1000000, NS_PER_US = 1000 };
 
-/* Without attributes of their own neither mutexes nor conditions need anything that could run out:
- * the checks below are of what the C library promises on Linux. */
+/* Without attributes, mutexes and conditions need no resource that could run out. The checks below
+ * assert what the C library guarantees on Linux. */
 void hps_lock_init(struct hps_lock *lock, enum hps_lock_class lock_class)
 {
     HPS_ASSERT(lock_class > HPS_LOCK_NONE && lock_class < HPS_LOCK_CLASSES);
@@ -38,7 +38,7 @@ void hps_lock_fini(struct hps_lock *lock)
 
 void hps_rwlock_init(struct hps_rwlock *lock, enum hps_lock_class lock_class)
 {
-    pthread_rwlockattr_t writers_first; /* or one could wait for ever */
+    pthread_rwlockattr_t writers_first; /* otherwise a writer could wait forever */
 
     HPS_ASSERT(lock_class > HPS_LOCK_NONE && lock_class < HPS_LOCK_CLASSES);
     int failed = pthread_rwlockattr_init(&writers_first);
@@ -87,7 +87,7 @@ bool hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t 
 {
     uint64_t now_us = hps_clock_us();
     uint64_t left_us = deadline_us > now_us ? deadline_us - now_us : 0;
-    struct timespec until; /* of the kernel's clock, which hps_clock_us need not be */
+    struct timespec until; /* on the kernel's clock; hps_clock_us may be a fake one */
 
     HPS_LOCK_DEBUG(hps_lock_debug_waits(lock));
     int failed = clock_gettime(CLOCK_MONOTONIC, &until);
@@ -100,7 +100,7 @@ bool hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t 
     return failed == 0;
 }
 
-/* ---- what debug builds know ------------------------------------------------------------------ */
+/* ---- records of debug builds ----------------------------------------------------------------- */
 
 #ifdef HPS_DEBUG
 enum { HELD_MAX = 16 };
@@ -110,10 +110,10 @@ struct held {
     enum hps_lock_class lock_class;
 };
 
-static _Thread_local struct held held[HELD_MAX]; /* in the order in which they were taken */
+static _Thread_local struct held held[HELD_MAX]; /* in order of acquisition */
 static _Thread_local unsigned n_held;
 
-/* Says which locks, as the assertion that fails behind it cannot. */
+/* Names the locks, which the failing assertion cannot do. */
 static bool report(const char *wants, const struct held *while_held)
 {
     (void)fprintf(stderr, "hps: lock order: %s while the thread holds %s\n", wants,
@@ -138,7 +138,7 @@ void hps_lock_debug_taken(enum hps_lock_class lock_class, const void *lock)
     held[n_held++] = (struct held){lock, lock_class};
 }
 
-/* Index in `held`; n_held: it is not there. */
+/* Index in `held`; n_held if it is not held. */
 static unsigned find_held(const void *lock)
 {
     unsigned i = 0;

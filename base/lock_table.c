@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of locks as data, and as docs/threads.md shows it. Any thread.
+ * The table of locks as data, and in the format of docs/threads.md. Any thread.
  */
 #include "base/lock_table.h"
 

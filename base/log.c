@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds one line on the stack and writes it with one write(2). Any thread; the only lock guards
- * the rate-limit windows of call sites, and a site that is over its limit does not even take that.
+ * Builds one line on the stack and writes it with one write(2). Any thread. The only lock protects
+ * the rate-limit windows of call sites; a site over its limit does not take it.
  */
 #include "base/log.h"
 
@@ -21,8 +21,8 @@
 #include "base/utf8.h"
 
 enum {
-    LINE_RESERVE = 64,     /* for what follows the last field: truncated, suppressed, newline */
-    TEXT_MAX_BYTES = 1024, /* of one value, before escaping; the rest is cut off */
+    LINE_RESERVE = 64,     /* for what may follow the last field: truncated, suppressed, newline */
+    TEXT_MAX_BYTES = 1024, /* of one value, before escaping; the rest is cut */
     SITE_LINES_MAX = 10,   /* per window */
     SITE_WINDOW_US = 1000000
 };
@@ -30,7 +30,7 @@ enum {
 struct line {
     size_t size;
     bool json;
-    bool full; /* something did not fit */
+    bool full; /* a field did not fit */
     char data[HPS_LOG_LINE_BYTES];
 };
 
@@ -118,7 +118,7 @@ static void put_escaped_point(struct line *line, uint32_t point, const char *tex
     }
 }
 
-/* A quoted string, valid in JSON and logfmt alike; each byte that is not UTF-8 becomes U+FFFD. */
+/* Put a quoted string, valid in JSON and logfmt; bytes that are not UTF-8 become U+FFFD. */
 static void put_quoted(struct line *line, const char *text, size_t size)
 {
     put_text(line, "\"");
@@ -137,7 +137,7 @@ static void put_quoted(struct line *line, const char *text, size_t size)
     put_text(line, "\"");
 }
 
-/* Whether logfmt must quote a value: empty, or not all of it is plain graphic text. */
+/* Whether logfmt must quote a value: it is empty, or not all plain graphic text. */
 static bool needs_quotes(const char *text, size_t size)
 {
     size_t at = 0;
@@ -180,7 +180,7 @@ static void put_double(struct line *line, double value)
     if (isfinite(value)) {
         put_text(line, hps_text_f64(value, text));
     } else {
-        put_string(line, hps_text_f64(value, text)); /* JSON has no such numbers: a string there */
+        put_string(line, hps_text_f64(value, text)); /* not a JSON number: a string */
     }
 }
 
@@ -197,7 +197,7 @@ static void put_name(struct line *line, const char *name)
     }
 }
 
-/* One field or nothing of it. */
+/* Put a whole field, or nothing if it does not fit. */
 static void put_field(struct line *line, const struct hps_log_field *field)
 {
     char number[24];
@@ -242,7 +242,7 @@ static void put_time(struct line *line)
     put_field(line, &HPS_STR("ts", stamp));
 }
 
-/* What fits in LINE_RESERVE, whatever came before. */
+/* Put the end of the line; LINE_RESERVE always has space for it. */
 static void put_end(struct line *line, uint32_t suppressed)
 {
     char text[LINE_RESERVE];
@@ -269,7 +269,7 @@ static void line_write(const struct line *line)
             continue;
         }
         if (rc <= 0) {
-            return; /* nobody to tell */
+            return; /* there is no other place to report it */
         }
         done += (size_t)rc;
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hand-over between threads: a list under one mutex. Many threads post; receivers wait on the
- * condition variable or poll the eventfd. The eventfd is written only once somebody has asked for
- * it, so that pools of waiting threads pay no system calls.
+ * Hand-over of tasks between threads: a list under one mutex. Receivers wait on the condition
+ * variable or poll the eventfd. The eventfd is written only after hps_mailbox_fd was called, so
+ * that pools of waiting threads make no system calls for it.
  */
 #include "base/mailbox.h"
 
@@ -24,11 +24,11 @@ struct hps_mailbox {
     struct hps_lock lock;
     struct hps_cond filled;
     struct list tasks;   /* lock */
-    struct list low;     /* lock; taken when there are no others */
-    atomic_size_t depth; /* of tasks; written under lock */
+    struct list low;     /* lock; taken when `tasks` is empty */
+    atomic_size_t depth; /* length of `tasks`; written under lock */
     size_t capacity;     /* 0: unbounded */
     int fd;
-    bool polled;   /* lock; somebody has the descriptor */
+    bool polled;   /* lock; hps_mailbox_fd was called */
     bool signaled; /* lock; the descriptor is readable */
     bool closed;   /* lock */
 };
@@ -94,8 +94,8 @@ static struct hps_task *list_take(struct list *list)
     return task;
 }
 
-/* lock is held. Whoever takes a task may post it elsewhere, under the lock of that mailbox: only
- * the answer "here" holds still. */
+/* lock is held. A receiver may post the task to another mailbox, under the lock of that one. So
+ * under this lock only the answer "queued here" is reliable. */
 static void set_in(struct hps_task *task, struct hps_mailbox *mailbox)
 {
     atomic_store_explicit(&task->in, mailbox, memory_order_relaxed);
@@ -113,7 +113,7 @@ void hps_mailbox_free(struct hps_mailbox *mailbox)
     if (mailbox == NULL) {
         return;
     }
-    /* A sender whose task has been taken may still be about to unlock. */
+    /* A sender may still be about to unlock after its task was taken. */
     hps_lock_acquire(&mailbox->lock);
     bool empty = is_empty(mailbox);
     hps_lock_release(&mailbox->lock);
@@ -124,7 +124,7 @@ void hps_mailbox_free(struct hps_mailbox *mailbox)
     hps_free(mailbox);
 }
 
-/* Make the descriptor readable exactly when there are tasks. lock is held. */
+/* Make the descriptor readable if and only if tasks are queued. lock is held. */
 static void fd_update(struct hps_mailbox *mailbox)
 {
     bool want = mailbox->polled && !is_empty(mailbox);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The metric registry. One mutex guards the table of series; updates of a series are single atomic
- * operations. Memory of a removed series is kept until the registry is freed, because its owner may
- * still hold the pointer; it comes back to life when asked for again. Any thread.
+ * The metric registry. One mutex protects the table of series; an update of a series is one atomic
+ * operation. Memory of a removed series is kept until the registry is freed, because its owner may
+ * still hold the pointer; hps_metric_get makes it live again. Any thread.
  */
 #include "base/metric.h"
 
@@ -25,7 +25,7 @@
 enum { N_HASH = 1024, HOOKS_MAX = 32, CACHE_LINE = 64, LABEL_NAME_MAX = 32 };
 enum { VALUE_SHOWN_BYTES = 1024 };
 
-/* Upper bounds, microseconds. */
+/* Upper bounds in microseconds. */
 static const uint64_t buckets_latency_us[HPS_METRIC_BUCKETS] = {
     50,    100,   250,    500,    1000,   2500,    5000,    10000,
     25000, 50000, 100000, 250000, 500000, 1000000, 2500000, 5000000,
@@ -47,18 +47,18 @@ struct family {
 
 struct histogram {
     _Atomic uint64_t sum_us;
-    _Atomic uint64_t counts[HPS_METRIC_BUCKETS + 1]; /* the last one: past all bounds */
+    _Atomic uint64_t counts[HPS_METRIC_BUCKETS + 1]; /* the last one: above all bounds */
 };
 
 struct hps_metric {
-    const struct family *family;  /* NULL: the dropped series, updates of which do nothing */
-    struct histogram *histogram;  /* histograms only; behind this struct */
+    const struct family *family;  /* NULL: the dropped series, which ignores updates */
+    struct histogram *histogram;  /* histograms only; after this struct in memory */
     _Atomic uint64_t value;       /* counter; gauge: the bits of a double */
     struct hps_metric *next;      /* in its family */
     struct hps_metric *next_hash; /* in its hash chain */
     uint64_t hash;
     bool live;    /* lock; not removed */
-    bool printed; /* lock; live, and there is room for it */
+    bool printed; /* lock; live, and within the limit */
     char *values; /* label values, each ended by NUL */
 };
 
@@ -73,19 +73,19 @@ struct hps_metrics {
     unsigned n_of_tables;            /* lock; printed */
     unsigned of_tables_max;
     struct hps_metric dropped;
-    uint64_t n_unprinted;         /* lock; live ones that there is no room for */
+    uint64_t n_unprinted;         /* lock; live series beyond the limit */
     uint64_t n_no_memory;         /* lock */
     struct hook hooks[HOOKS_MAX]; /* lock */
     unsigned n_hooks;             /* lock */
-    double start_seconds;         /* Unix time the process started at */
+    double start_seconds;         /* Unix time at which the process started */
     unsigned n_families;
     struct family families[];
 };
 
-/* What /proc/self/stat says of us. */
+/* From /proc/self/stat. */
 struct process_stat {
     uint64_t cpu_ticks;
-    uint64_t start_ticks; /* after boot */
+    uint64_t start_ticks; /* since boot */
     uint64_t virtual_bytes;
     uint64_t resident_pages;
 };
@@ -103,7 +103,7 @@ static bool process_stat_read(struct process_stat *out_stat)
         return false;
     }
     text[size] = '\0';
-    const char *at = strrchr(text, ')'); /* the name before it may hold anything */
+    const char *at = strrchr(text, ')'); /* the name before it may contain anything */
     uint64_t user;
     uint64_t system;
     if (at == NULL || sscanf(at,
@@ -215,7 +215,7 @@ static bool series_is(const struct hps_metric *metric, const struct family *fami
     return true;
 }
 
-/* One allocation, whole cache lines: the series, its histogram, its label values. */
+/* One allocation in whole cache lines: the series, its histogram, its label values. */
 static struct hps_metric *series_new(const struct family *family, const char *const *values)
 {
     size_t histogram_size = family->def.type == HPS_METRIC_HISTOGRAM ? sizeof(struct histogram) : 0;
@@ -295,7 +295,7 @@ static struct hps_metric *series_get(struct hps_metrics *metrics, struct family 
 {
     struct hps_metric *metric = series_find(metrics, family, hash, values);
     if (metric != NULL && metric->live) {
-        if (!metric->printed) { /* there may be room now */
+        if (!metric->printed) { /* the limit may allow it now */
             series_hide(metrics, metric);
             series_show(metrics, metric);
         }
@@ -370,7 +370,7 @@ void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_lab
     hps_lock_release(&metrics->lock);
 }
 
-/* Whether updates count; the dropped series takes any kind of update and forgets it. */
+/* Whether updates count: the dropped series ignores them. */
 static bool metric_takes(const struct hps_metric *metric, enum hps_metric_type type)
 {
     HPS_ASSERT(metric->family == NULL || metric->family->def.type == type);
@@ -467,7 +467,7 @@ static void print_escaped(struct hps_buf *out, const char *text, bool escape_quo
     }
 }
 
-/* Of a label. Bytes that are not UTF-8 would make a scraper refuse the whole page. */
+/* Print a label value. Bytes that are not UTF-8 would make a scraper reject the whole page. */
 static void print_value(struct hps_buf *out, const char *value)
 {
     size_t size = strlen(value);
@@ -495,7 +495,7 @@ static void print_head(struct hps_buf *out, const char *prefix, const char *name
     hps_buf_putf(out, "\n# TYPE %s%s %s\n", prefix, name, type);
 }
 
-/* hpsd_NAME_SUFFIX{a="x",le="le"} and a space; le may be NULL. */
+/* Print hpsd_NAME_SUFFIX{a="x",le="le"} and a space; le may be NULL. */
 static void print_name(struct hps_buf *out, const struct hps_metric *metric, const char *suffix,
                        const char *le)
 {
@@ -516,7 +516,8 @@ static void print_name(struct hps_buf *out, const struct hps_metric *metric, con
 
 static void print_histogram(struct hps_buf *out, const struct hps_metric *metric)
 {
-    /* The sum first: an observation adds to it first, so it is never behind the counts by much. */
+    /* Read the sum first. An observation adds to it first, so the sum is never far behind the
+     * counts. */
     uint64_t sum_us = atomic_load_explicit(&metric->histogram->sum_us, memory_order_relaxed);
     uint64_t count = 0;
     for (unsigned i = 0; i <= HPS_METRIC_BUCKETS; i++) {
@@ -591,7 +592,7 @@ static void print_open_fds(struct hps_buf *out)
     }
     closedir(dir);
     print_single(out, "process_open_fds", "gauge", "Number of open file descriptors.",
-                 (double)(n - 1)); /* not the one that reads the folder */
+                 (double)(n - 1)); /* without the descriptor that reads the directory */
 }
 
 static void print_process(struct hps_buf *out, double start_seconds)
@@ -626,7 +627,7 @@ hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out)
     memcpy(hooks, metrics->hooks, sizeof(hooks));
     hps_lock_release(&metrics->lock);
     for (unsigned i = 0; i < n_hooks; i++) {
-        hooks[i].fn(hooks[i].ctx); /* without the lock: it may look series up */
+        hooks[i].fn(hooks[i].ctx); /* without the lock: hooks may call hps_metric_get */
     }
     size_t size_before = out->size;
     hps_lock_acquire(&metrics->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Worker threads over one mailbox. Workers take no signals: those are the main thread's. Any thread
- * may post; the creator frees.
+ * Threads that run the tasks of one mailbox. They take no signals: the main thread handles those.
+ * Any thread may post; the owner frees.
  */
 #include "base/pool.h"
 
@@ -22,7 +22,7 @@ struct worker {
 struct hps_pool {
     struct hps_mailbox *mailbox;
     unsigned n_threads; /* started */
-    atomic_uint n_busy; /* that run a task */
+    atomic_uint n_busy; /* threads that run a task */
     bool background;
     char name[THREAD_NAME_MAX + 1];
     struct worker workers[];
@@ -38,7 +38,7 @@ static void *worker_run(void *arg)
     while ((task = hps_mailbox_wait(worker->pool->mailbox)) != NULL) {
         atomic_fetch_add(&worker->pool->n_busy, 1);
         task->run(task);
-        hps_lock_assert_may_wait(); /* nothing is held from one task to the next */
+        hps_lock_assert_may_wait(); /* no lock is held between tasks */
         atomic_fetch_sub(&worker->pool->n_busy, 1);
     }
     return NULL;
@@ -138,10 +138,10 @@ struct helper {
     struct split *split;
 };
 
-/* Freed by whoever drops it last: a helper may get its turn when all is done. */
+/* Freed with the last reference: a helper may start after all is done. */
 struct split {
     void (*fn)(void *ctx, uint32_t i);
-    void *ctx; /* of use to those only who got a piece */
+    void *ctx; /* valid only for a thread that has taken a piece */
     uint32_t n_pieces;
     atomic_uint next;
     atomic_uint n_holders;
@@ -210,7 +210,7 @@ static struct split *split_new(uint32_t n_pieces, unsigned n_helpers,
     return split;
 }
 
-/* A guess: a thread may just be taking a task, or be done with one. */
+/* An estimate: a thread may be taking or ending a task right now. */
 static unsigned n_free(struct hps_pool *pool)
 {
     size_t n_taken = atomic_load(&pool->n_busy) + hps_pool_depth(pool);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which kernel runs here: asked of the CPU once. Any thread.
+ * Selection of the kernel, once for each process. Any thread.
  */
 #include "base/row_kernel.h"
 
@@ -38,7 +38,7 @@ const struct hps_row_kernel *hps_row_kernel(void)
     static _Atomic(const struct hps_row_kernel *) best;
     const struct hps_row_kernel *kernel = atomic_load_explicit(&best, memory_order_relaxed);
 
-    if (kernel == NULL) { /* several threads find the same one */
+    if (kernel == NULL) { /* concurrent threads find the same kernel */
         const struct hps_row_kernel *const *at = kernels;
         while (!(*at)->runs()) {
             at++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows in vectors of 8 values, by AVX2 and F16C. No FMA: products are rounded. Any thread.
+ * Rows in vectors of 8 values, with AVX2 and F16C. No FMA: products are rounded. Any thread.
  */
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -18,7 +18,7 @@ enum { WIDTH = 8 };
 
 typedef __m256 vec;
 struct tail {
-    __m256i mask; /* all bits of the lanes that are there */
+    __m256i mask; /* all bits of the lanes in use */
     uint32_t n;
 };
 
@@ -90,7 +90,7 @@ INLINE vec v_load(enum hps_dtype type, const uint8_t *from)
     }
 }
 
-/* AVX2 has masks for lanes of 32 bits alone. */
+/* AVX2 has masks only for lanes of 32 bits. */
 INLINE vec v_load_tail(enum hps_dtype type, const uint8_t *from, struct tail tail)
 {
     uint8_t lanes[16] = {0};
@@ -109,7 +109,7 @@ INLINE vec v_load_tail(enum hps_dtype type, const uint8_t *from, struct tail tai
     return v_load(type, lanes);
 }
 
-/* The lower halves of 8 lanes of 32 bits, none of which is above 0xffff. */
+/* The lower halves of 8 lanes of 32 bits, each at most 0xffff. */
 INLINE __m128i halves_of(__m256i lanes)
 {
     __m256i packed = _mm256_packus_epi32(lanes, lanes); /* within each 128 bits */
@@ -195,5 +195,5 @@ static bool runs_avx2(void)
 ROW_KERNEL(hps_row_kernel_avx2, "avx2", runs_avx2);
 
 #else
-typedef int not_x86; /* a file of C is not empty */
+typedef int not_x86; /* a C file must not be empty */
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows in vectors of 16 values, by AVX-512 with masks for lanes of 8 and 16 bits: every CPU of the
- * kind since 2017. No FMA: products are rounded. Any thread.
+ * Rows in vectors of 16 values, with AVX-512 and its masks for lanes of 8 and 16 bits, which every
+ * CPU with AVX-512 has had since 2017. No FMA: products are rounded. Any thread.
  */
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -66,7 +66,7 @@ INLINE float float_of_fp16(uint16_t half)
     return _cvtsh_ss(half);
 }
 
-/* Values as they lie, as fp32. */
+/* Values of a stored type, as fp32. */
 INLINE vec floats_of(enum hps_dtype type, __m256i halves)
 {
     return type == HPS_DTYPE_FP16
@@ -177,5 +177,5 @@ static bool runs_avx512(void)
 ROW_KERNEL(hps_row_kernel_avx512, "avx512", runs_avx512);
 
 #else
-typedef int not_x86; /* a file of C is not empty */
+typedef int not_x86; /* a C file must not be empty */
 #endif

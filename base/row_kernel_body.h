@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions of one struct hps_row_kernel over vectors of fp32. Included once by each of
- * row_kernel_*.c, which gives, before that:
+ * The functions of one struct hps_row_kernel, on vectors of fp32. Each row_kernel_*.c includes this
+ * file once, after it has defined:
  *
- *     TARGET, INLINE            attributes of functions, of those that are part of their callers
+ *     TARGET, INLINE            attributes of functions; of functions inlined into their callers
  *     WIDTH                     values of a vector
- *     vec, struct tail          a vector; which values of one are there, for the columns at the end
- *     tail_of(n)                the first n, 0 < n < WIDTH
+ *     vec, struct tail          a vector; the lanes in use of a partial one, for the last columns
+ *     tail_of(n)                the first n lanes, 0 < n < WIDTH
  *     v_all v_add v_sub v_mul v_div v_min v_max
  *                               v_max, v_min: the second operand where the first is a NaN
- *     v_load(type, from)        values as fp32, of an INT8 type its bytes; any alignment
- *     v_load_tail(type, from, tail)          0 where none is
+ *     v_load(type, from)        values as fp32 (of an INT8 type: its bytes); any alignment
+ *     v_load_tail(type, from, tail)          0 in the other lanes
  *     v_store(type, to, v), v_store_tail(type, to, v, tail)    to FP32, FP16, BF16
- *     v_stream(type, to, v)     the same past the caches, aligned
- *     v_store_u8(to, v)         each rounded to the nearest, ties to even; they are within 0 to 255
- *     v_least(v), v_largest(v)  of all its values
+ *     v_stream(type, to, v)     v_store past the caches; aligned
+ *     v_store_u8(to, v)         values from 0 to 255, rounded to nearest, ties to even
+ *     v_least(v), v_largest(v)  over all values of the vector
  *     float_of_fp16(half)
  *
- * Types are constants wherever they are passed on, so that nothing is left of the choices.
+ * Types are compile-time constants in all calls, so that no branch on a type remains.
  */
 #include <string.h>
 
@@ -31,7 +31,7 @@
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 
-enum { LINE_BYTES = 64, SUM_VECTORS = 8 /* of columns that stay in registers */ };
+enum { LINE_BYTES = 64, SUM_VECTORS = 8 /* columns held in registers */ };
 
 _Static_assert(LINE_BYTES % WIDTH == 0, "a row of whole lines has no tail");
 
@@ -52,7 +52,7 @@ INLINE uint32_t value_bytes(enum hps_dtype type)
     return type == HPS_DTYPE_FP32 ? 4 : is_int8(type) ? 1 : 2;
 }
 
-/* Of an INT8 row; of another nothing that is used. */
+/* Scale and bias of an INT8 row; unused values for other types. */
 INLINE struct affine affine_of(enum hps_dtype type, const uint8_t *row, uint32_t dim)
 {
     float scale = 0, bias = 0;
@@ -170,7 +170,7 @@ INLINE float value_at(enum hps_dtype type, const uint8_t *row, uint32_t column)
     return type == HPS_DTYPE_FP16 ? hps_float_of_fp16(half) : hps_float_of_bf16(half);
 }
 
-/* -0 becomes 0: which of the two a minimum is would depend on the vectors' width. */
+/* -0 becomes 0: which of the two is the minimum would depend on the width of the vectors. */
 INLINE void range_of(enum hps_dtype type, const uint8_t *row, uint32_t dim, float *out_least,
                      float *out_largest)
 {
@@ -206,7 +206,7 @@ TARGET static void range(const void *row, uint32_t dim, float *out_least, float 
 struct rule {
     float bias;
     float factor;
-    bool divides; /* by the factor; else multiplies */
+    bool divides; /* divides by the factor; else multiplies */
 };
 
 INLINE uint8_t quantised(const struct rule *rule, float value)
@@ -216,7 +216,7 @@ INLINE uint8_t quantised(const struct rule *rule, float value)
     steps = rule->divides ? steps / rule->factor : steps * rule->factor;
     steps = steps > 0 ? steps : 0;
     steps = steps < 255 ? steps : 255;
-    return (uint8_t)(steps + 0x1.8p23F - 0x1.8p23F); /* the sum has no bits below 1 */
+    return (uint8_t)(steps + 0x1.8p23F - 0x1.8p23F); /* rounds: the sum has no bits below 1 */
 }
 
 INLINE void quantise_values(enum hps_dtype type, uint8_t *to, const uint8_t *from, uint32_t dim,
@@ -282,7 +282,7 @@ QUANTISE(BF16)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* To L2: there are more misses to be had at once there than in L1. */
+/* Prefetch to L2: it allows more misses in flight than L1. */
 INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
 {
     uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
@@ -295,7 +295,7 @@ INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
     }
 }
 
-/* The same, dim a constant: nothing is left of the loop. */
+/* The same with a constant dim: the compiler unrolls the loop. */
 INLINE void row_fetch_lines(enum hps_dtype type, const uint8_t *row, uint32_t dim)
 {
     uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
@@ -309,7 +309,7 @@ INLINE void row_fetch_lines(enum hps_dtype type, const uint8_t *row, uint32_t di
     }
 }
 
-/* What is summed up; n_fetch: as many of the rows may be fetched, from the first one on. */
+/* The arguments of a sum. n_fetch: rows that may be prefetched, counted from the first. */
 struct sum {
     float *sum;
     const uint8_t *const *rows;
@@ -329,8 +329,8 @@ INLINE vec weight_at(const struct sum *sum, uint32_t i)
     return v_all(weight);
 }
 
-/* n_vectors, a constant, of columns from `column` on, of all rows one after the other; with the
- * first ones rows ahead are fetched. width: dim, where it is a constant; 0: it is not. */
+/* Add n_vectors (a constant) of columns, from `column` on, of all rows in order. The first columns
+ * also prefetch rows ahead. width: dim if it is a constant, else 0. */
 INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t column,
                         uint32_t n_vectors, uint32_t width)
 {
@@ -365,7 +365,7 @@ INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t col
     }
 }
 
-/* The columns behind the last whole vector. */
+/* The columns after the last whole vector. */
 INLINE void sum_tail(enum hps_dtype type, const struct sum *sum, uint32_t column)
 {
     struct tail tail = tail_of(sum->dim - column);
@@ -384,7 +384,7 @@ INLINE void sum_tail(enum hps_dtype type, const struct sum *sum, uint32_t column
     v_store_tail(HPS_DTYPE_FP32, to, acc, tail);
 }
 
-/* Passes over the rows, each for as many columns as fit the registers. */
+/* Several passes over the rows, each for as many columns as fit into registers. */
 INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
 {
     uint32_t column = 0;
@@ -409,7 +409,7 @@ INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
     }
 }
 
-/* Of the usual widths nothing is left of the loops over columns and over lines to be fetched. */
+/* For the usual widths the loops over columns and prefetched lines are unrolled. */
 INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
 {
     switch (sum->dim) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows one value after the other, on any CPU. Any thread.
+ * Rows one value at a time, on any CPU. Any thread.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ enum { WIDTH = 1 };
 
 typedef float vec;
 struct tail {
-    char none; /* a vector of one value leaves none over */
+    char none; /* a vector of one value has no tail */
 };
 
 INLINE struct tail tail_of(uint32_t n)
@@ -115,7 +115,7 @@ INLINE void v_stream(enum hps_dtype type, uint8_t *to, vec v)
 
 INLINE void v_store_u8(uint8_t *to, vec v)
 {
-    *to = (uint8_t)(v + 0x1.8p23F - 0x1.8p23F); /* the sum has no bits below 1 */
+    *to = (uint8_t)(v + 0x1.8p23F - 0x1.8p23F); /* rounds: the sum has no bits below 1 */
 }
 
 INLINE float v_least(vec v)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums of rows by the kernel of this CPU, and what they are divided by.
+ * Sums of rows with the kernel of this CPU, and their divisors. Any thread.
  */
 #include "base/row_sum.h"
 

@@ -33,7 +33,7 @@ int hps_status_grpc_code(hps_status status)
     return 2;
 }
 
-/* Names and values in it may be anybody's, and it goes to terminals and logs. */
+/* The text may contain names and values from outside, and goes to terminals and logs. */
 static void make_plain(struct hps_error *err)
 {
     size_t size = strlen(err->text);
@@ -71,7 +71,7 @@ hps_status hps_error_prefix(struct hps_error *err, hps_status status, const char
     va_end(args);
     if (used >= 0 && (size_t)used + 2 < sizeof(err->text)) {
         char *at = err->text + used;
-        size_t room = sizeof(err->text) - (size_t)used - 3; /* behind ": ", before the NUL */
+        size_t room = sizeof(err->text) - (size_t)used - 3; /* after ": ", before the NUL */
         size_t length = strnlen(old, room);
         memcpy(at, ": ", 2);
         memcpy(at + 2, old, length);

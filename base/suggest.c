@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Edit distance with swaps of neighbours, on three rows of the table. Any thread.
+ * Edit distance with transpositions, on three rows of the table. Any thread.
  */
 #include "base/suggest.h"
 
@@ -21,7 +21,7 @@ static int lower(char c)
     return tolower((unsigned char)c);
 }
 
-/* Edits (insert, delete, replace, swap of neighbours; case is none) that make `a` of `b`. */
+/* Number of edits (insert, delete, replace, swap of neighbours; ignoring case) from `a` to `b`. */
 static unsigned edit_distance(const char *a, const char *b)
 {
     size_t n_a = strlen(a);

@@ -12,7 +12,7 @@ struct hps_suggestion {
 };
 
 /* Keep `candidate` if it is nearer to `name` than the one kept, and near enough: at most a third of
- * its length + 1 edits, or `name` is a prefix of it. Ignores case.
+ * its length + 1 edits, or `name` is a prefix of it with 2 or more characters. Ignores case.
  * owner   the caller owns the candidates
  */
 void hps_suggest(struct hps_suggestion *best, const char *name, const char *candidate);

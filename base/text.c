@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a text from outside may be shown as it is, and lists of brokers. Any thread.
+ * Safe display of text from outside, and lists of Kafka brokers. Any thread.
  */
 #include "base/text.h"
 
@@ -19,14 +19,14 @@ bool hps_text_point_is_plain(uint32_t point)
     static const struct {
         uint32_t first, last;
     } others[] = {
-        {0x0000, 0x001f},   /* C0: what terminals obey */
-        {0x007f, 0x009f},   /* DEL, C1: the same in one character */
+        {0x0000, 0x001f},   /* C0: control characters of terminals */
+        {0x007f, 0x009f},   /* DEL; C1: control characters as one character */
         {0x00ad, 0x00ad},   /* soft hyphen */
         {0x061c, 0x061c},   /* Arabic letter mark */
         {0x180e, 0x180e},   /* Mongolian vowel separator */
-        {0x200b, 0x200f},   /* zero width; marks of direction */
-        {0x2028, 0x202e},   /* separators of lines; embeddings and overrides of direction */
-        {0x2060, 0x206f},   /* invisible operators; isolates of direction */
+        {0x200b, 0x200f},   /* zero width; direction marks */
+        {0x2028, 0x202e},   /* line separators; embeddings and overrides of direction */
+        {0x2060, 0x206f},   /* invisible operators; direction isolates */
         {0xfeff, 0xfeff},   /* byte order mark */
         {0xfff9, 0xfffb},   /* annotations */
         {0xe0000, 0xe007f}, /* tags */
@@ -116,7 +116,7 @@ enum { PORT_DIGITS_MAX = 5 };
 #define HOST_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 #define V6_CHARS   "0123456789abcdefABCDEF:."
 
-/* Behind PROTOCOL://, if there is one. */
+/* Skips PROTOCOL://, if present. */
 static const char *skip_protocol(const char *text)
 {
     static const char *const protocols[] = {"plaintext://", "ssl://", "sasl_plaintext://",
@@ -158,7 +158,7 @@ hps_status hps_text_brokers_check(const char *list, struct hps_error *err)
 
     for (const char *at = list + strspn(list, between); *at != '\0'; n_brokers++) {
         size_t n = strcspn(at, between);
-        if (memchr(at, '@', n) != NULL) { /* a password may be before it */
+        if (memchr(at, '@', n) != NULL) { /* the text before it may be a password */
             return hps_error_set(err, HPS_INVALID,
                                  "got '@' in an address, which is not shown, expected HOST:PORT");
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a thread of ours begins: see thread.h. Any thread.
+ * Start of threads, and pauses: see thread.h. Any thread.
  */
 #include "base/thread.h"
 
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 
-/* A third of the processor beside a thread that answers, which as a rule need not wait for it. */
+/* Gives a third of the CPU next to a thread at normal priority. */
 enum { BACKGROUND_NICE = 5 };
 
 hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *arg,
@@ -30,17 +30,18 @@ hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *a
 
 void hps_thread_background(void)
 {
-    (void)!nice(BACKGROUND_NICE); /* of this thread alone, as Linux has it; less is never refused */
+    (void)!nice(BACKGROUND_NICE); /* Linux: this thread only; a higher value is never refused */
 }
 
-/* Of all threads that pause: an interrupt is rare, and who is not meant pauses on. */
+/* One lock and condition for all pauses: interrupts are rare, and other threads continue their
+ * pause. */
 static struct hps_lock pause_lock = HPS_LOCK_STATIC(PAUSE);
 static struct hps_cond pause_ended;
 static pthread_once_t pause_once = PTHREAD_ONCE_INIT;
 
 static void pause_init(void)
 {
-    hps_cond_init(&pause_ended); /* for good */
+    hps_cond_init(&pause_ended); /* never destroyed */
 }
 
 static bool is_set(const atomic_bool *stop)
