@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The role file, `server.access`: who may do what. Read into one plain, owned struct;
- * server/access/ decides by it. Main thread.
+ * The role file, `server.access`: which identities have which roles. It is read into one plain,
+ * owned struct; server/access/ applies it. Main thread.
  *
  *   {"rules": [{"who": ["cert:trainer.example", "user:deploy", "group:ops", "token:ci", "any"],
  *               "may": ["lookup", "read", "load", "admin"],
  *               "models": ["dlrm", "ads-*"], "requests_per_s": 0, "reply_bytes": 0}],
  *    "tokens": [{"name": "ci", "sha256": "9f86d0...", "expires": "2027-01-31T00:00:00Z"}]}
  *
- * Comments are allowed, as in the configuration; unknown keys are not.
+ * Comments are allowed, as in the configuration. Unknown keys are errors.
  */
 #ifndef HPS_CONFIG_ACCESS_H
 #define HPS_CONFIG_ACCESS_H
@@ -20,12 +20,12 @@
 #include "base/status.h"
 #include "config/config.h"
 
-/* Bits of a set. No role includes another one. */
+/* Bits of a set of roles. No role includes another one. */
 enum hps_access_role {
-    HPS_ROLE_LOOKUP = 1, /* rows */
-    HPS_ROLE_READ = 2,   /* state and metrics: nothing is changed */
-    HPS_ROLE_LOAD = 4,   /* versions: load, activate, roll back, unload */
-    HPS_ROLE_ADMIN = 8,  /* all else */
+    HPS_ROLE_LOOKUP = 1, /* lookups */
+    HPS_ROLE_READ = 2,   /* read state and metrics, without changes */
+    HPS_ROLE_LOAD = 4,   /* load, activate, roll back and unload versions */
+    HPS_ROLE_ADMIN = 8,  /* all other calls */
     HPS_ROLES_ALL = 15,
 };
 
@@ -41,16 +41,16 @@ enum hps_access_kind {
 struct hps_access_name {
     enum hps_access_kind kind;
     char *name;  /* certificate, token; else NULL */
-    uint32_t id; /* user, group: looked up when the file was read */
+    uint32_t id; /* user, group: resolved when the file was read */
 };
 
 struct hps_access_rule {
     struct hps_access_name *who;
     size_t n_who;
-    uint32_t may;              /* of enum hps_access_role */
-    struct hps_strings models; /* names with * for any characters; empty: all */
-    uint32_t requests_per_s;   /* of each one that it names; 0: no limit */
-    uint64_t reply_bytes;      /* in flight, the same; 0: no limit */
+    uint32_t may;              /* bits of enum hps_access_role */
+    struct hps_strings models; /* names with * for any characters; empty: all models */
+    uint32_t requests_per_s;   /* limit for each identity of the rule; 0: none */
+    uint64_t reply_bytes;      /* likewise, of replies in flight; 0: none */
 };
 
 struct hps_access_token {
@@ -66,19 +66,19 @@ struct hps_access_file {
     size_t n_tokens;
 };
 
-/* Read the file at `path`, of at most 4 MiB.
+/* Read the file at `path`, at most 4 MiB.
  *
  * error   INVALID "FILE:LINE: rules[0].may[1]: got ..., expected ..."; also a user or group that
- *         this host does not know, a token that is not in "tokens"; IO, NOT_FOUND, PERMISSION,
+ *         this host does not know, or a token that is not in "tokens"; IO, NOT_FOUND, PERMISSION,
  *         NO_MEMORY
  * owner   *out_file: the caller, hps_access_file_fini
  */
 hps_status hps_access_file_read(const char *path, struct hps_access_file *out_file,
                                 struct hps_error *err) HPS_MUST_CHECK;
-/* The same of text; `file` is for messages only. */
+/* The same from text; `file` is for messages only. */
 hps_status hps_access_file_parse(const char *text, size_t size, const char *file,
                                  struct hps_access_file *out_file, struct hps_error *err)
     HPS_MUST_CHECK;
-void hps_access_file_fini(struct hps_access_file *file); /* a zeroed one is legal */
+void hps_access_file_fini(struct hps_access_file *file); /* no effect if all zero */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Life of struct hps_config outside the parser: defaults, the configuration of `--table`, notes,
+ * Life of struct hps_config other than parsing: defaults, the configuration of `--table`, notes,
  * free. Main thread.
  */
 #include "config/config.h"
@@ -41,7 +41,7 @@ bool hps_notes_drop(struct hps_notes *notes)
     return full;
 }
 
-/* Takes `text`, which may be NULL: no memory. */
+/* takes `text`; NULL: no memory. */
 static hps_status append_note(struct hps_notes *notes, bool error, bool warning, char *text)
 {
     struct hps_note *items =
@@ -156,7 +156,7 @@ hps_status hps_config_add_model(struct hps_config *config, struct hps_config_mod
     config->models = models;
     struct hps_config_model *model = &models[config->n_models];
     *model = (struct hps_config_model){0};
-    config->n_models++; /* half-built models are freed with the config */
+    config->n_models++; /* hps_config_free also frees incomplete models */
     hps_status status = hps_section_set_defaults(HPS_SECTION_model, model);
     if (status == HPS_OK) {
         *out_model = model;

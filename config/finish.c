@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What can be known only when file and flags are read: defaults that depend on the machine or on
- * other options, rules between options, and what becomes of HPS's settings here. Main thread.
+ * Work on a configuration after file and flags are read: defaults that depend on the machine or on
+ * other options, checks across options, and notes on settings of HPS. Main thread.
  */
 #include "config/config.h"
 
@@ -55,7 +55,7 @@ static hps_status apply_flag(struct hps_config *config, enum hps_option_id id, c
     return status;
 }
 
-/* Addresses of the command line, instead of those of the file. */
+/* Addresses of the command line replace those of the file. */
 static hps_status apply_listen(struct hps_config *config, enum hps_option_id id,
                                struct hps_config_listeners *listeners, const char *const *addresses,
                                size_t n, struct hps_error *err)
@@ -158,7 +158,7 @@ static void derive_sizes(struct hps_config *config)
     }
 }
 
-/* Replace an owned string; takes `fresh`, NULL is no memory. */
+/* Replace an owned string; takes `fresh`, NULL: no memory. */
 static hps_status replace(struct hps_config *config, char **field, char *fresh,
                           struct hps_error *err)
 {
@@ -197,7 +197,7 @@ static hps_status add_root(struct hps_strings *roots, const char *root)
     return hps_strings_append(roots, root);
 }
 
-/* By whatever name. */
+/* Whether `path` is "/", also through links. */
 static bool is_all(const char *path)
 {
     char resolved[PATH_MAX];
@@ -205,7 +205,8 @@ static bool is_all(const char *path)
            (realpath(path, resolved) != NULL && strcmp(resolved, "/") == 0);
 }
 
-/* The directory of a version's siblings: that above the one with the files, unless it is "/". */
+/* The directory above the one with the files, where other versions are; the latter itself if the
+ * former is "/". */
 static char *root_of(const char *path)
 {
     char *dir = directory_of(path);
@@ -272,7 +273,7 @@ static hps_status derive_paths(struct hps_config *config, struct hps_notes *note
     return status == HPS_OK ? derive_model_roots(config, err) : status;
 }
 
-/* HPS has names of files as defaults: they count where there are such files. */
+/* HPS has file names as defaults: they apply only if the files are readable. */
 static hps_status derive_redis_tls(struct hps_config *config, struct hps_error *err)
 {
     struct hps_config_volatile_db *db = &config->volatile_db;
@@ -297,7 +298,7 @@ static hps_status derive_redis_tls(struct hps_config *config, struct hps_error *
     return status;
 }
 
-/* ---- tiers, and what becomes of HPS's settings ----------------------------------------------- */
+/* ---- tiers and settings of HPS --------------------------------------------------------------- */
 
 static hps_status check_tiers(const struct hps_config *config, struct hps_notes *notes,
                               struct hps_error *err)
@@ -325,7 +326,7 @@ static hps_status check_tiers(const struct hps_config *config, struct hps_notes 
     return HPS_OK;
 }
 
-/* What the daemon shows the servers. */
+/* Check address, credentials and client certificate for Redis. */
 static hps_status check_redis_access(const struct hps_config *config, struct hps_error *err)
 {
     const struct hps_config_volatile_db *db = &config->volatile_db;
@@ -350,7 +351,7 @@ static hps_status check_redis_access(const struct hps_config *config, struct hps
     return HPS_OK;
 }
 
-/* An address with a user's name and password in it: it would be printed wherever the address is. */
+/* Reject addresses with user name and password: they would be printed wherever the address is. */
 static hps_status check_addresses(const struct hps_config *config, struct hps_error *err)
 {
     const struct {
@@ -416,7 +417,7 @@ static hps_status check_redis(const struct hps_config *config, struct hps_notes 
     return check_redis_access(config, err);
 }
 
-/* What any model asks for that is served in another way here. */
+/* Settings of any model that hpsd treats differently from HPS. */
 struct model_wishes {
     bool other_cache;
     bool no_warmup;
@@ -434,7 +435,7 @@ static struct model_wishes wishes_of(const struct hps_config *config)
     return wishes;
 }
 
-/* One note per subject, whatever the number of models. */
+/* Add one note per subject, for any number of models. */
 static hps_status note_hps_settings(const struct hps_config *config, struct hps_notes *notes)
 {
     const struct hps_config_volatile_db *volatile_db = &config->volatile_db;
@@ -476,7 +477,7 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* One for each host: who runs two daemons on one names them. */
+/* One group per host. Set update_source.group if two daemons run on one host. */
 static char *default_group(void)
 {
     char host[256] = "";
@@ -524,7 +525,7 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
         const char *property = source->properties.items[i];
         size_t name_size = strspn(property, NAME_CHARS);
         if (property[name_size] != '=' || name_size == 0) {
-            /* Not its text: it may be a password, as in "sasl.password: YWJj=". */
+            /* Without its text, which may be a password, as in "sasl.password: YWJj=". */
             return hps_error_set(err, HPS_INVALID,
                                  "%s: update_source.properties[%zu]: expected \"NAME=VALUE\"",
                                  config->file, i);
@@ -554,14 +555,14 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
                                     : replace(config, &source->group, default_group(), err);
 }
 
-/* Errors of all checks, of each check the first one. */
+/* Errors of the checks: the first error of each. */
 struct errors {
-    struct hps_error one; /* of the check that runs */
+    struct hps_error one; /* of the current check */
     struct hps_error first;
     struct hps_notes *notes;
 };
 
-/* OK: go on; NO_MEMORY. */
+/* Record an error. OK: continue; NO_MEMORY. */
 static hps_status keep(struct errors *errors, hps_status status)
 {
     if (status != HPS_OK) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where jansson has its memory from, and what it makes of there being none. Any thread.
+ * Memory for jansson, and detection of failed allocations. Any thread.
  */
 #include "config/json.h"
 
@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 
-/* Whether an allocation failed on this thread; jansson reports that as a syntax error. */
+/* Whether an allocation failed on this thread; jansson reports it as a syntax error. */
 static _Thread_local bool lacks_memory;
 
 static void *alloc(size_t size)
@@ -38,7 +38,7 @@ hps_status hps_json_load(const char *text, size_t size, size_t flags, json_t **o
     flags &= ~HPS_JSON_LAST_COUNTS;
     json_t *json = json_loadb(text, size, flags | repeats, out_error);
     if (lacks_memory) {
-        /* where a table cannot grow, jansson returns an object that lacks members */
+        /* if a table cannot grow, jansson returns an object without some members */
         json_decref(json);
         return HPS_NO_MEMORY;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON texts, read by jansson with the memory of base/heap.h. Any thread.
+ * Parsing of JSON texts with jansson, which allocates from base/heap.h. Any thread.
  */
 #ifndef HPS_CONFIG_JSON_H
 #define HPS_CONFIG_JSON_H
@@ -13,11 +13,11 @@
 #define HPS_JSON_LAST_COUNTS ((size_t)1 << 31)
 
 /* Parse a text. `flags`: flags of json_loadb and HPS_JSON_LAST_COUNTS. Without the latter a
- * repeated key of an object is an error. jansson recurses up to 2,048 levels and takes several
+ * repeated key of an object is an error. jansson recurses up to 2,048 levels and needs several
  * times the memory of the text, so the text must be trusted or bounded.
  *
  * owner   *out_json: the caller, json_decref
- * error   INVALID: the text, and *out_error says why; NO_MEMORY
+ * error   INVALID: not JSON; *out_error says why; NO_MEMORY
  */
 hps_status hps_json_load(const char *text, size_t size, size_t flags, json_t **out_json,
                          json_error_t *out_error) HPS_MUST_CHECK;

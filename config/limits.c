@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory and CPU limits from /proc and from control groups, version 2 and 1. Runs at start on the
- * main thread. A file that is missing or odd is no limit: the worst case is the whole machine.
+ * Memory and CPU limits from /proc and from control groups, versions 2 and 1. Runs at start on the
+ * main thread. A missing or malformed file means no limit; the whole machine is the upper bound.
  */
 #include "config/limits.h"
 
@@ -16,10 +16,10 @@
 
 enum { PATH_CHARS = 4096, LINE_CHARS = 4352, CGROUP_DEPTH_MAX = 32 };
 
-/* When nothing tells: small enough to be safe on any machine that runs this. */
+/* If nothing is known: small enough for any machine. */
 static const uint64_t memory_bytes_unknown = UINT64_C(1) << 30;
 
-/* First line of root + dir + name into `line`. */
+/* Read the first line of root + dir + name into `line`. */
 static bool read_line(const char *root, const char *dir, const char *name, char *line, int size)
 {
     HPS_ASSERT(size > 0);
@@ -53,7 +53,7 @@ static uint64_t ram_bytes(const char *root)
     return kib * 1024;
 }
 
-/* The path of this process in the hierarchy of `controller`; "" is that of version 2. */
+/* The path of this process in the hierarchy of `controller`; "": version 2. */
 static bool cgroup_path(const char *root, const char *controller, char *out_path, size_t size)
 {
     HPS_ASSERT(size > 0);
@@ -82,8 +82,8 @@ static bool cgroup_path(const char *root, const char *controller, char *out_path
     return found;
 }
 
-/* The least limit that `read` finds in the group at mount + path and in those above it. Inside a
- * container the path may be the host's and not exist; the mount itself is then the group. */
+/* The lowest limit that `read` finds in the group at mount + path and in those above it. In a
+ * container the path may be that of the host and not exist; the mount itself is then the group. */
 static uint64_t least_up_the_tree(const char *root, const char *mount, const char *path,
                                   uint64_t (*read)(const char *root, const char *dir))
 {
@@ -101,8 +101,8 @@ static uint64_t least_up_the_tree(const char *root, const char *mount, const cha
     return least;
 }
 
-/* The file is missing in the root group, and says "max" (version 2) or a number near 2^63 (version
- * 1) if there is no limit. */
+/* Without a limit the file is missing (root group), has "max" (version 2), or a number near 2^63
+ * (version 1). */
 static uint64_t memory_limit(const char *root, const char *dir, const char *name)
 {
     char line[LINE_CHARS];

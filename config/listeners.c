@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The listeners of a configuration: their addresses, which of them speak TLS, and what is refused
- * of them. Main thread.
+ * Checks of the listeners of a configuration: addresses and TLS. Main thread.
  */
 #include "config/config.h"
 
@@ -17,7 +16,7 @@ static const char *unix_path(const char *address)
     return strncmp(address, "unix:", 5) == 0 ? address + 5 : NULL;
 }
 
-/* The host of "host:port" or "[v6]:port"; false: it is neither. */
+/* The host of "host:port" or "[v6]:port"; false: neither form. */
 static bool split_address(const char *address, char *out_host, size_t size)
 {
     const char *colon = strrchr(address, ':');
@@ -126,7 +125,7 @@ static bool asks_for_any_port(const char *address)
     return unix_path(address) == NULL && n >= 2 && strcmp(address + n - 2, ":0") == 0;
 }
 
-/* The i-th address of all listeners. */
+/* Address i of all listeners. */
 static const char *address_of(const struct hps_config_server *server, size_t i)
 {
     if (i < server->listen.n) {
@@ -220,7 +219,7 @@ hps_status hps_config_check_listeners(const struct hps_config *config, struct hp
                                 hps_config_http_tls(server), err);
     }
     if (status == HPS_OK && admin->address[0] == '\0') {
-        return HPS_OK; /* its default needs server.state_dir, which is missing */
+        return HPS_OK; /* its default needs server.state_dir, which is not set */
     }
     if (status == HPS_OK) {
         status = check_listener(config, "admin_listen", admin,

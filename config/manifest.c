@@ -20,9 +20,9 @@ enum { MANIFEST_VERSION = 1, MANIFEST_BYTES_MAX = 64 << 20, ITEMS_MAX = 1 << 20 
 
 static const char format_name[] = "hpsd-manifest";
 
-/* What is being read. After a failure nothing more is, and the first one is reported. */
+/* The file being read. After a failure reading stops; the first failure is reported. */
 struct source {
-    const struct hps_roots *roots; /* NULL: it may be anywhere */
+    const struct hps_roots *roots; /* NULL: any path */
     const char *path;
     struct hps_error *err;
     hps_status status;
@@ -42,7 +42,7 @@ static void wrong(struct source *source, const char *where, const char *field, c
     }
 }
 
-/* Zeroed room for n items; NULL: none, or the source has failed. owner: the caller */
+/* Zeroed memory for n items; NULL: n is 0, or the source has failed. owner: the caller */
 static void *get_room(struct source *source, size_t n, size_t size)
 {
     void *items = source->status == HPS_OK && n > 0 ? hps_calloc(n, size) : NULL;
@@ -53,7 +53,7 @@ static void *get_room(struct source *source, size_t n, size_t size)
     return items;
 }
 
-/* A string of an object; NULL when it is missing and may be, or on failure. owner: the caller */
+/* A string of an object; NULL: an optional one is missing, or a failure. owner: the caller */
 static char *get_string(struct source *source, const json_t *object, const char *where,
                         const char *field, bool required)
 {
@@ -73,7 +73,7 @@ static char *get_string(struct source *source, const json_t *object, const char 
     return text;
 }
 
-/* Is it there? Otherwise, and on failure, *out_value stays as it is. */
+/* Whether the integer exists. If not, and on failure, *out_value is unchanged. */
 static bool get_integer(struct source *source, const json_t *object, const char *where,
                         const char *field, int64_t min, int64_t max, int64_t *out_value)
 {
@@ -94,7 +94,7 @@ static bool get_integer(struct source *source, const json_t *object, const char 
     return true;
 }
 
-/* How many items an array of the object has; 0 when it is missing, or on failure. */
+/* Number of items of an array of the object; 0 if it is missing, or on failure. */
 static size_t get_array(struct source *source, const json_t *object, const char *where,
                         const char *field, const json_t **out_array)
 {
@@ -108,7 +108,7 @@ static size_t get_array(struct source *source, const json_t *object, const char 
     return json_array_size(array);
 }
 
-/* A file name that stays below the directory: relative, without "..". */
+/* Whether a file name stays below the directory: relative, without "..". */
 static bool name_is_below(const char *name)
 {
     size_t n = strlen(name);
@@ -285,7 +285,7 @@ static uint32_t dle_dim(struct source *source, const json_t *dims, size_t index)
     return (uint32_t)json_integer_value(dim);
 }
 
-/* One that says nothing about tables has nothing to check. */
+/* Without a description of tables there is nothing to check. */
 static void read_dle(struct source *source, const json_t *json, struct hps_manifest *manifest)
 {
     manifest->file = "config.json";
@@ -570,7 +570,7 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
     return HPS_OK;
 }
 
-/* The setters take their value, and fail on a NULL one: one check of all results is enough. */
+/* The setters take their value and fail if it is NULL, so one check of all results is enough. */
 static json_t *file_json(const struct hps_manifest_file *file)
 {
     HPS_ASSERT(file->name != NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of options, and text into the fields that it describes; options_print.c is the way
- * back. Any thread.
+ * The table of options, and conversion of text to the fields that it describes. options_print.c
+ * does the opposite. Any thread.
  */
 #include "config/options.h"
 
@@ -57,7 +57,7 @@ typedef struct hps_config_tls struct_tls;
 #define CHECK_OBJECT(section, field)  1
 #define CHECK_TABLES(section, field)  1
 
-/* A field of another type than its option says would be overwritten wrongly. */
+/* Assert that the type of each field is that of its option. */
 #define OPTION(section, name, field, type, values, unit, def, min, max, flags, help) \
     _Static_assert(CHECK_##type(section, field), "type of " #section "." #field);
 #include "config/options.def"
@@ -240,7 +240,7 @@ static hps_status parse_bool(const char *text, bool *out_value)
     return HPS_INVALID;
 }
 
-/* A finite decimal number; none of strtod's "inf", "nan" and "0x". */
+/* A finite decimal number; rejects "inf", "nan" and "0x" of strtod. */
 static hps_status parse_f64(const char *text, double *out_value)
 {
     if (text[0] == '\0' || strspn(text, "0123456789+-.eE") != strlen(text)) {
@@ -258,7 +258,7 @@ static hps_status parse_f64(const char *text, double *out_value)
     return HPS_OK;
 }
 
-/* Digits are read exactly; "4.0" and "5e3" are integers too. */
+/* Digits are read exactly; "4.0" and "5e3" are also integers. */
 static hps_status parse_u64(const char *text, uint64_t *out_value)
 {
     if (text[0] != '\0' && strspn(text, "0123456789") == strlen(text)) {
@@ -360,7 +360,7 @@ static bool normalise_word(const char *text, char *out_word, size_t size)
 
 enum { WORD_BYTES_MAX = 64 };
 
-/* Is `word` one of the space-separated `list`? */
+/* Whether `word` is in the space-separated `list`. */
 static bool word_in_list(const char *word, const char *list)
 {
     size_t n = strlen(word);
@@ -457,7 +457,7 @@ static hps_status set_strings(struct hps_strings *field, const char *text)
     return HPS_OK;
 }
 
-/* A listener's default: its address; "": there is none. */
+/* The default of listeners: one address; "": none. */
 static hps_status set_listeners(struct hps_config_listeners *field, const char *text)
 {
     hps_config_clear_listeners(field);
@@ -515,7 +515,7 @@ static hps_status set_field(const struct hps_option *option, void *field, const 
     case HPS_OPTION_TYPE_LISTENS:
         return set_listeners(field, text);
     default:
-        return HPS_OK; /* read by hand: no text form */
+        return HPS_OK; /* no text form: parse.c reads these */
     }
 }
 

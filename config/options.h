@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of options.def as data, and what can be done with one option of it: read a value from
- * text, print it, say what was expected. Private to config/. Any thread; the table is constant.
+ * The table of options.def as data, and functions on single options: read a value from text, print
+ * it, describe the expected values. Private to config/. Any thread; the table is constant.
  */
 #ifndef HPS_CONFIG_OPTIONS_H
 #define HPS_CONFIG_OPTIONS_H
@@ -30,7 +30,7 @@ enum hps_option_section {
     HPS_SECTION_update_source,
     HPS_SECTION_server,
     HPS_SECTION_tls,
-    HPS_SECTION_SINGLES, /* sections before this one are there once */
+    HPS_SECTION_SINGLES, /* sections before this one exist once */
     HPS_SECTION_model = HPS_SECTION_SINGLES,
     HPS_SECTION_COUNT
 };
@@ -44,7 +44,7 @@ enum {
     HPS_OPTION_LOAD = 32
 };
 
-/* A word that an ENUM option takes. */
+/* A value of an ENUM option. */
 struct hps_option_value {
     const char *word; /* NULL ends the list */
     const char *aliases;
@@ -55,7 +55,7 @@ struct hps_option {
     enum hps_option_section section;
     enum hps_option_type type;
     const char *name;
-    size_t offset; /* of the field in the section's struct */
+    size_t offset; /* of the field in the struct of the section */
     const struct hps_option_value *values;
     const char *unit;
     const char *def;
@@ -69,19 +69,19 @@ struct hps_option {
 
 extern const struct hps_option hps_options[HPS_OPTION_COUNT];
 
-/* A key that is no option. */
+/* A key of HPS or of an earlier release that is no option. */
 struct hps_option_past {
     const char *name;    /* NULL ends the table */
-    unsigned sections;   /* bits 1 << HPS_SECTION_...: where it may be */
-    const char *instead; /* removed: an error with this text; NULL: accepted and ignored */
+    unsigned sections;   /* bits 1 << HPS_SECTION_...: sections where it may be */
+    const char *instead; /* an error with this text; NULL: accepted and ignored */
 };
 
 extern const struct hps_option_past hps_options_past[];
 
 /* Names as in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
 const char *hps_section_path(enum hps_option_section section);
-/* The struct that holds the options of `section` and begins with its struct hps_option_set. Not for
- * models, which are several. */
+/* The struct with the options of `section`; it begins with its struct hps_option_set. Not for
+ * models, which have one struct each. */
 void *hps_section_base(struct hps_config *config, enum hps_option_section section);
 const void *hps_section_base_const(const struct hps_config *config,
                                    enum hps_option_section section);
@@ -90,55 +90,55 @@ const struct hps_option *hps_option_find(enum hps_option_section section, const 
 /* NULL: no such key. */
 const struct hps_option_past *hps_option_past_find(enum hps_option_section section,
                                                    const char *name);
-/* The nearest name of the section when it is near enough to be what was meant; else NULL. */
+/* The nearest name of the section, if it is near enough to suggest; else NULL. */
 const char *hps_option_suggest(enum hps_option_section section, const char *name);
 /* The same for the words of an ENUM option. */
 const char *hps_option_suggest_word(const struct hps_option *option, const char *word);
 
 void hps_option_mark(struct hps_option_set *set, const struct hps_option *option);
 
-/* Set the field of a scalar option from text, as it would stand in the file ("4GiB", "true",
- * "redis"). A STRINGS option becomes the list of this one string, the empty text the empty list.
+/* Set the field of a scalar option from text, as written in the file ("4GiB", "true", "redis"). A
+ * STRINGS option becomes a list of this one string; empty text gives the empty list.
  *
- * error   INVALID no such value; RANGE outside min and max; NO_MEMORY
+ * error   INVALID: no such value; RANGE: outside min and max; NO_MEMORY
  * state   unchanged on error
  */
 hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
     HPS_MUST_CHECK;
-/* Give every option of the section its default. On error the struct is as far as it was; freeable.
- */
+/* Set every option of the section to its default. After an error some options are not set;
+ * hps_section_fini may be called. */
 hps_status hps_section_set_defaults(enum hps_option_section section, void *base) HPS_MUST_CHECK;
-/* Free what the options of the section own: strings and lists of strings. */
+/* Free the strings and lists of strings of the section. */
 void hps_section_fini(enum hps_option_section section, void *base);
 
-/* Put "an integer from 1 to 65536 (ms)" and so on; the next two put, too. */
+/* Append "an integer from 1 to 65536 (ms)" and so on. */
 void hps_option_expected(const struct hps_option *option, struct hps_buf *buf);
-/* The value as JSON. */
+/* Append the value as JSON. */
 void hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf);
-/* The same, but of a secret only whether there is one. */
+/* The same, but for a secret only whether it is set. */
 void hps_option_print_public(const struct hps_option *option, const void *base,
                              struct hps_buf *buf);
-/* It is not a block of options. */
+/* Whether the option has a value; a block of options has none. */
 bool hps_option_has_value(const struct hps_option *option);
 
-/* "32MiB", "1.5 GB", "4096": bytes. INVALID, RANGE. */
+/* Parse a size: "32MiB", "1.5 GB", "4096". INVALID, RANGE. */
 hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK;
 
-/* True, and counted: there is no room for another note, or `notes` is NULL. For who would go to
- * lengths to word one. */
+/* True if there is no space for another note or `notes` is NULL; the note then counts as dropped.
+ * Lets callers avoid the cost of formatting it. */
 bool hps_notes_drop(struct hps_notes *notes);
-/* Append a failed `err` as an error, and copy the first one to *first. Returns OK, so that other
- * checks go on, or NO_MEMORY. */
+/* Append `err` as an error, and copy it to *first if that has none yet. Returns OK, so that other
+ * checks continue, or NO_MEMORY. */
 hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *err,
                                struct hps_error *first) HPS_MUST_CHECK;
-/* Append a note, unless it is dropped. */
+/* Append a note, unless hps_notes_drop says that there is no space. */
 hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
     HPS_PRINTF(3, 4) HPS_MUST_CHECK;
 
-/* Defaults of a new config, of which nothing came from a file. */
+/* A new config with the defaults of all options. */
 hps_status hps_config_new(const char *file, struct hps_config **out_config, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Append a model with its defaults, a table to a model; the results stay valid until the next
+/* Append a model with its defaults, or a table to a model. The results are valid until the next
  * append. */
 hps_status hps_config_add_model(struct hps_config *config, struct hps_config_model **out_model)
     HPS_MUST_CHECK;
@@ -146,11 +146,11 @@ hps_status hps_config_add_table(struct hps_config_model *model, struct hps_confi
     HPS_MUST_CHECK;
 hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const char *address,
                                    bool plaintext) HPS_MUST_CHECK;
-/* Assert what holds of every configuration that is finished. */
+/* Assert the invariants of a finished configuration. */
 void hps_config_sane(const struct hps_config *config);
 void hps_config_clear_listeners(struct hps_config_listeners *listeners);
-/* Addresses, TLS and who may administer go together, and no address is there twice. INVALID naming
- * the option; main thread. */
+/* Check that addresses, TLS and administrators fit together, and that no address is used twice.
+ * INVALID names the option. Main thread. */
 hps_status hps_config_check_listeners(const struct hps_config *config, struct hps_error *err)
     HPS_MUST_CHECK;
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fields that the table of options describes as text, and what may stand there as a message says
- * it. Any thread.
+ * Text of option values, and of the values that an option expects. Any thread.
  */
 #include <inttypes.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From JSON to struct hps_config, by the table of options: the file as a whole, its sections, and
- * what is said of what is wrong in them. Main thread.
+ * JSON to struct hps_config, by the table of options: the file, its sections, and messages about
+ * errors in them. Main thread.
  */
 #include <float.h>
 #include <math.h>
@@ -30,7 +30,7 @@ static void where(const struct parse_reader *reader, const struct hps_text_path 
                    name[0] == '\0' ? "" : ": ");
 }
 
-/* Keep the error; returns what parse_fail does. */
+/* Record the error. Returns as parse_fail. */
 static hps_status record(const struct parse_reader *reader, const struct hps_error *error)
 {
     if (hps_notes_add_error(reader->notes, error, reader->err) != HPS_OK) {
@@ -89,7 +89,7 @@ static void expected_text(const struct hps_option *option, char *out_text, size_
     hps_buf_fini(&buf);
 }
 
-/* "got X, expected Y" with a suggestion. */
+/* Message "got X, expected Y" with a suggestion. */
 hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
                             const struct hps_option *option, const char *word, hps_status status)
 {
@@ -119,8 +119,7 @@ hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_t
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-/* The JSON value as the text that hps_option_set_text reads; NULL: not of the option's type.
- * Numbers that a double does not hold exactly are read from the file. */
+/* Numbers that a double does not hold exactly are taken from the text of the file. */
 const char *parse_scalar_text(const struct parse_reader *reader, const struct hps_text_path *path,
                               const struct hps_option *option, const json_t *value, char *scratch,
                               size_t size)
@@ -190,14 +189,14 @@ static const char *other_section_of(enum hps_option_section section, const char 
     return NULL;
 }
 
-/* HPS ignores keys that it does not know, so in its sections ours only warns. */
+/* HPS ignores unknown keys; so in its sections they are only a warning. */
 static hps_status unknown_key(const struct parse_reader *reader, const struct hps_text_path *path,
                               enum hps_option_section section)
 {
     HPS_ASSERT(path->key != NULL);
     bool ours = section == HPS_SECTION_server || section == HPS_SECTION_tls;
     if (!ours && hps_notes_drop(reader->notes)) {
-        return HPS_OK; /* without looking for its place: a file may have thousands */
+        return HPS_OK; /* skip the search for the line: a file may have thousands */
     }
     const char *meant = hps_option_suggest(section, path->key);
     const char *other = other_section_of(section, path->key);
@@ -207,7 +206,7 @@ static hps_status unknown_key(const struct parse_reader *reader, const struct hp
     } else if (meant != NULL) {
         (void)snprintf(hint, sizeof(hint), "; did you mean \"%s\"?", meant);
     }
-    if (ours) { /* its value may be a secret */
+    if (ours) { /* its value may be secret: not shown */
         return parse_fail(reader, path, HPS_INVALID,
                           "unknown key, expected one of docs/config.md%s", hint);
     }
@@ -222,7 +221,7 @@ static hps_status no_option(const struct parse_reader *reader, const struct hps_
         return unknown_key(reader, path, section);
     }
     return past->instead == NULL
-               ? HPS_OK /* note_ignored names it */
+               ? HPS_OK /* reported by note_ignored */
                : parse_fail(reader, path, HPS_INVALID, "removed; %s", past->instead);
 }
 
@@ -232,7 +231,7 @@ static bool by_hand(const struct hps_option *option)
            option->type == HPS_OPTION_TYPE_LISTEN || option->type == HPS_OPTION_TYPE_LISTENS;
 }
 
-/* Read every key of `object` that the table can read; mark all that are present. */
+/* Options without a text form are only marked here; their own functions read them. */
 hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,
                          json_t *object, enum hps_option_section section, void *base)
 {
@@ -270,7 +269,7 @@ hps_status parse_section(const struct parse_reader *reader, const struct hps_tex
 
 /* ---- server ---------------------------------------------------------------------------------- */
 
-/* A string, or {"address": ..., "plaintext": ...}. */
+/* Read a string, or {"address": ..., "plaintext": ...}. */
 static hps_status read_listener(const struct parse_reader *reader, const struct hps_text_path *path,
                                 const json_t *value, const char **out_address, bool *out_plaintext)
 {
@@ -348,7 +347,7 @@ static hps_status read_server(const struct parse_reader *reader, json_t *root)
     hps_status status = parse_section(reader, &path, object, HPS_SECTION_server, server);
     const struct {
         const char *name;
-        struct hps_config_listeners *list; /* NULL: one alone */
+        struct hps_config_listeners *list; /* NULL: a single listener */
         struct hps_config_listener *one;
     } all[] = {{"listen", &server->listen, NULL},
                {"kserve_listen", &server->kserve_listen, NULL},
@@ -373,7 +372,7 @@ static hps_status read_server(const struct parse_reader *reader, json_t *root)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* A store's block without `type` turns the store off in HPS. */
+/* HPS disables a store if its block has no `type`. */
 static hps_status check_types(const struct parse_reader *reader)
 {
     struct hps_config *config = reader->config;
@@ -416,7 +415,7 @@ static bool is_in(json_t *root, unsigned sections, const char *name)
     return found;
 }
 
-/* One warning for all keys of the file that are accepted and ignored. */
+/* Add one warning for all keys that are accepted and ignored. */
 static hps_status note_ignored(const struct parse_reader *reader, json_t *root)
 {
     struct hps_buf names;
@@ -464,7 +463,7 @@ static hps_status fail_json(const struct parse_reader *reader, const json_error_
     char path[PATH_CHARS];
     size_t offset = error->position < 0 ? 0 : (size_t)error->position;
     hps_text_path_at(source, offset, path, sizeof(path));
-    /* jansson quotes the token that it stopped at, which may be a part of a secret. */
+    /* jansson quotes the token at which it stopped, which may be part of a secret. */
     const char *token = strstr(error->text, " near '");
     size_t shown = token != NULL ? (size_t)(token - error->text) : strlen(error->text);
     struct hps_error found;
@@ -495,7 +494,7 @@ static void note_repeat(void *ctx, const struct hps_text_path *path, size_t offs
     const struct hps_text *source = &reader->source;
     char name[PATH_CHARS];
     if (hps_notes_drop(reader->notes)) {
-        return; /* without counting lines up to it: a file may have thousands */
+        return; /* skip counting lines: a file may have thousands */
     }
     hps_text_path_print(path, name, sizeof(name));
     if (hps_notes_add(reader->notes, true,
@@ -511,7 +510,7 @@ hps_status hps_config_parse(const char *text, size_t size, const char *file,
 {
     HPS_ASSERT(file != NULL);
     HPS_ASSERT(out_config != NULL);
-    struct hps_error first = {0}; /* set by everything that fails */
+    struct hps_error first = {0}; /* set by every failure */
     struct parse_reader reader = {.notes = notes, .err = &first};
     hps_status status = hps_text_init(&reader.source, file, text, size, &first);
     json_t *root = status == HPS_OK ? parse_json(&reader, HPS_JSON_LAST_COUNTS, &status) : NULL;

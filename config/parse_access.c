@@ -29,7 +29,7 @@ enum { N_ROLES = sizeof(role_words) / sizeof(role_words[0]) };
     "or "                                                                                         \
     "\"any\""
 
-/* What is read, and where to. */
+/* The input and the result. */
 struct access_reader {
     struct parse_reader base;
     struct hps_access_file *file;
@@ -37,7 +37,7 @@ struct access_reader {
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* `words` ends with NULL. */
+/* Nearest word to `name`; `words` ends with NULL. */
 static const char *nearest(const char *const *words, const char *name)
 {
     struct hps_suggestion best = {0};
@@ -47,7 +47,7 @@ static const char *nearest(const char *const *words, const char *name)
     return best.text;
 }
 
-/* An object with no other keys than these. */
+/* Check that it is an object with no keys other than these. */
 static hps_status check_keys(const struct parse_reader *reader, const struct hps_text_path *path,
                              json_t *object, const char *const *known)
 {
@@ -72,17 +72,17 @@ static hps_status check_keys(const struct parse_reader *reader, const struct hps
     return HPS_OK;
 }
 
-/* A list of an object, and how an entry is read. */
+/* A list in an object, and how to read its entries. */
 struct list {
     const char *key;
     bool required;
     size_t n_min;
-    size_t item_bytes; /* of what an entry is read into; 0: all into one */
+    size_t item_bytes; /* size of an entry; 0: all entries go into one */
     hps_status (*read)(struct access_reader *reader, const struct hps_text_path *path,
                        json_t *entry, void *item);
 };
 
-/* Zeroed room for the entries of a list, and how many they are. NULL: no memory, and then none. */
+/* Zeroed memory for the entries of a list, and their number. NULL: no memory, and *out_n is 0. */
 static void *list_room(const struct list *list, const json_t *object, size_t *out_n)
 {
     size_t n = json_array_size(json_object_get(object, list->key));
@@ -116,7 +116,7 @@ static hps_status read_list(struct access_reader *reader, const struct hps_text_
     return status;
 }
 
-/* A whole number from 0 to `max`; bytes also as "64MiB". 0 when it is missing. */
+/* A whole number from 0 to `max`; bytes also as "64MiB". 0 if it is missing. */
 static hps_status get_number(const struct parse_reader *reader, const struct hps_text_path *path,
                              const json_t *object, const char *key, bool bytes, double max,
                              uint64_t *out_value)
@@ -164,7 +164,7 @@ static bool read_digest(const char *text, uint8_t out_digest[32])
     return true;
 }
 
-/* Digits where `form` has a 0, else what it has. */
+/* Whether text has digits where `form` has 0, and is equal elsewhere. */
 static bool is_like(const char *text, const char *form)
 {
     size_t i = 0;
@@ -175,7 +175,7 @@ static bool is_like(const char *text, const char *form)
     return form[i] == '\0' && text[i] == '\0';
 }
 
-/* "2027-01-31T00:00:00Z": a day that there is, in UTC. */
+/* Read "2027-01-31T00:00:00Z", in UTC. False: no such day. */
 static bool read_time(const char *text, int64_t *out_unix_s)
 {
     struct tm tm = {0};
@@ -189,7 +189,7 @@ static bool read_time(const char *text, int64_t *out_unix_s)
     tm.tm_year -= 1900;
     tm.tm_mon -= 1;
     const struct tm asked = tm;
-    time_t at = timegm(&tm); /* makes the 30th of February a day of March */
+    time_t at = timegm(&tm); /* converts 30 February to a day of March */
     if (gmtime_r(&at, &check) == NULL || check.tm_mon != asked.tm_mon ||
         check.tm_mday != asked.tm_mday || check.tm_hour != asked.tm_hour ||
         check.tm_min != asked.tm_min || check.tm_sec != asked.tm_sec) {
@@ -242,7 +242,7 @@ static hps_status read_token(struct access_reader *reader, const struct hps_text
         return parse_fail_item(base, &at_name, "1 to 64 letters, digits, '.', '_' or '-'");
     }
     if (!json_is_string(digest) || !read_digest(json_string_value(digest), token->sha256)) {
-        /* What stands there may be the token itself: it is not repeated. */
+        /* Do not repeat the value: it may be the token itself. */
         return parse_fail(base, &at_digest, HPS_INVALID,
                           "expected 64 hexadecimal digits, the SHA-256 of the token");
     }
@@ -266,7 +266,8 @@ static hps_status read_tokens(struct access_reader *reader, const json_t *root)
 
 /* ---- who ------------------------------------------------------------------------------------- */
 
-/* A number, or a name that this host knows. False: neither; errno is 0 when it is not known. */
+/* Read a number, or a name that this host knows. False: neither; errno is 0 if the name is unknown.
+ */
 static bool find_id(enum hps_access_kind kind, const char *name, uint32_t *out_id)
 {
     char *end = NULL;
@@ -274,7 +275,7 @@ static bool find_id(enum hps_access_kind kind, const char *name, uint32_t *out_i
     unsigned long number = strtoul(name, &end, 10);
     if (isdigit((unsigned char)name[0]) && *end == '\0') {
         *out_id = (uint32_t)number;
-        return errno == 0 && number < UINT32_MAX; /* the last one stands for none */
+        return errno == 0 && number < UINT32_MAX; /* UINT32_MAX means no user */
     }
     errno = 0;
     if (kind == HPS_ACCESS_USER) {
@@ -287,7 +288,7 @@ static bool find_id(enum hps_access_kind kind, const char *name, uint32_t *out_i
     return group != NULL;
 }
 
-/* DNS names know no case; URIs and subjects do. */
+/* DNS names ignore case; URIs and subjects do not. */
 static void lower_dns(char *name)
 {
     if (strpbrk(name, ":=") == NULL) {
@@ -437,7 +438,7 @@ static hps_status read_root(struct access_reader *reader, json_t *root)
     static const char *const keys[] = {"rules", "tokens", NULL};
     hps_status status = check_keys(&reader->base, NULL, root, keys);
     if (status == HPS_OK) {
-        status = read_tokens(reader, root); /* rules name them */
+        status = read_tokens(reader, root); /* before the rules, which name tokens */
     }
     return status == HPS_OK ? read_rules(reader, root) : status;
 }

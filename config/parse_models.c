@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * models[] of the configuration: HPS's parallel lists, one entry a table, become tables. Main
- * thread.
+ * models[] of the configuration: turns HPS's parallel lists, with one entry per table, into tables.
+ * Main thread.
  */
 #include <float.h>
 #include <math.h>
@@ -20,8 +20,7 @@ struct model_reader {
     struct hps_config_model *model;
 };
 
-/* The array of `id`, NULL when it is absent, checked for its type and, if n is not SIZE_MAX, its
- * length. */
+/* The array of `id`; NULL if it is absent. Checks its type, and its length unless n is SIZE_MAX. */
 static hps_status get_array(const struct model_reader *m, enum hps_option_id id, size_t n,
                             const json_t **out_array)
 {
@@ -40,7 +39,8 @@ static hps_status get_array(const struct model_reader *m, enum hps_option_id id,
     return HPS_OK;
 }
 
-/* An integer of a per-table list, within the option's range. NULL: the list is missing. */
+/* Read an integer of a per-table list, within the range of the option. NULL: the list is missing.
+ */
 static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, const json_t *array,
                            size_t i, uint32_t *out_value)
 {
@@ -74,7 +74,7 @@ static const char *remote_scheme(const char *path)
     return NULL;
 }
 
-/* A path, or "" after an error. */
+/* Read a path; "" after an error. */
 static hps_status read_path(const struct model_reader *m, const struct hps_text_path *path,
                             const json_t *item, const char **out_file)
 {
@@ -93,7 +93,7 @@ static hps_status read_path(const struct model_reader *m, const struct hps_text_
     return HPS_OK;
 }
 
-/* INVALID: how many tables there are is not known. */
+/* INVALID: the number of tables is unknown. */
 static hps_status read_sparse_files(const struct model_reader *m)
 {
     const json_t *files = NULL;
@@ -150,7 +150,7 @@ static hps_status read_table_names(const struct model_reader *m)
         const char *name = names == NULL ? fallback : json_string_value(json_array_get(names, i));
         status = check_name(m->reader, &path, name);
         for (size_t j = 0; j < i && status == HPS_OK; j++) {
-            const char *other = m->model->tables[j].name; /* NULL: it was refused */
+            const char *other = m->model->tables[j].name; /* NULL: it was rejected */
             if (other != NULL && strcmp(other, name) == 0) {
                 status = parse_fail(m->reader, &path, HPS_INVALID,
                                     "got \"%s\" again, expected different names", name);
@@ -178,7 +178,7 @@ static hps_status read_widths(const struct model_reader *m)
     return status;
 }
 
-/* A number, or a string of one, that float32 can hold. */
+/* Read a number, or a string with one, that float32 can hold. */
 static hps_status read_float(const struct parse_reader *reader, const struct hps_text_path *path,
                              const json_t *item, float *out_value)
 {
@@ -194,14 +194,14 @@ static hps_status read_float(const struct parse_reader *reader, const struct hps
     return HPS_OK;
 }
 
-/* One entry of default_value_for_each_table: NULL (short list), a number, or a row. */
+/* Read one entry of default_value_for_each_table: NULL (short list), a number, or a row. */
 static hps_status read_default_value(const struct parse_reader *reader,
                                      const struct hps_text_path *path, const json_t *item,
                                      struct hps_config_table *table)
 {
     uint32_t n = json_is_array(item) ? table->dim : 1;
     if (n == 0) {
-        return HPS_OK; /* the width was refused */
+        return HPS_OK; /* the width was rejected */
     }
     if (json_is_array(item) && json_array_size(item) != n) {
         return parse_fail(
@@ -251,7 +251,7 @@ static hps_status read_default_values(const struct model_reader *m)
     return status;
 }
 
-/* One word for all tables, or a list of one for each. */
+/* Read one word for all tables, or a list with one for each. */
 static hps_status read_row_dtypes(const struct model_reader *m)
 {
     struct hps_option word = hps_options[HPS_OPTION_model_row_dtype];
@@ -312,7 +312,7 @@ static hps_status check_model(const struct model_reader *m)
 {
     const struct hps_config *config = m->reader->config;
     struct hps_text_path name = {.parent = m->path, .key = "model"};
-    bool given = json_is_string(json_object_get(m->object, "model")); /* else it was refused */
+    bool given = json_is_string(json_object_get(m->object, "model")); /* else it was rejected */
     hps_status status = given ? check_name(m->reader, &name, m->model->name) : HPS_INVALID;
     for (size_t i = 0; i + 1 < config->n_models && status == HPS_OK; i++) {
         if (strcmp(config->models[i].name, m->model->name) == 0) {
@@ -324,7 +324,7 @@ static hps_status check_model(const struct model_reader *m)
     struct hps_text_path label = {.parent = m->path, .key = "label"};
     if (status == HPS_OK && m->model->label[0] != '\0' && !hps_label_valid(m->model->label)) {
         status = parse_note(m->reader, &label, true, "expected %s; a load refuses this label",
-                            HPS_LABEL_RULE); /* versions that are stored are served all the same */
+                            HPS_LABEL_RULE); /* versions that are stored already are still served */
     }
     if (m->model->use_static_table) {
         m->model->embedding_cache_type = HPS_CONFIG_CACHE_STATIC;

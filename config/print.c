@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The effective configuration as JSON, a reading of the table of options. Main thread.
+ * The effective configuration as JSON, from the table of options. Main thread.
  */
 #include "config/config.h"
 
@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 
-/* Every option of a section as members of an object. */
+/* Print all options of a section as members of an object. */
 static void print_section(enum hps_option_section section, const void *base, int indent,
                           struct hps_buf *buf)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a reload changes: the differences of two configurations, and taking over those that a
- * running daemon can apply. Main thread.
+ * Reload: finds the differences of two configurations, and applies the reloadable ones to a running
+ * daemon. Main thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,14 +11,14 @@
 
 enum { VALUE_BYTES_MAX = 16 * 1024 * 1024 };
 
-/* The same section of two configurations; each struct begins with its set of options. */
+/* The same section of two configurations. Each struct begins with its set of options. */
 struct pair {
     enum hps_option_section section;
     void *before;
     void *after;
 };
 
-/* Not of models. */
+/* Not for models. */
 static struct pair pair_of(enum hps_option_section section, struct hps_config *before,
                            struct hps_config *after)
 {
@@ -26,8 +26,9 @@ static struct pair pair_of(enum hps_option_section section, struct hps_config *b
                          hps_section_base(after, section)};
 }
 
-/* Is the option compared? A default that the machine made is the same default, but for those that
- * follow from other options, and for the log level, which may be changed by other means. */
+/* Whether the option is compared. Options that are not set in either file have the same default and
+ * are skipped. Exceptions: defaults that follow from other options, and the log level, which can be
+ * changed by other means. */
 static bool is_compared(const struct hps_option *option, const struct pair *pair)
 {
     enum hps_option_id id = (enum hps_option_id)(option - hps_options);
@@ -52,9 +53,8 @@ static const char *string_of(const struct hps_option *option, const void *base)
     return *(char *const *)(const void *)((const char *)base + option->offset);
 }
 
-/* Reload takes another file in place of one, but it is part of how the listeners were opened
- * whether there is one: a token or certificates that come or go need a restart. What is OPTIONAL is
- * no part of that. */
+/* A reload can replace a file (token, certificate) by another, but cannot add or remove one: the
+ * listeners were opened with or without it. That needs a restart, except for OPTIONAL options. */
 static bool is_reloadable(const struct hps_option *option, const struct pair *pair)
 {
     HPS_ASSERT(hps_option_has_value(option) || (option->flags & HPS_OPTION_RELOAD) == 0);
@@ -144,7 +144,7 @@ static void diff_missing_models(struct diff *diff, const struct hps_config *here
     }
 }
 
-/* The entry of that name, to be changed; NULL: there is none. */
+/* The entry of that name, writable; NULL: none. */
 static struct hps_config_model *model_find(struct hps_config *config, const char *name)
 {
     return (struct hps_config_model *)(uintptr_t)hps_config_model_find(config, name);
@@ -207,7 +207,7 @@ hps_status hps_config_diff_entry(const struct hps_config_model *before,
     return status;
 }
 
-/* ---- taking over ----------------------------------------------------------------------------- */
+/* ---- applying changes ------------------------------------------------------------------------ */
 
 static size_t field_size(const struct hps_option *option)
 {

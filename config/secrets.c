@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files with secrets, and who can read them. See config/secrets.h for threads.
+ * Secret files, and their permissions. Threads: see config/secrets.h.
  */
 #include "config/secrets.h"
 
@@ -13,7 +13,7 @@
 
 bool hps_secrets_is_property(const char *property)
 {
-    /* "pas" also covers a misspelt "password", which an error message would print. */
+    /* "pas" also matches a misspelt "password", which an error message would print. */
     static const char *const words[] = {"pas", "pwd", "secret", "jaas", "oauthbearer", "key.pem"};
     /* The last '=': "client.id=a,sasl.password=b" has two properties in one. */
     const char *equals = strrchr(property, '=');
@@ -28,12 +28,12 @@ bool hps_secrets_is_property(const char *property)
 
 bool hps_secrets_is_path(const char *path)
 {
-    /* Every property and token counts: in a malformed one, name and value look alike. */
+    /* Match every property and token: in a malformed one, name and value look the same. */
     return hps_secrets_is_property(path) || strstr(path, "properties") != NULL ||
            strstr(path, "token") != NULL;
 }
 
-/* Is there a secret in the configuration's own file? */
+/* Whether the configuration file itself has a secret. */
 static bool file_has_secret(const struct hps_config *config)
 {
     bool has = config->volatile_db.password[0] != '\0';
@@ -49,7 +49,7 @@ size_t hps_secrets_of(const struct hps_config *config,
     const struct hps_secret all[] = {
         {"server.tls.key", config->server.tls.key, false},
         {"server.admin_token_file", config->server.admin_token_file, true},
-        /* digests, by which a weak token can be guessed */
+        /* digests allow guesses of a weak token */
         {"server.access", config->server.access, true},
         {"volatile_db.tls_client_key", config->volatile_db.tls_client_key, false},
         {"", file_has_secret(config) ? config->file : "", false},
@@ -99,7 +99,7 @@ hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *n
     HPS_ASSERT(n <= HPS_SECRETS_MAX);
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         struct stat info;
-        /* Whoever is to read a file that cannot be looked at says so. */
+        /* If stat fails, the code that reads the file reports it. */
         if (stat(secrets[i].path, &info) == 0) {
             status = note_readable(config, &secrets[i], info.st_mode, notes);
             status =

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Positions in a configuration file. Slow and simple: it runs only to word a message. Main thread.
+ * Positions in a configuration file. Simple rather than fast: it runs only for messages. Main
+ * thread.
  */
 #include "config/text.h"
 
@@ -23,7 +24,7 @@ static size_t skip_string(const char *text, size_t size, size_t at)
     return at < size ? at + 1 : size;
 }
 
-/* Blank the comment at `at`; its end, or 0 when it has none. */
+/* Replace the comment at `at` by blanks. Returns its end, or 0 if it is not closed. */
 static size_t blank_comment(char *text, size_t size, size_t at)
 {
     bool block = text[at + 1] == '*';
@@ -145,13 +146,13 @@ static size_t skip_comma(const struct hps_text *source, size_t at)
     return at < source->size && source->text[at] == ',' ? skip_blank(source, at + 1) : at;
 }
 
-/* The string in quotes at begin .. end. owner: the caller, json_decref; NULL: no memory */
+/* Decode the quoted string at begin .. end. owner: the caller, json_decref; NULL: no memory */
 static json_t *decode_key(const struct hps_text *source, size_t begin, size_t end)
 {
     return json_loadb(source->text + begin, end - begin, JSON_DECODE_ANY, NULL);
 }
 
-/* Is it the key in quotes at begin .. end, which may have escapes? */
+/* Whether the quoted string at begin .. end, which may have escapes, is `key`. */
 static bool is_key(const struct hps_text *source, size_t begin, size_t end, const char *key)
 {
     const char *text = source->text + begin + 1;
@@ -164,8 +165,7 @@ static bool is_key(const struct hps_text *source, size_t begin, size_t end, cons
     return same;
 }
 
-/* Find the value of `step` in the object or array that begins at `at`, the last one of a repeated
- * key. */
+/* Find the value of `step` in the object or array at `at`; of a repeated key, the last value. */
 static bool find_member(const struct hps_text *source, size_t at, const struct hps_text_path *step,
                         size_t *out_at)
 {
@@ -209,7 +209,7 @@ struct repeats {
     void *ctx;
 };
 
-/* Remember the key. Its second value is reported, a third one is not. */
+/* Record the key. Reports its second value, but not a third. */
 static void note_key(const struct repeats *repeats, json_t *seen, const struct hps_text_path *path,
                      size_t offset)
 {
@@ -220,7 +220,7 @@ static void note_key(const struct repeats *repeats, json_t *seen, const struct h
     (void)json_object_set_new(seen, path->key, known == NULL ? json_false() : json_true());
 }
 
-/* Look through the value at `at`; returns its end. */
+/* Search the value at `at` for repeated keys. Returns its end. */
 static size_t find_repeats(const struct repeats *repeats, const struct hps_text_path *path,
                            size_t at)
 {
@@ -284,14 +284,14 @@ void hps_text_got(const struct hps_text *source, const struct hps_text_path *pat
     if (hps_secrets_is_path(name)) {
         (void)snprintf(out_text, size, "a value that is not shown");
     } else if ((first == '{' || first == '[') && skip_value(source, at) - at > 2) {
-        /* secrets may lie within */
+        /* may contain secrets */
         (void)snprintf(out_text, size, first == '{' ? "an object" : "a list");
     } else {
         hps_text_spelling(source, path, out_text, size);
     }
 }
 
-/* Append to a text that is cut when full. */
+/* Append to a text that is cut if full. */
 static void append(char *text, size_t size, const char *more, size_t n)
 {
     size_t used = strlen(text);
@@ -323,7 +323,7 @@ void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_
 
 enum { DEPTH_MAX = 8 };
 
-/* What encloses the byte: per level the last key, or the index of the element. */
+/* The values that enclose the byte: the last key, or index of the element, per level. */
 struct level {
     bool object;
     size_t key;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a configuration file: removes its comments without moving anything, and finds the
- * line and the spelling of a value from its JSON path, which the JSON library does not keep.
+ * The text of a configuration file. It removes comments without moving other text, and finds the
+ * line and the spelling of a value from its JSON path, which the JSON library does not record.
  * Private to config/.
  */
 #ifndef HPS_CONFIG_TEXT_H
@@ -15,7 +15,7 @@
 
 struct hps_text {
     const char *file;
-    char *text; /* NUL-terminated; comments are blanks */
+    char *text; /* NUL-terminated; comments are replaced by blanks */
     size_t size;
 };
 
@@ -26,31 +26,31 @@ struct hps_text_path {
     size_t index;
 };
 
-/* Copy `text` and blank its comments. INVALID: a comment is not closed; NO_MEMORY. */
+/* Copy `text` and replace its comments by blanks. INVALID: a comment is not closed; NO_MEMORY. */
 hps_status hps_text_init(struct hps_text *source, const char *file, const char *text, size_t size,
                          struct hps_error *err) HPS_MUST_CHECK;
 void hps_text_fini(struct hps_text *source);
 
 /* Line, counted from 1, of a byte. */
 unsigned hps_text_line(const struct hps_text *source, size_t offset);
-/* Offset of the value at `path`, the last one of a repeated key. If it cannot be found: of the
- * nearest enclosing value. The text must be JSON. `path` NULL: the root. */
+/* Offset of the value at `path` (NULL: the root); of a repeated key, the last value. If it cannot
+ * be found: offset of the nearest enclosing value. The text must be JSON. */
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
-/* The value as written, cut to size; blanks for control characters. */
+/* The value as written, cut to size; control characters become blanks. */
 void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,
                        char *out_text, size_t size);
-/* The value as messages show it: a scalar as written; "an object", "a list"; "a value that is not
- * shown" where it may be a secret. Cut to size. */
+/* The value as shown in messages: a scalar as written, "an object", "a list", or "a value that is
+ * not shown" if it may be secret. Cut to size. */
 void hps_text_got(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
                   size_t size);
-/* "models[0].sparse_files"; cut to size. "" for the root. */
+/* Print a path: "models[0].sparse_files"; "" for the root. Cut to size. */
 void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size);
 /* Call `fn` once for each repeated key of an object, with the path and the offset of its second
- * value. The text must be JSON. Without memory keys are left out. */
+ * value. The text must be JSON. If there is no memory, keys are left out. */
 void hps_text_repeats(const struct hps_text *source,
                       void (*fn)(void *ctx, const struct hps_text_path *path, size_t offset),
                       void *ctx);
-/* The path of the byte at `offset`, for errors of the JSON library itself. */
+/* The path of the byte at `offset`, for errors of the JSON library. */
 void hps_text_path_at(const struct hps_text *source, size_t offset, char *out_text, size_t size);
 
 #endif
