@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Hand-over of tasks between threads: an intrusive queue, bounded or not. Any number of threads
- * post. Either any number of receivers wait for one task each (hps_mailbox_wait), or one receiver
- * polls a descriptor (an eventfd, signalled only on empty -> non-empty) and takes all tasks.
- * Low-priority tasks are taken only when no other task waits.
+ * post. There are two ways to receive. Any number of receivers wait for one task each
+ * (hps_mailbox_wait). Or one receiver polls a descriptor and takes all tasks; it is an eventfd,
+ * signalled only on empty -> non-empty. Low-priority tasks are taken only when no other task waits.
  */
 #ifndef HPS_BASE_MAILBOX_H
 #define HPS_BASE_MAILBOX_H

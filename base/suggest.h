@@ -11,8 +11,9 @@ struct hps_suggestion {
     unsigned distance;
 };
 
-/* Keep `candidate` if it is nearer to `name` than the one kept, and near enough: at most a third of
- * its length + 1 edits, or `name` is a prefix of it with 2 or more characters. Ignores case.
+/* Keep `candidate` if it is nearer to `name` than the one kept, and near enough. Near enough is: at
+ * most a third of its length + 1 edits, or `name` is a prefix of it with 2 or more characters.
+ * Ignores case.
  * owner   the caller owns the candidates
  */
 void hps_suggest(struct hps_suggestion *best, const char *name, const char *candidate);

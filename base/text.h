@@ -21,9 +21,9 @@ static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
 
 /* ---- for terminals and lines of a log -------------------------------------------------------- */
 
-/* Whether a code point is safe to display. Unsafe: control characters (terminals obey them, and a
- * line break begins a new log line), characters that change the direction or the lines of text, and
- * invisible characters, which make two different names look the same. */
+/* Whether a code point is safe to display. These are not: control characters, which terminals obey
+ * (a line break also begins a new log line); characters that change the direction or the lines of
+ * text; and invisible characters, with which two different names look the same. */
 bool hps_text_point_is_plain(uint32_t point);
 /* Whether all of the text is such characters, in well-formed UTF-8. */
 bool hps_text_is_plain(const char *text, size_t size);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work on a configuration after file and flags are read: defaults that depend on the machine or on
- * other options, checks across options, and notes on settings of HPS. Main thread.
+ * Completes a configuration after file and flags are read: sets defaults that depend on the machine
+ * or on other options, checks options against each other, and adds notes on settings of HPS. Main
+ * thread.
  */
 #include "config/config.h"
 

@@ -24,8 +24,8 @@ bool hps_secrets_is_property(const char *property);
 /* The same for the value at a path of the configuration ("update_source.properties[0]"), of any
  * JSON type. */
 bool hps_secrets_is_path(const char *path);
-/* Add a note for each file that every user of this host can read, and for each with gives_rights
- * that users other than its owner can write to. error NO_MEMORY */
+/* Add a note for each file that every user of this host can read. Likewise for each file with
+ * gives_rights that users other than its owner can write to. error NO_MEMORY */
 hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)
     HPS_MUST_CHECK;
 /* List the options with files in `directory` (credentials of systemd; may be NULL), separated by

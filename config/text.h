@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a configuration file. It removes comments without moving other text, and finds the
+ * The text of a configuration file. It removes comments without moving other text. It finds the
  * line and the spelling of a value from its JSON path, which the JSON library does not record.
  * Private to config/.
  */

@@ -11,8 +11,8 @@
 #include "base/types.h"
 
 /* Index of the first of n rows (dim values each, packed, any alignment) with a NaN or Inf; n if no
- * row has one. Then *out_at is the first such value. For an INT8 row, dim is the scale and dim + 1
- * the bias: one of them is not finite, or scale * 255 + bias is not (then dim). */
+ * row has one. Then *out_at is the first such value. In an INT8 row it is dim for the scale and dim
+ * + 1 for the bias. If only scale * 255 + bias is not finite, it is dim. */
 size_t hps_first_not_finite(enum hps_dtype dtype, const void *rows, uint32_t dim, size_t n,
                             uint32_t *out_at);
 

@@ -2,8 +2,7 @@
  *
  * Directories (roots) below which files may be read, whichever user placed them there. A path is
  * first resolved, so links may lead anywhere below a root. The result is then opened from the
- * descriptor of the root, so that it cannot lead out, even if a link has meanwhile replaced a
- * directory.
+ * descriptor of the root. It cannot lead out, even if a link has replaced a directory since.
  *
  * If `roots` is NULL in a call below, any path may be read. One thread opens and closes the roots;
  * any thread may read with them.
