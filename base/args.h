@@ -29,7 +29,7 @@ enum hps_arg_type {
     HPS_ARG_I64,    /* int64_t * */
     HPS_ARG_US,     /* uint64_t *, microseconds; users write seconds, or 250ms, 3min */
     HPS_ARG_BYTES,  /* uint64_t *; users may write 4KiB, 1.5GiB, 2MB */
-    HPS_ARG_CHOICE, /* const char ** into argv; one of the words of `metavar`, "table|json" */
+    HPS_ARG_CHOICE, /* const char ** into argv; a word of `metavar`, "table|json" */
     HPS_ARG_LIST,   /* struct hps_arg_list *; each use of the option adds a value */
 };
 
@@ -99,7 +99,7 @@ struct hps_args {
  *
  * owner   values and words point into argv
  * error   INVALID: unknown option or verb, missing or bad value, too few or too many words; `err`
- *         says what was given and what was expected; out_args->verb is set if it was known
+ *         names the input and the expected one; out_args->verb is set if it was known
  */
 hps_status hps_args_read(const struct hps_program *program, int argc, char **argv,
                          struct hps_args *out_args, struct hps_error *err) HPS_MUST_CHECK;
@@ -128,7 +128,7 @@ struct hps_arg_range {
     uint64_t value, min, max;
 };
 
-/* error   INVALID: names the first of ranges[n] whose value is out of range */
+/* error   INVALID: a value of ranges[n] is out of range; names the first */
 hps_status hps_args_ranges(const struct hps_arg_range *ranges, size_t n, struct hps_error *err)
     HPS_MUST_CHECK;
 

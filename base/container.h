@@ -8,8 +8,8 @@
 
 #include <stddef.h>
 
-/* The `type` whose `member` (which may be nested) ptr points to. A ptr of another type does not
- * compile. */
+/* The `type` that contains the `member` (which may be nested) at ptr. A ptr of another type does
+ * not compile. */
 #define HPS_CONTAINER_OF(ptr, type, member) \
     ((type *)(void *)((char *)(1 ? (ptr) : &((type *)NULL)->member) - offsetof(type, member)))
 

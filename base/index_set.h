@@ -38,9 +38,9 @@ static inline void hps_index_set_init(struct hps_index_set *set, uint32_t *place
     *set = (struct hps_index_set){.places = places, .mask = n_places - 1};
 }
 
-/* The place of the item of this hash for which is(ctx, item) is true. If there is none, the free
- * place for it, which the caller sets to the item number + 1. Inlined together with a static `is`,
- * so it is as fast as a loop written by hand. */
+/* The place of the item of this hash for which is(ctx, item) is true; or else the free place for
+ * it, which the caller sets to the item number + 1. Inlined together with a static `is`, so it is
+ * as fast as a loop written by hand. */
 static inline __attribute__((always_inline)) uint32_t *hps_index_set_find(
     const struct hps_index_set *set, uint64_t hash, bool (*is)(const void *ctx, uint32_t item),
     const void *ctx)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Mutexes, reader-writer locks, and conditions on the monotonic clock. Each lock has a class, a
- * line of base/lock_table.def: what it protects, which threads take it, and its rank. A thread may
- * take a lock only if its rank is above those of all locks that the thread holds. This prevents
- * deadlocks. Debug and sanitizer builds (HPS_DEBUG) record the locks of each thread and assert that
- * order; other builds do not. Any thread.
+ * line of base/lock_table.def with its purpose, the threads that take it, and its rank. A thread
+ * may take a lock only if its rank is above the rank of every lock that the thread holds. This
+ * prevents deadlocks. Debug and sanitizer builds (HPS_DEBUG) record the locks of each thread and
+ * assert that order; other builds do not. Any thread.
  */
 #ifndef HPS_BASE_LOCK_H
 #define HPS_BASE_LOCK_H

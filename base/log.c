@@ -21,7 +21,7 @@
 #include "base/utf8.h"
 
 enum {
-    LINE_RESERVE = 64,     /* for what may follow the last field: truncated, suppressed, newline */
+    LINE_RESERVE = 64,     /* for the end of the line: truncated, suppressed, newline */
     TEXT_MAX_BYTES = 1024, /* of one value, before escaping; the rest is cut */
     SITE_LINES_MAX = 10,   /* per window */
     SITE_WINDOW_US = 1000000

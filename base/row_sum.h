@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 
-/* Numbers are those of hps.v1.Pooling. w: the weights of a bag, 1 if it has none; x: its rows. */
+/* The numbers of hps.v1.Pooling. w: the weights of a bag, 1 without weights; x: its rows. */
 enum hps_pooling {
     HPS_POOLING_NONE = 1,          /* rows of keys, no bags */
     HPS_POOLING_SUM = 2,           /* sum of w * x */

@@ -371,9 +371,8 @@ hps_status hps_config_diff_entry(const struct hps_config_model *before,
                                  const struct hps_config_model *after,
                                  void (*fn)(void *ctx, const struct hps_config_change *change),
                                  void *ctx) HPS_MUST_CHECK;
-/* Exchange the values of all options that hps_config_diff reports as reloadable: `running` gets
- * those of `next`, and `next` those of `running`. A second call undoes it. Models and entries do
- * not move in memory. */
+/* Exchange the values of all options that hps_config_diff reports as reloadable between `running`
+ * and `next`. A second call undoes it. Models and entries do not move in memory. */
 void hps_config_exchange(struct hps_config *running, struct hps_config *next);
 
 /* Append the part of docs/config.md that is generated from the table of options. */

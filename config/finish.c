@@ -56,7 +56,7 @@ static hps_status apply_flag(struct hps_config *config, enum hps_option_id id, c
     return status;
 }
 
-/* Addresses of the command line replace those of the file. */
+/* Addresses of the command line replace the addresses of the file. */
 static hps_status apply_listen(struct hps_config *config, enum hps_option_id id,
                                struct hps_config_listeners *listeners, const char *const *addresses,
                                size_t n, struct hps_error *err)

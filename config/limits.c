@@ -83,7 +83,8 @@ static bool cgroup_path(const char *root, const char *controller, char *out_path
 }
 
 /* The lowest limit that `read` finds in the group at mount + path and in those above it. In a
- * container the path may be that of the host and not exist; the mount itself is then the group. */
+ * container the path may be the path on the host and not exist; the mount itself is then the group.
+ */
 static uint64_t least_up_the_tree(const char *root, const char *mount, const char *path,
                                   uint64_t (*read)(const char *root, const char *dir))
 {

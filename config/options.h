@@ -118,7 +118,7 @@ void hps_option_print(const struct hps_option *option, const void *base, struct 
 /* The same, but for a secret only whether it is set. */
 void hps_option_print_public(const struct hps_option *option, const void *base,
                              struct hps_buf *buf);
-/* Whether the option has a value; a block of options has none. */
+/* Whether the option has a value, unlike a block of options. */
 bool hps_option_has_value(const struct hps_option *option);
 
 /* Parse a size: "32MiB", "1.5 GB", "4096". INVALID, RANGE. */
@@ -127,7 +127,7 @@ hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK
 /* True if there is no space for another note or `notes` is NULL; the note then counts as dropped.
  * Lets callers avoid the cost of formatting it. */
 bool hps_notes_drop(struct hps_notes *notes);
-/* Append `err` as an error, and copy it to *first if that has none yet. Returns OK, so that other
+/* Append `err` as an error, and copy it to *first if it is the first. Returns OK, so that other
  * checks continue, or NO_MEMORY. */
 hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *err,
                                struct hps_error *first) HPS_MUST_CHECK;

@@ -139,7 +139,7 @@ hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t si
     return HPS_OK;
 }
 
-/* Length of the directory part of `path` with its last slash; 0 if it has none. */
+/* Length of the directory part of `path` with its last slash; 0 without a slash. */
 static size_t parent_size(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -269,7 +269,7 @@ static hps_status add_half(struct hps_model_dir *dir, const char *name, size_t s
                      hps_file_path("%s/%s", dir->path, name), err);
 }
 
-/* Check that one of the files exists that `stem`.scale_bias.npy could belong to. */
+/* Check for a file that `stem`.scale_bias.npy could belong to. */
 static hps_status check_scales(const struct hps_model_dir *dir, const char *name, size_t stem,
                                struct hps_error *err)
 {

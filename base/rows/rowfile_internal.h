@@ -11,7 +11,7 @@
 
 enum { ROWFILE_KEY_BYTES = 8 };
 
-/* One of the files of a table. */
+/* A file of the table. */
 struct rowfile_part {
     char *path;      /* NULL: the table has no such file */
     int fd;          /* -1: not open */

@@ -17,7 +17,7 @@
 #include "base/rows/fileio.h"
 #include "base/rows/rowsort_internal.h"
 
-/* For smaller reads from an SSD, the cost of the call exceeds that of the bytes. */
+/* In smaller reads from an SSD, the call costs more than the transfer. */
 enum { MERGE_BUFFER_BYTES_MIN = 64 << 10 };
 
 size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records)

@@ -91,7 +91,7 @@ struct hps_update_record {
 /* Decode a record. key, value: NULL is Kafka's null, with size 0; an empty one is not NULL.
  *
  * out_record  always set: `form` if known, and the reason of a rejection
- * error       INVALID; the text names what was found and what was expected
+ * error       INVALID; the text names the input and the expected one
  */
 hps_status hps_update_record_decode(const void *key, size_t key_size, const void *value,
                                     size_t value_size, const struct hps_update_shape *shape,
