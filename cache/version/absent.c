@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of one cache line, each with a sequence number that is odd while a writer changes it: a
- * reader that sees it move has read nothing. Writers of a set exclude each other by one of a few
- * locks. Any thread.
+ * A set is one cache line with a sequence number, which is odd while a writer changes the set. A
+ * reader that sees the number change treats the key as not found. Writers of a set exclude each
+ * other by one of LOCKS locks. Thread-safe.
  */
 #include "cache/version/absent.h"
 
@@ -17,7 +17,7 @@ enum { WAYS = 4, SETS = 16384, LOCKS = 64, LINE_BYTES = 64 };
 
 struct set {
     _Alignas(LINE_BYTES) _Atomic uint32_t sequence;
-    uint32_t hand;                 /* the way to go next; under the lock */
+    uint32_t hand;                 /* the way to replace next; under the lock */
     _Atomic uint32_t tables[WAYS]; /* table id + 1; 0: empty */
     _Atomic hps_key keys[WAYS];
 };
@@ -29,7 +29,7 @@ struct part_lock {
 };
 
 struct hps_absent {
-    struct set *_Atomic sets; /* [SETS]; NULL: nothing was ever added */
+    struct set *_Atomic sets; /* [SETS]; NULL: no key was ever added */
     struct hps_lock growing;
     struct part_lock locks[LOCKS];
 };
@@ -69,7 +69,7 @@ static uint32_t set_index(uint32_t table_id, hps_key key)
     return (uint32_t)(hash % SETS);
 }
 
-/* The sets, made at the first call. NULL: no memory. */
+/* The sets, allocated at the first call. NULL: no memory. */
 static struct set *sets_of(struct hps_absent *absent)
 {
     struct set *sets = atomic_load_explicit(&absent->sets, memory_order_acquire);
@@ -92,7 +92,7 @@ static struct set *sets_of(struct hps_absent *absent)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Loads acquire and stores release, so that whoever sees something of a change sees the sequence
+/* Loads acquire and stores release. So a reader that sees a part of a change also sees the sequence
  * number that was stored before it. */
 bool hps_absent_has(const struct hps_absent *absent, uint32_t table_id, hps_key key)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of one version that are proven to be in no tier, so that unknown traffic does not reach the
- * stores that block again and again. A bounded 4-way cache of whole keys: it forgets, and never
- * takes one key for another. Any thread; looking takes no lock.
+ * Keys of one version that are known to be in no tier. Lookups of unknown keys then do not reach
+ * the stores that block. A bounded 4-way set-associative cache of whole keys: it may forget a key,
+ * but never confuses two keys. Thread-safe; hps_absent_has takes no lock.
  */
 #ifndef HPS_CACHE_VERSION_ABSENT_H
 #define HPS_CACHE_VERSION_ABSENT_H
@@ -11,19 +11,20 @@
 
 struct hps_absent;
 
-/* Memory for keys is taken when the first one is added. NULL: no memory. */
+/* Memory for keys is allocated with the first key. NULL: no memory. */
 struct hps_absent *hps_absent_new(void);
-void hps_absent_free(struct hps_absent *absent); /* NULL is legal */
+void hps_absent_free(struct hps_absent *absent); /* may be NULL */
 
 bool hps_absent_has(const struct hps_absent *absent, uint32_t table_id, hps_key key);
 
-/* Remember keys that no tier had. One that is not fresh by `guard` (NULL: all are) is left out; the
- * guard is asked under the lock that hps_absent_remove takes. Without memory nothing is kept. */
+/* Remember keys that no tier has, except those that `guard` (NULL: none) reports as not fresh. The
+ * guard is called under the lock that hps_absent_remove takes. Without memory, nothing is
+ * remembered. */
 void hps_absent_add(struct hps_absent *absent, uint32_t table_id, const hps_key *keys, uint32_t n,
                     const struct hps_insert_guard *guard);
 
-/* The keys exist from now on. Whoever writes rows calls this for their keys while their stamps are
- * odd: before, a walk that began earlier could still add one of them. */
+/* Forget keys that an update is about to write. Call it after marking their stamps and before the
+ * batch ends, or a walk that began earlier could still add a key. */
 void hps_absent_remove(struct hps_absent *absent, uint32_t table_id, const hps_key *keys,
                        uint32_t n);
 

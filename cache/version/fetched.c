@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One word per place: what is left of the key's hash, and a count. A key that comes to the place of
- * another one takes it. Two that write at once may count as one. Any thread.
+ * One word per place: the key's hash with a count in its low byte. A key whose place is taken
+ * replaces the other key. Two concurrent notes may count as one. Thread-safe.
  */
 #include "cache/version/fetched.h"
 
@@ -14,7 +14,7 @@
 #define COUNT_MASK UINT64_C(0xff)
 
 struct hps_fetched {
-    _Atomic uint64_t *_Atomic places; /* [HPS_FETCHED_KEYS]; NULL: nothing was ever noted */
+    _Atomic uint64_t *_Atomic places; /* [HPS_FETCHED_KEYS]; NULL: no row was ever noted */
     struct hps_lock growing;
 };
 
@@ -76,7 +76,7 @@ void hps_fetched_note(struct hps_fetched *fetched, uint32_t table_id, const hps_
         _Atomic uint64_t *place = &places[place_of(hash)];
         uint64_t word = atomic_load_explicit(place, memory_order_relaxed);
 
-        if ((word ^ hash) > COUNT_MASK) { /* another key's, or nobody's */
+        if ((word ^ hash) > COUNT_MASK) { /* free, or of another key */
             word = hash & ~COUNT_MASK;
         }
         if ((word & COUNT_MASK) < HPS_FETCHED_OFTEN) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which rows of one version were fetched behind answers of late. A row that was, and misses again
- * when it is asked for, has found no place in the cache, or lost it before anybody had the use of
- * it: whoever asks next waits for it, so that a key is never answered with the default row twice
- * in succession for want of a place. Then its note is removed, and the policy decides again: one
- * row without a place must not turn it off for good. Bounded: notes are overwritten. Any thread;
- * only the first note takes a lock.
+ * Remembers rows of one version that an insertion job fetched after a lookup had been answered
+ * without them. If such a row is missing again, the cache had no room for it or evicted it before
+ * it was used. The next lookup then waits for the row, so that a key does not get the default row
+ * twice in a row. That lookup also removes the note: one row that does not stay must not disable
+ * asynchronous insertion permanently. The number of notes is bounded; new notes overwrite old ones.
+ * Thread-safe; only the first note takes a lock.
  */
 #ifndef HPS_CACHE_VERSION_FETCHED_H
 #define HPS_CACHE_VERSION_FETCHED_H
@@ -14,18 +14,18 @@
 
 #include "base/types.h"
 
-/* Times that a row is fetched behind answers, before one waits for it. */
+/* HPS_FETCHED_OFTEN: how often a row is fetched after answers before a lookup waits for it. */
 enum { HPS_FETCHED_OFTEN = 1, HPS_FETCHED_KEYS = 65536 };
 
 struct hps_fetched;
 
-/* Memory for keys is taken when the first one is noted. NULL: no memory. */
+/* Memory is allocated with the first note. NULL: no memory. */
 struct hps_fetched *hps_fetched_new(void);
-void hps_fetched_free(struct hps_fetched *fetched); /* NULL is legal */
-/* Without memory nothing is noted. */
+void hps_fetched_free(struct hps_fetched *fetched); /* may be NULL */
+/* Note that these rows were fetched. No effect without memory. */
 void hps_fetched_note(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
                       uint32_t n);
-/* Somebody has waited for these. */
+/* A lookup has waited for these rows. */
 void hps_fetched_forget(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
                         uint32_t n);
 bool hps_fetched_often(const struct hps_fetched *fetched, uint32_t table_id, hps_key key);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys under way, in hash chains over sharded locks. All links are in the memory of the look-ups.
- * Lock order: shard, then trip; both are leaves otherwise. Threads of look-ups.
+ * Keys in flight, in hash chains over sharded locks. All links are in the memory of the lookups.
+ * Lock order: shard, then trip; no other lock is taken under them. Any thread that runs a lookup.
  */
 #include "cache/version/flight.h"
 
@@ -64,7 +64,7 @@ void hps_flight_trip_begin(struct hps_flight_trip *trip)
 
 void hps_flight_trip_end(struct hps_flight_trip *trip)
 {
-    /* Whoever changed the last key may still hold the lock. */
+    /* The thread that changed the last key may still hold the lock. */
     hps_lock_acquire(&trip->lock);
     HPS_ASSERT(trip->n_waiting == 0);
     hps_lock_release(&trip->lock);
@@ -97,7 +97,7 @@ void hps_flight_take_promoted(struct hps_flight_trip *trip, uint32_t n)
     hps_lock_release(&trip->lock);
 }
 
-/* A key that waited is what it is from now on; the last touch of it by anyone but its owner. */
+/* A waiting key gets its new state. After this, only its lookup touches it. */
 static void change(struct hps_flight_key *key, enum hps_flight_state state)
 {
     struct hps_flight_trip *trip = key->trip;
@@ -124,7 +124,7 @@ static struct shard *shard_of(struct hps_flight *flight, uint32_t table_id, hps_
     return shard;
 }
 
-/* The link to whoever leads the key, or the NULL at the chain's end. */
+/* The link to the leader of the key, or to the NULL at the end of the chain. */
 static struct hps_flight_key **find_leader(struct hps_flight_key **link, uint32_t table_id,
                                            hps_key key)
 {
@@ -198,7 +198,7 @@ void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *tr
     hps_lock_release(&shard->lock);
 }
 
-/* The first that waits takes the leader's place, with all that wait behind it. */
+/* The first waiting key replaces the leader and takes over the other waiting keys. */
 static void pass_on(struct hps_flight_key **link)
 {
     struct hps_flight_key *leader = *link;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The model set: an immutable snapshot that readers reach through one pointer inside an epoch. A
- * writer makes a changed copy, stores the pointer, and waits until no reader can hold the old one:
- * that is microseconds, because readers hold it only while they find and pin a version, which takes
- * as long however many models there are. The old one then has room for the next copy, so that only
- * another version needs memory.
+ * writer changes a copy, stores the pointer, and waits until no reader can hold the old snapshot.
+ * That takes microseconds: readers hold it only while they find and pin a version, which takes the
+ * same time for any number of models. The old snapshot then becomes the spare for the next copy. So
+ * only hps_models_add allocates snapshots.
  */
 #include "cache/version/models.h"
 
@@ -24,24 +24,24 @@
 struct model_entry {
     struct hps_version *version;
     bool active;
-    uint32_t next; /* of the same model: its number plus one; 0: the last */
+    uint32_t next; /* index + 1 of the next entry of this model; 0: none */
 };
 
 struct snapshot {
     uint32_t n;
     uint32_t n_max;
-    struct hps_index_set models; /* by name: the first entry of each; places behind the entries */
+    struct hps_index_set models; /* first entry by model name; its places follow the entries */
     struct model_entry entries[];
 };
 
-/* A model that has no version and is to have one. */
+/* A model that is expected to get its first version. */
 struct expected {
     struct expected *next;
     char *model;
     char why[640];
 };
 
-/* The order of a model's tables, over all of its versions. */
+/* The order of a model's tables, the same for all of its versions. */
 struct order {
     struct order *next;
     char *model;
@@ -50,11 +50,11 @@ struct order {
 };
 
 struct hps_models {
-    struct hps_lock lock; /* over the next two; look-ups that find no version or table take it */
+    struct hps_lock lock; /* of the next two; lookups that find no version or table take it */
     struct expected *expected;
     struct order *orders;
     _Atomic(struct snapshot *) current;
-    struct snapshot *spare; /* writers: as large as the current one */
+    struct snapshot *spare; /* for writers; as large as the current one */
     struct hps_epoch *epoch;
 };
 
@@ -83,8 +83,8 @@ static bool has_name(const void *ctx, uint32_t i)
     return hps_text_is(wanted->snapshot->entries[i].version->model, wanted->text, wanted->size);
 }
 
-/* The place of the first entry of that model. Those that are there were loaded by the operator: no
- * client can make them fall on one place. */
+/* The place of the first entry of that model. Only the operator loads models, so clients cannot
+ * cause collisions. */
 static uint32_t *snapshot_place(const struct snapshot *snapshot, const char *model, size_t size)
 {
     const struct model_name wanted = {snapshot, model, size};
@@ -124,7 +124,7 @@ struct hps_models *hps_models_new(void)
     return models;
 }
 
-/* Takes the one at `at` off the list. */
+/* Remove and free the entry at `at`. */
 static void expected_free(struct hps_models *models, struct expected **at)
 {
     struct expected *one = *at;
@@ -169,8 +169,8 @@ static struct order *order_new(const char *model, const char *const *names, uint
     return order;
 }
 
-/* Unlinks the model's order; *out_order NULL: the list has no order of it. Lock held, or at the
- * end. */
+/* Unlink the model's order; *out_order NULL: it has none. The caller holds the lock, or frees the
+ * set. */
 static void order_take(struct hps_models *models, const char *model, struct order **out_order)
 {
     struct order **at = &models->orders;
@@ -237,7 +237,7 @@ void hps_models_free(struct hps_models *models)
     hps_free(models);
 }
 
-/* Where it is, or should be. Lock held. */
+/* The link to the model's entry, or the end of the list. Lock held. */
 static struct expected **expected_find(struct hps_models *models, const char *model, size_t size)
 {
     struct expected **at = &models->expected;
@@ -267,7 +267,7 @@ hps_status hps_models_expect(struct hps_models *models, const char *model, const
     hps_lock_acquire(&models->lock);
     struct expected **at = expected_find(models, model, strlen(model));
     if (*at == NULL && why != NULL) {
-        *at = expected_new(model); /* at the end of the list */
+        *at = expected_new(model); /* appended to the list */
         status = *at != NULL ? HPS_OK : HPS_NO_MEMORY;
     }
     if (*at != NULL && why != NULL) {
@@ -279,7 +279,7 @@ hps_status hps_models_expect(struct hps_models *models, const char *model, const
     return status;
 }
 
-/* False: nobody expects the model. */
+/* False: the model is not expected. */
 static bool is_expected(struct hps_models *models, const char *model, size_t size,
                         struct hps_error *err)
 {
@@ -292,9 +292,9 @@ static bool is_expected(struct hps_models *models, const char *model, size_t siz
     return one != NULL;
 }
 
-/* Which version of a model somebody asks for. */
+/* Which version of a model a caller wants. */
 struct choice {
-    int64_t number;    /* 0: the active one, or what the label says */
+    int64_t number;    /* 0: the active one, or the one with the label */
     const char *label; /* not terminated */
     size_t label_size; /* 0: none */
 };
@@ -320,7 +320,7 @@ static hps_status not_there(bool model_known, const char *model, size_t size,
                          model);
 }
 
-/* Whether `entry` is what is asked for, rather than `best`, which is or is NULL. */
+/* Whether `entry` is the wanted version and better than `best`, which may be NULL. */
 static bool is_better(const struct model_entry *entry, const struct choice *choice,
                       const struct hps_version *best)
 {
@@ -336,7 +336,7 @@ static bool is_better(const struct model_entry *entry, const struct choice *choi
            (best == NULL || version->number > best->number);
 }
 
-/* Pinned, or NULL. out_known: there is some version of the model. */
+/* The version, pinned, or NULL. out_known: the model has some version. */
 static struct hps_version *find_pinned(struct hps_models *models, const char *model,
                                        size_t model_size, const struct choice *choice,
                                        bool *out_known)
@@ -370,7 +370,7 @@ static hps_status pin(struct hps_models *models, const char *model, size_t model
         if (is_expected(models, model, model_size, err)) {
             return HPS_UNAVAILABLE;
         }
-        /* The model may have come between the two looks, and is then expected no more. */
+        /* The model may have been added between the two checks; it is then no longer expected. */
         found = find_pinned(models, model, model_size, choice, &known);
     }
     if (found == NULL) {
@@ -436,7 +436,7 @@ void hps_models_names(struct hps_models *models, bool (*fn)(void *ctx, const cha
     bool more = true;
     for (uint32_t i = 0; i < now->n && more; i++) {
         const char *model = now->entries[i].version->model;
-        if (*snapshot_place(now, model, strlen(model)) == i + 1) { /* one of each model */
+        if (*snapshot_place(now, model, strlen(model)) == i + 1) { /* first entry of its model */
             more = fn(ctx, model);
         }
     }
@@ -453,7 +453,7 @@ static struct snapshot *snapshot_copy(struct hps_models *models)
     return copy;
 }
 
-/* takes `next`; gives back the one before it, which no reader sees any more. */
+/* Takes `next`. Returns the previous snapshot, which no reader holds any more. */
 static struct snapshot *snapshot_publish(struct hps_models *models, struct snapshot *next)
 {
     snapshot_index(next);
@@ -465,7 +465,7 @@ static struct snapshot *snapshot_publish(struct hps_models *models, struct snaps
     return old;
 }
 
-/* Room for one more version in both snapshots. */
+/* Make both snapshots large enough for one more version. */
 static hps_status snapshots_grow(struct hps_models *models)
 {
     const struct snapshot *now = atomic_load(&models->current);

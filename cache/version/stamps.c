@@ -3,10 +3,9 @@
  * The clock and the stripes: see stamps.h. Readers run on any thread; one thread per version
  * writes.
  *
- * Orders that matter: a reader that sees the clock of the end of a batch (acquire) sees all that
- * the batch did (release); and marks come before the updater takes the lock of a tier, so that
- * whoever holds it afterwards sees them. 64 bits never wrap: an old stripe must not become a future
- * one.
+ * Memory order: a reader that loads the clock of the end of a batch (acquire) sees everything that
+ * the batch did (release). Marks are stored before the updater takes the lock of a tier, so a later
+ * holder of that lock sees them. 64 bits never wrap: an old stripe must not appear new.
  */
 #include "cache/version/stamps.h"
 
@@ -19,12 +18,12 @@
 
 enum { STRIPES_LOG2 = 20, N_STRIPES = 1 << STRIPES_LOG2 };
 
-/* Stripes that were never marked are 0, older than any clock. */
+/* Stripes that were never marked are 0, less than any clock. */
 #define CLOCK_START UINT64_C(2)
 
 struct hps_stamps {
     _Atomic uint64_t clock;
-    char pad[64 - sizeof(uint64_t)]; /* read by every walk */
+    char pad[64 - sizeof(uint64_t)]; /* the clock is read by every walk */
     _Atomic uint64_t stripes[N_STRIPES];
 };
 
@@ -76,14 +75,14 @@ bool hps_stamp_guard_fresh(const void *ctx, uint32_t i)
     return hps_stamp_unchanged(guard->stamps, guard->table_id, guard->keys[i], guard->since);
 }
 
-/* The updater's own clock: nobody else writes it. */
+/* For the updater, the only thread that writes the clock. */
 static uint64_t clock_of(const struct hps_stamps *stamps)
 {
     return atomic_load_explicit(&stamps->clock, memory_order_relaxed);
 }
 
-/* Odd already: the last batch did not end, and what it marked is as much under way as what comes
- * now. */
+/* Odd already: the last batch failed half-way. The new batch gets the same time, so the marks of
+ * both stay in force until it ends. */
 void hps_stamps_begin(struct hps_stamps *stamps)
 {
     uint64_t clock = clock_of(stamps);

@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When was a row last updated? So that rows found below never bring an old one back into a tier
- * above: between the read of a row and its insertion an update may have come.
+ * Stamps record when a row was last updated. They prevent an insertion from bringing back an older
+ * row: between the read of a row below and its insertion above, an update may change the row.
  *
- * One clock and 2^20 stripes per version. The clock is the apply stamp: odd while a batch is being
- * applied, and while the last one is in some tiers only. A batch marks the stripes of its keys with
- * its odd time before it changes any tier. Who inserts rows reads the clock *before* it reads
- * below, and inserts a row only if the stripe of its key is older than that. Keys that share a
- * stripe only cost a needless refusal.
+ * A version has one clock and 2^20 stripes; each key hashes to one stripe. The clock is odd while a
+ * batch is being applied. A batch that fails half-way leaves the clock odd until a later batch
+ * ends. A batch writes its odd time into the stripes of all its keys before it changes any tier. A
+ * walk reads the clock *before* it reads rows; that value is `since`. Its rows may be inserted only
+ * if the stripe of the key is less than `since`.
  *
  *     clock      2        3 (a batch) 4                 5 (a batch) 6
  *     walk 1     since=2 ── reads ──────── stripe 3: refused
  *     walk 2                          since=4 ─ reads ─ stripe 3 < 4: inserted ─ replaced by 5
- *     walk 3               since=3 ─────────── stripe 3: refused, the read may have come too early
+ *     walk 3               since=3 ─────────── stripe 3: refused, the row may be the old one
  *
- * The check must be made under the lock that the update of the key takes afterwards (the updater
- * takes it for every key of the batch, also one that is not there): then a row that passed the
- * check too early is replaced by the update that follows.
+ * If the stripe is less than `since`, every batch that marked it had ended before the row was read,
+ * so the row has those updates. The comparison must be made under the lock that an update of the
+ * key takes in that tier. The updater takes it for every key of a batch, also for keys that the
+ * tier lacks. So a batch that marks the stripe after the comparison takes the lock later, and
+ * replaces or erases the row. Keys that share a stripe only cause needless refusals.
  *
- * The same answers "may this row, or proof of absence, that somebody read since `since` be used for
- * a look-up that begins now?": yes while the key is unchanged since then. And "are these rows of
- * one state?": if all of their keys are unchanged since before the first was read, after the last
- * was.
+ * The same comparison answers two more questions. May a row, or a proof of absence, that was read
+ * after `since` be used for a lookup that begins now? Yes, if the key is unchanged since then. Do
+ * several rows belong to one state? Yes, if `since` was read before the first row and all keys are
+ * unchanged after the last one.
  *
- * NULL stamps are those of a version that is never updated: nothing ever changes. Any thread, but
- * begin, mark and end: the one updater of the version.
+ * NULL stamps belong to a version without updates: nothing ever changes. Thread-safe, except that
+ * only the version's updater calls begin, mark and end.
  */
 #ifndef HPS_CACHE_VERSION_STAMPS_H
 #define HPS_CACHE_VERSION_STAMPS_H
@@ -36,31 +38,32 @@
 
 struct hps_stamps;
 
-/* Address space for all stripes; memory only for those that updates have touched. NULL: no memory.
- */
+/* Reserves address space for all stripes; a stripe takes memory once an update has marked it. NULL:
+ * no memory. */
 struct hps_stamps *hps_stamps_new(void);
-void hps_stamps_free(struct hps_stamps *stamps); /* NULL is legal */
+void hps_stamps_free(struct hps_stamps *stamps); /* may be NULL */
 
-/* The clock, to be read before the rows are. Odd: a batch is being applied. Rows that were read
- * between two equal even ones are of the same batches: whoever sees a row of a batch by what its
- * tier guards it with also sees, afterwards, the odd clock and all marks, which came before. */
+/* The clock; read it before the rows. Odd: a batch is being applied, or one has failed half-way.
+ * Rows read between two equal even values have the same batches: a reader that saw a row of a newer
+ * batch also sees, afterwards, the odd clock and all marks of that batch. */
 uint64_t hps_stamps_now(const struct hps_stamps *stamps);
-/* No batch since `since`, nor one that was under way then, has the key. */
+/* Whether the stripe of the key is less than `since`: no batch that began later, nor one that was
+ * being applied at that time, has marked it. */
 bool hps_stamp_unchanged(const struct hps_stamps *stamps, uint32_t table_id, hps_key key,
                          uint64_t since);
 
-/* For struct hps_insert_guard: keys of one table that were read since `since`. */
+/* For struct hps_insert_guard: keys of one table whose rows were read after `since`. */
 struct hps_stamp_guard {
     const struct hps_stamps *stamps;
-    const hps_key *keys; /* those of the insertion */
+    const hps_key *keys; /* keys of the insertion */
     uint32_t table_id;
     uint64_t since;
 };
 bool hps_stamp_guard_fresh(const void *guard, uint32_t i); /* guard: struct hps_stamp_guard */
 
-/* A batch: begin, mark the keys of every table, change the tiers from the lowest up, end; but not
- * end if it failed half-way, so that the clock is odd, and the same, until the next batch has
- * ended. */
+/* One batch: begin, mark the keys of every table, change the tiers from the lowest one up, end. Do
+ * not call hps_stamps_end if the batch failed half-way: the clock then keeps its odd value until
+ * the next batch ends. */
 void hps_stamps_begin(struct hps_stamps *stamps);
 void hps_stamps_mark(struct hps_stamps *stamps, uint32_t table_id, const hps_key *keys, uint32_t n);
 void hps_stamps_end(struct hps_stamps *stamps);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each tier of a version can: from the capabilities of its store, and from its place. Any
- * thread.
+ * Derives the capabilities of each tier from its store and its place. Thread-safe.
  */
 #include "cache/version/tier.h"
 
@@ -20,7 +19,7 @@ const char *hps_tier_name(enum hps_tier_kind kind)
     return names[kind];
 }
 
-/* i: of version->tiers */
+/* i: index in version->tiers */
 static uint32_t caps_of(const struct hps_version *version, uint32_t i)
 {
     const struct hps_store_ops *ops = version->tiers[i]->store->ops;

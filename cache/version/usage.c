@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts in shards, as pins are. What was given out is kept, as whoever counts may hold it for
- * longer than its version: two KiB for each version that there ever was.
+ * Counters in shards, like pins. Counters are freed only with the whole set, because a user may
+ * hold them longer than the version lives: 2 KiB for each version ever loaded.
  */
 #include "cache/version/usage.h"
 
@@ -48,7 +48,7 @@ static uint64_t get(const _Atomic uint64_t *from)
 void hps_usage_add(struct hps_usage *usage, const struct hps_usage_lookup *lookup)
 {
     struct shard *shard = &usage->shards[hps_version_shard()];
-    /* Of two threads of a shard either may be the later one by nothing that anybody could see. */
+    /* If two threads share a shard, either may store last: they ended at about the same time. */
     atomic_store_explicit(&shard->last_ms, lookup->ended_ms, memory_order_relaxed);
     if (!lookup->good) {
         add(&shard->n_failed, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory and pins of a version. Pins are counted per thread shard, so that concurrent requests do
- * not fight for one cache line. Any thread.
+ * Memory and pins of a version. Pins are counted per shard of threads, so that concurrent requests
+ * do not contend for one cache line. Thread-safe.
  */
 #include "cache/version/version.h"
 
@@ -138,9 +138,10 @@ void hps_version_unpin(struct hps_version *version)
     atomic_fetch_add(&version->pins[hps_version_shard()].n_given, 1);
 }
 
-/* Shards are read one after another while holders take and give, but both counts only rise: at the
- * moment between the two passes at least n_given had been given back, and at most n_taken had been
- * taken. Where these are equal nobody held a pin then, and who holds none takes no further one. */
+/* The shards are read one after another while holders pin and unpin, but both counts only rise. At
+ * the moment between the two passes, at least n_given pins had been returned and at most n_taken
+ * taken. If these are equal, no pin was held then, and a thread without a pin cannot take a further
+ * one. */
 bool hps_version_idle(const struct hps_version *version)
 {
     uint64_t n_given = 0, n_taken = 0;
@@ -162,13 +163,13 @@ bool hps_version_backfills(const struct hps_version *version, uint32_t tier)
            (ops->caps & HPS_STORE_SHARED) != 0 && (ops->caps & HPS_STORE_INSERTS) != 0;
 }
 
-/* A refill clears host_complete before it clears `incomplete`, and sets it at its end: read in the
- * other order. */
+/* A refill clears host_complete before it clears `incomplete`, and sets it at its end. So read them
+ * in the opposite order. */
 bool hps_version_host_complete(const struct hps_version *version)
 {
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         const struct hps_space *space = version->tiers[i];
-        bool blocks = (space->store->ops->caps & HPS_STORE_BLOCKING) != 0; /* not the map */
+        bool blocks = (space->store->ops->caps & HPS_STORE_BLOCKING) != 0; /* not the host map */
         if (!blocks && atomic_load(&space->incomplete)) {
             return false;
         }
