@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One look-up at a time may hold updates back, for a bounded time. A batch that waits for the end
- * of a hold has its turn before the next one. Any thread.
+ * One lookup at a time may hold updates back, for a bounded time. A batch that waits for the end of
+ * a hold runs before the next hold. Any thread.
  */
 #include "base/assert.h"
 #include "base/clock.h"
@@ -39,7 +39,7 @@ bool hps_update_hold(struct hps_version *version)
     hps_lock_acquire(&updates->lock);
     bool held = !updates->held && !updates->batch_waits;
     if (held) {
-        updates->held = true; /* from now on, so that no other batch comes first */
+        updates->held = true; /* from here on, so that no other batch begins first */
         while (updates->batch_runs &&
                hps_cond_wait_until(&updates->changed, &updates->lock, until_us)) {
         }

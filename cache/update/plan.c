@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a batch to what is written: every part is checked, then of each key only the last write is
- * kept, or that with the highest row version, if none that is stored is higher. Parts that lose
- * nothing are used where they lie. On the updater's thread.
+ * Turns a batch into writes. Every part is checked. Then only the last write of each key is kept;
+ * with row versions, the write with the highest version, unless a higher one is stored. Parts of
+ * which all writes are kept are used without a copy. On the updater's thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -71,18 +71,18 @@ static hps_status check_batch(const struct hps_version *version,
 
 /* ---- the last write of each key -------------------------------------------------------------- */
 
-/* One key of the batch, by its number in it. */
+/* The place in the batch of one key, by the key's number. */
 struct place {
     uint32_t part;
-    uint32_t index; /* of the keys of the part */
+    uint32_t index; /* in the keys of the part */
 };
 
-/* The keys of a batch of which a write has been seen, last one first. */
+/* The keys whose writes have been seen; the batch is read backwards. */
 struct seen {
     const struct hps_update_part *parts;
-    struct place *places; /* [n_keys] by number, set from the last one down */
+    struct place *places; /* [n_keys] by number, filled from the last one down */
     struct hps_index_set set;
-    uint32_t number; /* of the key that is looked for */
+    uint32_t number; /* of the key being searched */
 };
 
 static hps_key key_of(const struct seen *seen, uint32_t number)
@@ -103,7 +103,7 @@ static bool is_same_key(const void *ctx, uint32_t number)
            table_of(seen, number) == table_of(seen, seen->number);
 }
 
-/* Where a later write of the key with this number is noted, or is to be. */
+/* The set's place for the key with this number: 0, or 1 + the number of a later write of it. */
 static uint32_t *seen_find(struct seen *seen, uint32_t number)
 {
     uint64_t hash = hps_mix64((key_of(seen, number) ^ hps_hash_secret()) +
@@ -120,8 +120,9 @@ static bool has_higher(const struct seen *seen, uint32_t number, uint32_t other)
            seen->parts[two->part].row_versions[two->index];
 }
 
-/* lost [n_keys] of zeros, in the order of the batch: another write of the key counts. n_lost: per
- * part. compare: the one with the highest row version; else, and of equal ones, the last. */
+/* Mark the writes that are superseded by another write of their key. lost: [n_keys] zeros, in the
+ * order of the batch; n_lost: per part. compare: the highest row version wins; without it, or if
+ * versions are equal, the last write wins. */
 static hps_status find_lost(const struct hps_update_batch *batch, bool compare, uint32_t n_keys,
                             uint8_t *lost, uint32_t *n_lost)
 {
@@ -156,7 +157,7 @@ static hps_status find_lost(const struct hps_update_batch *batch, bool compare, 
     return status;
 }
 
-/* Row versions that are stored already leave out the older ones. */
+/* Drop writes whose key has a higher row version in the store. */
 static hps_status find_older(const struct hps_version *version,
                              const struct hps_update_batch *batch, uint8_t *lost, uint32_t *n_lost,
                              struct update_plan *plan, struct hps_error *err)
@@ -174,7 +175,7 @@ static hps_status find_older(const struct hps_version *version,
     return status;
 }
 
-/* A write of what a part has not lost, copied together. */
+/* Copy the kept keys and rows of a part into one write. */
 static hps_status copy_kept(const struct hps_update_part *part, const uint8_t *lost,
                             struct hps_write *write, void **out_owned)
 {
@@ -229,7 +230,8 @@ static hps_status make_writes(const struct hps_version *version,
     return HPS_OK;
 }
 
-/* Behind the writes of rows, with the keys of each of them: their versions. */
+/* Append, after the writes of rows, one write of row versions for each of them, with the same keys.
+ */
 static hps_status make_version_writes(const struct hps_version *version,
                                       const struct hps_update_batch *batch, const uint8_t *lost,
                                       const uint32_t *n_lost, struct update_plan *plan)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many rows a version has. A load counts them. What updates add and take away is known where
- * the lowest tier is memory; a store on disk is not asked for every key, but for a few of each
- * batch, before it is written: so many of those keys as it has not are new. Each stands for its
- * share of the batch, so that the sum over many batches is right, and is none too high for rows
- * that are written again and again. What it comes to is stored with the batch. On the updater's
- * thread, but for the views.
+ * Counts the rows of a version. A load counts its rows. If the lowest tier is memory, the rows that
+ * an update adds and removes are known. For a store on disk, a sample of each batch's keys is
+ * looked up before the batch is written, in the host map if that is complete, else in the store.
+ * Keys not found are new. Each sampled key counts for its share of the batch. So the sum over many
+ * batches is right, and rows that are written again and again do not raise it. The counts are
+ * stored with the batch. On the updater's thread, except for the views.
  */
 #include <math.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 #include "base/heap.h"
 #include "cache/update/internal.h"
 
-/* Keys of a batch that are looked up: in memory some 100 us of them, in RocksDB as much if it has
- * them in memory. A piece of them at a time, so that the rows need little room. */
+/* Sampled keys per batch: about 100 us in memory, and the same in RocksDB if it has them in memory.
+ * They are read PIECE_KEYS at a time, so that the rows need little memory. */
 enum { MEMORY_KEYS = 1024, DISK_KEYS = 32, PIECE_KEYS = 64 };
 
 static struct hps_space *lowest_tier(const struct hps_version *version)
@@ -27,17 +27,16 @@ static struct hps_space *lowest_tier(const struct hps_version *version)
 /* ---- a batch --------------------------------------------------------------------------------- */
 
 struct sample {
-    struct hps_space *space; /* that is asked */
+    struct hps_space *space; /* the tier that is sampled */
     struct update_rows *rows;
-    double weight;  /* keys of the batch that each one stands for */
-    uint8_t *found; /* [PIECE_KEYS] rows, which nobody wants */
+    double weight;  /* keys of the batch per sampled key */
+    uint8_t *found; /* [PIECE_KEYS] rows, not used */
     hps_key keys[PIECE_KEYS];
     uint32_t slots[PIECE_KEYS];
     uint32_t n;
 };
 
-/* Ask for the keys that are there, all of one write. A store that fails now, and takes the batch,
- * has them for all we know. */
+/* Read the sampled keys of one write. If the store fails, no row counts as added or removed. */
 static void ask(struct sample *sample, const struct hps_write *write)
 {
     struct hps_batch batch = {
@@ -49,7 +48,7 @@ static void ask(struct sample *sample, const struct hps_write *write)
     if (sample->n > 0 && update_read_tier(sample->space, write->table, &batch) == HPS_OK) {
         n_new = batch.n;
     } else if (write->rows == NULL) {
-        n_new = sample->n; /* none is known to go */
+        n_new = sample->n; /* so that none counts as removed */
     }
     double n = write->rows != NULL ? n_new : sample->n - n_new;
     update_rows_note(sample->rows, write, (uint64_t)llround(n * sample->weight));
@@ -75,7 +74,8 @@ static uint32_t row_bytes_max(const struct update_plan *plan)
     return bytes;
 }
 
-/* Every `step`-th key of the batch, from a changing one on: all where there are few. */
+/* Sample every `step`-th key of the batch, from a varying first key; a small batch is read whole.
+ */
 hps_status update_rows_sample(const struct hps_version *version, const struct update_plan *plan,
                               struct update_rows *rows)
 {
@@ -165,7 +165,7 @@ static bool updated(const struct hps_version *version)
     return version->updates != NULL && atomic_load(&version->updates->rows_updated);
 }
 
-/* The only copy is in the host map, which can count. out_usage: set then. */
+/* Whether the only copy is in a host map that counts exactly. out_usage: set if so. */
 static bool counted(const struct hps_version *version, struct hps_store_usage *out_usage)
 {
     if (version->n_tiers == 0 || lowest_tier(version)->store->ops->tier != HPS_TIER_HOST) {
@@ -182,7 +182,7 @@ uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table
     uint64_t n = version->tables[table_id].n_rows;
     struct hps_store_usage usage;
     bool all_counted = counted(version, &usage);
-    /* Of which table rows were dropped, and which of them came again, is not known. */
+    /* It is unknown which table's rows were dropped, and which of them came again. */
     *out_estimated = all_counted && usage.n_rows_dropped > 0;
     if (!updated(version)) {
         return n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Updates of a tier that is shared with other daemons: it is told which positions of the log lie
- * before and behind a batch, and any daemon may have been the first. On the updater's thread.
+ * Updates of a tier that is shared with other daemons. It gets the log positions before and after
+ * each batch, because any daemon may be the first to apply it. On the updater's thread.
  */
 #include <inttypes.h>
 
@@ -61,8 +61,9 @@ static hps_status log_apply(const struct hps_version *version, struct hps_space 
                          out_report->n_failed);
 }
 
-/* With row versions `plan` lacks the keys whose stored version is higher. That one may be of a
- * partition in which a shard is behind, whose row is then older than this write: all keys go. */
+/* With row versions, `plan` lacks the keys with a higher stored version. That version may come from
+ * a partition in which a shard is behind; the shard's row is then older than this write. So all
+ * keys of the batch are erased. */
 static hps_status apply_all(const struct hps_version *version, struct hps_space *space,
                             const struct hps_update_batch *batch, const struct update_plan *plan,
                             struct hps_log_report *out_report, struct hps_error *err)

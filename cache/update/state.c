@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How far the updates of a version are: a sequence number and the positions of their source, kept
- * as records of the durable store beside the rows they tell of, and in memory for whoever asks.
+ * The update state of a version: a sequence number and the positions of the source. It is stored as
+ * records of the durable store, together with the rows, and kept in memory for readers.
  *
  *     update/sequence         batches applied, u64 LE
- *     update/position/KEY     a position, key and value as the source has them
+ *     update/position/KEY     a position, key and value as given by the source
  *     update/rows/TABLE       rows that updates have added to a table (u32 LE, its id), i64 LE
- *     update/rows/            these are counted since the first batch
+ *     update/rows/            present if rows were counted from the first batch on
  */
 #include <inttypes.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static const uint8_t *name_of(const struct update_position *position)
     return position->bytes + PREFIX_SIZE;
 }
 
-/* A copy, under the name the store gets. NULL: no memory. */
+/* A copy under the key used in the store. NULL: no memory. */
 static struct update_position *position_new(const void *name, size_t name_size, const void *value,
                                             size_t value_size)
 {
@@ -73,7 +73,7 @@ static void positions_free(struct update_position *position)
     }
 }
 
-/* takes `position`; the one of the same name before it goes. */
+/* Takes `position`; it replaces the one of the same name. */
 static void position_publish(struct hps_updates *updates, struct update_position *position)
 {
     struct update_position *old = NULL;
@@ -149,7 +149,7 @@ int64_t hps_update_as_of_ms(const struct hps_version *version)
                : atomic_load_explicit(&version->updates->as_of_ms, memory_order_acquire);
 }
 
-/* ---- what a batch stores --------------------------------------------------------------------- */
+/* ---- records of a batch ---------------------------------------------------------------------- */
 
 static hps_status copy_positions(const struct hps_update_batch *batch,
                                  struct update_records *records, struct hps_error *err)
@@ -172,7 +172,8 @@ static hps_status copy_positions(const struct hps_update_batch *batch,
     return HPS_OK;
 }
 
-/* The rows of the tables that the batch touches; with the first batch that they are counted. */
+/* Records of the row counts of the batch's tables. The first batch also records that rows are
+ * counted. */
 static void add_rows(struct update_rows *rows, struct update_records *records)
 {
     uint32_t n = 0;
@@ -238,7 +239,7 @@ void update_records_free(struct update_records *records)
 struct reading {
     struct hps_updates *updates;
     uint32_t n_tables;
-    bool counted; /* rows are, since the first batch */
+    bool counted; /* rows were counted from the first batch on */
     struct hps_error *err;
 };
 
@@ -289,7 +290,7 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
         return read_rows(reading, key, key_size, value, value_size);
     }
     if (key_size < PREFIX_SIZE || memcmp(key, POSITION_PREFIX, PREFIX_SIZE) != 0) {
-        return HPS_OK; /* somebody else's */
+        return HPS_OK; /* a record of another module */
     }
     struct update_position *position =
         position_new((const uint8_t *)key + PREFIX_SIZE, key_size - PREFIX_SIZE, value, value_size);
@@ -339,7 +340,7 @@ static hps_status read_state(struct hps_version *version, struct hps_space *lowe
                             ? HPS_OK
                             : ops->durable->space_record_scan(lowest, read_record, &reading, err);
     if (atomic_load(&updates->sequence) > 0 && !reading.counted) {
-        atomic_store(&updates->rows_updated, true); /* by an earlier hpsd, which did not count */
+        atomic_store(&updates->rows_updated, true); /* by an hpsd that did not count rows */
     }
     return status;
 }

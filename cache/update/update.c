@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Applying a batch: see update.h. On the version's updater thread.
+ * Applies a batch: see update.h. On the version's updater thread.
  */
 #include "cache/update/update.h"
 
@@ -15,19 +15,19 @@
 #include "cache/version/absent.h"
 
 enum {
-    /* Looks for a row, without any lock: readers that have the last ones leave after microseconds,
-     * unless their thread does not run. */
+    /* Tries to get memory for a row, without any lock. Readers that hold the last free rows leave
+     * after microseconds, unless their thread is not running. */
     TRIES_MAX = 1000,
-    SOME_KEYS = 64, /* that are tried again together */
+    SOME_KEYS = 64, /* tried together */
 };
 
 static const struct hps_call no_limit = {0};
 
-/* What the keys of one write had before, in a host map that has no store below it. */
+/* The old rows of one write's keys, in a host map without a store below it. */
 struct saved {
     hps_key *keys;   /* [n] new ones first */
     uint32_t *slots; /* [n] index of keys[i] in the write */
-    uint8_t *rows;   /* by slot, of those that were there */
+    uint8_t *rows;   /* by slot, for keys that had a row */
     uint32_t n_new;
 };
 
@@ -37,8 +37,8 @@ struct apply {
     struct update_plan plan;
     struct update_rows rows;
     struct update_records records;
-    struct saved *saved; /* [plan.n_writes], NULL: there is a store below the map */
-    bool begun;          /* tiers have changed, and were not put back */
+    struct saved *saved; /* [plan.n_writes]; NULL: there is a store below the map */
+    bool begun;          /* tiers have changed and were not restored */
 };
 
 static struct hps_space *lowest_tier(const struct hps_version *version)
@@ -46,7 +46,7 @@ static struct hps_space *lowest_tier(const struct hps_version *version)
     return version->tiers[version->n_tiers - 1];
 }
 
-/* Put or erase what a write says. */
+/* Put or erase the keys of a write. */
 static hps_status write_keys(struct hps_space *space, const struct hps_write *write)
 {
     const struct hps_store_ops *ops = space->store->ops;
@@ -57,9 +57,9 @@ static hps_status write_keys(struct hps_space *space, const struct hps_write *wr
 
 /* ---- tiers above the lowest one -------------------------------------------------------------- */
 
-/* A row that finds no room in a tier that evicts is not there at all; a lower tier has it. After
- * any other failure, or in a tier that keeps what it has, the keys are taken out, whatever row they
- * have. */
+/* Put or erase; if a put fails, no older row may stay. A tier that evicts has then already dropped
+ * the key for lack of room; a lower tier has the row. After any other failure, and in a tier that
+ * keeps its rows, the keys are erased. */
 static hps_status write_or_erase(struct hps_space *space, const struct hps_write *write,
                                  struct hps_error *err)
 {
@@ -68,7 +68,7 @@ static hps_status write_or_erase(struct hps_space *space, const struct hps_write
     if (status == HPS_OK) {
         return HPS_OK;
     }
-    atomic_store(&space->incomplete, true); /* before keys go: a miss there proves nothing now */
+    atomic_store(&space->incomplete, true); /* first: from now on a miss proves nothing */
     bool gone =
         status == HPS_EXHAUSTED && write->rows != NULL && (ops->caps & HPS_STORE_KEEPS) == 0;
     if (!gone) {
@@ -100,7 +100,7 @@ static hps_status write_lowest(struct apply *apply, struct hps_error *err)
     hps_status status;
     if (update_is_shared(space)) {
         status = update_shared_write(apply->version, space, apply->batch, &apply->plan, err);
-        apply->begun = true; /* a part of it may have what another one failed to take */
+        apply->begun = true; /* a part of it may have the batch although another part failed */
         return status;
     }
     status = space->store->ops->durable->apply(space, &no_limit, apply->plan.writes,
@@ -159,7 +159,7 @@ static hps_status save_all(struct apply *apply, struct hps_error *err)
     return HPS_OK;
 }
 
-/* One row back to where it was. There is room: it had one before the batch. */
+/* Restore one row. There is memory for it, since the key had a row before the batch. */
 static hps_status put_back_row(struct hps_space *space, const struct hps_write *write,
                                const struct saved *saved, uint32_t i)
 {
@@ -174,8 +174,8 @@ static hps_status put_back_row(struct hps_space *space, const struct hps_write *
     return status;
 }
 
-/* Undo: take out new keys of the first n_added writes, restore the others of the first n_written.
- * Returns why the batch failed, or that the map could not be put back. */
+/* Undo: erase the new keys of the first n_added writes, restore old rows of the first n_written.
+ * Returns `why`, or DATA_LOSS if the map could not be restored. */
 static hps_status put_back(struct apply *apply, uint32_t n_added, uint32_t n_written,
                            hps_status why, struct hps_error *err)
 {
@@ -209,7 +209,7 @@ static bool keeps(const struct hps_space *space)
     return (space->store->ops->caps & HPS_STORE_KEEPS) != 0;
 }
 
-/* Add keys [first, first + n) of those that are not there; some may have come in before. */
+/* Add new keys [first, first + n); an earlier try may have added some of them. */
 static hps_status add_some(struct hps_space *space, const struct hps_write *write,
                            const struct saved *saved, uint32_t first, uint32_t n)
 {
@@ -228,7 +228,7 @@ static hps_status add_some(struct hps_space *space, const struct hps_write *writ
     return status == HPS_OK && n_in < n ? HPS_EXHAUSTED : status;
 }
 
-/* Put the keys of a write that are not there; whatever is there stays. */
+/* Add the new keys of a write; rows that exist stay. */
 static hps_status add_new(struct hps_space *space, const struct hps_write *write,
                           const struct saved *saved)
 {
@@ -240,9 +240,8 @@ static hps_status add_new(struct hps_space *space, const struct hps_write *write
     return status;
 }
 
-/* Old rows of a map that keeps them are not needed any more: in their place come the new rows of
- * those keys whose row is another one, in the order of saved->keys from n_new on. Returns how many.
- */
+/* A map that keeps its rows needs no saved old rows any more. Replace them with the new rows of
+ * keys whose row changes, in the order of saved->keys from n_new on. Returns how many there are. */
 static uint32_t changed_rows(const struct hps_write *write, struct saved *saved)
 {
     size_t row_bytes = write->table->row_bytes;
@@ -261,7 +260,7 @@ static uint32_t changed_rows(const struct hps_write *write, struct saved *saved)
     return n - saved->n_new;
 }
 
-/* The same rows one by one: each takes the place of one that readers leave. */
+/* Replace rows one by one, waiting for readers to free the memory of each old row. */
 static hps_status replace_patiently(struct hps_space *space, const struct hps_write *write,
                                     const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
@@ -279,8 +278,8 @@ static hps_status replace_patiently(struct hps_space *space, const struct hps_wr
     return status;
 }
 
-/* Replace what was there, in a map that keeps its rows where there are none for new ones. What has
- * its new row already, since this batch came before, needs none. */
+/* Replace existing rows in a map that keeps its rows when memory is short. Rows that an earlier try
+ * of this batch wrote are left alone: they need no memory. */
 static hps_status replace(struct hps_space *space, const struct hps_write *write,
                           struct saved *saved)
 {
@@ -298,8 +297,8 @@ static hps_status replace(struct hps_space *space, const struct hps_write *write
     return status;
 }
 
-/* All keys are in, and the rest of the batch needs no more memory but rows that readers still have:
- * what has been replaced stays, and the same batch goes on from there. */
+/* All new keys are in, and the rest only needs memory that readers still hold. So replaced rows
+ * stay, and the same batch continues from there. */
 static hps_status stay_half_way(struct apply *apply, hps_status why, struct hps_error *err)
 {
     apply->begun = true;
@@ -310,7 +309,7 @@ static hps_status stay_half_way(struct apply *apply, hps_status why, struct hps_
                          hps_status_text(why));
 }
 
-/* New keys first: they are what may not fit, and until they are in, nothing has been replaced. */
+/* New keys first: only they may not fit, and until all are in, no row has been replaced. */
 static hps_status write_whole(struct apply *apply, struct hps_error *err)
 {
     struct hps_space *space = lowest_tier(apply->version);
@@ -338,8 +337,8 @@ static hps_status write_whole(struct apply *apply, struct hps_error *err)
 
 /* ---- the gpu --------------------------------------------------------------------------------- */
 
-/* Behind all tiers, and before the stamps end: an old row that was found below meanwhile is either
- * queued before this, and so replaced, or kept out. */
+/* After all tiers and before the stamps end. An old row found below is either queued before this
+ * change, and so replaced, or refused by its stamp. */
 static void write_gpu(const struct apply *apply)
 {
     struct hps_gpu_space *gpu = apply->version->gpu;
@@ -351,7 +350,7 @@ static void write_gpu(const struct apply *apply)
 
 /* ---- the batch ------------------------------------------------------------------------------- */
 
-/* Where others write the lowest tier, too, it has its own count. */
+/* A shared lowest tier counts its own rows. */
 static hps_status count_rows(struct apply *apply, struct hps_error *err)
 {
     const struct update_plan *plan = &apply->plan;
@@ -369,7 +368,7 @@ static hps_status count_rows(struct apply *apply, struct hps_error *err)
                             : hps_error_set(err, status, "no memory to count the rows of a batch");
 }
 
-/* All that can fail before anything is touched. */
+/* Everything that can fail before a tier changes. */
 static hps_status prepare(struct apply *apply, const struct hps_update_batch *batch,
                           struct hps_error *err)
 {
@@ -401,7 +400,7 @@ static hps_status carry_out(struct apply *apply, struct hps_error *err)
 {
     struct hps_version *version = apply->version;
     const struct update_plan *plan = &apply->plan;
-    bool whole = hps_stamps_now(version->stamps) % 2 == 0; /* the last batch */
+    bool whole = hps_stamps_now(version->stamps) % 2 == 0; /* the last batch ended */
     hps_stamps_begin(version->stamps);
     for (uint32_t i = 0; i < plan->n_writes; i++) {
         const struct hps_write *write = &plan->writes[i];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Row versions: of each key that updates have written or deleted the version of that update, so
- * that an older one, which comes later by another partition, is left out. They are the rows, 8
- * bytes each, of a hidden table beside each table, written with the rows in one batch; a delete
- * leaves its version there. A row of the files has none, and gives way to any. On the updater's
- * thread.
+ * Row versions: for each key that updates have written or deleted, the version of that update. An
+ * older update that arrives later through another partition is then left out. Versions are stored
+ * as rows of 8 bytes in a hidden table per table, in the same write as the rows; a delete leaves
+ * its version there. A row loaded from files has no version, so any update replaces it. On the
+ * updater's thread.
  */
 #include "base/assert.h"
 #include "base/heap.h"
@@ -44,7 +44,8 @@ hps_status update_versions_open(const struct hps_version *version, struct hps_up
     return HPS_OK;
 }
 
-/* The stored versions of the keys that are not lost: stored[i] is that of keys[i], 0: none. */
+/* The stored versions of the keys that are not lost: stored[i] is the version of keys[i], 0: none.
+ */
 static hps_status read_stored(const struct hps_version *version, const struct hps_update_part *part,
                               const uint8_t *lost, uint64_t *stored)
 {
@@ -82,7 +83,7 @@ hps_status update_versions_compare(const struct hps_version *version,
                              version->tables[part->table_id].name, part->n);
     }
     for (uint32_t i = 0; i < part->n; i++) {
-        /* The same again is applied again: after a failure some tier may not have it yet. */
+        /* An equal version is applied again: after a failure some tier may lack it. */
         if (lost[i] == 0 && stored[i] > part->row_versions[i]) {
             lost[i] = 1;
             n_older++;
