@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each tier of a version has of one key, for an operator who wants to know where its row comes
- * from: every tier is asked by itself, also those below one that has the key. A thread that may
- * block.
+ * Shows what each tier of a version has for one key. An operator can see where the row of a key
+ * comes from. Every tier is queried separately, also tiers below one that has the key.
  */
 #ifndef HPS_CACHE_LOOKUP_EXPLAIN_H
 #define HPS_CACHE_LOOKUP_EXPLAIN_H
@@ -14,17 +13,17 @@
 struct hps_key_answer {
     enum hps_tier_kind tier;
     bool found;
-    const char *error;    /* static text: why it could not answer; NULL: it did */
-    uint64_t duration_us; /* 0: it was not asked */
-    uint8_t *row;         /* [table->row_bytes] of the arena; only where found */
+    const char *error;    /* static text: why there is no answer; NULL: there is one */
+    uint64_t duration_us; /* 0: it was not queried */
+    uint8_t *row;         /* [table->row_bytes] in the arena; valid if found */
 };
 
-/* Ask every tier. Nothing is inserted, counted or remembered; a store whose breaker is open is not
- * asked.
+/* Query every tier. Nothing is inserted, counted or remembered. A store with an open breaker is not
+ * queried.
  *
- * blocks       whose slab a device can write to
- * out_answers  [HPS_TIERS_MAX] of the out_n tiers of the version, top to bottom
- * thread       one that may block; of a device until it counts as lost at most
+ * blocks       a pool with a slab that a device can write to
+ * out_answers  [HPS_TIERS_MAX], set for the out_n tiers of the version, top to bottom
+ * thread       one that may block; it waits for a device until that counts as lost
  * owner        the caller holds a pin of the version
  * error        EXHAUSTED: arena
  */

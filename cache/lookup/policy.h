@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The insertion policy: of one table of one look-up, whether the rows that miss are waited for or
- * answered with the default row and inserted behind.
+ * The arithmetic of the insertion policy: does a lookup wait for the missing rows of a table, or
+ * does it answer with the default row and insert them afterwards?
  *
  *     hit rate = hits / (hits + misses), of unique keys; a key proven to be in no tier is a hit
  *     below the threshold: wait for the true rows; at or above it: do not
  *
- * Any thread.
+ * Thread-safe.
  */
 #ifndef HPS_CACHE_LOOKUP_POLICY_H
 #define HPS_CACHE_LOOKUP_POLICY_H
 
 #include <stdint.h>
 
-/* Hits that it takes beside n_missed misses, both of unique keys, for a hit rate of at least
- * `threshold`: whoever counts hits may stop there. UINT64_MAX: no number of hits does; so it is for
- * every threshold of 1 or more while something misses. */
+/* The least number of hits for which, with n_missed misses, the hit rate reaches `threshold`. Both
+ * numbers are of unique keys. A caller that counts hits may stop there. UINT64_MAX: no number of
+ * hits reaches it, as for every threshold of 1 or more if a key misses. */
 uint64_t hps_policy_hits_min(double threshold, uint32_t n_missed);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One step of a look-up (cache/lookup/next.h) as a call of cache/lookup/lookup.h, on the thread
- * that has the look-up, and what came of it. Steps that wait for others, or end the look-up, are
- * not calls: asking the gpu, waiting, answering.
+ * Performs one step of a lookup (cache/lookup/next.h) by a call of cache/lookup/lookup.h, on the
+ * thread that owns the lookup. Steps that query the gpu, wait, or end the lookup are not calls.
  */
 #ifndef HPS_CACHE_LOOKUP_STEP_H
 #define HPS_CACHE_LOOKUP_STEP_H
@@ -10,7 +9,7 @@
 #include "cache/lookup/lookup.h"
 #include "cache/lookup/next.h"
 
-/* A step that is a call. */
+/* Whether the step is a call. */
 static inline bool hps_step_is_call(enum hps_step step)
 {
     return step == HPS_STEP_BEGIN || step == HPS_STEP_MEMORY || step == HPS_STEP_COLLECT ||
@@ -18,10 +17,10 @@ static inline bool hps_step_is_call(enum hps_step step)
            step == HPS_STEP_ABANDON;
 }
 
-/* Do it.
+/* Perform a step that is a call.
  *
  * thread   STORES and REREAD: one that may block
- * err      set when this returns TORN, AHEAD, OVERTAKEN or ERROR
+ * err      set if this returns TORN, AHEAD, OVERTAKEN or ERROR
  */
 enum hps_outcome hps_lookup_step(struct hps_lookup *lookup, enum hps_step step,
                                  struct hps_error *err) HPS_MUST_CHECK;

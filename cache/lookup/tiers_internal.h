@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the tier walk share: tiers.c (the order), tiers_blocking.c (how one tier that
- * blocks is asked), tiers_upward.c (what is inserted upward), tiers_others.c (keys that other
- * look-ups fetch). On the thread of the walk's look-up.
+ * Shared by the files of the walk: tiers.c (the order of tiers), tiers_blocking.c (querying one
+ * tier that may block), tiers_upward.c (insertions upward), tiers_others.c (keys that other lookups
+ * fetch). For the thread of the walk's lookup.
  */
 #ifndef HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
 #define HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
@@ -10,20 +10,20 @@
 #include "base/assert.h"
 #include "cache/lookup/tiers.h"
 
-/* One step of walks of one version; on its caller's stack. */
+/* One step of walks of one version. It lives on the caller's stack. */
 struct walk_step {
     struct hps_walk *first;
     const struct hps_version *version;
     const struct hps_walk_call *call;
     struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] of the version, top to bottom */
     uint32_t n_tiers;
-    uint64_t since; /* hps_stamps_now before the tiers at hand were asked */
-    /* Of hps_walk_rest alone. */
+    uint64_t since; /* hps_stamps_now before the current tiers were queried */
+    /* For hps_walk_rest only. */
     struct hps_flight_trip trip;
-    uint32_t n_share; /* keys that may still be shared with others */
+    uint32_t n_share; /* how many more keys may share fetches */
 };
 
-/* The walk asks this tier itself, and the caller wants it asked. */
+/* Whether the walk queries this tier itself and the caller did not exclude it. */
 static inline bool walk_asks(const struct walk_step *step, const struct hps_tier *tier)
 {
     return (tier->caps & HPS_CAP_ON_DEVICE) == 0 &&
@@ -32,7 +32,7 @@ static inline bool walk_asks(const struct walk_step *step, const struct hps_tier
 
 /* ---- ranges of the batch: see struct hps_walk ------------------------------------------------ */
 
-/* Run per key, hence here: exchange keys a and b, indices in the batch. */
+/* Exchange keys a and b, indices in the batch. Inline because it runs once per key. */
 static inline void walk_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
 {
     hps_key key = batch->keys[a];
@@ -44,7 +44,8 @@ static inline void walk_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
     batch->slots[b] = slot;
 }
 
-/* Exchange two neighbouring ranges, [at, at + n) and the n_next keys behind it, in any order. */
+/* Exchange two neighbouring ranges, [at, at + n) and the n_next keys after it. The order within
+ * them is not kept. */
 static inline void walk_swap_ranges(struct hps_batch *batch, uint32_t at, uint32_t n,
                                     uint32_t n_next)
 {
@@ -55,7 +56,7 @@ static inline void walk_swap_ranges(struct hps_batch *batch, uint32_t at, uint32
     }
 }
 
-/* The ranges of a walk are all of its batch. */
+/* Whether the ranges of a walk add up to its batch. */
 static inline bool walk_sane(const struct hps_walk *walk)
 {
     uint64_t n = (uint64_t)walk->batch.n + walk->n_absent;
@@ -68,8 +69,8 @@ static inline bool walk_sane(const struct hps_walk *walk)
            walk->n_remembered + walk->n_shared_absent <= walk->n_absent;
 }
 
-/* The last n missing keys were found by the tier of this kind: put them into its range. Returns
- * where they begin. */
+/* The tier of this kind found the last n missing keys: move them into its range. Returns where they
+ * begin. */
 static inline uint32_t walk_settle_found(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n)
 {
     uint32_t at = walk->batch.n - n;
@@ -97,43 +98,45 @@ static inline void walk_settle_absent(struct hps_walk *walk, uint32_t n)
 
 /* ---- tiers_blocking.c ------------------------------------------------------------------------ */
 
-/* Ask one tier for the missing keys of all walks, but those that wait for others.
+/* Query one tier for the missing keys of all walks, except keys that wait for others.
  *
  * thread  one that may block
- * error   of the first call that failed; out_failed: the walk with the failure; out_refused: the
- *         tier was not asked, as its breaker is open. Keys found so far stay found
+ * error   of the first call that failed; out_failed: the walk of that call; out_refused: the
+ *         breaker of the tier is open, so it was not queried. Keys found so far stay found
  */
 hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
                              const struct hps_walk **out_failed, bool *out_refused) HPS_MUST_CHECK;
 
 /* ---- tiers_upward.c -------------------------------------------------------------------------- */
 
-/* Tier `from` found keys [begin, begin + n) of the batch, whose rows are in their places: insert
- * them into the memory tiers above it, from the lowest up. One that was skipped, or failed, is left
- * alone. A tier that does not take them only costs later look-ups: it is reported. */
+/* Tier `from` found keys [begin, begin + n) of the batch, and their rows are in their places.
+ * Insert them into the memory tiers above it, from the lowest up. A tier that was skipped or failed
+ * gets none. Failed insertions are only reported: they cost later lookups time. */
 void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
                        uint32_t begin, uint32_t n);
-/* The same of a tier that blocks; and the tiers that others share, and those who wait for these
- * rows, get them as well. */
+/* The same for rows of a tier that blocks. The rows also go to shared tiers above it and to lookups
+ * that wait for them. */
 void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t from, uint32_t begin,
                        uint32_t n);
-/* The lowest tier has answered: the keys that still miss, and do not wait for others, are in none.
- */
+/* The lowest tier has answered: keys that are still missing, and do not wait for others, are in no
+ * tier. */
 void walk_prove_absent(struct walk_step *step, struct hps_walk *walk);
 
 /* ---- tiers_others.c -------------------------------------------------------------------------- */
 
-/* Find out which missing keys others are fetching, and put those in front: walk->fetch.n_joined of
- * them. Without memory nothing is shared. walk_leave_others must follow. */
+/* Find the missing keys that other lookups are fetching, and move them to the front:
+ * walk->fetch.n_joined keys. Without memory, no fetches are shared. walk_leave_others must follow.
+ */
 void walk_join_others(struct walk_step *step, struct hps_walk *walk);
-/* Wait until others have fetched all the keys that wait for them, or one of those has to be fetched
- * here since whoever did it failed.
+/* Wait until others have fetched all keys that wait for them, or this walk must fetch one because
+ * the other lookup gave it up.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED
  */
 hps_status walk_await_others(struct walk_step *step, struct hps_error *err) HPS_MUST_CHECK;
-/* The walk ends: whoever waits for a key that was not fetched goes on with it alone. */
+/* End of the walk: give up keys that were not fetched. Of the lookups that wait for such a key, the
+ * first one then fetches it. */
 void walk_leave_others(struct walk_step *step, struct hps_walk *walk);
 
 #endif
