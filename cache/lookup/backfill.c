@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queue of copies, and the thread that inserts them into their tier. Copies are added by I/O
- * threads; all else, but for what says otherwise, runs on the thread "backfill".
+ * The queue of copies, and the thread "backfill" that inserts them into their tier. I/O threads add
+ * copies. Everything else runs on the thread, unless stated otherwise.
  */
 #include "cache/lookup/backfill.h"
 
@@ -15,15 +15,15 @@
 
 enum {
     ROWS_ALIGN = 64,
-    SCAN_MAX = 256 /* copies that are looked through for more rows of one table */
+    SCAN_MAX = 256 /* copies searched for more rows of one table */
 };
 
-/* Rows of one table, in one piece of memory. */
+/* Rows of one table, in one allocation. */
 struct copy {
     struct copy *next;
-    struct hps_version *version; /* pinned, but for one that was made of others */
+    struct hps_version *version; /* pinned, except in a joined copy */
     const struct hps_table *table;
-    struct hps_space *space; /* that it goes into */
+    struct hps_space *space; /* the tier to insert into */
     uint32_t n;
     uint64_t since;
     size_t size;
@@ -36,11 +36,11 @@ struct hps_backfill {
     const struct hps_lookup_metrics *metrics;
     size_t bytes_max;
     struct hps_lock lock;
-    struct hps_cond wake; /* the thread */
-    struct copy *first;   /* lock, as all of these */
-    struct copy **last;   /* the link behind the last one */
+    struct hps_cond wake; /* wakes the thread */
+    struct copy *first;   /* lock, like all below */
+    struct copy **last;   /* link of the last copy */
     size_t bytes;
-    uint64_t n_rows; /* that wait or are being put there */
+    uint64_t n_rows; /* waiting or being inserted */
     bool stopping;
     struct hps_worker worker;
 };
@@ -105,14 +105,14 @@ static size_t align_rows(size_t bytes)
     return (bytes + ROWS_ALIGN - 1) & ~(size_t)(ROWS_ALIGN - 1);
 }
 
-/* What a copy takes; the rows are at the end of it. */
+/* Size of a copy; the rows are at its end. */
 static size_t copy_bytes(const struct hps_table *table, uint32_t n)
 {
     return align_rows(sizeof(struct copy) + n * (sizeof(hps_key) + sizeof(uint32_t))) +
            align_rows((size_t)n * table->row_bytes);
 }
 
-/* With room for n rows, and none yet. NULL: no memory. */
+/* An empty copy with space for n rows. NULL: no memory. */
 static struct copy *copy_new(struct hps_version *version, struct hps_space *space,
                              const struct hps_table *table, uint32_t n)
 {
@@ -129,7 +129,8 @@ static struct copy *copy_new(struct hps_version *version, struct hps_space *spac
     return copy;
 }
 
-/* A key that has changed since the older of two times may have done so since the other one. */
+/* The copy keeps the older of two times: a key that is unchanged since then is also unchanged since
+ * the later one. */
 static void copy_add(struct copy *copy, const hps_key *keys, const uint32_t *slots,
                      const uint8_t *rows, uint32_t n, uint64_t since)
 {
@@ -144,7 +145,7 @@ static void copy_add(struct copy *copy, const hps_key *keys, const uint32_t *slo
     copy->since = since < copy->since ? since : copy->since;
 }
 
-/* Those that wait and have given back their room. Returns how many rows they have. */
+/* Release copies whose bytes are no longer counted. Returns how many rows they had. */
 static uint64_t end_copies(struct copy *first)
 {
     uint64_t n = 0;
@@ -160,8 +161,7 @@ static uint64_t end_copies(struct copy *first)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* What waits first, and more of its table that waits behind it, as much as goes in one call. Lock
- * held. */
+/* Take the first copy, and further copies of its table, up to the limits of one call. Lock held. */
 static struct copy *take_group(struct hps_backfill *backfill)
 {
     struct copy *group = backfill->first;
@@ -219,7 +219,7 @@ static void put(const struct hps_backfill *backfill, const struct copy *copy)
                       : copy->n - report.n_inserted - report.n_no_room - report.n_stale);
 }
 
-/* All rows of the group as one copy. NULL: no memory. */
+/* Join all rows of the group in one copy. NULL: no memory. */
 static struct copy *join_copies(const struct copy *group)
 {
     uint32_t n = 0;
@@ -276,7 +276,8 @@ static void *run(void *ctx)
 
 /* ---- adding ---------------------------------------------------------------------------------- */
 
-/* Room for so many bytes, and a thread to make some. False: there is none. */
+/* Reserve bytes, and start the thread if it does not run. False: there is no capacity or no thread,
+ * and out_reason says how to count the rows. */
 static bool reserve(struct hps_backfill *backfill, size_t bytes, enum hps_drop_reason *out_reason)
 {
     hps_lock_acquire(&backfill->lock);
@@ -289,7 +290,7 @@ static bool reserve(struct hps_backfill *backfill, size_t bytes, enum hps_drop_r
     return taken;
 }
 
-/* False: it is not taken any more. */
+/* False: the queue is stopping. */
 static bool append(struct hps_backfill *backfill, struct copy *copy)
 {
     hps_lock_acquire(&backfill->lock);
@@ -352,7 +353,7 @@ void hps_backfill_add(struct hps_backfill *backfill, const struct hps_backfill_r
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Take out what waits for a version; NULL: for any. Lock held. */
+/* Take out the waiting copies of a version; NULL: of all versions. Lock held. */
 static struct copy *take_out(struct hps_backfill *backfill, const struct hps_version *version)
 {
     struct copy *taken = NULL;

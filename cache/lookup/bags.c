@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bags of keys: what each comes to is one row of the answer. First a tier in memory that can adds
- * the bags of which it has every key, where their rows lie; of the others the keys are walked like
- * any, their rows are gathered as they are stored, and added here once all of them are there. Both
- * in pieces, which other threads may take.
+ * Bags of keys: each bag becomes one row of the reply. First, a memory tier that pools adds the
+ * bags of which it has every key, where their rows lie. The keys of other bags are walked like all
+ * keys, and their rows are gathered as stored. They are added here once all of them are there.
+ * Other threads may take pieces of both.
  */
 #include <string.h>
 
@@ -13,10 +13,10 @@
 #include "cache/lookup/internal.h"
 
 enum {
-    WORD_BAGS = 32,           /* of a word of `whole`, and keys of one of `hits` */
-    PIECES_MAX = 32,          /* of the bags of one part that are added here */
-    ROWS_AT_A_TIME = 256,     /* handed to the kernel that adds */
-    KEYS_BETWEEN_LOOKS = 4096 /* at deadline and cancel flag */
+    WORD_BAGS = 32,           /* per word of `whole`, and keys per word of `hits` */
+    PIECES_MAX = 32,          /* per part that is added here */
+    ROWS_AT_A_TIME = 256,     /* per call of the kernel that adds */
+    KEYS_BETWEEN_LOOKS = 4096 /* between checks for deadline and cancellation */
 };
 
 static uint32_t n_words(uint32_t n_bits)
@@ -26,13 +26,13 @@ static uint32_t n_words(uint32_t n_bits)
 
 /* ---- where they lie -------------------------------------------------------------------------- */
 
-/* The bags of one part, as the tier is asked for them. */
+/* The bags of one part, as passed to the tier. */
 struct question {
-    struct hps_lookup_part *part; /* NULL: it is not asked for this one's */
+    struct hps_lookup_part *part; /* NULL: the tier is not used for this part */
     struct hps_bags bags;
 };
 
-/* Some bags of one part, asked by one thread. */
+/* Some bags of one part, pooled by one thread. */
 struct pool_piece {
     const struct question *question;
     uint32_t first;
@@ -42,11 +42,11 @@ struct pool_piece {
 struct pool_pass {
     const struct hps_walk_call *call;
     struct hps_space *space;
-    struct hps_arena *scratch; /* NULL: several threads are at it */
+    struct hps_arena *scratch; /* NULL: several threads run pieces */
     struct pool_piece *pieces;
 };
 
-/* The first tier below devices, if it is in memory and adds bags. */
+/* The first tier below devices, if it is in memory and pools. */
 static bool pooling_tier(const struct hps_lookup *lookup, struct hps_tier *out_tier)
 {
     struct hps_tier tiers[HPS_TIERS_MAX];
@@ -64,7 +64,8 @@ static bool pooling_tier(const struct hps_lookup *lookup, struct hps_tier *out_t
     return true;
 }
 
-/* From bag `first` on, as many as make a piece: words of bags with enough keys, or all. */
+/* The end of a piece that begins at bag `first`: whole words of bags, until there are enough keys.
+ */
 static uint32_t piece_end(const struct hps_bags *bags, uint32_t n_bags, uint32_t first)
 {
     uint32_t end = first;
@@ -75,7 +76,7 @@ static uint32_t piece_end(const struct hps_bags *bags, uint32_t n_bags, uint32_t
     return end;
 }
 
-/* A piece that is not asked, or could not be, has no whole bag: its keys are walked. */
+/* A piece that was not pooled has no whole bag: its keys are walked. */
 static void pool_piece(void *ctx, uint32_t i)
 {
     const struct pool_pass *pass = ctx;
@@ -99,7 +100,8 @@ static void pool_piece(void *ctx, uint32_t i)
     }
 }
 
-/* The pieces of all questions; those of each one after the other. array NULL: they are counted. */
+/* Cut all questions into pieces, one question after the other. array NULL: only count the pieces.
+ */
 static uint32_t cut(const struct question *questions, uint32_t n_questions,
                     struct pool_piece *array)
 {
@@ -171,7 +173,7 @@ hps_status lookup_take_whole(struct hps_lookup *lookup, struct hps_lookup_part *
     return HPS_OK;
 }
 
-/* In pieces: with help if there are many keys. EXHAUSTED: arena */
+/* Pool in pieces, with helpers if there are many keys. EXHAUSTED: arena */
 static hps_status ask(struct hps_lookup *lookup, struct hps_space *space,
                       const struct question *questions, uint32_t n_questions, uint64_t n_keys)
 {
@@ -196,7 +198,7 @@ static hps_status ask(struct hps_lookup *lookup, struct hps_space *space,
     return HPS_OK;
 }
 
-/* The parts that the tier is asked for: not those whose keys the gpu has been asked for. */
+/* Whether the tier is used for the part: not if the gpu was queried for its keys. */
 static bool is_asked(const struct hps_lookup_part *part)
 {
     return part->form == HPS_PART_POOLED && part->n_bags > 0 && part->hits == NULL;
@@ -209,7 +211,7 @@ hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err)
     uint64_t n_keys = 0;
 
     if (lookup->unit || !pooling_tier(lookup, &tier)) {
-        return HPS_OK; /* of a unit each row must be there, to be read again */
+        return HPS_OK; /* a unit needs each row, to read it again */
     }
     uint64_t start_us = hps_clock_us();
     struct question *questions =
@@ -255,20 +257,20 @@ void lookup_report_pooled(struct hps_lookup *lookup)
 /* Some bags of one part, added by one thread. */
 struct sum_piece {
     uint32_t first, end; /* bags */
-    uint32_t look;       /* the key before which flag and clock were looked at last */
-    float *sum;          /* [dim] room; NULL: sums are made where they belong */
+    uint32_t look;       /* key of the last check for interruption */
+    float *sum;          /* [dim] NULL: sums are made in their places */
     hps_status status;
 };
 
 struct sum_pass {
     const struct hps_walk_call *call;
     const struct hps_lookup_part *part;
-    const uint8_t *unknown_row; /* as it is stored, as the next */
+    const uint8_t *unknown_row; /* as stored, like the next */
     const uint8_t *defaulted_row;
     struct sum_piece pieces[PIECES_MAX];
 };
 
-/* The first duplicate from key `key` on. */
+/* The first duplicate with an index of at least `key`. */
 static uint32_t duplicate_from(const struct hps_lookup_part *part, uint32_t key)
 {
     uint32_t lo = 0;
@@ -285,8 +287,7 @@ static uint32_t duplicate_from(const struct hps_lookup_part *part, uint32_t key)
     return lo;
 }
 
-/* The rows of keys [begin, end), in their order. duplicate: the first one that may be among them.
- */
+/* Find the rows of keys [begin, end), in order. duplicate: the first one that may be among them. */
 static void find_rows(const struct sum_pass *pass, uint32_t begin, uint32_t end,
                       uint32_t *duplicate, const uint8_t **out_rows)
 {
@@ -312,7 +313,7 @@ static void find_rows(const struct sum_pass *pass, uint32_t begin, uint32_t end,
     }
 }
 
-/* Looks whether the answer is still wanted, if there were many keys since the last time. */
+/* Whether to continue. Checks for interruption after every KEYS_BETWEEN_LOOKS keys. */
 static bool goes_on(const struct sum_pass *pass, struct sum_piece *piece, uint32_t key)
 {
     if (key - piece->look >= KEYS_BETWEEN_LOOKS) {
@@ -364,7 +365,7 @@ static void add_piece(void *ctx, uint32_t i)
     }
 }
 
-/* The first bag that begins with this key or a later one. */
+/* The first bag that begins at this key or later. */
 static uint32_t bag_from(const struct hps_lookup_part *part, uint64_t key)
 {
     uint32_t lo = 0;
@@ -381,7 +382,7 @@ static uint32_t bag_from(const struct hps_lookup_part *part, uint64_t key)
     return lo;
 }
 
-/* Pieces of about as many keys. */
+/* Pieces with about the same number of keys. */
 static void cut_sums(struct sum_pass *pass, uint32_t n)
 {
     uint32_t first = 0;
@@ -395,7 +396,8 @@ static void cut_sums(struct sum_pass *pass, uint32_t n)
     }
 }
 
-/* What keys without a row add, and room for sums that are not made in their places. EXHAUSTED */
+/* Prepare rows for keys that were not found, and memory for sums that are not made in their places.
+ * EXHAUSTED */
 static hps_status take_memory(struct hps_lookup *lookup, struct sum_pass *pass, uint32_t n)
 {
     const struct hps_lookup_part *part = pass->part;

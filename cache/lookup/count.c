@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is counted of look-ups, and of insertions behind them: what each tier did, the keys of an
- * answer by their status, and which keys are asked for most. On the thread that holds the look-up,
- * or that inserts.
+ * Metrics of lookups and asynchronous insertions: the work of each tier, the keys of an answer by
+ * status, and the most requested keys. On the thread that owns the lookup, or that inserts.
  */
 #include "base/assert.h"
 #include "cache/lookup/hot.h"
@@ -22,8 +21,8 @@ static void count_faults(const struct hps_lookup_metrics *metrics, enum hps_tier
     }
 }
 
-/* behind: it was done behind an answer. A tier without a series counts its rows itself: a device
- * alone knows what it has taken. */
+/* behind: an asynchronous insertion. A tier without a metric counts its rows itself: only a device
+ * knows which rows it took. */
 static void count_inserted(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
                            const struct hps_tier_report *report, bool behind)
 {
@@ -62,7 +61,7 @@ static void count_tier(const struct hps_lookup_metrics *metrics,
     }
 }
 
-/* Keys for which no tier was asked. */
+/* Count keys that needed no call of a tier. */
 static void count_unasked(const struct hps_walk *walk, const struct hps_table_metrics *series)
 {
     uint32_t n_shared = 0;
@@ -89,8 +88,8 @@ static const struct hps_table_metrics *series_of(const struct hps_version *versi
     return series == NULL || series->unique_keys == NULL ? NULL : series;
 }
 
-/* What its tiers did. Of each part that is answered: unique keys = those that they found + shared +
- * remembered + not found, or not waited for. */
+/* For each part with an answer: unique keys = keys found by its tiers + shared + remembered + not
+ * found or not waited for. */
 void lookup_count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
                        bool *tier_asked)
 {
@@ -109,7 +108,7 @@ void lookup_count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
     }
 }
 
-/* Keys of an answer. */
+/* Count the keys of an answer by status. */
 static void count_keys(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_table_metrics *series = series_of(lookup->version, part->table);
@@ -140,8 +139,8 @@ void lookup_observe_tiers(const struct hps_lookup_metrics *metrics, const uint64
     }
 }
 
-/* Keys asked of memory tiers are those of the look-ups: asking again before the stores below is no
- * question of anybody's. */
+/* Keys of memory tiers were counted by the lookups. The job queries these tiers again before the
+ * stores, which is not counted. */
 static void count_inserting_walk(const struct hps_lookup_metrics *metrics,
                                  const struct hps_walk *walk, uint64_t *tier_us, bool *tier_asked)
 {
@@ -174,7 +173,7 @@ void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
     lookup_observe_tiers(metrics, tier_us, tier_asked);
 }
 
-/* Keys as sent that the gpu had. */
+/* Note the keys, as sent, that a tier had before the walk. */
 static void note_hits(struct hps_hot *hot, const struct hps_lookup_part *part)
 {
     hps_key keys[NOTE_KEYS];
@@ -195,7 +194,7 @@ static void note_hits(struct hps_hot *hot, const struct hps_lookup_part *part)
     }
 }
 
-/* What was found, that is what can be warmed up. */
+/* Note the keys that were found: only their rows can be warmed up. */
 static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     struct hps_hot *const *hot = lookup->version->hot;

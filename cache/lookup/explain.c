@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One key, asked of every tier: see explain.h. On the caller's thread, which waits for a device.
+ * Looks up one key in every tier: see explain.h. On the caller's thread, which waits for a device.
  */
 #include "cache/lookup/explain.h"
 
@@ -27,7 +27,7 @@ static void ask_store(struct hps_version *version, const struct hps_table *table
     struct hps_walk walk;
 
     hps_walk_init(&walk, version, table, &batch);
-    hps_ignore(hps_walk_rest(&walk, &call, &err)); /* the report tells */
+    hps_ignore(hps_walk_rest(&walk, &call, &err)); /* the report has the result */
     const struct hps_tier_report *report = &walk.reports[answer->tier];
     answer->found = report->n_found > 0;
     answer->duration_us = report->duration_us;
@@ -36,7 +36,7 @@ static void ask_store(struct hps_version *version, const struct hps_table *table
 
 /* ---- a device -------------------------------------------------------------------------------- */
 
-/* One key, asked by a thread that waits. */
+/* One key, with a thread that waits for the answer. */
 struct question {
     struct hps_gpu_lookup lookup;
     struct hps_gpu_part part;
@@ -58,7 +58,7 @@ static hps_status ask_and_wait(struct question *question)
 
     HPS_ASSERT(failed == 0);
     hps_status status = hps_gpu_lookup(&question->lookup);
-    while (status == HPS_OK && sem_wait(&question->done) != 0) { /* a signal */
+    while (status == HPS_OK && sem_wait(&question->done) != 0) { /* interrupted by a signal */
     }
     sem_destroy(&question->done);
     return status == HPS_OK ? question->lookup.status : status;

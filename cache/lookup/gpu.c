@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a look-up meets the gpu tier. A part whose result is large is asked of the gpu first, all
- * keys as they were sent, and the device writes the rows to their final places, as what they are
- * sent as, or adds those of whole bags: the cores are spared the gather, and for what it had the
- * search for duplicates. Of any other part, and of bags that are not whole, the keys that memory
- * misses are asked, into a scratch block, and copied from there. On the thread that holds the
- * look-up.
+ * Connects a lookup with the gpu tier. A part with large results queries the gpu first, with all
+ * keys as sent. The device writes the rows to their final places, in the type of the reply, or adds
+ * the bags that it has whole. CPU cores then need not gather these rows or search them for
+ * duplicates. Other parts, and bags that are not whole, query the gpu for the keys that memory
+ * misses; the rows go to a scratch block and are copied from there. On the thread that owns the
+ * lookup.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "base/container.h"
 #include "cache/lookup/internal.h"
 
-enum { BITS = 32 }; /* of a word of hits */
+enum { BITS = 32 }; /* of a word of `hits` */
 
 bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
@@ -37,15 +37,15 @@ static bool has_host_map(const struct hps_version *version)
     return (ops->caps & HPS_STORE_BLOCKING) == 0;
 }
 
-/* A bag is whole on the device if all of its keys are: with a host map beside it, whose bags nearly
- * always are, that is to be expected of a table that is cached whole. */
+/* A bag is whole on the device if the device has all its keys. The bags of a host map nearly always
+ * are; those of the device only if it caches the whole table. */
 static bool bags_are_whole(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     return hps_gpu_space_rows_max(lookup->version->gpu, part->table->id) >= part->table->n_rows;
 }
 
-/* Of a unit each row must be there, to be read again: bags are not asked for. The gpu's caches may
- * come and go meanwhile: then one question more or less is asked. */
+/* A unit needs each row, to read it again, so its bags do not query the gpu. The gpu's caches may
+ * change between calls: then one query more or less is made. */
 static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     bool pooled = part->form == HPS_PART_POOLED;
@@ -79,7 +79,7 @@ static bool any_first(const struct hps_lookup *lookup)
     return i < lookup->n_parts;
 }
 
-/* The slab is for those that need it: whoever finds no room there is not asked of the gpu. */
+/* The slab is for lookups that query the gpu first. If it has no space, the gpu is not queried. */
 hps_status hps_lookup_take_block(struct hps_lookup *lookup)
 {
     size_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : (size_t)lookup->rows_bytes;
@@ -103,7 +103,7 @@ uint64_t lookup_gpu_scratch_bytes(const struct hps_lookup *lookup,
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-/* Add a question of a part. EXHAUSTED: arena */
+/* Add the query of a part. EXHAUSTED: arena */
 static hps_status add_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
                            const struct hps_gpu_part *asked)
 {
@@ -146,7 +146,7 @@ static hps_status add_whole_parts(struct hps_lookup *lookup)
     return status;
 }
 
-/* The walk may go on before the gpu has read its keys. NULL: no memory */
+/* A copy, because the walk may continue before the gpu has read its keys. NULL: no memory */
 static const uint8_t *copy_keys(struct hps_lookup *lookup, const struct hps_batch *batch)
 {
     uint8_t *keys = hps_arena_alloc(lookup->arena, batch->n * sizeof(*batch->keys));
@@ -161,7 +161,7 @@ static hps_status add_misses(struct hps_lookup *lookup)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
     struct hps_error err;
-    hps_status status = lookup_gather(lookup, true, &err); /* that is where they go afterwards */
+    hps_status status = lookup_gather(lookup, true, &err); /* where these rows are copied to */
     size_t size = 0;
 
     for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
@@ -240,7 +240,7 @@ bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
     HPS_ASSERT(lookup->gpu_done != NULL);
     gpu->asked = true;
     status = hps_gpu_lookup(&gpu->ask);
-    if (status == HPS_OK) { /* it may have been answered already: it is not ours */
+    if (status == HPS_OK) { /* may be answered already: no longer ours */
         return true;
     }
     gpu->ask.status = status;
@@ -259,7 +259,7 @@ uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup)
 void hps_lookup_leave_gpu(struct hps_lookup *lookup)
 {
     HPS_ASSERT(lookup->gpu.asked && !lookup->gpu.left);
-    lookup->gpu.left = true; /* it has references of its own to the blocks that it writes to */
+    lookup->gpu.left = true; /* it holds its own references to the blocks that it writes to */
 }
 
 /* ---- taking the answer ----------------------------------------------------------------------- */
@@ -272,7 +272,7 @@ hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err)
         return HPS_OK;
     }
     size_t size = lookup->rows_bytes;
-    hps_block_unref(lookup->block); /* the tier keeps it until it has answered, or for ever */
+    hps_block_unref(lookup->block); /* the tier keeps it until it answers, or permanently */
     lookup->block = hps_block_new(lookup->blocks, size);
     if (lookup->block == NULL) {
         lookup->rows = NULL;
@@ -322,8 +322,8 @@ hps_status lookup_gpu_hits(struct hps_lookup *lookup, struct hps_error *err)
                                             lookup->n_pooled);
 }
 
-/* Sort the walk's missing keys, which were asked in this order, by the bits of their hits, and copy
- * their rows. */
+/* Separate the walk's missing keys, which were queried in this order, by their hit bits, and copy
+ * the rows of hits. */
 static void take_hits(struct hps_lookup_part *part, const struct hps_gpu_part *asked,
                       const uint8_t *scratch)
 {
@@ -331,7 +331,7 @@ static void take_hits(struct hps_lookup_part *part, const struct hps_gpu_part *a
     size_t row_bytes = part->table->row_bytes;
     uint32_t n = batch->n;
 
-    HPS_ASSERT(n == asked->n); /* nobody had the look-up meanwhile */
+    HPS_ASSERT(n == asked->n); /* no thread owned the lookup since */
     for (uint32_t i = n; i-- > 0;) {
         if (is_hit(asked, i)) {
             memcpy(batch->rows + batch->slots[i] * row_bytes,
@@ -348,9 +348,9 @@ void lookup_gpu_take(struct hps_lookup *lookup)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
     hps_status status = gpu->left ? HPS_DEADLINE : gpu->ask.status;
-    /* Lost before it began, or refused: no question. */
+    /* Otherwise it was refused, or the device was lost before: that is no query. */
     bool begun = status == HPS_OK || status == HPS_DATA_LOSS || gpu->left;
-    /* Refused for want of room, for the rows or in the queue: the device has not failed. */
+    /* INVALID and EXHAUSTED: no space in the slab or the queue. The device has not failed. */
     bool failed = status != HPS_OK && status != HPS_INVALID && status != HPS_EXHAUSTED;
     uint64_t duration_us = gpu->left ? hps_clock_us() - gpu->ask.asked_us : gpu->ask.duration_us;
 
@@ -359,7 +359,7 @@ void lookup_gpu_take(struct hps_lookup *lookup)
         struct hps_tier_report *report = &part->walk.reports[HPS_TIER_GPU];
         part->walk.gpu_missed = gpu->ask.asked;
         report->status = status;
-        if (begun && report->n_asked == 0) { /* else they are some of those that were asked first */
+        if (begun && report->n_asked == 0) { /* else they were counted by the first query */
             report->n_asked = part->walk.batch.n + report->n_found; /* hits as sent */
         }
         report->n_unanswered = status == HPS_OK || !begun ? 0 : part->walk.batch.n;
@@ -386,7 +386,7 @@ void lookup_gpu_offer(struct hps_lookup *lookup)
         if (first) {
             hps_walk_offer_memory(&part->walk, lookup->since, part->cached);
         }
-        /* rows of bags that were not whole may be there all the same */
+        /* The device may have rows of bags that it has not whole. */
         part->waits_for_gpu =
             (!first || part->form == HPS_PART_POOLED) && !hps_walk_done(&part->walk);
     }

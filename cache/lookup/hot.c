@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counting the keys that are asked for: buckets of 8 keys, a mutex that look-ups only try.
+ * Counts requested keys in buckets of 8 keys, under a mutex that lookups only try to take.
  *
- *     note ─▶ one key of every 2^shift, at a random place of each stretch ─▶ its bucket
+ *     note ─▶ one random key of every 2^shift keys ─▶ its bucket
  *
- * A key that is not in its full bucket takes the place of the least counted one with a probability
- * that falls with that count (as RAP does: Ben Basat, Einziger, Friedman and Kassner 2017,
- * "Randomized admission policy for efficient top-k and frequency estimation"): a long tail of keys
- * seen once, for which plain space-saving gives up its places again and again, leaves the hot ones
- * where they are. Unlike there, the newcomer does not inherit the count, which would rank it too
- * high: 4 to 10 more of 100 of the hottest keys are found. tests/unit/cache/lookup/test_hot.c: of a
- * Zipf trace (alpha 0.8, 1.0, 1.2) the top half of the places has 93, 98, 99 % of the look-ups that
- * the truly hottest keys have; with space-saving 72, 90, 97, with exact counts of 1 in 64 96,
- * 98, 99.
+ * If a key's bucket is full, the key replaces the least counted one with a probability that falls
+ * with that count. This follows RAP (Ben Basat, Einziger, Friedman and Kassner 2017, "Randomized
+ * admission policy for efficient top-k and frequency estimation"). A long tail of keys seen once
+ * then leaves the hot keys in place; plain space-saving would replace them again and again. Unlike
+ * in RAP, the new key does not inherit the old count, which would rank it too high: this finds 4 to
+ * 10 more of the 100 hottest keys.
+ *
+ * Measured by tests/unit/cache/lookup/test_hot.c on Zipf traces (alpha 0.8, 1.0, 1.2): the lookups
+ * of the keys in the top half of the places, in percent of the lookups of the truly hottest keys.
+ * This method: 93, 98, 99; space-saving: 72, 90, 97; exact counts of 1 key in 64: 96, 98, 99.
  */
 #include "cache/lookup/hot.h"
 
@@ -29,8 +30,8 @@
 
 enum {
     WAYS = 8,
-    GROUP = 32,         /* keys counted at once, so that their buckets are fetched together */
-    SEEN_PER_KEY = 8,   /* samples, or noted keys, per counted key that make a rate or an age */
+    GROUP = 32,         /* keys counted together, so that their buckets are prefetched */
+    SEEN_PER_KEY = 8,   /* samples, or noted keys, per counted key for a new rate or age */
     KEYS_MAX = 1 << 28, /* 3 GiB */
     HEAD_BYTES = 20,
     CRC_FROM = 12
@@ -41,14 +42,14 @@ enum { FORMAT = 1 };
 
 struct bucket {
     hps_key keys[WAYS];
-    uint32_t counts[WAYS]; /* 0: free, whatever its key is */
+    uint32_t counts[WAYS]; /* 0: free, whatever the key */
 };
 _Static_assert(sizeof(struct bucket) == WAYS * HPS_HOT_KEY_BYTES, "what a key is said to need");
 
 struct hps_hot {
     _Atomic uint64_t n_seen;
-    atomic_uint shift;     /* one key of 2^shift is counted, as that many */
-    atomic_uint n_buckets; /* changed under the lock, as all that follows */
+    atomic_uint shift;     /* one key of 2^shift is counted, with that weight */
+    atomic_uint n_buckets; /* changed under the lock, like all below */
     uint64_t secret;       /* constant */
     struct hps_lock lock;
     struct bucket *buckets;
@@ -117,7 +118,7 @@ static uint32_t sum_of(uint32_t a, uint32_t b)
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;
 }
 
-/* The place of the key in its bucket, or WAYS; out_least: the place of the smallest count. */
+/* The index of the key in its bucket, or WAYS; out_least: index of the smallest count. */
 static unsigned find(const struct bucket *bucket, hps_key key, unsigned *out_least)
 {
     unsigned least = 0;
@@ -140,7 +141,7 @@ static uint64_t next_random(struct hps_hot *hot)
     return hot->random;
 }
 
-/* Count one sample, which stands for `weight` look-ups. */
+/* Count one sample that stands for `weight` requests. */
 static void count(struct hps_hot *hot, hps_key key, uint32_t weight)
 {
     struct bucket *bucket = bucket_of(hot, key);
@@ -157,7 +158,7 @@ static void count(struct hps_hot *hot, hps_key key, uint32_t weight)
     }
 }
 
-/* A key whose count is known: it has the better right to a place than any that is smaller. */
+/* Place a key with a known count: it replaces a key with a smaller one. */
 static void place(struct hps_hot *hot, hps_key key, uint32_t times)
 {
     struct bucket *bucket = bucket_of(hot, key);
@@ -173,7 +174,7 @@ static void place(struct hps_hot *hot, hps_key key, uint32_t times)
 
 /* ---- noting ---------------------------------------------------------------------------------- */
 
-/* Many samples per counted key: fewer will do. */
+/* With many samples per counted key, sample less often. */
 static void adapt(struct hps_hot *hot, unsigned shift, uint32_t n)
 {
     hot->n_samples += n;
@@ -184,7 +185,7 @@ static void adapt(struct hps_hot *hot, unsigned shift, uint32_t n)
     }
 }
 
-/* All lines of it: it is longer than one, and begins anywhere in one. */
+/* Prefetch all cache lines of a bucket: it is longer than one line and not aligned. */
 static void fetch(const struct bucket *bucket)
 {
     const char *at = (const char *)bucket;
@@ -197,7 +198,7 @@ static void fetch(const struct bucket *bucket)
 static void count_group(struct hps_hot *hot, const hps_key *keys, uint32_t n, unsigned shift)
 {
     if (n == 0 || !hps_lock_try(&hot->lock)) {
-        return; /* one of many samples is lost */
+        return; /* the samples of this group are lost */
     }
     for (uint32_t i = 0; i < n; i++) {
         fetch(bucket_of(hot, keys[i]));
@@ -209,9 +210,9 @@ static void count_group(struct hps_hot *hot, const hps_key *keys, uint32_t n, un
     hps_lock_release(&hot->lock);
 }
 
-/* All noted keys are one long row, cut into stretches of 2^shift; of each stretch the key at a
- * random place is counted. So keys that come again at equal distances are not preferred, and short
- * look-ups count as much as long ones. */
+/* All noted keys form one sequence, cut into stretches of 2^shift keys. One key at a random place
+ * of each stretch is counted. So keys that repeat at equal distances are not preferred, and short
+ * lookups count as much as long ones. */
 void hps_hot_note(struct hps_hot *hot, const hps_key *keys, uint32_t n)
 {
     unsigned shift = atomic_load_explicit(&hot->shift, memory_order_relaxed);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queue behind the look-ups, and its jobs. Entries lie in one array and are found by hash, so
- * that a key is there once from the look-up that queued it to the end of the job that fetched it.
- * Versions take turns. Adding: loops and workers; jobs: I/O threads.
+ * The queue of keys and its jobs. Entries are in one array and are found by hash. A key has one
+ * entry from the lookup that queued it to the end of the job that fetches it. Versions take turns.
+ * Loops and workers add keys; jobs run on I/O threads.
  */
 #include "cache/lookup/insertion.h"
 
@@ -18,19 +18,19 @@
 #include "cache/lookup/lookup.h"
 
 enum {
-    SLICE_KEYS = 256, /* under one hold of the lock: loops wait for it */
+    SLICE_KEYS = 256, /* per hold of the lock: loops wait for it */
     ROWS_ALIGN = 64,
     SCRATCH_BYTES_FIRST = 16 * 1024,
     SCRATCH_BYTES_MAX = 16 * 1024 * 1024,
-    JOB_US_MAX = 10 * 1000 * 1000, /* then what it has not fetched is dropped */
-    NONE = 0                       /* entries are counted from 1 */
+    JOB_US_MAX = 10 * 1000 * 1000, /* then keys not yet fetched are dropped */
+    NONE = 0                       /* entries are numbered from 1 */
 };
 
-/* What waits for one version. There while something does, or a job fetches for it. */
+/* The queue of one version. It exists while keys wait in it or a job fetches for it. */
 struct lane {
     struct lane *next;
     struct hps_version *version; /* pinned */
-    uint32_t head;               /* first come first; lock, as all of these */
+    uint32_t head;               /* oldest key first; lock, like all below */
     uint32_t tail;
     uint32_t n_waiting;
     uint32_t n_jobs;
@@ -41,8 +41,8 @@ struct entry {
     hps_key key;
     struct lane *lane;
     uint32_t table;
-    uint32_t next;  /* of its lane, or of the free ones */
-    uint32_t chain; /* with the same hash */
+    uint32_t next;  /* in its lane, or of the free entries */
+    uint32_t chain; /* next entry with the same hash */
 };
 
 struct item {
@@ -52,8 +52,8 @@ struct item {
 };
 
 struct job {
-    struct hps_task task; /* first */
-    struct job *next;     /* of those without work */
+    struct hps_task task; /* must be first */
+    struct job *next;     /* of the idle jobs */
     struct hps_insertion *insertion;
     struct lane *lane;
     struct hps_arena *scratch;
@@ -68,15 +68,15 @@ struct hps_insertion {
     struct hps_backfill *backfill;
     atomic_bool stopping;
     struct hps_lock lock;
-    struct entry *entries; /* [rows_max + 1]; lock, as all of these */
+    struct entry *entries; /* [rows_max + 1]; lock, like all below */
     uint32_t *heads;       /* [hash_mask + 1] */
     uint32_t hash_mask;
-    uint32_t n_touched; /* entries that were ever used */
+    uint32_t n_touched; /* entries ever used */
     uint32_t free;
     uint32_t n_rows;    /* entries in use */
-    uint32_t n_waiting; /* of them, not taken by a job; */
-    uint64_t row_bytes; /* what their rows take */
-    struct lane *lanes; /* whose turn it is first */
+    uint32_t n_waiting; /* of n_rows, not taken by a job */
+    uint64_t row_bytes; /* size of their rows */
+    struct lane *lanes; /* in order of their turns */
     struct job *idle;
     uint32_t n_active; /* jobs posted or running */
     struct job *jobs[];
@@ -132,7 +132,7 @@ hps_status hps_insertion_new(const struct hps_insertion_options *options,
     insertion->options = *options;
     insertion->hash_mask = (uint32_t)(n_heads - 1);
     hps_lock_init(&insertion->lock, HPS_LOCK_INSERTION);
-    /* Not zeroed: memory is taken as entries are used. */
+    /* Not zeroed, so that unused entries take no memory. */
     insertion->entries = hps_alloc(((size_t)options->rows_max + 1) * sizeof(*insertion->entries));
     insertion->heads = hps_calloc(n_heads, sizeof(*insertion->heads));
     insertion->backfill = hps_backfill_new(
@@ -192,7 +192,7 @@ static void count_dropped(const struct hps_insertion *insertion, enum hps_drop_r
     }
 }
 
-/* Under the lock, after each change of n_rows. */
+/* Lock held; call it after each change of n_rows. */
 static void show_rows(const struct hps_insertion *insertion)
 {
     if (insertion->options.metrics != NULL) {
@@ -226,7 +226,7 @@ static bool is_queued(const struct hps_insertion *insertion, uint32_t at, const 
     return at != NONE;
 }
 
-/* NONE: there is no room. */
+/* NONE: the queue is full. */
 static uint32_t entry_take(struct hps_insertion *insertion)
 {
     uint32_t at = insertion->free;
@@ -239,7 +239,7 @@ static uint32_t entry_take(struct hps_insertion *insertion)
     return at;
 }
 
-/* Of a key that is not waiting any more. link: its head */
+/* Free the entry of a key that no longer waits. link: its head */
 static void entry_give(struct hps_insertion *insertion, uint32_t *link, uint32_t at)
 {
     struct entry *entry = &insertion->entries[at];
@@ -323,7 +323,7 @@ static void remove_lane(struct hps_insertion *insertion, struct lane *lane)
     *at = lane->next;
 }
 
-/* The version's, made if there is none. NULL: no memory. */
+/* The queue of the version, created if necessary. NULL: no memory. */
 static struct lane *get_lane(struct hps_insertion *insertion, struct hps_version *version)
 {
     struct lane *lane = find_lane(insertion, version);
@@ -339,7 +339,7 @@ static struct lane *get_lane(struct hps_insertion *insertion, struct hps_version
     return lane;
 }
 
-/* A slice of what waits. Returns how many keys that were. */
+/* Drop a slice of the waiting keys. Returns their number. */
 static uint32_t drop_some(struct hps_insertion *insertion, struct lane *lane)
 {
     uint32_t n = 0;
@@ -353,7 +353,8 @@ static uint32_t drop_some(struct hps_insertion *insertion, struct lane *lane)
     return n;
 }
 
-/* Nothing waits and no job runs: out with it. Whoever may free a version sees its pin go last. */
+/* Free the lane if no key waits and no job runs. This releases the pin, after which the version may
+ * be freed. */
 static void end_lane(struct hps_insertion *insertion, struct lane *lane)
 {
     if (lane->n_waiting == 0 && lane->n_jobs == 0) {
@@ -365,7 +366,7 @@ static void end_lane(struct hps_insertion *insertion, struct lane *lane)
 
 /* ---- adding ---------------------------------------------------------------------------------- */
 
-/* A job to be posted, if more waits than those that are at it will soon have taken. Lock held. */
+/* Returns a job to be posted if more keys wait than the active jobs will take next. Lock held. */
 static struct job *wake_job(struct hps_insertion *insertion)
 {
     struct job *job = insertion->idle;
@@ -393,13 +394,13 @@ static void rest_job(struct hps_insertion *insertion, struct job *job)
 static void post_job(struct hps_insertion *insertion, struct job *job)
 {
     if (job != NULL && hps_pool_post_low(insertion->options.io, &job->task) != HPS_OK) {
-        hps_lock_acquire(&insertion->lock); /* the pool ends: so does all of this */
+        hps_lock_acquire(&insertion->lock); /* the pool is stopping, and so is this */
         rest_job(insertion, job);
         hps_lock_release(&insertion->lock);
     }
 }
 
-/* heads: of the keys. Returns how many of them found no room. Lock held. */
+/* heads: of the keys. Returns how many keys did not fit. Lock held. */
 static uint32_t add_keys(struct hps_insertion *insertion, struct lane *lane, uint32_t table,
                          const hps_key *keys, uint32_t *const *heads, uint32_t n)
 {
@@ -447,7 +448,7 @@ static void add_some(struct hps_insertion *insertion, struct hps_version *versio
     } else if (lane != NULL) {
         n_dropped = add_keys(insertion, lane, table->id, keys, heads, n);
         job = wake_job(insertion);
-        end_lane(insertion, lane); /* if there was room for none */
+        end_lane(insertion, lane); /* if no key fitted */
     }
     hps_lock_release(&insertion->lock);
     count_dropped(insertion, reason, n_dropped);
@@ -465,7 +466,7 @@ void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *vers
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
-/* The lane whose turn it is; then the others come first. NULL: nothing waits. Lock held. */
+/* The next lane that has keys; it moves to the end of the list. NULL: no key waits. Lock held. */
 static struct lane *take_turn(struct hps_insertion *insertion)
 {
     struct lane *lane = insertion->lanes;
@@ -481,7 +482,7 @@ static struct lane *take_turn(struct hps_insertion *insertion)
     return lane;
 }
 
-/* A slice of keys of its lane for the job. False: the lane has no more, or the job has enough. Lock
+/* Move a slice of keys from the lane to the job. False: the lane is empty or the job is full. Lock
  * held. */
 static bool take_some(struct hps_insertion *insertion, struct job *job, uint64_t *bytes)
 {
@@ -500,7 +501,7 @@ static bool take_some(struct hps_insertion *insertion, struct job *job, uint64_t
     return true;
 }
 
-/* Keys of the version whose turn it is, as many as a job fetches. */
+/* Take the keys of one job from the version whose turn it is. */
 static void job_take(struct hps_insertion *insertion, struct job *job)
 {
     uint64_t bytes = 0;
@@ -517,7 +518,7 @@ static void job_take(struct hps_insertion *insertion, struct job *job)
     }
 }
 
-/* The keys have been fetched, or given up: from now on they may be queued again. */
+/* The keys have been fetched or given up: they may be queued again. */
 static void job_give(struct hps_insertion *insertion, const struct job *job)
 {
     uint32_t *heads[SLICE_KEYS];
@@ -553,7 +554,7 @@ static bool job_cut_off(const void *ctx)
     return atomic_load(&job->insertion->stopping) || atomic_load(&job->lane->leaving);
 }
 
-/* Of one table, its rows at `rows`. Returns the bytes that they take. */
+/* Set up the walk of one table, with its rows at `rows`. Returns the size of the rows. */
 static uint64_t walk_begin(struct job *job, struct hps_walk *walk, uint32_t begin, uint32_t n,
                            uint8_t *rows)
 {
@@ -570,7 +571,7 @@ static uint64_t walk_begin(struct job *job, struct hps_walk *walk, uint32_t begi
     return ((uint64_t)n * table->row_bytes + ROWS_ALIGN - 1) & ~(uint64_t)(ROWS_ALIGN - 1);
 }
 
-/* Items [begin, the result) are of one table. */
+/* Returns the end of the items that have the same table as item `begin`. */
 static uint32_t table_end(const struct job *job, uint32_t begin)
 {
     uint32_t end = begin;
@@ -581,7 +582,7 @@ static uint32_t table_end(const struct job *job, uint32_t begin)
     return end;
 }
 
-/* Memory of a job: its walks, and all their rows behind them. NULL: there is none. */
+/* Allocate the walks of a job, and memory for their rows after them. NULL: no memory. */
 static struct hps_walk *make_walks(struct job *job, uint32_t *out_n)
 {
     uint64_t row_bytes = 0;
@@ -663,7 +664,7 @@ static void job_fetch(struct job *job)
     hps_free_aligned(walks);
 }
 
-/* I/O thread. One piece of work; then look-ups that wait come first. */
+/* On an I/O thread. Runs one job, so that waiting lookups come next. */
 static void run_job(struct hps_task *task)
 {
     struct job *job = (struct job *)task;
@@ -687,7 +688,8 @@ static void run_job(struct hps_task *task)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* A slice of what waits for the version; NULL: for any. Returns whether there may be more. */
+/* Drop a slice of the keys that wait for the version; NULL: for any version. Returns whether there
+ * may be more. */
 static bool drop_slice(struct hps_insertion *insertion, const struct hps_version *version)
 {
     uint32_t n_dropped = 0;
@@ -723,7 +725,7 @@ void hps_insertion_stop(struct hps_insertion *insertion)
     if (insertion == NULL) {
         return;
     }
-    hps_lock_acquire(&insertion->lock); /* after this nothing is added */
+    hps_lock_acquire(&insertion->lock); /* afterwards no key is added */
     atomic_store(&insertion->stopping, true);
     hps_lock_release(&insertion->lock);
     while (drop_slice(insertion, NULL)) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The course of one look-up: see lookup.h. Its steps in their order; plan.c says where rows go,
- * unique.c finds the keys that are walked, threshold.c says which parts wait for the stores, rows.c
- * finishes the rows of a part, bags.c adds those of bags, and count.c counts what was done. On the
- * thread that holds the look-up.
+ * The steps of one lookup, in order: see lookup.h. plan.c chooses the places of rows, unique.c
+ * finds the unique keys, threshold.c decides which parts wait for the stores, rows.c completes the
+ * rows of a part, bags.c adds bags, and count.c updates metrics. On the thread that owns the
+ * lookup.
  */
 #include "cache/lookup/lookup.h"
 
@@ -42,7 +42,7 @@ struct hps_walk_call lookup_walk_call(const struct hps_lookup *lookup, uint64_t 
                                   .exact = lookup->unit};
 }
 
-/* Once per look-up (or try of one), however it ended. helpers: see lookup_add_bags */
+/* Once per try of a lookup, whatever its result. helpers: see lookup_add_bags */
 static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct hps_pool *helpers,
                            struct hps_error *err)
 {
@@ -56,7 +56,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct 
         hps_lookup_release(lookup);
     }
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
-        if (lookup->parts[i].rows != NULL) { /* it was begun */
+        if (lookup->parts[i].rows != NULL) { /* it was started */
             lookup_count_part(lookup, &lookup->parts[i], tier_asked);
             hps_walk_note_room(&lookup->parts[i].walk, lookup->version, HPS_WALK_ANSWER);
         }
@@ -64,13 +64,13 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct 
     if (lookup->metrics != NULL) {
         lookup_observe_tiers(lookup->metrics, lookup->tier_us, tier_asked);
     }
-    if (status != HPS_ABORTED && !lookup->rereads) { /* else it is asked for again, or was */
+    if (status != HPS_ABORTED && !lookup->rereads) { /* else it is tried again, or is a reread */
         lookup_count_end(lookup, status == HPS_OK);
     }
     return status;
 }
 
-/* The parts that are not answered yet, linked. */
+/* Link the walks of the parts that are not answered yet. */
 static struct hps_walk *link_walks(struct hps_lookup *lookup)
 {
     struct hps_walk *first = NULL;
@@ -84,7 +84,7 @@ static struct hps_walk *link_walks(struct hps_lookup *lookup)
     return first;
 }
 
-/* Unique keys of every part. */
+/* Find the unique keys of every part. */
 static hps_status start_parts(struct hps_lookup *lookup, struct hps_error *err)
 {
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
@@ -114,7 +114,7 @@ void lookup_begin(struct hps_lookup *lookup)
     }
 }
 
-/* Finish the parts that wait for nothing more. */
+/* Finish the parts that wait for no tier. */
 static hps_status finish_ready(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
 {
     bool done = true;
@@ -135,7 +135,7 @@ static hps_status finish_ready(struct hps_lookup *lookup, bool *out_done, struct
     return HPS_OK;
 }
 
-/* The step has ended: it may have been the last one. helpers: see lookup_add_bags */
+/* End a step, and the lookup if that was the last one. helpers: see lookup_add_bags */
 static hps_status end_step(struct hps_lookup *lookup, hps_status status, struct hps_pool *helpers,
                            bool *out_done, struct hps_error *err)
 {
@@ -220,7 +220,7 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
     if (wait && (deadline_us == 0 || lookup->wait_deadline_us < deadline_us)) {
         deadline_us = lookup->wait_deadline_us;
     } else {
-        wait = false; /* the request's own deadline comes first, and fails it */
+        wait = false; /* the request's deadline is earlier, and then the request fails */
     }
     if (status == HPS_OK && first != NULL) {
         struct hps_walk_call call = lookup_walk_call(lookup, deadline_us);

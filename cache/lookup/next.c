@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What comes next of a look-up: see next.h. Any thread.
+ * Decides the next step of a lookup: see next.h. Any thread.
  */
 #include "cache/lookup/next.h"
 
@@ -8,15 +8,15 @@
 
 #define BIT(outcome) (1u << HPS_OUTCOME_##outcome)
 
-/* What a step that reads rows to their end comes to. */
+/* Outcomes of a step that reads the last rows. */
 enum {
     ENDS = BIT(WHOLE) | BIT(ERROR),
-    ENDS_UNIT = BIT(TORN) | BIT(AHEAD) | BIT(OVERTAKEN), /* only where a unit is wanted */
+    ENDS_UNIT = BIT(TORN) | BIT(AHEAD) | BIT(OVERTAKEN), /* only if a unit is wanted */
     GPU = BIT(OVER) | BIT(REFUSED) | BIT(LATE),
     THREAD = BIT(BUSY) | BIT(LATE)
 };
 
-/* What each step may come to. Only the tiers that may block have rows that are ahead. */
+/* The possible outcomes of each step. Only tiers that may block have rows that are ahead. */
 static const uint32_t OUTCOMES[HPS_STEP_COUNT] = {
     [HPS_STEP_NONE] = BIT(OVER),
     [HPS_STEP_BEGIN] = BIT(OVER),
@@ -32,8 +32,7 @@ static const uint32_t OUTCOMES[HPS_STEP_COUNT] = {
     [HPS_STEP_ABANDON] = BIT(OVER),
 };
 
-/* What follows where nothing special has come of a step; of the others NONE: they end the look-up,
- * or are its end. */
+/* The usual next step. NONE: the step ends the lookup, or always needs a decision. */
 static const enum hps_step NEXT[HPS_STEP_COUNT] = {
     [HPS_STEP_NONE] = HPS_STEP_BEGIN,
     [HPS_STEP_BEGIN] = HPS_STEP_GPU_FIRST,
@@ -41,13 +40,14 @@ static const enum hps_step NEXT[HPS_STEP_COUNT] = {
     [HPS_STEP_MEMORY] = HPS_STEP_STORES, /* with a gpu: GPU_MISSES */
     [HPS_STEP_GPU_MISSES] = HPS_STEP_COLLECT,
     [HPS_STEP_COLLECT] = HPS_STEP_STORES,
-    [HPS_STEP_STORES] = HPS_STEP_DEFAULTS,     /* it was late */
-    [HPS_STEP_AWAIT_UPDATES] = HPS_STEP_BEGIN, /* what was ahead is no try */
+    [HPS_STEP_STORES] = HPS_STEP_DEFAULTS,     /* no thread was free in time */
+    [HPS_STEP_AWAIT_UPDATES] = HPS_STEP_BEGIN, /* waiting is not a try */
     [HPS_STEP_AWAIT_REREAD] = HPS_STEP_REREAD,
     [HPS_STEP_ABANDON] = HPS_STEP_FAILED,
 };
 
-/* Can it be taken back only because the client has gone? The others have a wait of their own. */
+/* Whether the step can be late only because the client has disconnected. Other steps have a bound
+ * on their wait. */
 static bool is_late_only_if_gone(const struct hps_course *course)
 {
     bool waits = course->step == HPS_STEP_STORES && course->miss_policy == HPS_MISS_WAIT;
@@ -93,14 +93,14 @@ static void fail(struct hps_course *next, enum hps_failure failure)
     next->failure = failure;
 }
 
-/* Tiers have been asked for rows that nobody gets. */
+/* Tiers have been queried, but their rows will not be sent. */
 static void abandon(struct hps_course *next, enum hps_failure failure)
 {
     next->step = HPS_STEP_ABANDON;
     next->failure = failure;
 }
 
-/* Wait a little, unless that was done for long enough already. */
+/* Wait, unless the lookup has waited the maximum number of times. */
 static void await(struct hps_course *next, enum hps_step step)
 {
     if (next->n_waits == HPS_LOOKUP_WAITS_MAX) {
@@ -124,7 +124,7 @@ static void begin_again(struct hps_course *next)
     next->n_tries++;
 }
 
-/* Rows are of several states. */
+/* The rows are of several states: read them again. */
 static void mend(struct hps_course *next)
 {
     if (next->step == HPS_STEP_REREAD) {
@@ -134,8 +134,8 @@ static void mend(struct hps_course *next)
     }
 }
 
-/* No thread takes it. Who waits for rows no longer than so, waits no time; what has been read whole
- * is not abandoned. */
+/* No thread was free. Under HPS_MISS_WAIT, the lookup stops waiting for the stores. If all rows
+ * have been read, the walk is not abandoned: its work has been counted. */
 static void find_no_thread(struct hps_course *next)
 {
     if (next->step == HPS_STEP_STORES && next->miss_policy == HPS_MISS_WAIT) {
@@ -147,7 +147,7 @@ static void find_no_thread(struct hps_course *next)
     }
 }
 
-/* The step has ended as it should. */
+/* Go to the usual next step. */
 static void go_on(struct hps_course *next)
 {
     enum hps_step step = next->step;
@@ -157,8 +157,8 @@ static void go_on(struct hps_course *next)
     HPS_ASSERT(next->step != HPS_STEP_NONE);
 }
 
-/* Nobody wants the answer. What tiers were asked for and nobody gets is accounted for first; what
- * had been read to its end was. */
+/* The client has disconnected. An unfinished walk is abandoned first, so that its work is counted;
+ * a finished one has been counted. */
 static void end_unanswered(struct hps_course *next, enum hps_outcome outcome)
 {
     bool ended = ((ENDS | ENDS_UNIT) & 1u << outcome) != 0;
@@ -173,7 +173,7 @@ static void end_unanswered(struct hps_course *next, enum hps_outcome outcome)
     }
 }
 
-/* ---- by what came of the step ---------------------------------------------------------------- */
+/* ---- by outcome of the step ------------------------------------------------------------------ */
 
 static void decide(struct hps_course *next, enum hps_outcome outcome)
 {

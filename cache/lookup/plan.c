@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a look-up will do, before it does anything: how the rows of each part come to their places,
- * where those are, and what it takes in memory. On the thread that holds the look-up.
+ * Plans a lookup before it starts: how the rows of each part get to their places, where these are,
+ * and how much memory is needed. On the thread that owns the lookup.
  */
 #include <inttypes.h>
 
 #include "base/assert.h"
 #include "cache/lookup/internal.h"
 
-/* Once, so that a change meanwhile does not split the look-up. */
+/* Read them once, so that a change does not affect parts of the lookup differently. */
 static void choose_policies(struct hps_lookup *lookup)
 {
     if (lookup->miss_policy == HPS_MISS_MODEL) {
@@ -34,7 +34,7 @@ static void choose_form(const struct hps_lookup *lookup, struct hps_lookup_part 
     part->form = pooled ? HPS_PART_POOLED : part->form;
 }
 
-/* A tier that does not put rows into shape: in memory, or any. */
+/* Whether a tier does not convert rows: a memory tier, or any tier. */
 static bool has_unshaping_tier(const struct hps_lookup *lookup, bool in_memory)
 {
     struct hps_tier tiers[HPS_TIERS_MAX];
@@ -65,7 +65,7 @@ static hps_status size_part(struct hps_lookup_part *part, struct hps_error *err)
     return HPS_OK;
 }
 
-/* The rows of each part by themselves. */
+/* The rows of each part in a block of their own. */
 static hps_status place_per_table(struct hps_lookup *lookup, struct hps_error *err)
 {
     uint64_t total = 0;
@@ -85,7 +85,7 @@ static hps_status place_per_table(struct hps_lookup *lookup, struct hps_error *e
     return HPS_OK;
 }
 
-/* One matrix: the values of a part's row behind those of the parts before it. */
+/* One matrix: in each row, the values of a part follow the values of the parts before it. */
 static hps_status place_in_matrix(struct hps_lookup *lookup, struct hps_error *err)
 {
     uint32_t n_rows = lookup->n_parts == 0 ? 0 : lookup->parts[0].n_rows;
@@ -171,7 +171,8 @@ void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *
     if (part->form == HPS_PART_STORED) {
         batch->rows = part->rows;
     } else if (part->form == HPS_PART_SHAPED && lookup->memory_shapes && part->hits == NULL) {
-        /* else the gpu, which was asked first, is offered what memory has as it is stored */
+        /* Otherwise the gpu, which was queried first, is offered rows from memory in their stored
+         * form. */
         batch->shape = (struct hps_shape){
             .rows = part->rows, .stride = (size_t)part->stride, .dtype = part->out_dtype};
     }
@@ -182,7 +183,7 @@ uint64_t lookup_gathered_bytes(const struct hps_lookup_part *part)
     return lookup_align_rows((uint64_t)part->n_keys * part->table->row_bytes);
 }
 
-/* below: by a tier below those in memory. */
+/* Whether rows of the part must be gathered. below: for tiers below memory. */
 static bool will_gather(const struct hps_lookup_part *part, bool below)
 {
     bool open = !part->finished && !hps_walk_done(&part->walk);
@@ -232,7 +233,7 @@ hps_status lookup_gather(struct hps_lookup *lookup, bool below, struct hps_error
 void hps_lookup_release(struct hps_lookup *lookup)
 {
     if (lookup->n_shaped + lookup->n_pooled == 0) {
-        return; /* nor has it gathered anything */
+        return; /* it has gathered no rows */
     }
     for (unsigned i = 0; i < HPS_LOOKUP_GATHERED_MAX; i++) {
         hps_block_unref(lookup->gathered[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic of the hit rate: see policy.h. Any thread.
+ * Arithmetic of the hit rate: see policy.h. Thread-safe.
  */
 #include "cache/lookup/policy.h"
 
@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 
-/* More keys than one look-up can have; up to here counts are exact as doubles. */
+/* More keys than one lookup can have; up to here counts are exact as doubles. */
 #define HITS_MAX (UINT64_C(1) << 33)
 
 /* A quotient, since rounding makes `hits >= threshold * keys` wrong at the boundary: 7 of 25 keys

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of a part, once its tiers have answered or are not waited for any longer: default rows
- * and the status of keys that were not found, rows that were gathered, and the duplicates. Bags are
- * added later (bags.c). On the thread that holds the look-up.
+ * Completes the rows of a part when its tiers have answered, or the lookup no longer waits for
+ * them: default rows and status of keys that were not found, gathered rows, and duplicates. Bags
+ * are added later (bags.c). On the thread that owns the lookup.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void count_status(struct hps_lookup_part *part, uint8_t status)
     part->n_defaulted += status == HPS_KEY_DEFAULTED ? 1 : 0;
 }
 
-/* The row of the answer that stands for keys that were not found. NULL: no memory */
+/* The row of the reply for keys that were not found. NULL: no memory */
 static const uint8_t *row_for_missing(struct hps_lookup *lookup, const struct hps_lookup_part *part,
                                       bool zero)
 {
@@ -39,7 +39,7 @@ static const uint8_t *row_for_missing(struct hps_lookup *lookup, const struct hp
     return row;
 }
 
-/* Rows and status of keys [begin, end) of the batch, none of which was found. EXHAUSTED */
+/* Set rows and status of keys [begin, end) of the batch, which were not found. EXHAUSTED */
 static hps_status put_missing(struct hps_lookup *lookup, struct hps_lookup_part *part,
                               uint32_t begin, uint32_t end, uint8_t status, bool zero)
 {
@@ -62,7 +62,7 @@ static hps_status put_missing(struct hps_lookup *lookup, struct hps_lookup_part 
     return HPS_OK;
 }
 
-/* The same for all keys that were not found. */
+/* Set rows and status of all keys that were not found. */
 static hps_status put_defaults(struct hps_lookup *lookup, struct hps_lookup_part *part,
                                struct hps_error *err)
 {
@@ -98,7 +98,7 @@ static hps_status put_defaults(struct hps_lookup *lookup, struct hps_lookup_part
     return HPS_OK;
 }
 
-/* Rows of keys [begin, begin + n) of the batch, as they are stored, to their places. */
+/* Convert the gathered rows of keys [begin, begin + n) of the batch to their places. */
 static void shape_rows(struct hps_lookup_part *part, uint32_t begin, uint32_t n)
 {
     const struct hps_table *table = part->table;
@@ -112,7 +112,7 @@ static void shape_rows(struct hps_lookup_part *part, uint32_t begin, uint32_t n)
     }
 }
 
-/* Rows that were gathered, which are all but those of tiers that put them into shape. */
+/* Convert all gathered rows: the rows of every tier that did not convert them itself. */
 static void shape_gathered(const struct hps_lookup *lookup, struct hps_lookup_part *part)
 {
     const struct hps_walk *walk = &part->walk;
@@ -139,7 +139,7 @@ static void copy_duplicates(struct hps_lookup_part *part)
     }
 }
 
-/* A tier takes rows of the part that are found below it: at once, or behind the answers. */
+/* Whether a tier takes rows of the part that are found below it, at once or later. */
 static bool has_place(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     struct hps_tier tiers[HPS_TIERS_MAX];
@@ -153,8 +153,7 @@ static bool has_place(const struct hps_lookup *lookup, const struct hps_lookup_p
     return has;
 }
 
-/* What was not waited for is fetched behind the answer, if that was the bargain and there is a tier
- * to put it into. */
+/* Queue keys that were not waited for, if the policy wants that and a tier can take their rows. */
 static void insert_behind(struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_batch *missing = &part->walk.batch;

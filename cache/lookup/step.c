@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps of a look-up that are calls: see step.h.
+ * The steps of a lookup that are calls: see step.h.
  */
 #include "cache/lookup/step.h"
 
 #include "base/assert.h"
 
-/* done: every key is answered, if it ended well. */
+/* done: if the step succeeded, whether every key is answered. */
 static enum hps_outcome outcome_of(const struct hps_lookup *lookup, hps_status status, bool done)
 {
     if (status == HPS_OK) {

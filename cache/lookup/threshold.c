@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which parts wait for the stores below memory: by the miss policy of the look-up, and under
- * HPS_MISS_THRESHOLD by the hit rate of the part's unique keys. On the thread that holds the
- * look-up.
+ * Decides which parts wait for the stores: by the miss policy of the lookup, and under
+ * HPS_MISS_THRESHOLD by the hit rate of the part's unique keys. On the thread that owns the lookup.
  */
 #include <stdatomic.h>
 
@@ -24,7 +23,7 @@ static bool is_key(const void *ctx, uint32_t index)
     return lookup_key_at(wanted->part, index) == wanted->key;
 }
 
-/* A set of keys of the part, as sent, by their indices. True: the key was not in it. */
+/* Add key `index` of the part, as sent, to a set of indices. True: the key was not in it. */
 static bool set_add(struct hps_index_set *set, const struct hps_lookup_part *part, uint32_t index)
 {
     const struct wanted wanted = {part, lookup_key_at(part, index)};
@@ -36,8 +35,8 @@ static bool set_add(struct hps_index_set *set, const struct hps_lookup_part *par
     return added;
 }
 
-/* Whether so many of the part's hits are unique: they are counted until that is known. A key that
- * is walked is none, though the gpu may have had it when it was asked again. */
+/* Whether at least n_wanted hits of the part are unique; stops counting there. A walked key does
+ * not count, even if a second query found it on the gpu. */
 static bool has_unique_hits(struct hps_lookup *lookup, const struct hps_lookup_part *part,
                             uint64_t n_wanted)
 {
@@ -58,7 +57,7 @@ static bool has_unique_hits(struct hps_lookup *lookup, const struct hps_lookup_p
     return n == n_wanted;
 }
 
-/* A row that misses has come behind an answer before, and did not stay. */
+/* Whether a missing row was inserted by a job before and has been lost since. */
 static bool misses_what_came(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_fetched *fetched = lookup->version->fetched;
@@ -72,9 +71,9 @@ static bool misses_what_came(const struct hps_lookup *lookup, const struct hps_l
     return fetched != NULL && i < batch->n;
 }
 
-/* The hit rate of the part has reached the version's threshold, so that what misses comes behind
- * the answer. Without an embedding cache, or one that took no question, there is no rate: every
- * answer is exact. */
+/* Whether missing rows are inserted after the answer, because the hit rate has reached the
+ * version's threshold. Without an embedding cache, or if it did not answer, there is no hit rate:
+ * the lookup waits. */
 static bool is_asynchronous(struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_version *version = lookup->version;
@@ -91,7 +90,7 @@ static bool is_asynchronous(struct hps_lookup *lookup, const struct hps_lookup_p
         hps_policy_hits_min(atomic_load(&version->hit_rate_threshold), part->n_unique - n_hits);
     uint32_t n_others = n_hits - part->walk.n_found_before;
     bool reached = n_hits >= n_hits_min;
-    if (reached && part->hits != NULL && n_others < n_hits_min) { /* duplicates are among them */
+    if (reached && part->hits != NULL && n_others < n_hits_min) { /* n_hits counts duplicates */
         reached = has_unique_hits(lookup, part, n_hits_min - n_others);
     }
     return reached && !misses_what_came(lookup, part);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order in which the tiers are asked, and the walk that follows it: memory tiers one after the
- * other, which is all that a hit in memory takes, then those that block. How one of these is asked
- * is in tiers_blocking.c, what is inserted of its rows into tiers above it in tiers_upward.c, and
- * how keys are waited for that other look-ups fetch in tiers_others.c. On the thread of the walk's
- * look-up; memory tiers also on those of its helpers.
+ * The order of the tiers in a walk: first the memory tiers, which suffice if every key is a hit
+ * there, then the tiers that block. tiers_blocking.c queries one tier that blocks, tiers_upward.c
+ * inserts its rows into the tiers above, and tiers_others.c waits for keys that other lookups
+ * fetch. On the thread of the walk's lookup; memory tiers also on its helpers.
  */
 #include <string.h>
 
@@ -72,7 +71,7 @@ bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_
     uint32_t end = aside ? walk->kind_next : (uint32_t)kind + 1;
     uint32_t n = walk->n_absent;
 
-    end = end <= kind ? (uint32_t)kind + 1 : end; /* the device's own, before any other is asked */
+    end = end <= kind ? (uint32_t)kind + 1 : end; /* its own at least, if it is queried first */
     for (uint32_t i = 0; i < end; i++) {
         n += walk->reports[i].n_found;
     }
@@ -112,24 +111,24 @@ void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t 
 
 /* ---- memory tiers ---------------------------------------------------------------------------- */
 
-/* Some of a walk's missing keys, asked by one thread. */
+/* Some missing keys of a walk, looked up by one thread. */
 struct piece {
     struct hps_walk *walk;
     uint32_t lo; /* in the batch */
     uint32_t n;
     uint32_t n_asked;
     uint32_t n_unanswered;
-    uint32_t n_missing; /* out: they are in front, those found behind */
+    uint32_t n_missing; /* out: they come first, found ones after them */
     hps_status status;
-    bool failed; /* the tier did, else it was not asked on */
+    bool failed; /* the tier failed; else it was interrupted */
     uint64_t duration_us;
 };
 
-/* All pieces of a question to one tier. */
+/* All pieces of a query of one tier. */
 struct pieces {
     const struct hps_walk_call *call;
     const struct hps_tier *tier;
-    struct hps_arena *scratch; /* NULL: several threads are at it */
+    struct hps_arena *scratch; /* NULL: several threads run pieces */
     struct piece *array;
 };
 
@@ -142,7 +141,7 @@ static void ask_piece(void *ctx, uint32_t i)
     struct hps_call call = {.scratch = pieces->scratch, .deadline_us = pieces->call->deadline_us};
     uint64_t start_us = hps_clock_us();
     uint32_t hi = piece->n;
-    uint32_t lo = 0; /* [ missing | not asked | found ], of the piece, to lo, to hi */
+    uint32_t lo = 0; /* [ missing | not looked up | found ]: to lo, to hi */
 
     while (lo < hi && piece->status == HPS_OK) {
         uint32_t n = hi - lo < HPS_WALK_KEYS_MEMORY ? hi - lo : HPS_WALK_KEYS_MEMORY;
@@ -171,8 +170,8 @@ static void ask_piece(void *ctx, uint32_t i)
     piece->duration_us = hps_clock_us() - start_us;
 }
 
-/* The pieces of a walk, from the last one on, become one question that was answered: what each
- * found is behind what all of them miss. Returns a status that is not OK, if there is one. */
+/* Merge the pieces of a walk, from the last to the first, so that the found keys follow all missing
+ * keys. Returns a failed piece's status, if there is one. */
 static hps_status merge_pieces(struct hps_walk *walk, enum hps_tier_kind kind,
                                const struct piece *pieces, uint32_t n)
 {
@@ -196,7 +195,7 @@ static hps_status merge_pieces(struct hps_walk *walk, enum hps_tier_kind kind,
     return report->status;
 }
 
-/* A tier's answer that ends the walk. */
+/* Set the error of a tier that ends the walk. */
 static hps_status fail(const struct hps_walk *walk, enum hps_tier_kind kind, hps_status status,
                        bool refused, struct hps_error *err)
 {
@@ -226,7 +225,7 @@ static void step_begin(struct walk_step *step, struct hps_walk *first,
     step->since = hps_stamps_now(first->version->stamps);
 }
 
-/* The first tier from this kind on that the walk asks; n_tiers: there is none. */
+/* The first tier, from this kind on, that the walk queries. n_tiers: none. */
 static uint32_t tier_from(const struct walk_step *step, uint32_t kind)
 {
     uint32_t tier = 0;
@@ -238,7 +237,7 @@ static uint32_t tier_from(const struct walk_step *step, uint32_t kind)
     return tier;
 }
 
-/* The same, if it is in memory. */
+/* The same, if that tier is in memory. */
 static bool memory_from(const struct walk_step *step, uint32_t kind, uint32_t *out_tier)
 {
     uint32_t tier = tier_from(step, kind);
@@ -247,9 +246,9 @@ static bool memory_from(const struct walk_step *step, uint32_t kind, uint32_t *o
     return tier < step->n_tiers && (step->tiers[tier].caps & HPS_CAP_BLOCKS) == 0;
 }
 
-/* A miss in this tier proves that no tier has the key, if that is so before the tier is asked and
- * afterwards: rows put there during the question prove nothing, nor do rows that an update has
- * dropped meanwhile. */
+/* Whether a miss in this tier proves that no tier has the key. It must be true before and after the
+ * query: a row inserted during the query proves nothing, nor does a row that an update dropped
+ * during it. */
 static bool proves_absence(const struct walk_step *step, uint32_t tier)
 {
     uint32_t caps = step->tiers[tier].caps;
@@ -258,7 +257,7 @@ static bool proves_absence(const struct walk_step *step, uint32_t tier)
            ((caps & HPS_CAP_COMPLETE) != 0 && hps_version_host_complete(step->version));
 }
 
-/* The tier has answered a walk's n pieces. proof: it was one before */
+/* The tier has answered the n pieces of a walk. proof: proves_absence before the query */
 static hps_status memory_answered(const struct walk_step *step, uint32_t tier,
                                   struct hps_walk *walk, const struct piece *pieces, uint32_t n,
                                   bool proof, struct hps_error *err)
@@ -282,7 +281,7 @@ static hps_status memory_answered(const struct walk_step *step, uint32_t tier,
     return HPS_OK;
 }
 
-/* Ask the memory tiers for one walk, on this thread. */
+/* Query the memory tiers for one walk, on this thread. */
 static hps_status ask_alone(const struct walk_step *step, struct hps_walk *walk,
                             struct hps_error *err)
 {
@@ -318,8 +317,8 @@ static void cut(struct hps_walk *walk, struct piece *array, uint32_t n)
     }
 }
 
-/* Ask this tier, the first one, for all walks, with the helpers' help. Without memory for the
- * pieces nothing has happened. */
+/* Query this tier, the first one, for all walks, with helpers. Without memory for the pieces,
+ * nothing is done. */
 static hps_status ask_with_helpers(const struct walk_step *step, uint32_t tier,
                                    struct hps_error *err)
 {
@@ -342,13 +341,13 @@ static hps_status ask_with_helpers(const struct walk_step *step, uint32_t tier,
     }
     uint64_t start_us = hps_clock_us();
     hps_pool_split(step->call->helpers, n, ask_piece, &pieces);
-    for (uint32_t i = 0; i < n; i++) { /* they ran beside each other */
+    for (uint32_t i = 0; i < n; i++) { /* they ran in parallel */
         array[i].duration_us = i == 0 ? hps_clock_us() - start_us : 0;
     }
     at = 0;
     for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         n = n_pieces_of(walk);
-        /* All are merged, so that what was found counts when one has failed. */
+        /* All are merged, so that found keys count even if a piece failed. */
         hps_status answer =
             n > 0 ? memory_answered(step, tier, walk, array + at, n, proof, err) : HPS_OK;
         status = answer == HPS_OK ? status : answer;
@@ -358,7 +357,7 @@ static hps_status ask_with_helpers(const struct walk_step *step, uint32_t tier,
     return status;
 }
 
-/* The first tier, which is in memory, has not been asked yet, and is to be asked for much. */
+/* Whether the first tier is in memory, has not been queried, and many keys are missing. */
 static bool is_large(const struct walk_step *step, uint32_t *out_tier)
 {
     uint64_t n = 0;
@@ -370,7 +369,7 @@ static bool is_large(const struct walk_step *step, uint32_t *out_tier)
            memory_from(step, 0, out_tier);
 }
 
-/* Sort out the keys that an earlier look-up found to be in no tier. */
+/* Settle the keys that an earlier lookup found to be in no tier. */
 static void recall_absent(struct hps_walk *walk)
 {
     const struct hps_absent *absent = walk->version->absent;
@@ -427,10 +426,10 @@ static bool any_to_ask(const struct walk_step *step)
     return walk != NULL;
 }
 
-/* Fetch the keys that do not wait for others from all tiers that block. */
+/* Fetch the keys that do not wait for other lookups from all tiers that block. */
 static hps_status fetch(struct walk_step *step, struct hps_error *err)
 {
-    bool asks = false; /* from the first that blocks on: those above it have been asked */
+    bool asks = false; /* true from the first tier that blocks on */
 
     step->since = hps_stamps_now(step->version->stamps);
     for (uint32_t tier = 0; tier < step->n_tiers && any_to_ask(step); tier++) {
@@ -464,7 +463,7 @@ static bool any_missing(const struct walk_step *step)
     return walk != NULL;
 }
 
-/* Keys that wait for other look-ups. */
+/* Whether any key waits for another lookup. */
 static bool any_joined(const struct walk_step *step)
 {
     const struct hps_walk *walk = step->first;
@@ -495,7 +494,7 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
     while (status == HPS_OK && waits) {
         status = fetch(&step, err);
         waits = any_joined(&step);
-        if (status == HPS_OK && waits) { /* afterwards some of them may be there to be fetched */
+        if (status == HPS_OK && waits) { /* some may have to be fetched here afterwards */
             status = walk_await_others(&step, err);
         }
     }

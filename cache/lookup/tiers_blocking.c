@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How one tier that blocks is asked: the keys of several parts in one call, past its breaker, with
- * the deadline and the cancel flag looked at between calls. On the thread of the look-up, which may
+ * Queries one tier that blocks: keys of several parts in one call, through its breaker. The
+ * deadline and cancellation are checked between calls. On the thread of the lookup, which may
  * block.
  */
 #include "backends/breaker.h"
@@ -10,11 +10,11 @@
 #include "base/clock.h"
 #include "cache/lookup/tiers_internal.h"
 
-enum { GROUP_PARTS_MAX = 128 }; /* of one call for several parts */
+enum { GROUP_PARTS_MAX = 128 }; /* per call for several parts */
 
 /* ---- one call of a store --------------------------------------------------------------------- */
 
-/* Pieces of several walks, asked of a tier together. */
+/* Pieces of several walks, looked up in one call of a tier. */
 struct group {
     struct hps_part_batch parts[GROUP_PARTS_MAX];
     struct hps_walk *walks[GROUP_PARTS_MAX];
@@ -24,10 +24,11 @@ struct group {
 
 /* Add the next piece of a walk, of at most n_max keys:
  *
- *     [ missing | piece | not asked | answered ]
- *               lo                  hi
+ *     [ missing | piece | not looked up | answered ]
+ *               lo                      hi
  *
- * Returns how many keys it has. */
+ * Returns the number of its keys.
+ */
 static uint32_t group_add(struct group *group, struct hps_walk *walk, uint32_t n_max)
 {
     const struct hps_walk_fetch *fetch = &walk->fetch;
@@ -48,7 +49,7 @@ static uint32_t group_add(struct group *group, struct hps_walk *walk, uint32_t n
     return n;
 }
 
-/* Move what was answered of a piece behind `hi`. */
+/* Move the answered keys of a piece to the range after `hi`. */
 static void take_answers(struct hps_walk *walk, uint32_t n, uint32_t n_missing)
 {
     struct hps_walk_fetch *fetch = &walk->fetch;
@@ -60,8 +61,7 @@ static void take_answers(struct hps_walk *walk, uint32_t n, uint32_t n_missing)
     fetch->hi -= n - n_missing;
 }
 
-/* Who inserts into tiers alone wants no later rows either, as long as there is a tier that has
- * others. */
+/* A walk that only inserts rows also wants exact ones, unless this tier is the lowest. */
 static bool wants_exact(const struct hps_walk_call *call, const struct hps_tier *tier)
 {
     bool inserts = call->purpose == HPS_WALK_BEHIND || call->purpose == HPS_WALK_WARM;
@@ -87,8 +87,7 @@ static hps_status call_store(struct group *group, const struct hps_tier *tier,
     return ops->get(tier->space, &store_call, group->parts[0].table, &group->parts[0].batch);
 }
 
-/* Note what became of one call for the whole group. asked: the store was, else its breaker refused
- */
+/* Report one call for the whole group. asked: false if the breaker refused it */
 static void note_call(struct group *group, enum hps_tier_kind kind, hps_status status, bool asked,
                       bool later)
 {
@@ -105,7 +104,7 @@ static void note_call(struct group *group, enum hps_tier_kind kind, hps_status s
     }
 }
 
-/* Ask for the group, if the tier may be asked. out_refused: it may not */
+/* Call the store for the group if its breaker allows it. out_refused: it does not */
 static hps_status ask_group(struct group *group, const struct hps_tier *tier,
                             const struct hps_walk_call *call, bool *out_refused)
 {
@@ -132,8 +131,8 @@ static hps_status ask_group(struct group *group, const struct hps_tier *tier,
 
 /* ---- all keys of a tier ---------------------------------------------------------------------- */
 
-/* The next pieces to ask for, from `walk` on, of at most so many keys. Returns where to go on: NULL
- * once all are asked. */
+/* Collect the next pieces, from `walk` on, of at most `room` keys. Returns the walk to continue
+ * with; NULL: all keys are taken. */
 static struct hps_walk *next_group(struct group *group, struct hps_walk *walk, bool many,
                                    uint32_t room)
 {
@@ -143,7 +142,7 @@ static struct hps_walk *next_group(struct group *group, struct hps_walk *walk, b
             room -= group_add(group, walk, room);
         }
         if (walk->fetch.hi - walk->fetch.lo > (group->n > 0 ? group->n_keys[group->n - 1] : 0)) {
-            return walk; /* more of it is left */
+            return walk; /* it has more keys */
         }
         walk = walk->next;
     }
@@ -156,7 +155,8 @@ hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
     const struct hps_tier *asked = &step->tiers[tier];
     bool many = (asked->space->store->ops->caps & HPS_STORE_JOINS) != 0;
     bool shared = (asked->caps & HPS_CAP_SHARED) != 0;
-    /* Each question of a server that says nothing costs its time-out: one has all the keys. */
+    /* A shared tier gets all keys in one call: if its server does not answer, each call costs a
+     * time-out. */
     uint32_t room = shared ? UINT32_MAX : HPS_WALK_KEYS_BLOCKING;
     struct hps_walk *at = step->first;
     struct group group;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys that other look-ups are fetching already: they are waited for instead of being fetched once
- * more. On the thread of the look-up, which may block; those that it waits for are at work on
- * threads of their own.
+ * Keys that other lookups are fetching: the walk waits for them instead of fetching them again. On
+ * the thread of the lookup, which may block. The other lookups run on threads of their own.
  */
 #include <stdatomic.h>
 
@@ -12,14 +11,14 @@
 #include "cache/lookup/tiers_internal.h"
 #include "cache/version/flight.h"
 
-enum { WAIT_SLICE_US = 5 * 1000 }; /* at most, between two looks at deadline and cancel flag */
+enum { WAIT_SLICE_US = 5 * 1000 }; /* at most, between checks for interruption */
 
-/* Whoever wants exact rows takes none that others fetch, where there may be later ones; and nobody
- * waits for a walk that only warms tiers up or looks at them. */
+/* Whether the walk shares fetches. Walks that warm up or report share none. A walk that wants exact
+ * rows shares none if the version has a shared tier, because others may fetch later rows. */
 static bool shares(const struct walk_step *step)
 {
     enum hps_walk_purpose purpose = step->call->purpose;
-    uint32_t caps = 0; /* of any tier */
+    uint32_t caps = 0; /* of all tiers */
 
     for (uint32_t i = 0; i < step->n_tiers; i++) {
         caps |= step->tiers[i].caps;
@@ -42,7 +41,7 @@ void walk_join_others(struct walk_step *step, struct hps_walk *walk)
     fetch->flights = hps_alloc(n * sizeof(*fetch->flights));
     fetch->joined = hps_alloc(n * sizeof(struct hps_flight_key *));
     if (fetch->flights == NULL || fetch->joined == NULL) {
-        return; /* nothing is shared, then */
+        return; /* no fetches are shared */
     }
     fetch->n_flights = n;
     step->n_share -= n;
@@ -64,7 +63,7 @@ void walk_join_others(struct walk_step *step, struct hps_walk *walk)
     }
 }
 
-/* Key i, one of those that wait, goes to the others, as the first of them. */
+/* Move key i out of the waiting keys, to the front of the other missing keys. */
 static void stop_waiting(struct hps_walk *walk, uint32_t i)
 {
     struct hps_walk_fetch *fetch = &walk->fetch;
@@ -75,7 +74,7 @@ static void stop_waiting(struct hps_walk *walk, uint32_t i)
     walk_swap(&walk->batch, i, fetch->n_joined);
 }
 
-/* Take what has come for the keys that wait. Returns how many have come to lead. */
+/* Take the results of waiting keys. Returns how many of them became LEADS. */
 static uint32_t collect(struct hps_walk *walk)
 {
     struct hps_walk_fetch *fetch = &walk->fetch;
@@ -104,7 +103,7 @@ static uint32_t collect(struct hps_walk *walk)
     return n_promoted;
 }
 
-/* To the next look at deadline and cancel flag. */
+/* Time until the next check for interruption. */
 static uint32_t wait_us(const struct hps_walk_call *call)
 {
     uint64_t now_us = hps_clock_us();

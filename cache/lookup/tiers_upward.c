@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is inserted upward: rows that a tier has found go into the memory tiers above it and, later,
- * into shared tiers, unless an update has overtaken them; whoever waits for them is told. What the
- * lowest tier lacks is known to be in none. On the thread of the look-up.
+ * Insertions upward: rows that a tier has found go into the memory tiers above it and, later, into
+ * shared tiers, unless an update has changed them since. Lookups that wait for these rows get them.
+ * Keys that the lowest tier lacks are remembered as absent. On the thread of the lookup.
  */
 #include "base/arena.h"
 #include "base/assert.h"
@@ -52,8 +52,8 @@ static void offer_device(struct hps_walk *walk, enum hps_tier_kind kind, uint32_
     add_report(&walk->reports[kind], &inserted);
 }
 
-/* Keys [begin, end) of the batch, of one tier: those that are not cached to the front. Returns
- * where the others begin. */
+/* Keys [begin, end) of the batch, all of one tier: move those not in `cached` to the front. Returns
+ * where the cached ones begin. */
 static uint32_t sort_out_cached(struct hps_batch *batch, uint32_t begin, uint32_t end,
                                 const uint32_t *cached)
 {
@@ -77,14 +77,14 @@ void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since, const uint32_t
 
     HPS_ASSERT(walk->version->gpu != NULL);
     HPS_ASSERT(begin <= end);
-    HPS_ASSERT(end - begin == hps_walk_found_n(walk, HPS_TIER_HOST)); /* the one tier in memory */
+    HPS_ASSERT(end - begin == hps_walk_found_n(walk, HPS_TIER_HOST)); /* the only memory tier */
     end = cached == NULL ? end : sort_out_cached(&walk->batch, begin, end, cached);
     if (walk->reports[HPS_TIER_GPU].status == HPS_OK && begin < end) {
         offer_device(walk, HPS_TIER_GPU, begin, end - begin, since, false, false);
     }
 }
 
-/* Returns whether all that an update has not overtaken are there. */
+/* Returns whether the tier took all rows; rows that an update has changed do not count. */
 static bool insert_range(const struct walk_step *step, struct hps_walk *walk,
                          const struct hps_tier *to, uint32_t begin, uint32_t n)
 {
@@ -118,7 +118,7 @@ void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint
                        uint32_t begin, uint32_t n)
 {
     enum hps_walk_purpose purpose = step->call->purpose;
-    bool held = false; /* by one of them */
+    bool held = false; /* the last memory tier took all rows */
 
     HPS_ASSERT(from < step->n_tiers);
     HPS_ASSERT(begin + n <= walk->n_keys);
@@ -136,14 +136,14 @@ void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint
     }
 }
 
-/* ---- shared tiers, and those who wait -------------------------------------------------------- */
+/* ---- shared tiers and waiting lookups -------------------------------------------------------- */
 
-/* Rows of updates that this version does not have yet were found: those that it has are to be
- * fetched for the tiers in memory. */
+/* Rows of updates that this version does not have yet were found: queue their keys, so that a job
+ * fetches the rows of this version for the memory tiers. */
 static void fetch_again(const struct walk_step *step, struct hps_walk *walk, uint32_t begin,
                         uint32_t n)
 {
-    uint32_t caps = 0; /* of any tier */
+    uint32_t caps = 0; /* of all tiers */
 
     for (uint32_t i = 0; i < step->n_tiers; i++) {
         caps |= step->tiers[i].caps;
@@ -155,7 +155,7 @@ static void fetch_again(const struct walk_step *step, struct hps_walk *walk, uin
     }
 }
 
-/* Tier `from` found these: shared tiers above it, which nobody waits for, get them as well. */
+/* Hand rows that tier `from` found to the shared tiers above it. They are inserted later. */
 static void backfill(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
                      uint32_t begin, uint32_t n)
 {
@@ -175,7 +175,7 @@ static void backfill(const struct walk_step *step, struct hps_walk *walk, uint32
     }
 }
 
-/* How often rows came behind answers, before somebody waited for them. */
+/* Note rows that an insertion job fetched. Forget rows that a lookup waited for. */
 static void note_fetched(const struct walk_step *step, const struct hps_walk *walk, uint32_t begin,
                          uint32_t n)
 {
@@ -205,7 +205,7 @@ void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t f
                         (uint8_t)tier->kind);
     }
     if (walk->fetch.later && (tier->caps & HPS_CAP_LOWEST) == 0) {
-        fetch_again(step, walk, begin, n); /* now, as the job would wait for these */
+        fetch_again(step, walk, begin, n); /* after landing: a job would wait for these */
     }
     backfill(step, walk, from, begin, n);
 }
@@ -231,8 +231,8 @@ void walk_prove_absent(struct walk_step *step, struct hps_walk *walk)
 
 /* ---- whether there was room ------------------------------------------------------------------ */
 
-/* The tier that stands for the cache, and those below it that take insertions, which are asked in
- * its place where it is on a device: nothing is inserted into any other. */
+/* Checks the cache tier and the tiers below it; only these get insertions. If the cache tier is on
+ * a device, room in one of them suffices. */
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
                         enum hps_walk_purpose purpose)
 {
@@ -243,7 +243,7 @@ void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version
     HPS_ASSERT(walk->version == version);
     for (uint32_t kind = cache_tier; kind < HPS_TIER_COUNT; kind++) {
         const struct hps_tier_report *report = &walk->reports[kind];
-        bool full = report->n_no_room > report->n_inserted; /* a few may fail beside readers */
+        bool full = report->n_no_room > report->n_inserted; /* readers may keep a few rows out */
         none = none || full;
         some = some || (!full && report->n_inserted > 0);
     }

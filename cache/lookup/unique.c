@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The unique keys of a part: each is walked once, however often it was sent, and the others are its
- * duplicates. What a tier had before the walk is not looked at. On the thread that holds the
- * look-up.
+ * Finds the unique keys of a part: each is walked once, and further copies of it are its
+ * duplicates. Keys that a tier had before the walk are left out. On the thread that owns the
+ * lookup.
  */
 #include "base/assert.h"
 #include "base/hash.h"
 #include "cache/lookup/internal.h"
 
-/* Up to this many keys are compared with each other; beyond it a set is faster. */
+/* Up to this many keys are compared with each other; for more a set is faster. */
 enum { QUADRATIC_KEYS_MAX = 8 };
 
-/* The first key from i on that is no hit. */
+/* The first key from i on that is not a hit. */
 static uint32_t next_walked(const struct hps_lookup_part *part, uint32_t i)
 {
     if (part->hits == NULL || i >= part->n_keys) {
@@ -35,12 +35,12 @@ static uint32_t count_hits(const struct hps_lookup_part *part)
     return n;
 }
 
-/* Keys of a part on their way into the batch that is walked. */
+/* State while the keys of a part are added to the batch that is walked. */
 struct dedupe {
     struct hps_lookup *lookup;
     struct hps_lookup_part *part;
     struct hps_batch *batch;
-    uint32_t n; /* that are no hits, as sent */
+    uint32_t n; /* keys as sent that are not hits */
     uint32_t n_duplicates;
 };
 
@@ -48,14 +48,14 @@ static hps_status add_duplicate(struct dedupe *dedupe, uint32_t index, uint32_t 
 {
     struct hps_lookup_part *part = dedupe->part;
 
-    if (part->duplicates == NULL) { /* at most all the keys from here on */
+    if (part->duplicates == NULL) { /* space for all remaining keys */
         size_t size = (size_t)(dedupe->n - dedupe->batch->n) * sizeof(*part->duplicates);
         part->duplicates = hps_arena_alloc(dedupe->lookup->arena, size);
         if (part->duplicates == NULL) {
             return HPS_EXHAUSTED;
         }
     }
-    HPS_DEBUG_ASSERT(first < index); /* and in order, as they are found so */
+    HPS_DEBUG_ASSERT(first < index); /* and the indices ascend */
     HPS_DEBUG_ASSERT(dedupe->n_duplicates == 0 ||
                      part->duplicates[dedupe->n_duplicates - 1].index < index);
     part->duplicates[dedupe->n_duplicates++] =
@@ -119,7 +119,7 @@ static bool is_key(const void *ctx, uint32_t i)
     return wanted->keys[i] == wanted->key;
 }
 
-/* The set has the keys of the batch. */
+/* Uses a set of the keys of the batch. */
 static hps_status dedupe_many(struct dedupe *dedupe)
 {
     struct hps_lookup *lookup = dedupe->lookup;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of one state of the version, though updates come while they are read. A row is as good as
- * one read when the look-up began if no batch has had its key since (stamps.h); only the others are
- * read again, as a look-up of their own, and put in their places. That takes a fraction of the time
- * of the first reading, so that the next batch seldom comes meanwhile. On the thread that holds the
- * look-up.
+ * Consistency units: rows of one state of the version, although updates arrive while they are read.
+ * A row is as good as one read when the lookup began if no batch has changed its key since
+ * (stamps.h). Only other rows are read again, by a lookup of their own, and put in their places.
+ * That takes a fraction of the time of the first reading, so the next batch seldom arrives in
+ * between. On the thread that owns the lookup.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -15,17 +15,18 @@
 #include "cache/lookup/internal.h"
 #include "cache/update/update.h"
 
-/* Read again at a time, which bounds what that takes beside the look-up itself. */
+/* Keys read again at a time. This bounds the memory that it takes besides the lookup. */
 enum { AGAIN_KEYS = 4096, AGAIN_BYTES = 1 << 20, ARENA_BYTES_FIRST = 64 * 1024 };
 
-/* ---- what has changed ------------------------------------------------------------------------ */
+/* ---- changed rows ---------------------------------------------------------------------------- */
 
 static uint32_t key_status(const struct hps_lookup_part *part, uint32_t i)
 {
     return part->key_status == NULL ? HPS_KEY_FOUND : part->key_status[i];
 }
 
-/* Key i, as sent, may have another row now than when it was read. Default rows are nobody's. */
+/* Whether key i, as sent, may have another row now than when it was read. A default row counts as
+ * unchanged. */
 static bool has_changed(const struct hps_lookup *lookup, const struct hps_lookup_part *part,
                         uint32_t i)
 {
@@ -36,13 +37,14 @@ static bool has_changed(const struct hps_lookup *lookup, const struct hps_lookup
            key_status(part, i) != HPS_KEY_DEFAULTED;
 }
 
-/* No batch has been applied, nor was one under way. */
+/* Whether no batch was being applied when the lookup began, and none has begun since. */
 static bool stood_still(const struct hps_lookup *lookup)
 {
     return lookup->since % 2 == 0 && hps_stamps_now(lookup->version->stamps) == lookup->since;
 }
 
-/* The batch that was under way is it still: what it has had stays changed until its end. */
+/* Whether the batch that was being applied then still is. Its keys count as changed until it ends.
+ */
 static bool is_under_way(const struct hps_lookup *lookup)
 {
     return lookup->since % 2 != 0 && hps_stamps_now(lookup->version->stamps) == lookup->since;
@@ -63,7 +65,7 @@ static bool any_changed(const struct hps_lookup *lookup)
     return false;
 }
 
-/* A look-up ends with an error because of keys that are in no tier: are they still? */
+/* Whether an update may have added a key that was in no tier, for which the lookup fails. */
 static bool absent_changed(const struct hps_lookup *lookup)
 {
     for (uint32_t p = 0; p < lookup->n_parts && !stood_still(lookup); p++) {
@@ -99,18 +101,17 @@ hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struc
 
 /* ---- reading again --------------------------------------------------------------------------- */
 
-/* Keys that are read again together, some of each part. */
+/* Keys that are read again together, from all parts. */
 struct again {
     struct hps_lookup *whole;
     struct hps_lookup some;
     struct hps_arena *arena;
     uint8_t *keys;      /* [AGAIN_KEYS] int64 LE */
     uint32_t *places;   /* [AGAIN_KEYS] index of each in its part of `whole` */
-    uint32_t part, key; /* of `whole`: where to look next */
+    uint32_t part, key; /* of `whole`: where to continue */
 };
 
-/* An empty look-up with the tables of the whole one, for rows as they are stored. EXHAUSTED: memory
- */
+/* Make an empty lookup with the tables of the whole one, for rows as stored. EXHAUSTED: memory */
 static hps_status again_clear(struct again *again)
 {
     const struct hps_lookup *whole = again->whole;
@@ -147,7 +148,8 @@ static hps_status again_clear(struct again *again)
     return HPS_OK;
 }
 
-/* The next keys that have changed since the whole look-up began; out_n: 0, there are no more. */
+/* Collect the next keys that have changed since the whole lookup began. out_n 0: there are no more.
+ */
 static hps_status collect(struct again *again, uint32_t *out_n)
 {
     struct hps_lookup *whole = again->whole;
@@ -180,16 +182,16 @@ static hps_status collect(struct again *again, uint32_t *out_n)
     return HPS_OK;
 }
 
-/* A key has another status than when it was read before. */
+/* Set the status of a key that was read again. */
 static void set_status(struct hps_lookup_part *part, uint32_t i, uint8_t status)
 {
     part->n_unknown -= part->key_status[i] == HPS_KEY_UNKNOWN ? 1 : 0;
     part->n_unknown += status == HPS_KEY_UNKNOWN ? 1 : 0;
-    part->n_defaulted += status == HPS_KEY_DEFAULTED ? 1 : 0; /* such a one is not read again */
+    part->n_defaulted += status == HPS_KEY_DEFAULTED ? 1 : 0; /* DEFAULTED keys are not reread */
     part->key_status[i] = status;
 }
 
-/* Rows of bags are added when all have been read. */
+/* Put the rows of a part in their places. Bags are added when all rows have been read. */
 static hps_status put_part(struct hps_lookup *whole, struct hps_lookup_part *part,
                            const struct hps_lookup_part *some, const uint32_t *places)
 {
@@ -217,7 +219,7 @@ static hps_status put_part(struct hps_lookup *whole, struct hps_lookup_part *par
     return HPS_OK;
 }
 
-/* A part has statuses only if some key was not found, and the second reading may have found it. */
+/* A part has statuses only if some key was not found; the second reading may have found it. */
 static void drop_statuses(struct hps_lookup *whole)
 {
     for (uint32_t p = 0; p < whole->n_parts; p++) {
@@ -228,7 +230,7 @@ static void drop_statuses(struct hps_lookup *whole)
     }
 }
 
-/* To where they belong. */
+/* Put all rows that were read again in their places. */
 static hps_status put(struct again *again)
 {
     struct hps_lookup *whole = again->whole;
@@ -248,7 +250,7 @@ static hps_status put(struct again *again)
     return status;
 }
 
-/* What was collected, on this thread alone. */
+/* Look up the collected keys, on this thread alone. */
 static hps_status read_some(struct again *again, struct hps_error *err)
 {
     struct hps_lookup *some = &again->some;
@@ -275,13 +277,13 @@ static hps_status read_some(struct again *again, struct hps_error *err)
     return status;
 }
 
-/* All that has changed since the look-up began: from now on it has begun now. */
+/* Read all rows that have changed since the lookup began. Then the lookup counts as begun now. */
 static hps_status read_changed(struct again *again, struct hps_error *err)
 {
     struct hps_lookup *whole = again->whole;
     int64_t event_time_ms = hps_update_event_time_ms(whole->version);
     uint64_t update_sequence = hps_update_sequence(whole->version);
-    uint64_t since = hps_stamps_now(whole->version->stamps); /* after them, before any row */
+    uint64_t since = hps_stamps_now(whole->version->stamps); /* after these two, before any row */
     uint32_t n = 0;
 
     again->part = 0;
@@ -310,7 +312,8 @@ static hps_status read_once(struct again *again, struct hps_error *err)
     return status == HPS_OK && any_changed(again->whole) ? torn(again->whole, err) : status;
 }
 
-/* Beside updates; the last time while they are held back, unless that cannot be. */
+/* Read again while updates continue; the last time while they are held back, if that is possible.
+ */
 static hps_status read_until_whole(struct again *again, struct hps_error *err)
 {
     struct hps_lookup *lookup = again->whole;
