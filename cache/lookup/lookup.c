@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps of one lookup, in order: see lookup.h. plan.c chooses the places of rows, unique.c
- * finds the unique keys, threshold.c decides which parts wait for the stores, rows.c completes the
- * rows of a part, bags.c adds bags, and count.c updates metrics. On the thread that owns the
- * lookup.
+ * The steps of one lookup, in order: see lookup.h. internal.h lists the other files. On the thread
+ * that owns the lookup.
  */
 #include "cache/lookup/lookup.h"
 

@@ -25,10 +25,10 @@
  * others. Until the gpu answers, no thread owns the lookup. If the time to wait has passed, the
  * lookup continues without the answer (hps_lookup_leave_gpu).
  *
- * A lookup that wants a consistency unit may have seen only some rows of a batch of updates, or the
- * only copy of a row may be ahead of the version. The last step then returns ABORTED instead of OK.
- * If all rows are there (`torn`), hps_lookup_reread reads those again that updates have changed. In
- * any case, hps_lookup_again resets the lookup to its state after take_block.
+ * A lookup that wants a consistency unit may have seen only some rows of a batch of updates. Or the
+ * only copy of a row may be ahead of the version. In both cases, the last step returns ABORTED
+ * instead of OK. If all rows are there (`torn`), hps_lookup_reread reads those again that updates
+ * have changed. In any case, hps_lookup_again resets the lookup to its state after take_block.
  */
 #ifndef HPS_CACHE_LOOKUP_LOOKUP_H
 #define HPS_CACHE_LOOKUP_LOOKUP_H
@@ -226,7 +226,7 @@ struct hps_lookup {
  */
 hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Take a block of lookup->blocks for the rows. If the gpu comes first and the slab has room, the
+/* Take a block of lookup->blocks for the rows. If the gpu comes first and the slab has space, the
  * block lies where a device can write to it. NO_MEMORY */
 hps_status hps_lookup_take_block(struct hps_lookup *lookup) HPS_MUST_CHECK;
 /* Upper bound of the memory that the lookup takes besides the rows: for gathered rows, and for rows

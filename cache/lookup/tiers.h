@@ -158,9 +158,10 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
  * before or after the memory tiers. False: the version has no such tier, or the tier has not been
  * queried yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
-/* Record in the version whether its cache tier had room for the rows that the walk found below it.
- * If the cache tier is on a device, room in any memory tier suffices, and only HPS_WALK_BEHIND can
- * find no room: the device's queue may drop rows of other walks at any time. */
+/* Record in the version whether its cache tier had capacity for the rows that the walk found below
+ * it. If the cache tier is on a device, capacity in any memory tier suffices. Then only
+ * HPS_WALK_BEHIND can report a lack of capacity: the device's queue may drop rows of other walks at
+ * any time. */
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
                         enum hps_walk_purpose purpose);
 

@@ -232,7 +232,7 @@ void walk_prove_absent(struct walk_step *step, struct hps_walk *walk)
 /* ---- whether there was room ------------------------------------------------------------------ */
 
 /* Checks the cache tier and the tiers below it; only these get insertions. If the cache tier is on
- * a device, room in one of them suffices. */
+ * a device, capacity in one of them suffices. */
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
                         enum hps_walk_purpose purpose)
 {

@@ -2,7 +2,7 @@
  *
  * Counts the rows of a version. A load counts its rows. If the lowest tier is memory, the rows that
  * an update adds and removes are known. For a store on disk, a sample of each batch's keys is
- * looked up before the batch is written, in the host map if that is complete, else in the store.
+ * looked up before the batch is written. The host map is read if it is complete, else the store.
  * Keys not found are new. Each sampled key counts for its share of the batch. So the sum over many
  * batches is right, and rows that are written again and again do not raise it. The counts are
  * stored with the batch. On the updater's thread, except for the views.

@@ -122,8 +122,8 @@ hps_status hps_update_replay(struct hps_version *version, const struct hps_updat
 /* Hold updates back: wait for the batch that is being applied, and delay the next one until
  * hps_update_release, but at most for HPS_UPDATE_HOLD_US_MAX. One lookup at a time.
  *
- * Returns false if another lookup holds updates back, a batch waits for its turn, the current batch
- * takes longer than HPS_UPDATE_HOLD_WAIT_US_MAX, or the version takes no updates.
+ * Returns false if another lookup holds updates back, a batch waits for its turn, or the version
+ * takes no updates. Also if the current batch takes longer than HPS_UPDATE_HOLD_WAIT_US_MAX.
  *
  * thread  any that may block that long
  */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Remembers rows of one version that an insertion job fetched after a lookup had been answered
- * without them. If such a row is missing again, the cache had no room for it or evicted it before
- * it was used. The next lookup then waits for the row, so that a key does not get the default row
- * twice in a row. That lookup also removes the note: one row that does not stay must not disable
- * asynchronous insertion permanently. The number of notes is bounded; new notes overwrite old ones.
- * Thread-safe; only the first note takes a lock.
+ * without them. If such a row is missing again, the cache did not take it or evicted it before it
+ * was used. The next lookup then waits for the row, so that a key does not get the default row
+ * twice in succession. That lookup also removes the note: one row that does not stay must not
+ * disable asynchronous insertion permanently. The number of notes is bounded; new notes overwrite
+ * old ones. Thread-safe; only the first note takes a lock.
  */
 #ifndef HPS_CACHE_VERSION_FETCHED_H
 #define HPS_CACHE_VERSION_FETCHED_H

@@ -69,7 +69,7 @@ enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flig
                                       const struct hps_stamps *stamps, struct hps_flight_key *key);
 
 /* Report the row of a key, or NULL if no tier has it, to the keys that wait for it. No effect if
- * the key of this trip does not lead. */
+ * this trip does not lead the key. */
 void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *trip,
                      uint32_t table_id, hps_key key, const uint8_t *row, uint8_t tier);
 

@@ -10,7 +10,7 @@
 #include "cache/version/version.h"
 
 enum {
-    HPS_CAP_ON_DEVICE = 1,  /* no store: asked outside the walk (cache/gpu/tier.h) */
+    HPS_CAP_ON_DEVICE = 1,  /* no store: queried outside the walk (cache/gpu/tier.h) */
     HPS_CAP_BLOCKS = 2,     /* a call may block: not on a loop thread */
     HPS_CAP_SHARED = 4,     /* may have rows of updates that this version does not have yet */
     HPS_CAP_LOWEST = 8,     /* authoritative: a key that it lacks is in no tier */

@@ -87,7 +87,7 @@ struct hps_version {
      * the map has lost no row: see hps_version_host_complete. */
     atomic_bool host_complete;
 
-    /* The embedding caches on devices. Not one of `tiers`, because it is asked asynchronously.
+    /* The embedding caches on devices. Not one of `tiers`, because it is queried asynchronously.
      * NULL: none. Set before the version is published, closed with its spaces. */
     struct hps_gpu_space *gpu;
 
@@ -130,14 +130,14 @@ struct hps_version {
      * replaces it. If the version lacks that tier, every answer is exact. */
     _Atomic enum hps_tier_kind cache_tier;
     _Atomic double hit_rate_threshold;
-    /* The cache tier had no room for rows found below it; with a gpu: neither the device nor the
-     * host map had. While this is set, lookups under HPS_MISS_THRESHOLD wait for missing rows.
+    /* The cache tier had no capacity for rows found below it; with a gpu: neither the device nor
+     * the host map had. While this is set, lookups under HPS_MISS_THRESHOLD wait for missing rows.
      * Otherwise those keys would always get the default row. */
     atomic_bool cache_full;
 
     struct {
         _Atomic uint64_t n_taken;
-        _Atomic uint64_t n_given;            /* by any thread */
+        _Atomic uint64_t n_given;            /* back; by any thread */
         char pad[64 - 2 * sizeof(uint64_t)]; /* one cache line each */
     } pins[HPS_PIN_SHARDS];
 };
@@ -165,7 +165,7 @@ void hps_version_unpin(struct hps_version *version);
 bool hps_version_idle(const struct hps_version *version);
 
 /* Whether a key that the host map lacks is in no tier. A miss is a proof only if this is true both
- * before the map is asked and after it has missed. */
+ * before the lookup in the map and after its miss. */
 bool hps_version_host_complete(const struct hps_version *version);
 /* Whether rows found below this tier, which is shared, are inserted into it later. */
 bool hps_version_backfills(const struct hps_version *version, uint32_t tier);
