@@ -145,7 +145,7 @@ static void copy_add(struct copy *copy, const hps_key *keys, const uint32_t *slo
     copy->since = since < copy->since ? since : copy->since;
 }
 
-/* Release copies whose bytes are no longer counted. Returns how many rows they had. */
+/* Release copies after their bytes were subtracted. Returns how many rows they had. */
 static uint64_t end_copies(struct copy *first)
 {
     uint64_t n = 0;

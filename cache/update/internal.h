@@ -23,7 +23,7 @@ struct hps_updates {
     _Atomic uint64_t as_of_us;         /* when as_of_ms last changed, hps_clock_us */
     struct hps_lock lock;              /* of the fields up to `held` */
     struct update_position *positions; /* published */
-    struct hps_cond changed;           /* signalled when one of the next three changes */
+    struct hps_cond changed;           /* signalled when any of the next three changes */
     bool batch_waits;                  /* for the end of a hold */
     bool batch_runs;
     bool held; /* a lookup holds updates back, or waits for the current batch to do so */
@@ -93,8 +93,8 @@ hps_status update_shared_write(struct hps_version *version, struct hps_space *sp
 /* PRECONDITION, NO_MEMORY */
 hps_status update_versions_open(const struct hps_version *version, struct hps_updates *updates,
                                 struct hps_error *err) HPS_MUST_CHECK;
-/* Mark the keys of a part in `lost` [part->n] whose stored version is higher. Keys marked already
- * are not read. NO_MEMORY, or an error of the store. */
+/* Mark in `lost` [part->n] the keys of a part that have a higher stored version. Keys marked
+ * already are not read. NO_MEMORY, or an error of the store. */
 hps_status update_versions_compare(const struct hps_version *version,
                                    const struct hps_update_part *part, uint8_t *lost,
                                    uint32_t *out_n_older, struct hps_error *err) HPS_MUST_CHECK;

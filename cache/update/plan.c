@@ -77,7 +77,7 @@ struct place {
     uint32_t index; /* in the keys of the part */
 };
 
-/* The keys whose writes have been seen; the batch is read backwards. */
+/* The keys of all writes seen so far. The batch is read backwards. */
 struct seen {
     const struct hps_update_part *parts;
     struct place *places; /* [n_keys] by number, filled from the last one down */
@@ -157,7 +157,7 @@ static hps_status find_lost(const struct hps_update_batch *batch, bool compare, 
     return status;
 }
 
-/* Drop writes whose key has a higher row version in the store. */
+/* Drop writes of keys with a higher row version in the store. */
 static hps_status find_older(const struct hps_version *version,
                              const struct hps_update_batch *batch, uint8_t *lost, uint32_t *n_lost,
                              struct update_plan *plan, struct hps_error *err)

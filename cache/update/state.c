@@ -73,7 +73,7 @@ static void positions_free(struct update_position *position)
     }
 }
 
-/* Takes `position`; it replaces the one of the same name. */
+/* Takes `position`; it replaces a position with the same name. */
 static void position_publish(struct hps_updates *updates, struct update_position *position)
 {
     struct update_position *old = NULL;

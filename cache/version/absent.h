@@ -17,8 +17,8 @@ void hps_absent_free(struct hps_absent *absent); /* may be NULL */
 
 bool hps_absent_has(const struct hps_absent *absent, uint32_t table_id, hps_key key);
 
-/* Remember keys that no tier has, except those that `guard` (NULL: none) reports as not fresh. The
- * guard is called under the lock that hps_absent_remove takes. Without memory, nothing is
+/* Remember keys that no tier has, except keys that `guard` reports as not fresh; guard NULL: all
+ * are fresh. It is called under the lock that hps_absent_remove takes. Without memory, nothing is
  * remembered. */
 void hps_absent_add(struct hps_absent *absent, uint32_t table_id, const hps_key *keys, uint32_t n,
                     const struct hps_insert_guard *guard);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One word per place: the key's hash with a count in its low byte. A key whose place is taken
- * replaces the other key. Two concurrent notes may count as one. Thread-safe.
+ * One word per place: the key's hash with a count in its low byte. A new key replaces another key
+ * in its place. Two concurrent notes may count as one. Thread-safe.
  */
 #include "cache/version/fetched.h"
 
