@@ -145,7 +145,7 @@ static void copy_add(struct copy *copy, const hps_key *keys, const uint32_t *slo
     copy->since = since < copy->since ? since : copy->since;
 }
 
-/* Release copies after their bytes were subtracted. Returns how many rows they had. */
+/* Unpin the versions of copies and free the copies. Returns how many rows they had. */
 static uint64_t end_copies(struct copy *first)
 {
     uint64_t n = 0;
