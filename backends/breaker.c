@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The breaker of one store or node. While all is well, calls read two atomics and write nothing;
- * the lock is taken when something has failed. Any thread.
+ * The breaker of one store or node. While calls succeed, they read two atomics and write nothing.
+ * The lock is taken only after a failure. Thread-safe.
  */
 #include "backends/breaker.h"
 
@@ -15,10 +15,10 @@
 struct hps_breaker {
     struct hps_breaker_options options;
     atomic_bool open;
-    _Atomic uint32_t n_failed; /* in a row; changed under the lock */
+    _Atomic uint32_t n_failed; /* consecutive; changed under the lock */
     struct hps_lock lock;
     bool probing;
-    uint64_t pause_us; /* of the opening that lasts */
+    uint64_t pause_us; /* pause of the current opening */
     uint64_t probe_at_us;
     uint64_t opened_us;
 };
@@ -135,7 +135,7 @@ void hps_breaker_leave(struct hps_breaker *breaker, enum hps_breaker_pass pass, 
     bool open = atomic_load_explicit(&breaker->open, memory_order_relaxed);
     if (probe) {
         leave_probe(breaker, failed, said_nothing);
-    } else if (!open) { /* of calls that began before it opened, none closes it */
+    } else if (!open) { /* calls that began before it opened cannot close it */
         uint32_t n = failed ? breaker->n_failed + 1 : 0;
         atomic_store_explicit(&breaker->n_failed, n, memory_order_relaxed);
         if (n >= breaker->options.failures_max) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What stores have in common: whether one is what it says, and the calls of those that can do less.
+ * Checks of a store's tables of calls, and default implementations of calls.
  */
 #include "backends/store.h"
 
@@ -79,7 +79,8 @@ static void check_servers(const struct hps_store_servers_ops *servers)
     HPS_ASSERT(servers->renew_tls != NULL);
 }
 
-/* A capability without the calls for it would be a promise, and calls without it never made. */
+/* Without these checks a store could claim a capability without the calls for it, or have calls
+ * that nobody makes. */
 static void check_caps(const struct hps_store_ops *ops)
 {
     HPS_ASSERT(((ops->caps & HPS_STORE_DURABLE) != 0) == (ops->durable != NULL));

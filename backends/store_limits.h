@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sub-table of a store (backends/store.h): a store in memory that is kept within limits, and lets
- * rows go for others where it has to.
+ * A sub-table of a store (backends/store.h): a store in memory with a budget, which evicts rows to
+ * stay within it.
  */
 #ifndef HPS_BACKENDS_STORE_LIMITS_H
 #define HPS_BACKENDS_STORE_LIMITS_H
@@ -9,14 +9,15 @@
 #include "backends/store.h"
 
 struct hps_store_limits_ops {
-    /* Rows of the table that went for others, of any version, since this was last asked. */
+    /* Rows of the table that were evicted, for rows of any version, since the last call. */
     uint64_t (*evictions_take)(struct hps_space *space, const struct hps_table *table);
-    /* Make the index large enough for the rows that the tables had when the space was opened:
-     * putting them then needs no more than a load of them.
+    /* Make the index large enough for the rows that the tables had when the space was opened.
+     * Putting these rows then needs no more memory than loading them.
      * error   EXHAUSTED: over budget; nothing has changed */
     hps_status (*reserve)(struct hps_space *space, struct hps_error *err);
-    /* Whether this version is the one that is served by default; new spaces are not. Rows of others
-     * never push rows of such a space out, but give way to them. */
+    /* Say whether this version is the active one. A new space is not active. Rows of an active
+     * space are never evicted for rows of an inactive one. An inactive space may lose its rows to
+     * an active one. */
     void (*space_active)(struct hps_space *space, bool active);
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sub-table of a store (backends/store.h): updates of a store that other daemons write, too. All
- * of them read one log of updates, so each batch says which records of the log it is of, and the
- * daemon that comes first with those records writes them. Part of a shared store, unless it is one
- * that is only read.
+ * A sub-table of a store (backends/store.h): updates of a store that several daemons write. All of
+ * them read the same log of updates. Each batch says which records of the log it has. The first
+ * daemon that applies these records writes them; later daemons find them applied. Every store with
+ * HPS_STORE_SHARED has this sub-table.
  */
 #ifndef HPS_BACKENDS_STORE_LOG_H
 #define HPS_BACKENDS_STORE_LOG_H
@@ -11,15 +11,16 @@
 #include "backends/store.h"
 #include "base/hash.h"
 
-/* How far a log of updates has been applied in one of its partitions. A shared store names a
- * partition by an id that is the same in every daemon: hps_log_partition. */
+/* How far one partition of a log of updates is applied. A shared store identifies a partition by an
+ * id that is the same in every daemon (hps_log_partition). */
 struct hps_log_position {
     uint64_t partition;
-    int64_t offset; /* of the record that is next; at most 2^53 */
-    int64_t start;  /* where the updates of the version begin there; -1: not known */
+    int64_t offset; /* of the next record; at most 2^53 */
+    int64_t start;  /* where updates of the version begin in this partition; -1: not known */
 };
 
-/* The id of a partition of a topic; `log` is the id of the log's cluster. Stable for ever. */
+/* The id of a partition of a topic; `log` is the id of the log's cluster. Stored in shared stores,
+ * so the hash must never change. */
 static inline uint64_t hps_log_partition(const char *log, const char *topic, int32_t number)
 {
     uint64_t hash = hps_hash_bytes(log, strlen(log), 0);
@@ -30,67 +31,71 @@ static inline uint64_t hps_log_partition(const char *log, const char *topic, int
 /* The records [first, next) of a partition. */
 struct hps_log_span {
     uint64_t partition;
-    int64_t start; /* as above: a shard that does not name the partition is there */
+    int64_t start; /* as above; a shard that does not name the partition is at this offset */
     int64_t first;
     int64_t next;
 };
 
-/* All that the log says from first to next of each span, of each key the last write. */
+/* All updates of the records [first, next) of each span; for each key only the last write. */
 struct hps_log_batch {
     const struct hps_write *writes; /* [n_writes] */
-    const uint32_t *write_spans;    /* [n_writes] the span that the write comes from */
+    const uint32_t *write_spans;    /* [n_writes] index of the span that the write comes from */
     uint32_t n_writes;
-    const struct hps_log_span *spans; /* [n_spans] of partitions that differ */
+    const struct hps_log_span *spans; /* [n_spans] of different partitions */
     uint32_t n_spans;
-    /* Row versions decide which write of a key counts: take the keys out instead of writing rows,
-     * as that is right in any order. */
+    /* Set if row versions decide which write of a key wins. The store then erases the keys instead
+     * of writing rows, which is correct in any order. */
     bool erase_only;
 };
 
-/* What became of a batch, by the shards of a store: in each all of it is there, or nothing of it.
- * What is behind is not read from until apply has been given the records from behind on, or reset.
- */
+/* Result of a batch, counted in shards of the store. Each shard has all of the batch or none of it.
+ * get does not read a shard that is behind, until apply has brought it up to date from behind(), or
+ * reset has emptied it. */
 struct hps_log_report {
-    uint32_t n_applied; /* shards that took it */
-    uint32_t n_had;     /* that had it from elsewhere */
-    uint32_t n_gap;     /* that are behind where it begins, or have lost what they had */
-    uint32_t n_failed;  /* that could not be reached, or refused */
+    uint32_t n_applied; /* shards that took the batch */
+    uint32_t n_had;     /* shards that had it already, from another daemon */
+    uint32_t n_gap;     /* shards that are behind the start of the batch, or have lost data */
+    uint32_t n_failed;  /* shards that could not be reached, or refused */
 };
 
-/* All of one space by one thread at a time. */
+/* Calls for one space are made by one thread at a time. */
 struct hps_store_log_ops {
-    /* The version is at these positions [n], and nowhere else: at first, and after a seek. A get
-     * that begins from now on answers with no rows of earlier ones. Does not ask the store.
-     * NO_MEMORY */
+    /* Set the positions of the version to exactly these [n]: at first, and after a seek. Later gets
+     * return no rows of earlier positions. Does not access the servers.
+     * error   NO_MEMORY */
     hps_status (*positions_set)(struct hps_space *space, const struct hps_log_position *positions,
                                 uint32_t n);
-    /* How far all shards are: set the offset of each position, partition and start given, to the
-     * lowest of any, which is the start where one does not name the partition. UNAVAILABLE: one
-     * could not be asked; DATA_LOSS: one is not there */
+    /* Ask all shards for their positions. The caller sets partition and start of each entry. The
+     * call sets offset to the lowest offset of any shard; a shard that does not name the partition
+     * counts as at `start`.
+     * error   UNAVAILABLE: a shard did not answer; DATA_LOSS: a shard is missing */
     hps_status (*positions_get)(struct hps_space *space, const struct hps_call *call,
                                 struct hps_log_position *positions, uint32_t n);
-    /* The version is no longer what the log makes of its files: records were passed over. Until
-     * positions_set get finds nothing, and insert takes nothing. Does not ask the store. */
+    /* The version no longer matches the log, because it skipped records. Until positions_set is
+     * called, get finds nothing and insert takes nothing. Does not access the servers. */
     void (*leave)(struct hps_space *space);
-    /* Apply what the log says between two positions to all that is there, as far as it is not there
-     * yet: any daemon does it, the first one counts. Then the version is at the end of each span,
-     * unless it was beyond, also where shards are behind, which out_report tells. So a batch may be
-     * applied again, and shards that are behind are brought on by older ones.
-     * call    deadline_us: 0: as long as the store allows for writes
-     * error   the version stays where it is, for the batch to be applied again: NO_MEMORY; and
-     * where nothing else has the rows EXHAUSTED: full, UNAVAILABLE, DATA_LOSS: shards are behind */
+    /* Apply a batch to every shard that does not have it yet. Any daemon may apply it; the first
+     * one writes. On OK the version is at the end of each span, or stays beyond it, even if some
+     * shards are behind; out_report counts those. A batch may be applied again. Older batches bring
+     * shards that are behind up to date.
+     * call    deadline_us 0: the store's limit for writes
+     * error   the version stays where it is; apply the batch again. NO_MEMORY. If no other store
+     *         has the rows also EXHAUSTED: a server is full; UNAVAILABLE; DATA_LOSS: shards are
+     *         behind */
     hps_status (*apply)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_log_batch *batch, struct hps_log_report *out_report);
-    /* From where on the log must be applied again so that no shard is behind: per partition, the
-     * lowest offset of any, at most `capacity` of them. *out_n 0: none is behind; RANGE: one is
-     * that knows no position at all, or capacity is too small: reset is needed. UNAVAILABLE:
-     * one could not be asked (out_n is of the others). */
+    /* Find the offsets from which the log must be applied again so that no shard is behind. For
+     * each partition, out_positions has the lowest offset of any shard. *out_n is 0 if no shard is
+     * behind.
+     * error   RANGE: a shard has no known position, or there are more than `capacity` entries; call
+     *         reset. UNAVAILABLE: a shard did not answer; out_positions covers the rest. NO_MEMORY
+     */
     hps_status (*behind)(struct hps_space *space, const struct hps_call *call,
                          struct hps_log_position *out_positions, uint32_t capacity,
                          uint32_t *out_n);
-    /* Empty every shard that is behind: it has no rows, and so no wrong ones, as of the version's
-     * positions. out_report: n_applied were emptied, n_had are not behind, n_failed. PRECONDITION:
-     * nothing else has the rows. */
+    /* Empty every shard that is behind. It then has no rows, and is at the version's positions.
+     * out_report: n_applied shards were emptied, n_had are not behind, n_failed.
+     * error   PRECONDITION: no other store has the rows */
     hps_status (*reset)(struct hps_space *space, const struct hps_call *call,
                         struct hps_log_report *out_report);
 };

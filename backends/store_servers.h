@@ -1,58 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sub-table of a store (backends/store.h): the servers that a store is made of, for metrics,
- * status and certificates. Nothing here asks a server: what is shown, earlier calls have found out.
+ * A sub-table of a store (backends/store.h): the servers of a store, for metrics, status and
+ * certificates. list and stats report what earlier calls found and access no server.
  */
 #ifndef HPS_BACKENDS_STORE_SERVERS_H
 #define HPS_BACKENDS_STORE_SERVERS_H
 
 #include "backends/store.h"
 
-/* One of the servers that a store is made of. Counts are since the store was opened. */
+/* One server. Counts are since the store was opened. */
 struct hps_store_server {
     char address[280];
-    const char *role; /* static: "master", "replica", "entry" (none of both, as yet) */
-    bool up;          /* false: left alone, or never reached */
-    uint32_t n_slots; /* shares of the keys that it has */
+    const char *role; /* static: "master", "replica", "entry" (configured, role not known yet) */
+    bool up;          /* false: its breaker is open, or it was never reached */
+    uint32_t n_slots; /* hash slots that it serves */
     uint32_t n_connections;
-    uint64_t latency_us; /* of a round trip, moving average; 0: none yet */
+    uint64_t latency_us; /* of a round trip, moving average; 0: no reply yet */
     uint64_t n_commands;
-    uint64_t n_keys; /* that look-ups asked it for */
+    uint64_t n_keys; /* that lookups requested */
     uint64_t n_keys_found;
     uint64_t n_bytes_sent;
     uint64_t n_bytes_received;
-    uint64_t n_errors; /* answers that are errors */
+    uint64_t n_errors; /* error replies */
     uint64_t n_timeouts;
-    uint64_t n_broken;  /* connections that broke or could not be made */
-    uint64_t n_refused; /* commands not sent, as it was left alone */
-    char error[320];    /* why it is down, or the last failure; "" if none */
+    uint64_t n_broken;  /* connections that broke or could not be opened */
+    uint64_t n_refused; /* commands not sent because the server is down */
+    char error[320];    /* why it is down, or its last failure; "": none */
 };
 
-/* The same of all of them together, and what became of rows and shards. */
+/* Sums over all servers, and counts of rows and shards. */
 struct hps_store_shared_stats {
     const char *kind;     /* static: "standalone", "cluster", "unknown" */
-    uint32_t n_slots;     /* of all keys */
-    uint32_t n_slots_up;  /* whose server is there: look-ups of the rest find nothing */
-    uint64_t n_redirects; /* commands sent on to another server */
+    uint32_t n_slots;     /* hash slots that have a server */
+    uint32_t n_slots_up;  /* hash slots whose server is up; lookups of other slots find nothing */
+    uint64_t n_redirects; /* commands redirected to another server */
     uint64_t n_rows_found;
     uint64_t n_rows_absent;
-    uint64_t n_rows_behind; /* there, but of earlier positions than the version's */
-    uint64_t n_rows_ahead;  /* of later ones, which exact_position leaves out */
+    uint64_t n_rows_behind; /* found at earlier positions than the version, and left out */
+    /* Found at later positions than the version, and left out by exact_position. */
+    uint64_t n_rows_ahead;
     uint64_t n_rows_inserted;
-    uint64_t n_rows_refused; /* insertions that were too late, or too early */
+    /* Insertions whose row was stale, or whose shard was not at the version's positions. */
+    uint64_t n_rows_refused;
     uint64_t n_rows_evicted;
-    uint64_t n_shards_gap;    /* shards that a batch of updates found behind it */
-    uint64_t n_shards_failed; /* that a batch could not reach */
+    uint64_t n_shards_gap;    /* shards found behind the start of a batch of updates */
+    uint64_t n_shards_failed; /* shards that a batch did not reach */
     uint64_t n_shards_reset;
-    char error[320]; /* why not all is known of the servers: who has which keys; "": it is */
+    char error[320]; /* why the map of slots could not be refreshed; "": no failure */
 };
 
 struct hps_store_servers_ops {
-    /* What is known just now of the first `capacity` servers; returns their number. */
+    /* Describe the first `capacity` servers. Returns how many were written. */
     uint32_t (*list)(struct hps_store *store, struct hps_store_server *out_servers,
                      uint32_t capacity);
     void (*stats)(struct hps_store *store, struct hps_store_shared_stats *out_stats);
-    /* Read the certificates for its servers again. If that fails, those that there are stay. */
+    /* Read the certificates for the servers again. After a failure the old ones stay in use. */
     hps_status (*renew_tls)(struct hps_store *store, struct hps_error *err) HPS_MUST_CHECK;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stores by role. See the header.
+ * Stores by role; see stores.h.
  */
 #include "backends/stores.h"
 
@@ -15,7 +15,7 @@ enum hps_store_role hps_store_role(const struct hps_store *store)
     return (caps & HPS_STORE_SHARED) != 0 ? HPS_ROLE_SHARED : HPS_ROLE_HOST;
 }
 
-/* In order, and so of one role each. */
+/* Roles ascend, so each role occurs at most once. */
 static void stores_sane(const struct hps_stores *stores)
 {
     HPS_ASSERT(stores->n <= HPS_ROLE_COUNT);

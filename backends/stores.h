@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stores of a daemon, in the order in which a look-up asks them. What each is for is its role,
- * which follows from its capabilities: whoever needs a store asks for the role, not for a name. The
- * last one has every row of a version; rows in those above it are copies.
+ * The stores of a daemon, in lookup order. The capabilities of a store determine its role. Callers
+ * select a store by its role, never by its name. The lowest store has every row of a version; the
+ * stores above it have copies.
  */
 #ifndef HPS_BACKENDS_STORES_H
 #define HPS_BACKENDS_STORES_H
 
 #include "backends/store.h"
 
-/* In the order in which they are asked. */
+/* In lookup order. */
 enum hps_store_role {
     HPS_ROLE_HOST,    /* rows in the memory of this process */
     HPS_ROLE_SHARED,  /* rows that other daemons read and write, too */
-    HPS_ROLE_DURABLE, /* rows on this host's disk, and records of what is served */
+    HPS_ROLE_DURABLE, /* rows on the disk of this host, and the catalog */
     HPS_ROLE_COUNT
 };
 
-/* Empty: {0}. Borrowed stores; immutable while others use it. */
+/* Initialize with {0}. The stores are borrowed. Immutable once other threads use it. */
 struct hps_stores {
-    struct hps_store *items[HPS_ROLE_COUNT]; /* [n] from the top, of one role each */
+    struct hps_store *items[HPS_ROLE_COUNT]; /* [n] in lookup order, at most one of each role */
     uint32_t n;
 };
 
-/* The role that a store's capabilities make. */
+/* The role that follows from the store's capabilities. */
 enum hps_store_role hps_store_role(const struct hps_store *store);
 
-/* Put the store in its place; none of its role is there yet. Checks its calls (hps_store_check). */
+/* Insert a store at the place of its role, which must be free. Calls hps_store_check. */
 void hps_stores_add(struct hps_stores *stores, struct hps_store *store);
-/* The store of a role. NULL: there is none. */
+/* The store with this role, or NULL. */
 struct hps_store *hps_stores_find(const struct hps_stores *stores, enum hps_store_role role);
-/* The one that has every row of a version: it is authoritative. NULL: there are no stores. */
+/* The authoritative store, which has every row of a version. NULL: there are no stores. */
 struct hps_store *hps_stores_lowest(const struct hps_stores *stores);
-/* Close them, from the top, and forget them. Every space must have been closed. */
+/* Close all stores, from the top. All spaces must be closed. */
 void hps_stores_close(struct hps_stores *stores);
 
 static inline struct hps_store *hps_stores_host(const struct hps_stores *stores)
@@ -50,8 +50,8 @@ static inline struct hps_store *hps_stores_durable(const struct hps_stores *stor
     return hps_stores_find(stores, HPS_ROLE_DURABLE);
 }
 
-/* The shared store if it is the lowest: nothing else has the rows, nor the updates that they had.
- * NULL: there is none, or another store is below it. */
+/* The shared store if it is the lowest one, so that only it has the rows and their updates;
+ * otherwise NULL. */
 struct hps_store *hps_stores_shared_alone(const struct hps_stores *stores);
 
 #endif

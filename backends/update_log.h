@@ -1,33 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a log of updates is to the rest of hpsd: topics of numbered partitions, each a sequence of
- * records by offset. One `struct hps_update_log` is the configured source; every updater
- * thread opens a *consumer* of its own on it and says itself where each partition begins: nothing
- * is kept here. Only server/main.c names a concrete log.
+ * The interface of logs of updates: topics with numbered partitions, each a sequence of records
+ * with offsets. `struct hps_update_log` is the configured source. Each updater thread opens its own
+ * *consumer* and says where each partition begins; the log stores no positions for it. Only
+ * server/main.c names a concrete log.
  *
- * Threads: a consumer belongs to one thread, which may block in the calls that take a time-out;
- * `wake` alone may come from any other. Calls of the log itself: any thread.
+ * Threads: a consumer belongs to one thread, which may block in the calls with a timeout. Only
+ * `wake` may come from other threads. Calls of the log itself are thread-safe.
  *
- * Nothing here ends the process, and nothing here logs (but for what a library says, at debug):
- * what happens is reported by events and statuses, once per change, to the thread that polls.
- *
- * A topic made anew under an old name cannot always be distinguished from the old one: GAP and GONE
- * report it where they can, but one that has grown past our offset while nobody looked reads on as
- * if nothing had happened. So who reads keeps a *witness*, a record that was read once, and has the
- * log asked for it again (recall): another record at that offset is another topic. Where topics
- * have ids, they show which topic it is.
+ * Errors: no call ends the process. Nothing is logged but messages of the library, at debug level.
+ * Events and statuses report each change once, to the thread that polls.
  *
  *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                 │                            └▶ DOWN … UP: the log reconnects by itself
- *                 └▶ heard: the end of the partition, asked of its leader again and again
+ *                 └▶ heard: the leader's latest answer for the end of the partition
  *
- * That records are delivered, or that none are, proves nothing: the log may not reach the server
- * that has the partition. What proves is an answer of the partition's own leader to a question that
- * was asked at a known time (watch, heard): all that was logged before the question lies before the
- * end that was answered.
+ * A topic that was recreated under its old name cannot always be recognized. GAP and GONE report it
+ * if possible. But if the new topic has grown past our offset while the consumer was away, reading
+ * continues as if it were the old one. So the reader keeps a *witness*, a record that it has read,
+ * and compares it later (recall). A different record at that offset means another topic. Topic ids,
+ * if the log has them, identify a topic directly.
  *
- * Back-pressure: not polling. What is fetched ahead is bounded; nobody is expelled for being slow.
- * Pause a partition: unassign. Resume or seek: assign again, at the first record not yet applied.
+ * Delivery of records proves nothing about freshness, and neither does silence: the server that has
+ * the partition may be unreachable. Only an answer of the partition's leader to a request of known
+ * time does (watch, heard). Every record logged before that request is below the end in the answer.
+ *
+ * Back-pressure: do not poll. Prefetch is bounded, and slow consumers are not expelled. To pause a
+ * partition, unassign it. To resume or seek, assign it at the first record that is not yet applied.
  */
 #ifndef HPS_BACKENDS_UPDATE_LOG_H
 #define HPS_BACKENDS_UPDATE_LOG_H
@@ -40,109 +39,117 @@ enum hps_compaction { HPS_COMPACTION_UNKNOWN, HPS_COMPACTION_NO, HPS_COMPACTION_
 
 struct hps_consumer_topic {
     const char *name;
-    const char *id; /* asked for with this list: another one for a topic made anew; "": not known */
-    int32_t n_partitions; /* numbered from 0; only ever grows, unless the topic was made anew */
+    /* Read together with this list; a recreated topic has another id; "": not known. */
+    const char *id;
+    int32_t n_partitions; /* numbered from 0; grows only, unless the topic is recreated */
     enum hps_compaction compaction;
-    int64_t delete_retention_ms; /* how long a compacted topic keeps its tombstones; -1: unknown */
-    int64_t kept_ms; /* the log has all records that are younger; 0: not known, or by size */
+    int64_t delete_retention_ms; /* how long a compacted topic keeps tombstones; -1: not known */
+    /* The log has all records younger than this; 0: not known, or limited by size. */
+    int64_t kept_ms;
 };
 
 struct hps_consumer_topics {
-    const char *cluster_id; /* "": this log has none */
+    const char *cluster_id; /* "": the log has no cluster id */
     const struct hps_consumer_topic *topics;
     uint32_t n_topics;
 };
 
-/* Offsets of one partition, asked of the log itself. */
+/* Offsets of one partition, as the log reports them. */
 struct hps_consumer_offsets {
     const char *topic;
     int32_t partition;
-    int64_t time_unix_ms; /* in: -1 none */
-    int64_t low;          /* first record that is there */
-    int64_t high;         /* one past the last that may be read (of committed transactions) */
-    int64_t at_time;      /* first record of that time or later; none, or no time asked: high */
-    hps_status status;    /* NOT_FOUND: no such partition; PERMISSION; UNAVAILABLE: no answer */
+    int64_t time_unix_ms; /* in: time to look up; -1: none */
+    int64_t low;          /* offset of the first record that exists */
+    int64_t high;         /* one past the last readable record (of committed transactions) */
+    /* First record at or after time_unix_ms; `high` if none, or no time was given. */
+    int64_t at_time;
+    hps_status status; /* NOT_FOUND: no such partition; PERMISSION; UNAVAILABLE: no answer */
 };
 
 struct hps_consumer_position {
     const char *topic;
     int32_t partition;
-    int64_t offset; /* of the record that is next */
+    int64_t offset; /* of the next record */
 };
 
-/* A partition that is watched. Owned by its consumer, until that is closed. */
+/* A watched partition. Owned by its consumer until that is closed. */
 struct hps_watch;
 
-/* A leader whose answers are further apart than this was silent between them. */
+/* If a leader's answers are further apart than this, it was silent in between. */
 enum { HPS_LEADER_SILENT_US = 2 * 1000 * 1000 };
 
-/* What the leader of a partition has said. */
+/* The answers of a partition's leader so far. */
 struct hps_leader_word {
-    uint64_t asked_us; /* hps_clock_us, as the newest question that was answered was sent; 0: none
-                          was answered yet */
-    int64_t asked_unix_ms; /* the same moment, on the wall clock */
-    uint64_t since_us; /* of the questions that were answered one after the other, up to that one,
-                          without a silence in between, the first; hps_clock_us. Does not depend on
-                          how often who hears it looks */
-    int64_t high;      /* the answer: one past the last record, be it of an open transaction */
-    hps_status status; /* of the newest question that has ended: OK, or why it has no answer
-                          (UNAVAILABLE, PERMISSION, NOT_FOUND, …) */
-    char text[160];    /* ... for a person; "" with OK */
+    /* hps_clock_us when the newest answered request was sent; 0: no answer yet. */
+    uint64_t asked_us;
+    int64_t asked_unix_ms; /* the same moment in wall-clock time */
+    /* hps_clock_us when the first request of the current run of answers was sent, a run without a
+     * silence up to asked_us; independent of how often the caller reads it. */
+    uint64_t since_us;
+    int64_t high; /* the answer: one past the last record, including records of open transactions */
+    /* Of the newest request that ended: OK, or why there is no answer (UNAVAILABLE, PERMISSION,
+     * NOT_FOUND, …). */
+    hps_status status;
+    char text[160]; /* the reason for people; "" with OK */
 };
 
-/* What is at an offset now. */
+/* Result of recall: the record at an offset. */
 struct hps_recalled {
     int64_t asked_offset;
-    uint64_t asked_us; /* as the question was sent */
-    hps_status status; /* OK: the rest is known; else as hps_leader_word.status */
-    int64_t low;       /* first record of the partition */
-    int64_t offset;    /* of the first record at or behind asked_offset; -1: there is none */
+    uint64_t asked_us; /* when the request was sent */
+    hps_status status; /* OK: the fields below are set; otherwise as hps_leader_word.status */
+    int64_t low;       /* offset of the first record of the partition */
+    int64_t offset;    /* of the first record at or after asked_offset; -1: none */
     int64_t time_unix_ms;
     uint64_t hash; /* hps_update_record_hash of base/rows/update_record.h */
 };
 
 enum hps_record_time {
     HPS_RECORD_TIME_NONE,
-    HPS_RECORD_TIME_CREATED, /* by the producer: its event time */
-    HPS_RECORD_TIME_APPENDED /* by the log, when it came there */
+    HPS_RECORD_TIME_CREATED, /* set by the producer: its event time */
+    HPS_RECORD_TIME_APPENDED /* set by the log when it appended the record */
 };
 
-/* A record as it came. All pointers are borrowed until the next poll, assign, unassign or close. */
+/* One record. All pointers are borrowed until the next poll, assign, unassign or close. */
 struct hps_consumer_record {
-    uint32_t tag; /* what assign was given for the partition */
+    uint32_t tag; /* the tag that assign got for the partition */
     int32_t partition;
     const char *topic;
     int64_t offset;
     int64_t time_unix_ms;
     enum hps_record_time time_of;
-    const void *key; /* NULL: the record has none, which is not an empty one */
+    const void *key; /* NULL: no key, which differs from an empty key */
     size_t key_size;
     const void *value; /* NULL: a tombstone */
     size_t value_size;
-    const void *handle; /* the log's own */
+    const void *handle; /* private to the log */
 };
 
 enum hps_consumer_event_kind {
-    /* Of a partition, by its tag. */
-    HPS_CONSUMER_CAUGHT_UP, /* all up to `offset` - 1 were delivered; reported again after more
-                               came. Says nothing of when: see heard */
-    HPS_CONSUMER_GAP,    /* `offset` was asked for, the log has [low, high): stopped, unassigned */
-    HPS_CONSUMER_GONE,   /* topic or partition does not exist, or the user may not see it (ask for
-                            offsets): stopped, unassigned. When it is listed again, it may be
-                            another one of the same name */
-    HPS_CONSUMER_BAD,    /* the records from `offset` to `high` - 1 cannot be read (damaged, larger
-                            than what can be inflated): they are left out, reading goes on */
-    HPS_CONSUMER_FAILED, /* not to be read from `offset` on, see status (PERMISSION, DATA_LOSS, …):
-                            stopped, unassigned */
-    /* Of the log; tag is HPS_CONSUMER_NO_TAG. */
-    HPS_CONSUMER_DOWN,   /* not reachable (UNAVAILABLE), or refuses us (UNAUTHENTICATED) */
+    /* Events of a partition, identified by its tag. */
+    /* All records below `offset` were delivered; reported again after more records came. Says
+     * nothing about time: see heard. */
+    HPS_CONSUMER_CAUGHT_UP,
+    /* The log has [low, high), which lacks the assigned `offset`; stopped and unassigned. */
+    HPS_CONSUMER_GAP,
+    /* The topic or partition does not exist, or the user may not see it (call offsets); stopped and
+     * unassigned. If it is listed again, it may be another topic of that name. */
+    HPS_CONSUMER_GONE,
+    /* The records from `offset` to `high` - 1 are unreadable (damaged, or larger than the limit for
+     * inflating); they are skipped and reading continues. */
+    HPS_CONSUMER_BAD,
+    /* Unreadable from `offset` on, see status (PERMISSION, DATA_LOSS, …); stopped and
+     * unassigned. */
+    HPS_CONSUMER_FAILED,
+    /* Events of the log; tag is HPS_CONSUMER_NO_TAG. */
+    HPS_CONSUMER_DOWN,   /* unreachable (UNAVAILABLE), or it refuses us (UNAUTHENTICATED) */
     HPS_CONSUMER_UP,     /* reachable again */
-    HPS_CONSUMER_COMMITS /* commits fail now (status), or work again (OK) */
+    HPS_CONSUMER_COMMITS /* commits have begun to fail (status), or work again (OK) */
 };
 
 #define HPS_CONSUMER_NO_TAG UINT32_MAX
 
-/* Something that happened; borrowed like a record. */
+/* One event; borrowed like a record. */
 struct hps_consumer_event {
     enum hps_consumer_event_kind kind;
     uint32_t tag;
@@ -150,11 +157,12 @@ struct hps_consumer_event {
     int64_t low; /* -1: not known */
     int64_t high;
     hps_status status;
-    const char *text; /* for a person; never NULL */
+    const char *text; /* for people; never NULL */
 };
 
-/* What a poll brought. Events come after the records beside them: a GAP says nothing of records
- * delivered before it, and after the event no record of that tag comes until it is assigned. */
+/* Result of a poll. Events apply after the records of the same poll: a GAP does not concern records
+ * delivered before it. After an event that unassigns, no record with that tag comes until the
+ * partition is assigned again. */
 struct hps_consumer_poll {
     const struct hps_consumer_record *records;
     uint32_t n_records;
@@ -166,91 +174,94 @@ struct hps_update_log;
 struct hps_consumer;
 
 struct hps_consumer_options {
-    const char *name;  /* of this consumer among those of the process: "dlrm-3" */
-    const char *group; /* under which positions are committed; NULL: commits are not wanted */
-    const char *model; /* whose topics: hps_et.<model> and hps_et.<model>.<table> */
+    const char *name;  /* name of this consumer, unique in the process: "dlrm-3" */
+    const char *group; /* group under which positions are committed; NULL: no commits */
+    const char *model; /* model whose topics are read: hps_et.<model> and hps_et.<model>.<table> */
     const char *const
         *filters;       /* [n_filters] base/rows/topic_filter.h; strings borrowed for the call */
-    uint32_t n_filters; /* 0: all */
+    uint32_t n_filters; /* 0: no filter */
 };
 
 struct hps_consumer_ops {
-    /* Gives up what is under way. Takes a moment where there is a network. */
+    /* Abandons pending work. May take a moment if there is a network. */
     void (*close)(struct hps_consumer *consumer);
 
-    /* The topics of this consumer's model, in order of name, as the log has them now. To be asked
-     * at first, every so often (new topics, more partitions), and after GONE.
+    /* List the topics of this consumer's model as the log has them now, ordered by name. Call it at
+     * first, at intervals (new topics, more partitions), and after GONE.
      * owner   out_topics is borrowed until the next call of topics, or close
      * error   UNAVAILABLE, UNAUTHENTICATED: also reported by an event; DEADLINE */
     hps_status (*topics)(struct hps_consumer *consumer, uint32_t timeout_ms,
                          struct hps_consumer_topics *out_topics, struct hps_error *err);
-    /* Have the partition's leader asked for its end, from now on and about every 50 ms, in the
-     * background; no matter whether it is assigned, or there. Once per partition: another call
-     * gives the same one. Does not wait.
-     * owner   out_watch is the consumer's; strings are borrowed for the call
+    /* Start to request the end of the partition from its leader, about every 50 ms, in the
+     * background. The partition need not be assigned, or exist. Another call for the same partition
+     * returns the same watch. Does not block.
+     * owner   the consumer owns *out_watch; strings are borrowed for the call
      * error   NO_MEMORY */
     hps_status (*watch)(struct hps_consumer *consumer, const char *topic, int32_t partition,
                         struct hps_watch **out_watch, struct hps_error *err);
-    /* What its leader said last. One leader that does not answer delays no word of another. */
+    /* The latest answer of the leader. A leader that does not answer does not delay the answers of
+     * others. */
     void (*heard)(const struct hps_watch *watch, struct hps_leader_word *out_word);
-    /* Have it asked what is at `offset`; the answer to an earlier question is dropped. */
+    /* Start to request the record at `offset` from the leader. Drops the answer to an earlier
+     * request. */
     void (*recall)(struct hps_watch *watch, int64_t offset);
-    /* False: not answered yet (it is asked again until it is), or nothing was asked. */
+    /* False: no request was made, or it has no answer yet and is repeated until it has one. */
     bool (*recalled)(const struct hps_watch *watch, struct hps_recalled *out_recalled);
-    /* Fill low, high, at_time and status of each; the call fails only if the log gives no answer
-     * at all. Of a watched partition whose leader has given no word for a second: UNAVAILABLE at
-     * once, so that it keeps nobody from the others. Strings are borrowed for the call. */
+    /* Set low, high, at_time and status of each entry. The call fails only if the log does not
+     * answer at all. A watched partition whose leader has not answered for a second gets
+     * UNAVAILABLE at once, so that it does not delay the others. Strings are borrowed for the
+     * call. */
     hps_status (*offsets)(struct hps_consumer *consumer, struct hps_consumer_offsets *parts,
                           uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err);
-    /* Deliver the partition's records from `offset` on; a partition that is assigned is moved
-     * there: no record from elsewhere comes after the call. What the log no longer has, or does not
-     * have yet, is a GAP, found when it is read. INVALID: an offset below 0. */
+    /* Deliver the records of the partition from `offset` on. If it is assigned already, it moves
+     * there, and no record from elsewhere follows. An offset that the log no longer has, or does
+     * not have yet, becomes a GAP when it is read. INVALID: offset is negative. */
     hps_status (*assign)(struct hps_consumer *consumer, const struct hps_consumer_position *at,
                          uint32_t tag, struct hps_error *err);
-    /* Deliver no more of it. Not assigned: nothing. */
+    /* Stop delivery. No effect if the partition is not assigned. */
     void (*unassign)(struct hps_consumer *consumer, const char *topic, int32_t partition);
-    /* Wait for records or events, at most timeout_ms. Records of a partition come in order of
-     * offset, which may leave some out (compaction, transactions), with at least one record, and
-     * otherwise no more than bytes_max bytes of keys and values and no more than records_max.
-     * OK with nothing in it: time-out, or wake.
-     * error   INTERNAL: this consumer is of no more use: close it and open another */
+    /* Wait at most timeout_ms for records or events. Records of a partition come in offset order;
+     * offsets may be missing (compaction, transactions). A result has at most records_max records,
+     * and at most bytes_max bytes of keys and values unless a single record is larger. An empty
+     * result with OK means timeout or wake.
+     * error   INTERNAL: the consumer is broken; close it and open another */
     hps_status (*poll)(struct hps_consumer *consumer, uint32_t timeout_ms, uint32_t records_max,
                        uint64_t bytes_max, struct hps_consumer_poll *out_poll,
                        struct hps_error *err);
-    /* The poll under way returns soon, or else the next one does. Any thread. */
+    /* Make the current poll return soon, or the next one if none is running. Any thread. */
     void (*wake)(struct hps_consumer *consumer);
-    /* The value of the record's last header of that name, which may be NULL with size 0. False: it
-     * has none. */
+    /* The value of the record's last header with that name. The value may be NULL with size 0.
+     * False: no such header. */
     bool (*header)(const struct hps_consumer_record *record, const char *name,
                    const void **out_value, size_t *out_size);
-    /* Tell the log how far we are, for its tools: nothing here ever reads it. Does not wait, and
-     * delays no reading, whatever becomes of it. */
+    /* Report positions to the log for its own tools; hpsd never reads them back. Does not block. A
+     * failure never delays reading. */
     void (*commit)(struct hps_consumer *consumer, const struct hps_consumer_position *positions,
                    uint32_t n_positions);
 
-    /* Send a copy of the record, its headers and those that say where it is from and why
-     * (hps-reason, hps-topic, hps-partition, hps-offset) to `topic`. Waits only for room. */
+    /* Send a copy of the record to `topic`, with its headers and hps-reason, hps-topic,
+     * hps-partition and hps-offset. Blocks only while the send queue is full. */
     hps_status (*dead_letter)(struct hps_consumer *consumer, const char *topic,
                               const struct hps_consumer_record *record, const char *reason,
                               struct hps_error *err);
-    /* Wait until the log has all of them. An error tells of any that failed since the last flush:
-     * send again what was sent since, unless it is INVALID (larger than what the topic takes),
-     * PERMISSION or NOT_FOUND, which it will be again. */
+    /* Wait until the log has acknowledged all dead letters. An error reports any failure since the
+     * last flush: send all records since then again. INVALID (too large for the topic), PERMISSION
+     * and NOT_FOUND would fail again. */
     hps_status (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
                                     struct hps_error *err);
 };
 
-/* Embedded first in every concrete consumer. */
+/* First member of the struct of each concrete consumer. */
 struct hps_consumer {
     const struct hps_consumer_ops *ops;
 };
 
 struct hps_update_log_ops {
     const char *name; /* "kafka" */
-    /* Every consumer must have been closed. */
+    /* All consumers must be closed. */
     void (*close)(struct hps_update_log *log);
-    /* Does not wait for the log to be reachable. INVALID: a filter, or a property that only shows
-     * itself now; NO_MEMORY. */
+    /* Does not wait for the log to be reachable.
+     * error   INVALID: a filter, or a property that can only be checked now; NO_MEMORY */
     hps_status (*consumer_open)(struct hps_update_log *log,
                                 const struct hps_consumer_options *options,
                                 struct hps_consumer **out_consumer, struct hps_error *err);
