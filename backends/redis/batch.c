@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batches of commands, each to its shard's server, in one go of the cluster. Any thread; a batch is
- * one caller's.
+ * Batches of commands, each sent to the server of its shard, run together. Any thread; a batch
+ * belongs to one caller.
  */
 #include <string.h>
 
@@ -63,7 +63,7 @@ void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint3
                                                     .reply = {.values = &batch->values[i]}};
 }
 
-/* Give the script to the servers that do not know it, and call it there again. */
+/* Load the script on the servers that lack it, and call it there again. */
 static void run_again(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                       uint32_t n_again, uint64_t deadline_us)
 {
@@ -85,7 +85,8 @@ static void run_again(struct redis *redis, struct redis_batch *batch, enum hps_r
         command->reply =
             (struct hps_redis_reply){.values = command->reply.values, .rows = command->reply.rows};
     }
-    hps_ignore(hps_redis_cluster_run(redis->cluster, again, n, deadline_us)); /* each has its own */
+    /* Each command has its own status. */
+    hps_ignore(hps_redis_cluster_run(redis->cluster, again, n, deadline_us));
     HPS_ASSERT(n == 2 * n_again);
     n = 0;
     for (uint32_t i = 0; i < batch->n; i++) {
@@ -95,7 +96,8 @@ static void run_again(struct redis *redis, struct redis_batch *batch, enum hps_r
         }
         batch->commands[i] = again[n + 1];
         const struct hps_redis_reply *load = &again[n].reply;
-        if (reply->status == HPS_NOT_FOUND && load->status != HPS_OK) { /* that is the cause */
+        /* The failed load is the cause. */
+        if (reply->status == HPS_NOT_FOUND && load->status != HPS_OK) {
             reply->status = load->status;
             memcpy(reply->error, load->error, sizeof(reply->error));
         }

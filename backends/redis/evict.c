@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shards that have too many rows: which were used, as far as it is sampled, and which go. A script
- * takes out a few at a time, so that no server stands still. Any thread.
+ * Shards with too many rows: recording samples of use, and eviction. A script evicts a few rows at
+ * a time, so that no server is blocked for long. Any thread.
  */
 #include <string.h>
 
@@ -19,8 +19,8 @@ static bool uses(const struct redis *redis)
 
 struct evicting {
     struct redis_space *space;
-    uint8_t *going;  /* [n_shards] whether more rows are to go */
-    uint64_t target; /* rows that a shard keeps */
+    uint8_t *going;  /* [n_shards] whether to evict more */
+    uint64_t target; /* rows that a shard may keep */
 };
 
 static hps_status put_evict(void *ctx, struct hps_buf *bytes, uint32_t shard)
@@ -40,7 +40,7 @@ static hps_status put_evict(void *ctx, struct hps_buf *bytes, uint32_t shard)
     return status == HPS_OK ? hps_redis_put_text(bytes, how[redis->options.evict]) : status;
 }
 
-/* One step of every shard that is `going`; it is not any more when it is at the target, or does not
+/* One step for every shard that is `going`. A shard stops when it is at the target or does not
  * answer. */
 static uint64_t step(struct evicting *evicting, uint64_t deadline_us, uint32_t *out_n_going)
 {
@@ -79,7 +79,7 @@ uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us)
     HPS_ASSERT(target <= space->rows_max);
     uint8_t *going = space->rows_max == 0 ? NULL : hps_calloc(space->n_shards, 1);
     if (going == NULL) {
-        return 0; /* the next time then */
+        return 0; /* retried at the next call */
     }
     hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
@@ -103,7 +103,7 @@ void redis_touch(struct redis_space *space, uint32_t shard,
 {
     HPS_ASSERT(shard < space->n_shards);
     hps_lock_acquire(&space->lock);
-    if (space->n_touches < REDIS_TOUCHES_MAX) { /* else it is one sample less */
+    if (space->n_touches < REDIS_TOUCHES_MAX) { /* otherwise this sample is lost */
         struct redis_touch *touch = &space->touches[space->n_touches++];
         touch->shard = shard;
         memcpy(touch->field, field, sizeof(touch->field));
@@ -155,7 +155,7 @@ void redis_touches_flush(struct redis_space *space)
     memcpy(touches, space->touches, n * sizeof(*touches));
     space->n_touches = 0;
     hps_lock_release(&space->lock);
-    if (n > 0) { /* samples: if they do not arrive, there will be others */
+    if (n > 0) { /* lost samples do not matter */
         struct touching touching = {.space = space, .touches = touches, .n = n};
         hps_ignore(redis_shards_call(space, HPS_REDIS_TOUCH, put_touches, &touching,
                                      redis_write_deadline(space->redis, NULL), &batch));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Insertions: rows found below go into shards that are where the version is, one script call per
- * shard, and only where no row is. Any thread.
+ * Insertions: rows found in a lower tier go into shards that are at the version's positions, and
+ * only for keys without a row. One script call per shard. Any thread.
  */
 #include <string.h>
 
@@ -16,10 +16,10 @@ struct inserting {
     const uint32_t *slots;
     const uint8_t *rows;
     uint32_t n;
-    uint32_t *shards; /* [n] UINT32_MAX: it is stale */
+    uint32_t *shards; /* [n] UINT32_MAX: the row is stale */
     uint32_t *order;  /* [n] by shard */
-    uint32_t *ends;   /* [n_shards] in order */
-    bool *exact;      /* [n_shards] rows as of now fit */
+    uint32_t *ends;   /* [n_shards] end of the shard in `order` */
+    bool *exact;      /* [n_shards] whether the shard is at the version's positions */
     uint8_t (*digests)[REDIS_DIGEST_BYTES];
 };
 
@@ -46,8 +46,9 @@ static void inserting_free(struct inserting *inserting)
     hps_free(inserting->digests);
 }
 
-/* The digests at which rows of the version's positions are right. Before the rows are asked whether
- * they are fresh: a batch that begins after that has another digest, or its rows replace these. */
+/* Copy the digests of shards that are at the version's positions. This comes before the rows are
+ * checked with `guard`. A batch that begins after that check changes the digest first, or replaces
+ * the inserted rows. */
 static void take_exact(struct inserting *inserting)
 {
     struct redis_space *space = inserting->space;
@@ -59,7 +60,7 @@ static void take_exact(struct inserting *inserting)
     hps_lock_release(&space->lock);
 }
 
-/* Sort by shard what may go in. The number of those that may not. */
+/* Sort the rows that may be inserted by shard. Returns the number of stale rows. */
 static uint32_t sort_fresh(struct inserting *inserting, const struct hps_insert_guard *guard)
 {
     const struct redis_space *space = inserting->space;
@@ -110,8 +111,8 @@ static hps_status put_insert(struct redis_batch *batch, const struct inserting *
     return status;
 }
 
-/* What the script answered to n rows: how many went in, or -1; rows of the shard. More than n is no
- * answer of that script. */
+/* Take the script's reply for n rows: inserted rows, or -1 if the digest differs, and rows of the
+ * shard. More than n inserted rows is a malformed reply. */
 static bool take_inserted(struct redis_space *space, uint32_t shard, struct redis_shard_seen seen,
                           uint32_t n, const struct hps_redis_reply *reply,
                           struct hps_insert_report *report)

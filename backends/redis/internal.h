@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the redis store share.
+ * Shared by the files of the redis store.
  *
- * Threads: look-ups and insertions: any; updates (store_log.h) and loads: one thread per space at a
- * time; `redis-leases` (leases.c) renews leases, notes what was used and counts rows. A space's
- * lock is held only while memory is read or written, never across a call of the cluster.
+ * Threads: lookups and insertions: any. Updates (store_log.h) and loads: one thread per space at a
+ * time. The thread `redis-leases` (leases.c) renews leases, sends samples of use and counts rows.
+ * The lock of a space is held only to read or write memory, never across a call of the cluster.
  */
 #ifndef HPS_BACKENDS_REDIS_INTERNAL_H
 #define HPS_BACKENDS_REDIS_INTERNAL_H
@@ -21,42 +21,41 @@
 
 enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 };
 
-/* An answer says what was when the server gave it: some time between the question and the moment at
- * which it is read, while batches are published and other answers come. Hence two rules.
+/* A reply describes its shard at the moment when the server gave it. Batches are published and
+ * other replies arrive between request and processing. Two rules follow.
  *
- * 1. Rows are judged by where the version was before their question was put: they must be of no
- *    earlier positions. All that a look-up must see had been published, and so was in the shard,
- *    before it asked; what is published after that no answer need have.
- * 2. What an answer says of its shard is noted if nothing has been heard of the shard since the
- *    question was put, or if it is as far as what was last known, in every partition. So older
- *    knowledge never replaces newer, and a server that has lost what it had is believed as soon as
- *    it is asked again. As a digest always stands for the same positions, knowledge that is old
- *    makes no row right that is wrong: it only costs questions.
- */
+ * 1. Rows are compared with the positions that the version had before the request: they must be at
+ *    these positions or later. Whatever a lookup must see was published, and so was in the shard,
+ *    before its request. A reply need not include updates that are published later.
+ * 2. The state of a shard in a reply is recorded in two cases: nothing about the shard has changed
+ *    since the request, or the reply is at or beyond the last known position in every partition. So
+ *    older state never replaces newer state. If a server has lost data, its next reply is accepted.
+ *    A digest always means the same positions, so outdated state never makes a wrong row valid. It
+ *    only causes extra requests. */
 
-/* How often a shard changed, by which an answer is found to be older than what has been heard
- * since. */
+/* Counts changes of a shard. A reply is older than our knowledge if a count has changed since its
+ * request. */
 struct redis_shard_seen {
-    uint32_t n_changes; /* of what is known of it */
-    uint32_t n_writes;  /* of ours, and that it was not there */
+    uint32_t n_changes; /* changes of its known state */
+    uint32_t n_writes;  /* our writes, and reports that it is missing */
 };
 
-/* What is known of one shard, as of the last answer of it. */
+/* State of one shard, as of its last reply. */
 struct redis_shard {
-    struct hps_redis_name keys[2]; /* of the rows; of their use */
+    struct hps_redis_name keys[2]; /* of its rows; of their use counts */
     uint16_t slot;
-    bool known;    /* digest and positions are of one answer */
-    bool missing;  /* it was not there */
-    bool readable; /* known, and no earlier than where the version is */
-    bool exact;    /* known, and just there */
-    uint8_t ask;   /* reads that ask for the positions at once: others write */
+    bool known;    /* digest and positions are from the same reply */
+    bool missing;  /* the server does not have it */
+    bool readable; /* known, and at or beyond the version's positions in every partition */
+    bool exact;    /* known, and exactly at the version's positions */
+    uint8_t ask;   /* reads left that request the positions at once, because other daemons write */
     uint8_t digest[REDIS_DIGEST_BYTES];
-    struct hps_redis_positions positions; /* also if it is not known any more: the last ones */
+    struct hps_redis_positions positions; /* if not known, the last known ones */
     uint64_t n_rows;
     struct redis_shard_seen seen;
 };
 
-/* A row that was asked for. */
+/* A row that was used. */
 struct redis_touch {
     uint32_t shard;
     uint8_t field[HPS_REDIS_FIELD_BYTES];
@@ -65,26 +64,26 @@ struct redis_touch {
 struct redis_space {
     struct hps_space space;
     struct redis *redis;
-    struct redis_space *next; /* of the store */
+    struct redis_space *next; /* in the store's list */
     char *model;
     int64_t version;
-    const struct hps_table *tables; /* the version's */
+    const struct hps_table *tables; /* owned by the version */
     uint32_t n_tables;
-    uint64_t rows_max; /* of a shard, 0: any */
+    uint64_t rows_max; /* limit of a shard; 0: none */
     struct hps_redis_name leases;
     uint16_t leases_slot;
-    char *names;                   /* all of them */
-    atomic_bool loaded;            /* all its shards have been there */
-    atomic_bool loading;           /* nothing is seen of it before its commit */
-    atomic_bool left;              /* nor while the version is not the log's */
-    uint64_t lease_us;             /* the keeper's: when it was renewed */
-    _Atomic uint32_t n_sampled;    /* rows since the last one that was noted */
-    struct hps_lock lock;          /* all that follows */
-    uint32_t n_shards;             /* fixed */
-    struct redis_shard *shards;    /* [n_shards]; names and slot are fixed */
-    struct hps_redis_positions at; /* where the version is */
-    uint32_t n_lost;               /* of the only copy: shards that the keeper has missed */
-    struct redis_touch *touches;   /* [REDIS_TOUCHES_MAX] */
+    char *names;                   /* memory of all key names */
+    atomic_bool loaded;            /* every shard has existed; set by a load */
+    atomic_bool loading;           /* gets find nothing until its commit */
+    atomic_bool left;              /* gets find nothing while the version does not match the log */
+    uint64_t lease_us;             /* when the lease was renewed; of the leases thread */
+    _Atomic uint32_t n_sampled;    /* rows since the last sample */
+    struct hps_lock lock;          /* protects the fields below */
+    uint32_t n_shards;             /* immutable */
+    struct redis_shard *shards;    /* [n_shards]; names and slot are immutable */
+    struct hps_redis_positions at; /* positions of the version */
+    uint32_t n_lost;             /* shards of the only copy that the leases thread found missing */
+    struct redis_touch *touches; /* [REDIS_TOUCHES_MAX] */
     uint32_t n_touches;
 };
 
@@ -93,7 +92,8 @@ struct redis {
     struct hps_redis_store_options options;
     char *member;
     struct hps_redis_cluster *cluster;
-    struct hps_lock lock; /* the next two; held by the keeper while it is at work on the spaces */
+    /* Protects spaces and stops; the leases thread holds it while it works on spaces. */
+    struct hps_lock lock;
     struct redis_space *spaces;
     bool stops;
     struct hps_cond wake;
@@ -109,20 +109,20 @@ static inline struct redis_space *redis_space_of(struct hps_space *space)
 
 /* ---- redis.c --------------------------------------------------------------------------------- */
 
-/* Until when a read, or a write, may take. */
+/* The deadline of a read or write: that of the call, or the configured limit if it is earlier. */
 uint64_t redis_read_deadline(const struct redis *redis, const struct hps_call *call);
 uint64_t redis_write_deadline(const struct redis *redis, const struct hps_call *call);
 
 /* ---- batch.c --------------------------------------------------------------------------------- */
 
-/* Commands that are built one after another into one buffer, and their replies. */
+/* Commands built one after another in one buffer, and their replies. */
 struct redis_batch {
     struct hps_buf bytes;
     struct hps_redis_command *commands; /* [n] */
-    struct hps_redis_values *values;    /* [n] of each */
+    struct hps_redis_values *values;    /* [n] one per command */
     uint32_t *shards;                   /* [n] */
-    struct redis_shard_seen *seen;      /* [n] of its shard, before it is sent */
-    size_t *at;                         /* [n + 1] where each begins in bytes */
+    struct redis_shard_seen *seen;      /* [n] of the shard, before the command is sent */
+    size_t *at;                         /* [n + 1] where each command begins in `bytes` */
     uint32_t n;
     uint32_t capacity;
 };
@@ -130,102 +130,104 @@ struct redis_batch {
 hps_status redis_batch_init(struct redis_batch *batch, uint32_t capacity) HPS_MUST_CHECK;
 void redis_batch_fini(struct redis_batch *batch);
 void redis_batch_clear(struct redis_batch *batch);
-/* The bytes put since the last one are a command of this shard. */
+/* End a command of this shard: the bytes appended since the last end. */
 void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
                      uint8_t flags);
-/* Run them; a script that a server does not know is given to it, and called again. Statuses are
- * those of the commands. */
+/* Run the commands. A script that a server lacks is loaded there and called again. Each command has
+ * its own status. */
 void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                      uint64_t deadline_us);
 
-/* The status of the first command that failed, with the text of the server or the cluster. A
- * command that was not answered in time, or that the server denies, is UNAVAILABLE here. */
+/* The status of the first command that failed, with the error text of the server or cluster.
+ * Commands that timed out or were denied give UNAVAILABLE. */
 hps_status redis_batch_failure(const struct redis_batch *batch, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Why a question to the servers failed: a node that is down now, else what `first` says. */
+/* Why the servers did not answer: a node that is down now, or else the error in `first`. */
 hps_status redis_unanswered(struct redis *redis, const struct hps_error *first,
                             struct hps_error *err) HPS_MUST_CHECK;
 
-/* Append the command for one shard; nothing: it gets none. */
+/* Append the command for one shard. Appending nothing skips the shard. */
 typedef hps_status redis_shard_put_fn(void *ctx, struct hps_buf *bytes, uint32_t shard);
-/* A command for each shard that `put` has one for, all of one script (HPS_REDIS_SCRIPTS: of none),
- * run at once.
+/* Build a command for each shard with `put` and run all of them. All are calls of `script`;
+ * HPS_REDIS_SCRIPTS: they call none.
  *
- * owner   *out_batch is the caller's to end (redis_batch_fini), on failure too
- * error   NO_MEMORY, or what `put` returned: nothing was sent. Each command has a status of its own
- */
+ * owner   the caller ends *out_batch (redis_batch_fini), also on failure
+ * error   NO_MEMORY, or the status of `put`: nothing was sent. Each command has its own status */
 hps_status redis_shards_call(struct redis_space *space, enum hps_redis_script script,
                              redis_shard_put_fn *put, void *ctx, uint64_t deadline_us,
                              struct redis_batch *out_batch) HPS_MUST_CHECK;
 
 /* ---- leases.c -------------------------------------------------------------------------------- */
 
-/* What becomes of the lease of this daemon. */
+/* What to do with the lease of this daemon. */
 enum redis_lease_use {
-    REDIS_LEASE_TAKE,  /* unless another deletes the rows just now: n is -1 then */
-    REDIS_LEASE_LEAVE, /* it is given up */
-    REDIS_LEASE_DROP   /* and if n is 0 the rows are this daemon's to delete: nobody takes one
-                          meanwhile */
+    REDIS_LEASE_TAKE,  /* take or renew it; n is -1 while another daemon deletes the rows */
+    REDIS_LEASE_LEAVE, /* give it up */
+    /* Give it up. If n is 0, this daemon may delete the rows, and for lease_ms no other daemon gets
+     * a lease. */
+    REDIS_LEASE_DROP
 };
-/* out_n: how many daemons have one, this one included if it takes it. */
+/* *out_n: number of daemons with a lease, including this one if it takes one. */
 hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint64_t deadline_us,
                        int64_t *out_n, struct hps_error *err) HPS_MUST_CHECK;
-/* From now on the version is in use by this daemon, so that no other deletes it. UNAVAILABLE: one
- * does so just now, or the server does not answer. */
+/* Take a lease, so that no other daemon deletes the version. UNAVAILABLE: another daemon is
+ * deleting it, or the server does not answer. */
 hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HPS_MUST_CHECK;
-/* A command of one key, and a number behind it. */
+/* Append a command with one key, and a number after it if has_number. */
 hps_status redis_put_command(struct hps_buf *bytes, const char *name,
                              const struct hps_redis_name *key, uint64_t number, bool has_number)
     HPS_MUST_CHECK;
-/* Count the rows of the shards and restart their time to live. Returns false if a shard did not
- * answer; `err` then has the first failure, if a server or the cluster named one. */
+/* Count the rows of all shards and restart their time to live. False: a shard did not answer; `err`
+ * has the first failure that a server or the cluster reported. */
 bool redis_count_rows(struct redis_space *space, struct hps_error *err);
-/* Start the keeper, which ends with the store. NO_MEMORY */
+/* Start the leases thread; it runs until the store is closed. NO_MEMORY */
 hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;
 
-/* ---- state.c: what is known of shards; all but the first take the lock ----------------------- */
+/* ---- state.c: known state of shards; all but redis_shard_judge take the space's lock
+ * ---------- */
 
-/* Under the lock: the shard is at the positions that it has known. */
+/* Set `readable` and `exact` from the shard's known positions. Caller must hold the lock. */
 void redis_shard_judge(const struct redis_space *space, struct redis_shard *shard);
-/* Where the version is, as scripts take it. */
+/* The version's positions in stored form, as arguments of scripts. */
 hps_status redis_positions_put(struct redis_space *space, struct hps_buf *out_bytes) HPS_MUST_CHECK;
 struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard);
-/* To a question put at `seen` it answered with this digest and these positions (no digest: it is
- * not there). True: what is known of it is this, or newer. */
+/* Record a reply to a request made at `seen`, by rule 2: this digest and these positions;
+ * digest_size 0: the shard is missing. True: the known state is this one or a newer one. */
 bool redis_shard_learn(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
                        const void *digest, size_t digest_size, const void *positions,
                        size_t positions_size);
-/* The same of two of the values, that begin at `first`. False also: no such. */
+/* Same, with digest and positions in values `first` and `first + 1`. Also false if they are not
+ * there. */
 bool redis_learn_values(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
                         const struct hps_redis_values *values, uint32_t first);
-/* The shard had the digest `from` and took the spans: it has `digest` now. */
+/* Record that the shard went from digest `from` to `digest` by applying the spans. */
 void redis_shard_moved(struct redis_space *space, uint32_t at,
                        const uint8_t from[REDIS_DIGEST_BYTES],
                        const uint8_t digest[REDIS_DIGEST_BYTES], const struct hps_log_span *spans,
                        uint32_t n_spans);
-/* A question put at `seen` has no answer: nothing is known of it, unless something has been heard
+/* A request made at `seen` got no reply: mark the shard as not known, unless its state has changed
  * since. */
 void redis_shard_forget(struct redis_space *space, uint32_t at, struct redis_shard_seen seen);
-/* So many rows it has after a write of ours. */
+/* Record the number of rows of a shard after one of our writes. */
 void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows);
-/* So many fields it has, unless it was written since `seen`; and if `learns`, whether it is there,
- * unless something else has been heard of it since then. */
+/* Record the number of fields of a shard, unless it was written since `seen`. With `learns`, also
+ * record whether it exists, unless its state has changed since `seen`. */
 void redis_shard_count(struct redis_space *space, uint32_t shard, uint64_t n_fields, bool learns,
                        struct redis_shard_seen seen);
-/* Shards that are known not to be there. */
+/* Number of shards known to be missing. */
 uint32_t redis_shards_missing(struct redis_space *space);
-/* Ask all shards, or those of which nothing is known, for their positions. The number that did not
- * answer; `err` is set as redis_count_rows sets it. */
+/* Request the positions of all shards, or of those that are not known. Returns how many did not
+ * answer; sets `err` as redis_count_rows does. */
 uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us,
                           struct hps_error *err);
-/* Rows came with the first of the values, a digest, and perhaps the second, positions. The version
- * was at `begin` when the look-up began, and the question was put at `seen`. Readable: they are of
- * no earlier positions than `begin`; exact: nor of any that the version has not got to by now. What
- * the values tell of the shard is noted. False: it takes the positions to judge. */
+/* Judge rows by the digest and optional positions at the start of `values`. `begin` has the
+ * version's positions when the lookup began; the request was made at `seen`. Readable: the rows are
+ * at or beyond `begin`. Exact: they are also not beyond the version's current positions. Records
+ * the state of the shard. False: cannot decide without the positions. */
 bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
                       const struct hps_redis_positions *begin,
                       const struct hps_redis_values *values, bool *out_readable, bool *out_exact);
-/* Is the shard known to have this digest, and the version to have got to where that is? */
+/* True if the shard is known to have this digest, and the version has reached its positions. */
 bool redis_shard_reached(struct redis_space *space, uint32_t at,
                          const uint8_t digest[REDIS_DIGEST_BYTES]);
 
@@ -257,14 +259,14 @@ hps_status redis_log_behind(struct hps_space *space, const struct hps_call *call
                             uint32_t *out_n) HPS_MUST_CHECK;
 hps_status redis_log_reset(struct hps_space *space, const struct hps_call *call,
                            struct hps_log_report *out_report) HPS_MUST_CHECK;
-/* Empty the shards marked in `which` [n_shards]; of each marked one what became of it: 1 emptied,
- * 2 something else was there than what was known, 0 not reached. */
+/* Empty the shards marked in `which` [n_shards]. On return, for each marked shard: 1 emptied, 2 its
+ * state was not the expected one, 0 not reached. */
 hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadline_us)
     HPS_MUST_CHECK;
-/* Shards that are not there begin at the version's positions, but not where they had the only copy.
- */
+/* Create missing shards, empty, at the version's positions. No effect if this store has the only
+ * copy. */
 hps_status redis_make_missing(struct redis_space *space, uint64_t deadline_us) HPS_MUST_CHECK;
-/* The field of a key, as an argument of a command. */
+/* Append the field of a key as an argument. */
 hps_status redis_put_field(struct hps_buf *bytes, const struct hps_table *table, hps_key key)
     HPS_MUST_CHECK;
 
@@ -277,13 +279,13 @@ hps_status redis_insert(struct hps_space *space, const struct hps_call *call,
 
 /* ---- evict.c --------------------------------------------------------------------------------- */
 
-/* Take rows out of the shards that have too many, a few per step, until the deadline. Returns how
- * many. */
+/* Evict rows from shards that have too many, in small steps, until the deadline. Returns the number
+ * of evicted rows. */
 uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us);
-/* One in some rows was used; note it for the keeper. */
+/* Record one use of a row, to be sent by the leases thread. */
 void redis_touch(struct redis_space *space, uint32_t shard,
                  const uint8_t field[HPS_REDIS_FIELD_BYTES]);
-/* Send the samples of use to the servers. On the keeper's thread. */
+/* Send the recorded uses to the servers. On the leases thread. */
 void redis_touches_flush(struct redis_space *space);
 
 /* ---- load.c ---------------------------------------------------------------------------------- */
@@ -296,7 +298,7 @@ hps_status redis_load_add(struct hps_store_load *load, const struct hps_table *t
                           struct hps_error *err) HPS_MUST_CHECK;
 hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err) HPS_MUST_CHECK;
 void redis_load_abort(struct hps_store_load *load);
-/* Unlink what a load of this daemon has left that was cut off. */
+/* Delete the leftovers of an interrupted load of this daemon. */
 hps_status redis_load_tidy(struct redis_space *space, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

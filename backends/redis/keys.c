@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of what is kept in Redis: see keys.h. Any thread.
+ * Names of keys and fields in Redis; see keys.h. Thread-safe.
  */
 #include "backends/redis/keys.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of what is kept in Redis: docs/redis.md. Stable for ever, and the same in every daemon.
- * Pure functions.
+ * Names of keys and fields in Redis: docs/redis.md. They are stored and shared by all daemons, so
+ * they must never change. Pure functions.
  */
 #ifndef HPS_BACKENDS_REDIS_KEYS_H
 #define HPS_BACKENDS_REDIS_KEYS_H
@@ -9,20 +9,22 @@
 #include "backends/store.h"
 
 enum {
-    HPS_REDIS_NAME_BYTES_MAX = 320, /* of a key, with its NUL */
+    HPS_REDIS_NAME_BYTES_MAX = 320, /* of a key, including the NUL */
     HPS_REDIS_FIELD_BYTES = 12      /* of a row: u32 BE table, u64 BE key */
 };
 
-/* A hash that differs between versions of one model and number whose rows or shards differ. */
+/* A hash that separates versions with the same model and number whose rows or number of shards
+ * differ. */
 uint64_t hps_redis_load_hash(const struct hps_space_id *id, uint32_t n_shards);
-/* "hpsd:{model/version/hash/shard}", or with ":used" behind it. Return the number of bytes. */
+/* "hpsd:{model/version/hash/shard}", with ":used" appended if `used`. Returns the number of
+ * bytes. */
 size_t hps_redis_shard_name(const struct hps_space_id *id, uint64_t load_hash, uint32_t shard,
                             bool used, char out_name[HPS_REDIS_NAME_BYTES_MAX]);
-/* "hpsd:{model/version/hash}:leases" */
+/* "hpsd:{model/version/hash}:leases". Returns the number of bytes. */
 size_t hps_redis_leases_name(const struct hps_space_id *id, uint64_t load_hash,
                              char out_name[HPS_REDIS_NAME_BYTES_MAX]);
 void hps_redis_field(uint32_t table_id, hps_key key, uint8_t out_field[HPS_REDIS_FIELD_BYTES]);
-/* Multiplied instead of divided: the high half says which of n_shards. */
+/* The shard of a key, below n_shards: the high half of a product, which avoids a division. */
 uint32_t hps_redis_shard(uint32_t table_id, hps_key key, uint32_t n_shards);
 
 #endif

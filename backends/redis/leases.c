@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Leases, by which daemons know of each other, and the keeper: a thread of the store that renews
- * them, counts rows and tells the server which were used. See docs/redis.md.
+ * Leases, by which daemons learn of each other. The thread redis-leases renews them, counts rows
+ * and sends samples of use to the servers. See docs/redis.md.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -46,7 +46,7 @@ hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint
     return status;
 }
 
-/* With the store's lock. */
+/* Caller must hold the store's lock. */
 static hps_status lease_take(struct redis_space *space, bool *out_refused, struct hps_error *err)
 {
     uint64_t now_us = hps_clock_us();
@@ -98,14 +98,17 @@ hps_status redis_put_command(struct hps_buf *bytes, const char *name,
     return status == HPS_OK && has_number ? hps_redis_put_u64(bytes, number) : status;
 }
 
-/* ---- the keeper ------------------------------------------------------------------------------ */
+/* ---- the leases thread
+ * ------------------------------------------------------------------------- */
 
-/* Rows of each shard, also those of other daemons; and their time to live begins anew. */
+/* Count the rows of each shard, including those of other daemons, and restart their time to
+ * live. */
 bool redis_count_rows(struct redis_space *space, struct hps_error *err)
 {
     uint32_t n_answered = 0;
     const struct redis *redis = space->redis;
-    bool learns = !atomic_load(&space->loading); /* else they come while they are counted */
+    /* During a load, shards appear while they are counted. */
+    bool learns = !atomic_load(&space->loading);
     struct redis_batch batch;
     hps_status status = redis_batch_init(&batch, space->n_shards * 3);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
@@ -141,7 +144,7 @@ bool redis_count_rows(struct redis_space *space, struct hps_error *err)
     return n_answered == space->n_shards;
 }
 
-/* Log what is missing of the only copy, and when it is back. */
+/* Log missing shards of the only copy, and when they are back. */
 static void log_lost(struct redis_space *space)
 {
     uint32_t n = redis_shards_missing(space);
@@ -187,7 +190,7 @@ static void *keeper_run(void *ctx)
             keep_space(space);
         }
         uint64_t until_us = hps_clock_us() + KEEPER_MS * 1000;
-        if (!redis->stops) { /* until then, or there is a new space, which wants a lease */
+        if (!redis->stops) { /* wakes at until_us, or when a new space needs a lease */
             (void)hps_cond_wait_until(&redis->wake, &redis->lock, until_us);
         }
     }

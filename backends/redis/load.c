@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A bulk load: rows go into hashes of their own beside the shards, where nobody looks, and take the
- * shards' names when it is committed. If another daemon was the first to load the same rows, its
- * are used. One thread per load.
+ * Bulk loads. Rows go into separate hashes next to the shards, which lookups do not read. The
+ * commit renames them to the shards. If another daemon has loaded the same rows first, its rows are
+ * used. One thread per load.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,10 +17,10 @@ enum { FLUSH_BYTES = 4 << 20 };
 
 struct hps_store_load {
     struct redis_space *space;
-    struct hps_redis_name *names; /* [n_shards] of what is loaded */
+    struct hps_redis_name *names; /* [n_shards] keys of the loaded hashes */
     char *text;
-    uint64_t *n_rows;  /* [n_shards] that were added */
-    uint32_t table_id; /* the last one, and its last key */
+    uint64_t *n_rows;  /* [n_shards] rows added so far */
+    uint32_t table_id; /* of the last row, like `key` */
     hps_key key;
     bool any;
 };
@@ -64,7 +64,7 @@ static hps_status load_new(struct redis_space *space, struct hps_store_load **ou
     return HPS_OK;
 }
 
-/* Run what was put; the first failure. */
+/* Run the commands; returns the first failure. */
 static hps_status run(struct redis_space *space, struct redis_batch *batch, struct hps_error *err)
 {
     redis_batch_run(space->redis, batch, HPS_REDIS_SCRIPTS,
@@ -94,7 +94,8 @@ static hps_status unlink_all(struct hps_store_load *load, struct hps_error *err)
     return status;
 }
 
-/* Of the only copy a load that was cut off between two shards is carried on. */
+/* PRECONDITION if the version is loaded already. With the only copy, a load that was interrupted
+ * between two shards is continued. */
 static hps_status check_empty(struct redis_space *space, struct hps_error *err)
 {
     uint32_t n_there = 0;
@@ -119,8 +120,7 @@ static hps_status check_empty(struct redis_space *space, struct hps_error *err)
                  : HPS_OK;
 }
 
-/* Log servers that would evict rows of the only copy, as far as they may be asked for their
- * memory's limit and for what they do when it is full. */
+/* Warn about servers that may evict rows of the only copy. A server that denies INFO is skipped. */
 static void warn_evicting(struct redis_space *space)
 {
     static const char *const words[] = {"INFO", "memory"};
@@ -160,20 +160,20 @@ hps_status redis_load_begin(struct hps_space *base, uint64_t rows_expected, uint
     struct redis_space *space = redis_space_of(base);
     struct hps_store_load *load = NULL;
     (void)rows_expected;
-    (void)bytes_expected; /* the server's maxmemory is not ours to know */
+    (void)bytes_expected; /* the server's maxmemory is not known */
     if (atomic_exchange(&space->loading, true)) {
         return hps_error_set(err, HPS_PRECONDITION, "redis: a load is under way");
     }
     if (space->redis->options.authoritative) {
         warn_evicting(space);
     }
-    hps_status status = redis_lease_take(space, err); /* before what is there is counted on */
+    hps_status status = redis_lease_take(space, err); /* before looking for existing shards */
     status = status == HPS_OK ? check_empty(space, err) : status;
     if (status == HPS_OK && load_new(space, &load) != HPS_OK) {
         status = no_memory(err);
     }
     if (status == HPS_OK) {
-        status = unlink_all(load, err); /* what a load that was cut off has left */
+        status = unlink_all(load, err); /* leftovers of an interrupted load */
     }
     if (status == HPS_OK) {
         *out_load = load;
@@ -187,7 +187,7 @@ hps_status redis_load_begin(struct hps_space *base, uint64_t rows_expected, uint
                             space->model, space->version);
 }
 
-/* Some rows of one table, and which shard each is of. */
+/* Some rows of one table, with their shards. */
 struct piece {
     const struct hps_table *table;
     const hps_key *keys;    /* [n] */
@@ -196,7 +196,7 @@ struct piece {
     uint32_t n;
 };
 
-/* The next `n` rows of the shard, from *at on, as one command. */
+/* Put the next `n` rows of the shard, from *at on, as one command. */
 static hps_status put_some(const struct hps_store_load *load, struct redis_batch *batch,
                            const struct piece *piece, uint32_t shard, uint32_t n, uint32_t *at)
 {
@@ -312,8 +312,8 @@ struct committing {
     struct hps_buf positions;
 };
 
-/* A shard without rows gives way to the load; not where it has the only copy: there another load
- * has made it, and updates may have emptied it. */
+/* A shard without rows may be replaced by the load. Not if it is the only copy: another load has
+ * created it, and updates may have emptied it. */
 static hps_status put_commit(void *ctx, struct hps_buf *bytes, uint32_t shard)
 {
     const struct committing *committing = ctx;
@@ -327,7 +327,7 @@ static hps_status put_commit(void *ctx, struct hps_buf *bytes, uint32_t shard)
     return status == HPS_OK ? hps_redis_put_u64(bytes, load->n_rows[shard]) : status;
 }
 
-/* A fail-over meanwhile may have lost what was acknowledged. */
+/* True if a fail-over has lost acknowledged rows of the load. */
 static bool has_lost(const struct redis_batch *batch)
 {
     int64_t outcome = 0;
@@ -364,11 +364,11 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
     for (uint32_t i = 0; i < space->n_shards; i++) {
         redis_shard_wrote(space, i, (int64_t)load->n_rows[i]);
     }
-    hps_ignore(unlink_all(load, NULL)); /* where another was the first; else nothing is there */
+    hps_ignore(unlink_all(load, NULL)); /* leftovers remain where another daemon was first */
     (void)redis_shards_ask(space, false, redis_write_deadline(space->redis, NULL), NULL);
     (void)redis_count_rows(space, NULL);
     while (redis_evict(space, redis_write_deadline(space->redis, NULL)) > 0) {
-        /* as long as shards have too many rows and answer */
+        /* while shards have too many rows and answer */
     }
     load_free(load);
     atomic_store(&space->loaded, true);
@@ -388,6 +388,6 @@ hps_status redis_load_tidy(struct redis_space *space, struct hps_error *err)
 
 void redis_load_abort(struct hps_store_load *load)
 {
-    hps_ignore(unlink_all(load, NULL)); /* else the next load does it */
+    hps_ignore(unlink_all(load, NULL)); /* if it fails, the next load deletes them */
     load_free(load);
 }

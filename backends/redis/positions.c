@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of positions: see positions.h. Any thread.
+ * Sets of log positions; see positions.h.
  */
 #include "backends/redis/positions.h"
 
@@ -95,7 +95,8 @@ hps_status hps_redis_positions_decode(struct hps_redis_positions *positions, con
         memcpy(words, bytes + (size_t)i * HPS_REDIS_POSITION_BYTES, sizeof(words));
         int64_t offset = (int64_t)__builtin_bswap64(words[1]);
         positions->items[positions->n++] = (struct hps_redis_position){words[0], offset, -1};
-        status = offset < 0 ? HPS_INVALID : HPS_OK; /* no log has such a one: it was not we */
+        /* No log has negative offsets, so hpsd did not write this. */
+        status = offset < 0 ? HPS_INVALID : HPS_OK;
     }
     return status;
 }
@@ -132,7 +133,7 @@ hps_status hps_redis_spans_encode(const struct hps_log_span *spans, uint32_t n, 
     return status;
 }
 
-/* Sets mostly have the same order: first look where it is in the other one. */
+/* Both sets usually have the same order, so try the same index first. */
 static const struct hps_redis_position *find_near(const struct hps_redis_positions *positions,
                                                   uint64_t partition, uint32_t i)
 {

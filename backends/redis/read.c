@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading rows: one HMGET per shard, of all tables, all in one round trip per node. Each asks for
- * the digest of its shard with the rows, so that one answer says what they are and of which
- * positions. A digest that is not known is asked for its positions, with the rows, a second time.
- * Both answers are judged by where the version was before the first question. Any thread.
+ * Reading rows: one HMGET per shard for all tables, in one round trip per node. Each command also
+ * requests the digest of its shard. So one reply has the rows and says at which positions they are.
+ * If the digest is not known, the command is sent a second time and requests the positions, too.
+ * Both replies are compared with the version's positions before the first request. Any thread.
  */
 #include <string.h>
 
@@ -14,24 +14,24 @@
 
 #define ANY_NODE (-1)
 
-/* Keys of one shard that one command asks for, of any parts. */
+/* The keys of one command: keys of one shard, from any parts. */
 struct piece {
     uint32_t shard;
-    uint32_t segment; /* the first one */
+    uint32_t segment; /* index of its first segment */
     uint32_t n_segments;
-    uint32_t begin; /* in the arrays of the read */
+    uint32_t begin; /* index into the arrays of the read */
     uint32_t n;
-    bool asks;     /* for the positions, too */
-    bool known;    /* what follows is: as of the beginning of the read */
+    bool asks;     /* also requests the positions */
+    bool known;    /* the next three are valid, as of the beginning of the read */
     bool readable; /* rows that come with `digest` may be used */
-    bool exact;    /* and are of no later positions than the version's */
+    bool exact;    /* they are at the version's positions exactly */
     uint8_t digest[REDIS_DIGEST_BYTES];
-    bool later; /* they are of later positions than the version's */
+    bool later; /* the rows are at later positions than the version */
     bool answered;
     bool trusted;
 };
 
-/* Keys of a piece that are of one part. */
+/* Keys of one piece and one part. */
 struct segment {
     uint32_t part;
     uint32_t begin;
@@ -43,11 +43,11 @@ struct read {
     const struct hps_call *call;
     struct hps_part_batch *parts;
     uint32_t n_parts;
-    struct hps_redis_positions begin; /* where the version was at the beginning */
+    struct hps_redis_positions begin; /* the version's positions at the beginning */
     uint32_t n_keys;
     uint32_t n_cells; /* one per shard and part, in this order */
-    uint32_t *cells;  /* [n_keys] of the keys, by part */
-    uint32_t *order;  /* [n_keys] index in the part's batch; by cell, as the next two */
+    uint32_t *cells;  /* [n_keys] cell of each key, by part */
+    uint32_t *order;  /* [n_keys] index in the part's batch; sorted by cell, like the next two */
     uint32_t *slots;
     uint8_t *found;
     uint32_t *ends; /* [n_cells] */
@@ -55,10 +55,11 @@ struct read {
     struct segment *segments;
     uint32_t n_pieces;
     uint32_t n_segments;
-    uint32_t n_max; /* of both */
+    uint32_t n_max; /* capacity of pieces and segments */
 };
 
-/* ---- which key goes where -------------------------------------------------------------------- */
+/* ---- distributing keys
+ * ------------------------------------------------------------------------ */
 
 static hps_status read_alloc(struct read *read)
 {
@@ -71,7 +72,8 @@ static hps_status read_alloc(struct read *read)
     if (read->n_keys == 0) {
         return HPS_OK;
     }
-    read->n_max += read->n_keys / space->redis->options.fields_max; /* where one ends too soon */
+    /* Cutting at fields_max makes more pieces. */
+    read->n_max += read->n_keys / space->redis->options.fields_max;
     read->n_cells = space->n_shards * read->n_parts;
     read->cells = hps_alloc((size_t)read->n_keys * (3 * sizeof(uint32_t) + 1));
     read->ends = hps_calloc(read->n_cells, sizeof(*read->ends));
@@ -112,7 +114,7 @@ static void sort(struct read *read)
     at = 0;
     for (uint32_t c = 0; c < read->n_cells; c++) {
         uint32_t n = read->ends[c];
-        read->ends[c] = at; /* where it begins; where it ends when it is filled */
+        read->ends[c] = at; /* begin of the cell now; its end once it is filled */
         at += n;
     }
     HPS_ASSERT(at == read->n_keys);
@@ -127,7 +129,7 @@ static void sort(struct read *read)
     }
 }
 
-/* Where the next keys of this shard go: a command of a bounded size. */
+/* The piece for the next keys of this shard. Its size is bounded. */
 static struct piece *piece_of(struct read *read, uint32_t shard, uint32_t begin)
 {
     HPS_DEBUG_ASSERT(shard < read->space->n_shards);
@@ -141,7 +143,7 @@ static struct piece *piece_of(struct read *read, uint32_t shard, uint32_t begin)
     return piece;
 }
 
-/* The keys [begin, end) of a shard and a part. */
+/* Add the keys [begin, end) of a shard and a part. */
 static void add_segments(struct read *read, uint32_t shard, uint32_t p, uint32_t begin,
                          uint32_t end)
 {
@@ -178,7 +180,7 @@ static void make_pieces(struct read *read)
     }
 }
 
-/* Where the version is, and what is known of the shards, before they are asked. */
+/* Copy the version's positions and the known state of the shards before sending requests. */
 static hps_status take_known(struct read *read)
 {
     hps_lock_acquire(&read->space->lock);
@@ -211,8 +213,8 @@ static hps_status put_fields(const struct read *read, struct hps_buf *bytes,
     return status;
 }
 
-/* A replica that lags has misses where there is a store below, and would fail look-ups where there
- * is none. */
+/* Replicas that lag cause misses if there is a store below, and failed lookups if there is none. So
+ * they are read only if there is one. */
 static uint8_t read_flags(const struct redis_space *space)
 {
     return space->redis->options.authoritative ? HPS_REDIS_QUICK : HPS_REDIS_READ | HPS_REDIS_QUICK;
@@ -248,8 +250,8 @@ static bool is_digest(const struct piece *piece, const struct hps_redis_values *
            memcmp(values->text.data + digest->at, piece->digest, REDIS_DIGEST_BYTES) == 0;
 }
 
-/* May the rows of this answer, to a question put at `seen`, be used? False in *out_decided: only
- * its positions can tell. */
+/* Whether the rows of a reply may be used; the request was made at `seen`. *out_decided false: only
+ * the shard's positions can tell. */
 static bool is_trusted(struct read *read, struct piece *piece, struct redis_shard_seen seen,
                        const struct hps_redis_values *values, bool *out_decided)
 {
@@ -269,7 +271,7 @@ static bool is_trusted(struct read *read, struct piece *piece, struct redis_shar
     return read->call->exact_position ? exact : readable;
 }
 
-/* Was this node waited for in vain? */
+/* True if a command to this node timed out. */
 static bool is_silent(const struct redis_batch *batch, int32_t node)
 {
     for (uint32_t i = 0; i < batch->n; i++) {
@@ -282,7 +284,7 @@ static bool is_silent(const struct redis_batch *batch, int32_t node)
     return false;
 }
 
-/* Ask for the pieces that are not decided. The number of those that then are not. */
+/* Request the pieces that are not decided yet. Sets the number that is still undecided. */
 static hps_status ask(struct read *read, bool again, uint64_t deadline_us, uint32_t *out_n_open)
 {
     struct redis_batch batch;
@@ -309,7 +311,7 @@ static hps_status ask(struct read *read, bool again, uint64_t deadline_us, uint3
         const struct hps_redis_command *command = &batch.commands[n++];
         const struct hps_redis_reply *reply = &command->reply;
         if (reply->status != HPS_OK) {
-            piece->asks = false; /* not once more */
+            piece->asks = false; /* do not retry */
             continue;
         }
         bool decided = true;
@@ -322,9 +324,9 @@ static hps_status ask(struct read *read, bool again, uint64_t deadline_us, uint3
     return status;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------------------- */
 
-/* Returns whether the answer is of later positions. */
+/* Returns whether the rows used are of later positions. */
 static bool count(struct read *read, const struct piece *piece)
 {
     struct redis *redis = read->space->redis;
@@ -342,7 +344,7 @@ static bool count(struct read *read, const struct piece *piece)
     return piece->trusted && piece->later;
 }
 
-/* One in some of the rows found is noted as used. */
+/* Record one in sample_every of the found rows as used. */
 static void sample(struct read *read, uint32_t shard, const struct segment *segment)
 {
     struct redis_space *space = read->space;
@@ -361,12 +363,12 @@ static void sample(struct read *read, uint32_t shard, const struct segment *segm
     }
 }
 
-/* Give the parts their rows. What was found moves behind, from the back, so that the rest stays
- * where it is. */
+/* Report found rows to the batches. Iterates from the back, because hps_batch_found swaps a found
+ * key with the last one. */
 static void answer(struct read *read)
 {
-    uint32_t *found = read->cells; /* of no more use as cells: [n_keys] by part */
-    uint32_t *bases = read->ends;  /* nor these: [n_parts] where each begins there */
+    uint32_t *found = read->cells; /* reuses the memory of cells: [n_keys] by part */
+    uint32_t *bases = read->ends;  /* likewise: [n_parts] begin of each part in `found` */
     uint32_t base = 0;
     for (uint32_t p = 0; p < read->n_parts; p++) {
         bases[p] = base;
@@ -393,8 +395,9 @@ static void answer(struct read *read)
     }
 }
 
-/* Of n_trusted pieces rows can be used. The only copy has rows that this call does not want: it has
- * not failed, but the look-up is to come again when the version is there, too. */
+/* The status if rows of only n_trusted pieces can be used. ABORTED if the only copy has answered,
+ * with rows at later positions than this call permits: the caller should retry when the version has
+ * reached them. */
 static hps_status only_copy_status(const struct read *read, uint32_t n_trusted)
 {
     uint32_t n_later = 0;
@@ -454,7 +457,7 @@ hps_status redis_get_many(struct hps_space *base, const struct hps_call *call,
     sort(&read);
     make_pieces(&read);
     status = take_known(&read);
-    uint64_t deadline_us = call->deadline_us; /* and a node that says nothing is given up sooner */
+    uint64_t deadline_us = call->deadline_us; /* nodes that send nothing are given up earlier */
     status = status == HPS_OK ? ask(&read, false, deadline_us, &n_open) : status;
     if (status == HPS_OK && n_open > 0) {
         status = ask(&read, true, deadline_us, &n_open);

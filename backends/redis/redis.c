@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The redis store: opening and closing it, its spaces, and what is known of its servers. See
+ * The redis store: opening and closing it, its spaces, and statistics of its servers. See
  * docs/redis.md, and internal.h for threads.
  */
 #include "backends/redis/redis.h"
@@ -19,8 +19,8 @@
 
 enum {
     SHARDS_MAX = 4096,
-    FIELDS_MAX = 1 << 17, /* commands of more trip some servers */
-    DROP_STEP = 8,        /* shards that are unlinked at once */
+    FIELDS_MAX = 1 << 17, /* larger commands break some servers */
+    DROP_STEP = 8,        /* shards that are unlinked together */
 };
 
 static struct redis *redis_of(struct hps_store *store)
@@ -63,7 +63,7 @@ static void space_free(struct redis_space *space)
     hps_free(space);
 }
 
-/* Where the next name is to be, behind the last one. */
+/* Append a key name to space->names. */
 static struct hps_redis_name name_add(struct redis_space *space, size_t *at, const char *text,
                                       size_t size)
 {
@@ -118,7 +118,8 @@ static hps_status space_new(struct redis *redis, const struct hps_space_id *id,
         return HPS_NO_MEMORY;
     }
     name_shards(space, id);
-    /* others evict, and servers forget: only where nothing else has the rows, a miss is a proof */
+    /* A miss proves absence only if this store has the only copy, since other daemons and servers
+     * may drop rows. */
     atomic_store(&space->space.incomplete, !redis->options.authoritative || rows_max > 0);
     *out_space = space;
     return HPS_OK;
@@ -143,7 +144,7 @@ static hps_status space_open(struct hps_store *store, const struct hps_space_id 
     if (status == HPS_OK) {
         space->next = redis->spaces;
         redis->spaces = space;
-        hps_cond_signal(&redis->wake); /* for its lease */
+        hps_cond_signal(&redis->wake); /* the new space needs a lease */
     }
     hps_lock_release(&redis->lock);
     if (status != HPS_OK) {
@@ -155,7 +156,7 @@ static hps_status space_open(struct hps_store *store, const struct hps_space_id 
     return HPS_OK;
 }
 
-/* From here on the keeper does not touch it. */
+/* After this call the leases thread does not touch the space. */
 static void space_forget(struct redis_space *space)
 {
     struct redis *redis = space->redis;
@@ -174,7 +175,7 @@ static void space_close(struct hps_space *base)
     struct redis_space *space = redis_space_of(base);
     int64_t n_leases = 0;
     space_forget(space);
-    if (space->lease_us != 0) { /* else it ends by itself */
+    if (space->lease_us != 0) { /* otherwise the lease expires */
         hps_ignore(redis_lease(space, REDIS_LEASE_LEAVE, redis_read_deadline(space->redis, NULL),
                                &n_leases, NULL));
     }
@@ -203,9 +204,9 @@ static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t 
     return status;
 }
 
-/* A few shards at a time: the server frees them on a thread of its own, but by a command. Each
- * time it is asked first whether they are still this daemon's to delete, which nobody changes for
- * lease_ms then; what takes longer than the deadline of both is not sent any more. */
+/* Delete the shards in small groups: a command unlinks them, and the server frees them in the
+ * background. Before each group, check that this daemon may still delete them, which then holds for
+ * lease_ms. The check and the deletion share one deadline, after which nothing is sent. */
 static hps_status drop_shards(struct redis_space *space, int64_t *out_n_leases,
                               struct hps_error *err)
 {
@@ -235,7 +236,7 @@ static hps_status space_drop(struct hps_space *base, struct hps_error *err)
         HPS_LOG(INFO, "redis", "rows kept: other daemons use the version",
                 HPS_STR("model", space->model), HPS_I64("version", space->version),
                 HPS_I64("daemons", n_leases));
-    } else if (status == HPS_OK) { /* after a failure something may be on its way still */
+    } else if (status == HPS_OK) { /* after a failure, commands may still be in flight */
         hps_ignore(redis_lease(space, REDIS_LEASE_LEAVE, redis_write_deadline(space->redis, NULL),
                                &n_leases, NULL));
     }
@@ -248,7 +249,8 @@ static hps_status space_drop(struct hps_space *base, struct hps_error *err)
     return status;
 }
 
-/* What the server's allocator makes of it: four sizes to each doubling, at least 16 apart. */
+/* Bytes that the server's allocator uses: four size classes per doubling, at least 16 bytes
+ * apart. */
 static uint64_t allocated(uint64_t size)
 {
     unsigned bits = size < 128 ? 6 : 63 - (unsigned)__builtin_clzll(size - 1);
@@ -274,7 +276,7 @@ static void space_usage(struct hps_space *base, struct hps_store_usage *out_usag
     }
     out_usage->n_shards_lost = space->n_lost;
     hps_lock_release(&space->lock);
-    /* as if all tables had as many rows there */
+    /* assumes the same number of rows in each table */
     out_usage->used_bytes = space->n_tables == 0 ? 0 : out_usage->n_rows * bytes / space->n_tables;
 }
 
@@ -292,7 +294,7 @@ static void redis_close(struct hps_store *store)
     hps_free(redis);
 }
 
-/* ---- what is known of it --------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 static void server_stats(const struct hps_redis_node_stats *node, struct hps_store_server *out)
 {
@@ -443,7 +445,7 @@ hps_status hps_redis_open(const struct hps_redis_store_options *options,
     hps_cond_init(&redis->wake);
     redis->store.ops = &redis_ops;
     redis->options = *options;
-    redis->options.member = NULL; /* these were borrowed */
+    redis->options.member = NULL; /* borrowed */
     redis->options.redis.addresses = NULL;
     redis->member = hps_strdup(options->member != NULL ? options->member : "hpsd");
     status = redis->member == NULL ? hps_error_set(err, HPS_NO_MEMORY, "redis: no memory")

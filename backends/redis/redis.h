@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The redis tier: rows in hashes of a Redis server or cluster, shared by many daemons. What is kept
- * there, and why it can be trusted, is in docs/redis.md.
+ * The redis tier: rows in hashes of a Redis server or cluster that several daemons share.
+ * docs/redis.md describes the stored data and why rows can be trusted.
  */
 #ifndef HPS_BACKENDS_REDIS_REDIS_H
 #define HPS_BACKENDS_REDIS_REDIS_H
@@ -9,26 +9,28 @@
 #include "backends/redis/client/client.h"
 #include "backends/store.h"
 
-/* Which rows go when a shard has too many. */
+/* Which rows a shard evicts when it has too many. */
 enum hps_redis_evict {
     HPS_REDIS_EVICT_RANDOM,
-    HPS_REDIS_EVICT_USED,  /* those asked for least, of a sample */
-    HPS_REDIS_EVICT_OLDEST /* those not asked for the longest, of a sample */
+    HPS_REDIS_EVICT_USED,  /* the least used of a sample */
+    HPS_REDIS_EVICT_OLDEST /* the least recently used of a sample */
 };
 
 struct hps_redis_store_options {
     struct hps_redis_options redis;
-    uint32_t n_shards;   /* per version: all daemons say the same */
+    uint32_t n_shards;   /* per version; must be the same in all daemons */
     uint32_t fields_max; /* per command */
     uint64_t write_timeout_us;
-    bool authoritative;  /* no store below has the rows: shards are never emptied */
-    const char *member;  /* the name of this daemon among those that share the server */
-    uint64_t lease_ms;   /* how long after its last sign of life a daemon counts as gone */
-    uint64_t ttl_ms;     /* how long after the last one the rows stay; 0: until they are dropped */
-    uint64_t rows_max;   /* of each table in each shard, 0: any; of all tables together it holds */
-    double target_ratio; /* of rows_max: down to it a shard evicts that has more */
+    bool authoritative; /* no store below has the rows, so shards are never emptied */
+    const char *member; /* name of this daemon, unique on the shared server */
+    uint64_t lease_ms;  /* a daemon without a sign of life for this long counts as gone */
+    /* Rows expire this long after the last sign of life of any daemon; 0: kept until dropped. */
+    uint64_t ttl_ms;
+    /* Limit of rows of each table in each shard; 0: none. Enforced on the sum of all tables. */
+    uint64_t rows_max;
+    double target_ratio; /* a shard over its limit evicts down to this share of it */
     enum hps_redis_evict evict;
-    uint32_t sample_every; /* of the rows found, one in so many is noted as used */
+    uint32_t sample_every; /* one in this many found rows is recorded as used */
 };
 
 #define HPS_REDIS_STORE_DEFAULT                                                  \
@@ -40,12 +42,12 @@ struct hps_redis_store_options {
                                       .target_ratio = 0.8,                       \
                                       .sample_every = 16})
 
-/* Does not wait for any server. Strings are borrowed for the call. INVALID: an option, named in
- * `err`; NO_MEMORY. */
+/* Open the store; does not wait for any server. Strings are borrowed for the call.
+ * error   INVALID: an option, named in `err`; NO_MEMORY */
 hps_status hps_redis_open(const struct hps_redis_store_options *options,
                           struct hps_store **out_store, struct hps_error *err) HPS_MUST_CHECK;
 
-/* The servers of a store. Owned by the store. */
+/* The client of a store's servers. Owned by the store. */
 struct hps_redis_cluster *hps_redis_of(struct hps_store *store);
 
 #endif

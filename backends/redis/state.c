@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the store knows of the shards of a space: the digest of the positions that each had when it
- * last answered, and whether rows that come with that digest may be used. Any thread.
+ * Known state of the shards of a space: the digest and positions that each had in its last reply,
+ * and whether rows with that digest may be used. Any thread.
  */
 #include <string.h>
 
@@ -15,7 +15,8 @@ void redis_shard_judge(const struct redis_space *space, struct redis_shard *shar
     shard->exact = shard->readable && hps_redis_positions_within(&shard->positions, &space->at);
 }
 
-/* What is readable is known and there, and exact rows can be read. Under the space's lock. */
+/* A readable shard is known and exists; an exact shard is readable. Caller must hold the space's
+ * lock. */
 static void shard_sane(const struct redis_shard *shard)
 {
     HPS_ASSERT(!shard->readable || (shard->known && !shard->missing));
@@ -43,11 +44,11 @@ static bool has_digest(const struct redis_shard *shard, const void *digest, size
            memcmp(shard->digest, digest, REDIS_DIGEST_BYTES) == 0;
 }
 
-/* What a server's answer says of a shard; nothing is known if it makes no sense. */
+/* The state of a shard in a server's reply. */
 struct answer {
     const void *digest;
-    size_t digest_size;                   /* 0: the shard is not there */
-    struct hps_redis_positions positions; /* learnt ones are taken */
+    size_t digest_size;                   /* 0: the shard is missing */
+    struct hps_redis_positions positions; /* learn() takes them */
     bool sound;
 };
 
@@ -63,7 +64,7 @@ static struct answer answer_of(const void *digest, size_t digest_size, const voi
     return answer;
 }
 
-/* Note it, by the second rule (internal.h). True: what is known is this, or newer. */
+/* Record the reply by rule 2 of internal.h. True: the known state is this one or a newer one. */
 static bool learn(struct redis_space *space, struct redis_shard *shard,
                   struct redis_shard_seen seen, struct answer *answer)
 {
@@ -72,7 +73,7 @@ static bool learn(struct redis_space *space, struct redis_shard *shard,
                 : has_digest(shard, answer->digest, answer->digest_size)) {
         return true;
     }
-    /* where nothing is known, positions are the last that were */
+    /* if the shard is not known, positions are the last known ones */
     bool comparable = answer->sound && !(shard->known && shard->missing);
     bool news = shard->seen.n_changes == seen.n_changes ||
                 (comparable && hps_redis_positions_cover(&answer->positions, &shard->positions));
@@ -151,7 +152,8 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
     hps_status status = HPS_OK;
     hps_lock_acquire(&space->lock);
     bool same = has_digest(shard, from, REDIS_DIGEST_BYTES);
-    bool heard = has_digest(shard, digest, REDIS_DIGEST_BYTES) || /* by a look-up, meanwhile */
+    /* A lookup may have seen it first. */
+    bool heard = has_digest(shard, digest, REDIS_DIGEST_BYTES) ||
                  (!same && is_there(shard) && has_spans(shard, spans, n_spans));
     for (uint32_t i = 0; i < n_spans && same && !heard && status == HPS_OK; i++) {
         const struct hps_log_span *span = &spans[i];
@@ -160,7 +162,7 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
     }
     if (!heard) {
         shard->seen.n_changes++;
-        shard->known = same && status == HPS_OK; /* else nobody can say where it is now */
+        shard->known = same && status == HPS_OK; /* otherwise its positions are unknown */
         shard->missing = false;
         memcpy(shard->digest, digest, REDIS_DIGEST_BYTES);
         redis_shard_judge(space, shard);
@@ -216,7 +218,7 @@ void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields
         (void)learn(space, shard, seen, &nothing);
     } else if (learns && shard->missing) {
         shard->seen.n_changes++;
-        shard->known = false; /* it is back: the next look-up asks of which positions */
+        shard->known = false; /* it exists again; the next lookup requests its positions */
         shard->missing = false;
         redis_shard_judge(space, shard);
     }
@@ -242,8 +244,8 @@ static bool is_known(struct redis_space *space, uint32_t shard)
     return known;
 }
 
-/* By the first rule (internal.h). Between `begin` and where the version is now rows are exact:
- * it has had all that they are of. */
+/* Rule 1 of internal.h. Rows between `begin` and the version's current positions are exact, because
+ * the version has applied all of their updates. */
 static void judge_rows(const struct redis_space *space, const struct hps_redis_positions *of,
                        const struct hps_redis_positions *begin, bool *out_readable, bool *out_exact)
 {
@@ -251,7 +253,8 @@ static void judge_rows(const struct redis_space *space, const struct hps_redis_p
     *out_exact = *out_readable && hps_redis_positions_within(of, &space->at);
 }
 
-/* A replica that lags says what was: nothing is learnt of it but that others write. */
+/* A lagging replica describes the past, so its state is not recorded. It only shows that other
+ * daemons write. */
 static void learn_rows(struct redis_space *space, struct redis_shard *shard,
                        struct redis_shard_seen seen, struct answer *answer)
 {
@@ -292,7 +295,7 @@ bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard
         }
         learn_rows(space, shard, seen, &answer);
     } else {
-        decided = positions != NULL; /* what comes with it is none */
+        decided = positions != NULL; /* a positions field of another type is malformed */
     }
     hps_lock_release(&space->lock);
     hps_redis_positions_fini(&answer.positions);

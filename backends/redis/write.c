@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing rows, one script call per shard: what the log says, and shards that begin anew. One
- * thread per space at a time.
+ * Writing rows, one script call per shard: batches of the log, and empty shards. One thread per
+ * space at a time.
  */
 #include <string.h>
 
@@ -10,24 +10,24 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-/* More rows of one call are taken out instead: a server does nothing else meanwhile. */
+/* A call with more rows erases them instead, because it would block the server for too long. */
 enum { PUTS_MAX = 16384 };
 
-/* ---- a batch by shards ----------------------------------------------------------------------- */
+/* ---- sorting a batch by shard ---------------------------------------------------------------- */
 
 struct entry {
     uint32_t write;
     uint32_t index;
 };
 
-/* The keys of a batch by shard, span, and rows before deletes. */
+/* The keys of a batch by shard, then by span, rows before deletes. */
 struct sorted {
     struct redis_space *space;
     const struct hps_log_batch *batch;
-    uint32_t n_groups;     /* spans, or one without any */
-    uint32_t n_cells;      /* of each shard two per group */
+    uint32_t n_groups;     /* spans; 1 if the batch has no spans */
+    uint32_t n_cells;      /* two per shard and group */
     uint32_t *ends;        /* [n_cells] */
-    uint32_t *cells;       /* [n_keys] of the keys in their order */
+    uint32_t *cells;       /* [n_keys] cell of each key, in order of the batch */
     struct entry *entries; /* [n_keys] */
     uint32_t n_keys;
 };
@@ -76,7 +76,7 @@ static hps_status sort(struct redis_space *space, const struct hps_log_batch *ba
     at = 0;
     for (uint32_t c = 0; c < sorted->n_cells; c++) {
         uint32_t n = sorted->ends[c];
-        sorted->ends[c] = at; /* where it begins; where it ends when it is filled */
+        sorted->ends[c] = at; /* begin of the cell now; its end once it is filled */
         at += n;
     }
     HPS_ASSERT(at == sorted->n_keys);
@@ -95,7 +95,7 @@ static uint32_t cell_begin(const struct sorted *sorted, uint32_t cell)
     return cell == 0 ? 0 : sorted->ends[cell - 1];
 }
 
-/* ---- the call of one shard ------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 hps_status redis_put_field(struct hps_buf *bytes, const struct hps_table *table, hps_key key)
 {
@@ -121,7 +121,7 @@ static hps_status put_cell(struct hps_buf *bytes, const struct sorted *sorted, u
     return status;
 }
 
-/* Without `rows` keys are taken out that would get one. */
+/* Without `rows`, keys that would get a row are erased. */
 static hps_status put_group(struct hps_buf *bytes, const struct sorted *sorted, uint32_t cell,
                             bool rows)
 {
@@ -140,7 +140,7 @@ static uint32_t n_keys_of(const struct redis_space *space)
     return uses ? 2 : 1;
 }
 
-/* What is called for one shard; `digest` is what it is known to have, zeros: nothing is. */
+/* The call for one shard; `digest` is its known digest, zeros if it is not known. */
 static hps_status put_apply(struct hps_buf *bytes, const struct sorted *sorted, uint32_t shard,
                             const struct hps_buf *spans, const uint8_t *digest, bool full)
 {
@@ -166,16 +166,16 @@ static hps_status put_apply(struct hps_buf *bytes, const struct sorted *sorted, 
     return status;
 }
 
-/* What became of a shard; the first three are what the script answers. */
+/* Result for a shard; the script returns one of the first three. */
 enum outcome { HAD, APPLIED, GAP, FAILED, FULL };
 
 struct applying {
     struct redis_space *space;
     struct sorted sorted;
     struct hps_buf spans;
-    uint8_t (*digests)[REDIS_DIGEST_BYTES]; /* [n_shards] that the shards are known to have */
+    uint8_t (*digests)[REDIS_DIGEST_BYTES]; /* [n_shards] known digests */
     uint8_t *outcomes;                      /* [n_shards] enum outcome */
-    enum outcome of;                        /* of the shards that are applied to just now */
+    enum outcome of; /* outcome that selects the shards of the current call */
 };
 
 /* ---- applying -------------------------------------------------------------------------------- */
@@ -204,7 +204,7 @@ static hps_status applying_init(struct applying *applying, struct redis_space *s
                             : status;
 }
 
-/* What the script answered: outcome, digest, positions or 0, rows. */
+/* Take the script's reply: outcome, digest, positions or 0, rows. */
 static enum outcome take_applied(struct applying *applying, uint32_t shard,
                                  struct redis_shard_seen seen, const struct hps_redis_reply *reply)
 {
@@ -236,7 +236,7 @@ static enum outcome take_applied(struct applying *applying, uint32_t shard,
     return (enum outcome)outcome;
 }
 
-/* Spans are for all shards, keys without any for those that have them. */
+/* Spans concern all shards. Without spans, only shards with keys are concerned. */
 static bool concerns(const struct sorted *sorted, uint32_t shard)
 {
     uint32_t n_cells = sorted->n_groups * 2;
@@ -298,18 +298,18 @@ static uint32_t n_of(const struct applying *applying, enum outcome outcome)
     return n;
 }
 
-/* Apply to all shards; where the server is full, take out what would have been written. */
+/* Apply to all shards. If a server is full, erase the keys there instead of writing rows. */
 static void apply_to_all(struct applying *applying, uint64_t deadline_us)
 {
     bool only_copy = applying->space->redis->options.authoritative;
     hps_status status = apply_to(applying, FAILED, deadline_us);
     if (status == HPS_OK && n_of(applying, FULL) > 0 && !only_copy) {
-        hps_ignore(apply_to(applying, FULL, deadline_us)); /* those stay FULL: they failed */
+        hps_ignore(apply_to(applying, FULL, deadline_us)); /* they stay FULL, and count as failed */
     }
     redis_evict(applying->space, deadline_us);
 }
 
-/* ---- shards that begin anew ------------------------------------------------------------------ */
+/* ---- emptying shards ------------------------------------------------------------------------- */
 
 struct resetting {
     struct redis_space *space;
@@ -342,7 +342,7 @@ hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadl
 {
     struct redis_batch batch = {0};
     struct resetting resetting = {.space = space, .which = which};
-    HPS_ASSERT(!space->redis->options.authoritative); /* it would be the only copy that goes */
+    HPS_ASSERT(!space->redis->options.authoritative); /* it would delete the only copy */
     hps_status status = redis_positions_put(space, &resetting.positions);
     if (status == HPS_OK) {
         status =
@@ -369,7 +369,7 @@ hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadl
     return status;
 }
 
-/* ---- rows that no log knows ------------------------------------------------------------------ */
+/* ---- put and erase, without a log ------------------------------------------------------------ */
 
 hps_status redis_make_missing(struct redis_space *space, uint64_t deadline_us)
 {
@@ -420,7 +420,7 @@ static hps_status write_keys(struct hps_space *base, const struct hps_call *call
     return status;
 }
 
-/* The same, so many at once that no server is kept busy for long. */
+/* Same, in steps, so that no server is blocked for long. */
 static hps_status write_steps(struct hps_space *base, const struct hps_call *call,
                               const struct hps_write *write)
 {
@@ -516,8 +516,8 @@ hps_status redis_log_positions_get(struct hps_space *base, const struct hps_call
     return status;
 }
 
-/* The version is at the end of the spans; before, at the beginning of those that are new, so that
- * it will be able to say so without memory. */
+/* now: move the version to the end of the spans. Otherwise: add the spans' new partitions at their
+ * beginning, so that the later call with `now` needs no memory. */
 static hps_status advance(struct redis_space *space, const struct hps_log_batch *batch, bool now)
 {
     hps_status status = HPS_OK;
@@ -550,7 +550,7 @@ static void report_applied(const struct applying *applying, struct hps_log_repor
     atomic_fetch_add_explicit(&redis->n_failed, out_report->n_failed, memory_order_relaxed);
 }
 
-/* Where nothing else has the rows, a batch counts when all shards have it. */
+/* With the only copy, a batch counts only if all shards have it. */
 static hps_status only_copy_status(const struct applying *applying, hps_status status)
 {
     if (status != HPS_OK || n_of(applying, FULL) > 0) {
@@ -582,11 +582,12 @@ hps_status redis_log_apply(struct hps_space *base, const struct hps_call *call,
     if (status != HPS_OK) {
         return status;
     }
-    return advance(space, batch, true); /* nothing is left to be allocated */
+    /* Cannot fail: the call above has allocated all partitions. */
+    return advance(space, batch, true);
 }
 
-/* Note where a shard is behind. RANGE: nobody can say from where on it lacks records. Under the
- * lock. */
+/* Lower `lowest` to the positions of a shard that is behind. RANGE: its positions are not known.
+ * Caller must hold the lock. */
 static hps_status add_behind(const struct redis_space *space, const struct redis_shard *shard,
                              struct hps_redis_positions *lowest)
 {
@@ -614,7 +615,8 @@ hps_status redis_log_behind(struct hps_space *base, const struct hps_call *call,
                             uint32_t *out_n)
 {
     struct redis_space *space = redis_space_of(base);
-    struct hps_redis_positions lowest = {0}; /* negative offsets, as they are raised */
+    /* Negated offsets, because raise keeps the larger one. */
+    struct hps_redis_positions lowest = {0};
     hps_status status = HPS_OK;
     uint32_t n_unanswered =
         redis_shards_ask(space, false, redis_write_deadline(space->redis, call), NULL);

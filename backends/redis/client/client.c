@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of a Redis cluster client, and what is known of it. Any thread.
+ * A Redis cluster client: options, opening, closing, status. Thread-safe.
  */
 #include "backends/redis/client/client.h"
 
@@ -52,7 +52,7 @@ static hps_status entry_add(struct hps_redis_cluster *cluster, const struct hps_
     return HPS_OK;
 }
 
-/* cluster NULL: they are only read */
+/* cluster NULL: only check the addresses */
 static hps_status entries_add(struct hps_redis_cluster *cluster, const char *text,
                               struct hps_error *err)
 {
@@ -96,7 +96,8 @@ static hps_status options_check(const struct hps_redis_options *options, struct 
     return HPS_OK;
 }
 
-/* Our own; NULL stays NULL, and so does what is empty if `some` is wanted. False: no memory. */
+/* Replace *text by a copy. NULL stays NULL; with `some`, an empty string becomes NULL. False: no
+ * memory. */
 static bool keep_text(const char **text, bool some)
 {
     if (*text == NULL || (some && *text[0] == '\0')) {
@@ -163,7 +164,7 @@ hps_status hps_redis_cluster_renew_tls(struct hps_redis_cluster *cluster, struct
     return status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static void cluster_free(struct hps_redis_cluster *cluster)
 {
@@ -228,7 +229,7 @@ void hps_redis_cluster_close(struct hps_redis_cluster *cluster)
     }
 }
 
-/* ---- what is known of it --------------------------------------------------------------------- */
+/* ---- status ---------------------------------------------------------------------------------- */
 
 static bool all_connected(const struct hps_redis_cluster *cluster)
 {
@@ -277,7 +278,8 @@ void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_
 
 static bool is_up(const struct hps_redis_cluster *cluster, const struct hps_redis_node *node)
 {
-    /* a connection is kept to those that commands go to; all that have failed are probed */
+    /* Nodes that get commands keep at least one connection. Failed nodes are probed. Other nodes
+     * count as up without a connection. */
     bool spare = node->listed ? node->master >= 0 && !cluster->options.replica_reads
                               : cluster->kind != HPS_REDIS_UNKNOWN;
     return hps_breaker_up(node->breaker) && (node->n_live > 0 || spare);
@@ -287,7 +289,7 @@ void hps_redis_why(const struct hps_redis_cluster *cluster, char *out_text, size
 {
     snprintf(out_text, size, "%s", cluster->stats.error);
     if (out_text[0] && cluster->kind == HPS_REDIS_UNKNOWN) {
-        return; /* whoever is down, too: this one has answered */
+        return; /* report the node that answered rather than one that is down */
     }
     for (uint32_t i = 0; i < cluster->n_nodes; i++) {
         const struct hps_redis_node *node = cluster->nodes[i];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * RESP2 over hiredis's reader, whose reply functions are ours: a row goes from the reader's buffer
- * to its place, everything else into a flat list. Commands are put together here: hiredis's
- * formatter wants an array of pointers to the arguments and allocates each command, where ours are
- * thousands of keys that lie one after another. Used by one thread at a time.
+ * RESP2 with hiredis's reader and our own reply functions. A row goes from the reader's buffer to
+ * its destination, everything else to a flat list. Commands are encoded here, because hiredis's
+ * formatter wants an array of pointers to arguments and allocates each command. Our arguments are
+ * thousands of contiguous keys. Not thread-safe.
  */
 #include "backends/redis/client/codec.h"
 
@@ -18,12 +18,13 @@
 #include "base/heap.h"
 #include "base/text.h"
 
-#define READER_BYTES_KEPT (1024 * 1024) /* of a buffer that has nothing to hold just now */
-#define NUMBER_TEXT_MAX   24            /* 20 digits, and what is around them */
+#define READER_BYTES_KEPT (1024 * 1024) /* of an empty buffer */
+#define NUMBER_TEXT_MAX   24            /* 20 digits, mark, CR and LF */
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* "*3\r\n" or "$8\r\n" to text; returns its size. Keys come by the million, hence no printf. */
+/* Write "*3\r\n" or "$8\r\n" to text and return its size. No printf, because it runs for millions
+ * of keys. */
 static size_t head_of(char mark, size_t number, char text[NUMBER_TEXT_MAX])
 {
     char digits[NUMBER_TEXT_MAX];
@@ -207,7 +208,7 @@ bool hps_redis_values_u64(const struct hps_redis_values *values, uint32_t i, uin
 
 uint32_t hps_redis_values_next(const struct hps_redis_values *values, uint32_t i)
 {
-    uint64_t n_left = 1; /* values still to be passed; an array cut short ends at n */
+    uint64_t n_left = 1; /* values left to skip; a truncated array ends at n */
     while (n_left > 0 && i < values->n) {
         n_left += values->items[i].type == HPS_REDIS_ARRAY ? values->items[i].size : 0;
         n_left--;
@@ -221,14 +222,14 @@ uint32_t hps_redis_values_next(const struct hps_redis_values *values, uint32_t i
 struct hps_redis_reader {
     redisReader *resp;
     size_t bytes_max;
-    struct hps_redis_reply *reply; /* under way; NULL: none */
-    struct hps_redis_rows *rows;   /* of them, where the last row went */
-    uint32_t rows_begin;           /* the first key of those */
-    hps_status failed;             /* what the reply functions found wrong */
+    struct hps_redis_reply *reply; /* in progress; NULL: none */
+    struct hps_redis_rows *rows;   /* where the last row went */
+    uint32_t rows_begin;           /* index of the first key of `rows` */
+    hps_status failed;             /* error of the reply functions */
     const char *why;               /* static text */
 };
 
-static char taken; /* what the reply functions return: hiredis takes NULL for "no memory" */
+static char taken; /* returned by the reply functions; to hiredis, NULL means out of memory */
 
 static void *fail(struct hps_redis_reader *reader, hps_status status, const char *why)
 {
@@ -278,14 +279,15 @@ static hps_status error_status(const char *text, size_t size)
     if (kind < N_CODES) {
         return error_codes[kind].status;
     }
-    /* What a script says that may read while the cluster is down, and writes, has no code. */
+    /* Scripts that may read while the cluster is down get an error without a code when they
+     * write. */
     static const char down[] = "cluster is down";
     return memmem(text, size, down, sizeof(down) - 1) != NULL ? HPS_UNAVAILABLE : HPS_ABORTED;
 }
 
 static void *take_error(struct hps_redis_reply *reply, const char *text, size_t size)
 {
-    /* Redis repeats the arguments of a command that it does not know: AUTH has a password. */
+    /* Redis repeats the arguments of unknown commands, and AUTH has a password. */
     static const char args[] = ", with args beginning with";
     const char *end = memmem(text, size, args, sizeof(args) - 1);
     size = end != NULL ? (size_t)(end - text) : size;
@@ -294,7 +296,7 @@ static void *take_error(struct hps_redis_reply *reply, const char *text, size_t 
     return &taken;
 }
 
-/* The element of the outermost array that `task` is or is in. */
+/* Index of the element of the outermost array that `task` belongs to. */
 static uint32_t element_of(const redisReadTask *task)
 {
     while (task->parent->parent) {
@@ -303,7 +305,7 @@ static uint32_t element_of(const redisReadTask *task)
     return (uint32_t)task->idx;
 }
 
-/* Is it one of the rows, rather than a value? Only elements of the outermost array are. */
+/* True for a row, false for a value. Only elements of the outermost array are rows. */
 static bool among_rows(const struct hps_redis_reply *reply, const redisReadTask *task)
 {
     return reply->rows && task->parent && element_of(task) >= reply->rows->n_lead;
@@ -319,7 +321,7 @@ static void *take_row(struct hps_redis_reader *reader, const redisReadTask *task
     for (; i >= reader->rows->n; reader->rows = reader->rows->more) {
         i -= reader->rows->n;
         reader->rows_begin += reader->rows->n;
-        HPS_ASSERT(reader->rows->more); /* the array is as long as all of them */
+        HPS_ASSERT(reader->rows->more); /* on_array_of has checked the length */
     }
     struct hps_redis_rows *rows = reader->rows;
     if (size != rows->row_bytes) {
@@ -393,7 +395,7 @@ static void *on_nil(const redisReadTask *task)
 {
     struct hps_redis_reader *reader = task->privdata;
     if (among_rows(reader->reply, task) && !task->parent->parent) {
-        return &taken; /* `found` says absent already */
+        return &taken; /* `found` is ABSENT already */
     }
     return add_value(task, (struct hps_redis_value){.type = HPS_REDIS_NIL});
 }
@@ -408,7 +410,7 @@ static void *on_array(const redisReadTask *task, size_t n)
 {
     return on_array_of(task, n);
 }
-/* Not of RESP2, which we speak. */
+/* Not part of RESP2. */
 static void *on_double(const redisReadTask *task, double value, char *text, size_t size)
 {
     (void)value;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One connection to a Redis server. Used by one thread at a time: by the cluster's own until it has
- * been introduced, then by the worker that has checked it out.
+ * One connection to a Redis server. Used by one thread at a time: the cluster's thread until it is
+ * ready for commands, then the worker that has checked it out.
  */
 #include "backends/redis/client/conn.h"
 
@@ -22,9 +22,9 @@
 struct hps_redis_conn {
     int fd;
     bool connected;
-    bool ready; /* TLS too */
+    bool ready; /* including TLS */
     bool write_full;
-    bool read_writes;                /* TLS: reading goes on when writing can */
+    bool read_writes;                /* TLS: reading continues when the socket is writable */
     struct hps_tls_session *session; /* NULL: plain */
     struct hps_redis_reader *reader;
     uint64_t n_bytes_received;
@@ -41,7 +41,7 @@ hps_status hps_redis_conn_open(const struct hps_addr *addr, struct hps_places *p
     }
     memset(conn, 0, offsetof(struct hps_redis_conn, buffer));
     conn->fd = -1;
-    conn->write_full = true; /* until it has connected */
+    conn->write_full = true; /* until it is connected */
     conn->reader = hps_redis_reader_new(reply_bytes_max + READ_BYTES);
     hps_status status = conn->reader ? hps_sock_connect_next(addr, places, &conn->fd, err)
                                      : hps_error_set(err, HPS_NO_MEMORY, "out of memory");
@@ -203,7 +203,7 @@ bool hps_redis_conn_idle_ok(struct hps_redis_conn *conn)
         return false;
     }
     if (conn->session) {
-        return true; /* what waits there may be TLS's own: session tickets */
+        return true; /* pending bytes may be TLS session tickets */
     }
     return recv(conn->fd, &byte, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread of a Redis cluster. It makes the connections that calls wait for, introduces them
- * (user, name), probes nodes that are left alone, and asks for the map of slots. All of its
- * connections go on at the same time, and nothing holds it up. A connection belongs to it until it
- * is in the pool of its node.
+ * The thread of a Redis cluster client. It opens connections that calls wait for and prepares them
+ * (user, name), probes nodes that are down, and requests the map of slots. All its connections
+ * progress concurrently; none blocks it. It owns a connection until it puts it into the pool of the
+ * node.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,22 +19,23 @@
 #include "base/log.h"
 
 #define TASKS_MAX           64
-#define MAKING_MAX          8 /* of one node */
+#define MAKING_MAX          8 /* per node */
 #define TICK_US             (UINT64_C(1000) * 1000)
-#define TICK_DOWN_US        (UINT64_C(20) * 1000) /* while a node is left alone */
+#define TICK_DOWN_US        (UINT64_C(20) * 1000) /* while a node is down */
 #define REFRESH_US          (UINT64_C(1000) * 1000)
 #define REFRESH_ANYWAY_US   (UINT64_C(30) * 1000 * 1000)
 #define REFRESH_PAUSE_FIRST (UINT64_C(100) * 1000)
-#define UNNAMED_US          (UINT64_C(1000) * 1000) /* between tries to find one that has links */
-#define SLOTS_VALUES_MAX    (1u << 20)
-#define SLOTS_TEXT_MAX      ((size_t)64 << 20)
+/* Between attempts to resolve the name of a node that has links. */
+#define UNNAMED_US       (UINT64_C(1000) * 1000)
+#define SLOTS_VALUES_MAX (1u << 20)
+#define SLOTS_TEXT_MAX   ((size_t)64 << 20)
 
 enum purpose { LINK, PROBE, SLOTS };
 enum step { STEP_AUTH, STEP_NAME, STEP_READONLY, STEP_PING, STEP_MODE, STEP_SLOTS };
-/* What a server says that it is. */
+/* The mode that a server reports. */
 enum mode { MODE_NOT_SAID, MODE_STANDALONE, MODE_CLUSTER, MODE_SENTINEL };
 
-/* One connection on its way, or borrowed from the pool to ask for the map. */
+/* A connection being opened, or one borrowed from the pool to request the map of slots. */
 struct task {
     enum purpose purpose;
     int16_t id;
@@ -57,12 +58,12 @@ struct task {
 struct keeper {
     struct hps_redis_cluster *cluster;
     struct task pool[TASKS_MAX];
-    struct task *tasks[TASKS_MAX]; /* into the pool: [n_tasks], then the free ones */
+    struct task *tasks[TASKS_MAX]; /* pointers into pool: [n_tasks] in use, then the free ones */
     uint32_t n_tasks;
-    struct hps_redis_values slots; /* of the one task for them */
+    struct hps_redis_values slots; /* for the only SLOTS task */
     struct hps_redis_map map;
-    bool asking;                             /* there is one */
-    int16_t candidates[HPS_REDIS_NODES_MAX]; /* to be asked, of this round */
+    bool asking;                             /* a SLOTS task exists */
+    int16_t candidates[HPS_REDIS_NODES_MAX]; /* nodes to ask in this round */
     uint32_t n_candidates;
     uint32_t i_candidate;
     uint32_t turn;
@@ -99,7 +100,7 @@ static hps_status put_step(struct task *task, enum step step, uint32_t n_args,
     return hps_redis_put_command(&task->out, n_args, args);
 }
 
-/* Everything that is to be said, at once: the answers come in one round trip. */
+/* Put all commands at once; the replies come in one round trip. */
 static hps_status put_steps(const struct hps_redis_options *options, struct task *task)
 {
     const char *auth[3] = {"AUTH", options->user, options->password};
@@ -119,7 +120,7 @@ static hps_status put_steps(const struct hps_redis_options *options, struct task
     if (status == HPS_OK && task->purpose != SLOTS) {
         return put_step(task, STEP_PING, 1, (const char *[]){"PING"});
     }
-    if (status == HPS_OK) { /* which every user may ask */
+    if (status == HPS_OK) { /* permitted to every user */
         status = put_step(task, STEP_MODE, 1, (const char *[]){"HELLO"});
     }
     if (status == HPS_OK) {
@@ -133,7 +134,7 @@ static bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* Of what HELLO has answered: names, each before its value. */
+/* From a reply to HELLO: names, each followed by its value. */
 static enum mode mode_of(const struct hps_redis_values *values)
 {
     for (uint32_t i = 1; i + 1 < values->n; i = hps_redis_values_next(values, i + 1)) {
@@ -148,19 +149,20 @@ static enum mode mode_of(const struct hps_redis_values *values)
     return MODE_NOT_SAID;
 }
 
-/* It answers, but not this. What that means map_take says. */
+/* The server works, but refuses CLUSTER SLOTS. map_take decides what that means. */
 static bool is_refusal(const char *error)
 {
     return strstr(error, "cluster support disabled") || begins(error, "ERR unknown command") ||
            begins(error, "NOPERM");
 }
 
-/* OK: the answer to a step will do. */
+/* OK: the reply to a step is acceptable. */
 static hps_status step_done(struct task *task, struct hps_error *err)
 {
     const struct hps_redis_reply *reply = &task->reply;
     enum step step = task->steps[task->i_step];
-    bool refused = begins(reply->error, "ERR max number of clients"); /* and hangs up */
+    /* The server also closes the connection after this error. */
+    bool refused = begins(reply->error, "ERR max number of clients");
     if (step == STEP_MODE) {
         task->mode = reply->status == HPS_OK ? mode_of(reply->values) : MODE_NOT_SAID;
         return HPS_OK;
@@ -170,12 +172,12 @@ static hps_status step_done(struct task *task, struct hps_error *err)
     }
     if ((step == STEP_PING && begins(reply->error, "NOPERM")) ||
         (step == STEP_SLOTS && is_refusal(reply->error))) {
-        return HPS_OK; /* it answers */
+        return HPS_OK; /* it works */
     }
     return hps_error_set(err, reply->status, "%s", reply->error);
 }
 
-/* OK: all has been said and answered; AGAIN: poll; else over. */
+/* OK: all commands are answered; AGAIN: poll; any other status: failed. */
 static hps_status task_step(struct task *task, struct hps_error *err)
 {
     struct hps_redis_conn *conn = task->link.conn;
@@ -210,13 +212,13 @@ static hps_status task_step(struct task *task, struct hps_error *err)
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* There is always room for the question who has which slots. */
+/* One task is reserved for requesting the map of slots. */
 static bool has_room(const struct keeper *keeper, enum purpose purpose)
 {
     return keeper->n_tasks < (purpose == SLOTS ? TASKS_MAX : TASKS_MAX - 1);
 }
 
-/* With the lock: has_room. */
+/* Requires has_room. Caller must hold the lock. */
 static void task_new(struct keeper *keeper, enum purpose purpose, int16_t id)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
@@ -247,8 +249,8 @@ static void forget_places(struct hps_redis_node *node)
     node->resolve = NULL;
 }
 
-/* Where the node is; what came of looking its name up serves all that waited for it, and for a
- * while those to come. AGAIN: it is under way. */
+/* Get the addresses of the node. One name resolution serves all tasks that wait for it, and later
+ * ones for name_kept_us. AGAIN: in progress. */
 static hps_status find_places(const struct hps_redis_cluster *cluster, struct task *task,
                               struct hps_error *err)
 {
@@ -269,7 +271,7 @@ static hps_status find_places(const struct hps_redis_cluster *cluster, struct ta
     return status == HPS_OK ? hps_resolve_take(node->resolve, &task->places, err) : status;
 }
 
-/* To the next place. AGAIN: on its way. */
+/* Connect to the next address. AGAIN: in progress. */
 static hps_status task_connect(struct hps_redis_cluster *cluster, struct task *task,
                                struct hps_error *err)
 {
@@ -279,7 +281,7 @@ static hps_status task_connect(struct hps_redis_cluster *cluster, struct task *t
     return status == HPS_OK ? HPS_AGAIN : status;
 }
 
-/* AGAIN: it is open, or its name is being looked up. Without the lock. */
+/* AGAIN: connecting, or the name is being resolved. Call without the lock. */
 static hps_status task_open(struct hps_redis_cluster *cluster, struct task *task,
                             struct hps_error *err)
 {
@@ -299,7 +301,7 @@ static hps_status task_open(struct hps_redis_cluster *cluster, struct task *task
     return task_connect(cluster, task, err);
 }
 
-/* It was refused, and there is another place. */
+/* The connection was refused, and there is another address. */
 static bool is_refused(const struct task *task)
 {
     return !task->borrowed && !hps_redis_conn_reached(task->link.conn) &&
@@ -314,7 +316,7 @@ static hps_status task_connect_again(struct hps_redis_cluster *cluster, struct t
     return task_connect(cluster, task, err);
 }
 
-/* Who is of no cluster has no map, and who is does not tell it to everybody. */
+/* A standalone server has no map. A cluster node may deny it to this user. */
 static hps_status refusal_check(const struct task *task, struct hps_error *err)
 {
     if (task->mode == MODE_CLUSTER) {
@@ -352,7 +354,7 @@ static hps_status map_take(struct keeper *keeper, const struct task *task, struc
     return status;
 }
 
-/* With the lock: the map has been told, or not. */
+/* End a request for the map of slots. Caller must hold the lock. */
 static void slots_end(struct keeper *keeper, hps_status status, const struct task *task,
                       const struct hps_error *err)
 {
@@ -368,7 +370,7 @@ static void slots_end(struct keeper *keeper, hps_status status, const struct tas
         return;
     }
     if (++keeper->i_candidate < keeper->n_candidates) {
-        return; /* the next one is asked at once */
+        return; /* the next candidate is asked at once */
     }
     uint64_t pause_us = keeper->pause_us ? 2 * keeper->pause_us : REFRESH_PAUSE_FIRST;
     uint64_t pause_us_max = cluster->options.pause_us_max;
@@ -385,7 +387,7 @@ static void slots_end(struct keeper *keeper, hps_status status, const struct tas
     hps_redis_changed(cluster);
 }
 
-/* What the end of a task tells of the places of its node. */
+/* Record which address worked, or failed. */
 static void places_learn(const struct task *task, bool usable)
 {
     struct hps_redis_node *node = task->node;
@@ -401,7 +403,7 @@ static void places_learn(const struct task *task, bool usable)
     } else if (places->n == 0) {
         node->unnamed_us = hps_clock_us();
     } else if (task->link.conn != NULL && node->turn == places->first) {
-        node->turn = places->first + places->n_tried; /* that one is of no use */
+        node->turn = places->first + places->n_tried; /* do not try that address first again */
     }
     if (!reached && places->n > 0 && node->resolve != NULL &&
         hps_resolve_ended_us(node->resolve) != 0) {
@@ -409,8 +411,8 @@ static void places_learn(const struct task *task, bool usable)
     }
 }
 
-/* With the lock: the task is over, one way or the other. That a name is not found says nothing of
- * the connections that its node has. */
+/* End a task. Caller must hold the lock. A failed name resolution says nothing about existing
+ * connections of the node. */
 static void task_end(struct keeper *keeper, uint32_t i, hps_status status, struct hps_error *err)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
@@ -455,7 +457,7 @@ static void task_end(struct keeper *keeper, uint32_t i, hps_status status, struc
     keeper->tasks[keeper->n_tasks] = task;
 }
 
-/* ---- what is to be done: with the lock ------------------------------------------------------- */
+/* ---- starting tasks: with the lock ----------------------------------------------------------- */
 
 static bool is_used(const struct hps_redis_cluster *cluster, const struct hps_redis_node *node)
 {
@@ -478,7 +480,7 @@ uint32_t hps_redis_links_wanted(const struct hps_redis_cluster *cluster,
     room = room < making ? room : making;
     uint32_t wanted = node->n_waiting > n_coming ? node->n_waiting - n_coming : 0;
     if (wanted == 0 && n == 0 && is_used(cluster, node)) {
-        wanted = 1; /* so that its death is noticed, and no call is the first */
+        wanted = 1; /* detects a dead node, and the first call need not wait */
     }
     return wanted < room ? wanted : room;
 }
@@ -487,7 +489,7 @@ static void start_links(struct keeper *keeper)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
     uint32_t turn =
-        keeper->turn_links++; /* where there is no room for all each is the first once */
+        keeper->turn_links++; /* each node comes first once if there are too few tasks */
     for (uint32_t k = 0; k < cluster->n_nodes; k++) {
         uint32_t i = (turn + k) % cluster->n_nodes;
         struct hps_redis_node *node = cluster->nodes[i];
@@ -514,7 +516,8 @@ static void candidate_add(struct keeper *keeper, int16_t id)
     keeper->candidates[keeper->n_candidates++] = id;
 }
 
-/* Who may know the map: whom a redirection named, those that are up in turn, those configured. */
+/* Nodes to ask for the map: the one named by a redirection, nodes that are up in turn, configured
+ * ones. */
 static void candidates_gather(struct keeper *keeper)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
@@ -578,7 +581,7 @@ static void start_slots(struct keeper *keeper)
     task_new(keeper, SLOTS, keeper->candidates[keeper->i_candidate]);
 }
 
-/* When there is something to do again, if nobody calls. */
+/* Time until the next work is due, unless the thread is woken earlier. */
 static uint64_t next_us(const struct keeper *keeper)
 {
     const struct hps_redis_cluster *cluster = keeper->cluster;
@@ -597,8 +600,8 @@ static uint64_t next_us(const struct keeper *keeper)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Open what was started and can be; with the lock, which is given back meanwhile. Tasks that fail
- * are over, so that there may be new ones to start. */
+/* Open new tasks. Caller must hold the lock, which is released during each open. Failed tasks end,
+ * which frees space for new ones. */
 static void open_new(struct keeper *keeper)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
@@ -657,7 +660,7 @@ static const char *late_text(const struct task *task)
                : "connect timed out";
 }
 
-/* From the last to the first: a task that ends has the last one take its place. */
+/* Iterates from the last task, because the last one takes the place of a task that ends. */
 static void step_tasks(struct keeper *keeper, const struct pollfd *polls)
 {
     for (uint32_t i = keeper->n_tasks; i-- > 0;) {

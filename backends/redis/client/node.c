@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The nodes of a Redis cluster: their connections, their breakers, and which slots they have. Nodes
- * are made when they are first heard of and forgotten some time after they have left. Any thread,
- * under the cluster's lock.
+ * The nodes of a Redis cluster: their connections, breakers and slots. A node is created when it is
+ * first named. It is removed some time after it has left. Caller must hold the cluster's lock.
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +34,8 @@ static struct hps_redis_node *node_new(const struct hps_redis_options *options,
     hps_addr_print(addr, node->text, sizeof(node->text));
     snprintf(node->stats.address, sizeof(node->stats.address), "%s", node->text);
     node->master = HPS_REDIS_NOBODY;
-    /* A call is given up a little before its time has passed since it came to the node. */
+    /* Lower than command_timeout_us, because a call may have spent part of its time before it
+     * reached the node. */
     const struct hps_breaker_options breaker = {.tier = "redis",
                                                 .node = node->text,
                                                 .reason = node->stats.error,
@@ -67,15 +67,15 @@ void hps_redis_node_free(struct hps_redis_node *node)
     hps_free(node);
 }
 
-/* Its place may be another's. Whoever has an index of it under this hold of the lock has named it
- * since the last map. */
+/* True if the place of the node may be reused. A caller with an index of it has named it since the
+ * last map, under this hold of the lock. */
 static bool is_gone(const struct hps_redis_cluster *cluster, const struct hps_redis_node *node)
 {
     bool used = node->n_live > node->n_idle || node->n_making > 0 || node->n_waiting > 0;
     return !node->entry && !node->listed && !used && cluster->n_maps >= node->last_map + 2;
 }
 
-/* Where a new node goes; n_nodes: behind the others. */
+/* Index for a new node: that of a removed node, or n_nodes. */
 static uint32_t place_for_one(const struct hps_redis_cluster *cluster)
 {
     for (uint32_t i = 0; i < cluster->n_nodes; i++) {
@@ -202,7 +202,8 @@ static void account(struct hps_redis_cluster *cluster, struct hps_redis_node *no
     if (status != HPS_OK) {
         snprintf(node->stats.error, sizeof(node->stats.error), "%s", why);
     }
-    hps_breaker_leave(node->breaker, pass, status, duration_us); /* its log line has the reason */
+    /* The breaker logs the reason in stats.error. */
+    hps_breaker_leave(node->breaker, pass, status, duration_us);
     if (was_up == hps_breaker_up(node->breaker)) {
         return;
     }
@@ -295,7 +296,7 @@ void hps_redis_map_commit(struct hps_redis_map *map, enum hps_redis_kind kind)
         node->n_slots = 0;
         n_listed += node->listed;
         if (is_gone(cluster, node)) {
-            hps_redis_node_drop_links(node); /* of where ASK pointed */
+            hps_redis_node_drop_links(node); /* links from ASK redirections */
         }
     }
     for (uint32_t slot = 0; slot < HPS_REDIS_SLOTS; slot++) {

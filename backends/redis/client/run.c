@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one call: commands over the nodes that have their slots. Of those that are left, the commands
- * of one node make a lane, which has one connection; all lanes are written and read at the same
- * time. A lane that is through gives its connection back at once, however long the others take, and
- * one that waits for a connection, or for its commands to be tried again, goes on as soon as it
- * can: no node waits for another. What a lane holds is on its way, so calls cannot wait for each
- * other in a ring. On the worker thread that made the call.
+ * Running commands on the nodes that have their slots. The commands of one node form a lane, which
+ * has one connection. All lanes are written and read concurrently. A lane that is done returns its
+ * connection at once, however long the other lanes take. A lane that waits for a connection, or for
+ * a retry, continues as soon as it can, so no node waits for another. A lane with a connection
+ * always makes progress, so calls cannot deadlock. Runs on the worker thread that made the call.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -19,36 +18,36 @@
 #include "base/heap.h"
 
 #define REDIRECTS_MAX  16
-#define PIECES_MAX     128  /* that are written at once */
+#define PIECES_MAX     128  /* written together */
 #define RETRY_US_FIRST 1000 /* after TRYAGAIN, doubling up to RETRY_US_MAX */
 #define RETRY_US_MAX   16000
-#define LOOK_US        1000 /* while some lanes go on: whether the others can, too */
+#define LOOK_US        1000 /* while some lanes are active: interval for checking the waiting ones */
 
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
-/* What a command waits for; in command->state, with the marks below. */
+/* What a command waits for; stored in command->state with the marks below. */
 enum { PENDING, SENT, ANSWERED, LATER, DONE, STATE_MASK = 7 };
 enum {
-    MARK_ASK = 8,    /* its target is where ASK pointed, and nobody else */
-    MARK_MASTER = 16 /* no replica, whatever else is wanted */
+    MARK_ASK = 8,    /* send to `target` only, where ASK pointed */
+    MARK_MASTER = 16 /* do not send to a replica */
 };
 
 struct lane {
-    int16_t id; /* of the node; NOBODY: the lane is free */
+    int16_t id; /* of the node; NOBODY: the lane is unused */
     struct hps_redis_node *node;
     struct hps_redis_link link;      /* conn NULL: none yet */
-    struct hps_redis_command *first; /* by `next` */
+    struct hps_redis_command *first; /* linked by `next` */
     struct hps_redis_command *last;
-    struct hps_redis_command *writing; /* what is to go next; NULL: all is gone */
-    size_t n_gone;                     /* bytes of it, of ASKING before it too */
-    struct hps_redis_command *reading; /* whose reply is next; NULL: all are there */
-    bool reading_asked;                /* of which the reply to ASKING has been read */
-    hps_status status;                 /* AGAIN: under way */
+    struct hps_redis_command *writing; /* the next command to write; NULL: all are written */
+    size_t n_gone;                     /* bytes written of it, including ASKING before it */
+    struct hps_redis_command *reading; /* the command of the next reply; NULL: all were read */
+    bool reading_asked;                /* its reply to ASKING has been read */
+    hps_status status;                 /* AGAIN: in progress */
     char why[HPS_REDIS_ERROR_MAX];
     bool quick;
-    uint64_t since_us; /* the call's alive_us when it was started */
+    uint64_t since_us; /* the run's alive_us when the lane was started */
     uint64_t started_us;
-    uint64_t alive_us;       /* when bytes last went or came, or it was started */
+    uint64_t alive_us;       /* when bytes were last sent or received, or the lane was started */
     uint64_t first_reply_us; /* 0: none yet */
     uint64_t n_bytes_sent;
     struct hps_redis_reply asked;
@@ -60,11 +59,11 @@ struct run {
     uint32_t n;
     uint64_t started_us;
     uint64_t deadline_us; /* UINT64_MAX: none */
-    bool quick;           /* some command is */
-    uint64_t alive_us;    /* when a command was last answered for good, or the call began */
-    bool waiting;         /* commands are in no lane that goes on, and not done */
-    uint64_t retry_us;    /* the pause after the next TRYAGAIN */
-    uint64_t retry_at_us; /* when those that are to be tried later may be; 0: there are none */
+    bool quick;           /* some command is QUICK */
+    uint64_t alive_us;    /* when a command last got its final reply, or the call began */
+    bool waiting;         /* some commands are neither done nor in an active lane */
+    uint64_t retry_us;    /* pause after the next TRYAGAIN */
+    uint64_t retry_at_us; /* when commands to be retried are due; 0: none */
     struct lane *lanes;
     uint32_t n_lanes;
     uint32_t n_lanes_max;
@@ -89,14 +88,14 @@ static void finish(struct hps_redis_command *command, hps_status status, const c
     state_set(command, DONE);
 }
 
-/* When a call that gets nowhere gives up. */
+/* When a call without progress gives up. */
 static uint64_t run_end_us(const struct run *run)
 {
     uint64_t quick_us = run->alive_us + run->cluster->options.command_timeout_us;
     return run->quick && quick_us < run->deadline_us ? quick_us : run->deadline_us;
 }
 
-/* When a node is given up. Being sent elsewhere does not make the time longer. */
+/* When a node is given up. Redirections do not extend the time. */
 static uint64_t lane_end_us(const struct run *run, const struct lane *lane)
 {
     uint64_t alive_us = lane->alive_us > lane->started_us ? lane->alive_us : lane->since_us;
@@ -119,7 +118,7 @@ static int16_t replica_of(struct hps_redis_cluster *cluster, int16_t master)
     return master;
 }
 
-/* Who is to have the command; NOBODY: it is finished. */
+/* The node for the command. NOBODY: it is finished, or the map is not known yet. */
 static int16_t target_of(struct run *run, struct hps_redis_command *command)
 {
     struct hps_redis_cluster *cluster = run->cluster;
@@ -130,7 +129,7 @@ static int16_t target_of(struct run *run, struct hps_redis_command *command)
     if (target < 0) {
         bool known = cluster->kind != HPS_REDIS_UNKNOWN;
         if (!known && cluster->n_refreshes_failed == 0) {
-            return HPS_REDIS_NOBODY; /* it will be known soon */
+            return HPS_REDIS_NOBODY; /* the map will be known soon */
         }
         char why[HPS_REDIS_ERROR_MAX];
         hps_redis_why(cluster, why, sizeof(why));
@@ -200,7 +199,7 @@ static void lane_start(const struct run *run, struct lane *lane)
     lane->started_us = lane->alive_us = hps_clock_us();
 }
 
-/* Get the lane a connection, or finish its commands, or leave them waiting. */
+/* Get a connection for the lane, finish its commands, or leave them waiting. */
 static void lane_open(struct run *run, struct lane *lane)
 {
     struct hps_redis_node *node = lane->node;
@@ -216,7 +215,7 @@ static void lane_open(struct run *run, struct lane *lane)
         return;
     }
     uint64_t now_us = hps_clock_us();
-    bool late = now_us >= run_end_us(run); /* what would be sent now would be given up at once */
+    bool late = now_us >= run_end_us(run); /* a command sent now would be given up at once */
     if (!late && hps_redis_node_checkout(node, &lane->link)) {
         lane_start(run, lane);
         return;
@@ -227,7 +226,7 @@ static void lane_open(struct run *run, struct lane *lane)
         return;
     }
     if (!late) {
-        return; /* it waits */
+        return; /* keep waiting */
     }
     bool nothing = node->n_live == 0;
     snprintf(why, sizeof(why), "node %.150s: no connection in time (%s)", node->text,
@@ -239,7 +238,7 @@ static void lane_open(struct run *run, struct lane *lane)
     lane_fail_all(lane, HPS_DEADLINE, why);
 }
 
-/* Those that were to be tried later are due. */
+/* Make commands PENDING whose retry is due. */
 static void retry(struct run *run)
 {
     if (run->retry_at_us == 0 || hps_clock_us() < run->retry_at_us) {
@@ -254,7 +253,7 @@ static void retry(struct run *run)
     }
 }
 
-/* Lay the commands that wait into lanes, if their node has one that is not under way. */
+/* Put pending commands into lanes, unless the lane of their node is active. */
 static void lay(struct run *run)
 {
     for (uint32_t i = 0; i < run->n; i++) {
@@ -290,7 +289,7 @@ static bool any_active(const struct run *run)
     return false;
 }
 
-/* False: there is nothing left to do, not even later. */
+/* False: nothing is left to do. */
 static bool plan(struct run *run)
 {
     hps_lock_assert_held(&run->cluster->lock);
@@ -314,7 +313,8 @@ static bool plan(struct run *run)
     return run->waiting || any_active(run);
 }
 
-/* The lanes that have no connection want one, or have it no more: so that one is made. */
+/* Count lanes without a connection as waiting for their node (want), or no longer. Wakes the keeper
+ * to open connections. */
 static void lanes_want(struct run *run, bool want)
 {
     bool wake = false;
@@ -337,7 +337,7 @@ static void lanes_want(struct run *run, bool want)
     }
 }
 
-/* Nobody can be asked just now: wait for a connection, the map, or the time to try again. */
+/* No lane is active: wait for a connection, the map, or a retry that is due. */
 static void wait_for_change(struct run *run)
 {
     struct hps_redis_cluster *cluster = run->cluster;
@@ -363,7 +363,7 @@ static size_t asking_size(const struct hps_redis_command *command)
     return command->state & MARK_ASK ? sizeof(asking) - 1 : 0;
 }
 
-/* What is to go, from where it stands: the first pieces of it. */
+/* The first pieces of the data that is still to be written. */
 static int pieces_of(const struct lane *lane, struct iovec pieces[PIECES_MAX])
 {
     size_t n_gone = lane->n_gone;
@@ -445,8 +445,7 @@ static void lane_give_up(struct lane *lane)
     lane_broken(lane, HPS_DEADLINE, "no answer in time");
 }
 
-/* Wait until one of the lanes can go on, or others may; give up those that have no more time at
- * all. */
+/* Wait until a lane can proceed, or end_us. Give up lanes past the run's deadline. */
 static void lanes_poll(struct run *run, uint64_t now_us, uint64_t end_us)
 {
     bool wait = true;
@@ -491,9 +490,8 @@ static void lane_go_on(struct lane *lane)
     }
 }
 
-/* Until a lane is through, or it is time to look after those that wait. Lanes whose time has come
- * are given up only after a look: it was perhaps this thread that was held up, and what has come
- * meanwhile counts. */
+/* Run until a lane is done, or waiting lanes should be checked. A lane past its time is given up
+ * only after one more read: this thread may have been delayed, and data may have arrived. */
 static void exchange(struct run *run)
 {
     uint64_t end_us = run->waiting ? hps_clock_us() + LOOK_US : UINT64_MAX;
@@ -521,7 +519,7 @@ static void exchange(struct run *run)
     }
 }
 
-/* ---- what came of it: with the lock ---------------------------------------------------------- */
+/* ---- results: with the lock ------------------------------------------------------------------ */
 
 static void again(struct run *run, struct hps_redis_command *command)
 {
@@ -566,7 +564,7 @@ static bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* Another server that was configured: this one is a replica. */
+/* Another configured server, since this one is a replica. */
 static int16_t entry_after(const struct hps_redis_cluster *cluster, int16_t id)
 {
     for (uint32_t k = 1; k < cluster->n_nodes; k++) {
@@ -578,7 +576,7 @@ static int16_t entry_after(const struct hps_redis_cluster *cluster, int16_t id)
     return HPS_REDIS_NOBODY;
 }
 
-/* A reply has come. True: the node can answer nobody just now. */
+/* Handle a reply. True: the node cannot serve anyone now. */
 static bool settle_answer(struct run *run, const struct lane *lane,
                           struct hps_redis_command *command)
 {
@@ -594,19 +592,19 @@ static bool settle_answer(struct run *run, const struct lane *lane,
     if (hps_redis_redirect_read(error, &lane->node->addr, &redirect)) {
         settle_redirect(run, command, &redirect);
         if (state_of(command) == DONE) {
-            hps_redis_node_refused(lane->node, error); /* it leads nowhere */
+            hps_redis_node_refused(lane->node, error); /* the redirection cannot be followed */
         }
         return false;
     }
     if (begins(error, "TRYAGAIN")) {
         cluster->stats.n_tryagain++;
-        state_set(command, LATER); /* as often as there is time, by way of ASK each time */
+        state_set(command, LATER); /* retried as long as there is time, through ASK each time */
         command->n_redirects = 0;
         run->waiting = true;
         run->retry_at_us = run->retry_at_us ? run->retry_at_us : hps_clock_us() + run->retry_us;
         return false;
     }
-    if (command->reply.status != HPS_NOT_FOUND) { /* NOSCRIPT is usual */
+    if (command->reply.status != HPS_NOT_FOUND) { /* NOSCRIPT is normal */
         hps_redis_node_refused(lane->node, error);
     }
     if (begins(error, "READONLY")) {
@@ -625,13 +623,13 @@ static bool settle_answer(struct run *run, const struct lane *lane,
     return down || begins(error, "MASTERDOWN") || begins(error, "BUSY");
 }
 
-/* No reply has come, since the lane broke or was too late. */
+/* Handle a missing reply: the lane broke or timed out. */
 static void settle_silence(struct run *run, const struct lane *lane,
                            struct hps_redis_command *command, bool sent)
 {
     bool from_replica = lane->node->master >= 0;
     bool may = !sent || !(command->flags & HPS_REDIS_ONCE);
-    bool worth = lane->link.n_uses > 0 || from_replica; /* an idle one may have been stale */
+    bool worth = lane->link.n_uses > 0 || from_replica; /* an idle connection may have been stale */
 
     command->maybe_done = command->maybe_done || sent;
     command->reply.status = lane->status;

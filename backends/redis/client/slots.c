@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slots of Redis Cluster, after its specification ("Redis cluster specification", section "Key
- * distribution model" and following). Any thread.
+ * Slots of Redis Cluster, as in the "Redis cluster specification", section "Key distribution model"
+ * and following. Thread-safe.
  */
 #include "backends/redis/client/slots.h"
 
@@ -41,7 +41,7 @@ uint16_t hps_redis_slot(const void *key, size_t size)
     return crc16(bytes, size) % HPS_REDIS_SLOTS;
 }
 
-/* "" and "?" stand for the host that was asked. */
+/* "" and "?" mean the host of `asked`. */
 static bool address_of(const char *host, size_t size, uint64_t port, const struct hps_addr *asked,
                        struct hps_addr *out_addr)
 {
@@ -80,7 +80,7 @@ static bool read_node(const struct hps_redis_values *values, uint32_t i,
     return address_of(hps_redis_values_text(values, i + 1), host->size, port, asked, out_addr);
 }
 
-/* One range: [first, last, master, replica…]. With no `fn` only whether it is one. */
+/* One range: [first, last, master, replica…]. Without `fn`, only check it. */
 static bool read_range(const struct hps_redis_values *values, uint32_t i,
                        const struct hps_addr *asked, hps_redis_slots_fn fn, void *ctx)
 {
@@ -99,7 +99,7 @@ static bool read_range(const struct hps_redis_values *values, uint32_t i,
         if (!ok && k == 2) {
             return false;
         }
-        if (ok && fn) { /* a replica without an address is of no use, and no harm */
+        if (ok && fn) { /* replicas without an address are skipped */
             fn(ctx, (uint16_t)first, (uint16_t)last, k == 2, &addr);
         }
         node = hps_redis_values_next(values, node);
