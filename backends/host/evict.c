@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Eviction by probation and clock. On the thread of the table's writer.
+ * Eviction with probation and a clock. On the thread of the table's writer.
  */
 #include "backends/host/evict.h"
 
@@ -9,10 +9,11 @@
 #include "base/heap.h"
 
 enum {
-    RING_SHARE = 8,   /* the ring has room for one row in so many; it is kept 4/5 full: a tenth */
-    GHOST_WAYS = 4,   /* 16-bit fingerprints per set: in all as many as rows */
-    HEAT_TO_STAY = 2, /* finds on probation that make a key stay, as in S3-FIFO */
-    LOOKS_MAX = 256,  /* buckets or keys looked at for one victim */
+    /* The ring has space for 1/8 of the rows and is kept 4/5 full: a tenth of the rows. */
+    RING_SHARE = 8,
+    GHOST_WAYS = 4,   /* 16-bit fingerprints per set; in total as many as rows */
+    HEAT_TO_STAY = 2, /* hits on probation after which a key stays, as in S3-FIFO */
+    LOOKS_MAX = 256,  /* buckets or keys checked for one victim */
     FINGERPRINT_BITS = 16,
 };
 
@@ -41,7 +42,7 @@ void hps_host_evict_close(struct hps_host_evict *evict)
 
 /* ---- ghosts ---------------------------------------------------------------------------------- */
 
-/* Sets go by the high bits of a hash, fingerprints by the low ones; 0 is none. */
+/* The high bits of a hash select the set, the low bits are the fingerprint. 0 means none. */
 static uint64_t fingerprint(uint64_t hash)
 {
     uint64_t low = hash & UINT16_MAX;
@@ -56,7 +57,7 @@ static void ghost_add(struct hps_host_evict *evict, uint64_t hash)
     }
 }
 
-/* Whether it is there; it is forgotten then. */
+/* True if the fingerprint is there; it is then removed. */
 static bool ghost_take(struct hps_host_evict *evict, uint64_t hash)
 {
     if (evict->n_ghosts == 0) {
@@ -97,14 +98,14 @@ static hps_key ring_pop(struct hps_host_evict *evict)
     return key;
 }
 
-/* The oldest key on probation leaves it: it stays, or it is the victim. */
+/* End the probation of the oldest key: it stays, or is the victim. */
 static bool probation_end(struct hps_host_evict *evict, const struct hps_host_index *index,
                           struct hps_host_place *out_place)
 {
     hps_key key = ring_pop(evict);
     struct hps_host_place place = hps_host_index_find(index, key);
     if (place.bucket == NULL || !hps_host_is_marked(place)) {
-        return false; /* erased meanwhile, perhaps inserted again */
+        return false; /* erased since, and perhaps added again */
     }
     if (hps_host_heat(place) >= HEAT_TO_STAY) {
         hps_host_heat_set(place, 0);
@@ -118,9 +119,9 @@ static bool probation_end(struct hps_host_evict *evict, const struct hps_host_in
 
 /* ---- the clock ------------------------------------------------------------------------------- */
 
-/* The next bucket. The hand goes by golden sections of the hashes: it comes by everywhere equally
- * often, but leaves no stretch thinned out behind it that would be crowded again before it is back.
- * Buckets behind the last home belong to that. */
+/* Move to the next bucket. The hand advances by golden sections of the hash range. It visits all
+ * buckets equally often, and leaves no emptied stretch behind that would fill up again before its
+ * return. Buckets after the last home are visited with it. */
 static void hand_move(struct hps_host_evict *evict, const struct hps_host_buckets *now,
                       uint32_t state)
 {
@@ -134,7 +135,7 @@ static void hand_move(struct hps_host_evict *evict, const struct hps_host_bucket
     evict->hand += HPS_HASH_GOLDEN;
 }
 
-/* Look at the bucket under the hand, cool what is there, and move on. */
+/* Check the bucket under the hand, lower the heat of its keys, and move on. */
 static bool hand_look(struct hps_host_evict *evict, const struct hps_host_index *index,
                       struct hps_host_place *out_place)
 {
@@ -147,7 +148,7 @@ static bool hand_look(struct hps_host_evict *evict, const struct hps_host_index 
         struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(settled)};
         unsigned heat = hps_host_heat(place);
         if (heat == 0) {
-            evict->slot = place.slot + 1; /* the rest of the bucket is next */
+            evict->slot = place.slot + 1; /* continue with the rest of the bucket */
             *out_place = place;
             return true;
         }
@@ -170,7 +171,7 @@ struct hps_host_place hps_host_evict_victim(struct hps_host_evict *evict,
             return place;
         }
     }
-    bool found = false; /* all is on probation, or hot and cooler now */
+    bool found = false; /* all keys are on probation, or were hot */
     for (unsigned i = 0; i < LOOKS_MAX && !found && evict->n_ring > 0; i++) {
         found = probation_end(evict, index, &place);
     }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Buckets and their growth. On the thread of the table's writer; readers are inline in the header.
+ * Buckets and their growth. On the thread of the table's writer. The code for readers is inline in
+ * the header.
  *
- * Measured (10 M rows of 512 bytes): keys in the bucket itself beat byte tags, which are a second
- * dependent cache line; multiply-high indexing uses the memory budget exactly.
+ * Measured (10 M rows of 512 bytes): keys in the bucket are faster than byte tags, which need a
+ * second dependent cache line. Multiply-high indexing uses the memory budget exactly.
  */
 #include "backends/host/index.h"
 
@@ -14,17 +15,18 @@
 
 enum {
     HOMES_MIN = 4,
-    TAIL_BUCKETS = 32,     /* at most, behind the last home, instead of going round to the first */
-    STEP_BUCKETS = 8,      /* moved per operation: a growth ends long before the next one begins */
-    AREA_BYTES = 64 << 10, /* arrays from here on have pages of their own */
-    HUGE_ARRAY_BYTES = 32 << 20, /* grown arrays from here on take huge pages from the start */
-    CHUNKS = 64,                 /* in which smaller ones give their pages back */
-    SLACK_CHUNKS = 3,      /* memory of both arrays of a growth beyond that of the larger one */
-    GROWTH_SHARE = 5,      /* more makes for fewer growths, less for less memory just after one */
-    SHRINK_HOMES_MIN = 64, /* smaller arrays stay */
+    TAIL_BUCKETS = 32,     /* at most; after the last home, instead of wrapping around */
+    STEP_BUCKETS = 8,      /* moved per operation; a growth ends long before the next begins */
+    AREA_BYTES = 64 << 10, /* arrays of at least this size have their own pages */
+    /* Grown arrays of at least this size use huge pages from the start. */
+    HUGE_ARRAY_BYTES = 32 << 20,
+    CHUNKS = 64,      /* in which smaller arrays return their pages */
+    SLACK_CHUNKS = 3, /* memory of both arrays during a growth beyond the larger one */
+    GROWTH_SHARE = 5, /* a larger value means fewer growths and more unused memory after each */
+    SHRINK_HOMES_MIN = 64, /* smaller arrays are never shrunk */
 };
 
-/* What a table without rows has for an index. Never counted and never written. */
+/* Index of a table without rows. Never charged and never written. */
 static struct hps_host_bucket no_bucket;
 static struct hps_host_buckets no_buckets = {.array = &no_bucket};
 
@@ -32,7 +34,7 @@ static struct hps_host_buckets no_buckets = {.array = &no_bucket};
 
 static uint64_t homes_for(uint64_t n_rows)
 {
-    /* 3/4 full: about one key in ten then lies in the next bucket */
+    /* 3/4 full: about one key in ten is in the next bucket */
     uint64_t n = n_rows / 15 * 4 + (n_rows % 15 * 4 + 14) / 15;
     return n > HOMES_MIN || n == 0 ? n : HOMES_MIN;
 }
@@ -47,7 +49,7 @@ static size_t array_bytes(uint64_t n_homes)
     return (size_t)buckets_of(n_homes) * HPS_HOST_BUCKET_BYTES;
 }
 
-/* What an array is charged. */
+/* The charge for an array. */
 static size_t charge_of(uint64_t n_homes)
 {
     return n_homes == 0 ? 0 : sizeof(struct hps_host_buckets) + array_bytes(n_homes);
@@ -103,8 +105,8 @@ static bool array_make(struct hps_host_index *index, struct hps_host_buckets *bu
         hps_host_area_free(&buckets->area);
         return false;
     }
-    /* A growth takes pages one by one while it gives the old ones back: huge ones are for arrays
-     * that are large beside one such page. */
+    /* A growing array takes pages gradually while the old one returns its pages. So it uses huge
+     * pages only if it is much larger than one of them. */
     bool huge = bytes >= (size_t)(grown ? HUGE_ARRAY_BYTES : HPS_HOST_HUGE_BYTES);
     buckets->huge = hps_host_area_advise(&buckets->area, index->account->budget, huge);
     if (buckets->huge) {
@@ -115,7 +117,7 @@ static bool array_make(struct hps_host_index *index, struct hps_host_buckets *bu
     return true;
 }
 
-/* The most that an array and the one that it replaces bit by bit have at one time. */
+/* Upper bound of the memory of an array and of the one that it gradually replaces. */
 static size_t both_bytes(const struct hps_host_buckets *from, uint64_t n_homes)
 {
     size_t bytes = charge_of(n_homes);
@@ -125,7 +127,7 @@ static size_t both_bytes(const struct hps_host_buckets *from, uint64_t n_homes)
     return bytes + old - less + (in_area(from) && spread < less ? spread : less);
 }
 
-/* from: NULL, or the array that the new one replaces bit by bit. EXHAUSTED or NO_MEMORY. */
+/* from: the array that the new one gradually replaces, or NULL. EXHAUSTED or NO_MEMORY. */
 static hps_status buckets_new(struct hps_host_index *index, uint64_t n_homes,
                               struct hps_host_buckets *from, struct hps_host_buckets **out_buckets)
 {
@@ -223,8 +225,8 @@ static void passed_add(struct hps_host_bucket *bucket, int by)
     }
 }
 
-/* Make a slot that has key and row live: a reader that finds it so finds them in it, and that the
- * buckets before it were passed. */
+/* Make a slot with key and row live. A reader that sees it live also sees its key and row, and that
+ * the buckets before it are passed over. */
 static void slot_open(struct hps_host_buckets *buckets, uint64_t home, struct hps_host_place place,
                       bool marked)
 {
@@ -238,15 +240,15 @@ static void slot_open(struct hps_host_buckets *buckets, uint64_t home, struct hp
     state_set(place.bucket, state | UINT32_C(1) << place.slot);
 }
 
-/* The slots of a bucket that a new key cannot have. */
+/* The slots of a bucket that are not free for a new key. */
 static uint32_t taken_in(uint32_t state)
 {
     return (state | state >> HPS_HOST_MARK_SHIFT) & HPS_HOST_LIVE_ALL;
 }
 
-/* Put a key that was erased into the slot that it had, while readers of then may still be there:
- * they find the old row or the new one, and both are the key's. Otherwise a key that comes and goes
- * under their eyes would take one slot after the other around its home. False: it has none. */
+/* Put an erased key back into its old slot. Readers may still look at that slot: they find the old
+ * row or the new one, and both belong to the key. Otherwise a key that is added and erased
+ * repeatedly would use up all slots around its home. False: it has no such slot. */
 static bool slot_revive(struct hps_host_buckets *buckets, uint64_t hash, hps_key key, uint32_t row,
                         bool marked)
 {
@@ -269,7 +271,7 @@ static bool slot_revive(struct hps_host_buckets *buckets, uint64_t hash, hps_key
     return false;
 }
 
-/* Put a key into the first free slot from its home on; false: there is none. */
+/* Put a key into the first free slot from its home on. False: there is none. */
 static bool slot_fill(struct hps_host_buckets *buckets, uint64_t hash, hps_key key, uint32_t row,
                       bool marked, unsigned heat)
 {
@@ -319,11 +321,12 @@ hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_
         if (!more) {
             return HPS_EXHAUSTED;
         }
-        more = hps_host_index_step(index); /* next to never: the end of its old array is full */
+        more = hps_host_index_step(index); /* very rare: the end of the old array is full */
     }
     index->n_keys++;
     if (index->n_keys >= index->n_foretold) {
-        index->n_foretold = 0; /* they have come: from here on it has what its keys need */
+        /* All expected keys are there; from now on the size follows the number of keys. */
+        index->n_foretold = 0;
     }
     return HPS_OK;
 }
@@ -349,7 +352,7 @@ void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place pla
     *out_slot = at * HPS_HOST_BUCKET_KEYS + place.slot;
 }
 
-/* The bucket of a slot that was killed; NULL: it went with its array. */
+/* The bucket of a killed slot. NULL: its array was freed. */
 static struct hps_host_bucket *bucket_of(const struct hps_host_index *index, uint32_t generation,
                                          uint64_t slot)
 {
@@ -442,9 +445,9 @@ bool hps_host_index_walk(const struct hps_host_index *index, struct hps_host_cur
     return cursor->at >= n;
 }
 
-/* ---- growth, and the other way --------------------------------------------------------------- */
+/* ---- growing and shrinking ------------------------------------------------------------------- */
 
-/* Copy the live keys of a bucket over. They stay where they are, for readers who came before. */
+/* Copy the live keys of a bucket. They stay in place for readers that came earlier. */
 static void bucket_move(struct hps_host_index *index, struct hps_host_buckets *now,
                         const struct hps_host_bucket *bucket)
 {
@@ -459,13 +462,13 @@ static void bucket_move(struct hps_host_index *index, struct hps_host_buckets *n
         hps_key key = atomic_load_explicit(&bucket->keys[place.slot], memory_order_relaxed);
         bool filled = slot_fill(now, hps_host_hash(index->seed, key), key, hps_host_row_of(place),
                                 (marked >> place.slot & 1) != 0, hps_host_heat(place));
-        /* A larger array has its tail less full than the old one had; a smaller one is taken when
-         * less than half of its slots will be, and the seed is a secret. */
+        /* The end of a larger array is less full than that of the old one. A smaller array is used
+         * only if less than half of its slots will be taken. The seed is secret. */
         HPS_ASSERT(filled);
     }
 }
 
-/* Give back pages of the old array that nobody can be reading any more. */
+/* Return pages of the old array that no reader can see any more. */
 static void chunks_give_back(struct hps_host_index *index, struct hps_host_buckets *now,
                              struct hps_host_buckets *from)
 {
@@ -500,19 +503,19 @@ static void gone_add(struct hps_host_index *index, struct hps_host_buckets *buck
     index->gone_last = buckets;
 }
 
-/* Arrays behind one that has readers have some, too. */
+/* Free replaced arrays in order. If one has readers, later ones may have them, too. */
 static void gone_free(struct hps_host_index *index)
 {
     while (index->gone != NULL && hps_epoch_passed(index->epoch, index->gone->stamp)) {
         struct hps_host_buckets *gone = index->gone;
         index->gone = gone->next;
-        size_t bytes = gone->slack_bytes; /* all that is still charged for it, see buckets_new */
+        size_t bytes = gone->slack_bytes; /* the charge that is left, see buckets_new */
         buckets_free(index, gone);
         hps_host_discharge(index->account, bytes);
     }
 }
 
-/* The old array is empty. */
+/* Finish a growth: the old array is empty. */
 static void growth_end(struct hps_host_index *index, struct hps_host_buckets *now,
                        struct hps_host_buckets *from)
 {
@@ -521,7 +524,7 @@ static void growth_end(struct hps_host_index *index, struct hps_host_buckets *no
     if (in_area(now) && !now->huge && array_bytes(now->n_homes) >= HPS_HOST_HUGE_BYTES) {
         (void)hps_host_area_advise(&now->area, index->account->budget, true);
     }
-    from->slack_bytes = now->slack_bytes; /* discharged with it */
+    from->slack_bytes = now->slack_bytes; /* discharged when it is freed */
     now->slack_bytes = 0;
     index->given_back = 0;
     index->giving_to = 0;
@@ -552,7 +555,7 @@ bool hps_host_index_step(struct hps_host_index *index)
     return false;
 }
 
-/* Start to move to an array of n_homes; not while another move is under way. */
+/* Start to move to an array of n_homes. No other move may be in progress. */
 static hps_status growth_begin(struct hps_host_index *index, uint64_t n_homes)
 {
     struct hps_host_buckets *now = now_of(index);
@@ -591,22 +594,22 @@ hps_status hps_host_index_make_room(struct hps_host_index *index)
         return HPS_OK;
     }
     uint64_t n_hard = n_homes * 4 + n_homes / 4;
-    /* dead slots come back soon: an index is too small for the keys that are there */
+    /* Dead slots become free soon. The index is too small only if its live keys nearly fill it. */
     bool small = index->n_keys >= n_homes * 4 - n_homes / 4 || n_taken >= n_hard;
     hps_status status = HPS_EXHAUSTED;
     if (small) {
-        while (hps_host_index_step(index)) { /* next to never: it ended long ago */
+        while (hps_host_index_step(index)) { /* very rare: the last growth has long ended */
         }
         status = growth_begin(index, n_homes + more_of(n_homes, GROWTH_SHARE));
-        if (status != HPS_OK) { /* the last of the budget */
+        if (status != HPS_OK) { /* too little memory is left for a normal growth */
             status = growth_begin(index, n_homes + more_of(n_homes, 32));
         }
     }
     return status == HPS_OK || n_taken < n_hard ? HPS_OK : status;
 }
 
-/* The end of the array is what fills up alone, and a larger one spreads it. Not so where the rest
- * is empty: then it is the keys. */
+/* The end of the array can be full while the rest is not. A larger array spreads its keys. If the
+ * rest is nearly empty, the keys themselves collide. */
 hps_status hps_host_index_widen(struct hps_host_index *index)
 {
     uint64_t n_homes = now_of(index)->n_homes;

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The index of one table of the host map: keys and row ids in buckets of one cache line each.
- * Readers of any thread, inside an epoch, aim at a bucket and probe from there; the table's writer
- * does the rest, and never stops the readers.
+ * Readers on any thread, inside an epoch, compute a bucket and probe from there. All else is done
+ * by the table's writer, which never blocks readers.
  *
  *     bucket   key key key key key | row row row row row | state heat
- *     state    0-4 live | 5-9 mark | 10-15 keys that passed over this bucket to one behind it
+ *     state    0-4 live | 5-9 mark | 10-15 keys that passed over this bucket to a later one
  *     heat     0-9 two bits per slot: how often readers found the key, up to 3
  *
- * A live slot that is marked is on probation (evict.h); one that is marked but not live held a
- * key that was erased, and is not used for another one before every reader has left who may have
- * seen it. Readers write `heat` and nothing else.
+ * A live slot with a mark is on probation (evict.h). A slot with a mark that is not live held a key
+ * that was erased. It is not reused for another key until all readers that may have seen the old
+ * one have left. Readers write only `heat`.
  *
- * Growth, and shrinking. `now` may have an older array behind it, `from`, whose keys move over a
- * few buckets at a time, in order. Multiply-high keeps the order of hashes, so both arrays are
- * walked from front to back: the new one takes pages as the old one gives them back. Keys whose
- * home in `from` is at `moved` or behind it are in `from`, all others in `now`; `moved` is only
- * ever a bucket that no key passes over. What was moved stays readable in `from` until its readers
- * have left.
+ * Growing and shrinking. `now` may have an older array `from`. Its keys move to `now` a few buckets
+ * at a time, in order. Bucket numbers come from multiply-high, which preserves the order of hashes.
+ * So both arrays are walked from front to back, and the new one takes pages as the old one returns
+ * them. A key with its home in `from` at or after `moved` is in `from`; any other key is in `now`.
+ * No key passes over the boundary: keys with a home before `moved` lie before it. Moved buckets of
+ * `from` stay readable until their readers have left.
  */
 #ifndef HPS_BACKENDS_HOST_INDEX_H
 #define HPS_BACKENDS_HOST_INDEX_H
@@ -35,11 +35,11 @@ enum {
     HPS_HOST_LIVE_ALL = 0x1f,
     HPS_HOST_MARK_SHIFT = 5,
     HPS_HOST_PASSED_SHIFT = 10,
-    HPS_HOST_PASSED_MAX = 63, /* stays there: so many are not counted back */
+    HPS_HOST_PASSED_MAX = 63, /* saturates; at this value it is never decremented */
     HPS_HOST_HEAT_MAX = 3,
 };
 
-/* Aligned wherever it lies: the kernels read it in one load. */
+/* Aligned, since the kernels read it in one load. */
 struct hps_host_bucket {
     _Alignas(HPS_HOST_BUCKET_BYTES) _Atomic(uint64_t) keys[HPS_HOST_BUCKET_KEYS];
     _Atomic(uint32_t) rows[HPS_HOST_BUCKET_KEYS];
@@ -50,16 +50,18 @@ _Static_assert(sizeof(struct hps_host_bucket) == HPS_HOST_BUCKET_BYTES, "a bucke
 
 struct hps_host_buckets {
     uint64_t
-        n_homes; /* buckets that keys hash to; more lie behind them, for what passes the last */
+        /* Number of buckets that keys hash to; a few more follow, for keys that pass the last
+         * one. */
+        n_homes;
     uint32_t generation;
     struct hps_host_bucket *array;
-    struct hps_host_area area; /* of a large array; a small one is on the heap */
-    size_t slack_bytes;        /* charged until `from` is gone, on top of this array */
+    struct hps_host_area area; /* memory of a large array; small ones are on the heap */
+    size_t slack_bytes;        /* charged on top of this array until `from` is freed */
     bool huge;
-    struct hps_host_buckets *next; /* of those that wait to be freed */
-    uint64_t stamp;                /* freed when it has passed */
+    struct hps_host_buckets *next; /* in the list of arrays to be freed */
+    uint64_t stamp;                /* freed when this epoch stamp has passed */
     _Atomic(struct hps_host_buckets *) from;
-    _Atomic(uint64_t) moved; /* buckets of `from` that have been emptied into this array */
+    _Atomic(uint64_t) moved; /* buckets of `from` that were moved to this array */
 };
 
 struct hps_host_index {
@@ -68,17 +70,18 @@ struct hps_host_index {
     struct hps_epoch *epoch;
     uint64_t seed;
     uint64_t n_keys;
-    uint64_t n_dead;     /* slots of erased keys */
-    uint64_t n_foretold; /* keys that it was made for and that have not all come; 0: they have */
+    uint64_t n_dead; /* slots of erased keys that are not reusable yet */
+    /* Number of keys that it was sized for, while they have not all arrived; otherwise 0. */
+    uint64_t n_foretold;
     uint32_t generation;
     struct hps_host_buckets *gone; /* replaced arrays, the oldest first */
     struct hps_host_buckets *gone_last;
-    size_t given_back; /* bytes of `from` that are */
-    size_t giving_to;  /* 0, or bytes that are given back when giving_stamp has passed */
+    size_t given_back; /* bytes of `from` already returned to the system */
+    size_t giving_to;  /* 0, or bytes to be returned once giving_stamp has passed */
     uint64_t giving_stamp;
 };
 
-/* A slot; bucket NULL: the key is not there. */
+/* A slot. bucket NULL: the key was not found. */
 struct hps_host_place {
     struct hps_host_bucket *bucket;
     unsigned slot;
@@ -134,7 +137,7 @@ static inline uint32_t hps_host_match_one(const struct hps_host_bucket *bucket, 
     return (uint32_t)(at == key) << slot;
 }
 
-/* Slots of a bucket that hold `key`, as bits; some may not be live. */
+/* Slots of a bucket that hold `key`, as bits. Some of them may not be live. */
 static inline uint32_t hps_host_match(const struct hps_host_bucket *bucket, hps_key key)
 {
     return hps_host_match_one(bucket, 0, key) | hps_host_match_one(bucket, 1, key) |
@@ -143,7 +146,7 @@ static inline uint32_t hps_host_match(const struct hps_host_bucket *bucket, hps_
 }
 _Static_assert(HPS_HOST_BUCKET_KEYS == 5, "a term for each");
 
-/* Where `key` lies, from the bucket it was aimed at on. */
+/* Find `key`, from its first bucket on. */
 static inline struct hps_host_place hps_host_probe(struct hps_host_bucket *bucket, hps_key key)
 {
     for (;; bucket++) {
@@ -169,7 +172,7 @@ static inline unsigned hps_host_heat(struct hps_host_place place)
     return (heat >> (2 * place.slot)) & HPS_HOST_HEAT_MAX;
 }
 
-/* Lossy on purpose: two at once may count as one. */
+/* Not atomic as a whole on purpose: two concurrent updates may count as one. */
 static inline void hps_host_heat_set(struct hps_host_place place, unsigned to)
 {
     unsigned heat = atomic_load_explicit(&place.bucket->heat, memory_order_relaxed);
@@ -188,71 +191,72 @@ static inline void hps_host_touch(struct hps_host_place place)
 
 /* ---- the writer ------------------------------------------------------------------------------ */
 
-/* What an index for n_rows rows will be charged. */
+/* The charge for an index of n_rows rows. */
 uint64_t hps_host_index_bytes(uint64_t n_rows);
 
-/* With room for n_rows keys; none cost nothing, so that a full budget keeps no version out.
- * EXHAUSTED, NO_MEMORY. */
+/* With space for n_rows keys. n_rows 0 needs no memory, so that a full budget does not prevent
+ * opening a version. EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_index_open(struct hps_host_index *index, struct hps_host_account *account,
                                struct hps_epoch *epoch, uint64_t seed, uint64_t n_rows)
     HPS_MUST_CHECK;
-/* No reader is inside. Legal for a zeroed index. */
+/* No reader may be inside. No effect on a zeroed index. */
 void hps_host_index_close(struct hps_host_index *index);
 
-/* Begin to grow for n_rows keys, if it is too small; until so many have come it does not shrink.
- * EXHAUSTED, NO_MEMORY. */
+/* Begin to grow for n_rows keys if it is too small. It does not shrink until that many keys have
+ * been added. EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_index_reserve(struct hps_host_index *index, uint64_t n_rows) HPS_MUST_CHECK;
-/* One bounded step of what is to be done: move buckets on to the new array, give memory back. True:
- * there is more to move. */
+/* One bounded step of pending work: move buckets to the new array, return memory. True: there are
+ * more buckets to move. */
 bool hps_host_index_step(struct hps_host_index *index);
 
-/* Also for readers. */
+/* May also be called by readers. */
 struct hps_host_place hps_host_index_find(const struct hps_host_index *index, hps_key key);
-/* See to it that one more key finds a slot: at most 4/5 are taken before it grows, 17/20 when
- * there is no room for a larger one. EXHAUSTED, NO_MEMORY: it is full. */
+/* Ensure that one more key has a slot. The index grows when 4/5 of its slots are taken; without
+ * memory to grow it fills to 17/20. EXHAUSTED, NO_MEMORY: it is full. */
 hps_status hps_host_index_make_room(struct hps_host_index *index) HPS_MUST_CHECK;
-/* Add a key that is not there, if it was erased lately in the slot that it had. EXHAUSTED: no slot
- * is left near its home: behind it there are only few buckets. */
+/* Add a key that is not in the index. A key that was erased recently gets its old slot. EXHAUSTED:
+ * no free slot near its home at the end of the array. */
 hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_t row,
                               bool probation) HPS_MUST_CHECK;
-/* Erase the key at a place; the name of its slot, for hps_host_index_bury. */
+/* Erase the key at a place. The outputs identify its slot for hps_host_index_bury. */
 void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place place,
                          uint32_t *out_generation, uint64_t *out_slot);
-/* Whether a slot is as it was left when the key with this row was killed in it: it may have gone
- * with its array, and the same key may have come again. */
+/* True if the slot is unchanged since the key with this row was killed in it. Its array may have
+ * been replaced, or the key added again. */
 bool hps_host_index_is_dead(const struct hps_host_index *index, uint32_t generation, uint64_t slot,
                             uint32_t row);
-/* A slot that was killed may be used again: no reader can have seen the key in it any more. */
+/* Allow reuse of a killed slot. No reader may see the key in it any more. */
 void hps_host_index_bury(struct hps_host_index *index, uint32_t generation, uint64_t slot);
-/* After an EXHAUSTED of _add: begin to grow, so that it fits. EXHAUSTED, NO_MEMORY: it does not. */
+/* After EXHAUSTED from hps_host_index_add: begin to grow so that the key fits. EXHAUSTED,
+ * NO_MEMORY: it cannot. */
 hps_status hps_host_index_widen(struct hps_host_index *index) HPS_MUST_CHECK;
-/* Begin to shrink by half where few slots are in use. */
+/* Begin to shrink by half if few slots are in use. */
 void hps_host_index_fit(struct hps_host_index *index);
-/* Forget all keys: readers find none from now on. Memory comes back by steps. */
+/* Remove all keys; readers find none from now on. hps_host_index_step returns the memory. */
 void hps_host_index_clear(struct hps_host_index *index);
-/* Whether it still has memory of arrays that were replaced. */
+/* Whether memory of replaced arrays is left. */
 bool hps_host_index_lingers(const struct hps_host_index *index);
 
 static inline bool hps_host_is_marked(struct hps_host_place place)
 {
     return (hps_host_state(place.bucket) >> (HPS_HOST_MARK_SHIFT + place.slot) & 1) != 0;
 }
-/* Off probation. */
+/* End the probation of a key. */
 void hps_host_unmark(struct hps_host_place place);
 
-/* How far a walk has come. Begins zeroed. */
+/* Progress of a walk. Start with zeros. */
 struct hps_host_cursor {
     uint32_t generation; /* of the array */
     uint64_t at;         /* the next bucket */
 };
-/* Call fn for the live slots of the next n_buckets buckets; where it returns false the walk stays
- * at that bucket. True: all keys that were there since the walk began have been seen. Where the
- * index grows or shrinks it begins anew, once that has ended. */
+/* Call fn for the live slots of the next n_buckets buckets. If fn returns false, the walk stays at
+ * that bucket. True: every key that was present throughout the walk has been visited. If the index
+ * grows or shrinks, the walk restarts after that. */
 bool hps_host_index_walk(const struct hps_host_index *index, struct hps_host_cursor *cursor,
                          uint32_t n_buckets, bool (*fn)(void *ctx, struct hps_host_place place),
                          void *ctx);
 
-/* Every key, in no order. */
+/* Call fn for every key, in no particular order. */
 void hps_host_index_each(const struct hps_host_index *index, void (*fn)(void *ctx, hps_key key),
                          void *ctx);
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the host map share:
+ * Shared by the files of the host map:
  *
- *     map.c      the store and its options; look-ups, insertions, updates and scans of rows
- *     pool.c     pooled answers: rows added where they lie
- *     space.c    spaces: a version's tables as one set; what they have
+ *     map.c      the store and its options; lookups, insertions, updates and scans of rows
+ *     pool.c     pooled answers: rows are summed in place
+ *     space.c    spaces: the tables of a version as one set; usage
  *     load.c     loads, which replace the set of a space
- *     share.c    shares of the budget, and which table gives way
+ *     share.c    shares of the budget, and which table loses memory to another
  *
- * A table and what it is made of have headers of their own, from table.h on.
+ * A table and its parts have headers of their own, from table.h on.
  */
 #ifndef HPS_BACKENDS_HOST_INTERNAL_H
 #define HPS_BACKENDS_HOST_INTERNAL_H
@@ -22,7 +22,7 @@
 #include "base/assert.h"
 #include "base/lock.h"
 
-/* All tables of a space, replaced as one when a load is committed. */
+/* All tables of a space; a load replaces them together. */
 struct host_set {
     uint32_t n_tables;
     struct hps_host_table *tables[];
@@ -33,30 +33,30 @@ struct host_space {
     char *model;
     int64_t version;
     uint32_t n_tables;
-    struct hps_table *tables;   /* [n_tables] copies, names not used */
-    struct hps_rwlock set_lock; /* writers share it; held alone while `set` is replaced */
+    struct hps_table *tables;   /* [n_tables] copies; names are not used */
+    struct hps_rwlock set_lock; /* shared: writers; exclusive: while `set` is replaced */
     _Atomic(struct host_set *) set;
-    bool loading; /* these three under the store's lock */
+    bool loading; /* protected by the store's lock, like the next three */
     bool active;
-    struct hps_store_load *load; /* what has rows that are not in `set` yet */
+    struct hps_store_load *load; /* a load with rows that are not in `set` yet */
     struct host_space *next;
 };
 
-/* Locks, in this order: set_lock of a space, lock of a table, lock of the store. Whoever holds the
- * last one only tries the others. */
+/* Lock order: set_lock of a space, lock of a table, lock of the store. The holder of the store's
+ * lock may only try the others. */
 struct host_map {
     struct hps_store base;
-    struct hps_store_ops ops; /* host_ops with the caps of this one */
+    struct hps_store_ops ops; /* host_ops with the capabilities of this store */
     struct hps_host_shared shared;
-    struct hps_lock lock; /* the list of spaces; held while `set` of one is replaced */
+    struct hps_lock lock; /* protects the list of spaces; held while the `set` of one is replaced */
     struct host_space *spaces;
 };
 
 struct hps_store_load {
     struct host_space *space;
     struct host_set *set;
-    atomic_bool gave_way; /* rows of it were let go for a version that is active */
-    bool any;             /* a row was added: the two below hold the last one's place */
+    atomic_bool gave_way; /* some of its rows were removed for an active version */
+    bool any;             /* a row was added; the next two fields are its place */
     uint32_t table;
     hps_key key;
 };
@@ -66,7 +66,7 @@ static inline struct host_map *host_of(struct hps_space *space)
     return (struct host_map *)space->store;
 }
 
-/* The table as it is now; for a reader in an epoch, or while no load can be committed. */
+/* The current table. For a reader in an epoch, or while no load can be committed. */
 static inline struct hps_host_table *host_table_of(struct hps_space *base,
                                                    const struct hps_table *table)
 {
@@ -84,7 +84,8 @@ hps_status host_bags(struct hps_space *space, const struct hps_call *call,
                      const struct hps_table *table, const struct hps_bags *bags, uint32_t first,
                      uint32_t n) HPS_MUST_CHECK;
 
-/* ---- space.c: the operations of struct hps_store_ops, and what loads need of it -------------- */
+/* ---- space.c: calls of struct hps_store_ops, and helpers for loads
+ * ---------------------------- */
 
 hps_status host_space_open(struct hps_store *store, const struct hps_space_id *id,
                            struct hps_space **out_space, struct hps_error *err) HPS_MUST_CHECK;
@@ -94,21 +95,22 @@ void host_space_usage(struct hps_space *space, struct hps_store_usage *out_usage
 uint64_t host_evictions_take(struct hps_space *space, const struct hps_table *table);
 hps_status host_reserve(struct hps_space *space, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Empty tables for the space, [n_tables]. sized: with room in the indexes for the rows the tables
- * expect. error   EXHAUSTED; NO_MEMORY */
+/* Create a set of empty tables for the space, [n_tables]. sized: allocate the indexes for the
+ * expected rows. EXHAUSTED; NO_MEMORY */
 hps_status host_set_new(struct host_map *store, struct host_space *space,
                         const struct hps_table *tables, uint32_t n_tables, bool sized,
                         struct host_set **out_set) HPS_MUST_CHECK;
-/* No reader or writer is inside. NULL is legal. */
+/* No reader or writer may be inside. NULL: no effect. */
 void host_set_free(struct host_set *set);
-/* Of so many rows, those that a table will have in the end. */
+/* How many of n_rows rows a table keeps in the end. */
 uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
-/* Say that there is no memory for `what`, which needs so many bytes, and return `status`: with
- * EXHAUSTED the budget has no room for it. */
+/* Set `err` to say that there is no memory for `what`, which needs `bytes`. Returns `status`.
+ * EXHAUSTED: the budget lacks the bytes. */
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
                             uint64_t bytes, struct hps_error *err);
 
-/* ---- load.c: the operations ------------------------------------------------------------------ */
+/* ---- load.c: calls of struct hps_store_bulk_ops
+ * ------------------------------------------------ */
 
 hps_status host_load_begin(struct hps_space *space, uint64_t rows_expected, uint64_t bytes_expected,
                            struct hps_store_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
@@ -120,12 +122,12 @@ void host_load_abort(struct hps_store_load *load);
 
 /* ---- share.c --------------------------------------------------------------------------------- */
 
-/* When the active tables do not all fit, each has a share: else the first to be asked for would
- * keep the others out. With the store's lock held. */
+/* Recompute the shares. If the active tables do not all fit, each has a share; otherwise the first
+ * one used would keep the others out. Caller must hold the store's lock. */
 void host_shares_update(struct host_map *store);
 void host_space_active(struct hps_space *space, bool active);
-/* For struct hps_host_shared: the table that is the most in the way of `table` is emptied. Takes
- * the store's lock. A load that gives way goes on nowhere: it fails. */
+/* For struct hps_host_shared: clear the table with the lowest claim, to free memory for `table`.
+ * Takes the store's lock. A load whose table is cleared fails. */
 enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table);
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookup kernels: two passes over a block of keys. The first prefetches buckets and probes those
- * that have arrived. The second prefetches rows and copies them. A prefetch occupies the core until
- * its page is translated, so few instructions may lie between two prefetches. Hence keys are hashed
- * before the first pass. One pass for both bucket and row reached 0.60 of the ceiling of
- * bench/ceiling.h, two passes 0.82. Any thread.
+ * Lookups in two passes over a block of keys. The first pass prefetches the bucket of a later key
+ * and probes the bucket that has arrived. The second does the same with rows: prefetch ahead, copy.
+ * A prefetch holds a slot in the core until its page is translated, so only few instructions may
+ * lie between two of them. Therefore keys are hashed beforehand, and there are two passes. One pass
+ * that prefetched both bucket and row reached 0.60 of the gather and index ceiling; two reach 0.82
+ * (docs/performance.md). Any thread.
  *
- * Vector kernels read the five keys of a bucket as plain loads. Each 8-byte lane is read whole on
- * x86, behind the acquire load of the bucket's state. ThreadSanitizer cannot know that and gets the
- * scalar kernel alone.
+ * Vector kernels read the five keys of a bucket as plain loads. On x86 each 8-byte lane is read
+ * whole, after the acquire load of the bucket's state. ThreadSanitizer cannot know that, so it gets
+ * only the scalar kernel.
  */
 #include "backends/host/kernel.h"
 
@@ -24,7 +25,7 @@
 
 enum {
     LINE_BYTES = HPS_HOST_LINE_BYTES,
-    BUCKET_SHIFT = 6, /* log2 of the bytes of one */
+    BUCKET_SHIFT = 6, /* log2 of the size of a bucket */
     NAIVE_KEYS = 12,
     AHEAD = HPS_HOST_AHEAD,
     L2_BYTES_USUAL = 2 << 20,
@@ -32,10 +33,11 @@ enum {
 
 _Static_assert(HPS_HOST_BUCKET_BYTES == 1 << BUCKET_SHIFT, "addresses of buckets");
 
-/* ---- passes, made for each kind of vectors --------------------------------------------------- */
+/* ---- passes, instantiated for each kind of vectors
+ * -------------------------------------------- */
 
-/* Where each key of a block is to be probed, from the first one on: before anything is fetched, so
- * that between two fetches there is no hashing. */
+/* Compute the first bucket to probe for each key of a block, from `first` on. Done before any
+ * prefetch, so that no hashing separates two prefetches. */
 typedef void (*aim_fn)(const struct hps_host_lookup *lookup, const hps_key *keys,
                        struct hps_host_block *block, uint32_t first);
 typedef uint32_t (*match_fn)(const struct hps_host_bucket *bucket, hps_key key);
@@ -76,7 +78,7 @@ static inline __attribute__((always_inline)) void block_hit(const struct hps_hos
 
 static inline void bucket_fetch(const struct hps_host_bucket *bucket)
 {
-    __builtin_prefetch(bucket, 0, 2); /* to L2, as rows */
+    __builtin_prefetch(bucket, 0, 2); /* into L2, like rows */
 }
 
 static bool is_growing(const struct hps_host_block *block)
@@ -102,10 +104,10 @@ static void aim_plain(const struct hps_host_lookup *lookup, const hps_key *keys,
     }
 }
 
-/* Keys that are not in the buckets they were aimed at. */
+/* Keys that are not in their first bucket. */
 struct missed {
     uint32_t n;
-    uint32_t n_later; /* of those: that may lie behind them */
+    uint32_t n_later; /* the part that may be in later buckets */
     uint16_t later[HPS_HOST_BLOCK_KEYS];
 };
 
@@ -131,7 +133,7 @@ static inline __attribute__((always_inline)) void key_probe(const struct hps_hos
     }
 }
 
-/* By now the next buckets have arrived, too. */
+/* The next buckets have arrived by now. */
 static void block_probe_later(const struct hps_host_lookup *lookup, const hps_key *keys,
                               struct hps_host_block *block, struct missed *missed)
 {
@@ -150,7 +152,8 @@ static inline __attribute__((always_inline)) void block_probe(const struct hps_h
                                                               struct hps_host_block *block,
                                                               aim_fn aim, match_fn match)
 {
-    const struct hps_host_lookup lookup = *given; /* in registers, whatever is written below */
+    /* Keeps it in registers despite the writes below. */
+    const struct hps_host_lookup lookup = *given;
     struct missed missed;
     missed.n = 0;
     missed.n_later = 0;
@@ -171,7 +174,7 @@ static inline __attribute__((always_inline)) void block_probe(const struct hps_h
     block->n_found = n - missed.n;
 }
 
-/* The usual case: all keys were found, and none behind them is missing. */
+/* Fast path: all keys were found, and no later key is missing. */
 static inline __attribute__((always_inline)) void block_copy_all(
     const struct hps_host_lookup *lookup, struct hps_batch *batch,
     const struct hps_host_block *block, copy_fn copy)
@@ -190,7 +193,7 @@ static inline __attribute__((always_inline)) void block_copy_all(
     batch->n = block->lo;
 }
 
-/* From the last key to the first, so that a swap moves only keys that were seen. */
+/* From the last key to the first, so that a swap moves only keys that were handled. */
 static inline __attribute__((always_inline)) void block_copy_found(
     const struct hps_host_lookup *lookup, struct hps_batch *batch,
     const struct hps_host_block *block, copy_fn copy)
@@ -221,8 +224,8 @@ static inline __attribute__((always_inline)) void block_copy(const struct hps_ho
     }
 }
 
-/* Rows of whole lines, which begin where one does. Of the usual widths nothing is left of the loops
- * over lines: what counts is that few instructions lie between two fetches. */
+/* Rows of whole, aligned cache lines. For the usual widths the loops over lines are unrolled,
+ * because only few instructions may lie between two prefetches. */
 static inline __attribute__((always_inline)) void block_copy_lines(
     const struct hps_host_lookup *given, struct hps_batch *batch,
     const struct hps_host_block *block, copy_fn copy)
@@ -245,7 +248,7 @@ static inline __attribute__((always_inline)) void block_copy_lines(
     }
 }
 
-/* Other rows: nothing is left of the loop that fetches a short one. */
+/* Other rows: the prefetch loop of short rows is unrolled. */
 static inline __attribute__((always_inline)) void block_copy_other(
     const struct hps_host_lookup *given, struct hps_batch *batch,
     const struct hps_host_block *block, copy_fn copy)
@@ -267,7 +270,7 @@ static inline __attribute__((always_inline)) void block_copy_other(
     }
 }
 
-/* Rows that change: by whatever vectors base/dtype.h has. */
+/* Rows that need conversion, with the vectors of base/dtype.h. */
 static inline void copy_converted(const struct hps_host_lookup *lookup, uint8_t *to,
                                   const uint8_t *from)
 {
@@ -305,7 +308,7 @@ static void scalar_copy(const struct hps_host_lookup *lookup, struct hps_batch *
 
 #ifdef HOST_VECTORS
 
-/* Narrow rows: pieces that overlap within the row, instead of a loop for what is left. */
+/* Narrow rows: two overlapping pieces instead of a loop for the rest. */
 static inline __attribute__((always_inline)) void copy_narrow(uint8_t *to, const uint8_t *from,
                                                               uint32_t bytes)
 {
@@ -409,20 +412,20 @@ AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batc
 
 /* ---- AVX-512 --------------------------------------------------------------------------------- */
 
-/* For hashes and copies only: comparing a bucket as one vector was 2.7 % slower than as a vector of
- * four keys and one more. */
+/* Used for hashes and copies. Comparing a bucket as one vector is no faster than four keys and one
+ * more (docs/performance.md). */
 
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx2,bmi")))
 
-enum { HASHES = 8 }; /* of a vector */
+enum { HASHES = 8 }; /* per vector */
 
 static bool runs_avx512(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && runs_avx2();
 }
 
-/* hps_host_hash and hps_host_home of as many keys. Of the product of a hash and n_homes, which is
- * below 2^32, the upper 64 bits. */
+/* hps_host_hash and hps_host_home of 8 keys: the upper 64 bits of the product of a hash and
+ * n_homes, which is below 2^32. */
 AVX512 static inline __m512i homes_avx512(__m512i keys, __m512i seed, __m512i n_homes)
 {
     const __m512i factor = _mm512_set1_epi64((long long)HPS_HOST_HASH_FACTOR);
@@ -528,10 +531,10 @@ const struct hps_host_kernel *hps_host_kernel(void)
     return kernel;
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
-/* Bytes to go over in steps of a line so that, with the last byte, every line of a row is met
- * wherever in a line it begins: that is at a multiple of the largest power of 2 in the stride. */
+/* Length to step over by cache lines so that, with the last byte, every line of a row is reached. A
+ * row begins at a multiple of the largest power of 2 in the stride. */
 static uint32_t fetch_bytes_of(const struct hps_host_rows *rows)
 {
     uint32_t align = rows->stride & -rows->stride;
@@ -549,7 +552,7 @@ struct hps_host_lookup hps_host_lookup(const struct hps_host_index *index,
                                     .fetch_bytes = fetch_bytes_of(rows)};
 }
 
-/* Few keys: there is nothing to be done while a fetch is under way. */
+/* Few keys: prefetching has nothing to overlap with. */
 static void look_up_naive(const struct hps_host_lookup *lookup, const struct hps_host_buckets *now,
                           struct hps_batch *batch, uint32_t lo, uint32_t hi)
 {
@@ -590,15 +593,15 @@ void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_hos
         }
     }
     if (lookup->out.stream) {
-        hps_row_stream_end(); /* whoever is told of the rows must see them */
+        hps_row_stream_end(); /* makes streamed rows visible before they are announced */
     }
 }
 
-/* ---- where rows go --------------------------------------------------------------------------- */
+/* ---- destination of rows --------------------------------------------------------------------- */
 
 static bool more_than_l2(uint64_t bytes)
 {
-    static _Atomic(long) l2_bytes; /* asked of the system once */
+    static _Atomic(long) l2_bytes; /* queried from the system once */
     long l2 = atomic_load_explicit(&l2_bytes, memory_order_relaxed);
     if (l2 == 0) {
         l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A queue of blocks, each with one stamp. On the thread of the table's writer.
+ * A queue of blocks, each with one epoch stamp. On the thread of the table's writer.
  */
 #include "backends/host/limbo.h"
 
@@ -9,11 +9,11 @@
 
 enum {
     BLOCK_GONE = 128,
-    SPARE_BLOCKS = 8, /* kept; after a reader that stayed long there would be thousands */
+    SPARE_BLOCKS = 8, /* limit; after a reader that stays long there could be thousands */
 };
 
 struct hps_host_limbo_block {
-    uint64_t stamp; /* once sealed */
+    uint64_t stamp; /* set when sealed */
     bool sealed;
     bool passed;
     uint32_t n;

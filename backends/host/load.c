@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads of the host map: rows go into a set of tables of their own, which replaces that of the
- * space when the load is committed. One thread per load; its memory may be let go for an active
- * version meanwhile.
+ * Loads of the host map: rows go into a separate set of tables, which replaces the set of the space
+ * at the commit. One thread per load. Its memory may be taken for an active version, which makes it
+ * fail.
  */
 #include "backends/host/internal.h"
 
@@ -11,7 +11,7 @@
 
 #include "base/heap.h"
 
-/* What the tables will take with the rows they expect. */
+/* Bytes of the tables with the rows they expect. */
 static uint64_t tables_bytes(const struct host_map *store, const struct hps_table *tables,
                              uint32_t n_tables)
 {
@@ -53,7 +53,7 @@ static hps_status load_claim(struct host_space *space, struct hps_error *err)
     return status;
 }
 
-/* load: NULL if it came to none */
+/* load: NULL if there is none */
 static void load_set(struct host_space *space, bool loading, struct hps_store_load *load)
 {
     struct host_map *store = host_of(&space->base);
@@ -63,7 +63,7 @@ static void load_set(struct host_space *space, bool loading, struct hps_store_lo
     hps_lock_release(&store->lock);
 }
 
-/* What no budget helps against. */
+/* Limits that do not depend on the budget. */
 static hps_status check_rows(struct host_space *space, struct hps_error *err)
 {
     const struct hps_host_shared *shared = &host_of(&space->base)->shared;
@@ -125,7 +125,7 @@ static hps_status fail_gave_way(const struct hps_store_load *load, struct hps_er
                          load->space->model, load->space->version);
 }
 
-/* With the table's lock held. */
+/* Caller must hold the lock of the table. */
 static hps_status load_row(struct hps_store_load *load, const struct hps_table *table, hps_key key,
                            const uint8_t *row, struct hps_error *err)
 {
@@ -152,7 +152,7 @@ hps_status host_load_add(struct hps_store_load *load, const struct hps_table *ta
     HPS_ASSERT(table->id < load->set->n_tables);
     struct hps_host_table *host = load->set->tables[table->id];
     HPS_ASSERT(host->rows.row_bytes == table->row_bytes);
-    hps_lock_acquire(&host->lock); /* nobody else writes to it, but it may be let go */
+    hps_lock_acquire(&host->lock); /* there is no other writer, but share.c may clear the table */
     hps_status status = atomic_load(&load->gave_way) ? fail_gave_way(load, err) : HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         hps_host_table_fetch(host, keys, n, i);
@@ -173,7 +173,7 @@ hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err)
     bool gave_way = atomic_load(&load->gave_way);
     HPS_ASSERT(space->loading && space->load == load);
     if (!gave_way) {
-        atomic_store(&space->base.incomplete, false); /* before anybody can lose a row of it */
+        atomic_store(&space->base.incomplete, false); /* before any row of it can be lost */
         old = atomic_exchange_explicit(&space->set, load->set, memory_order_acq_rel);
         space->load = NULL;
         host_shares_update(store);

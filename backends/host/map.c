@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host tier: what is done with rows of an open space, and the store itself, with its options.
- * Readers run on any thread and take no lock; writers take that of their table (table.h).
+ * The host tier: calls for the rows of an open space, and the store with its options. Readers run
+ * on any thread and take no lock. Writers take the lock of their table (table.h).
  */
 #include "backends/host/map.h"
 
@@ -17,13 +17,14 @@
 #include "base/log.h"
 
 enum {
-    EPOCH_KEYS = 1024,     /* looked up in one epoch, between two looks at the deadline ... */
-    EPOCH_BYTES = 1 << 20, /* ... or fewer, of wide rows: none comes free for writers meanwhile */
+    EPOCH_KEYS = 1024,     /* looked up in one epoch, and between two checks of the deadline ... */
+    EPOCH_BYTES = 1 << 20, /* ... or fewer, if rows are wide; writers cannot reuse rows meanwhile */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The table for a writer, locked: no other writer, and no load is committed meanwhile. */
+/* Lock the table for a writer. Until it is unlocked, there is no other writer and no load is
+ * committed. */
 static struct hps_host_table *table_lock(struct hps_space *base, const struct hps_table *table)
 {
     hps_rwlock_read(&((struct host_space *)base)->set_lock);
@@ -81,8 +82,8 @@ static hps_status host_put(struct hps_space *space, const struct hps_call *call,
     return status;
 }
 
-/* A row that an update has overtaken stays out: the updater changes stamps before it takes the
- * table's lock, and `guard` reads them under it. */
+/* Stale rows are left out: the updater marks the stamps before it takes the table's lock, and
+ * `guard` reads them under that lock. */
 static hps_status host_insert(struct hps_space *space, const struct hps_call *call,
                               const struct hps_table *table, const hps_key *keys,
                               const uint32_t *slots, const uint8_t *rows, uint32_t n,
@@ -136,7 +137,7 @@ static void key_collect(void *ctx, hps_key key)
     list->keys[list->n++] = key;
 }
 
-/* The keys of a table in order. owner: *out_keys is the caller's (hps_free). */
+/* The keys of a table, sorted. owner: the caller frees *out_keys (hps_free). */
 static hps_status table_keys(struct hps_space *space, const struct hps_table *table,
                              hps_key **out_keys, uint64_t *out_n)
 {
@@ -157,7 +158,7 @@ static hps_status table_keys(struct hps_space *space, const struct hps_table *ta
     return HPS_OK;
 }
 
-/* Copy the rows of keys[n] that are still there; returns how many, keys closed up in order. */
+/* Copy the rows of keys[n] that still exist. Returns their number; keys is compacted in order. */
 static uint32_t table_copy(struct hps_space *space, const struct hps_table *table, hps_key *keys,
                            uint8_t *rows, uint32_t n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The byte budget and the address space of the host map. Any thread; an area belongs to the writer
- * of its table.
+ * The byte budget and the address space of the host map. Thread-safe, except areas, which belong to
+ * the writer of their table.
  */
 #include "backends/host/pages.h"
 
@@ -102,7 +102,7 @@ bool hps_host_area_commit(struct hps_host_area *area, size_t bytes)
 bool hps_host_area_advise(const struct hps_host_area *area, const struct hps_host_budget *budget,
                           bool huge)
 {
-    /* a wish: 4 KB pages work too */
+    /* optional: 4 KB pages work, too */
     bool granted = madvise(area->start, area->bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0;
     return huge && granted && budget->huge;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pooled answers: bags whose rows are all here are added where the rows lie. Keys go through the
- * first pass of a look-up (kernel.h) in blocks that may have many bags or a part of one; what a
- * look-up would copy in the second pass is added, the rows behind it being fetched meanwhile. Any
- * thread; in an epoch for each block, so that a bag of 100,000 keys holds up no writer.
+ * Pooled answers: if all rows of a bag are present, they are summed in place. Keys go through the
+ * first pass of a lookup (kernel.h) in blocks; a block may have many bags or part of one. Where a
+ * lookup would copy rows in the second pass, they are added, while later rows are prefetched. Any
+ * thread. Each block has its own epoch, so that a bag of 100,000 keys does not delay writers.
  */
 #include <string.h>
 
@@ -11,27 +11,27 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-enum { BLOCKS_PER_LOOK = 2 }; /* at the deadline, and whether anybody waits */
+enum { BLOCKS_PER_LOOK = 2 }; /* between checks of deadline and cancellation */
 
-/* Bags on their way: [bag, end) are to be answered, of `bag` the keys before `key` were added. */
+/* Bags in progress: [bag, end) are not answered yet; the keys of `bag` before `key` were added. */
 struct pool {
     const struct hps_table *table;
     const struct hps_bags *bags;
     uint32_t bag;
     uint32_t end;
     uint32_t key;
-    struct hps_bag_weights weights; /* of the keys that were added */
-    float *sum;                     /* [dim] likewise */
+    struct hps_bag_weights weights; /* of the added keys */
+    float *sum;                     /* [dim] of the added keys */
 };
 
-/* A block of keys, and what has been found of it. */
+/* A block of keys and its lookup results. */
 struct pool_block {
     struct hps_host_lookup lookup;
     struct hps_host_block found;
     hps_key keys[HPS_HOST_BLOCK_KEYS];
 };
 
-/* In the place of a row that is not there: it is fetched with the others, and never read. */
+/* Stands in for a missing row: it is prefetched like the rest, and never read. */
 static const uint8_t absent[HPS_HOST_LINE_BYTES];
 
 static void block_find(const struct pool *pool, const struct hps_host_table *host,
@@ -44,7 +44,7 @@ static void block_find(const struct pool *pool, const struct hps_host_table *hos
     block->lookup.note = touched ? HPS_HOST_NOTE_PLACE : HPS_HOST_NOTE_NOTHING;
     block->found.now = atomic_load_explicit(&host->index.now, memory_order_acquire);
     block->found.n = n;
-    if (n > 0) { /* else the bags that are left are empty, and there may be no keys at all */
+    if (n > 0) { /* otherwise only empty bags are left, and there may be no keys at all */
         memcpy(block->keys, pool->bags->keys + (size_t)pool->key * sizeof(hps_key),
                n * sizeof(hps_key));
     }
@@ -57,7 +57,7 @@ static void block_find(const struct pool *pool, const struct hps_host_table *hos
     }
 }
 
-/* Whether keys [lo, hi) of the block are all there. */
+/* Whether all keys [lo, hi) of the block were found. */
 static bool block_has(const struct hps_host_block *found, uint32_t lo, uint32_t hi)
 {
     bool all = true;
@@ -81,7 +81,7 @@ static void block_add(struct pool *pool, const struct pool_block *block, uint32_
     hps_bag_weights_add(&pool->weights, weights, hi - lo);
 }
 
-/* Go on to the next bag, which has no keys before `key`. */
+/* Start the next bag. */
 static void bag_begin(struct pool *pool, uint32_t bag)
 {
     pool->bag = bag;
@@ -99,8 +99,8 @@ static void bag_answer(struct pool *pool)
     bags->whole[pool->bag / 32] |= UINT32_C(1) << (pool->bag % 32);
 }
 
-/* Add a block of keys. A bag that lacks one is left out: what comes next begins behind it, be it in
- * this block or not. */
+/* Add a block of keys. A bag with a missing key is skipped; the next bag starts after it, in this
+ * block or a later one. */
 static void pool_block(struct pool *pool, const struct hps_host_table *host)
 {
     struct pool_block block;
@@ -118,7 +118,7 @@ static void pool_block(struct pool *pool, const struct hps_host_table *host)
         block_add(pool, &block, pool->key - lo, to - lo);
         pool->key = to;
         if (to < bag_end) {
-            return; /* it goes on in the next block */
+            return; /* the bag continues in the next block */
         }
         bag_answer(pool);
         bag_begin(pool, pool->bag + 1);

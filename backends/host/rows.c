@@ -9,20 +9,22 @@
 #include "base/assert.h"
 
 enum {
-    NARROW_BYTES = 256, /* rows below are packed as close as the list of free rows allows ... */
+    /* Rows below this width are packed as tightly as the free list permits ... */
+    NARROW_BYTES = 256,
     NARROW_ALIGN = 4,
-    ROW_ALIGN = 16, /* ... and those from here on lose little */
+    ROW_ALIGN = 16, /* ... wider rows lose little by alignment */
     STEP_BYTES = 64 << 10,
-    /* A table takes small pages up to here, and huge ones from then on: the last one is empty for
-     * the most part, and charged step by step. With a thousand tables that would be gigabytes. */
+    /* A table uses small pages up to this many slabs, and huge pages after that. The last huge
+     * page is mostly empty, and charged step by step; with a thousand tables that would waste
+     * gigabytes. */
     SMALL_SLABS = 8,
-    SORT_ROWS = 32,          /* free rows looked at in one step of giving memory back ... */
-    DISCARD_BYTES = 4 << 20, /* ... and bytes that the system takes back */
+    SORT_ROWS = 32,          /* free rows checked in one step of shrinking ... */
+    DISCARD_BYTES = 4 << 20, /* ... and bytes returned to the system in one step */
 };
 
-/* A process has 2^47 bytes of addresses, which a thousand tables with a large budget could use up.
- * The first 2^45 go to whoever comes; then a table has room for so many times the rows it expects,
- * and for so many bytes at least. */
+/* A process has 2^47 bytes of address space, which a thousand tables with a large budget could
+ * exhaust. The first 2^45 bytes are given out freely. After that a table gets space for
+ * RESERVE_TIMES the rows it expects, and at least RESERVE_LEAST_BYTES. */
 #define RESERVE_FREELY_BYTES (UINT64_C(1) << 45)
 #define RESERVE_LEAST_BYTES  (UINT64_C(1) << 30)
 enum { RESERVE_TIMES = 4 };
@@ -48,7 +50,7 @@ uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t 
                                                                                     : bytes;
 }
 
-/* Steps of rows to have addresses for. */
+/* Number of steps of rows to reserve address space for. */
 static uint64_t steps_to_reserve(const struct hps_host_budget *budget, uint32_t step_shift,
                                  uint64_t step_bytes, uint64_t n_rows)
 {
@@ -81,7 +83,7 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
                                    .limit = HPS_HOST_ROW_NONE};
     uint64_t n_step = UINT64_C(1) << rows->step_shift;
     uint64_t n_steps = steps_to_reserve(account->budget, rows->step_shift, n_step * stride, n_rows);
-    /* the system may have less to give: a limit of the process, say */
+    /* the system may permit less, for example by a process limit */
     while (!hps_host_area_reserve(&rows->area, (size_t)(n_steps * n_step * stride))) {
         n_steps /= 2;
         if (n_steps == 0) {
@@ -98,7 +100,7 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
 static void huge_set(struct hps_host_rows *rows, uint64_t bytes)
 {
     atomic_fetch_add_explicit(&rows->account->huge_bytes, bytes - rows->huge_bytes,
-                              memory_order_relaxed); /* may wrap, and then wraps back */
+                              memory_order_relaxed); /* may wrap around, and wraps back later */
     rows->huge_bytes = bytes;
 }
 
@@ -117,7 +119,7 @@ static uint64_t slabs_of(const struct hps_host_rows *rows, uint64_t n_rows)
     return (n_rows * rows->stride + HPS_HOST_HUGE_BYTES - 1) / HPS_HOST_HUGE_BYTES;
 }
 
-/* Bytes from the start that have, or may have, what is paid for: the last huge page is whole. */
+/* End of the memory that is paid for. With huge pages the last one counts whole. */
 static size_t paid_end(const struct hps_host_rows *rows)
 {
     size_t bytes = (size_t)rows->n_paid * rows->stride;
@@ -126,8 +128,8 @@ static size_t paid_end(const struct hps_host_rows *rows)
     return rows->huge ? slabs : bytes;
 }
 
-/* The rows go on into the n_slabs-th slab, beyond the small pages: each takes one of those slabs
- * with it, so that nobody has to wait for all of them. */
+/* The area grows into its n_slabs-th slab, which uses a huge page. Each such slab also merges one
+ * of the small-page slabs, which spreads the work. */
 static void slab_begin(struct hps_host_rows *rows, uint64_t n_slabs)
 {
     uint64_t n_huge = n_slabs - SMALL_SLABS;
@@ -139,7 +141,7 @@ static void slab_begin(struct hps_host_rows *rows, uint64_t n_slabs)
     }
 }
 
-/* What holds between two calls of the writer. */
+/* Invariants between two calls of the writer. */
 static void rows_sane(const struct hps_host_rows *rows)
 {
     HPS_DEBUG_ASSERT(rows->n_used <= rows->n_paid);
@@ -195,7 +197,7 @@ static uint32_t list_pop(const struct hps_host_rows *rows, struct hps_host_free_
     return row;
 }
 
-/* All of `more` to the front of `list`. */
+/* Prepend all rows of `more` to `list`. */
 static void list_join(const struct hps_host_rows *rows, struct hps_host_free_rows *list,
                       struct hps_host_free_rows *more)
 {
@@ -208,7 +210,7 @@ static void list_join(const struct hps_host_rows *rows, struct hps_host_free_row
     }
 }
 
-/* Look at some of the free rows that lie on either side of the limit. */
+/* Sort some of the free rows into those below and above the limit. */
 static void mixed_sort(struct hps_host_rows *rows)
 {
     for (unsigned i = 0; i < SORT_ROWS && rows->mixed.n != 0; i++) {
@@ -229,7 +231,7 @@ uint32_t hps_host_rows_take(struct hps_host_rows *rows)
     if (!fresh && rows->mixed.n != 0) {
         return list_pop(rows, &rows->mixed);
     }
-    if (!fresh && rows->out.n != 0) { /* there is nothing else: it stays in use */
+    if (!fresh && rows->out.n != 0) { /* no other row is free, so it stays in use */
         return list_pop(rows, &rows->out);
     }
     HPS_ASSERT(rows->n_used < rows->n_paid);
@@ -243,7 +245,7 @@ void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row)
     rows_sane(rows);
 }
 
-/* ---- memory given back ----------------------------------------------------------------------- */
+/* ---- returning memory ------------------------------------------------------------------------ */
 
 bool hps_host_rows_shrink_begin(struct hps_host_rows *rows, uint64_t n_keep)
 {
@@ -267,7 +269,7 @@ void hps_host_rows_shrink_cancel(struct hps_host_rows *rows)
     rows_sane(rows);
 }
 
-/* No row from the limit on is in use. */
+/* Cut the area. No row at or above the limit is in use. */
 static void truncate_to_limit(struct hps_host_rows *rows)
 {
     uint64_t n = rows->limit;

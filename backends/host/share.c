@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who has how much of the budget: shares of the tables that are active, and which table gives way
- * when another lacks memory. On the thread that lacks it, or that opens, closes, commits or
- * activates; with the store's lock held.
+ * Shares of the budget: how much each table of active versions may use, and which table loses
+ * memory when another lacks it. Runs on the thread that lacks memory, or that opens, closes,
+ * commits or activates. Caller must hold the store's lock.
  */
 #include "backends/host/internal.h"
 #include "base/container.h"
@@ -14,24 +14,24 @@
 
 enum {
     WISH_ROWS_MIN = 1024,
-    EXCESS_SHARE = 8, /* above its share by so much a table gives way */
+    EXCESS_SHARE = 8, /* a table that exceeds its share by more than 1/8 may be cleared */
 };
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* What a table would take, at least a little: more rows may come than were foretold. */
+/* Bytes that a table would use. At least a little, because more rows may come than expected. */
 static uint64_t table_wish(const struct host_map *store, const struct hps_table *table)
 {
     uint64_t n_rows = table->n_rows > WISH_ROWS_MIN ? table->n_rows : WISH_ROWS_MIN;
     return hps_host_table_bytes(&store->shared, table->row_bytes, n_rows);
 }
 
-/* Bytes that no table of an active version may pass, so that all get what they want or as much as
- * any other: small tables are whole then, the large ones have the rest. UINT64_MAX: all fit. */
+/* Upper bound of bytes for each table of active versions, so that small tables fit whole and large
+ * ones share the rest equally. UINT64_MAX: all fit. */
 static uint64_t shares_level(const struct host_map *store)
 {
     double level = 0;
-    for (;;) { /* each round but the last two finds tables that the level has passed */
+    for (;;) { /* each round but the last two finds tables below the level */
         double below = 0, n_above = 0;
         for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
             for (uint32_t i = 0; space->active && i < space->n_tables; i++) {
@@ -51,12 +51,10 @@ static uint64_t shares_level(const struct host_map *store)
     }
 }
 
-/* When the active tables do not all fit, each has a share: else the first to be asked for would
- * keep the others out. With the store's lock held. */
 void host_shares_update(struct host_map *store)
 {
     if (!store->shared.evicts || store->shared.lossy) {
-        return; /* nobody gives way */
+        return; /* tables never take memory from each other */
     }
     uint64_t level = shares_level(store);
     for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
@@ -82,9 +80,9 @@ void host_space_active(struct hps_space *base, bool active)
     hps_lock_release(&store->lock);
 }
 
-/* ---- giving way ------------------------------------------------------------------------------ */
+/* ---- taking memory from tables --------------------------------------------------------------- */
 
-/* Bytes by which a table is more in the way than it should be. */
+/* Bytes that a table has above its claim. */
 static uint64_t table_excess(const struct host_space *space, struct hps_host_table *host)
 {
     uint64_t used = atomic_load_explicit(&host->account.used_bytes, memory_order_relaxed);
@@ -95,7 +93,7 @@ static uint64_t table_excess(const struct host_space *space, struct hps_host_tab
     return used > max && used - max > max / EXCESS_SHARE ? used - max : 0;
 }
 
-/* Empty it unless somebody is writing to it. True: its memory is free. */
+/* Clear a table unless a writer is inside. True: its memory is free. */
 static bool table_empty(const struct host_space *space, struct hps_host_table *host)
 {
     if (!hps_lock_try(&host->lock)) {
@@ -113,16 +111,16 @@ static bool table_empty(const struct host_space *space, struct hps_host_table *h
     return ended;
 }
 
-/* The table that is the most in the way. */
+/* The table with the lowest claim to its memory. */
 struct worst {
     struct host_space *space;
     struct hps_host_table *host;
-    unsigned rank; /* of what should go first; 0: none was found */
+    unsigned rank; /* order of clearing; 0: none found */
     uint64_t excess_bytes;
 };
 
-/* What has been let go already goes first, then versions that are not active, then tables that have
- * had far more than their share since before others were there. */
+/* First tables that are being cleared already, then tables of inactive versions, then tables far
+ * above their share because they grew before others existed. */
 static void worst_of(struct worst *worst, struct host_space *space, const struct host_set *set,
                      const struct hps_host_table *for_table)
 {
@@ -144,7 +142,6 @@ static void worst_of(struct worst *worst, struct host_space *space, const struct
     }
 }
 
-/* A load that gives way goes on nowhere: it fails. */
 enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table)
 {
     struct host_map *store = HPS_CONTAINER_OF(shared, struct host_map, shared);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The spaces of the host map: a version's tables, as one set that a load replaces; opening and
- * closing them, what they have. Any thread; the store's lock guards the list of spaces.
+ * The spaces of the host map: the tables of a version as one set, which a load replaces; opening,
+ * closing, usage. Thread-safe; the store's lock protects the list of spaces.
  */
 #include "backends/host/internal.h"
 #include "base/lock.h"
@@ -23,13 +23,11 @@ void host_set_free(struct host_set *set)
     }
 }
 
-/* Of so many rows, those that a table will have in the end. */
 uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows)
 {
     return shared->lossy && n_rows > shared->rows_max ? shared->rows_max : n_rows;
 }
 
-/* sized: with room in the indexes for the rows the tables expect. */
 hps_status host_set_new(struct host_map *store, struct host_space *space,
                         const struct hps_table *tables, uint32_t n_tables, bool sized,
                         struct host_set **out_set)
@@ -171,7 +169,7 @@ hps_status host_space_drop(struct hps_space *space, struct hps_error *err)
     return HPS_OK;
 }
 
-/* ---- what they have -------------------------------------------------------------------------- */
+/* ---- usage ----------------------------------------------------------------------------------- */
 
 void host_space_usage(struct hps_space *base, struct hps_store_usage *out_usage)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A writer puts a new row beside the old one and publishes its id; the old row is used again once
- * every reader has left. So a published row never changes and none is ever seen torn, and nobody
- * waits for anybody. On any thread, one writer at a time.
+ * A writer puts a new row next to the old one and publishes its id. The old row is reused once
+ * every reader has left. So a published row never changes, no reader sees half a row, and readers
+ * and writers do not wait for each other. Any thread, one writer at a time.
  */
 #include "backends/host/table.h"
 
@@ -14,20 +14,21 @@
 #include "base/lock.h"
 
 enum {
-    LIMBO_USUAL = 256,          /* entries that may wait before each call lets some out */
-    LIMBO_POPS = 4,             /* of them per call */
-    SPARE_SHARE = 512,          /* one row in so many is kept to replace others with ... */
-    SPARE_SHARE_EVICTING = 256, /* ... where rows come and go all the time */
+    LIMBO_USUAL = 256,          /* entries that may wait before each call pops some */
+    LIMBO_POPS = 4,             /* popped per call */
+    SPARE_SHARE = 512,          /* one row in this many is kept as a spare for replacements ... */
+    SPARE_SHARE_EVICTING = 256, /* ... in a table that evicts, where rows change all the time */
     SPARE_MAX = 4096,
-    WAIT_BYTES = 16 << 20, /* rows that may wait for readers in a small table: a batch of updates */
-    WALK_BUCKETS = 4,      /* looked at per call for rows that have to move */
-    EXCESS_STEPS = 4,      /* of rows that nobody needs, before they are given back ... */
-    EXCESS_SHARE = 4,      /* ... where they are one in so many, too */
-    RESERVE_STEPS = 1024,  /* of a growth, without letting go of the lock */
+    /* Rows that may wait for readers in a small table: one batch of updates. */
+    WAIT_BYTES = 16 << 20,
+    WALK_BUCKETS = 4,     /* checked per call for rows to be moved */
+    EXCESS_STEPS = 4,     /* minimum of unneeded rows before they are returned ... */
+    EXCESS_SHARE = 4,     /* ... and minimum share of all rows */
+    RESERVE_STEPS = 1024, /* of a growth, before the lock is released */
     VICTIM_TRIES = 8,
-    GIVE_WAY_EVERY = 256, /* failures to grow: it looks at all tables */
-    DRAIN_ROWS = 2,       /* that go for each that comes, from rows_max to rows_target */
-    WRITE_AHEAD = 16,     /* keys between the fetch of a bucket and its use */
+    GIVE_WAY_EVERY = 256, /* failures to grow; the search covers all tables */
+    DRAIN_ROWS = 2,       /* evicted for each added row, from rows_max down to rows_target */
+    WRITE_AHEAD = 16,     /* keys between prefetch and use of a bucket */
 };
 
 static uint64_t spare_for(const struct hps_host_shared *shared, uint64_t n_rows)
@@ -91,7 +92,7 @@ void hps_host_table_free(struct hps_host_table *table)
     }
 }
 
-/* ---- what readers may still have ------------------------------------------------------------- */
+/* ---- data that readers may still see --------------------------------------------------------- */
 
 static bool limbo_pop(struct hps_host_table *table)
 {
@@ -99,7 +100,7 @@ static bool limbo_pop(struct hps_host_table *table)
     if (!hps_host_limbo_pop(&table->limbo, &gone)) {
         return false;
     }
-    /* the row says of which erasure the slot is: the key may have come and gone again */
+    /* The row identifies the erasure, since the key may have been added and erased again. */
     if (gone.generation != 0 &&
         hps_host_index_is_dead(&table->index, gone.generation, gone.slot, gone.row)) {
         hps_host_index_bury(&table->index, gone.generation, gone.slot);
@@ -118,15 +119,15 @@ static void limbo_empty(struct hps_host_table *table)
 static void retire(struct hps_host_table *table, const struct hps_host_gone *gone)
 {
     while (!hps_host_limbo_push(&table->limbo, gone)) {
-        /* No memory for a note of it: only then does a writer wait. Readers leave after a block of
+        /* No memory for an entry. Only in this case a writer waits. Readers leave after a block of
          * keys. */
         limbo_empty(table);
         sched_yield();
     }
 }
 
-/* Rows that may wait for readers: as many as the table has, and those of a batch in any case. A
- * reader that stays for long must not make a small table a large one. */
+/* Limit of rows that wait for readers: the number of rows of the table, and at least one batch. A
+ * reader that stays long must not make a small table large. */
 static uint64_t wait_max(const struct hps_host_table *table)
 {
     uint64_t n = WAIT_BYTES / (table->rows.stride + HPS_HOST_GONE_BYTES) + 1;
@@ -149,9 +150,9 @@ static void row_publish(struct hps_host_table *table, struct hps_host_place plac
     retire(table, &old);
 }
 
-/* ---- memory given back ----------------------------------------------------------------------- */
+/* ---- returning memory ------------------------------------------------------------------------ */
 
-/* Move a row to below the limit. False: there is no row for it now. */
+/* Move a row below the limit. False: no row is free there now. */
 static bool row_move(void *ctx, struct hps_host_place place)
 {
     struct hps_host_table *table = ctx;
@@ -166,8 +167,8 @@ static bool row_move(void *ctx, struct hps_host_place place)
     return true;
 }
 
-/* Begin where more rows are ready than will be wanted. A table that evicts wants all it can have
- * once it was full. */
+/* Begin to shrink if more rows are ready than needed. A table that evicts and has been full keeps
+ * all of its memory. */
 static void shrink_begin(struct hps_host_table *table)
 {
     uint64_t n_keep = table->index.n_keys + spare_for(table->shared, table->index.n_keys);
@@ -181,7 +182,7 @@ static void shrink_begin(struct hps_host_table *table)
     }
 }
 
-/* One bounded step of giving memory back that rows and index do not need any more. */
+/* One bounded step of returning memory that rows and index no longer need. */
 static void shrink(struct hps_host_table *table)
 {
     struct hps_host_rows *rows = &table->rows;
@@ -190,22 +191,23 @@ static void shrink(struct hps_host_table *table)
     if (!hps_host_rows_shrinking(rows)) {
         shrink_begin(table);
     } else if (table->index.n_keys + spare_for(table->shared, table->index.n_keys) > rows->limit) {
-        hps_host_rows_shrink_cancel(rows); /* it has grown since */
+        hps_host_rows_shrink_cancel(rows); /* the table has grown since */
     } else if (!hps_host_rows_shrink_step(rows) &&
                hps_host_index_walk(&table->index, &table->moved, WALK_BUCKETS, row_move, table)) {
-        table->moved = (struct hps_host_cursor){0}; /* some may have been used again meanwhile */
+        /* Walk again: some rows may have been taken meanwhile. */
+        table->moved = (struct hps_host_cursor){0};
         hps_host_limbo_seal(&table->limbo);
     }
 }
 
-/* A share of what is to be done behind the calls. */
+/* A bounded part of the pending background work, done in each call. */
 static void work(struct hps_host_table *table)
 {
     uint64_t n_few = table->evict.on ? spare_for(table->shared, table->index.n_keys) / 2 : 0;
     (void)hps_host_index_step(&table->index);
     shrink(table);
     if (hps_host_rows_ready(&table->rows) < n_few) {
-        hps_host_limbo_seal(&table->limbo); /* so that it comes back before it is wanted */
+        hps_host_limbo_seal(&table->limbo); /* so that rows are free before they are needed */
     } else if (table->limbo.n <= LIMBO_USUAL && !hps_host_rows_shrinking(&table->rows)) {
         return;
     }
@@ -215,7 +217,7 @@ static void work(struct hps_host_table *table)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The budget refused memory. True: a table that has less right to it gave way, try again. */
+/* The budget refused memory. True: a table with a lower claim has freed some; try again. */
 static bool way_given(struct hps_host_table *table)
 {
     struct hps_host_shared *shared = table->shared;
@@ -232,16 +234,16 @@ static bool way_given(struct hps_host_table *table)
     return way == HPS_HOST_WAY_GIVEN;
 }
 
-/* Grow by a step of rows, if need be in the place of another table. */
+/* Grow by a step of rows, if needed with memory of another table. */
 static hps_status rows_grow(struct hps_host_table *table)
 {
     hps_status status = hps_host_rows_grow(&table->rows);
     return status == HPS_EXHAUSTED && way_given(table) ? hps_host_rows_grow(&table->rows) : status;
 }
 
-/* Have a row ready to be taken while n_keep others stay, be it in limbo: a full table must still be
- * able to replace its rows. EXHAUSTED: the budget is used up, or readers have all that may wait for
- * them; nobody waits here until they leave. */
+/* Ensure that a row can be taken while n_keep others remain, including those in limbo, so that a
+ * full table can still replace rows. EXHAUSTED: the budget is used up, or readers still hold as
+ * many old rows as permitted. Does not wait for them. */
 static hps_status row_ready(struct hps_host_table *table, uint64_t n_keep)
 {
     struct hps_host_rows *rows = &table->rows;
@@ -275,7 +277,7 @@ static void key_remove(struct hps_host_table *table, struct hps_host_place place
     retire(table, &gone);
 }
 
-/* From here on a miss proves nothing. Whoever finds the key gone finds this set. */
+/* From now on a miss proves nothing. Set before the key is removed. */
 static void lose(struct hps_host_table *table)
 {
     if (!atomic_load_explicit(table->incomplete, memory_order_relaxed)) {
@@ -283,7 +285,7 @@ static void lose(struct hps_host_table *table)
     }
 }
 
-/* Throw one key out; false: none was found. */
+/* Evict one key. False: none was found. */
 static bool evict_one(struct hps_host_table *table, uint32_t *n_evicted)
 {
     if (!table->evict.on) {
@@ -311,7 +313,8 @@ static hps_status row_replace(struct hps_host_table *table, struct hps_host_plac
 {
     hps_status status = row_ready(table, 0);
     if (status != HPS_OK) {
-        if (table->shared->evicts && !table->shared->lossy) { /* rather no row than an old one */
+        /* Drop the row rather than keep an old one. */
+        if (table->shared->evicts && !table->shared->lossy) {
             lose(table);
             key_remove(table, place);
         }
@@ -325,7 +328,7 @@ static hps_status make_room_in_index(struct hps_host_table *table)
 {
     hps_status status = hps_host_index_make_room(&table->index);
     if (status != HPS_OK) {
-        limbo_empty(table); /* slots of erased keys */
+        limbo_empty(table); /* frees slots of erased keys */
         status = hps_host_index_make_room(&table->index);
     }
     if (status == HPS_EXHAUSTED && way_given(table)) {
@@ -334,8 +337,8 @@ static hps_status make_room_in_index(struct hps_host_table *table)
     return status;
 }
 
-/* Room for one more key, in the index and for its row. Where there is none, `awaits` tells whether
- * there will be as soon as readers have left. */
+/* Make space for one more key, in the index and for its row. On failure, `awaits` says whether
+ * there will be space once readers have left. */
 static hps_status make_room(struct hps_host_table *table)
 {
     table->awaits = false;
@@ -350,7 +353,7 @@ static hps_status make_room(struct hps_host_table *table)
     return status;
 }
 
-/* Evict down to rows_target, bit by bit: there is memory, but rows_max was reached. */
+/* At rows_max: gradually evict down to rows_target. */
 static void drain(struct hps_host_table *table, uint32_t *n_evicted)
 {
     const struct hps_host_shared *shared = table->shared;
@@ -447,7 +450,7 @@ void hps_host_table_fetch(const struct hps_host_table *table, const hps_key *key
     }
 }
 
-/* ---- tables as a whole ----------------------------------------------------------------------- */
+/* ---- whole tables ---------------------------------------------------------------------------- */
 
 void hps_host_table_clear(struct hps_host_table *table)
 {
