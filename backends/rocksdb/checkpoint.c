@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keeping the store as it is now in another directory, by RocksDB's checkpoint. Blocks on disk; any
- * thread, while look-ups and writes go on.
+ * Copies of the store in its current state, by RocksDB's checkpoints. Blocks on disk. Any thread;
+ * lookups and writes continue.
  */
 #include <unistd.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Families with damage in their files. A compaction that meets a damaged block stops all writing,
- * also of what would replace or unload the family, and would do so again after each restart. So
- * `<dir>/hpsd.damaged` names, one a line, the families that have no compactions any more.
+ * Families with damage in their files. A compaction that reads a damaged block stops all writes,
+ * including those that would replace or unload the family. It would do so again after each restart.
+ * So the file `<dir>/hpsd.damaged` lists the families that are no longer compacted, one per line.
  *
- * Read by the thread that opens the store; noted by RocksDB's, which cannot wait for the store's
- * lock; written by rocksdb-sync, and by whoever drops such a family.
+ * The thread that opens the store reads the file. RocksDB's threads note damage, without the
+ * store's lock. rocksdb-sync writes the file, and so does the thread that drops such a family.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -81,7 +81,7 @@ hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error
     return status;
 }
 
-/* ---- damage that is met ---------------------------------------------------------------------- */
+/* ---- newly found damage ---------------------------------------------------------------------- */
 
 void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *family)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The database: making it where there is none, whether the one that is there is ours and of a
- * format that this build reads, opening it with all its families, and comparing its files with what
- * it knows of them. At a start: on the thread that opens the store, and on rocksdb-open behind it.
+ * The database: creating it, checking that it belongs to hpsd and has a format that this build
+ * reads, opening it with all its families, and checking its file sizes. At a start: on
+ * rocksdb-open, while the thread that opens the store waits.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -18,10 +18,10 @@
 #define CATALOG        "catalog"
 #define DEFAULT_FAMILY "default"
 
-/* ---- making it ------------------------------------------------------------------------------- */
+/* ---- creating the database ------------------------------------------------------------------- */
 
-/* Make the database beside its place and move it there, so that one without a format record is
- * never ours, not even after a crash. */
+/* Create the database under another name, then rename it. So a database without a format record
+ * never has the final name, even after a crash. */
 static hps_status database_create(struct hps_rocksdb *store, const char *dir, struct hps_error *err)
 {
     char *fresh = hps_rocksdb_dir_join(dir, "hpsd.new");
@@ -64,7 +64,7 @@ done:
     return status;
 }
 
-/* ---- whether it is ours ---------------------------------------------------------------------- */
+/* ---- checking that it is hpsd's -------------------------------------------------------------- */
 
 static hps_status format_check(struct hps_rocksdb *store, const char *value, size_t size,
                                struct hps_error *err)
@@ -89,7 +89,7 @@ static hps_status format_check(struct hps_rocksdb *store, const char *value, siz
     return HPS_OK;
 }
 
-/* Read the format record without touching anything in the directory. */
+/* Read the format record without changing anything in the directory. */
 static hps_status database_check(struct hps_rocksdb *store, struct hps_error *err)
 {
     rocksdb_options_t *options = rocksdb_options_create();
@@ -119,7 +119,7 @@ static hps_status database_check(struct hps_rocksdb *store, struct hps_error *er
     return status;
 }
 
-/* Find the database, or make it where nothing is. */
+/* Find the database, or create it in an empty place. */
 static hps_status database_find(struct hps_rocksdb *store, const char *dir, struct hps_error *err)
 {
     enum hps_rocksdb_dir_state state = HPS_ROCKSDB_DIR_OTHER;
@@ -147,9 +147,9 @@ static hps_status database_find(struct hps_rocksdb *store, const char *dir, stru
     return status;
 }
 
-/* ---- opening it ------------------------------------------------------------------------------ */
+/* ---- opening the database -------------------------------------------------------------------- */
 
-/* Put the handles where they belong. takes them all, on failure too. */
+/* Store the handles. Takes ownership of all of them, also on failure. */
 static hps_status families_take(struct hps_rocksdb *store, char **names, size_t n,
                                 rocksdb_column_family_handle_t **handles, struct hps_error *err)
 {
@@ -236,7 +236,7 @@ static hps_status database_start(struct hps_rocksdb *store, const struct hps_roc
     if (status == HPS_OK) {
         status = hps_rocksdb_mode_choose(store, given, err);
     }
-    if (status == HPS_OK && !store->dir.read_only) { /* opening writes a little */
+    if (status == HPS_OK && !store->dir.read_only) { /* opening writes a little data */
         status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
     }
     if (status == HPS_OK) {
@@ -253,7 +253,8 @@ struct opening {
     hps_status status;
 };
 
-/* The threads for flushes and compactions are RocksDB's, and begin like the one that opens it. */
+/* RocksDB's threads for flushes and compactions inherit the scheduling of the thread that opens it,
+ * so it opens on a background thread. */
 static void *opening_run(void *arg)
 {
     struct opening *opening = arg;
@@ -277,10 +278,10 @@ hps_status hps_rocksdb_database_start_behind(struct hps_rocksdb *store,
     return opening.status;
 }
 
-/* ---- its files ------------------------------------------------------------------------------- */
+/* ---- file sizes ------------------------------------------------------------------------------ */
 
-/* A file that is shorter than the database knows would end the process when a mapping of it is
- * read, so all are compared before the first look-up. */
+/* Reading a mapped file that is shorter than recorded would end the process. So all sizes are
+ * checked before the first lookup. */
 hps_status hps_rocksdb_files_check(const struct hps_rocksdb *store, struct hps_error *err)
 {
     HPS_ASSERT(store->db != NULL);
@@ -294,7 +295,7 @@ hps_status hps_rocksdb_files_check(const struct hps_rocksdb *store, struct hps_e
         if (path == NULL) {
             status = hps_rocksdb_fail_memory(err);
         } else if (stat(path, &info) != 0) {
-            /* Not there: compacted away since, for one that is missing fails the open. */
+            /* It was compacted away since. A file that is really missing fails the open. */
             status = errno == ENOENT ? HPS_OK : hps_rocksdb_dir_fail(err, "cannot stat", path);
         } else if ((size_t)info.st_size != rocksdb_livefiles_size(files, i)) {
             status = hps_error_set(err, HPS_DATA_LOSS,

@@ -79,7 +79,7 @@ hps_status hps_rocksdb_dir_sync(const char *path, struct hps_error *err)
     return status;
 }
 
-/* Call fn for every entry but "." and ".."; a status other than OK ends it and is returned. */
+/* Call fn for every entry but "." and "..". Any status but OK ends it and is returned. */
 static hps_status each_entry(const char *path,
                              hps_status (*fn)(void *ctx, int dir_fd, const char *name,
                                               struct hps_error *err),
@@ -138,7 +138,7 @@ bool hps_rocksdb_dir_has_database(const char *dir)
     return known && state == HPS_ROCKSDB_DIR_DATABASE;
 }
 
-/* RocksDB removes other files that it was writing when it was killed, but never this one. */
+/* RocksDB removes its other unfinished files after a crash, but never this one. */
 static bool is_options_tmp(const char *name)
 {
     const char *end = strrchr(name, '.');
@@ -214,7 +214,7 @@ bool hps_rocksdb_dir_direct_works(const struct hps_rocksdb_dir *dir)
 
 /* ---- free space ------------------------------------------------------------------------------ */
 
-/* Bytes that may be used before `reserve` is touched. */
+/* Free bytes of the disk above `reserve`. */
 static uint64_t free_above(const struct hps_rocksdb_dir *dir, uint64_t reserve)
 {
     struct statvfs fs;
@@ -289,7 +289,8 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
             close(fd);
         }
         if (fd >= 0 && !dir->ballast) {
-            (void)unlinkat(dir->at.fd, BALLAST, 0); /* without room in it, it is none */
+            /* A ballast without allocated space is useless. */
+            (void)unlinkat(dir->at.fd, BALLAST, 0);
         }
     }
     hps_lock_release(&dir->lock);
@@ -332,7 +333,8 @@ static hps_status disk_free_min(struct hps_rocksdb_dir *dir, uint64_t configured
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-/* One process writes, or any number read. The kernel lets go of the lock when the process ends. */
+/* One writing process, or any number of reading ones. The kernel releases the lock when a process
+ * ends. */
 static hps_status take_lock(struct hps_rocksdb_dir *dir, struct hps_error *err)
 {
     int flags = dir->read_only ? O_RDONLY : O_RDWR | O_CREAT;
@@ -357,7 +359,8 @@ static hps_status take_lock(struct hps_rocksdb_dir *dir, struct hps_error *err)
     return status;
 }
 
-/* The parent must be there: a disk that is not mounted must not look like an empty one. */
+/* Does not create the parent, so that a disk that is not mounted does not look like an empty
+ * one. */
 static hps_status open_at(struct hps_rocksdb_dir *dir, struct hps_error *err)
 {
     hps_status status = dir->read_only ? hps_dir_open(dir->dir, &dir->at, err)

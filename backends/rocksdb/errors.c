@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the errors of RocksDB's calls mean. Its C interface has their text alone, so the first words
- * of that are looked at, here and nowhere else. Any thread.
+ * The meaning of RocksDB's errors. Its C interface returns only a text, so the first words of that
+ * text are checked, in this file only. Thread-safe.
  */
 #include <string.h>
 #include <sys/resource.h>
@@ -12,17 +12,17 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-enum { EXIT_STORE = 4 }; /* the daemon's exit code for a store that it cannot use */
+enum { EXIT_STORE = 4 }; /* the daemon's exit code for an unusable store */
 
-/* The first words of texts, which RocksDB makes of code and subcode, and of what it was doing where
- * those do not tell enough. test_errors.c has RocksDB make each. */
+/* First words of error texts. RocksDB builds them from code and subcode, and from the operation if
+ * those are ambiguous. test_errors.c makes RocksDB produce each. */
 static const struct {
     const char *first_words;
     hps_status status;
 } meanings[] = {
     {"Corruption: ", HPS_DATA_LOSS},
-    {"IO error: While mmap read offset ", HPS_DATA_LOSS},    /* mapped, and cut short */
-    {"IO error: while mmap file for read: ", HPS_DATA_LOSS}, /* and empty */
+    {"IO error: While mmap read offset ", HPS_DATA_LOSS},    /* a mapped file that was truncated */
+    {"IO error: while mmap file for read: ", HPS_DATA_LOSS}, /* a mapped file that is empty */
     {"IO error: While lock file: ", HPS_BUSY},               /* by another process */
     {"IO error: lock hold by current process", HPS_BUSY},
     {"IO error: No space left on device", HPS_EXHAUSTED},
@@ -31,7 +31,7 @@ static const struct {
     {"Not implemented: ", HPS_INTERNAL},
 };
 
-/* RocksDB throws where the C interface has no error to return. */
+/* RocksDB throws if the C interface has no way to return an error. */
 static void terminated(const char *exception)
 {
     struct rlimit limit = {0};
@@ -52,8 +52,8 @@ void hps_rocksdb_catch_exceptions(void)
     hps_rocksdb_terminate_set(terminated);
 }
 
-/* What a write says that waited for a flush or a compaction until that failed: its error follows.
- */
+/* Prefix of the error of a write that waited for a flush or compaction which failed. The error of
+ * that follows. */
 static const char GAVE_UP[] = "Result incomplete: ";
 
 hps_status hps_rocksdb_text_status(const char *text)

@@ -2,13 +2,13 @@
  *
  * RocksDB's health: whether it takes writes, and whether its WAL met a full disk.
  *
- *     TAKEN ── an error ──▶ STOPPED ◀─▶ RECOVERING ── a write is taken ──▶ TAKEN
- *       └── no room for a write to the WAL ──▶ WAL_FULL ── a newer WAL is there ──▶ STOPPED
- *                                                  └── RocksDB has begun none ──▶ WAL_LOST
+ *     TAKEN ── an error ──▶ STOPPED ◀─▶ RECOVERING ── a write succeeds ──▶ TAKEN
+ *       └── disk full in a write to the WAL ──▶ WAL_FULL ── a newer WAL exists ──▶ STOPPED
+ *                                                  └── RocksDB started none ──▶ WAL_LOST
  *
- * RocksDB tells of errors by its listener, on its threads and on those that write. Whoever writes
- * tells how that ended. rocksdb-sync (wal.c), which either wakes, finds out when writes are taken
- * again: an error that has ended is seen by a write alone.
+ * RocksDB reports errors to its listener, on its own threads and on writing threads. Writers report
+ * the results of their writes. Both wake rocksdb-sync (wal.c), which finds out when writes succeed
+ * again. Only a write can show that an error has ended.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static enum hps_rocksdb_writes state_of(const struct hps_rocksdb *store)
     return atomic_load(&store->health.writes);
 }
 
-/* Under health.lock. */
+/* Caller must hold health.lock. */
 static void health_sane(const struct hps_rocksdb_health *health)
 {
     switch (atomic_load(&health->writes)) {
@@ -46,11 +46,11 @@ static void health_sane(const struct hps_rocksdb_health *health)
     HPS_ASSERT(false);
 }
 
-/* From one of the states `from` to `to`; false where the state is another one. Under health.lock.
+/* Change to state `to` if the state is one of `from`. False: it is another one. Caller must hold
+ * health.lock.
  *
  * from      enum hps_rocksdb_writes, or-ed
- * full_wal  0, but for WAL_FULL and WAL_LOST
- */
+ * full_wal  0 except for WAL_FULL and WAL_LOST */
 static bool move_locked(struct hps_rocksdb_health *health, unsigned from,
                         enum hps_rocksdb_writes to, uint64_t full_wal)
 {
@@ -81,7 +81,7 @@ void hps_rocksdb_health_init(struct hps_rocksdb_health *health)
 
 void hps_rocksdb_health_fini(struct hps_rocksdb_health *health)
 {
-    while (health->damages != NULL) { /* of an open that failed */
+    while (health->damages != NULL) { /* left by an open that failed */
         struct hps_rocksdb_damage *damage = health->damages;
         health->damages = damage->next;
         hps_free(damage);
@@ -89,7 +89,7 @@ void hps_rocksdb_health_fini(struct hps_rocksdb_health *health)
     hps_lock_fini(&health->lock);
 }
 
-/* ---- what RocksDB tells ---------------------------------------------------------------------- */
+/* ---- events of RocksDB ----------------------------------------------------------------------- */
 
 static const char *reason_text(int reason)
 {
@@ -104,10 +104,10 @@ static const char *reason_text(int reason)
                                                                            : "other";
 }
 
-/* The number of the WAL that a write has just failed in: the newest, for the thread that failed has
- * its turn among RocksDB's writers, and only those begin another one. So this is looked up here,
- * in the way of writes that fail anyway. Where it cannot be seen, a number that none is above: a
- * restart is asked for. */
+/* The number of the WAL in which a write has just failed. It is the newest one: only RocksDB's
+ * writers start a new WAL, one at a time, and the failed thread is the current writer. So the files
+ * are listed here, which delays only writes that fail anyway. If the number cannot be read, return
+ * one that no WAL exceeds, so that a restart is required. */
 static uint64_t wal_newest(const struct hps_rocksdb *store)
 {
     struct hps_rocksdb_dir_files wals;
@@ -190,7 +190,7 @@ void hps_rocksdb_health_event(void *ctx, const struct hps_rocksdb_event *event)
     hps_rocksdb_sync_wake(store);
 }
 
-/* ---- what writes tell ------------------------------------------------------------------------ */
+/* ---- results of writes ----------------------------------------------------------------------- */
 
 hps_status hps_rocksdb_wal_check(const struct hps_rocksdb *store, struct hps_error *err)
 {
@@ -222,8 +222,8 @@ void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text)
     }
 }
 
-/* One that began before the last event proves nothing; nor does any after an error that lasts: the
- * listener is called before RocksDB refuses writes. */
+/* Record a successful write. It proves nothing if it began before the last event, or after an error
+ * that only a new open ends. RocksDB calls the listener before it refuses writes. */
 static void write_taken(struct hps_rocksdb *store, uint64_t begun)
 {
     struct hps_rocksdb_health *health = &store->health;
@@ -254,7 +254,7 @@ void hps_rocksdb_write_end(struct hps_rocksdb *store, uint64_t begun, const char
 
 /* ---- whether writes are taken again ---------------------------------------------------------- */
 
-/* Write the format record once more, which needs no WAL. False: RocksDB takes no writes now. */
+/* Rewrite the format record, without the WAL. False: RocksDB takes no writes now. */
 static bool format_rewrite(struct hps_rocksdb *store)
 {
     size_t size = 0;
@@ -279,17 +279,18 @@ bool hps_rocksdb_memory_keep(struct hps_rocksdb *store)
         n > 0) {
         return true;
     }
-    hps_rwlock_read(&store->wal.gate); /* as any write */
+    hps_rwlock_read(&store->wal.gate); /* like any write */
     bool written = format_rewrite(store);
     hps_rwlock_release(&store->wal.gate);
     return written;
 }
 
-/* When a disk that was full has room again RocksDB writes out what it has in memory, begins another
- * WAL with that, and takes writes. It begins none if nothing was there, and one more write to the
- * one that failed ends the process (Debian 12): so something is always there, and nobody writes
- * before a newer WAL is there. Only where the write that failed was the first one of its WAL can
- * there be nothing: that write may have sent all of memory to be written out itself. */
+/* Whether RocksDB has a WAL that can be written. When a full disk has space again, RocksDB writes
+ * out its memory, starts a new WAL with that, and takes writes. It starts no WAL if its memory was
+ * empty. Another write to the failed WAL would end the process (Debian 12). So hpsd always keeps
+ * data in memory (hps_rocksdb_memory_keep), and sends no write until a newer WAL exists. The memory
+ * can be empty only if the failed write was the first one of its WAL, because that write may itself
+ * have triggered the flush. */
 static bool wal_renewed(struct hps_rocksdb *store)
 {
     struct hps_rocksdb_health *health = &store->health;
@@ -325,8 +326,8 @@ bool hps_rocksdb_health_settled(const struct hps_rocksdb *store)
            atomic_load(&store->health.n_events) == store->health.n_events_seen;
 }
 
-/* A write alone tells whether an error has ended. To sync the WAL meanwhile is of no use, and where
- * it was that sync that failed, Debian 12's RocksDB ends the process. */
+/* Only a write shows whether an error has ended. Syncing the WAL before that is useless. If that
+ * sync itself had failed, another one would end the process with Debian 12's RocksDB. */
 bool hps_rocksdb_takes_writes(struct hps_rocksdb *store)
 {
     uint64_t n_events = atomic_load(&store->health.n_events);

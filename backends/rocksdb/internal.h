@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the persistent store share, the only ones that know RocksDB:
+ * Shared by the files of the persistent store that use RocksDB:
  *
  *     rocksdb.c      the store: opening and closing it
- *     database.c     the database: making it, whose it is, opening it
- *     options.c      how RocksDB is set, and how files are read
+ *     database.c     the database: creating, identifying and opening it
+ *     options.c      RocksDB's options, and how files are read
  *     spaces.c       spaces and their column families
  *     damaged.c      families with damage in their files
- *     read.c         look-ups and scans
+ *     read.c         lookups and scans
  *     write.c        put, erase, apply
  *     wal.c          RocksDB's write-ahead log, its sync
  *     health.c       whether RocksDB takes writes
- *     listener.cc    what RocksDB says of that
+ *     listener.cc    RocksDB's reports about that
  *     load.c         bulk loads
  *     records.c      the catalog, and reading the records of a space
  *     checkpoint.c   copies of the store
- *     errors.c       what RocksDB's errors mean
+ *     errors.c       meaning of RocksDB's errors
  *
- * Beside them, and without RocksDB, are dir.c and write_order.c.
+ * dir.c and write_order.c belong to the store but do not use RocksDB.
  *
- * Threads: an open and a close have the store to themselves. Between them any number of threads are
- * in it, all of which may wait for the disk; rocksdb-sync (wal.c), the readers (read.c) and one for
- * each load (load.c) are the store's own. What is not marked below does not change once the store
- * is open.
+ * Threads: open and close have the store to themselves. In between, any number of threads use it,
+ * and all of them may wait for the disk. The store's own threads are rocksdb-sync (wal.c), the
+ * readers (read.c) and one for each load (load.c). Fields without a note are immutable once the
+ * store is open.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_INTERNAL_H
 #define HPS_BACKENDS_ROCKSDB_INTERNAL_H
@@ -42,70 +42,71 @@
 #include "base/worker.h"
 
 #define HPS_ROCKSDB_FORMAT_KEY "hpsd.format"
-/* No directory can be made there, so RocksDB goes without its own log file. */
+/* No directory can be created there, so RocksDB writes no log file of its own. */
 #define HPS_ROCKSDB_NO_LOG_DIR "/dev/null/none"
 
 enum {
-    HPS_ROCKSDB_KEY_BYTES = 12,   /* table u32, key u64 */
-    HPS_ROCKSDB_ENTRY_BYTES = 24, /* key and the block format's own share of a row, rounded up */
-    HPS_ROCKSDB_NAME_MAX_BYTES = 160, /* of a family, with its NUL */
+    HPS_ROCKSDB_KEY_BYTES = 12,       /* table u32, key u64, both big-endian */
+    HPS_ROCKSDB_ENTRY_BYTES = 24,     /* key and overhead of the block format per row, rounded up */
+    HPS_ROCKSDB_NAME_MAX_BYTES = 160, /* of a family, including the NUL */
     HPS_ROCKSDB_RECORD_PREFIX_BYTES = 4,
 };
 
-/* Where a table id stands in the keys of a space's records. */
+/* Takes the place of the table id in the keys of a space's records. */
 #define HPS_ROCKSDB_RECORD_TABLE UINT32_MAX
 
 struct hps_rocksdb_family {
     char *name;
     rocksdb_column_family_handle_t *handle;
-    bool open;      /* there is a space handle of it */
-    bool leftover;  /* a drop has failed: there is nothing in it for anybody */
-    bool damaged;   /* a compaction met damage in it: the next open lets none touch it */
-    bool flushed;   /* dropped: no flush runs any more that ran then */
-    bool compacted; /* nor a compaction */
+    bool open;      /* a space handle exists */
+    bool leftover;  /* a drop has failed; its content must not be used */
+    bool damaged;   /* a compaction found damage; from the next open on it is not compacted */
+    bool flushed;   /* after the drop: no flush is left that ran at the drop */
+    bool compacted; /* after the drop: no compaction is left that ran at the drop */
     struct hps_rocksdb_family *next;
 };
 
-/* Whether RocksDB takes writes: health.c draws who follows whom. */
+/* Whether RocksDB takes writes. The transitions are drawn in health.c. */
 enum hps_rocksdb_writes {
     HPS_WRITES_TAKEN = 1 << 0,
-    HPS_WRITES_STOPPED = 1 << 1,    /* by an error; until a write is taken */
-    HPS_WRITES_RECOVERING = 1 << 2, /* the same, and RocksDB tries to get out of it */
-    HPS_WRITES_WAL_FULL = 1 << 3,   /* the disk was full under the WAL: nobody writes */
-    HPS_WRITES_WAL_LOST = 1 << 4,   /* and RocksDB begins no other one until the next open */
+    HPS_WRITES_STOPPED = 1 << 1,    /* by an error, until a write succeeds */
+    HPS_WRITES_RECOVERING = 1 << 2, /* same, while RocksDB tries to recover */
+    HPS_WRITES_WAL_FULL = 1 << 3,   /* the disk was full under the WAL: hpsd sends no writes */
+    HPS_WRITES_WAL_LOST = 1 << 4,   /* same, and RocksDB starts no new WAL until the next open */
 };
 
-/* A family that a compaction has met damage in. */
+/* A family in which a compaction found damage. */
 struct hps_rocksdb_damage {
     char family[HPS_ROCKSDB_NAME_MAX_BYTES];
     struct hps_rocksdb_damage *next;
 };
 
 struct hps_rocksdb_health {
-    struct hps_lock lock; /* leaf: all below, which is read without it where it is atomic */
+    struct hps_lock lock; /* leaf lock; protects the fields below; atomics may be read without it */
     _Atomic(enum hps_rocksdb_writes) writes;
-    uint64_t full_wal;                  /* number of the WAL that a write failed in; 0: none */
-    atomic_bool needs_open;             /* an error that RocksDB ends at a new open alone */
-    _Atomic uint64_t n_events;          /* errors and ends of them that RocksDB has reported */
-    uint64_t n_events_seen;             /* rocksdb-sync's: when it last saw a write taken */
-    struct hps_rocksdb_damage *damages; /* reported, and not written down yet */
+    uint64_t full_wal;         /* number of the WAL in which a write failed; 0: none */
+    atomic_bool needs_open;    /* an error that only a new open can end */
+    _Atomic uint64_t n_events; /* errors and recoveries reported by RocksDB */
+    /* n_events when rocksdb-sync last saw a write succeed; of rocksdb-sync. */
+    uint64_t n_events_seen;
+    struct hps_rocksdb_damage *damages; /* reported, but not recorded yet */
 };
 
 struct hps_rocksdb_wal {
-    uint32_t sync_ms;       /* 0: each write is synced by itself */
-    atomic_bool dirty;      /* something was written since the last sync */
-    struct hps_rwlock gate; /* shared: a write to the WAL; alone: its sync */
+    uint32_t sync_ms;       /* 0: each write is synced */
+    atomic_bool dirty;      /* unsynced writes exist */
+    struct hps_rwlock gate; /* shared: a write to the WAL; exclusive: its sync */
     struct hps_worker sync; /* rocksdb-sync */
-    struct hps_lock lock;   /* the two below */
+    struct hps_lock lock;   /* protects woken and closing */
     struct hps_cond wake;
-    bool woken; /* something was reported */
+    bool woken; /* an event was reported */
     bool closing;
 };
 
 struct hps_rocksdb {
     struct hps_store base;
     struct hps_rocksdb_dir dir;
-    enum hps_rocksdb_read_mode mode; /* not AUTO once the store is open */
+    enum hps_rocksdb_read_mode mode; /* never AUTO once the store is open */
     uint32_t batch_keys_max;
     rocksdb_t *db;
     rocksdb_options_t *options;
@@ -120,15 +121,16 @@ struct hps_rocksdb {
     rocksdb_envoptions_t *env_options;
     rocksdb_column_family_handle_t *default_family;
     rocksdb_column_family_handle_t *catalog;
-    _Atomic uint64_t format; /* what its record says */
-    struct hps_lock lock;    /* families and their flags */
+    _Atomic uint64_t format; /* number in the format record */
+    struct hps_lock lock;    /* protects the families and their flags */
     struct hps_rocksdb_family *families;
-    struct hps_rocksdb_family *dropped; /* whose handles are still there, see spaces.c */
+    struct hps_rocksdb_family *dropped; /* dropped families with open handles, see spaces.c */
 
     struct hps_pool *readers; /* NULL: each caller reads alone */
-    uint64_t memory_bytes;    /* of page cache for the files */
+    uint64_t memory_bytes;    /* page cache available for the files */
     uint32_t n_cpus;
-    atomic_bool disk_bound; /* the files exceed it: hps_rocksdb_mode_review */
+    /* The files exceed memory_bytes, or reads are direct: hps_rocksdb_mode_review. */
+    atomic_bool disk_bound;
 
     struct hps_rocksdb_wal wal;
     struct hps_rocksdb_health health;
@@ -137,7 +139,7 @@ struct hps_rocksdb {
 struct hps_rocksdb_space {
     struct hps_space base;
     struct hps_rocksdb_family *family;
-    bool loading; /* under the store's lock */
+    bool loading; /* protected by the store's lock */
 };
 
 static inline struct hps_rocksdb *hps_rocksdb_of(struct hps_space *space)
@@ -157,10 +159,9 @@ static inline uint64_t hps_rocksdb_clamp(uint64_t value, uint64_t low, uint64_t 
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys are swapped to big-endian");
 
-/* The key of a row in its family.
+/* Encode the key of a row in its family.
  *
- * shape   out[HPS_ROCKSDB_KEY_BYTES]
- */
+ * shape   out[HPS_ROCKSDB_KEY_BYTES] */
 static inline void hps_rocksdb_key_encode(char *out, uint32_t table, hps_key key)
 {
     uint32_t table_be = __builtin_bswap32(table);
@@ -171,16 +172,15 @@ static inline void hps_rocksdb_key_encode(char *out, uint32_t table, hps_key key
 
 /* ---- errors.c -------------------------------------------------------------------------------- */
 
-/* From now on an exception of RocksDB that nothing catches is logged with its cause, and the
- * process ends with exit code 4. */
+/* From now on an uncaught exception of RocksDB is logged with its cause, and the process ends with
+ * exit code 4. */
 void hps_rocksdb_catch_exceptions(void);
 
-/* What `text` of RocksDB means. Borrowed. IO: none of those that are known. */
+/* The meaning of an error text of RocksDB, borrowed. IO: an unknown text. */
 hps_status hps_rocksdb_text_status(const char *text);
-/* takes `text`, which RocksDB allocated. Sets err to "rocksdb: what: text". */
+/* Takes ownership of `text`, which RocksDB allocated. Sets err to "rocksdb: what: text". */
 hps_status hps_rocksdb_fail_text(char *text, struct hps_error *err, const char *what);
-/* As hps_rocksdb_fail_text, for calls that have no hps_error to fill: the message goes to the log.
- */
+/* Same, for calls without an hps_error: logs the message, except for DEADLINE. */
 hps_status hps_rocksdb_log_text(char *text, const char *what);
 /* NO_MEMORY */
 hps_status hps_rocksdb_fail_memory(struct hps_error *err);
@@ -189,129 +189,131 @@ hps_status hps_rocksdb_fail_read_only(const struct hps_rocksdb *store, struct hp
 
 /* ---- options.c ------------------------------------------------------------------------------- */
 
-/* All options of the store; its directory is open. */
+/* Create all options of the store. Its directory must be open. */
 void hps_rocksdb_options_fill(struct hps_rocksdb *store, const struct hps_rocksdb_options *given);
-/* And the listener. INTERNAL: this RocksDB does not know one of them. */
+/* Set the options that only have a text form, and the listener. INTERNAL: this RocksDB does not
+ * know one of them. */
 hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Also where they were not filled. Not while the database is open. */
+/* No effect if they were not created. The database must be closed. */
 void hps_rocksdb_options_free(struct hps_rocksdb *store);
-/* Set store->mode, by the files that there are. INVALID: the file system cannot do it. */
+/* Set store->mode and store->memory_bytes from `given` and the existing files. INVALID: the file
+ * system cannot do it. */
 hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
                                    const struct hps_rocksdb_options *given, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Put store->mode into the options. */
+/* Copy store->mode into the options. */
 void hps_rocksdb_options_set_mode(struct hps_rocksdb *store);
-/* Compare the files that there are now with the memory for them: at the open, after each load and
- * drop, and from time to time. */
+/* Compare the existing files with the memory for them. Called at the open, after each load and
+ * drop, and at intervals. */
 void hps_rocksdb_mode_review(struct hps_rocksdb *store);
 
 /* ---- damaged.c ------------------------------------------------------------------------------- */
 
-/* Names of damaged families, a line each; NULL: none.
+/* Names of damaged families, one per line; NULL: none.
  *
  * owner   the caller (hps_free), on failure too
- * error   in *out_status, which is always set: NO_MEMORY, IO
- */
+ * error   in *out_status, which is always set: NO_MEMORY, IO */
 char *hps_rocksdb_damaged_read(const struct hps_rocksdb *store, struct hps_error *err,
                                hps_status *out_status);
-/* Is the family `name` among `names`, which NULL has none of? */
+/* Whether the family `name` is in `names`, which may be NULL. */
 bool hps_rocksdb_damaged_names(const char *names, const char *name);
-/* Write down which families are damaged. Under the store's lock. */
+/* Record on disk which families are damaged. Caller must hold the store's lock. */
 hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* A compaction has met damage in the family of that name. Waits for nobody. */
+/* Note that a compaction found damage in this family. Does not block on the store's lock. */
 void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *family);
-/* Mark the families that were noted, and write that down. Takes the store's lock. */
+/* Mark the noted families and record them on disk. Takes the store's lock. */
 void hps_rocksdb_damaged_mark(struct hps_rocksdb *store);
 
 /* ---- health.c -------------------------------------------------------------------------------- */
 
 void hps_rocksdb_health_init(struct hps_rocksdb_health *health);
-/* The database is closed: RocksDB reports nothing any more. */
+/* The database must be closed, so that RocksDB reports nothing. */
 void hps_rocksdb_health_fini(struct hps_rocksdb_health *health);
-/* What the listener calls; ctx: the store, from before its database is opened until after it is
- * closed. */
+/* The listener's callback; ctx: the store. It may be called from before the database is opened
+ * until after it is closed. */
 hps_rocksdb_event_fn hps_rocksdb_health_event;
 
-/* Before a write is made. EXHAUSTED: the WAL met a full disk, and RocksDB has begun no other one.
- */
+/* Check before a write. EXHAUSTED: the WAL met a full disk, and RocksDB has not started a new
+ * one. */
 hps_status hps_rocksdb_wal_check(const struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Around each write to the WAL: between the two the gate is held.
+/* Call around each write to the WAL. The gate is held in between.
  *
- * begun   what write_begin returned
- * text    how it ended, NULL when it was taken; borrowed
- */
+ * begun   the result of write_begin
+ * text    the error of the write, borrowed; NULL: it succeeded */
 uint64_t hps_rocksdb_write_begin(struct hps_rocksdb *store);
 void hps_rocksdb_write_end(struct hps_rocksdb *store, uint64_t begun, const char *text);
-/* One of rocksdb-sync has failed, which has the gate for itself. */
+/* Report a failed write of rocksdb-sync, which holds the gate exclusively. */
 void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text);
 
-/* Has a write been taken since RocksDB last reported something? Of rocksdb-sync. */
+/* Whether a write has succeeded since RocksDB last reported an event. For rocksdb-sync. */
 bool hps_rocksdb_health_settled(const struct hps_rocksdb *store);
-/* The same, found out by a write if need be. Of rocksdb-sync, which has the gate for itself. */
+/* Same, but makes a write to find out if needed. For rocksdb-sync, which holds the gate
+ * exclusively. */
 bool hps_rocksdb_takes_writes(struct hps_rocksdb *store);
-/* Have something in memory. False: RocksDB takes no writes now. */
+/* Ensure that RocksDB has data in memory. False: it takes no writes now. */
 bool hps_rocksdb_memory_keep(struct hps_rocksdb *store);
 
 /* ---- wal.c ----------------------------------------------------------------------------------- */
 
-/* Before the database is opened. */
+/* Call before the database is opened. */
 void hps_rocksdb_wal_init(struct hps_rocksdb_wal *wal, uint32_t sync_ms);
-/* After it is closed: until then RocksDB may wake rocksdb-sync. */
+/* Call after the database is closed; until then RocksDB may wake rocksdb-sync. */
 void hps_rocksdb_wal_fini(struct hps_rocksdb_wal *wal);
-/* Have the WALs go that earlier starts have left, if there are too many. At a start. */
+/* Remove old WALs if there are too many. Called at a start. */
 void hps_rocksdb_wals_limit(struct hps_rocksdb *store);
-/* Start rocksdb-sync, the last thing of an open. EXHAUSTED */
+/* Start rocksdb-sync, as the last step of an open. EXHAUSTED */
 hps_status hps_rocksdb_sync_start(struct hps_rocksdb *store, struct hps_error *err) HPS_MUST_CHECK;
-/* RocksDB has reported something. Any thread. */
+/* Wake rocksdb-sync, because RocksDB has reported an event. Any thread. */
 void hps_rocksdb_sync_wake(struct hps_rocksdb *store);
-/* Also where it was not started. What was written is on disk afterwards. */
+/* Stop rocksdb-sync, if it was started, and sync the last writes. */
 void hps_rocksdb_sync_stop(struct hps_rocksdb *store);
 
 /* ---- spaces.c -------------------------------------------------------------------------------- */
 
-/* Add to the store's list. takes `handle`, on failure too. Under the store's lock, once it is open.
+/* Add a family to the store's list. Takes ownership of `handle`, also on failure. Once the store is
+ * open, caller must hold its lock.
  *
- * out_family   NULL is legal
- * error        NO_MEMORY
- */
+ * out_family   may be NULL
+ * error        NO_MEMORY */
 hps_status hps_rocksdb_family_add(struct hps_rocksdb *store, const char *name,
                                   rocksdb_column_family_handle_t *handle,
                                   struct hps_rocksdb_family **out_family, struct hps_error *err)
     HPS_MUST_CHECK;
-/* `family` is in no list any more. Its files stay, unless it was dropped. */
+/* Free a family that is in no list. Its files stay, unless it was dropped. */
 void hps_rocksdb_family_free(struct hps_rocksdb_family *family);
-/* Free the dropped families that no job of RocksDB knows any more. True: some are left. */
+/* Free dropped families that no job of RocksDB uses. True: some are left. */
 bool hps_rocksdb_dropped_free(struct hps_rocksdb *store);
-/* Free all of them; ends RocksDB's jobs for that. Only the close follows. */
+/* Free all dropped families, and end RocksDB's jobs for that. Only as part of the close. */
 void hps_rocksdb_dropped_close(struct hps_rocksdb *store);
 
 /* ---- database.c ------------------------------------------------------------------------------ */
 
-/* Find the database, or make it where nothing is, and open it: store->db and all families are there
- * then. On a thread of its own, which the caller waits for; its directory is open and its options
- * are filled. On failure some of the handles may be there, for the close.
+/* Find the database, or create it in an empty place, and open it with all its families. Runs on a
+ * thread of its own, and waits for it. The directory must be open and the options created. On
+ * failure some handles may be open, for the close.
  *
- * error   NEWER_FORMAT, DATA_LOSS (corrupt), PRECONDITION (not ours), NOT_FOUND (read-only and
- *         nothing there), BUSY, EXHAUSTED, INVALID (read mode), NO_MEMORY, IO
- */
+ * error   NEWER_FORMAT, DATA_LOSS (corrupt), PRECONDITION (not a database of hpsd), NOT_FOUND
+ *         (read-only and no database), BUSY, EXHAUSTED, INVALID (read mode), NO_MEMORY, IO */
 hps_status hps_rocksdb_database_start_behind(struct hps_rocksdb *store,
                                              const struct hps_rocksdb_options *given,
                                              struct hps_error *err) HPS_MUST_CHECK;
-/* Before the first look-up. DATA_LOSS: a file is shorter or longer than the database knows. */
+/* Check the file sizes before the first lookup. DATA_LOSS: a file is shorter or longer than the
+ * database records. */
 hps_status hps_rocksdb_files_check(const struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* ---- read.c ---------------------------------------------------------------------------------- */
 
-/* store->readers and split_keys; store->mode is set. The close frees the readers. */
+/* Start the reader threads. store->mode must be set. The close frees them. */
 hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                                      const struct hps_rocksdb_options *given, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* ---- calls of struct hps_store_ops, which says what they promise ----------------------------- */
+/* ---- calls of struct hps_store_ops and its sub-tables; contracts in backends/store*.h
+ * --------- */
 
 /* read.c */
 hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What RocksDB says of its own health: background errors, its attempts to recover from them, and
- * compactions that failed. RocksDB's C interface reports none of that, so listener.cc, the only
- * C++ of the store, is a rocksdb::EventListener.
+ * RocksDB's reports about its health: background errors, attempts to recover, failed compactions.
+ * RocksDB's C interface reports none of them. So listener.cc, the only C++ file of the store, is a
+ * rocksdb::EventListener.
  *
- * Options are made by the C interface, whose structs are opaque. No layout of theirs is assumed:
- * the listener is registered by name with RocksDB's object library (a public header), and the text
- * form of options, which the C interface reads, has RocksDB make it by that name.
+ * Options are made through the C interface, which has opaque structs. The listener does not depend
+ * on their layout. It is registered by name in RocksDB's object library (a public header). The text
+ * form of options, which the C interface reads, makes RocksDB create it by that name.
  *
- * Threads: events come on RocksDB's background threads and on those that write, without a lock of
- * RocksDB's but in the way of its writes: the callback must neither wait nor call RocksDB.
+ * Threads: events arrive on RocksDB's background threads and on writing threads. No lock of RocksDB
+ * is held, but writes wait for the callback. It must not block or call RocksDB.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_LISTENER_H
 #define HPS_BACKENDS_ROCKSDB_LISTENER_H
 
 #include <stdbool.h>
 
-/* "listeners=hpsd" in the text form of options. */
+/* For "listeners=hpsd" in the text form of options. */
 #define HPS_ROCKSDB_LISTENER "hpsd"
 
 enum hps_rocksdb_event_kind {
-    HPS_ROCKSDB_ERROR,             /* a background error */
-    HPS_ROCKSDB_RECOVERY_BEGUN,    /* RocksDB tries to recover from the last one by itself */
-    HPS_ROCKSDB_RECOVERY_ENDED,    /* code OK: it takes writes again; else why it has given up */
-    HPS_ROCKSDB_COMPACTION_FAILED, /* of `family`; the error that follows from it comes after */
+    HPS_ROCKSDB_ERROR,          /* a background error */
+    HPS_ROCKSDB_RECOVERY_BEGUN, /* RocksDB tries to recover from the last error */
+    HPS_ROCKSDB_RECOVERY_ENDED, /* code OK: it takes writes again; otherwise why recovery failed */
+    /* Compaction of `family`; the resulting error is reported next. */
+    HPS_ROCKSDB_COMPACTION_FAILED,
 };
 
-/* The numbers of RocksDB, as far as they are asked for: listener.cc compares them as it is built.
- */
+/* RocksDB's numbers, as far as hpsd needs them; listener.cc checks them at compile time. */
 enum hps_rocksdb_reason {
     HPS_ROCKSDB_REASON_FLUSH = 0,
     HPS_ROCKSDB_REASON_COMPACTION = 1,
@@ -46,9 +46,10 @@ enum hps_rocksdb_subcode {
 };
 
 enum hps_rocksdb_severity {
-    HPS_ROCKSDB_SEVERITY_NONE = 0, /* RocksDB has not decided */
-    HPS_ROCKSDB_SEVERITY_SOFT = 1, /* writes go on */
-    HPS_ROCKSDB_SEVERITY_HARD = 2, /* writes stop, recovery is possible; all above: a new open */
+    HPS_ROCKSDB_SEVERITY_NONE = 0, /* not decided by RocksDB */
+    HPS_ROCKSDB_SEVERITY_SOFT = 1, /* writes continue */
+    /* Writes stop, recovery is possible; higher values need a new open. */
+    HPS_ROCKSDB_SEVERITY_HARD = 2,
     HPS_ROCKSDB_SEVERITY_FATAL = 3,
     HPS_ROCKSDB_SEVERITY_UNRECOVERABLE = 4,
 };
@@ -56,11 +57,11 @@ enum hps_rocksdb_severity {
 struct hps_rocksdb_event {
     enum hps_rocksdb_event_kind kind;
     int reason; /* enum hps_rocksdb_reason, or another number; -1: not given */
-    int code;   /* enum hps_rocksdb_code, or another number; so are the next two */
+    int code;   /* enum hps_rocksdb_code, or another number; the next two likewise */
     int subcode;
     int severity;
-    const char *family; /* of a compaction; else NULL */
-    const char *text;   /* as the C interface would give it */
+    const char *family; /* of a failed compaction; otherwise NULL */
+    const char *text;   /* as the C interface would report it */
 };
 
 /* The event and its texts are borrowed for the call. */
@@ -70,15 +71,15 @@ typedef void hps_rocksdb_event_fn(void *ctx, const struct hps_rocksdb_event *eve
 extern "C" {
 #endif
 
-/* Have the next listener that this thread's options name call `fn`. A database with these options
- * does so until it is closed. */
+/* Let the next listener that options of this thread create call `fn`. A database opened with these
+ * options calls it until it is closed. */
 void hps_rocksdb_listener_offer(hps_rocksdb_event_fn *fn, void *ctx);
-/* End the offer. False: RocksDB has made no listener. */
+/* End the offer. False: RocksDB has not created a listener. */
 bool hps_rocksdb_listener_made(void);
 
-/* Call `fn` instead of std::terminate's message when RocksDB throws an exception that it does not
- * catch, such as std::system_error where a thread cannot be started. exception: the mangled name of
- * its type, or "". It ends the process. */
+/* Call `fn` when RocksDB throws an exception that it does not catch, such as std::system_error if a
+ * thread cannot be started. It replaces the message of std::terminate, and must end the process.
+ * exception: the mangled name of its type, or "". */
 typedef void hps_rocksdb_terminate_fn(const char *exception);
 void hps_rocksdb_terminate_set(hps_rocksdb_terminate_fn *fn);
 

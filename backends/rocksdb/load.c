@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bulk load of an empty space: sorted rows are written to files in the database's directory,
- * which one call ingests, so that all is there at once or nothing is.
+ * Bulk load of an empty space. Sorted rows are written to files in the database's directory. One
+ * call ingests all of them, so the space has all rows or none.
  *
- *     who loads ─▶ blocks of rows ─▶ rocksdb-load ─▶ files of `<path>/hpsd/load-<family>` ─▶ commit
+ *     loader ─▶ blocks of rows ─▶ rocksdb-load ─▶ files in `<path>/hpsd/load-<family>` ─▶ commit
  *
- * Who loads is one thread; another, the load's own, writes the files meanwhile.
+ * One thread loads. The load's own thread, rocksdb-load, writes the files at the same time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,26 +20,26 @@
 
 enum {
     LOAD_BLOCKS = 8,
-    LOAD_BLOCK_BYTES = 1 << 20, /* and at least one row, which has 256 KiB at most */
+    LOAD_BLOCK_BYTES = 1 << 20, /* and at least one row; a row has at most 256 KiB */
 };
 
 #define SST_BYTES   (UINT64_C(256) << 20)
 #define CHECK_BYTES (UINT64_C(64) << 20)
 
-/* Rows of one table on their way to a file: n times key and row. */
+/* Rows of one table to be written: n times key and row. */
 struct load_block {
     uint32_t n;
     uint32_t entry_bytes;
     char *data; /* [LOAD_BLOCK_BYTES] */
 };
 
-/* Who loads fills blocks; a thread of the load writes them to files meanwhile. */
+/* The loading thread fills blocks; the load's own thread writes them to files. */
 struct hps_store_load {
     struct hps_rocksdb *store;
     struct hps_rocksdb_space *space;
     char *dir;
 
-    bool any; /* a row was added: the two below hold the last one's place */
+    bool any; /* a row was added; the next two fields are its place */
     uint32_t table;
     hps_key key;
 
@@ -47,20 +47,20 @@ struct hps_store_load {
     struct hps_worker thread;
     struct hps_lock lock;
     struct hps_cond changed;
-    uint64_t n_filled;  /* blocks; under `lock`, as all below to `error` */
-    uint64_t n_written; /* blocks */
-    bool ended;         /* no more blocks come; the thread ends when it has written all */
-    hps_status status;  /* of the thread; what comes after a failure is thrown away */
+    uint64_t n_filled;  /* number of blocks; under `lock`, like the fields up to `error` */
+    uint64_t n_written; /* number of blocks */
+    bool ended;         /* no more blocks follow; the thread ends once all are written */
+    hps_status status;  /* of the thread; after a failure further blocks are dropped */
     struct hps_error error;
 
-    rocksdb_sstfilewriter_t *writer; /* NULL between files; the thread's, as all below */
+    rocksdb_sstfilewriter_t *writer; /* NULL between files; of the thread, like the fields below */
     char **files;
     size_t n_files;
     uint64_t file_bytes;
-    uint64_t unchecked_bytes; /* written since the free space was looked at */
+    uint64_t unchecked_bytes; /* written since free space was last checked */
 };
 
-/* ---- whether the space is free for it -------------------------------------------------------- */
+/* ---- claiming the space ---------------------------------------------------------------------- */
 
 static bool key_is_record(const char *key, size_t size)
 {
@@ -110,15 +110,15 @@ static hps_status load_claim(struct hps_rocksdb_space *space, bool claim, struct
     return status;
 }
 
-/* ---- its end --------------------------------------------------------------------------------- */
+/* ---- ending a load --------------------------------------------------------------------------- */
 
-/* Let the thread write what it has and end. */
+/* Let the thread write all blocks and end. */
 static void load_join(struct hps_store_load *load)
 {
     hps_worker_stop(&load->thread, &load->lock, &load->changed, &load->ended);
 }
 
-/* The thread has ended, or never was. */
+/* The thread has ended, or was not started. */
 static void load_free(struct hps_store_load *load)
 {
     struct hps_error error;
@@ -137,7 +137,7 @@ static void load_free(struct hps_store_load *load)
     }
     hps_free((void *)load->files);
     hps_free(load->dir);
-    hps_ignore(load_claim(load->space, false, NULL)); /* giving up a claim cannot fail */
+    hps_ignore(load_claim(load->space, false, NULL)); /* releasing a claim cannot fail */
     hps_cond_fini(&load->changed);
     hps_lock_fini(&load->lock);
     hps_free(load);
@@ -202,7 +202,7 @@ static hps_status load_file_finish(struct hps_store_load *load, struct hps_error
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot finish a load file");
 }
 
-/* Between two looks at the free space at most half of what the guard holds back is written. */
+/* At most half of the minimum free space is written between two checks of it. */
 static hps_status load_check_space(struct hps_store_load *load, uint64_t bytes,
                                    struct hps_error *err)
 {
@@ -255,7 +255,7 @@ static hps_status load_write_block(struct hps_store_load *load, const struct loa
     return status;
 }
 
-/* The thread of a load: writes blocks in order, then the end of the last file. */
+/* The thread of a load: writes blocks in order, then finishes the last file. */
 static void *load_run(void *arg)
 {
     struct hps_store_load *load = arg;
@@ -302,7 +302,7 @@ static hps_status load_status(struct hps_store_load *load, struct hps_error *err
     return status;
 }
 
-/* Give the block that is being filled to the thread, and wait until the next one is free. */
+/* Pass the current block to the thread, and wait until the next one is free. */
 static hps_status load_hand_over(struct hps_store_load *load, struct hps_error *err)
 {
     hps_lock_acquire(&load->lock);
@@ -361,7 +361,7 @@ hps_status hps_rocksdb_load_add(struct hps_store_load *load, const struct hps_ta
     return status;
 }
 
-/* ---- beginning and commit -------------------------------------------------------------------- */
+/* ---- begin and commit ------------------------------------------------------------------------ */
 
 static hps_status load_blocks_make(struct hps_store_load *load, struct hps_error *err)
 {
@@ -400,7 +400,7 @@ hps_status hps_rocksdb_load_begin(struct hps_space *base, uint64_t rows_expected
     }
     struct hps_store_load *load = hps_calloc(1, sizeof(*load));
     if (load == NULL) {
-        hps_ignore(load_claim(space, false, NULL)); /* giving up a claim cannot fail */
+        hps_ignore(load_claim(space, false, NULL)); /* releasing a claim cannot fail */
         return hps_rocksdb_fail_memory(err);
     }
     load->store = store;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How RocksDB is set: its options and those of reads, writes and ingestions, and how files are
- * read. All of it is decided while the store opens, by the thread that opens it, and only read
- * after.
+ * RocksDB's options: of the database, reads, writes and ingestions, and how files are read. All are
+ * set by the threads that open the store, and only read after that.
  */
 #include "backends/rocksdb/internal.h"
 #include "base/assert.h"
@@ -12,11 +11,11 @@
 #define WRITE_BUFFER_BYTES (256 * MIB)
 #define WAL_BYTES          (256 * MIB)
 
-enum { BLOCK_BYTES = 4096 }; /* one disk read per row; 1 KB blocks measured no better */
+enum { BLOCK_BYTES = 4096 }; /* one disk read per row; 1 KB blocks were no faster */
 
-/* filter: only for files that flushes and compactions write. Most rows lie in ingested files at the
- * bottom, where a filter would cost memory for every row and only help keys that exist nowhere.
- * Blocks of mapped files are read where they lie: a cache of them would only be asked in vain. */
+/* filter: only for files written by flushes and compactions. Most rows are in ingested files at the
+ * bottom level. A filter there would need memory for every row, and would help only with keys that
+ * do not exist. Mapped files need no block cache. */
 static void options_set_table(const struct hps_rocksdb *store, rocksdb_options_t *options,
                               bool filter)
 {
@@ -46,8 +45,8 @@ static rocksdb_options_t *options_new(const struct hps_rocksdb *store,
     rocksdb_options_set_max_open_files(options, -1);
     rocksdb_options_set_max_background_jobs(options,
                                             given->n_threads > 2 ? (int)given->n_threads : 2);
-    /* What is in memory is written out in the background, beside the free-space guard: keep it to a
-     * part of what the guard holds back. */
+    /* Memory is written out in the background without a check of free space. So it is limited to a
+     * part of the minimum free space. */
     uint64_t buffers =
         hps_rocksdb_clamp(store->dir.disk_free_min_bytes / 8, MIB, WRITE_BUFFER_BYTES);
     rocksdb_options_set_db_write_buffer_size(options, (size_t)buffers);
@@ -56,11 +55,12 @@ static rocksdb_options_t *options_new(const struct hps_rocksdb *store,
     rocksdb_options_set_max_bytes_for_level_base(options, buffers);
     rocksdb_options_set_max_total_wal_size(options, hps_rocksdb_clamp(buffers, MIB, WAL_BYTES));
     rocksdb_options_set_manifest_preallocation_size(options, 64 << 10);
-    /* A torn tail is what a crash leaves; a hole in the middle is data loss and must be seen. */
+    /* A crash leaves a torn tail, which is tolerated. A gap in the middle is data loss and must be
+     * reported. */
     rocksdb_options_set_wal_recovery_mode(options,
                                           rocksdb_tolerate_corrupted_tail_records_recovery);
-    /* Its options when it opens, and no more: its own log file meets a full disk, too, and Debian
-     * 12's library aborts at the next line then. */
+    /* RocksDB's log file gets its options at the open and nothing more. Debian 12's library aborts
+     * if it writes a line to it on a full disk. */
     rocksdb_options_set_info_log_level(options, 4 /* fatal */);
     rocksdb_options_set_keep_log_file_num(options, 4);
     if (store->dir.read_only) {
@@ -69,13 +69,13 @@ static rocksdb_options_t *options_new(const struct hps_rocksdb *store,
     return options;
 }
 
-/* Options that only the text form has.
+/* Set options that only exist in text form.
  *
- * avoid_flush: what the WAL brings back stays in memory, and what is in memory is left to the WAL:
- * an open and a close write next to nothing, so that they work on a full disk.
+ * avoid_flush: data recovered from the WAL stays in memory, and memory is left to the WAL at the
+ * close. So opening and closing write almost nothing, and work on a full disk.
  *
- * hint: the memory table looks for the place of a key from that of the key before in its table (the
- * prefix of a key), as batches come in the order of their keys (write_order.h). */
+ * hint: the memory table searches for a key from the previous key of its table (the prefix of a
+ * key), since batches come in key order (write_order.h). */
 hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_error *err)
 {
     char *text = NULL;
@@ -112,8 +112,7 @@ void hps_rocksdb_options_fill(struct hps_rocksdb *store, const struct hps_rocksd
     store->read_scan = rocksdb_readoptions_create();
     rocksdb_readoptions_set_fill_cache(store->read_scan, 0);
     rocksdb_readoptions_set_readahead_size(store->read_scan, 2 * MIB);
-    /* A batch that names a dropped family would otherwise poison the database, over restarts too.
-     */
+    /* Otherwise a batch for a dropped family would stop the database, even after restarts. */
     store->write = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_ignore_missing_column_families(store->write, 1);
     rocksdb_writeoptions_set_sync(store->write, store->wal.sync_ms == 0);
@@ -145,7 +144,7 @@ void hps_rocksdb_options_free(struct hps_rocksdb *store)
     }
 }
 
-/* ---- how files are read ---------------------------------------------------------------------- */
+/* ---- read modes ------------------------------------------------------------------------------ */
 
 void hps_rocksdb_options_set_mode(struct hps_rocksdb *store)
 {
@@ -158,8 +157,8 @@ void hps_rocksdb_options_set_mode(struct hps_rocksdb *store)
     }
 }
 
-/* How files are read: mapped while they fit the memory that is theirs, else past the page cache,
- * which would only be turned over. */
+/* Files are mapped while they fit the page cache. Larger ones are read directly, because they would
+ * only thrash that cache. */
 hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
                                    const struct hps_rocksdb_options *given, struct hps_error *err)
 {

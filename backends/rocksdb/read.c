@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading rows: by key, in sorted batches that a large look-up has cut among the readers, and whole
- * tables. Blocks on disk; any thread, any number at a time. The readers, rocksdb-read, help whoever
- * asks.
+ * Reading rows by key, in sorted batches, and scanning tables. A large lookup is divided among the
+ * reader threads (rocksdb-read) and its caller. Blocks on disk. Thread-safe.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -19,21 +18,21 @@
 
 enum {
     SCAN_ROWS = 1024,
-    CHUNK_KEYS = 1024,    /* of one multi-get: the deadline is looked at between them */
-    SPLIT_KEYS_CPU = 512, /* least share of a reader, where reading is copying */
-    SPLIT_KEYS_DISK = 32, /* the same where each row is a wait for the disk */
-    READERS_MAX = 32,     /* more threads got no more out of a disk */
+    CHUNK_KEYS = 1024,    /* per multi-get; the deadline is checked between them */
+    SPLIT_KEYS_CPU = 512, /* minimum keys per reader if reading only copies */
+    SPLIT_KEYS_DISK = 32, /* minimum if each row waits for the disk */
+    READERS_MAX = 32,     /* more threads did not increase disk throughput */
 };
 
 /* ---- one multi-get --------------------------------------------------------------------------- */
 
-/* Where a key that is asked for came from: index in a part's batch. */
+/* The origin of a requested key: index in the batch of a part. */
 struct asked {
     uint32_t part;
     uint32_t at;
 };
 
-/* Arrays for one multi-get of up to n_max keys, in one piece of memory. */
+/* Arrays for one multi-get of up to n_max keys, in one allocation. */
 struct multi_get {
     struct asked *asked;
     const char **keys;
@@ -63,7 +62,7 @@ static void multi_get_init(struct multi_get *get, void *memory, uint32_t n_max)
     }
 }
 
-/* Copy one answer to its row. The value is not freed. */
+/* Copy one value to its row. Does not free the value. */
 static hps_status answer_take(struct hps_space *space, const struct hps_table *table,
                               const rocksdb_pinnableslice_t *value, hps_key key, uint8_t *row)
 {
@@ -82,27 +81,27 @@ static hps_status answer_take(struct hps_space *space, const struct hps_table *t
 
 /* ---- one read -------------------------------------------------------------------------------- */
 
-/* One part of a read: a batch in key order. */
+/* One part of a read: a batch sorted by key. */
 struct read_part {
     const struct hps_table *table;
     struct hps_batch *batch;
-    uint32_t first; /* number of its first key among all of the read */
+    uint32_t first; /* number of its first key within the read */
 };
 
-/* One request's keys, read in chunks, by one thread or several. Parts are in order of table id, so
- * that key order is that of the family. Only the marks and rows of its chunk are written by who
- * reads it; the batches are put in order when all chunks are done. */
+/* The keys of one request, read in chunks by one or more threads. Parts are sorted by table id, so
+ * keys are in the order of the family. A thread writes only the marks and rows of its chunk. The
+ * batches are reordered when all chunks are done. */
 struct read {
     struct hps_space *space;
     struct read_part *parts;
     uint32_t n_parts;
     uint32_t n_keys;
-    uint32_t n_chunk; /* keys of a chunk; the last may have fewer */
+    uint32_t n_chunk; /* keys per chunk; the last may have fewer */
     uint32_t n_chunks;
     uint8_t *marks; /* [n_keys] 1: found */
     uint64_t deadline_us;
     const rocksdb_readoptions_t *options;
-    atomic_int status; /* the first failure; chunks that begin after it are left out */
+    atomic_int status; /* first failure; chunks that begin later are skipped */
 };
 
 static void read_fail(struct read *read, hps_status status)
@@ -111,7 +110,7 @@ static void read_fail(struct read *read, hps_status status)
     atomic_compare_exchange_strong(&read->status, &none, (int)status);
 }
 
-/* Take the answer to what was asked as number i. */
+/* Take the result for requested key i. */
 static void read_answer(struct read *read, struct multi_get *get, uint32_t i)
 {
     const struct read_part *part = &read->parts[get->asked[i].part];
@@ -150,7 +149,7 @@ static void read_asked(struct read *read, struct multi_get *get, uint32_t n)
     }
 }
 
-/* The part that has key number `first` of the read. */
+/* Index of the part that has key number `first` of the read. */
 static uint32_t read_part_of(const struct read *read, uint32_t first)
 {
     uint32_t lo = 0;
@@ -181,7 +180,7 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
     for (uint32_t p = read_part_of(read, first); left > 0; p++) {
         const struct read_part *part = &read->parts[p];
         if (n > 0 && part->table->id == read->parts[p - 1].table->id) {
-            read_asked(read, get, n); /* the same table again: its keys begin anew */
+            read_asked(read, get, n); /* same table again, so its keys start over */
             n = 0;
         }
         uint32_t at = first > part->first ? first - part->first : 0;
@@ -194,7 +193,7 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
     read_asked(read, get, n);
 }
 
-/* A chunk of a read that several threads share. */
+/* Read one chunk of a read that several threads share. */
 static void read_piece(void *ctx, uint32_t chunk)
 {
     struct read *read = ctx;
@@ -209,7 +208,7 @@ static void read_piece(void *ctx, uint32_t chunk)
     hps_free(memory);
 }
 
-/* RocksDB's deadline is wall-clock time. owner: the caller's. */
+/* Read options with a deadline, which RocksDB takes in wall-clock time. The caller frees them. */
 static rocksdb_readoptions_t *read_until(uint64_t deadline_us, uint64_t now_us)
 {
     struct timespec now;
@@ -220,7 +219,7 @@ static rocksdb_readoptions_t *read_until(uint64_t deadline_us, uint64_t now_us)
     return read;
 }
 
-/* Read all chunks, and put what was found behind what is missing. get NULL: with the readers. */
+/* Read all chunks, then move found keys to the end of the batches. get NULL: use the readers. */
 static hps_status read_run(struct read *read, struct multi_get *get)
 {
     rocksdb_readoptions_t *until = NULL;
@@ -253,7 +252,7 @@ static hps_status read_run(struct read *read, struct multi_get *get)
     return (hps_status)atomic_load(&read->status);
 }
 
-/* How the keys are cut. Returns whether there is enough work for several threads. */
+/* Choose the chunk size. Returns whether there is enough work for several threads. */
 static bool read_cut(struct read *read)
 {
     const struct hps_rocksdb *store = hps_rocksdb_of(read->space);
@@ -274,7 +273,7 @@ static bool read_cut(struct read *read)
     return shared;
 }
 
-/* Put the parts that ask for something in order of table id: they nearly always are. */
+/* Collect the parts with keys, sorted by table id (they nearly always are). */
 static void read_order(struct read *read, struct hps_part_batch *parts, uint32_t n_parts)
 {
     for (uint32_t i = 0; i < n_parts; i++) {
@@ -345,8 +344,8 @@ hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,
     return status;
 }
 
-/* Threads that help with one large read, as many as the disk takes. Where reads only copy, a read
- * is cut for as many of them as there are CPUs. The caller is one of them. */
+/* The readers help with large reads; their number follows the disk (n_threads). If reads only copy,
+ * a read is divided among at most as many threads as there are CPUs. The caller is one of them. */
 hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                                      const struct hps_rocksdb_options *given, struct hps_error *err)
 {
@@ -361,7 +360,7 @@ hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                             : hps_error_set(err, status, "rocksdb: cannot start %u readers", n);
 }
 
-/* ---- whole tables ---------------------------------------------------------------------------- */
+/* ---- scans ----------------------------------------------------------------------------------- */
 
 struct scan_buffer {
     hps_key *keys;

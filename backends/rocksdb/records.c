@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records: the store's own, which are the catalog, and reading those of a space, which are written
- * with its rows (write.c). Blocks on disk; any thread.
+ * Records. The store's own records are the catalog. The records of a space are written with its
+ * rows (write.c) and read here. Blocks on disk. Thread-safe.
  */
 #include <string.h>
 
 #include "backends/rocksdb/internal.h"
 #include "base/assert.h"
 
-/* value NULL: delete. */
+/* value NULL: delete the record. */
 static hps_status record_write(struct hps_rocksdb *store, const void *key, size_t key_size,
                                const void *value, size_t value_size, struct hps_error *err)
 {
@@ -48,8 +48,8 @@ hps_status hps_rocksdb_record_delete(struct hps_store *base, const void *key, si
     return record_write((struct hps_rocksdb *)base, key, key_size, NULL, 0, err);
 }
 
-/* From where `iter` stands, while keys begin with `prefix`; the first n_hidden bytes of each key
- * are left away. */
+/* Pass records to fn, from the position of `iter` while keys begin with `prefix`. The first
+ * n_hidden bytes of each key are left out. Frees `iter`. */
 static hps_status scan_records(rocksdb_iterator_t *iter, const char *prefix, size_t n_hidden,
                                hps_record_fn fn, void *ctx, struct hps_error *err)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The persistent store, opening and closing it; internal.h says which file has what. Calls block on
+ * The persistent store: opening and closing it. internal.h lists the other files. Calls block on
  * disk, so they come from worker threads; any number at a time.
  *
- * On disk: `<path>/hpsd` is the database, `<path>/hpsd.lock` keeps it to one process. The default
- * family holds one record, the format. "catalog" holds the records, `<model>@<version>` one
- * version: its keys are table id and key, both big-endian, so that key order is load order. Behind
- * all tables lie the version's own records, below a table id that no table has: one batch writes
- * rows and positions, and dropping the family drops both.
+ * On disk: `<path>/hpsd` is the database; `<path>/hpsd.lock` restricts it to one process. The
+ * default family has one record, the format. The family "catalog" has the records. Each family
+ * `<model>@<version>` has one version. Its keys are table id and key, both big-endian, so key order
+ * is load order. The version's own records come after all tables, under a table id that no table
+ * has. So one batch writes rows and positions, and dropping the family drops both.
  *
- * RocksDB aborts the process when the disk is full under its write-ahead log, so every write looks
- * at the free space first and stops well before.
+ * RocksDB aborts the process if the disk is full when it writes its write-ahead log. So every write
+ * first checks the free space, and is refused long before that.
  */
 #include "backends/rocksdb/rocksdb.h"
 
@@ -21,7 +21,7 @@
 
 enum { BATCH_KEYS_MAX = 1 << 16 };
 
-/* Also for a half-opened store. Every handle goes before the database. */
+/* Also closes a store that is only partly open. All handles are closed before the database. */
 static void rocks_close(struct hps_store *base)
 {
     struct hps_rocksdb *store = (struct hps_rocksdb *)base;
@@ -116,7 +116,7 @@ static const struct hps_store_ops rocks_ops = {
     .space_usage = hps_rocksdb_space_usage,
     .get = hps_rocksdb_get,
     .get_many = hps_rocksdb_get_many,
-    .insert = hps_store_insert_none, /* there is nothing below it */
+    .insert = hps_store_insert_none, /* it is the lowest store */
     .put = hps_rocksdb_put,
     .erase = hps_rocksdb_erase,
     .scan = hps_rocksdb_scan,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Spaces, each of them a column family `<model>@<version>`: their names, which there are, opening,
- * closing and dropping them. Any thread: the list of families is under the store's lock once the
- * store is open.
+ * Spaces; each is a column family `<model>@<version>`: names, listing, opening, closing, dropping.
+ * Any thread. The store's lock protects the list of families once the store is open.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -46,7 +45,7 @@ static hps_status family_name(const struct hps_space_id *id, char *out_name, str
     return HPS_OK;
 }
 
-/* Split "<model>@<version>". out_model has room for MODEL_MAX_BYTES and a NUL. */
+/* Split "<model>@<version>". out_model has space for MODEL_MAX_BYTES and a NUL. */
 static bool family_parse(const char *name, char *out_model, int64_t *out_version)
 {
     const char *at = strrchr(name, '@');
@@ -98,7 +97,8 @@ void hps_rocksdb_family_free(struct hps_rocksdb_family *family)
     hps_free(family);
 }
 
-/* Under the store's lock. On success it is among the dropped: its files go with the handle. */
+/* Drop a family; on success it is in the list of dropped ones, and its files go with its handle.
+ * Caller must hold the store's lock. */
 static hps_status family_drop(struct hps_rocksdb *store, struct hps_rocksdb_family *family,
                               struct hps_error *err)
 {
@@ -131,10 +131,10 @@ static hps_status family_drop(struct hps_rocksdb *store, struct hps_rocksdb_fami
 
 /* ---- dropped families ------------------------------------------------------------------------ */
 
-/* RocksDB tells its listeners that a family stalls, or stalls no more, at the end of a job, from
- * the options of the family, which may have been freed by then (up to its newest release:
- * SuperVersionContext::Clean). So the handle of one that was dropped stays until each flush and
- * each compaction that ran at the drop has ended, as far as their numbers tell, and each write. */
+/* At the end of a job RocksDB tells its listeners whether a family stalls. It reads the options of
+ * the family, which may have been freed by then (up to its newest release:
+ * SuperVersionContext::Clean). So the handle of a dropped family stays open until every flush,
+ * compaction and write that ran at the drop has ended, as far as RocksDB's counters tell. */
 bool hps_rocksdb_dropped_free(struct hps_rocksdb *store)
 {
     uint64_t n_flushes = 1;
@@ -185,9 +185,9 @@ void hps_rocksdb_dropped_close(struct hps_rocksdb *store)
     }
 }
 
-/* ---- which family a space is ----------------------------------------------------------------- */
+/* ---- finding the family of a space ----------------------------------------------------------- */
 
-/* Under the store's lock. */
+/* Caller must hold the store's lock. */
 static hps_status family_get(struct hps_rocksdb *store, const char *name,
                              struct hps_rocksdb_family **out_family, struct hps_error *err)
 {
@@ -235,8 +235,8 @@ static bool is_new(struct hps_rocksdb *store, const char *name)
     return new;
 }
 
-/* Before there are rows of a type that builds of format 1 do not know: they refuse the database by
- * its record then, instead of calling it damaged. */
+/* Raise the format before rows of a new type are stored. Builds that know only format 1 then refuse
+ * the database by its record, instead of reporting damage. */
 static hps_status format_raise(struct hps_rocksdb *store, const struct hps_space_id *id,
                                struct hps_error *err)
 {
@@ -358,7 +358,7 @@ void hps_rocksdb_space_usage(struct hps_space *space, struct hps_store_usage *ou
     };
 }
 
-/* The names are copied first: `fn` may open or drop what it is told. */
+/* Copies the names first, because `fn` may open or drop spaces. */
 hps_status hps_rocksdb_space_list(struct hps_store *base, hps_space_fn fn, void *ctx,
                                   struct hps_error *err)
 {

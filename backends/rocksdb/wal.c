@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * RocksDB's write-ahead log, the WAL: its sync, and how many there are.
+ * RocksDB's write-ahead log, the WAL: its sync, and the number of files.
  *
- * The WAL is written with every write, so that a killed process loses nothing, and synced by a
- * thread of the store once in wal_sync_ms, for the sake of the machine's power. The same thread,
- * rocksdb-sync, finds out when RocksDB takes writes again after an error, and writes down which
- * families are damaged: what RocksDB tells wakes it.
+ * Every write goes to the WAL, so a killed process loses nothing. rocksdb-sync, a thread of the
+ * store, syncs it every wal_sync_ms, which limits the loss in a power cut. The same thread finds
+ * out when RocksDB takes writes again after an error, and records which families are damaged.
+ * Reports of RocksDB wake it.
  */
 #include "backends/rocksdb/internal.h"
 #include "base/assert.h"
@@ -14,14 +14,15 @@
 
 enum {
     WALS_MAX = 16,
-    LOOK_MS = 1000, /* the sync thread, where each write is synced by itself */
+    LOOK_MS = 1000, /* interval of the sync thread if each write is synced */
     REVIEW_US = 60000000,
-    FREE_MS = 20, /* while dropped families wait for jobs of RocksDB */
+    FREE_MS = 20, /* interval while dropped families wait for jobs of RocksDB */
 };
 
 /* ---- the sync -------------------------------------------------------------------------------- */
 
-/* Alone: to sync a WAL that a write has just failed in ends the process (Debian 12). */
+/* Holds the gate exclusively: syncing a WAL in which a write has just failed ends the process
+ * (Debian 12). */
 static void wal_sync(struct hps_rocksdb *store)
 {
     struct hps_rocksdb_wal *wal = &store->wal;
@@ -33,7 +34,7 @@ static void wal_sync(struct hps_rocksdb *store)
     if (hps_rocksdb_takes_writes(store) && atomic_exchange(&wal->dirty, false)) {
         rocksdb_flush_wal(store->db, 1, &text);
         if (text != NULL) {
-            atomic_store(&wal->dirty, true); /* tried again once RocksDB takes writes */
+            atomic_store(&wal->dirty, true); /* retried once RocksDB takes writes */
             hps_rocksdb_write_failed(store, text);
         }
     }
@@ -64,7 +65,7 @@ static void *sync_run(void *arg)
         hps_rocksdb_memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
         due_us = hps_clock_us();
-        if (due_us - reviewed_us > REVIEW_US) { /* updates make files, too */
+        if (due_us - reviewed_us > REVIEW_US) { /* updates create files, too */
             hps_rocksdb_mode_review(store);
             reviewed_us = due_us;
         }
@@ -115,15 +116,14 @@ void hps_rocksdb_sync_stop(struct hps_rocksdb *store)
     }
     hps_worker_stop(&wal->sync, &wal->lock, &wal->wake, &wal->closing);
     hps_rocksdb_damaged_mark(store);
-    wal_sync(store); /* what was written since the last sync */
+    wal_sync(store); /* writes since the last sync */
 }
 
 /* ---- old WALs -------------------------------------------------------------------------------- */
 
-/* An open begins a WAL of its own, and all are kept from the first one on that has what is in
- * memory only. So that starts alone do not make ever more of them, memory is written out at last,
- * where the disk has room for it. RocksDB looks which WALs may go only when it has written
- * something. */
+/* Each open starts a new WAL. All WALs are kept from the oldest one whose data is only in memory.
+ * Repeated starts would therefore accumulate WALs. So memory is written out if there are too many
+ * and the disk has space. RocksDB deletes WALs only after it has written something. */
 void hps_rocksdb_wals_limit(struct hps_rocksdb *store)
 {
     struct hps_rocksdb_dir_files wals;
@@ -131,7 +131,7 @@ void hps_rocksdb_wals_limit(struct hps_rocksdb *store)
     HPS_ASSERT(!store->wal.sync.running);
     if (hps_rocksdb_dir_files(&store->dir, ".log", &wals, &error) != HPS_OK || wals.n <= WALS_MAX ||
         hps_rocksdb_dir_guard(&store->dir, wals.bytes, &error) != HPS_OK) {
-        return; /* the next open does it */
+        return; /* the next open tries again */
     }
     hps_rocksdb_memory_keep(store);
     rocksdb_flushoptions_t *options = rocksdb_flushoptions_create();

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing rows, and with apply also the records of a space: one batch of RocksDB in the order of
- * its keys (write_order.h), which is written whole or not at all. Blocks on disk; any thread, any
- * number at a time.
+ * Writing rows, and with apply also records of a space. Each batch of RocksDB is in key order
+ * (write_order.h), and is written whole or not at all. Blocks on disk. Thread-safe.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 enum { RECORD_ENTRY_BYTES = 64 };
 
 #define BATCH_BYTES     (UINT64_C(16) << 20)
-#define APPLY_BYTES_MAX (UINT64_C(1) << 30) /* RocksDB's own limit of a batch is 4 GiB */
+#define APPLY_BYTES_MAX (UINT64_C(1) << 30) /* RocksDB limits a batch to 4 GiB */
 
 /* ---- one batch ------------------------------------------------------------------------------- */
 
@@ -40,7 +39,7 @@ static void batch_add_row(void *ctx, const struct hps_table *table, hps_key row_
     }
 }
 
-/* takes `batch` where it fails. NO_MEMORY */
+/* On failure frees `batch`. NO_MEMORY */
 static hps_status batch_add(rocksdb_writebatch_t *batch, struct hps_space *space,
                             const struct hps_write *writes, uint32_t n_writes)
 {
@@ -52,7 +51,7 @@ static hps_status batch_add(rocksdb_writebatch_t *batch, struct hps_space *space
     return status;
 }
 
-/* takes `batch`. out_text: RocksDB's, NULL when written. */
+/* Write and free `batch`. *out_text: RocksDB's error, or NULL if it was written. */
 static void batch_write(struct hps_rocksdb *store, rocksdb_writebatch_t *batch, char **out_text)
 {
     *out_text = NULL;
@@ -78,7 +77,7 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
 {
     struct hps_rocksdb *store = hps_rocksdb_of(space);
     struct hps_error error;
-    /* twice: into the WAL now and into a file when the memory is written out */
+    /* Twice: to the WAL now, and to a file when memory is written out. */
     hps_status status = hps_rocksdb_dir_guard(
         &store->dir, 2 * batch_bytes(n, rows != NULL ? table->row_bytes : 0), &error);
     if (status == HPS_OK) {
@@ -137,7 +136,7 @@ hps_status hps_rocksdb_erase(struct hps_space *space, const struct hps_call *cal
 
 /* ---- apply ----------------------------------------------------------------------------------- */
 
-/* Bytes of an apply, checked against the limits of one batch and of the disk. */
+/* Check the size of an apply against the limit of a batch and the free space. */
 static hps_status apply_check(struct hps_rocksdb *store, const struct hps_call *call,
                               const struct hps_write *writes, uint32_t n_writes,
                               const struct hps_record *records, uint32_t n_records,
@@ -189,7 +188,8 @@ hps_status hps_rocksdb_apply(struct hps_space *space, const struct hps_call *cal
 {
     struct hps_rocksdb *store = hps_rocksdb_of(space);
     hps_status status = apply_check(store, call, writes, n_writes, records, n_records, err);
-    if (status != HPS_OK || n_writes + n_records == 0) { /* an empty batch takes room, too */
+    /* Even an empty batch would take disk space. */
+    if (status != HPS_OK || n_writes + n_records == 0) {
         return status;
     }
     char *text = NULL;

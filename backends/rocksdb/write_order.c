@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See write_order.h. Pieces of the batch, so that memory is bounded: each is grouped by table, each
- * group sorted by key.
+ * See write_order.h. Works on pieces of the batch, so that memory is bounded. Each piece is grouped
+ * by table, and each group sorted by key.
  */
 #include "backends/rocksdb/write_order.h"
 
@@ -17,12 +17,12 @@ struct source {
     const uint8_t *row;
 };
 
-/* Numbers are places in the piece: a later row has a higher one. */
+/* Numbers are indices in the piece; a later row has a higher one. */
 struct piece {
-    struct source *sources; /* [n] in the order of the writes */
+    struct source *sources; /* [n] in order of the writes */
     uint64_t *groups;       /* [n] table id << 32 | number */
     hps_key *keys;          /* [n] of one group */
-    uint32_t *numbers;      /* [n] of the same */
+    uint32_t *numbers;      /* [n] of the same group */
     uint32_t n, n_max;
     bool one_table;
     hps_write_row_fn *fn;
@@ -50,7 +50,7 @@ static void piece_close(struct piece *piece)
     hps_free(piece->numbers);
 }
 
-/* Sorted by key alone, rows of one key lie in any order: back to that of the writes. spare [n] */
+/* The sort leaves rows of one key in any order. Restore the order of the writes. spare [n] */
 static void order_equal(uint32_t *numbers, uint64_t *spare, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
