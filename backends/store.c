@@ -79,8 +79,8 @@ static void check_servers(const struct hps_store_servers_ops *servers)
     HPS_ASSERT(servers->renew_tls != NULL);
 }
 
-/* Without these checks a store could claim a capability without the calls for it, or have calls
- * that nobody makes. */
+/* Without these checks a store could claim a capability without the calls for it, or calls that
+ * are never made. */
 static void check_caps(const struct hps_store_ops *ops)
 {
     HPS_ASSERT(((ops->caps & HPS_STORE_DURABLE) != 0) == (ops->durable != NULL));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Eviction of one table: S3-FIFO (Yang et al., SOSP 2023) with the main queue replaced by a clock
- * hand over the buckets of the index. A new key is on probation. It stays if it is used again
+ * hand over the buckets of the index. A new key is on probation. It stays if readers find it twice
  * before a tenth of the table has been inserted after it. A key that returns soon after its
  * eviction skips probation. A hit writes two bits in the bucket and uses no list. Used by the
  * table's writer only.

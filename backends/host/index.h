@@ -49,10 +49,8 @@ struct hps_host_bucket {
 _Static_assert(sizeof(struct hps_host_bucket) == HPS_HOST_BUCKET_BYTES, "a bucket is a line");
 
 struct hps_host_buckets {
-    uint64_t
-        /* Number of buckets that keys hash to; a few more follow, for keys that pass the last
-         * one. */
-        n_homes;
+    /* Number of buckets that keys hash to; a few more follow, for keys that pass the last one. */
+    uint64_t n_homes;
     uint32_t generation;
     struct hps_host_bucket *array;
     struct hps_host_area area; /* memory of a large array; small ones are on the heap */

@@ -17,8 +17,9 @@
 #include "base/log.h"
 
 enum {
-    EPOCH_KEYS = 1024,     /* looked up in one epoch, and between two checks of the deadline ... */
-    EPOCH_BYTES = 1 << 20, /* ... or fewer, if rows are wide; writers cannot reuse rows meanwhile */
+    EPOCH_KEYS = 1024, /* looked up in one epoch, and between two checks of the deadline ... */
+    /* ... or fewer, if rows are wide, because writers cannot reuse rows during an epoch. */
+    EPOCH_BYTES = 1 << 20,
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */

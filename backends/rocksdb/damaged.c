@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Families with damage in their files. A compaction that reads a damaged block stops all writes,
- * including those that would replace or unload the family. It would do so again after each restart.
- * So the file `<dir>/hpsd.damaged` lists the families that are no longer compacted, one per line.
+ * even writes that would replace or unload the family. It would do so again after each restart. So
+ * the file `<dir>/hpsd.damaged` lists the families that are no longer compacted, one per line.
  *
  * The thread that opens the store reads the file. RocksDB's threads note damage, without the
  * store's lock. rocksdb-sync writes the file, and so does the thread that drops such a family.

@@ -134,7 +134,7 @@ static hps_status family_drop(struct hps_rocksdb *store, struct hps_rocksdb_fami
 /* At the end of a job RocksDB tells its listeners whether a family stalls. It reads the options of
  * the family, which may have been freed by then (up to its newest release:
  * SuperVersionContext::Clean). So the handle of a dropped family stays open until every flush,
- * compaction and write that ran at the drop has ended, as far as RocksDB's counters tell. */
+ * compaction and write that ran at the drop has ended. RocksDB's counters show when. */
 bool hps_rocksdb_dropped_free(struct hps_rocksdb *store)
 {
     uint64_t n_flushes = 1;

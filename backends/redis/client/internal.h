@@ -45,7 +45,7 @@ struct hps_redis_node {
     uint64_t made_bad_us; /* last time that opening a connection failed */
     uint64_t unnamed_us;  /* last time that its name could not be resolved */
     bool finding;         /* its name is being resolved */
-    /* Used by the keeper thread alone while n_making > 0, without the lock: */
+    /* While n_making > 0, used by the thread (keeper.c) alone, without the lock: */
     struct hps_resolve *resolve; /* in progress, or kept; NULL: none */
     /* Index of the address to try first: the last that worked, or the one after it. */
     uint32_t turn;
@@ -85,8 +85,8 @@ struct hps_redis_cluster {
 /* ---- node.c: all need the lock --------------------------------------------------------------- */
 
 /* The index of the node, created if needed. NOBODY: no memory, or more than HPS_REDIS_NODES_MAX
- * nodes. The index stays valid while the node is configured, listed or in use, and until two maps
- * of slots have been adopted since the node was last named. */
+ * nodes. The index stays valid while the node is configured, listed or in use. Otherwise it stays
+ * valid until two maps of slots have been adopted since the node was last named. */
 int16_t hps_redis_node_find(struct hps_redis_cluster *cluster, const struct hps_addr *addr);
 void hps_redis_node_free(struct hps_redis_node *node);
 /* Take an idle link that looks sound. False: none. */
@@ -122,7 +122,7 @@ struct hps_redis_map {
     uint32_t n_slots;
     bool listed[HPS_REDIS_NODES_MAX];
     int16_t master[HPS_REDIS_NODES_MAX];
-    int16_t told; /* the last master told */
+    int16_t told; /* the last master passed to tell */
 };
 void hps_redis_map_begin(struct hps_redis_map *map, struct hps_redis_cluster *cluster);
 void hps_redis_map_tell(void *map, uint16_t first, uint16_t last, bool master,

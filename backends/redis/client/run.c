@@ -21,7 +21,7 @@
 #define PIECES_MAX     128  /* written together */
 #define RETRY_US_FIRST 1000 /* after TRYAGAIN, doubling up to RETRY_US_MAX */
 #define RETRY_US_MAX   16000
-#define LOOK_US        1000 /* while some lanes are active: interval for checking the waiting ones */
+#define LOOK_US        1000 /* how often waiting lanes are checked while others are active */
 
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
@@ -313,8 +313,8 @@ static bool plan(struct run *run)
     return run->waiting || any_active(run);
 }
 
-/* Count lanes without a connection as waiting for their node (want), or no longer. Wakes the keeper
- * to open connections. */
+/* Count lanes without a connection as waiting for their node (want), or no longer. Wakes the
+ * cluster's thread to open connections. */
 static void lanes_want(struct run *run, bool want)
 {
     bool wake = false;
