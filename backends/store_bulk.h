@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A sub-table of a store (backends/store.h): loads. A load puts the rows of files into an empty
- * space, all at once. Every store whose rows hpsd loads has it.
+ * space, all at once. Every store that hpsd loads rows into has it.
  */
 #ifndef HPS_BACKENDS_STORE_BULK_H
 #define HPS_BACKENDS_STORE_BULK_H

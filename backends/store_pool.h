@@ -26,8 +26,8 @@ static inline bool hps_bags_whole(const struct hps_bags *bags, uint32_t bag)
 }
 
 struct hps_store_pool_ops {
-    /* Answer the bags of [first, first + n) whose keys the store all has, including empty bags. Bit
-     * b % 32 of `whole[b / 32]` is set for each answered bag b. The words of these bags are
+    /* Answer each bag of [first, first + n) for which the store has all keys, including empty bags.
+     * Bit b % 32 of `whole[b / 32]` is set for each answered bag b. The words of these bags are
      * overwritten. Rows of `out` that belong to other bags have undefined content. Values are those
      * of hps_row_sum_add for each key in order, then hps_row_sum_end. A key that is put at the same
      * time counts with its old row or its new one.

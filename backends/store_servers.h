@@ -30,9 +30,10 @@ struct hps_store_server {
 
 /* Sums over all servers, and counts of rows and shards. */
 struct hps_store_shared_stats {
-    const char *kind;     /* static: "standalone", "cluster", "unknown" */
-    uint32_t n_slots;     /* hash slots that have a server */
-    uint32_t n_slots_up;  /* hash slots whose server is up; lookups of other slots find nothing */
+    const char *kind; /* static: "standalone", "cluster", "unknown" */
+    uint32_t n_slots; /* hash slots that have a server */
+    /* Hash slots with a server that is up; lookups of other slots find nothing. */
+    uint32_t n_slots_up;
     uint64_t n_redirects; /* commands redirected to another server */
     uint64_t n_rows_found;
     uint64_t n_rows_absent;
@@ -40,7 +41,7 @@ struct hps_store_shared_stats {
     /* Found at later positions than the version, and left out by exact_position. */
     uint64_t n_rows_ahead;
     uint64_t n_rows_inserted;
-    /* Insertions whose row was stale, or whose shard was not at the version's positions. */
+    /* rows refused by insert: stale, or the shard was not at the version's positions */
     uint64_t n_rows_refused;
     uint64_t n_rows_evicted;
     uint64_t n_shards_gap;    /* shards found behind the start of a batch of updates */

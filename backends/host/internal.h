@@ -43,7 +43,7 @@ struct host_space {
 };
 
 /* Lock order: set_lock of a space, lock of a table, lock of the store. The holder of the store's
- * lock may only try the others. */
+ * lock may only try locks of tables. */
 struct host_map {
     struct hps_store base;
     struct hps_store_ops ops; /* host_ops with the capabilities of this store */
@@ -122,12 +122,12 @@ void host_load_abort(struct hps_store_load *load);
 
 /* ---- share.c --------------------------------------------------------------------------------- */
 
-/* Recompute the shares. If the active tables do not all fit, each has a share; otherwise the first
- * one used would keep the others out. Caller must hold the store's lock. */
+/* Recompute the shares. If the active tables do not all fit, each has a share. Without shares the
+ * first table used would take the whole budget. Caller must hold the store's lock. */
 void host_shares_update(struct host_map *store);
 void host_space_active(struct hps_space *space, bool active);
 /* For struct hps_host_shared: clear the table with the lowest claim, to free memory for `table`.
- * Takes the store's lock. A load whose table is cleared fails. */
+ * Takes the store's lock. If the table belongs to a load, that load fails. */
 enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table);
 
 #endif

@@ -53,7 +53,7 @@ static hps_status load_claim(struct host_space *space, struct hps_error *err)
     return status;
 }
 
-/* load: NULL if there is none */
+/* load may be NULL */
 static void load_set(struct host_space *space, bool loading, struct hps_store_load *load)
 {
     struct host_map *store = host_of(&space->base);

@@ -31,7 +31,7 @@ struct pool_block {
     hps_key keys[HPS_HOST_BLOCK_KEYS];
 };
 
-/* Stands in for a missing row: it is prefetched like the rest, and never read. */
+/* Placeholder for a missing row: it is prefetched like the rest, and never read. */
 static const uint8_t absent[HPS_HOST_LINE_BYTES];
 
 static void block_find(const struct pool *pool, const struct hps_host_table *host,

@@ -13,8 +13,8 @@ enum {
     HPS_REDIS_FIELD_BYTES = 12      /* of a row: u32 BE table, u64 BE key */
 };
 
-/* A hash that separates versions with the same model and number whose rows or number of shards
- * differ. */
+/* A hash that separates versions with the same model and number but other rows or another number of
+ * shards. */
 uint64_t hps_redis_load_hash(const struct hps_space_id *id, uint32_t n_shards);
 /* "hpsd:{model/version/hash/shard}", with ":used" appended if `used`. Returns the number of
  * bytes. */

@@ -101,8 +101,6 @@ hps_status redis_put_command(struct hps_buf *bytes, const char *name,
 /* ---- the leases thread
  * ------------------------------------------------------------------------- */
 
-/* Count the rows of each shard, including those of other daemons, and restart their time to
- * live. */
 bool redis_count_rows(struct redis_space *space, struct hps_error *err)
 {
     uint32_t n_answered = 0;

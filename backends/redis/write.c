@@ -166,7 +166,7 @@ static hps_status put_apply(struct hps_buf *bytes, const struct sorted *sorted, 
     return status;
 }
 
-/* Result for a shard; the script returns one of the first three. */
+/* Result for a shard; the script returns HAD, APPLIED or GAP. */
 enum outcome { HAD, APPLIED, GAP, FAILED, FULL };
 
 struct applying {
@@ -272,7 +272,7 @@ static hps_status put_applying(void *ctx, struct hps_buf *bytes, uint32_t shard)
                      applying->of == FULL);
 }
 
-/* Apply to the shards whose outcome is `of`. */
+/* Apply to all shards with the outcome `of`. */
 static hps_status apply_to(struct applying *applying, enum outcome of, uint64_t deadline_us)
 {
     struct redis_batch batch;

@@ -121,9 +121,9 @@ void hps_rocksdb_sync_stop(struct hps_rocksdb *store)
 
 /* ---- old WALs -------------------------------------------------------------------------------- */
 
-/* Each open starts a new WAL. All WALs are kept from the oldest one whose data is only in memory.
- * Repeated starts would therefore accumulate WALs. So memory is written out if there are too many
- * and the disk has space. RocksDB deletes WALs only after it has written something. */
+/* Each open starts a new WAL. A WAL is kept while it, or an older one, has data that is only in
+ * memory. Repeated starts would therefore accumulate WALs. So memory is written out if there are
+ * too many and the disk has space. RocksDB deletes WALs only after it has written something. */
 void hps_rocksdb_wals_limit(struct hps_rocksdb *store)
 {
     struct hps_rocksdb_dir_files wals;

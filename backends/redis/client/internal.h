@@ -33,7 +33,7 @@ struct hps_redis_node {
     bool entry;        /* a configured address */
     bool listed;       /* in the map of slots */
     uint64_t last_map; /* n_maps when the node was last named */
-    int16_t master;    /* for a listed replica: its master; NOBODY: this node is a master */
+    int16_t master; /* for a listed replica: its master; HPS_REDIS_NOBODY: this node is a master */
     uint32_t n_slots;
     /* [n_idle], capacity connections_per_node; the most recently used last. */
     struct hps_redis_link *idle;
@@ -71,7 +71,7 @@ struct hps_redis_cluster {
 
     /* The map of slots is requested if refresh_wanted is set and refresh_at_us has passed. */
     bool refresh_wanted;
-    int16_t refresh_hint; /* node to ask first; NOBODY: none */
+    int16_t refresh_hint; /* node to ask first, or HPS_REDIS_NOBODY */
     uint64_t refresh_at_us;
     uint64_t refreshed_us;
     uint32_t n_refreshes_failed; /* consecutive failures; each attempt asked every candidate */
@@ -84,9 +84,10 @@ struct hps_redis_cluster {
 
 /* ---- node.c: all need the lock --------------------------------------------------------------- */
 
-/* The index of the node, created if needed. NOBODY: no memory, or more than HPS_REDIS_NODES_MAX
- * nodes. The index stays valid while the node is configured, listed or in use. Otherwise it stays
- * valid until two maps of slots have been adopted since the node was last named. */
+/* The index of the node, created if needed. HPS_REDIS_NOBODY: no memory, or more than
+ * HPS_REDIS_NODES_MAX nodes. The index stays valid while the node is configured, listed or in
+ * use. Otherwise it stays valid until two maps of slots have been adopted since the node was
+ * last named. */
 int16_t hps_redis_node_find(struct hps_redis_cluster *cluster, const struct hps_addr *addr);
 void hps_redis_node_free(struct hps_redis_node *node);
 /* Take an idle link that looks sound. False: none. */
@@ -148,7 +149,7 @@ void hps_redis_keeper_wake(struct hps_redis_cluster *cluster);
 /* How many connections the node still needs. Caller must hold the lock. */
 uint32_t hps_redis_links_wanted(const struct hps_redis_cluster *cluster,
                                 const struct hps_redis_node *node);
-/* Request the map of slots, from `hint` first (NOBODY: no preference). Caller must hold the
+/* Request the map of slots, from `hint` first unless it is HPS_REDIS_NOBODY. Caller must hold the
  * lock. */
 void hps_redis_refresh(struct hps_redis_cluster *cluster, int16_t hint);
 

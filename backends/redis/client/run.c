@@ -25,7 +25,7 @@
 
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
-/* What a command waits for; stored in command->state with the marks below. */
+/* The state of a command, stored in command->state with the marks below. */
 enum { PENDING, SENT, ANSWERED, LATER, DONE, STATE_MASK = 7 };
 enum {
     MARK_ASK = 8,    /* send to `target` only, where ASK pointed */
@@ -33,7 +33,7 @@ enum {
 };
 
 struct lane {
-    int16_t id; /* of the node; NOBODY: the lane is unused */
+    int16_t id; /* of the node; HPS_REDIS_NOBODY: the lane is unused */
     struct hps_redis_node *node;
     struct hps_redis_link link;      /* conn NULL: none yet */
     struct hps_redis_command *first; /* linked by `next` */
@@ -118,7 +118,7 @@ static int16_t replica_of(struct hps_redis_cluster *cluster, int16_t master)
     return master;
 }
 
-/* The node for the command. NOBODY: it is finished, or the map is not known yet. */
+/* The node for the command. HPS_REDIS_NOBODY: it is finished, or the map is not known yet. */
 static int16_t target_of(struct run *run, struct hps_redis_command *command)
 {
     struct hps_redis_cluster *cluster = run->cluster;
@@ -238,7 +238,7 @@ static void lane_open(struct run *run, struct lane *lane)
     lane_fail_all(lane, HPS_DEADLINE, why);
 }
 
-/* Make commands PENDING whose retry is due. */
+/* Make commands PENDING again once their retry is due. */
 static void retry(struct run *run)
 {
     if (run->retry_at_us == 0 || hps_clock_us() < run->retry_at_us) {
@@ -598,7 +598,7 @@ static bool settle_answer(struct run *run, const struct lane *lane,
     }
     if (begins(error, "TRYAGAIN")) {
         cluster->stats.n_tryagain++;
-        state_set(command, LATER); /* retried as long as there is time, through ASK each time */
+        state_set(command, LATER); /* retried until the deadline, through ASK each time */
         command->n_redirects = 0;
         run->waiting = true;
         run->retry_at_us = run->retry_at_us ? run->retry_at_us : hps_clock_us() + run->retry_us;
