@@ -84,8 +84,7 @@ hps_status host_bags(struct hps_space *space, const struct hps_call *call,
                      const struct hps_table *table, const struct hps_bags *bags, uint32_t first,
                      uint32_t n) HPS_MUST_CHECK;
 
-/* ---- space.c: calls of struct hps_store_ops, and helpers for loads
- * ---------------------------- */
+/* ---- space.c: calls of struct hps_store_ops, and helpers for loads --------------------------- */
 
 hps_status host_space_open(struct hps_store *store, const struct hps_space_id *id,
                            struct hps_space **out_space, struct hps_error *err) HPS_MUST_CHECK;
@@ -109,8 +108,7 @@ uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
                             uint64_t bytes, struct hps_error *err);
 
-/* ---- load.c: calls of struct hps_store_bulk_ops
- * ------------------------------------------------ */
+/* ---- load.c: calls of struct hps_store_bulk_ops ---------------------------------------------- */
 
 hps_status host_load_begin(struct hps_space *space, uint64_t rows_expected, uint64_t bytes_expected,
                            struct hps_store_load **out_load, struct hps_error *err) HPS_MUST_CHECK;

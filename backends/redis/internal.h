@@ -183,8 +183,7 @@ bool redis_count_rows(struct redis_space *space, struct hps_error *err);
 /* Start the leases thread; it runs until the store is closed. NO_MEMORY */
 hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;
 
-/* ---- state.c: known state of shards; all but redis_shard_judge take the space's lock
- * ---------- */
+/* ---- state.c: known state of shards; all but redis_shard_judge take the space's lock --------- */
 
 /* Set `readable` and `exact` from the shard's known positions. Caller must hold the lock. */
 void redis_shard_judge(const struct redis_space *space, struct redis_shard *shard);

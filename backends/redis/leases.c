@@ -98,8 +98,7 @@ hps_status redis_put_command(struct hps_buf *bytes, const char *name,
     return status == HPS_OK && has_number ? hps_redis_put_u64(bytes, number) : status;
 }
 
-/* ---- the leases thread
- * ------------------------------------------------------------------------- */
+/* ---- the leases thread ----------------------------------------------------------------------- */
 
 bool redis_count_rows(struct redis_space *space, struct hps_error *err)
 {

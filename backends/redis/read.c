@@ -58,8 +58,7 @@ struct read {
     uint32_t n_max; /* capacity of pieces and segments */
 };
 
-/* ---- distributing keys
- * ------------------------------------------------------------------------ */
+/* ---- distributing keys ----------------------------------------------------------------------- */
 
 static hps_status read_alloc(struct read *read)
 {
