@@ -312,8 +312,7 @@ hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                                      const struct hps_rocksdb_options *given, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* ---- calls of struct hps_store_ops and its sub-tables; contracts in backends/store*.h
- * --------- */
+/* ---- calls of struct hps_store_ops; contracts in backends/store*.h --------------------------- */
 
 /* read.c */
 hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,

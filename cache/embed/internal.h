@@ -31,7 +31,8 @@ enum {
     HPS_EMBED_PIECE_OUT_BYTES = 1 << 20,
     HPS_EMBED_PIECE_CLEAR_BYTES = 8 << 20, /* of new ranges; a few us each, with changes between */
     /* A sketch is halved after WINDOW_KEYS lookups and WINDOW_COUNTED counted keys per slot. 40
-     * keys give 0.7 to 1.8 points more hit rate than 10, as a rule. With 1 of 8 counted, drift of the hot keys costs no more hit rate. */
+     * keys give 0.7 to 1.8 points more hit rate than 10, as a rule. With 1 of 8
+     * counted, drift of the hot keys costs no more hit rate. */
     HPS_EMBED_WINDOW_KEYS = 40,
     HPS_EMBED_WINDOW_COUNTED = 10,
 };
