@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepts connections within limits. Runs on the thread of its loop; who is connected is known to
- * net/peers.h, because connections end on other threads, and outlive the acceptor.
+ * Accepts connections within limits, on the thread of its loop. net/peers.h counts the connections,
+ * because they end on other threads and outlive the acceptor.
  */
 #include "net/acceptor.h"
 
@@ -17,8 +17,8 @@
 #include "net/tls.h"
 
 #define ACCEPTS_PER_TURN 64
-#define PAUSE_US         100000u   /* without descriptors: try again after this */
-#define TELL_US          10000000u /* between two lines about connections that were refused */
+#define PAUSE_US         100000u   /* without descriptors: accept again after this time */
+#define TELL_US          10000000u /* between two log lines about refused connections */
 
 struct listener {
     struct listener *next;
@@ -27,7 +27,7 @@ struct listener {
     int fd;
     struct hps_tls *tls;
     unsigned cookie;
-    struct stat file; /* of a Unix socket to unlink; st_ino 0: none */
+    struct stat file; /* of a Unix socket, to be removed; st_ino 0: none */
 };
 
 struct hps_acceptor {
@@ -36,8 +36,8 @@ struct hps_acceptor {
     struct hps_peers *peers;
     struct listener *listeners;
     struct hps_timer pause;
-    bool starved; /* of descriptors or memory, as is in the log; until one is accepted again */
-    uint64_t told_us[HPS_PEERS_REFUSALS]; /* when the log had a line about these; 0: never */
+    bool starved; /* no descriptors or memory, which the log says once; reset by the next accept */
+    uint64_t told_us[HPS_PEERS_REFUSALS]; /* when these were last logged; 0: never */
     uint64_t n_untold[HPS_PEERS_REFUSALS];
 };
 
@@ -47,7 +47,7 @@ static void listen_all(struct hps_acceptor *acceptor, bool on)
 {
     for (struct listener *l = acceptor->listeners; l; l = l->next) {
         if (hps_loop_fd_want(&l->handle, on ? HPS_LOOP_READ : 0) != HPS_OK) {
-            hps_timer_set_after(acceptor->loop, &acceptor->pause, PAUSE_US); /* try again then */
+            hps_timer_set_after(acceptor->loop, &acceptor->pause, PAUSE_US); /* then try again */
         }
     }
 }
@@ -57,7 +57,7 @@ static void on_pause_over(void *ctx)
     listen_all(ctx, true);
 }
 
-/* The waiting connection keeps the listener readable: without a pause the loop would spin. */
+/* The pending connection keeps the listener readable, so without a pause the loop would spin. */
 static void starve(struct hps_acceptor *acceptor)
 {
     if (!acceptor->starved) {
@@ -89,7 +89,7 @@ static void write_refused(int fd, enum hps_peers_refusal why, uint64_t n)
             HPS_STR("limit", hps_peers_refusal_name(why)), HPS_U64("refused", n));
 }
 
-/* One line for many: whoever is refused comes again. */
+/* One line for many, because a refused client retries. */
 static void log_refused(struct hps_acceptor *acceptor, int fd, enum hps_peers_refusal why,
                         uint64_t now_us)
 {
@@ -148,7 +148,7 @@ static void on_listener(void *ctx, unsigned events)
             acceptor->starved = false;
             take(listener, fd);
             if (!acceptor->listeners) {
-                return; /* stopped meanwhile; the listener is gone */
+                return; /* on_accept stopped the acceptor: the listener is freed */
             }
         }
     }
@@ -220,7 +220,7 @@ uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor)
     return hps_peers_refused(acceptor->peers);
 }
 
-/* Not if another server has put its own socket there meanwhile. */
+/* Leaves the file alone if another server has put its own socket there. */
 static void unlink_file_of(const struct listener *listener)
 {
     struct hps_addr addr;

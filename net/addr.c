@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses as text and as the kernel's bytes. Any thread.
+ * Conversion of addresses between text and the kernel's form. Any thread.
  */
 #include "net/addr.h"
 
@@ -196,7 +196,7 @@ char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, c
                               size_t capacity)
 {
     HPS_ASSERT(capacity > 0);
-    struct sockaddr_storage copy = {0}; /* callers' bytes may be short or unaligned */
+    struct sockaddr_storage copy = {0}; /* the caller's bytes may be short or unaligned */
     memcpy(&copy, sockaddr, size < sizeof(copy) ? size : sizeof(copy));
     if (copy.ss_family == AF_INET) {
         const struct sockaddr_in *sin = (const struct sockaddr_in *)&copy;

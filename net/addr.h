@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses as people write them: "host:port", "[v6]:port", "unix:PATH". Any thread.
+ * Addresses as text and as the kernel has them: "host:port", "[v6]:port", "unix:PATH". Any thread.
  */
 #ifndef HPS_NET_ADDR_H
 #define HPS_NET_ADDR_H
@@ -14,7 +14,7 @@
 
 #define HPS_ADDR_HOST_MAX 255
 #define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* with brackets, port and NUL */
-#define HPS_PLACES_MAX    16                       /* of one name; others are left out */
+#define HPS_PLACES_MAX    16                       /* of one name; further ones are dropped */
 
 struct hps_addr {
     bool is_unix;
@@ -28,31 +28,33 @@ struct hps_sockaddr {
     socklen_t size;
 };
 
-/* What an address has been looked up to: one place, or of a name several, in the order in which the
- * system prefers them. */
+/* The places that an address resolves to. A name may have several, in the order that the system
+ * prefers. */
 struct hps_places {
     struct hps_sockaddr items[HPS_PLACES_MAX]; /* [n] */
     uint32_t n;
-    uint32_t first; /* which of them is tried first, counted round */
+    uint32_t first; /* index of the one to try first; the others follow cyclically */
     uint32_t n_tried;
 };
 
-/* Looks nothing up. INVALID names the text and what is wrong with it. */
+/* Parses; resolves no name. INVALID: `err` has the text and what is wrong with it. */
 hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same, of what is connected to: port 0 is INVALID. */
+/* The same for an address to connect to: port 0 is INVALID. */
 hps_status hps_addr_parse_peer(const char *text, struct hps_addr *out_addr, struct hps_error *err)
     HPS_MUST_CHECK;
-/* As hps_addr_parse reads it; cut at `capacity`, always ended. Returns `text`. */
+/* The form that hps_addr_parse reads. Truncated to `capacity`, always NUL-terminated. Returns
+ * `text`. */
 char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity);
-/* A name, which has to be looked up: neither a number nor a Unix socket. */
+/* Whether the host is a name that must be resolved: neither a numeric address nor a Unix socket. */
 bool hps_addr_is_name(const struct hps_addr *addr);
-/* For the kernel. A name is looked up, which may block. At least one place, none of them tried; or
- * UNAVAILABLE if the name is not known. `listening`: for bind() rather than connect(). */
+/* Resolves the address, which may block if it is a name. *out_places has at least one place and
+ * none is marked as tried. UNAVAILABLE: the name is not known. `listening`: for bind() instead of
+ * connect(). */
 hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
                             struct hps_places *out_places, struct hps_error *err) HPS_MUST_CHECK;
-/* Text of a kernel address: "127.0.0.1:80", "[::1]:80" (v4-mapped ones as v4), "unix:PATH",
- * "unix:". */
+/* Text of a kernel address: "127.0.0.1:80", "[::1]:80", "unix:PATH", "unix:". IPv4 mapped to IPv6
+ * is printed as IPv4. */
 char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, char *text,
                               size_t capacity);
 

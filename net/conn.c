@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One non-blocking byte stream, plain or TLS. Runs on the thread of the loop it is attached to.
+ * One non-blocking byte stream, plain or TLS. Runs on the thread of the loop to which it is
+ * attached.
  */
 #include "net/conn.h"
 
@@ -20,18 +21,18 @@
 #include "net/sock.h"
 #include "net/tls.h"
 
-#define RECORD_BYTES 16384u /* the most that one TLS record holds */
+#define RECORD_BYTES 16384u /* the most that a TLS record holds */
 
 enum phase {
-    PHASE_NEW,        /* being made */
-    PHASE_CONNECTING, /* to one place after the other */
+    PHASE_NEW,        /* being created */
+    PHASE_CONNECTING, /* trying one place after the other */
     PHASE_HANDSHAKE,  /* TLS */
     PHASE_OPEN,
-    PHASE_FAILED, /* before it was open; `failure` says why */
+    PHASE_FAILED, /* before it was open; `failure` has the status */
     PHASES,
 };
 
-/* Where the other end may be. */
+/* The places that are still to be tried. */
 struct connecting {
     struct hps_addr addr;
     struct hps_places places;
@@ -39,27 +40,27 @@ struct connecting {
 
 struct hps_conn {
     int fd;
-    struct connecting *connecting;   /* NULL: it is connected */
+    struct connecting *connecting;   /* NULL: connected */
     enum phase phase;                /* changed by phase_set alone */
     hps_status failure;              /* PHASE_FAILED */
     struct hps_tls_session *session; /* NULL: plain */
     struct hps_loop *loop;           /* NULL: not attached */
     struct hps_loop_fd handle;
-    struct hps_loop_later pending; /* decrypted bytes wait, the socket is silent */
-    struct hps_timer timer;        /* over the handshake */
+    struct hps_loop_later pending; /* decrypted bytes are left, but the socket may be silent */
+    struct hps_timer timer;        /* of the handshake */
     void (*on_ready)(void *ctx, unsigned events);
     void *ctx;
     unsigned want;
-    bool timed_out;        /* the handshake; hps_conn_handshake tells */
-    bool read_waits_write; /* TLS: reading goes on once the socket can be written */
+    bool timed_out;        /* the handshake; hps_conn_handshake returns it */
+    bool read_waits_write; /* TLS: reading continues when the socket is writable */
     bool write_waits_read;
     bool is_unix;
     struct hps_sock_cred cred; /* is_unix */
     uint8_t *record;           /* TLS: bytes gathered for one record */
-    size_t record_size;        /* > 0: that record was begun and must be written first */
+    size_t record_size;        /* > 0: a begun record, to be written first */
     char peer[HPS_ADDR_TEXT_MAX];
     uint64_t client;
-    bool heard; /* bytes came; of TLS only those behind the handshake */
+    bool heard; /* bytes came; with TLS see hps_conn_heard */
     struct hps_seat *seat;
 };
 
@@ -75,7 +76,7 @@ static void phase_set(struct hps_conn *conn, enum phase to)
         [PHASE_NEW] = 1u << PHASE_CONNECTING | 1u << PHASE_HANDSHAKE | 1u << PHASE_OPEN,
         [PHASE_CONNECTING] = 1u << PHASE_HANDSHAKE | 1u << PHASE_OPEN | 1u << PHASE_FAILED,
         [PHASE_HANDSHAKE] = 1u << PHASE_OPEN | 1u << PHASE_FAILED,
-        [PHASE_OPEN] = 1u << PHASE_FAILED, /* no memory to watch the socket just then */
+        [PHASE_OPEN] = 1u << PHASE_FAILED, /* no memory to watch the socket at that moment */
     };
 
     HPS_ASSERT(conn->phase < PHASES && to < PHASES);
@@ -106,7 +107,7 @@ static void conn_sane(const struct hps_conn *conn)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* takes `fd`, also on failure. */
+/* Takes `fd`, also on failure. */
 static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum phase phase,
                            struct hps_conn **out_conn, struct hps_error *err)
 {
@@ -216,7 +217,7 @@ void hps_conn_free(struct hps_conn *conn)
 
 /* ---- readiness ------------------------------------------------------------------------------- */
 
-/* What the socket must be ready for, so that what the user wants can go on. */
+/* The events of the socket that the wanted operations wait for. */
 static unsigned socket_events(const struct hps_conn *conn)
 {
     unsigned events = 0;
@@ -240,7 +241,7 @@ static hps_status update(struct hps_conn *conn)
 static void on_fd(void *ctx, unsigned events)
 {
     struct hps_conn *conn = ctx;
-    HPS_ASSERT(conn->phase != PHASE_FAILED); /* its descriptor is watched no more */
+    HPS_ASSERT(conn->phase != PHASE_FAILED); /* its descriptor is not watched any more */
     if (conn->phase != PHASE_OPEN) {
         conn->on_ready(conn->ctx, events);
         return;
@@ -262,7 +263,7 @@ static void on_pending(void *ctx)
 {
     struct hps_conn *conn = ctx;
     if ((conn->want & HPS_LOOP_READ) && hps_tls_session_pending(conn->session)) {
-        hps_loop_later_set(conn->loop, &conn->pending); /* again next turn, unless it is read now */
+        hps_loop_later_set(conn->loop, &conn->pending); /* next turn, unless read by then */
         conn->on_ready(conn->ctx, HPS_LOOP_READ);
     }
 }
@@ -325,8 +326,9 @@ static hps_status handshake_failed(struct hps_conn *conn, hps_status status)
     return status;
 }
 
-/* What was refused goes on with the next address, on the same descriptor, which TLS knows. AGAIN;
- * else there is none, `err` stays as it is, or names what failed. */
+/* After a refusal, tries the next place on the same descriptor number, which TLS knows. AGAIN:
+ * connecting. UNAVAILABLE: no place is left, `err` is unchanged. Other errors: `err` has the
+ * reason. */
 static hps_status reconnect(struct hps_conn *conn, struct hps_error *err)
 {
     struct connecting *connecting = conn->connecting;
@@ -345,7 +347,7 @@ static hps_status reconnect(struct hps_conn *conn, struct hps_error *err)
     return status == HPS_OK ? HPS_AGAIN : hps_error_set(err, status, "%s", hps_status_text(status));
 }
 
-/* One step: OK to go on with the next state, AGAIN to wait. */
+/* One step. OK: continue with the next phase; AGAIN: wait. */
 static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
 {
     if (conn->phase == PHASE_CONNECTING) {
@@ -452,7 +454,7 @@ hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, siz
     return hps_conn_readv(conn, &iov, 1, out_size);
 }
 
-/* Where the gathering of records is in the caller's vector. */
+/* Position in the caller's vector up to which bytes have been gathered into records. */
 struct cursor {
     const struct iovec *iov;
     int n_iov;
@@ -482,7 +484,7 @@ static size_t gather(struct cursor *at, uint8_t *out, size_t capacity)
 static void skip(struct cursor *at, size_t size)
 {
     while (size > 0) {
-        HPS_ASSERT(at->n_iov > 0); /* the bytes of a record that was begun must come again */
+        HPS_ASSERT(at->n_iov > 0); /* the caller must pass the bytes of a begun record again */
         size_t left = at->iov->iov_len - at->offset;
         size_t take = left < size ? left : size;
         size -= take;
@@ -516,7 +518,7 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
         if (status != HPS_OK) {
             break;
         }
-        /* A part, if the peer asked for short records. */
+        /* Only a part, if the peer asked for short records. */
         memmove(conn->record, conn->record + written, conn->record_size - written);
         total += written;
         conn->record_size -= written;
@@ -530,7 +532,7 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
         *out_size = total;
         return HPS_OK;
     }
-    HPS_ASSERT(status != HPS_OK); /* an empty vector */
+    HPS_ASSERT(status != HPS_OK); /* the vector was empty */
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounded inflation with zlib: output grows in steps, so that a bomb costs no more than the cap.
+ * Bounded inflation with zlib. The output grows in steps, so a compression bomb costs no more than
+ * the limit.
  */
 #include "net/gzip.h"
 
@@ -30,8 +31,8 @@ static void zlib_free(voidpf ctx, voidpf ptr)
     hps_free(ptr);
 }
 
-/* Room for the next piece, up to `end` bytes of `out`. With that reached, one spare byte tells
- * "just fits" from "more to come". */
+/* Makes space for the next piece, up to `end` bytes of `out`. When `end` is reached, one spare byte
+ * shows whether there is more output. */
 static hps_status make_room(z_stream *zs, struct hps_buf *out, size_t end, uint8_t *spare)
 {
     size_t left = end - out->size;
@@ -51,7 +52,7 @@ static hps_status make_room(z_stream *zs, struct hps_buf *out, size_t end, uint8
     return status;
 }
 
-/* How large `out` may become, of `size` bytes that came. */
+/* The size up to which `out` may grow for `size` compressed bytes. */
 static size_t end_of(const struct hps_buf *out, size_t size)
 {
     size_t grown =

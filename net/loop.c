@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event loop over libevent's epoll. libevent waits for descriptors; timers and deferrals are ours,
- * because then arming one cannot fail and tests can drive them with the fake clock. Runs on the
- * thread that calls hps_loop_run.
+ * Event loop over libevent's epoll. libevent waits for descriptors. Timers and deferrals are our
+ * own code, so that arming one cannot fail and tests can drive them with the fake clock. Runs on
+ * the thread that calls hps_loop_run.
  */
 #include "net/loop.h"
 
@@ -35,7 +35,7 @@ struct hps_loop {
     uint64_t timer_order;     /* equal times fire in order of arming */
     struct hps_loop_later *later_first, *later_last;
     uint64_t now_us;
-    uint64_t n_turns; /* that have ended */
+    uint64_t n_turns; /* turns that have ended */
     struct hps_task stop_task;
     atomic_bool stopping;
     atomic_bool running;
@@ -75,7 +75,7 @@ static bool timer_before(const struct hps_timer *a, const struct hps_timer *b)
     return a->at_us < b->at_us || (a->at_us == b->at_us && a->order < b->order);
 }
 
-/* Join two heaps (either may be NULL); the roots have neither next nor prev. */
+/* Joins two heaps; either may be NULL. The roots have neither next nor prev. */
 static struct hps_timer *timer_meld(struct hps_timer *a, struct hps_timer *b)
 {
     if (!a || !b) {
@@ -95,7 +95,7 @@ static struct hps_timer *timer_meld(struct hps_timer *a, struct hps_timer *b)
     return a;
 }
 
-/* One heap out of a list of siblings: pair from left to right, then join from right to left. */
+/* Makes one heap of a list of siblings: pair from left to right, then join from right to left. */
 static struct hps_timer *timer_meld_siblings(struct hps_timer *first)
 {
     struct hps_timer *pairs = NULL;
@@ -175,8 +175,8 @@ bool hps_timer_armed(const struct hps_timer *timer)
     return timer->loop != NULL;
 }
 
-/* Fires what is due; a timer set again inside its callback waits for the next turn, since orders
- * given from now on are not reached. */
+/* Fires the due timers. A timer that its callback sets again gets a higher order, so it waits for
+ * the next turn. */
 static void run_timers(struct hps_loop *loop)
 {
     uint64_t order_end = loop->timer_order;
@@ -242,11 +242,11 @@ bool hps_loop_later_is_set(const struct hps_loop_later *later)
 
 static void run_mark(void *ctx)
 {
-    (void)ctx; /* taken out before its turn */
+    (void)ctx; /* removed before it could run */
 }
 
-/* Stops at a mark put behind what is queued now, so that what callbacks queue waits for the next
- * turn and any entry may be taken out meanwhile. */
+/* Runs the entries that are queued now. A mark behind them makes entries that callbacks add wait
+ * for the next turn. Callbacks may remove any entry. */
 static void run_later(struct hps_loop *loop)
 {
     if (!loop->later_first) {
@@ -300,7 +300,7 @@ static void on_wait_over(evutil_socket_t fd, short what, void *ctx)
 
 static void stop_run(struct hps_task *task)
 {
-    (void)task; /* waking up was the point */
+    (void)task; /* the task only wakes the loop */
 }
 
 void hps_loop_stop(struct hps_loop *loop)
@@ -406,7 +406,7 @@ static uint64_t wait_us(const struct hps_loop *loop, uint64_t timeout_us)
 static void turn(struct hps_loop *loop, uint64_t timeout_us)
 {
     uint64_t wait = wait_us(loop, timeout_us);
-    int flags = EVLOOP_ONCE | EVLOOP_NONBLOCK; /* NONBLOCK alone goes on while anything is ready */
+    int flags = EVLOOP_ONCE | EVLOOP_NONBLOCK; /* NONBLOCK alone repeats while any is ready */
     event_del(loop->wait_event);
     if (wait > 0) {
         struct timeval tv = {.tv_sec = (time_t)(wait / 1000000),
@@ -552,7 +552,7 @@ static void on_signal(void *ctx, unsigned events)
     struct hps_loop_signals *signals = ctx;
     struct signalfd_siginfo info;
     (void)events;
-    /* One a turn: the callback may free us. */
+    /* One signal a turn: the callback may free `signals`. */
     if (read(signals->fd.fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         signals->fn(signals->ctx, (int)info.ssi_signo);
     }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event loop: one thread, its descriptors, timers and hand-overs. Everything belongs to the thread
- * that runs the loop (before the first run and after the last one: to whoever holds it) and asserts
- * so, but hps_loop_post and hps_loop_stop, which any thread may call.
+ * Event loop: one thread with its descriptors, timers and posted tasks. While hps_loop_run runs,
+ * only the thread that runs it may call the functions here; they assert that. Any thread may call
+ * hps_loop_post and hps_loop_stop. While the loop does not run, its owner may call all functions
+ * from one thread at a time.
  *
- * A turn: wait for descriptors (at most until the next timer), run their callbacks and the posted
- * tasks, run due timers, run what was deferred before this point. Callbacks may free any object,
- * their own included.
+ * A turn does this in order: wait for descriptors, at most until the next timer; run their
+ * callbacks and the posted tasks; run due timers; run what was deferred before this point. A
+ * callback may free any object, also its own.
  */
 #ifndef HPS_NET_LOOP_H
 #define HPS_NET_LOOP_H
@@ -21,24 +22,25 @@
 struct hps_loop;
 
 hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err) HPS_MUST_CHECK;
-/* Runs the posted tasks and deferrals that are left, then frees. Descriptors, timers and signals
- * must be gone. NULL is legal. */
+/* Runs the remaining tasks and deferrals, then frees the loop. All descriptors, timers and signals
+ * must have been removed before. NULL has no effect. */
 void hps_loop_free(struct hps_loop *loop);
-/* Until hps_loop_stop. The calling thread owns the loop meanwhile. */
+/* Runs until hps_loop_stop. The calling thread owns the loop while it runs. */
 void hps_loop_run(struct hps_loop *loop);
-/* One turn that waits at most `timeout_us` (0 = poll). For tools and tests; not within a callback.
- */
+/* Runs one turn, which waits at most `timeout_us` (0: does not wait). For tools and tests. Not
+ * within a callback. */
 void hps_loop_turn(struct hps_loop *loop, uint64_t timeout_us);
-/* Make hps_loop_run return at the end of the turn; sticky: a run that begins later returns at once.
- * Any thread. */
+/* Makes hps_loop_run return at the end of the turn. It stays set: a later run returns at once. Any
+ * thread. */
 void hps_loop_stop(struct hps_loop *loop);
-/* Run `task` on the loop thread, in order of posting. Never fails. Any thread. */
+/* Runs `task` on the loop thread. Tasks run in the order in which they are posted. Cannot fail. Any
+ * thread. */
 void hps_loop_post(struct hps_loop *loop, struct hps_task *task);
-/* Is the caller allowed to touch the loop: its running thread, or anybody while it does not run. */
+/* Whether the caller may use the loop: it is the running thread, or the loop does not run. */
 bool hps_loop_is_mine(const struct hps_loop *loop);
-/* The clock of base/clock.h as read at the last wake-up of this turn. */
+/* The time of hps_clock_us as this turn last read it; between turns the time now. */
 uint64_t hps_loop_now_us(const struct hps_loop *loop);
-/* The number of this turn, or of the next one between two. */
+/* The number of the current turn; between turns, of the next one. */
 uint64_t hps_loop_turns(const struct hps_loop *loop);
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
@@ -49,9 +51,9 @@ typedef void (*hps_loop_fd_fn)(void *ctx, unsigned events);
 
 #define HPS_LOOP_EVENT_BYTES 160
 
-/* Embed. Level-triggered: the callback comes in every turn while the descriptor is ready for what
- * is wanted; once for reading and once for writing if both are. Errors and hang-ups show as
- * readiness of whatever is wanted. */
+/* Embedded by its user. Level-triggered: each turn calls `fn` while the descriptor is ready for an
+ * event that is wanted. If it is ready for both reading and writing, `fn` is called once for each.
+ * An error or a hang-up counts as ready for every wanted event. */
 struct hps_loop_fd {
     struct hps_loop *loop; /* NULL: not added */
     hps_loop_fd_fn fn;
@@ -62,19 +64,21 @@ struct hps_loop_fd {
     _Alignas(16) unsigned char write_event[HPS_LOOP_EVENT_BYTES];
 };
 
-/* Watch `fd` (borrowed) for `events` (may be 0). NO_MEMORY, or INVALID if it cannot be polled. */
+/* Watches `fd` (borrowed) for `events` (may be 0). NO_MEMORY; INVALID: the descriptor cannot be
+ * polled. */
 hps_status hps_loop_fd_add(struct hps_loop *loop, struct hps_loop_fd *handle, int fd,
                            unsigned events, hps_loop_fd_fn fn, void *ctx) HPS_MUST_CHECK;
-/* Change what is wanted; cheap when nothing changes. */
+/* Changes the events that are wanted. Cheap if they stay the same. */
 hps_status hps_loop_fd_want(struct hps_loop_fd *handle, unsigned events) HPS_MUST_CHECK;
-/* Stop watching, before the descriptor is closed. A zeroed or deleted handle is legal. */
+/* Stops watching. Call it before the descriptor is closed. No effect on a zeroed or deleted
+ * handle. */
 void hps_loop_fd_del(struct hps_loop_fd *handle);
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
 typedef void (*hps_timer_fn)(void *ctx);
 
-/* Embed. One-shot: fires once at or after its time, may be set again inside its callback. */
+/* Embedded by its user. Fires once, at or after its time. Its callback may set it again. */
 struct hps_timer {
     struct hps_loop *loop; /* NULL: not armed */
     hps_timer_fn fn;
@@ -85,17 +89,17 @@ struct hps_timer {
 };
 
 void hps_timer_init(struct hps_timer *timer, hps_timer_fn fn, void *ctx);
-/* Arm, or move an armed one, for time `at_us` of hps_clock_us(); never fails. */
+/* Arms the timer, or moves an armed one, to time `at_us` of hps_clock_us(). Cannot fail. */
 void hps_timer_set(struct hps_loop *loop, struct hps_timer *timer, uint64_t at_us);
 /* hps_timer_set at hps_loop_now_us + delay_us (saturating). */
 void hps_timer_set_after(struct hps_loop *loop, struct hps_timer *timer, uint64_t delay_us);
-void hps_timer_stop(struct hps_timer *timer); /* legal when not armed */
+void hps_timer_stop(struct hps_timer *timer); /* no effect if not armed */
 bool hps_timer_armed(const struct hps_timer *timer);
 
 /* ---- later this turn ------------------------------------------------------------------------- */
 
-/* Embed. Runs once at the end of the turn; set again inside its callback: at the end of the next
- * turn, after the descriptors had theirs. */
+/* Embedded by its user. Runs once at the end of the turn. If its callback sets it again, it runs at
+ * the end of the next turn, after the descriptors. */
 struct hps_loop_later {
     struct hps_loop *loop; /* NULL: not queued */
     void (*fn)(void *ctx);
@@ -112,8 +116,8 @@ bool hps_loop_later_is_set(const struct hps_loop_later *later);
 
 struct hps_loop_signals;
 
-/* Block `signals` in the calling thread and deliver them as callbacks. Call before other threads
- * are started, since they inherit the mask. Freeing leaves the signals blocked. */
+/* Blocks `signals` in the calling thread and delivers them as callbacks on the loop. Call it before
+ * other threads start, because they inherit the mask. Freeing leaves the signals blocked. */
 hps_status hps_loop_signals_new(struct hps_loop *loop, const int *signals, unsigned n_signals,
                                 void (*fn)(void *ctx, int signal_number), void *ctx,
                                 struct hps_loop_signals **out_signals, struct hps_error *err)

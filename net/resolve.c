@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names, each looked up on a thread of its own: see resolve.h. The caller and the thread have a
- * reference each; the last one frees.
+ * Resolves each name on its own thread: see resolve.h. The caller and the thread hold one reference
+ * each; the last one frees the object.
  */
 #include "net/resolve.h"
 
@@ -18,9 +18,9 @@
 
 struct hps_resolve {
     atomic_int refs;
-    int wake_fd; /* our own */
+    int wake_fd; /* our duplicate */
     struct hps_addr addr;
-    _Atomic uint64_t ended_us; /* 0: not over; else what follows is set and stays */
+    _Atomic uint64_t ended_us; /* 0: not finished; else what follows is set and stays */
     hps_status status;
     struct hps_error err;
     struct hps_places places;
@@ -43,7 +43,7 @@ static void *resolve_run(void *ctx)
     resolve->status = hps_addr_resolve(&resolve->addr, false, &resolve->places, &resolve->err);
     uint64_t now_us = hps_clock_us();
     atomic_store(&resolve->ended_us, now_us > 0 ? now_us : 1);
-    (void)!write(resolve->wake_fd, &one, sizeof(one)); /* full: it is awake */
+    (void)!write(resolve->wake_fd, &one, sizeof(one)); /* full: already readable */
     unref(resolve);
     return NULL;
 }

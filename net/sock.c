@@ -21,13 +21,13 @@
 #include "base/heap.h"
 
 #ifndef SO_PEERGROUPS
-#define SO_PEERGROUPS 59 /* of Linux 4.13; the C library may be older */
+#define SO_PEERGROUPS 59 /* since Linux 4.13; the headers of the C library may be older */
 #endif
 
 #define LISTEN_BACKLOG     1024
 #define INHERITED_FD_FIRST 3
 #define UNIX_BUFFER_BYTES \
-    (1 << 20) /* 208 KiB, the default, costs a third of the throughput of bulk */
+    (1 << 20) /* the default, 208 KiB, costs a third of the throughput of large replies */
 
 static hps_status errno_status(int error)
 {
@@ -57,7 +57,7 @@ static hps_status fail(struct hps_error *err, const char *verb, const struct hps
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-/* Does a server answer on this socket file? Only "connection refused" proves that none does. */
+/* Whether no server answers on this socket file. Only "connection refused" proves that. */
 static bool unix_is_stale(const struct sockaddr *sockaddr, socklen_t size)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -76,8 +76,8 @@ static int bind_unix(int fd, const struct sockaddr *sockaddr, socklen_t size, co
     if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && unix_is_stale(sockaddr, size)) {
         unlink(path);
     }
-    /* Permissions of the descriptor before bind() are those of the file: never open wider than
-     * asked. */
+    /* The file gets the permissions that the descriptor has before bind(): it is never more open
+     * than `mode`. */
     if (fchmod(fd, mode) != 0 || bind(fd, sockaddr, size) != 0) {
         return -1;
     }
@@ -103,7 +103,7 @@ hps_status hps_sock_listen(const struct hps_addr *addr, mode_t mode, int *out_fd
     if (addr->is_unix) {
         rc = bind_unix(fd, sockaddr, size, addr->path, mode);
     } else {
-        /* Not SO_REUSEPORT: it lets a forgotten server steal half of the connections. */
+        /* No SO_REUSEPORT: with it a forgotten server would take half of the connections. */
         rc = setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
         if (rc == 0 && sockaddr->sa_family == AF_INET6) {
             rc = setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
@@ -269,7 +269,7 @@ hps_status hps_sock_peer_groups(int fd, gid_t **out_groups, size_t *out_n)
     if (!groups) {
         return HPS_NO_MEMORY;
     }
-    groups[0] = cred.gid; /* not among the others, unless somebody has put it there */
+    groups[0] = cred.gid; /* the kernel does not list it among the others */
     if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups + 1, &size) != 0) {
         hps_free(groups);
         return HPS_IO;
@@ -315,7 +315,7 @@ uint64_t hps_sock_client(int fd, bool *out_is_unix)
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     uint64_t secret = hps_hash_secret();
-    uint8_t address[16] = {0}; /* of one that is gone */
+    uint8_t address[16] = {0}; /* if the peer has disconnected */
     struct hps_sock_cred cred;
     *out_is_unix = hps_sock_peer_cred(fd, &cred);
     if (*out_is_unix) {
@@ -388,7 +388,7 @@ hps_status hps_sock_inherit(struct hps_sock_inherited *out_sockets, unsigned *ou
     char *end = NULL;
     hps_status status = HPS_OK;
     unsigned n = 0;
-    /* Another process's variables, left in the environment, are not for us. */
+    /* The variables may have been left by another process; then they are ignored. */
     if (pid && fds && strtol(pid, &end, 10) == (long)getpid() && *end == '\0') {
         unsigned long count = strtoul(fds, &end, 10);
         if (*fds == '\0' || *end != '\0' || count > HPS_SOCK_INHERITED_MAX) {
