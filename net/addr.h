@@ -33,11 +33,11 @@ struct hps_sockaddr {
 struct hps_places {
     struct hps_sockaddr items[HPS_PLACES_MAX]; /* [n] */
     uint32_t n;
-    uint32_t first; /* index of the one to try first; the others follow cyclically */
+    uint32_t first; /* index of the one to try first; the rest follow cyclically */
     uint32_t n_tried;
 };
 
-/* Parses; resolves no name. INVALID: `err` has the text and what is wrong with it. */
+/* Parses; resolves no name. INVALID: `err` has the text and the reason. */
 hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hps_error *err)
     HPS_MUST_CHECK;
 /* The same for an address to connect to: port 0 is INVALID. */

@@ -518,7 +518,7 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
         if (status != HPS_OK) {
             break;
         }
-        /* Only a part, if the peer asked for short records. */
+        /* Only a part, if the peer negotiated short records. */
         memmove(conn->record, conn->record + written, conn->record_size - written);
         total += written;
         conn->record_size -= written;
@@ -573,7 +573,7 @@ void hps_conn_shutdown_write(struct hps_conn *conn)
     if (conn->session) {
         hps_tls_session_shutdown(conn->session);
     }
-    (void)!shutdown(conn->fd, SHUT_WR); /* fails only if the peer is gone already */
+    (void)!shutdown(conn->fd, SHUT_WR); /* fails only if the peer has disconnected */
 }
 
 /* ---- facts ----------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@
 #define STEP_BYTES_MIN   4096u
 #define STEP_BYTES_MAX   (1u << 20)
 
-enum { GZIP_TRAILER_BYTES = 8 }; /* CRC, and the size of what was deflated: u32 LE each */
+enum { GZIP_TRAILER_BYTES = 8 }; /* CRC and inflated size: u32 LE each */
 
 static voidpf zlib_alloc(voidpf ctx, uInt count, uInt size)
 {

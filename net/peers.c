@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who is connected: one table of peers, each with the ring of its seats, and a ring of all seats,
- * under one lock. Who looks for a seat that may go walks a bounded piece of a ring from where the
- * last one stopped, so that a full table costs little however large it is. Any thread.
+ * One table of peers, each with the ring of its slots, and a ring of all slots, under one lock. A
+ * search for a slot to displace walks a bounded part of a ring and begins where the last search
+ * ended, so its cost does not grow with the table. Any thread.
  */
 #include "net/peers.h"
 
@@ -16,58 +16,58 @@
 
 enum {
     N_BUCKETS = 4096,
-    LEAVING_MAX = 64,   /* connections that were told to leave and have not gone */
-    EXAMINED_MAX = 512, /* seats, for one that comes */
-    RESTING_MAX = 1024, /* peers without connections whose failures are remembered */
+    LEAVING_MAX = 64,   /* displaced connections that have not closed yet */
+    EXAMINED_MAX = 512, /* slots that a search compares */
+    RESTING_MAX = 1024, /* peers without connections that are kept for their failures */
     IDLE_US_MIN = 1000 * 1000,
     TELL_US = 10 * 1000 * 1000,
     LET_IN_US = 1000 * 1000 / HPS_PEERS_LET_IN_PER_S,
     LET_IN_BURST_US = 1000 * 1000,
     FAILURES_US = 60 * 1000 * 1000,
-    SLOWED_US_MIN = 10 * 1000 * 1000, /* a peer that goes on failing is slowed for as long after */
+    SLOWED_US_MIN = 10 * 1000 * 1000, /* after the last failure of a peer that keeps failing */
 };
 
-/* Rings that a seat is in. */
+/* Rings that a slot is in. */
 enum ring { OF_PEER, OF_ALL, RINGS };
 
-/* The lower, the sooner it gives way. */
+/* The lowest is displaced first. */
 enum seat_use { USE_NO_REQUEST, USE_IDLE, USE_CALLS };
 
 struct hps_seat {
     struct hps_peers *peers;
     struct peer *peer;
     struct hps_seat *next[RINGS], *prev[RINGS];
-    void (*on_leave)(void *ctx); /* NULL: it cannot be asked to leave */
+    void (*on_leave)(void *ctx); /* NULL: it cannot be displaced */
     void *ctx;
     atomic_bool leaving;
     atomic_bool asked;              /* it has had a request */
     _Atomic uint64_t idle_since_us; /* 0: it has calls */
 };
 
-/* In a bucket. Its seats are `n`, of which n_leaving have been told to go. */
+/* In a bucket. It has `n` slots, and n_leaving of them are displaced. */
 struct peer {
     struct peer *next;
-    struct peer *over_next, *over_prev; /* among those with more than a share */
-    struct peer *rest_next, *rest_prev; /* among those that have no seat */
+    struct peer *over_next, *over_prev; /* list of peers above the share */
+    struct peer *rest_next, *rest_prev; /* list of peers without a slot */
     uint64_t client;
     struct hps_seat *hand;
-    atomic_size_t held; /* bytes of requests, by all of its seats */
+    atomic_size_t held; /* bytes of requests that all its slots hold */
     unsigned n;
     unsigned n_leaving;
     bool is_over;
     bool is_resting;
-    uint64_t failed_until_us; /* its failures, each of which lasts for a while behind the others */
-    uint64_t let_in_us;       /* slowed: when the last one that was let in had its turn */
+    uint64_t failed_until_us; /* when its failures have expired; each one adds to it */
+    uint64_t let_in_us;       /* slowed: its rate is used up to this time */
     uint64_t told_us;
     uint64_t n_untold;
 };
 
 struct hps_peers {
-    struct hps_lock lock; /* over everything here, but for the atomics of seats and peers */
+    struct hps_lock lock; /* protects all fields except the atomics of slots and peers */
     struct hps_peers_limits limits;
     struct hps_peers_metrics metrics;
-    unsigned refs; /* of the owner and each seat */
-    unsigned n;    /* seats */
+    unsigned refs; /* the owner's and one per slot */
+    unsigned n;    /* slots */
     unsigned n_leaving;
     uint64_t n_refused;
     struct hps_seat *hand;
@@ -113,7 +113,7 @@ static void ring_add(enum ring ring, struct hps_seat **hand, struct hps_seat *se
         *hand = seat;
         return;
     }
-    seat->next[ring] = at; /* before the hand, so that it is the last to be looked at */
+    seat->next[ring] = at; /* before the hand: searches reach it last */
     seat->prev[ring] = at->prev[ring];
     at->prev[ring]->next[ring] = seat;
     at->prev[ring] = seat;
@@ -132,7 +132,7 @@ static void ring_remove(enum ring ring, struct hps_seat **hand, struct hps_seat 
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-/* What holds between two calls. Lock held. */
+/* Invariants between two calls. Caller holds the lock. */
 static void peers_sane(const struct hps_peers *peers)
 {
     hps_lock_assert_held(&peers->lock);
@@ -193,7 +193,7 @@ static void peer_free(struct hps_peers *peers, struct peer *peer)
     hps_free(peer);
 }
 
-/* A peer without seats is forgotten, unless it has failed of late. */
+/* Frees a peer without slots, or keeps it while its failures count. */
 static void peer_rest(struct hps_peers *peers, struct peer *peer, uint64_t now_us)
 {
     HPS_ASSERT(peer->n == 0 && !peer->is_resting);
@@ -214,7 +214,7 @@ static void peer_rest(struct hps_peers *peers, struct peer *peer, uint64_t now_u
     }
 }
 
-/* The peer, made if need be; NULL: no memory. */
+/* The peer, created if needed. NULL: no memory. */
 static struct peer *peer_get(struct hps_peers *peers, uint64_t client)
 {
     struct peer **bucket = bucket_of(peers, client);
@@ -248,13 +248,14 @@ static unsigned share_of_each(const struct hps_peers *peers)
     return share > 0 ? share : 1;
 }
 
-/* Seats that it has and is to keep. */
+/* Slots that are not displaced. */
 static unsigned seats_kept(const struct peer *peer)
 {
     return peer->n - peer->n_leaving;
 }
 
-/* Its seats have become more or fewer, or the share has: is it among those that have more? */
+/* Moves the peer into or out of the list of peers above the share, after its slots or the share
+ * changed. */
 static void over_update(struct hps_peers *peers, struct peer *peer)
 {
     bool is_over = seats_kept(peer) > share_of_each(peers);
@@ -282,7 +283,7 @@ static void over_update(struct hps_peers *peers, struct peer *peer)
     }
 }
 
-/* NULL: nobody has more than a share. They are few: shares add up. */
+/* NULL: no peer is above the share. The list is short, because the shares add up. */
 static struct peer *who_has_most(const struct hps_peers *peers)
 {
     struct peer *most = peers->over;
@@ -293,9 +294,9 @@ static struct peer *who_has_most(const struct hps_peers *peers)
     return most;
 }
 
-/* ---- who gives way --------------------------------------------------------------------------- */
+/* ---- displacement ---------------------------------------------------------------------------- */
 
-/* What may go. */
+/* Which slots a search accepts. */
 struct wanted {
     enum seat_use use_max;
     uint64_t idle_us_min;
@@ -315,7 +316,7 @@ static bool may_go(const struct hps_seat *seat, const struct wanted *wanted, uin
     return *out_use == USE_CALLS || since_us + wanted->idle_us_min <= now_us;
 }
 
-/* The best of those that are looked at; NULL: none may go. */
+/* The first to displace among the slots that are compared; NULL: none may be displaced. */
 static struct hps_seat *find(enum ring ring, struct hps_seat **hand, unsigned n,
                              const struct wanted *wanted, uint64_t now_us)
 {
@@ -350,7 +351,7 @@ static void tell_to_leave(struct hps_peers *peers, struct hps_seat *seat, enum h
     seat->on_leave(seat->ctx);
 }
 
-/* Whether one has given way to another of `peer`. */
+/* Displaces a connection for a new one of `peer`. False: none may be displaced. */
 static bool make_room(struct hps_peers *peers, struct peer *peer, uint64_t now_us)
 {
     struct wanted wanted = {.use_max = USE_IDLE,
@@ -385,7 +386,7 @@ static uint64_t failure_us(const struct hps_peers *peers)
     return FAILURES_US / peers->limits.failures_max;
 }
 
-/* It fails too often, and has had its turns of this second. */
+/* Whether a slowed peer has used up its rate. */
 static bool must_wait(const struct hps_peers *peers, struct peer *peer, uint64_t now_us)
 {
     if (peers->limits.failures_max == 0 ||
@@ -445,7 +446,7 @@ void hps_peers_count_refused(struct hps_peers *peers, enum hps_peers_refusal why
     hps_lock_release(&peers->lock);
 }
 
-/* Whether a connection of `peer` may come; makes room for it. */
+/* Whether a connection of `peer` is admitted; displaces another one if needed. */
 static bool may_come(struct hps_peers *peers, struct peer *peer, bool is_unix, uint64_t now_us,
                      enum hps_peers_refusal *out_why)
 {
@@ -514,7 +515,7 @@ struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool 
     return seat;
 }
 
-/* Unlocks. */
+/* Releases the lock. */
 static void unref(struct hps_peers *peers)
 {
     HPS_ASSERT(peers->refs > 0);

@@ -16,8 +16,8 @@ struct hps_resolve;
  * no thread or descriptor; NO_MEMORY. */
 hps_status hps_resolve_new(const struct hps_addr *addr, int wake_fd,
                            struct hps_resolve **out_resolve, struct hps_error *err) HPS_MUST_CHECK;
-/* The result: that of hps_addr_resolve, or AGAIN while it is not there yet. May be called again.
- * Sets *out_places only on OK. */
+/* The result: that of hps_addr_resolve, or AGAIN while it is pending. May be called again. Sets
+ * *out_places only on OK. */
 hps_status hps_resolve_take(const struct hps_resolve *resolve, struct hps_places *out_places,
                             struct hps_error *err) HPS_MUST_CHECK;
 /* When the result came, by hps_clock_us; 0: not yet. */

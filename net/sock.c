@@ -269,7 +269,7 @@ hps_status hps_sock_peer_groups(int fd, gid_t **out_groups, size_t *out_n)
     if (!groups) {
         return HPS_NO_MEMORY;
     }
-    groups[0] = cred.gid; /* the kernel does not list it among the others */
+    groups[0] = cred.gid; /* the list of the kernel does not have it */
     if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups + 1, &size) != 0) {
         hps_free(groups);
         return HPS_IO;
