@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the server of calls (net/grpc.h) needs of a connection that speaks HTTP, whatever version:
- * HTTP/2 (net/http2.h), with many streams at once, or HTTP/1.1 (net/http1_server.h), where a stream
- * is a request with its answer and there is at most one. What is asked often lies in the two
- * structs below, which an implementation embeds and keeps up to date; the rest goes through its
- * table. Everything runs on the thread of the connection's loop.
+ * The interface between the gRPC server (net/grpc.h) and its HTTP connections. Two protocols
+ * implement it: HTTP/2 (net/http2.h), with many streams at once, and HTTP/1.1 (net/http1_server.h),
+ * where a stream is one request with its response and there is at most one. Values that the server
+ * reads often are in the two structs below, which an implementation embeds and updates. All else
+ * goes through its table of functions. Everything runs on the thread of the connection's loop.
  */
 #ifndef HPS_NET_HTTP_H
 #define HPS_NET_HTTP_H
@@ -21,8 +21,8 @@ struct hps_slice; /* net/grpc.h */
 struct hps_http;
 struct hps_http_stream;
 
-/* Why a stream or a connection is ended: error codes of RFC 9113; HPS_HTTP2_LOST: the connection
- * went. HTTP/1.1 knows no other way to say any of them than to close the connection. */
+/* Why a stream or connection ends: error codes of RFC 9113, and HPS_HTTP2_LOST: the connection was
+ * lost. HTTP/1.1 can only close the connection. */
 enum {
     HPS_HTTP2_NO_ERROR = 0x0,
     HPS_HTTP2_PROTOCOL_ERROR = 0x1,
@@ -33,7 +33,7 @@ enum {
     HPS_HTTP2_LOST = 0x7fffffff,
 };
 
-enum { HPS_HTTP_FIELDS_MAX = 32 }; /* that one of our own header blocks may have */
+enum { HPS_HTTP_FIELDS_MAX = 32 }; /* in a header block that we send */
 
 struct hps_http_field {
     const char *name; /* lower-case */
@@ -42,36 +42,38 @@ struct hps_http_field {
     size_t value_size;
 };
 
-/* A field whose name is a literal; _LITERAL: its value, too. */
+/* A field with a literal name; _LITERAL: with a literal value too. */
 #define HPS_HTTP_FIELD(n, v, size)   ((struct hps_http_field){(n), sizeof(n) - 1, (v), (size)})
 #define HPS_HTTP_FIELD_LITERAL(n, v) HPS_HTTP_FIELD(n, v, sizeof(v) - 1)
-/* Are these `size` bytes that literal? */
+/* Whether these `size` bytes are that literal. */
 #define HPS_HTTP_IS(text, size, literal) \
     ((size) == sizeof(literal) - 1 && memcmp((text), (literal), sizeof(literal) - 1) == 0)
 
-/* What a connection tells the server of calls. A callback may call anything here, hps_http_free
- * included. */
+/* Reports of a connection to the server. A callback may call any function here, also
+ * hps_http_free. */
 struct hps_http_events {
     void (*on_stream)(void *ctx, struct hps_http_stream *stream); /* a request begins */
-    /* Both NUL-terminated, the name in lower case; the request line as ":method" and ":path". */
+    /* Both are NUL-terminated; the name is in lower case. The request line comes as ":method" and
+     * ":path". */
     void (*on_header)(void *ctx, struct hps_http_stream *stream, const char *name, size_t name_size,
                       const char *value, size_t value_size);
-    void (*on_headers)(void *ctx, struct hps_http_stream *stream); /* those were all */
-    /* Window is given back only by hps_http_consume. */
+    void (*on_headers)(void *ctx, struct hps_http_stream *stream); /* the fields are complete */
+    /* Only hps_http_consume reopens the flow-control window. */
     void (*on_data)(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size);
-    /* Where up to `size` bytes of the body that come next may be put; on_data is then called with
-     * them there, before anything else happens on the connection. NULL: nowhere. May be NULL. */
+    /* A buffer for up to `size` bytes of the body that come next. If bytes come, on_data is called
+     * with them in that buffer before anything else happens on the connection. NULL result: no
+     * buffer. The callback may be NULL. */
     uint8_t *(*on_room)(void *ctx, struct hps_http_stream *stream, size_t size, size_t *out_room);
-    void (*on_end)(void *ctx, struct hps_http_stream *stream); /* the request is whole */
-    /* HTTP/2, after hps_http_finish, when the last byte is framed: hps_http_trailers now. */
+    void (*on_end)(void *ctx, struct hps_http_stream *stream); /* the request is complete */
+    /* HTTP/2: after hps_http_finish, when the last byte is framed. Call hps_http_trailers now. */
     void (*on_trailers)(void *ctx, struct hps_http_stream *stream);
-    void (*on_sent)(void *ctx, struct hps_http_stream *stream); /* its queued bytes became fewer */
-    void (*on_released)(void *ctx); /* `queued` became less; streams may be gone meanwhile */
-    /* Freed right after this. error: of RFC 9113, or HPS_HTTP2_LOST */
+    void (*on_sent)(void *ctx, struct hps_http_stream *stream); /* its `queued` has decreased */
+    void (*on_released)(void *ctx); /* `queued` has decreased; streams may have closed */
+    /* Do not use the stream afterwards. error: of RFC 9113, or HPS_HTTP2_LOST */
     void (*on_stream_closed)(void *ctx, struct hps_http_stream *stream, uint32_t error);
-    /* Gone, streams first; the connection is freed after this. Not called after hps_http_free.
-     * why: INVALID where the peer broke the rules, NO_MEMORY, CLOSED where it, or we, ended it;
-     * else what hps_conn_handshake says. */
+    /* The connection has ended, its streams before it; it is freed after this. Not called after
+     * hps_http_free. why: INVALID: the peer violated the protocol; NO_MEMORY; CLOSED: either side
+     * closed it; INTERNAL; else the status of hps_conn_handshake. */
     void (*on_closed)(void *ctx, const struct hps_error *why);
 };
 
@@ -80,7 +82,7 @@ struct hps_http_ops {
     void (*abort)(struct hps_http *http, uint32_t error, const char *why);
     void (*drain)(struct hps_http *http);
     void (*drain_now)(struct hps_http *http);
-    void (*ping)(struct hps_http *http); /* NULL: this version has none */
+    void (*ping)(struct hps_http *http); /* NULL: not supported */
     const struct hps_conn *(*conn)(const struct hps_http *http);
     bool (*is_ready)(const struct hps_http *http);
     bool (*peer_spoke)(const struct hps_http *http);
@@ -95,63 +97,63 @@ struct hps_http_ops {
                             const void *data, size_t size);
     void (*finish)(struct hps_http_stream *stream);
     hps_status (*trailers)(struct hps_http_stream *stream, const struct hps_http_field *fields,
-                           unsigned n_fields); /* NULL: it has none */
+                           unsigned n_fields); /* NULL: not supported */
     void (*reset)(struct hps_http_stream *stream, uint32_t error);
     void (*consume)(struct hps_http_stream *stream, size_t size);
     bool (*stream_is_limited)(const struct hps_http_stream *stream);
 };
 
-/* A connection, to be embedded. */
+/* A connection; embedded by its implementation. */
 struct hps_http {
     const struct hps_http_ops *ops;
-    const struct hps_http_events *events; /* of the server of calls */
+    const struct hps_http_events *events; /* of the server */
     void *ctx;
     size_t queued;    /* bytes of bodies not yet in the kernel */
     uint64_t written; /* bytes ever written */
-    uint64_t read_us; /* when bytes last came */
+    uint64_t read_us; /* when bytes last came, by hps_clock_us */
     uint64_t
-        head_us;  /* HTTP/1.1: since when the head of a request is in part there; 0: it is not */
-    bool blocked; /* the socket takes no more */
+        head_us;  /* HTTP/1.1: since when a part of the head of a request is here; 0: it is not */
+    bool blocked; /* the socket does not accept more bytes */
 };
 
-/* What HTTP/1.1 says of a body before it comes. */
+/* body_bytes of a chunked request. */
 #define HPS_HTTP_BODY_OF_ANY_SIZE UINT64_MAX
 
-/* A stream, to be embedded. */
+/* A stream; embedded by its implementation. */
 struct hps_http_stream {
     struct hps_http *http;
     void *user;
     size_t queued;       /* bytes of its body not yet in the kernel */
-    uint64_t framed;     /* bytes of its body ever framed */
-    uint64_t body_bytes; /* HTTP/1.1, of the request, from on_headers on */
-    bool too_large;      /* HTTP/2: a header block is beyond its limits, and on_header left some of
-                          * its fields out */
+    uint64_t framed;     /* bytes of its body framed so far */
+    uint64_t body_bytes; /* HTTP/1.1: size of the request's body, from on_headers on */
+    bool too_large;      /* HTTP/2: its header block exceeds the limits; on_header was not called
+                          * for all fields */
 };
 
 /* ---- a connection ---------------------------------------------------------------------------- */
 
-/* Close now: on_stream_closed for every stream, but no on_closed. */
+/* Closes now: calls on_stream_closed for every stream, but not on_closed. */
 static inline void hps_http_free(struct hps_http *http)
 {
     http->ops->free(http);
 }
 
-/* Tell the peer as far as it still reads, then close; on_closed follows, but not from here. */
+/* Tells the peer if it still reads, then closes. on_closed follows later, not within this call. */
 static inline void hps_http_abort(struct hps_http *http, uint32_t error, const char *why)
 {
     http->ops->abort(http, error, why);
 }
 
-/* The end is near, and the peer is told. HTTP/2: by GOAWAY at once; new streams are refused after a
- * round trip. HTTP/1.1: by "Connection: close" of the next answer, for which it waits. Closes when
- * no stream is left and the peer was told. Of a ready one. */
+/* Announces the end of a ready connection. HTTP/2 sends GOAWAY at once and refuses new streams
+ * after a round trip. HTTP/1.1 waits for the next response, which then has "Connection: close". The
+ * connection closes when the peer knows and no stream is left. */
 static inline void hps_http_drain(struct hps_http *http)
 {
     http->ops->drain(http);
 }
 
-/* Do not wait: HTTP/2 refuses new streams from now on; HTTP/1.1 closes where there is no request.
- */
+/* Ends the connection without that wait. HTTP/2 refuses new streams from now on. HTTP/1.1 closes if
+ * no request is there. */
 static inline void hps_http_drain_now(struct hps_http *http)
 {
     http->ops->drain_now(http);
@@ -162,34 +164,34 @@ static inline const struct hps_conn *hps_http_conn(const struct hps_http *http)
     return http->ops->conn(http);
 }
 
-/* The handshake is over, and the connection is not. */
+/* Whether the handshake is finished and the connection has not ended. */
 static inline bool hps_http_is_ready(const struct hps_http *http)
 {
     return http->ops->is_ready(http);
 }
 
-/* What has come shows that the peer knows this version of HTTP. One that has said nothing does in
- * HTTP/1.1, but not in HTTP/2. */
+/* Whether the peer has shown that it knows this version of HTTP. HTTP/2: its SETTINGS came.
+ * HTTP/1.1: no incomplete head is buffered, also if the peer sent nothing yet. */
 static inline bool hps_http_peer_spoke(const struct hps_http *http)
 {
     return http->ops->peer_spoke(http);
 }
 
-/* hps_conn_heard; until on_closed is over. */
+/* hps_conn_heard; may be called until on_closed returns. */
 static inline bool hps_http_heard(const struct hps_http *http)
 {
     return http->ops->heard(http);
 }
 
-/* The socket takes no more, or the peer takes no more bodies on the whole connection; or did not
- * until it opened its window, of which no use has been made as yet. */
+/* Whether the peer limits what may be sent: its socket accepts no more, or the window of the
+ * connection is closed. Stays true after the window opens until the next turn of writing. */
 static inline bool hps_http_is_limited(const struct hps_http *http)
 {
     return http->ops->is_limited(http);
 }
 
-/* Of the bytes that are written, those of bodies, more or less what else is in the batch that is
- * under way. Never less than before. */
+/* The part of `written` that belongs to bodies. An estimate within the batch that is being written.
+ * Never decreases. */
 static inline uint64_t hps_http_written_bodies(const struct hps_http *http)
 {
     return http->ops->written_bodies(http);
@@ -197,8 +199,8 @@ static inline uint64_t hps_http_written_bodies(const struct hps_http *http)
 
 /* ---- a stream -------------------------------------------------------------------------------- */
 
-/* The head of the answer, ":status" first; with `end` it is all of it. HTTP/1.1: "content-length"
- * is among the fields, unless there is no body.
+/* The head of the response, ":status" first. `end`: there is no body. HTTP/1.1 needs
+ * "content-length" among the fields unless there is no body.
  *
  * error   CLOSED, NO_MEMORY
  */
@@ -209,7 +211,8 @@ static inline hps_status hps_http_respond(struct hps_http_stream *stream,
     return stream->http->ops->respond(stream, fields, n_fields, end);
 }
 
-/* Queue `prefix` (at most 16 bytes, copied) and the slices, whose references are taken in any case.
+/* Queues `prefix` (at most 16 bytes, copied; empty in HTTP/1.1) and the slices. Takes the
+ * references of the slices, also on failure.
  *
  * error   CLOSED, NO_MEMORY
  */
@@ -220,14 +223,14 @@ static inline hps_status hps_http_send(struct hps_http_stream *stream, const voi
     return stream->http->ops->send(stream, prefix, prefix_size, slices, n_slices);
 }
 
-/* Queue `prefix` and `data`, both copied. */
+/* Queues `prefix` and `data`, both copied. The same errors. */
 static inline hps_status hps_http_send_copy(struct hps_http_stream *stream, const void *prefix,
                                             size_t prefix_size, const void *data, size_t size)
 {
     return stream->http->ops->send_copy(stream, prefix, prefix_size, data, size);
 }
 
-/* Nothing more will be queued. */
+/* The body is complete. */
 static inline void hps_http_finish(struct hps_http_stream *stream)
 {
     stream->http->ops->finish(stream);
@@ -239,19 +242,21 @@ static inline hps_status hps_http_trailers(struct hps_http_stream *stream,
     return stream->http->ops->trailers(stream, fields, n_fields);
 }
 
-/* What is queued goes, and the stream with it; on_stream_closed follows, but not from here. */
+/* Drops the queued bytes and ends the stream. on_stream_closed follows later, not within this call.
+ * HTTP/1.1 closes the connection. */
 static inline void hps_http_reset(struct hps_http_stream *stream, uint32_t error)
 {
     stream->http->ops->reset(stream, error);
 }
 
-/* So many bytes of on_data need no longer be waited for: the peer may send as many more. */
+/* The receiver has finished with `size` bytes of on_data: the peer may send as many more. */
 static inline void hps_http_consume(struct hps_http_stream *stream, size_t size)
 {
     stream->http->ops->consume(stream, size);
 }
 
-/* The peer takes no more of this stream's body; or did not until a moment ago. */
+/* HTTP/2: whether the window of this stream is closed. Stays true after it opens until the next
+ * turn of writing. HTTP/1.1: false. */
 static inline bool hps_http_stream_is_limited(const struct hps_http_stream *stream)
 {
     return stream->http->ops->stream_is_limited(stream);

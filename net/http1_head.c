@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See http1_head.h. Everything here reads bytes of strangers.
+ * See http1_head.h. All input comes from untrusted clients.
  */
 #include "net/http1_head.h"
 
@@ -113,7 +113,7 @@ bool hps_http1_field_parse(char *text, size_t size, struct hps_http1_field *out_
         end--;
     }
     *colon = '\0';
-    *end = '\0'; /* behind it the line ends, or blanks do */
+    *end = '\0'; /* then follows the end of the line, or blanks */
     *out_field = (struct hps_http1_field){.name = text,
                                           .name_size = (size_t)(colon - text),
                                           .value = value,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The head of an HTTP/1.1 request: where it ends, its request line and its fields, cut in place.
- * No sockets here. Used by the thread that owns the bytes.
+ * Parses the head of an HTTP/1.1 request in place: its end, its request line and its fields. No
+ * sockets here. Used by the thread that owns the bytes.
  */
 #ifndef HPS_NET_HTTP1_HEAD_H
 #define HPS_NET_HTTP1_HEAD_H
@@ -16,31 +16,31 @@ struct hps_http1_line {
 };
 
 struct hps_http1_field {
-    char *name; /* in lower case; both NUL-terminated */
+    char *name; /* in lower case; name and value are NUL-terminated */
     size_t name_size;
-    char *value; /* without blanks around it */
+    char *value; /* without surrounding blanks */
     size_t value_size;
 };
 
-/* The size of the head with its empty line, 0 if that has not come.
+/* The size of the head including its empty line; 0: it is not complete.
  *
- * unit    from: bytes that were looked at before, and had no end
+ * unit    from: bytes that an earlier call has searched without success
  */
 size_t hps_http1_head_end(const char *head, size_t size, size_t from);
-/* Does each line of it end with CR LF, and is there no other CR or LF? Who takes requests behind a
- * proxy must see the same lines as that does. */
+/* Whether every line ends with CR LF and there is no other CR or LF. Behind a proxy, both must see
+ * the same lines. */
 bool hps_http1_head_is_strict(const char *head, size_t size);
-/* The line that begins at *at, without its end, which becomes a NUL; *at moves behind it. False:
- * there is none.
+/* Returns the line at *at without its end, which becomes a NUL, and moves *at past it. False: there
+ * is no line.
  *
- * shape   [*at, end): whole lines
+ * shape   [*at, end): complete lines
  */
 bool hps_http1_next_line(char **at, char *end, char **out_line, size_t *out_size);
-/* "METHOD /path?query HTTP/1.x", NUL-terminated, cut in place; false: malformed. */
+/* Parses "METHOD /path?query HTTP/1.x", NUL-terminated, in place. False: malformed. */
 bool hps_http1_line_parse(char *text, struct hps_http1_line *out_line);
-/* "Name: value" with a name of token characters, and nothing in the value that may be taken for the
- * end of the line: no control character but the tab. Folded lines are malformed, as RFC 9112 asks.
- * Cut in place; false: malformed.
+/* Parses "Name: value" in place. False: malformed. The name consists of token characters. The value
+ * has no control character but the tab, so nothing in it can pass for the end of the line. Folded
+ * lines are malformed (RFC 9112).
  *
  * shape   text[size], with a NUL
  */

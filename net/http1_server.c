@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of an HTTP/1.1 connection of the server of calls (see http1_server.h). What it receives
- * is in http1_server_receive.c, what it sends in http1_server_send.c. Loop thread of the
- * connection.
+ * The life of an HTTP/1.1 connection of the gRPC server (see http1_server.h).
+ * http1_server_receive.c receives, http1_server_send.c sends. Loop thread of the connection.
  */
 #include "net/http1_server_internal.h"
 
@@ -14,8 +13,8 @@
 #include "base/heap.h"
 
 enum {
-    LINGER_US = 2 * 1000 * 1000, /* for the peer to take the answer in and close */
-    GONE_US = 50 * 1000,         /* how often a peer that ended its side is looked at */
+    LINGER_US = 2 * 1000 * 1000, /* for the peer to read the response and close */
+    GONE_US = 50 * 1000,         /* interval at which a peer that ended its side is polled */
 };
 
 static struct http1 *http1_of(struct hps_http *http)
@@ -96,7 +95,7 @@ void http1_sane(const struct http1 *http)
 
 static void destroy(struct http1 *http)
 {
-    http->busy++; /* what callbacks enter and leave from now on must not come back here */
+    http->busy++; /* callbacks from now on must not destroy it again */
     hps_loop_later_stop(&http->later);
     hps_timer_stop(&http->timer);
     http->heard = hps_conn_heard(http->conn);
@@ -159,8 +158,8 @@ void http1_stream_close(struct http1 *http, uint32_t error)
     http->base.events->on_stream_closed(http->base.ctx, &http->stream, error);
 }
 
-/* The peer closes first: closing while it still sends would reset the connection, and the answer
- * might be lost. */
+/* Lets the peer close first. To close while it still sends would reset the connection, and the
+ * response could be lost. */
 static void linger(struct http1 *http)
 {
     if (http->half_closed) {
@@ -204,7 +203,7 @@ static unsigned wanted(const struct http1 *http)
     return reads && !http->half_closed ? events | HPS_LOOP_READ : events;
 }
 
-/* What is left to be done in this turn, when all has been taken in and written that could be. */
+/* The end of a turn: all bytes that could be parsed and written have been. */
 static void settle(struct http1 *http)
 {
     if (http1_is_dead(http)) {
@@ -251,7 +250,7 @@ static void on_later(void *ctx)
         }
         http1_take_in(http);
         if (http->ending && !http1_is_dead(http)) {
-            http1_read_in(http); /* a request that has come is answered */
+            http1_read_in(http); /* a request that is already there is answered */
         }
         settle(http);
     }
@@ -294,7 +293,7 @@ static void on_timer(void *ctx)
     leave(http);
 }
 
-/* ---- what the server of calls asks ----------------------------------------------------------- */
+/* ---- the table of functions ------------------------------------------------------------------ */
 
 static void op_free(struct hps_http *base)
 {
@@ -357,7 +356,7 @@ static bool op_is_ready(const struct hps_http *base)
 
 static bool op_peer_spoke(const struct hps_http *base)
 {
-    return http1_waiting(http1_of_const(base)) == 0; /* half a head is no HTTP */
+    return http1_waiting(http1_of_const(base)) == 0; /* an incomplete head is not HTTP */
 }
 
 static bool op_heard(const struct hps_http *base)
@@ -391,14 +390,14 @@ static void op_reset(struct hps_http_stream *stream, uint32_t error)
     abort_for(http1_of(stream->http), error, "its call was given up");
 }
 
-/* There is no window: what comes next waits in the socket. */
+/* HTTP/1.1 has no window: unread bytes stay in the socket. */
 static void op_consume(struct hps_http_stream *stream, size_t size)
 {
     (void)stream;
     (void)size;
 }
 
-/* What keeps it waiting is the connection. */
+/* Only the connection can limit it. */
 static bool op_stream_is_limited(const struct hps_http_stream *stream)
 {
     (void)stream;

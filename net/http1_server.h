@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One HTTP/1.1 connection of the server of calls, as net/http.h has it. Requests come one after the
- * other, and the next one is looked at when the answer is with the kernel; bodies come with a
- * Content-Length or in chunks, and go from the socket to where their call wants them. Bytes of an
- * answer go from their blocks to the kernel.
+ * An HTTP/1.1 connection of the gRPC server, as an implementation of net/http.h. Requests are
+ * handled one at a time: the next one is parsed when the kernel has the response. A body has a
+ * Content-Length or is chunked. Its bytes are read to where the call wants them (on_room). Response
+ * bytes go from their blocks to the kernel.
  *
- * What could be read in two ways is refused, and the connection closed: both lengths, one of them
- * or Authorization twice, folded lines, line ends that are no CR LF. A head has 16 KiB and 64
- * fields at most. An answer that comes before the request is whole ends the connection, too: the
- * rest is not read, but for what it takes that the client gets the answer. Everything runs on the
- * thread of the connection's loop.
+ * A request that could be read in two ways is rejected and its connection closed: both kinds of
+ * length, two lengths, two Authorization fields, folded lines, line ends other than CR LF. A head
+ * may have 16 KiB and 64 fields. A response before the end of its request closes the connection
+ * too. The rest of the request is then dropped, so that the client can read the response.
+ * Everything runs on the thread of the connection's loop.
  */
 #ifndef HPS_NET_HTTP1_SERVER_H
 #define HPS_NET_HTTP1_SERVER_H
@@ -19,8 +19,8 @@
 #include "net/http.h"
 #include "net/loop.h"
 
-/* takes `conn` (also on failure), which may still be shaking hands. `queued` counts the bytes of
- * bodies that wait to be sent, of all connections that have it; it must stay as long as they.
+/* Takes `conn`, also on failure; its handshake may be in progress. `queued` counts the body bytes
+ * that wait to be sent on all connections that share it. It must outlive them.
  *
  * error   NO_MEMORY
  */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an HTTP/1.1 connection of the server of calls receives: heads, which are put together in a
- * small buffer, and bodies, which are read to where their call wants them. Every byte is a
- * stranger's: how long a body is can be told in one way only, or the request is refused. Loop
- * thread of the connection.
+ * Receives on an HTTP/1.1 connection of the gRPC server. Heads are collected in a small buffer.
+ * Bodies are read to where their call wants them. All bytes are untrusted: a request is rejected
+ * unless its length can be read in one way only. Loop thread of the connection.
  */
 #include "net/http1_server_internal.h"
 
@@ -13,16 +12,16 @@
 
 #include "net/http1_head.h"
 
-/* What a turn may take in, in bytes; a read costs what some thousand do. */
+/* Limit of the bytes read in a turn. Each read counts as at least READ_WORK_MIN bytes. */
 enum { READ_TURN_WORK = 1024 * 1024, READ_WORK_MIN = 4 * 1024 };
 
 enum {
-    READ_BYTES_MIN = 4 * 1024, /* room for a read into the buffer, where that is not full */
+    READ_BYTES_MIN = 4 * 1024, /* space for a read into the buffer, unless that is full */
     CHUNK_LINE_BYTES_MAX = 256,
     CHUNK_DIGITS_MAX = 8,
     TRAILER_BYTES_MAX = 4 * 1024,
     SINK_BYTES = 16 * 1024,
-    DROPPED_BYTES_MAX = 16 * 1024 * 1024, /* of a peer that does not take the last answer */
+    DROPPED_BYTES_MAX = 16 * 1024 * 1024, /* from a peer that does not read the last response */
     LENGTH_DIGITS_MAX = 18,
 };
 
@@ -41,7 +40,7 @@ struct head {
     bool closes;
     bool keeps_alive;
     uint64_t length;
-    unsigned status; /* of the answer, if it is refused */
+    unsigned status; /* of the response to a rejected request */
 };
 
 static bool is_word(const struct hps_http1_field *field, const char *word)
@@ -49,7 +48,7 @@ static bool is_word(const struct hps_http1_field *field, const char *word)
     return field->value_size == strlen(word) && strcasecmp(field->value, word) == 0;
 }
 
-/* Is the word in this list? */
+/* Whether the list has the word. */
 static bool lists(const struct hps_http1_field *field, const char *word)
 {
     const char *at = field->value;
@@ -93,7 +92,7 @@ static const char *read_coding(struct head *head, const struct hps_http1_field *
     return head->chunked ? NULL : "Transfer-Encoding: only chunked is known";
 }
 
-/* A field that says how the connection goes on. NULL: well, or it says nothing of that. */
+/* A field that concerns framing or the connection. NULL: valid, or another field. */
 static const char *read_field(struct head *head, const struct hps_http1_field *field)
 {
     if (strcmp(field->name, "content-length") == 0) {
@@ -104,7 +103,7 @@ static const char *read_field(struct head *head, const struct hps_http1_field *f
     }
     if (strcmp(field->name, "host") == 0) {
         head->n_hosts++;
-    } else if (strcmp(field->name, "authorization") == 0) { /* a proxy may have judged either */
+    } else if (strcmp(field->name, "authorization") == 0) { /* a proxy may have checked either */
         return ++head->n_authorizations > 1 ? "Authorization comes twice" : NULL;
     } else if (strcmp(field->name, "connection") == 0) {
         head->closes = head->closes || lists(field, "close");
@@ -131,7 +130,7 @@ static const char *check_framing(const struct head *head)
     return NULL;
 }
 
-/* NULL: well; else what is wrong, and head->status. */
+/* NULL: valid. Else the reason, with head->status set. */
 static const char *parse(struct head *head, char *text, size_t size)
 {
     char *at = text;
@@ -182,7 +181,7 @@ static void tell_head(struct http1 *http, const struct head *head)
     events->on_headers(ctx, stream);
 }
 
-/* The request is whole, if nothing has become of it before that. */
+/* Reports the end of the request, unless the call has been ended before. */
 static void end_request(struct http1 *http)
 {
     if (http->phase == HTTP1_BODY) {
@@ -217,21 +216,21 @@ static void begin_request(struct http1 *http, const struct head *head)
     }
 }
 
-/* False: there is nothing more to look at. */
+/* False: there is nothing more to parse. */
 static bool take_head(struct http1 *http)
 {
     struct head head = {0};
     char *text;
 
     while (http1_waiting(http) >= 2 && memcmp(http->in.bytes.data + http->in.at, "\r\n", 2) == 0) {
-        http->in.at += 2; /* behind the body of the request before, as clients did once */
+        http->in.at += 2; /* some old clients send CR LF after a body */
         http->in.scanned = 0;
     }
     size_t waiting = http1_waiting(http);
     if (waiting == 0) {
         http->base.head_us = 0;
         http->in.at = 0;
-        hps_buf_fini(&http->in.bytes); /* one that is idle has no buffer */
+        hps_buf_fini(&http->in.bytes); /* an idle connection needs no buffer */
         return false;
     }
     if (http->base.head_us == 0) {
@@ -264,7 +263,7 @@ static bool take_head(struct http1 *http)
 
 /* ---- the body -------------------------------------------------------------------------------- */
 
-/* The rest of the request cannot be understood. */
+/* The rest of the request is not parsed. */
 static void refuse_body(struct http1 *http, const char *why)
 {
     http1_stream_close(http, HPS_HTTP2_PROTOCOL_ERROR);
@@ -273,7 +272,7 @@ static void refuse_body(struct http1 *http, const char *why)
     }
 }
 
-/* Bytes of the body, of which there are as many to come. */
+/* Bytes of the body; at most body_left. */
 static void take_data(struct http1 *http, const uint8_t *data, size_t size)
 {
     HPS_ASSERT(size > 0 && size <= http->in.body_left);
@@ -289,8 +288,8 @@ static void take_data(struct http1 *http, const uint8_t *data, size_t size)
     }
 }
 
-/* A line within the body that is there as a whole, without its end; at most `bytes_max`. False: it
- * is not there, or the body was refused. */
+/* Takes one complete line of a chunked body, without its end. It has at most `bytes_max` bytes.
+ * False: it is not complete, or the body was rejected. */
 static bool take_line(struct http1 *http, size_t bytes_max, char **out_line, size_t *out_size)
 {
     char *line = (char *)http->in.bytes.data + http->in.at;
@@ -376,7 +375,7 @@ static bool take_trailer(struct http1 *http)
     return true;
 }
 
-/* False: there is nothing more to look at. */
+/* False: there is nothing more to parse. */
 static bool take_body(struct http1 *http)
 {
     size_t waiting = http1_waiting(http);
@@ -413,7 +412,7 @@ void http1_take_in(struct http1 *http)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Where the next bytes of the body may go, when none of them waits in the buffer. */
+/* A buffer of the call for the next bytes of the body, if no bytes are buffered. */
 static uint8_t *direct_room(struct http1 *http, size_t *out_room)
 {
     bool in_data = http->phase == HTTP1_BODY &&
@@ -458,7 +457,7 @@ static hps_status read_buffered(struct http1 *http, bool *out_more)
     hps_buf_consume(in, http->in.at);
     http->in.at = 0;
     size_t room = HTTP1_IN_BYTES_MAX - in->size;
-    HPS_ASSERT(room >= READ_BYTES_MIN); /* else it is not wanted */
+    HPS_ASSERT(room >= READ_BYTES_MIN); /* else reading is not wanted */
     if (in->capacity - in->size < READ_BYTES_MIN && hps_buf_reserve(in, READ_BYTES_MIN) != HPS_OK) {
         return HPS_NO_MEMORY;
     }
@@ -493,7 +492,7 @@ static hps_status read_once(struct http1 *http, bool *out_more)
                           : read_buffered(http, out_more);
 }
 
-/* The peer sends no more. If its request is whole it may still wait for the answer. */
+/* The peer has ended its side. If its request is complete it may still wait for the response. */
 static void peer_ended(struct http1 *http)
 {
     if (http->phase != HTTP1_CALL) {
@@ -503,11 +502,11 @@ static void peer_ended(struct http1 *http)
     http->half_closed = true;
     hps_timer_set_after(http->loop, &http->timer, 0);
     if (!http->responded && http->minor == 1 && !hps_conn_is_unix(http->conn)) {
-        http1_continue(http); /* if it has gone, TCP says so to who sends */
+        http1_continue(http); /* if the peer has closed, TCP reports that after a write */
     }
 }
 
-/* Is there room to read to, and somebody who looks at it? */
+/* Whether reading is wanted in this phase and there is space. */
 static bool reads(const struct http1 *http)
 {
     if (http1_is_dead(http) || http->aborting || http->half_closed) {

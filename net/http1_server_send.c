@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an HTTP/1.1 connection of the server of calls sends: text, which is heads and small bodies,
- * and then the pieces of a body that lies in blocks, which go to the kernel from there. A block is
- * released when the kernel has its bytes. Loop thread of the connection.
+ * Sends on an HTTP/1.1 connection of the gRPC server: first text (heads and small bodies), then the
+ * pieces of a body, which go from their blocks to the kernel. A block is released when the kernel
+ * has its bytes. Loop thread of the connection.
  */
 #include "base/container.h"
 #include "net/http1_server_internal.h"
@@ -17,7 +17,7 @@
 
 enum {
     IOV_MAX_BATCH = 64,
-    BATCH_BYTES = 1024 * 1024, /* per writev, as HTTP/2 has it */
+    BATCH_BYTES = 1024 * 1024, /* per writev, as with HTTP/2 */
     TURN_BYTES = 1024 * 1024,  /* per connection and loop turn, so that small calls get through */
 };
 
@@ -103,7 +103,7 @@ static int gather(const struct http1 *http, struct iovec iov[IOV_MAX_BATCH])
     return n;
 }
 
-/* The kernel has `size` bytes more. Returns how many of them are of bodies. */
+/* Marks `size` more bytes as written. Returns how many of them belong to bodies. */
 static size_t advance(struct http1 *http, size_t size)
 {
     size_t text = http->out.text.size - http->out.text_at;
@@ -183,10 +183,10 @@ void http1_write_out(struct http1 *http)
     }
 }
 
-/* ---- what is to be sent ---------------------------------------------------------------------- */
+/* ---- responses ------------------------------------------------------------------------------- */
 
-/* A field as it is sent: "content-length" becomes "Content-Length", and what would end the line a
- * blank. */
+/* A field as it is sent: "content-length" becomes "Content-Length". Control characters become
+ * blanks. */
 static hps_status put_field(struct hps_buf *out, const struct hps_http_field *field)
 {
     bool begins = true;
@@ -321,7 +321,7 @@ hps_status http1_send_copy(struct hps_http_stream *stream, const void *prefix, s
 void http1_continue(struct http1 *http)
 {
     HPS_ASSERT(http->has_stream && !http->responded);
-    /* Without memory the client goes on by itself after a moment. */
+    /* Without memory it is left out: the client continues after a moment. */
     if (hps_buf_printf(&http->out.text, "HTTP/1.1 100 Continue\r\n\r\n") == HPS_OK) {
         http->out.heads = http->out.text.size;
         http1_kick(http);
@@ -347,7 +347,7 @@ void http1_refuse(struct http1 *http, unsigned status, const char *why)
                        "Content-Length: %d\r\nConnection: close\r\n\r\n"
                        "{\"error\":\"malformed request: %s\"}",
                        status, hps_http1_reason(status), size, why) != HPS_OK) {
-        out->size = before; /* without memory closing says it alone */
+        out->size = before; /* without memory the connection just closes */
     }
     http->out.heads = out->size;
 }

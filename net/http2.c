@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of a session (see http2.h): it is made, woken by its socket or because there is
- * something to say, and ends as soon as none of its callbacks is running. What it receives is in
- * http2_receive.c, what it sends in http2_send.c, its streams in http2_stream.c. Loop thread of the
- * connection.
+ * The life of a session (see http2.h): creation, events of its socket, and the end, when none of
+ * its callbacks is running. http2_receive.c receives, http2_send.c sends, http2_stream.c has the
+ * streams. Loop thread of the connection.
  */
 #include "net/http2_internal.h"
 
@@ -29,7 +28,7 @@ void hps_http2_shared_free(struct hps_http2_shared *shared)
 {
     HPS_ASSERT(shared == NULL || shared->n_users > 0);
     if (shared == NULL || --shared->n_users > 0) {
-        return; /* a connection that was freed within its own callback frees it in a moment */
+        return; /* a connection freed within its callback frees it after that */
     }
     HPS_ASSERT(hps_http2_shared_queued(shared) == 0);
     http2_batches_free(shared);
@@ -45,7 +44,7 @@ size_t hps_http2_shared_queued(const struct hps_http2_shared *shared)
 
 static void destroy(struct hps_http2 *h2)
 {
-    h2->busy++; /* what callbacks enter and leave from now on must not come back here */
+    h2->busy++; /* callbacks from now on must not destroy it again */
     hps_loop_later_stop(&h2->later);
     h2->heard = hps_conn_heard(h2->conn);
     hps_conn_free(h2->conn);
@@ -110,7 +109,7 @@ void hps_http2_free(struct hps_http2 *h2)
     }
 }
 
-/* Whose fault an abort is: the peer's, ours, or nobody's. */
+/* The status of an abort: the peer, this side or neither is the cause. */
 static hps_status abort_status(uint32_t error)
 {
     if (error == HPS_HTTP2_NO_ERROR) {
@@ -124,13 +123,13 @@ void hps_http2_abort(struct hps_http2 *h2, uint32_t error, const char *why)
     if (http2_is_dead(h2) || http2_is_aborting(h2)) {
         return;
     }
-    (void)nghttp2_session_terminate_session(h2->session, error); /* closing is what counts */
+    (void)nghttp2_session_terminate_session(h2->session, error); /* closing is the point */
     hps_error_set(&h2->why, abort_status(error), "%s: %s", hps_conn_peer(h2->conn), why);
     http2_phase_set(h2, h2->phase == HTTP2_HANDSHAKE ? HTTP2_ABANDONED : HTTP2_ABORTING);
     http2_kick(h2);
 }
 
-/* Is anything left to be said or heard? */
+/* Ends the connection if there is no more to send or receive; else sets the wanted events. */
 static void check_end(struct hps_http2 *h2)
 {
     bool pending = http2_batch_left(h2) > 0;
@@ -218,7 +217,7 @@ static void on_ready(void *ctx, unsigned events)
     leave(h2);
 }
 
-/* ---- making one ------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 static void *mem_alloc(size_t size, void *ctx)
 {
@@ -273,7 +272,7 @@ static hps_status make_session(struct hps_http2 *h2)
     nghttp2_option_set_max_outbound_ack(option, 1000);
     nghttp2_option_set_max_continuations(option, 8);
     nghttp2_option_set_no_http_messaging(option, h2->checks_requests);
-    /* The library's 1,000 and 33 a second cut off honest clients that cancel a batch. */
+    /* nghttp2's default, 1,000 and 33 per second, cuts off honest clients that cancel a batch. */
     nghttp2_option_set_stream_reset_rate_limit(option, 10000, 1000);
     rc = h2->options.server
              ? nghttp2_session_server_new3(&h2->session, callbacks, h2, option, &mem)
@@ -359,11 +358,11 @@ void hps_http2_drain(struct hps_http2 *h2)
 {
     HPS_ASSERT(h2->phase != HTTP2_HANDSHAKE);
     if (h2->phase != HTTP2_OPEN) {
-        return; /* its end is on its way */
+        return; /* it is ending already */
     }
     http2_phase_set(h2, HTTP2_DRAINING);
     if (h2->options.server) {
-        /* Without memory the final GOAWAY of hps_http2_drain_now still comes. */
+        /* If this fails for lack of memory, hps_http2_drain_now still sends the final GOAWAY. */
         (void)nghttp2_submit_shutdown_notice(h2->session);
         (void)nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, NULL);
     }

@@ -17,7 +17,7 @@ void hps_http2_filter_init(struct hps_http2_filter *filter)
     *filter = (struct hps_http2_filter){.left = PREFACE_BYTES};
 }
 
-/* A frame begins at `head`, of which `size` bytes are there. PASS has counted its payload. */
+/* Judges the frame at `head`, which has `size` bytes so far. PASS sets `left` to its payload. */
 static enum verdict judge(struct hps_http2_filter *filter, const uint8_t *head, size_t size)
 {
     if (size < HPS_HTTP2_HEAD_BYTES) {
@@ -38,7 +38,7 @@ static enum verdict judge(struct hps_http2_filter *filter, const uint8_t *head, 
     return PASS;
 }
 
-/* The held bytes are completed from *data as far as it goes. */
+/* Completes the held bytes from *data, until they can be judged or *data ends. */
 static enum verdict complete_held(struct hps_http2_filter *filter, const uint8_t **data,
                                   size_t *size)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of an HTTP/2 connection and of our half of a stream: which may follow which, and what
- * goes with each. The rest of net/http2* changes a phase only by these functions and ends each turn
- * with a look at the whole. Loop thread of the connection.
+ * The phases of an HTTP/2 connection and of our side of a stream: transitions and invariants. The
+ * other files of net/http2* change a phase only by these functions and check the invariants at the
+ * end of each turn. Loop thread of the connection.
  */
 #include "net/http2_internal.h"
 
@@ -18,7 +18,7 @@ static const unsigned phase_follows[HTTP2_PHASES] = {
     [HTTP2_DRAINING] = TO(HTTP2_GOAWAY) | TO(HTTP2_ABORTING) | TO(HTTP2_FAILED) | TO(HTTP2_FREED),
     [HTTP2_GOAWAY] = TO(HTTP2_ABORTING) | TO(HTTP2_FAILED) | TO(HTTP2_FREED),
     [HTTP2_ABORTING] = TO(HTTP2_FAILED) | TO(HTTP2_FREED),
-    [HTTP2_FAILED] = TO(HTTP2_FREED), /* by its owner, within a callback or on_closed */
+    [HTTP2_FAILED] = TO(HTTP2_FREED), /* by its owner, in a callback or on_closed */
     [HTTP2_FREED] = 0,
 };
 
@@ -39,7 +39,7 @@ void http2_phase_set(struct hps_http2 *h2, enum http2_phase to)
     h2->phase = to;
 }
 
-/* Queues, which may be long. */
+/* Walks the lists, which may be long. */
 static bool counts_add_up(const struct hps_http2 *h2)
 {
     const struct hps_http2_stream *prev = NULL;
@@ -61,7 +61,7 @@ static bool counts_add_up(const struct hps_http2 *h2)
     for (const struct hps_http2_stream *at = h2->sent; at != NULL; at = at->sent_next) {
         n_sent++;
     }
-    /* What closed streams have in a batch counts, too. */
+    /* Bytes of closed streams in a batch count too. */
     return n_streams == h2->n_streams && n_sent == n_in_sent && queued <= h2->base.queued;
 }
 
@@ -72,7 +72,7 @@ void http2_sane(const struct hps_http2 *h2)
     HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
     HPS_ASSERT(h2->conn != NULL && h2->session != NULL);
     HPS_ASSERT(!http2_is_dead(h2));
-    /* An abort has its turn still to come; nothing else would end it. */
+    /* Only the next turn ends an abort, so that must be scheduled. */
     HPS_ASSERT(!http2_is_aborting(h2) || hps_loop_later_is_set(&h2->later));
     HPS_ASSERT(h2->options.server || h2->phase != HTTP2_GOAWAY);
 
@@ -82,8 +82,7 @@ void http2_sane(const struct hps_http2 *h2)
         HPS_ASSERT(!h2->options.server || h2->n_streams == 0);
     }
 
-    /* Each byte that was framed is in the batch or in the kernel, and blocks of what the kernel has
-     * are let go. */
+    /* Every framed byte is in the batch or in the kernel. Blocks in the kernel are released. */
     HPS_ASSERT(h2->out.position - h2->base.written == http2_batch_left(h2));
     HPS_ASSERT(!h2->base.blocked || http2_batch_left(h2) > 0);
     HPS_ASSERT((h2->out.unreleased_head == NULL) == (h2->out.unreleased_tail == NULL));
@@ -92,7 +91,7 @@ void http2_sane(const struct hps_http2 *h2)
     HPS_ASSERT((h2->n_streams == 0) == (h2->streams == NULL));
     HPS_ASSERT(h2->base.queued <= hps_http2_shared_queued(h2->shared));
     HPS_ASSERT(h2->base.queued == 0 || h2->streams != NULL || h2->out.unreleased_head != NULL);
-    HPS_ASSERT(h2->sent == NULL && !h2->released); /* everybody has been told */
+    HPS_ASSERT(h2->sent == NULL && !h2->released); /* http2_tell_sent has run */
     HPS_DEBUG_ASSERT(counts_add_up(h2));
 }
 

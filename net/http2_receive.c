@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a session receives: bytes are read from the socket and handed to nghttp2, whose callbacks
- * become those of the owner. Reads go to one buffer of the loop; within a large DATA frame, to
- * where the owner of its stream wants the bytes (on_room). A peer that sends what no client sends
- * is cut off. Loop thread of the connection.
+ * Receives on a session: reads from the socket and gives the bytes to nghttp2. Its callbacks call
+ * the owner's. Reads use one buffer of the loop. Within a large DATA frame they use the buffer that
+ * the owner of the stream provides (on_room). A peer is cut off if it sends what no client sends.
+ * Loop thread of the connection.
  */
 #include "net/http2_internal.h"
 
@@ -13,8 +13,8 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-/* What a turn may take in, in bytes of large frames. A frame costs what some hundred bytes of body
- * do, and a read what some thousand do: of a TLS record of one byte as much as of a full one. */
+/* Limit of the work in a turn, in bytes of large frames. A frame adds the cost of some hundred
+ * bytes of body, and a read counts as some thousand at least, even if it gets one byte. */
 enum {
     READ_TURN_WORK = 1024 * 1024,
     FRAME_WORK = 256,
@@ -22,23 +22,23 @@ enum {
 };
 
 enum {
-    DIRECT_BYTES_MIN = 16 * 1024, /* of a frame still to come, to be read to where they belong */
-    BEHIND_BYTES = 4 * 1024,      /* read with it: the head of the next frame, and little else */
+    DIRECT_BYTES_MIN = 16 * 1024, /* least rest of a frame that is read to the owner's buffer */
+    BEHIND_BYTES = 4 * 1024,      /* read with it: the head of the next frame and little more */
 };
 
-/* What a peer may do in a minute beyond which it is not a client but an attack. */
+/* Limits per minute. A peer that exceeds one is an attacker, not a client. */
 enum {
     TINY_DATA_BYTES = 16,
     TINY_DATA_MAX = 10000,
     PING_IDLE_MAX = 200,
     PING_MAX = 20000,
     CONTROL_MAX = 10000,
-    ANSWERS_MAX = 10000, /* frames that wait to be sent, bodies aside: it asks and does not read */
+    ANSWERS_MAX = 10000, /* queued frames without body: the peer causes them and does not read */
     RATE_WINDOW_US = 60 * 1000 * 1000,
-    LARGE_HEADERS_MAX = 16, /* times the limit: up to there a request is answered, not reset */
+    LARGE_HEADERS_MAX = 16, /* times the limit: up to this a request is answered, not reset */
 };
 
-/* ---- what nghttp2 tells ---------------------------------------------------------------------- */
+/* ---- callbacks of nghttp2 -------------------------------------------------------------------- */
 
 static bool rate_passed(struct http2_rate *rate, uint64_t now_us, unsigned max)
 {
@@ -49,7 +49,7 @@ static bool rate_passed(struct http2_rate *rate, uint64_t now_us, unsigned max)
     return ++rate->n > max;
 }
 
-/* Frames that cost us and bring nothing: a client never sends many. */
+/* Aborts for frames that cost us work and that clients send rarely. */
 static void check_flood(struct hps_http2 *h2, const nghttp2_frame *frame)
 {
     bool ack = (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0;
@@ -116,8 +116,8 @@ static void reset_malformed(struct hps_http2_stream *stream, const char *error)
     hps_http2_reset(stream, HPS_HTTP2_PROTOCOL_ERROR);
 }
 
-/* nghttp2 has found an illegal field, and resets the stream. Its text ends with the value, which
- * may be a token: log only what stands before it. */
+/* nghttp2 found an illegal field and resets the stream. Its text ends with the value, which may be
+ * a token, so only the part before it is logged. */
 static int cb_error(nghttp2_session *session, int error, const char *text, size_t size, void *ctx)
 {
     char message[256];
@@ -145,10 +145,10 @@ static int cb_invalid(nghttp2_session *session, const nghttp2_frame *frame, int 
     return 0;
 }
 
-/* Count a field against the limits of its block; returns what its callback does. The peer may
- * ignore our SETTINGS_MAX_HEADER_LIST_SIZE: one 16 KB frame of indexed fields can mean 48 MB of
- * headers. If the head of a request is a little too large, nghttp2 reads it to its end so that the
- * owner can answer, and the fields beyond the limit are dropped. */
+/* Counts a field against the limits of its block; returns the result for the callback. The peer may
+ * ignore our SETTINGS_MAX_HEADER_LIST_SIZE: one 16 KB frame of indexed fields can expand to 48 MB.
+ * If the head of a request exceeds the limit a little, nghttp2 reads all of it, so that the owner
+ * can answer. Fields beyond the limit are dropped. */
 static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, bool is_head,
                        size_t size)
 {
@@ -197,7 +197,7 @@ static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const
         char error[256];
         (void)snprintf(error, sizeof error, "the name or value of field %s", (const char *)name);
         reset_malformed(stream, error);
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* the rest of the block is thrown away */
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* nghttp2 drops the rest of the block */
     }
     if (!stream->base.too_large && h2->events->on_header != NULL) {
         h2->events->on_header(h2->ctx, stream, (const char *)name, name_size, (const char *)value,
@@ -250,7 +250,7 @@ static void on_goaway(struct hps_http2 *h2)
     }
 }
 
-/* The peer takes more of bodies: nothing has been sent for that as yet. */
+/* The peer has opened a window, and no turn of writing has used it yet. */
 static void on_window(struct hps_http2 *h2, int32_t id)
 {
     struct hps_http2_stream *stream = http2_stream_of(h2, id);
@@ -262,7 +262,7 @@ static void on_window(struct hps_http2 *h2, int32_t id)
     }
 }
 
-/* Of a frame that has been received, in its request as it is so far. */
+/* Whether the request is well-formed up to this received frame. */
 static bool is_well_formed(struct hps_http2_stream *stream, const nghttp2_frame *frame)
 {
     bool head = frame->hd.type == NGHTTP2_HEADERS;
@@ -337,8 +337,8 @@ void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Each of the peer's frames may ask for one of ours (a refused stream, an acknowledgement), and it
- * need not read them. */
+/* Each frame of the peer may cause one of ours (a refused stream, an acknowledgement), and the peer
+ * may not read them. */
 static void check_answers(struct hps_http2 *h2)
 {
     size_t n_max = ANSWERS_MAX + (size_t)h2->options.streams_max;
@@ -348,7 +348,7 @@ static void check_answers(struct hps_http2 *h2)
     }
 }
 
-/* The connection cannot go on after what came. */
+/* Aborts the connection after an error of nghttp2. */
 static void abort_for(struct hps_http2 *h2, int error)
 {
     const char *why = error == NGHTTP2_ERR_BAD_CLIENT_MAGIC
@@ -363,7 +363,7 @@ static void abort_for(struct hps_http2 *h2, int error)
                     why);
 }
 
-/* A run that nghttp2 is to see. */
+/* Gives one run of bytes to nghttp2. */
 static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
 {
     HPS_ASSERT(http2_takes_in(h2) && size > 0);
@@ -398,8 +398,8 @@ static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
     }
 }
 
-/* Where the rest of the DATA frame that is under way may go, or NULL. Only when nghttp2 has called
- * the last byte that it got data of this frame: then the next frame_left bytes are, too. */
+/* The owner's buffer for the rest of the current DATA frame, or NULL. Only if nghttp2 reported the
+ * last byte as data of this frame: then the next frame_left bytes are data too. */
 static uint8_t *direct_room(struct hps_http2 *h2, size_t *out_room)
 {
     struct hps_http2_stream *stream;
@@ -412,7 +412,7 @@ static uint8_t *direct_room(struct hps_http2 *h2, size_t *out_room)
                           : h2->events->on_room(h2->ctx, stream, h2->in.frame_left, out_room);
 }
 
-/* One read. out_more: the socket may have more. */
+/* One read. *out_more: the socket may have more. */
 static hps_status read_once(struct hps_http2 *h2, bool *out_more)
 {
     struct iovec iov[2];

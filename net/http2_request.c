@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fields of a request that came by a Unix socket. nghttp2 refuses a request without an
- * authority, or with one that is no host, such as the percent-encoded path that gRPC clients send
- * for a Unix socket. On a Unix socket the authority names nothing, so there nghttp2's check of
- * messages is off, and its other rules (RFC 9113 §8) are here. Loop thread of the connection.
+ * Checks the fields of a request on a Unix socket. nghttp2 rejects a request if its authority is
+ * missing or not a host. But gRPC clients send the percent-encoded path of a Unix socket there, and
+ * the authority means nothing on such a socket. So nghttp2's check of messages is off there, and
+ * its other rules (RFC 9113 §8) are here. Loop thread of the connection.
  */
 #include "net/http2_internal.h"
 
 #include <string.h>
 #include <strings.h>
 
-/* Fields that a request has once at most. */
+/* Fields that a request may have only once. */
 enum {
     SEEN_METHOD = 1,
     SEEN_PATH = 2,

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a session sends. A message is a list of pieces (block, bytes). nghttp2 asks how much of a
- * stream may go (read callback) and then for the frame (send callback), which puts its header into
- * the scratch and pointers to the pieces into one iovec batch. A piece whose last byte is in a
- * batch moves to the `unreleased` list with the stream position at which the kernel has it; the
- * same happens to a piece that is half framed when its stream is reset. So a block is released
- * exactly when the kernel has its bytes, whatever became of the call. Loop thread of the
- * connection.
+ * Sends on a session. A message is a list of pieces (block, bytes). nghttp2 asks how much of a
+ * stream may be sent (read callback), then for the frame (send callback). The frame's header goes
+ * to the scratch, and pointers to the pieces go into one iovec batch. A piece whose last byte is in
+ * a batch moves to the `unreleased` list, with the position of the output at which the kernel has
+ * it. The same happens to a partly framed piece if its stream is reset. So a block is released
+ * exactly when the kernel has its bytes, however its call ended. Loop thread of the connection.
  */
 #include "net/http2_internal.h"
 
@@ -23,34 +22,34 @@ enum {
     TURN_BYTES = 1024 * 1024,  /* per connection and loop turn, so that small calls get through */
     IOV_MAX_BATCH = 512,
     PIECES_PER_FRAME = 64,
-    COPY_BYTES = 256, /* a piece up to this is cheaper copied than as an iovec of its own */
+    COPY_BYTES = 256, /* a piece up to this is cheaper to copy than to give an iovec */
     SCRATCH_BYTES = 64 * 1024,
-    CONTROL_BYTES_MAX = 17 * 1024, /* one buffer that nghttp2 hands out */
+    CONTROL_BYTES_MAX = 17 * 1024, /* largest buffer of nghttp2 */
     SCRATCH_SPARE = CONTROL_BYTES_MAX + 16 + PIECES_PER_FRAME * COPY_BYTES,
 };
 
-/* Some bytes of a message, in the order in which they are sent. */
+/* Bytes of a message; pieces are sent in order. */
 struct http2_piece {
-    struct http2_piece *next; /* in unreleased */
+    struct http2_piece *next; /* list of unreleased pieces */
     struct http2_message *message;
     struct hps_block *block; /* NULL: bytes of the message itself */
     const uint8_t *data;
     size_t size;
     size_t framed;
-    uint64_t release_at; /* position of the connection's output */
+    uint64_t release_at; /* position in the output of the connection */
 };
 
 struct http2_message {
     struct http2_message *next;
-    struct hps_http2_stream *stream; /* NULL once that is gone */
+    struct hps_http2_stream *stream; /* NULL: closed */
     unsigned n_pieces;
     unsigned n_held; /* not yet released */
-    unsigned at;     /* first one not wholly framed */
+    unsigned at;     /* first one that is not completely framed */
     struct http2_piece pieces[];
 };
 
 struct http2_batch {
-    struct http2_batch *next; /* in the shared free list */
+    struct http2_batch *next; /* free list */
     unsigned n_iov;
     unsigned at;
     size_t size; /* bytes left to write */
@@ -213,7 +212,7 @@ void http2_drop_messages(struct hps_http2_stream *stream)
     http2_release_written(h2, h2->base.written);
 }
 
-/* ---- what nghttp2 asks ----------------------------------------------------------------------- */
+/* ---- callbacks of nghttp2 -------------------------------------------------------------------- */
 
 static ssize_t cb_read_length(nghttp2_session *session, uint8_t type, int32_t id,
                               int32_t session_window, int32_t stream_window,
@@ -237,8 +236,7 @@ static ssize_t cb_read_length(nghttp2_session *session, uint8_t type, int32_t id
     return size;
 }
 
-/* How many of the queued bytes go into a frame of at most `length`; all: nothing is left behind it.
- */
+/* The number of queued bytes that go into a frame of at most `length`. *out_all: these are all. */
 static size_t frame_size(const struct hps_http2_stream *stream, size_t length, bool *out_all)
 {
     size_t size = 0;
@@ -289,7 +287,7 @@ static ssize_t cb_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_
     return (ssize_t)size;
 }
 
-/* Point the batch at the next `length` bytes of the stream. */
+/* Adds the next `length` bytes of the stream to the batch. */
 static void frame_pieces(struct hps_http2_stream *stream, size_t length)
 {
     struct hps_http2 *h2 = stream->h2;
@@ -338,8 +336,8 @@ static int cb_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
     return batch_full(h2->out.batch) ? NGHTTP2_ERR_PAUSE : 0;
 }
 
-/* An answer that is complete before the request: tell the client to stop, but only now, since a
- * reset submitted earlier would overtake the trailers. */
+/* A response that is complete before its request: tells the client to stop. A reset that was
+ * submitted earlier would overtake the trailers. */
 static int cb_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
 {
     struct hps_http2 *h2 = ctx;
@@ -355,7 +353,7 @@ static int cb_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
     http2_stream_send_set(stream, HTTP2_SEND_ENDED);
     if (h2->options.server && !stream->peer_ended) {
         (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id,
-                                        HPS_HTTP2_NO_ERROR); /* a courtesy */
+                                        HPS_HTTP2_NO_ERROR); /* optional */
     }
     return 0;
 }
@@ -385,7 +383,7 @@ static bool fill_batch(struct hps_http2 *h2)
             return false;
         }
     }
-    h2->out.heads = h2->out.position - h2->out.bodies; /* all of that is written */
+    h2->out.heads = h2->out.position - h2->out.bodies; /* all of this is written */
     while (!batch_full(h2->out.batch)) {
         const uint8_t *data;
         ssize_t size = nghttp2_session_mem_send(h2->session, &data);
@@ -485,7 +483,7 @@ void http2_write_out(struct hps_http2 *h2)
             break;
         }
     }
-    http2_tell_sent(h2); /* streams may have closed while the last batch was filled */
+    http2_tell_sent(h2); /* streams may have closed while the batch was filled */
 }
 
 size_t http2_batch_left(const struct hps_http2 *h2)
@@ -498,9 +496,9 @@ uint64_t http2_unreleased_from(const struct hps_http2 *h2)
     return h2->out.unreleased_head != NULL ? h2->out.unreleased_head->release_at : UINT64_MAX;
 }
 
-/* ---- what is to be sent ---------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
-/* A message with room for its pieces and `inline_size` bytes behind them. */
+/* A message with space for its pieces and `inline_size` bytes behind them. */
 static struct http2_message *message_new(struct hps_http2_stream *stream, unsigned n_pieces,
                                          size_t inline_size, uint8_t **out_inline)
 {
@@ -539,7 +537,7 @@ static void message_queue(struct http2_message *message)
     if (stream->send == HTTP2_SEND_DEFERRED) {
         http2_stream_send_set(stream, HTTP2_SEND_OPEN);
         (void)nghttp2_session_resume_data(stream->h2->session,
-                                          stream->id); /* gone: it is closing */
+                                          stream->id); /* fails if it is closing */
     }
     http2_kick(stream->h2);
     HPS_DEBUG_SANE(http2_stream_sane(stream));
@@ -610,7 +608,7 @@ void hps_http2_finish(struct hps_http2_stream *stream)
         return;
     }
     if (deferred) {
-        (void)nghttp2_session_resume_data(h2->session, stream->id); /* gone: it is closing */
+        (void)nghttp2_session_resume_data(h2->session, stream->id); /* fails if it is closing */
     }
     http2_kick(h2);
 }

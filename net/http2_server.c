@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A session as the server of calls sees it (http.h): what it asks, and what it is told. Loop thread
- * of the connection.
+ * A session as a connection of net/http.h, for the gRPC server. Loop thread of the connection.
  */
 #include "net/http2_internal.h"
 
@@ -22,7 +21,8 @@ static struct hps_http2_stream *stream_of(struct hps_http_stream *stream)
     return HPS_CONTAINER_OF(stream, struct hps_http2_stream, base);
 }
 
-/* ---- what the server of calls asks ----------------------------------------------------------- */
+/* ---- the table of functions
+ * ------------------------------------------------------------------- */
 
 static void op_free(struct hps_http *http)
 {
@@ -145,7 +145,7 @@ static const struct hps_http_ops ops = {
     .stream_is_limited = op_stream_is_limited,
 };
 
-/* ---- what it is told ------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void on_stream(void *ctx, struct hps_http2_stream *stream)
 {
@@ -241,7 +241,7 @@ hps_status hps_http2_serve(struct hps_http2_shared *shared, struct hps_conn *con
 
     HPS_ASSERT(options->server);
     status = hps_http2_new(shared, conn, options, &told, NULL, &h2, err);
-    if (status == HPS_OK) { /* nothing is told before the loop's next turn */
+    if (status == HPS_OK) { /* no callback runs before the loop's next turn */
         h2->ctx = &h2->base;
         h2->base.ops = &ops;
         h2->base.events = events;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stream of a session: how it begins, on either side, its header blocks, and how it ends. Its
+ * A stream of a session, of a server or a client: its begin, its header blocks and its end. Its
  * bodies are in http2_receive.c and http2_send.c. Loop thread of the connection.
  */
 #include "net/http2_internal.h"
@@ -55,7 +55,8 @@ void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
 
     http2_drop_messages(stream);
     if (stream->unconsumed > 0 && !http2_is_dead(h2)) {
-        /* Else the connection's window would shrink for ever. Only memory can fail: next time. */
+        /* Otherwise the connection's window would shrink. Fails only without memory: the next call
+         * makes up for it. */
         (void)nghttp2_session_consume_connection(h2->session, stream->unconsumed);
     }
     for (struct hps_http2_stream **at = &h2->sent; *at != NULL; at = &(*at)->sent_next) {
@@ -112,7 +113,7 @@ static void make_fields(nghttp2_nv *out, const struct hps_http_field *fields, un
 
     HPS_ASSERT(n_fields <= HPS_HTTP_FIELDS_MAX);
     for (unsigned i = 0; i < n_fields; i++) {
-        /* Always another value: it would only push useful entries out of the peer's table. */
+        /* Its value changes with each call: it would evict useful entries from the peer's table. */
         bool volatile_value = fields[i].name_size == sizeof timeout - 1 &&
                               memcmp(fields[i].name, timeout, sizeof timeout - 1) == 0;
         out[i] = (nghttp2_nv){
@@ -189,7 +190,7 @@ hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_
                                                                               : HPS_NO_MEMORY;
 }
 
-/* ---- what its owner asks --------------------------------------------------------------------- */
+/* ---- facts ----------------------------------------------------------------------------------- */
 
 void *hps_http2_user(const struct hps_http2_stream *stream)
 {

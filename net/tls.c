@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS with OpenSSL 3. A context is an immutable SSL_CTX behind a lock, swapped by a reload;
- * sessions keep the one they began with. Contexts: any thread; sessions: their loop's.
+ * TLS with OpenSSL 3. A context is an immutable SSL_CTX, which a reload replaces under a lock.
+ * Sessions keep the context with which they began. Contexts: any thread; sessions: the thread of
+ * their loop.
  */
 #include "net/tls.h"
 
@@ -30,22 +31,22 @@ struct hps_tls {
     atomic_uint refs;
     bool server;
     bool any_protocol;
-    char *server_name;    /* NULL: the host connected to */
-    struct hps_lock lock; /* over ctx */
+    char *server_name;    /* NULL: the `host` of the session */
+    struct hps_lock lock; /* protects ctx */
     SSL_CTX *ctx;
 };
 
 enum tls_phase {
     TLS_HANDSHAKE,
     TLS_ESTABLISHED,
-    TLS_BROKEN, /* after a fatal error: OpenSSL must not be asked to shut down */
+    TLS_BROKEN, /* after a fatal error: SSL_shutdown must not be called */
 };
 
 struct hps_tls_session {
     SSL *ssl;
     struct hps_tls *tls;
-    char *names; /* of the peer's certificate, one behind the other, an empty one at the end */
-    enum tls_phase phase; /* only ever goes on */
+    char *names;          /* of the peer's certificate, NUL-terminated each, then an empty one */
+    enum tls_phase phase; /* only increases */
 };
 
 static void phase_set(struct hps_tls_session *session, enum tls_phase to)
@@ -70,7 +71,8 @@ static void ignore_sigpipe(void)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* The first entry of this thread's queue says most; the rest are callers. Clears the queue. */
+/* The first entry of this thread's queue has the cause; the rest are its callers. Clears the
+ * queue. */
 static const char *openssl_reason(char *text, size_t capacity)
 {
     unsigned long code = ERR_get_error();
@@ -123,7 +125,7 @@ static int select_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_s
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* A key that asks for a passphrase must not make a daemon wait at a terminal. */
+/* An encrypted key must not make a daemon wait for a passphrase at a terminal. */
 static int no_passphrase(char *text, int capacity, int writing, void *ctx)
 {
     (void)text;
@@ -186,8 +188,8 @@ static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options,
     } else if (options->ca_file) {
         int fail = options->peer_optional ? 0 : SSL_VERIFY_FAIL_IF_NO_PEER_CERT;
         SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | fail, NULL);
-        /* Who resumes a session shows no certificate again: one that has expired since, or whose
-         * CRL has, would stay good, as each resumption makes a session that is as good as new. */
+        /* A client that resumes a session presents no certificate. Each resumption makes a new
+         * session, so an expired or revoked certificate would stay valid. */
         SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
         SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET);
         SSL_CTX_set_num_tickets(ctx, 0);
@@ -216,7 +218,7 @@ static hps_status set_ciphers(SSL_CTX *ctx, const struct hps_tls_options *option
     if (options->ciphers && SSL_CTX_set_cipher_list(ctx, options->ciphers) != 1) {
         return file_error(err, names_in(options)->ciphers, options->ciphers);
     }
-    /* OpenSSL takes no suite at all for a list */
+    /* OpenSSL accepts an empty list, which allows no suite */
     if (options->ciphersuites && (options->ciphersuites[0] == '\0' ||
                                   SSL_CTX_set_ciphersuites(ctx, options->ciphersuites) != 1)) {
         return file_error(err, names_in(options)->ciphersuites, options->ciphersuites);
@@ -235,10 +237,10 @@ static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_c
         return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
     }
     SSL_CTX_set_min_proto_version(ctx, options->tls13_only ? TLS1_3_VERSION : TLS1_2_VERSION);
-    /* Moving buffers: a retried write comes with the same bytes, not at the same place. */
+    /* A write is retried with the same bytes, which may be at another address. */
     SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                               SSL_MODE_RELEASE_BUFFERS);
-    /* Kernel TLS is used where kernel, cipher and build have it. */
+    /* Kernel TLS is used if the kernel, the cipher and OpenSSL support it. */
     SSL_CTX_set_options(ctx, SSL_OP_ENABLE_KTLS | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                  SSL_OP_CIPHER_SERVER_PREFERENCE);
     SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
@@ -317,7 +319,7 @@ void hps_tls_renew(struct hps_tls *tls, struct hps_tls *fresh)
     SSL_CTX *old = tls->ctx;
     tls->ctx = fresh->ctx;
     hps_lock_release(&tls->lock);
-    fresh->ctx = old; /* lives on in its sessions */
+    fresh->ctx = old; /* its sessions hold references */
     hps_tls_unref(fresh);
 }
 
@@ -379,8 +381,8 @@ static bool is_one_of(char c, const char *chars)
     return c != '\0' && strchr(chars, c) != NULL;
 }
 
-/* RFC 3986: a letter, then letters, digits, '+', '-' and '.', then ':'; and no blanks or control
- * characters behind it. */
+/* RFC 3986: a letter, then letters, digits, '+', '-' and '.', then ':'. No blanks or control
+ * characters after it. */
 static bool is_uri(const char *text, size_t size)
 {
     size_t n = 0;
@@ -404,7 +406,7 @@ static bool is_dns(const char *text, size_t size)
     return size > 0;
 }
 
-/* Append a name and its NUL. */
+/* Appends a name and its NUL. */
 static hps_status add_name(struct hps_buf *names, const char *text, size_t size, bool lower)
 {
     hps_status status = hps_buf_append(names, text, size);
@@ -414,7 +416,7 @@ static hps_status add_name(struct hps_buf *names, const char *text, size_t size,
     return status == HPS_OK ? hps_buf_append(names, "", 1) : status;
 }
 
-/* URIs and DNS names; *out_found: there is any, of whatever quality. */
+/* Adds URIs and DNS names. *out_found: the certificate has one, valid or not. */
 static hps_status add_sans(X509 *cert, struct hps_buf *names, bool *out_found)
 {
     GENERAL_NAMES *sans = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
@@ -446,8 +448,7 @@ static hps_status add_subject(X509 *cert, struct hps_buf *names)
     hps_status status = HPS_NO_MEMORY;
     if (bio && X509_NAME_print_ex(bio, X509_get_subject_name(cert), 0, XN_FLAG_RFC2253) >= 0) {
         long size = BIO_get_mem_data(bio, &text);
-        /* RFC 2253 escapes all but what can be printed; what has to be cut could pass for another
-         */
+        /* RFC 2253 escapes unprintable characters; a truncated name could equal another */
         bool good = size > 0 && size < NAME_BYTES_MAX && !memchr(text, 0, (size_t)size);
         status = good ? add_name(names, text, (size_t)size, false) : HPS_OK;
     }
@@ -455,7 +456,7 @@ static hps_status add_subject(X509 *cert, struct hps_buf *names)
     return status;
 }
 
-/* owner of *out_names: the caller, hps_free; NO_MEMORY */
+/* owner: *out_names is the caller's, hps_free; NO_MEMORY */
 static hps_status names_of(X509 *cert, char **out_names)
 {
     struct hps_buf names;
@@ -487,7 +488,7 @@ const char *hps_tls_session_name(const struct hps_tls_session *session, unsigned
     return name && name[0] != '\0' ? name : NULL;
 }
 
-/* By the files of `ctx`, which are not those of its handshake. */
+/* Checks with the files of `ctx`, not with the handshake's files. */
 static hps_status recheck_cert(struct hps_tls_session *session, SSL_CTX *ctx, X509 *cert,
                                struct hps_error *err)
 {
@@ -518,7 +519,7 @@ hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_e
     int mode = SSL_CTX_get_verify_mode(ctx);
     hps_status status = HPS_OK;
     if (ctx == SSL_get_SSL_CTX(session->ssl) || mode == SSL_VERIFY_NONE) {
-        status = HPS_OK; /* it was judged by these; or nobody has to be */
+        status = HPS_OK; /* these files were used in the handshake, or no certificate is required */
     } else if (cert) {
         status = recheck_cert(session, ctx, cert, err);
     } else if ((mode & SSL_VERIFY_FAIL_IF_NO_PEER_CERT) != 0) {
@@ -549,7 +550,7 @@ static hps_status established(struct hps_tls_session *session, struct hps_error 
     return HPS_OK;
 }
 
-/* What a result other than success means. May clobber `out_wait` in any case. */
+/* The status for a result other than success. May change `out_wait` with any status. */
 static hps_status session_status(struct hps_tls_session *session, int rc,
                                  enum hps_tls_wait *out_wait)
 {
@@ -613,7 +614,7 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
                          openssl_reason(reason, sizeof(reason)));
 }
 
-/* Before each call of OpenSSL: errors of earlier ones are not those of this one. */
+/* Before each call of OpenSSL: clears the errors of earlier calls. */
 static void begin_io(const struct hps_tls_session *session, size_t size)
 {
     HPS_ASSERT(session->phase != TLS_HANDSHAKE && size > 0);
@@ -621,7 +622,7 @@ static void begin_io(const struct hps_tls_session *session, size_t size)
     errno = 0;
 }
 
-/* What came of a read or write of `size` bytes, of which OpenSSL returned `rc`. */
+/* The status of a read or write of `size` bytes for which OpenSSL returned `rc`. */
 static hps_status end_io(struct hps_tls_session *session, int rc, size_t size, size_t *out_size,
                          enum hps_tls_wait *out_wait)
 {
@@ -657,7 +658,7 @@ void hps_tls_session_shutdown(struct hps_tls_session *session)
 {
     if (session->phase == TLS_ESTABLISHED) {
         ERR_clear_error();
-        (void)SSL_shutdown(session->ssl); /* the first half; the peer's answer is not waited for */
+        (void)SSL_shutdown(session->ssl); /* sends close_notify; does not wait for the peer's */
         ERR_clear_error();
     }
 }
