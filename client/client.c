@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The blocking client: starts one call on the channel, turns the loop until it is over. Runs on the
- * thread that calls it.
+ * The blocking client: starts one call on the channel and turns the loop until the call has ended.
+ * Runs on the calling thread.
  */
 #include "client/client.h"
 
@@ -19,7 +19,7 @@
 #include "net/tls.h"
 
 enum {
-    TURN_US = 100 * 1000,      /* how late `stop` is seen at most */
+    TURN_US = 100 * 1000,      /* longest time between two calls of `stop` */
     HEALTH_STATUS_SERVING = 1, /* of grpc.health.v1 */
     TOKEN_BYTES_MAX = 4096,
 };
@@ -34,13 +34,13 @@ struct hps_client {
     struct hps_grpc_channel *channel;
 };
 
-/* One call under way; lives on the stack of its caller. */
+/* One call in flight; it is on the stack of its caller. */
 struct pending {
     hps_client_message_fn fn;
     void *ctx;
-    struct hps_grpc_client_call *call; /* NULL once it is over */
+    struct hps_grpc_client_call *call; /* NULL once the call has ended */
     struct hps_error *err;
-    hps_status refused; /* by fn */
+    hps_status refused; /* the error that fn returned */
     int grpc_code;
     bool done;
     char message[400];
@@ -77,7 +77,7 @@ static void pending_message(void *ctx, const uint8_t *data, size_t size)
 
 static void pending_done(void *ctx, int grpc_code, const char *message)
 {
-    HPS_ASSERT(!((const struct pending *)ctx)->done); /* once */
+    HPS_ASSERT(!((const struct pending *)ctx)->done); /* called once */
     struct pending *pending = ctx;
     const char *text = message == NULL ? "" : message;
 
@@ -201,12 +201,12 @@ out:
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-/* "cannot reach ADDRESS: why", where the text of `err` may have named the address already. */
+/* Makes "cannot reach ADDRESS: why" of `err`, which may contain the address already. */
 static void say_unreachable(const struct hps_client_options *options, struct hps_error *err)
 {
     char why[sizeof(err->text)];
     if (err->status == HPS_INVALID) {
-        return; /* it is no address, and the text says so */
+        return; /* the address is malformed, and the text says so */
     }
     const char *at = strstr(err->text, options->address);
     size_t size = strlen(options->address);
@@ -216,7 +216,7 @@ static void say_unreachable(const struct hps_client_options *options, struct hps
     (void)hps_error_set(err, err->status, "cannot reach %s: %s", options->address, why);
 }
 
-/* Wait for any answer: only UNAVAILABLE and DEADLINE mean that nobody is there. */
+/* Waits for any answer: only UNAVAILABLE and DEADLINE mean that no server answered. */
 static hps_status reach(struct hps_client *client, const struct hps_client_options *options,
                         uint64_t timeout_us, struct hps_error *err)
 {
@@ -234,7 +234,7 @@ static hps_status reach(struct hps_client *client, const struct hps_client_optio
     return hps_error_set(err, HPS_UNAVAILABLE, "%s", cause.text);
 }
 
-/* Read the first line of the file. */
+/* Reads the first line of the file. */
 static hps_status token_read(const char *path, char token[TOKEN_BYTES_MAX + 1],
                              struct hps_error *err)
 {
@@ -287,7 +287,7 @@ static hps_status tls_open(const struct hps_client_options *options, struct hps_
         return hps_error_set(err, HPS_INVALID, "a TLS key without its certificate");
     }
     hps_status status = hps_tls_new(&tls, out_tls, err);
-    /* A Unix socket has no TLS: the options are for a program's other address. */
+    /* Unix sockets use no TLS; the options are for another address of the program. */
     if (status == HPS_OK && strncmp(options->address, "unix:", 5) == 0) {
         hps_tls_unref(*out_tls);
         *out_tls = NULL;

@@ -22,8 +22,8 @@ struct hps_hist {
 
 void hps_hist_add(struct hps_hist *hist, uint64_t value);
 void hps_hist_merge(struct hps_hist *into, const struct hps_hist *from);
-/* Smallest recorded value (to the precision above) that `share` (0 to 1) of all do not exceed; 0
- * when empty; never above the maximum. */
+/* The smallest recorded value, to the precision above, that `share` (0 to 1) of all values do not
+ * exceed. 0 if empty; never above the maximum. */
 uint64_t hps_hist_quantile(const struct hps_hist *hist, double share);
 
 #endif

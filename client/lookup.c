@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Encoder of LookupRequest and reader of LookupResponse. Any thread.
+ * Encodes LookupRequest and reads LookupResponse. Any thread.
  */
 #include "client/lookup.h"
 
@@ -15,7 +15,7 @@ static size_t text_size(const char *text)
     return text == NULL ? 0 : strlen(text);
 }
 
-/* A field of bytes of a query. */
+/* A bytes field of a query. */
 struct query_bytes {
     uint32_t number;
     const void *data;
@@ -172,7 +172,7 @@ static void read_count(const struct hps_wire_field *field, struct hps_client_loo
         result->column = value;
         break;
     default:
-        break; /* of a later version */
+        break; /* field of a later version */
     }
 }
 
@@ -213,7 +213,7 @@ static hps_status broken_result(const struct hps_client_lookup_result *result, c
                          what);
 }
 
-/* Rows that came with their result. */
+/* Places rows that the result contains. */
 static hps_status place_rows(struct hps_client_lookup_result *result, struct hps_error *err)
 {
     uint64_t row_bytes = hps_dtype_row_bytes(result->dtype, result->dim);
@@ -229,7 +229,7 @@ static hps_status place_rows(struct hps_client_lookup_result *result, struct hps
     return HPS_OK;
 }
 
-/* Rows that are columns of the matrix: those of all results, side by side, are all of it. */
+/* Places rows that are columns of the matrix. The columns of all results must fill it. */
 static hps_status place_columns(struct hps_client_lookup_reply *reply,
                                 struct hps_client_lookup_result *result, struct hps_error *err)
 {
@@ -312,7 +312,7 @@ float hps_client_lookup_value(const struct hps_client_lookup_result *result, uin
     HPS_DEBUG_ASSERT(row < result->row_count && i < result->dim);
     const uint8_t *from = result->rows + (size_t)row * result->stride;
     size_t value_bytes = (size_t)hps_dtype_row_bytes(result->dtype, 1);
-    uint8_t one[16]; /* a row of one value: of INT8 that, its scale and its bias */
+    uint8_t one[16]; /* a row with one value; INT8: the value, scale and bias */
     float value;
 
     HPS_ASSERT(value_bytes <= sizeof(one));

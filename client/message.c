@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * protobuf-c messages over the blocking client, and their strings by way of their descriptors.
- * Runs on the thread that calls it.
+ * protobuf-c messages over the blocking client. Their strings are found through their descriptors.
+ * Runs on the calling thread.
  */
 #include "client/message.h"
 
@@ -87,17 +87,17 @@ hps_status hps_client_call_message(struct hps_client *client, const char *path,
     return status;
 }
 
-/* ---- strings that may be printed ------------------------------------------------------------- */
+/* ---- printable strings ----------------------------------------------------------------------- */
 
 static hps_status plain_message(ProtobufCMessage *message, unsigned depth);
 
-/* takes *text if it is replaced */
+/* takes *text if it replaces it */
 static hps_status plain_string(char **text)
 {
     size_t size = *text != NULL ? strlen(*text) : 0;
 
     if (hps_text_is_plain(*text, size)) {
-        return HPS_OK; /* as are the defaults, which are nobody's to free */
+        return HPS_OK; /* defaults too: they must not be freed */
     }
     char *shown = hps_alloc(HPS_TEXT_GROWTH * size + 1);
     if (shown == NULL) {

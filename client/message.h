@@ -11,25 +11,25 @@
 
 /* hps_client_call with messages.
  *
- * owner   *out_reply is the caller's: hps_message_free
- * error   as hps_client_call; DATA_LOSS: the reply is no such message
+ * owner   *out_reply: the caller, hps_message_free
+ * error   as hps_client_call; DATA_LOSS: the reply is not such a message
  */
 hps_status hps_client_call_message(struct hps_client *client, const char *path,
                                    const ProtobufCMessage *request,
                                    const ProtobufCMessageDescriptor *reply_type,
                                    uint64_t timeout_us, ProtobufCMessage **out_reply,
                                    struct hps_error *err) HPS_MUST_CHECK;
-/* Append the encoded message. */
+/* Appends the encoded message. */
 hps_status hps_message_encode(const ProtobufCMessage *message, struct hps_buf *buf,
                               struct hps_error *err) HPS_MUST_CHECK;
-/* owner *out_message is the caller's */
+/* owner: *out_message is the caller's, hps_message_free */
 hps_status hps_message_decode(const ProtobufCMessageDescriptor *type, const uint8_t *data,
                               size_t size, ProtobufCMessage **out_message, struct hps_error *err)
     HPS_MUST_CHECK;
-void hps_message_free(ProtobufCMessage *message); /* NULL is legal */
+void hps_message_free(ProtobufCMessage *message); /* NULL has no effect */
 
-/* Make every string of a decoded message, of its sub-messages too, one that may be printed
- * (hps_text_plain). NO_MEMORY: some are as they were. */
+/* Replaces every string of a decoded message and its sub-messages with a printable one
+ * (hps_text_plain). NO_MEMORY: some are unchanged. */
 hps_status hps_message_plain(ProtobufCMessage *message) HPS_MUST_CHECK;
 
 #endif

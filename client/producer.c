@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * librdkafka's producer. Callbacks run on the calling thread, inside rd_kafka_poll; only the log
- * callback runs on librdkafka's threads, and does nothing.
+ * The producer. Callbacks run on the calling thread, within rd_kafka_poll. Only the log callback
+ * runs on threads of librdkafka; it does nothing.
  */
 #include "client/producer.h"
 
@@ -14,19 +14,19 @@
 #include "base/heap.h"
 
 enum {
-    TOPICS_MAX = 4096 + 1, /* the tables of a model and the model */
+    TOPICS_MAX = 4096 + 1, /* the tables of a model, and the model */
     VALUES_MAX = 16,       /* of one rd_kafka_produceva */
-    ASK_MS = 1000,         /* how long one question for metadata may take */
-    UNKNOWN_US = 3000000,  /* a broker that makes topics by itself does within this time */
+    ASK_MS = 1000,         /* longest wait for one reply with metadata */
+    UNKNOWN_US = 3000000,  /* time for a broker to create a topic automatically */
     WAIT_MS_MAX = 100,
-    RANGES_MAX = 1 << 20 /* of a partition; then the last one takes in what lies between */
+    RANGES_MAX = 1 << 20 /* of a partition; then the last one is extended */
 };
 
 struct range {
     int64_t first, last;
 };
 
-/* What was acknowledged of a partition. */
+/* Acknowledged records of a partition. */
 struct placed {
     int64_t last; /* offset of the last record; -1: none */
     struct range *ranges;
@@ -48,11 +48,11 @@ struct hps_producer {
     struct topic *topics; /* [TOPICS_MAX] */
     uint32_t n_topics;
     struct hps_producer_counts counts;
-    struct hps_error failed;  /* the first record that was not taken */
-    struct hps_error trouble; /* the last that was said about the connection; OK: nothing */
+    struct hps_error failed;  /* the first record that failed */
+    struct hps_error trouble; /* the last error of the connection; OK: no error */
 };
 
-/* ---- what went wrong ------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static hps_status status_of(rd_kafka_resp_err_t code)
 {
@@ -86,7 +86,7 @@ static hps_status status_of(rd_kafka_resp_err_t code)
     }
 }
 
-/* What would help, for errors whose text does not say it. */
+/* Advice for errors with an unclear text. */
 static const char *advice_of(rd_kafka_resp_err_t code)
 {
     switch (code) {
@@ -99,7 +99,7 @@ static const char *advice_of(rd_kafka_resp_err_t code)
     }
 }
 
-/* False: no room for one more. */
+/* Makes space for another range; false: not possible. */
 static bool range_room(struct placed *placed)
 {
     HPS_ASSERT(placed->n_ranges <= placed->capacity);
@@ -117,8 +117,8 @@ static bool range_room(struct placed *placed)
     return true;
 }
 
-/* A record whose offset the broker did not tell (a retry of one that it had) lies between the one
- * before and the next. */
+/* The broker does not return the offset of a record that it had already (a retry). That offset is
+ * between those of the neighbouring records. */
 static void place(struct placed *placed, int64_t offset)
 {
     HPS_ASSERT(placed->n_ranges == 0 || placed->last >= 0);
@@ -135,7 +135,7 @@ static void place(struct placed *placed, int64_t offset)
         int64_t first = last == NULL && placed->n_unplaced > 0 ? 0 : offset;
         placed->ranges[placed->n_ranges++] = (struct range){first, offset};
     } else {
-        placed->n_unplaced++; /* no memory for the first one */
+        placed->n_unplaced++; /* no memory for its range */
         return;
     }
     placed->n_unplaced = 0;
@@ -177,7 +177,7 @@ static void on_error(rd_kafka_t *kafka, int code, const char *reason, void *opaq
         }
         return;
     }
-    /* "All brokers are down" says less than what was said before it. */
+    /* "All brokers are down" says less than the error before it. */
     if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN || producer->trouble.status == HPS_OK) {
         hps_error_set(&producer->trouble, status_of((rd_kafka_resp_err_t)code), "%s", reason);
     }
@@ -185,7 +185,7 @@ static void on_error(rd_kafka_t *kafka, int code, const char *reason, void *opaq
 
 static void on_log(const rd_kafka_t *kafka, int level, const char *facility, const char *text)
 {
-    (void)kafka; /* errors come to on_error */
+    (void)kafka; /* errors are reported to on_error */
     (void)level;
     (void)facility;
     (void)text;
@@ -209,7 +209,7 @@ static hps_status set_given(rd_kafka_conf_t *conf, const char *pair, struct hps_
     static const char legal[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     const char *equals = pair + strspn(pair, legal);
 
-    if (equals[0] != '=' || equals == pair) { /* its text may be a password */
+    if (equals[0] != '=' || equals == pair) { /* the text may be a password */
         return hps_error_set(err, HPS_INVALID, "a property is malformed: expected NAME=VALUE");
     }
     char *name = hps_strndup(pair, (size_t)(equals - pair));
@@ -233,7 +233,7 @@ static hps_status set_all(rd_kafka_conf_t *conf, const struct hps_producer *prod
                                                          : ms));
     const char *const ours[][2] = {
         {"bootstrap.servers", producer->brokers}, {"client.id", "hps-publish"},
-        {"enable.idempotence", "true"}, /* with it acks=all, and order is kept when it retries */
+        {"enable.idempotence", "true"}, /* with it acks=all, and retries keep the order */
         {"message.timeout.ms", timeout_ms},       {"linger.ms", "5"},
         {"queue.buffering.max.kbytes", "65536"},  {"reconnect.backoff.max.ms", "1000"},
     };
@@ -269,13 +269,13 @@ static hps_status make_client(struct hps_producer *producer,
     rd_kafka_conf_set_log_cb(conf, on_log);
     producer->kafka = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof(text));
     if (producer->kafka == NULL) {
-        rd_kafka_conf_destroy(conf); /* it is taken on success only */
+        rd_kafka_conf_destroy(conf); /* rd_kafka_new takes it only on success */
         return hps_error_set(err, HPS_INVALID, "%s", text);
     }
     return HPS_OK;
 }
 
-/* The error for brokers that gave no answer. */
+/* The error if no broker answered. */
 static hps_status unreached(const struct hps_producer *producer, struct hps_error *err)
 {
     hps_status status = producer->trouble.status == HPS_UNAUTHENTICATED ||
@@ -333,7 +333,7 @@ hps_status hps_producer_open(const struct hps_producer_options *options,
         goto fail;
     }
     for (char *at = producer->brokers; *at != '\0'; at++) {
-        *at = *at == ';' ? ',' : *at; /* HPS's documents separate brokers so */
+        *at = *at == ';' ? ',' : *at; /* the documents of HPS separate brokers with ';' */
     }
     status = make_client(producer, options, err);
     if (status != HPS_OK) {
@@ -359,7 +359,7 @@ void hps_producer_close(struct hps_producer *producer)
     if (producer->kafka != NULL) {
         (void)rd_kafka_purge(producer->kafka, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
         while (rd_kafka_outq_len(producer->kafka) > 0) {
-            rd_kafka_poll(producer->kafka, WAIT_MS_MAX); /* what was purged is reported */
+            rd_kafka_poll(producer->kafka, WAIT_MS_MAX); /* reports the purged records */
         }
     }
     for (uint32_t i = 0; i < producer->n_topics; i++) {
@@ -380,7 +380,7 @@ void hps_producer_close(struct hps_producer *producer)
 
 /* ---- topics ---------------------------------------------------------------------------------- */
 
-/* Ask for the partitions of a topic until it is there, or surely is not. */
+/* Requests the partitions of a topic until it exists or certainly does not. */
 static hps_status ask_partitions(struct hps_producer *producer, rd_kafka_topic_t *handle,
                                  const char *name, uint32_t *out_n, struct hps_error *err)
 {
@@ -489,7 +489,7 @@ hps_status hps_producer_poll(struct hps_producer *producer, uint64_t wait_us, st
     return failure(producer, err);
 }
 
-/* One attempt; RD_KAFKA_RESP_ERR__QUEUE_FULL: not now. */
+/* One attempt. RD_KAFKA_RESP_ERR__QUEUE_FULL: retry later. */
 static rd_kafka_resp_err_t produce(struct hps_producer *producer,
                                    const struct hps_producer_record *record, struct topic *topic)
 {
@@ -503,7 +503,7 @@ static rd_kafka_resp_err_t produce(struct hps_producer *producer,
     };
     size_t n = 4;
 
-    /* The library's structure takes pointers to what it may free, which it does not here. */
+    /* librdkafka takes pointers that are not const, but does not write or free here. */
     values[n].vtype = RD_KAFKA_VTYPE_KEY;
     memcpy(&values[n].u.mem.ptr, &record->key, sizeof(record->key));
     values[n++].u.mem.size = record->key_size;
@@ -544,7 +544,7 @@ hps_status hps_producer_send(struct hps_producer *producer,
             return HPS_OK;
         }
         if (code != RD_KAFKA_RESP_ERR__QUEUE_FULL) {
-            (void)rd_kafka_poll(producer->kafka, 0); /* a fatal error says more */
+            (void)rd_kafka_poll(producer->kafka, 0); /* a fatal error has a better reason */
             status = failure(producer, err);
             return status != HPS_OK
                        ? status
@@ -558,7 +558,7 @@ hps_status hps_producer_send(struct hps_producer *producer,
                                  "raise queue.buffering.max.kbytes",
                                  topic->name, record->value_size);
         }
-        (void)rd_kafka_poll(producer->kafka, WAIT_MS_MAX); /* ends: records time out */
+        (void)rd_kafka_poll(producer->kafka, WAIT_MS_MAX); /* ends, because records time out */
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gathers rows by table and partition into lots, and writes each lot as one record. Runs on the
- * thread that calls it.
+ * calling thread.
  */
 #include "client/update_writer.h"
 
@@ -16,9 +16,9 @@
 
 enum {
     TABLES_MAX = HPS_MODEL_TABLES_MAX,
-    GATHERED_BYTES_MAX = 64 << 20, /* of one table, in all its partitions */
+    GATHERED_BYTES_MAX = 64 << 20, /* of one table, over all its partitions */
     BATCH_BYTES_MIN = 1 << 10,
-    /* Upper bounds of what a packed record has beside keys and rows: once, and per entry. */
+    /* Upper bounds of a packed record without keys and rows: once, and per entry. */
     PACKED_BYTES = HPS_UPDATE_HEAD_BYTES + 16,
     ENTRY_BYTES = HPS_MODEL_NAME_BYTES_MAX + 64
 };
@@ -26,32 +26,32 @@ enum {
 struct table {
     char name[HPS_UPDATE_NAME_BYTES];
     uint32_t dim;         /* 0: no rows yet */
-    enum hps_dtype given; /* of rows as they come */
-    enum hps_dtype sent;  /* of rows as they go into records */
+    enum hps_dtype given; /* type of the given rows */
+    enum hps_dtype sent;  /* type in records */
     uint32_t topic;
     uint32_t n_partitions;
     struct lot *lots; /* [n_partitions]; KEYED: NULL, with units: the writer's one */
     size_t lot_bytes_max;
 };
 
-/* Rows of one table, then deletes of it. */
+/* Rows of one table, then deletes. */
 struct entry {
     const struct table *table;
     struct hps_buf keys;
-    struct hps_buf rows; /* as they are sent */
+    struct hps_buf rows; /* as sent */
     struct hps_buf deletes;
 };
 
-/* What will be one record. */
+/* The content of one record. */
 struct lot {
-    struct entry *entries; /* [capacity]; those beyond n are kept for their memory */
+    struct entry *entries; /* [capacity]; entries from n on keep their memory for reuse */
     size_t n;
     size_t capacity;
     size_t bytes;
     uint64_t n_rows;
     uint64_t n_deletes;
     uint32_t partition;
-    const struct table *table; /* whose topic it goes to; NULL while empty */
+    const struct table *table; /* gives the topic; NULL if the lot is empty */
 };
 
 struct hps_update_writer {
@@ -63,7 +63,7 @@ struct hps_update_writer {
     struct lot unit;
     struct hps_buf record;
     struct hps_buf wide; /* one row as FP32 */
-    struct hps_buf row;  /* ... and as it is sent */
+    struct hps_buf row;  /* the row as sent */
     struct hps_update_written written;
 };
 
@@ -201,7 +201,7 @@ static hps_status table_find(struct hps_update_writer *writer, const char *name,
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* sent: the type of the record's row. */
+/* sent: the type of the rows in the record. */
 static hps_status send_record(struct hps_update_writer *writer, struct hps_producer_record *record,
                               enum hps_dtype sent, struct hps_error *err)
 {
@@ -210,7 +210,7 @@ static hps_status send_record(struct hps_update_writer *writer, struct hps_produ
     uint8_t version[HPS_UPDATE_KEY_BYTES];
     uint8_t row_version[HPS_UPDATE_KEY_BYTES];
     struct hps_producer_header headers[3];
-    bool packed = writer->options.form == HPS_UPDATE_PACKED; /* the batch names its version */
+    bool packed = writer->options.form == HPS_UPDATE_PACKED; /* a batch has its own version field */
 
     record->headers = headers;
     if (writer->options.version != 0 && !packed) {
@@ -388,7 +388,7 @@ static struct entry *lot_entry_new(struct lot *lot, const struct table *table)
     return entry;
 }
 
-/* A key and its row (NULL: a delete), or on failure neither. */
+/* Adds a key and its row (NULL: a delete). On failure adds neither. */
 static hps_status entry_add(struct entry *entry, hps_key key, const void *row, size_t row_bytes)
 {
     struct hps_buf *keys = row != NULL ? &entry->keys : &entry->deletes;
@@ -400,7 +400,7 @@ static hps_status entry_add(struct entry *entry, hps_key key, const void *row, s
     return status == HPS_OK ? hps_buf_append(keys, &key, sizeof(key)) : status;
 }
 
-/* Add one row (NULL: a delete) to the lot that its key belongs to. */
+/* Adds one row (NULL: a delete) to the lot of its key. */
 static hps_status lot_add(struct hps_update_writer *writer, struct table *table, hps_key key,
                           const void *row, size_t row_bytes, struct hps_error *err)
 {
@@ -424,7 +424,7 @@ static hps_status lot_add(struct hps_update_writer *writer, struct table *table,
         }
     }
     struct entry *entry = lot->n > 0 ? &lot->entries[lot->n - 1] : NULL;
-    /* Deletes count after the rows of an entry, so a row after a delete begins another one. */
+    /* Deletes of an entry apply after its rows, so a row after a delete needs a new entry. */
     if (entry == NULL || entry->table != table || (row != NULL && entry->deletes.size > 0)) {
         entry = lot_entry_new(lot, table);
     }
@@ -462,7 +462,7 @@ hps_status hps_update_writer_sends(const struct hps_update_writer_options *optio
     return HPS_OK;
 }
 
-/* The row as it is sent; it lies in `row` or in the writer. */
+/* The row as sent; it is in `row` or in a buffer of the writer. */
 static hps_status row_as_sent(struct hps_update_writer *writer, const struct table *table,
                               hps_key key, const void *row, const void **out_sent,
                               struct hps_error *err)

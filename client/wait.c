@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One WaitForUpdates. On the thread that calls it.
+ * One WaitForUpdates call. Runs on the calling thread.
  */
 #include "client/wait.h"
 
 #include "client/message.h"
 
-#define GRACE_US (UINT64_C(5) * 1000 * 1000) /* for an answer that says what is missing */
+#define GRACE_US (UINT64_C(5) * 1000 * 1000) /* for the reply, which names missing updates */
 
 static hps_status take(void *ctx, const uint8_t *data, size_t size, struct hps_error *err)
 {
@@ -27,7 +27,7 @@ hps_status hps_client_wait(struct hps_client *client, Hps__V1__WaitForUpdatesReq
     request->max_wait_ms = wait_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)wait_ms;
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
     hps_status status = hps_message_encode(&request->base, &buf, err);
-    if (status == HPS_OK) { /* a stream of one message: it can be stopped */
+    if (status == HPS_OK) { /* called as a stream of one message, so that it can be stopped */
         status = hps_client_stream(client, "/hps.v1.ParameterServer/WaitForUpdates", buf.data,
                                    buf.size, timeout_us != 0 ? timeout_us + GRACE_US : 0, take,
                                    &message, stop, err);

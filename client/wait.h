@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * WaitForUpdates, for tools: one call, and what its answer means for an exit code.
+ * WaitForUpdates for tools: one call, and its outcome as a status.
  */
 #ifndef HPS_CLIENT_WAIT_H
 #define HPS_CLIENT_WAIT_H
@@ -8,13 +8,13 @@
 #include "client/client.h"
 #include "hps/v1/lookup.pb-c.h"
 
-/* Ask, and wait for at most timeout_us (0: the server's hour). `stop` (may be NULL) ends it once it
- * is true. request->max_wait_ms is set here.
+/* Waits at most timeout_us (0: the server's limit of one hour). Ends when `stop` (may be NULL)
+ * returns true. Sets request->max_wait_ms.
  *
- * error   DEADLINE: not visible in time; PRECONDITION: it does not become so, or there is no such
- *         model or version; CANCELLED: stopped; else as hps_client_call
- * owner   *out_reply: the caller, hps_message_free; set also with DEADLINE and PRECONDITION, then
- *         NULL if the server gave no answer
+ * error   DEADLINE: not visible in time; PRECONDITION: it will not become visible, or there is no
+ *         such model or version; CANCELLED: stopped; else as hps_client_call
+ * owner   *out_reply: the caller, hps_message_free; set with every status, NULL if the server sent
+ *         no reply
  */
 hps_status hps_client_wait(struct hps_client *client, Hps__V1__WaitForUpdatesRequest *request,
                            uint64_t timeout_us, bool (*stop)(void),

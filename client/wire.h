@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The few pieces of the protobuf encoding that look-ups need, so that keys and rows, which are most
- * of the bytes, are neither copied nor allocated for. Pure functions. Any thread.
+ * The parts of the protobuf encoding that lookups need. With them keys and rows, which are most of
+ * the bytes, are neither copied nor allocated. Pure functions. Any thread.
  */
 #ifndef HPS_CLIENT_WIRE_H
 #define HPS_CLIENT_WIRE_H
@@ -26,7 +26,7 @@ static inline size_t hps_wire_varint_size(uint64_t value)
     return size;
 }
 
-/* Bytes of a length-delimited field with `size` bytes of content. Field numbers below 16. */
+/* Size of a length-delimited field with `size` bytes of content. For field numbers below 16. */
 static inline size_t hps_wire_field_size(size_t size)
 {
     return 1 + hps_wire_varint_size(size) + size;
@@ -62,7 +62,7 @@ static inline hps_status HPS_MUST_CHECK hps_wire_put_uint(struct hps_buf *buf, u
     return status != HPS_OK ? status : hps_wire_put_raw_varint(buf, value);
 }
 
-/* Tag and length of a field whose `size` bytes of content follow. */
+/* Tag and length of a field; its `size` bytes of content must follow. */
 static inline hps_status HPS_MUST_CHECK hps_wire_put_head(struct hps_buf *buf, uint32_t number,
                                                           size_t size)
 {
@@ -91,7 +91,7 @@ static inline hps_status HPS_MUST_CHECK hps_wire_put_text(struct hps_buf *buf, u
 struct hps_wire_reader {
     const uint8_t *data;
     size_t size;
-    size_t offset; /* SIZE_MAX once the bytes turned out not to be a message */
+    size_t offset; /* SIZE_MAX: the bytes are not a valid message */
 };
 
 struct hps_wire_field {
@@ -102,7 +102,7 @@ struct hps_wire_field {
     size_t size;
 };
 
-/* The next field; false at the end, or when the bytes are not well-formed (hps_wire_broken). */
+/* The next field. False: at the end, or the bytes are malformed (hps_wire_broken). */
 bool hps_wire_next(struct hps_wire_reader *reader, struct hps_wire_field *out_field);
 
 static inline bool hps_wire_broken(const struct hps_wire_reader *reader)

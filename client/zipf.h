@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Row numbers with a Zipf distribution: rank k of N is drawn with probability proportional to
- * 1 / k^alpha, exactly and in constant time for any N (rejection-inversion; Hörmann and Derflinger,
- * "Rejection-inversion to generate variates from monotone discrete distributions", 1996). Ranks are
- * scattered over the rows, so that popular rows are no neighbours. Used by one thread at a time.
+ * Row numbers with a Zipf distribution. Rank k of N has a probability proportional to 1 /
+ * k^alpha, exactly. The time per draw does not depend on N (rejection-inversion; Hörmann and
+ * Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions",
+ * 1996). Ranks are scattered over the rows, so that popular rows are not neighbours. Used by one
+ * thread at a time.
  */
 #ifndef HPS_CLIENT_ZIPF_H
 #define HPS_CLIENT_ZIPF_H
@@ -32,7 +33,7 @@ static inline double hps_random_unit(struct hps_random *random)
 struct hps_zipf {
     uint64_t n;
     double alpha;
-    double heavy; /* this share of draws is rank 1, whatever alpha says */
+    double heavy; /* this share of draws is rank 1, independent of alpha */
     double h_x1;
     double h_n;
     double s;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Access to the fields of a protobuf-c message by its descriptor.
+ * Access to the fields of a protobuf-c message through its descriptor.
  */
 #ifndef HPS_PROTO_FIELDS_H
 #define HPS_PROTO_FIELDS_H
@@ -8,13 +8,13 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 
-/* `offset` is one of the offsets in a field descriptor. */
+/* Descriptors give the offsets of fields, arrays and defaults. */
 static inline const void *hps_field_at(const ProtobufCMessage *message, unsigned offset)
 {
     return (const char *)message + offset;
 }
 
-/* Size of one value: also the distance between the items of an array. */
+/* Size of one value, and the distance between two items of an array. */
 static inline size_t hps_field_value_size(ProtobufCType type)
 {
     switch (type) {
@@ -44,7 +44,8 @@ static inline size_t hps_field_value_size(ProtobufCType type)
     return sizeof(void *);
 }
 
-/* False: another field of the oneof is set, or the sub-message is absent. */
+/* Whether the field is set. Only the inactive members of a oneof and absent sub-messages are
+ * not. */
 static inline bool hps_field_is_set(const ProtobufCFieldDescriptor *field,
                                     const ProtobufCMessage *message)
 {
