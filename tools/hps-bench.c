@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: load on an hpsd, with latency as a client sees it and, if asked, every row checked.
- * This file waits and prints (main thread); hps-bench_options.c reads the command line,
- * hps-bench_run.c makes the load and hps-bench_verify.c looks at the rows (worker threads).
+ * hps-bench: generates load on an hpsd. It measures latency as a client sees it and can check every
+ * row. This file waits and prints (main thread). hps-bench_options.c reads the command line.
+ * hps-bench_run.c generates the load and hps-bench_verify.c checks the rows (worker threads).
  */
 #include "tools/hps-bench.h"
 
@@ -184,10 +184,10 @@ static void pause_ms(long ms)
 {
     struct timespec time = {.tv_nsec = ms * 1000 * 1000};
 
-    (void)nanosleep(&time, NULL); /* cut short by a signal is fine */
+    (void)nanosleep(&time, NULL); /* a signal may end it early */
 }
 
-/* Until the workers are over: a line each second, and the end when the user wants it. */
+/* Prints a line each second until the workers have ended. Stops them when the user interrupts. */
 static void watch(const struct bench_plan *plan)
 {
     HPS_ASSERT(atomic_load(&live.start_us) != 0);
@@ -240,7 +240,7 @@ static unsigned start_workers(const struct bench_plan *plan, struct bench_worker
     return n;
 }
 
-/* Says so where any call failed: figures of those that went well hide the others. */
+/* Reports failed calls: the figures of the successful ones do not show them. */
 static bool any_failed(const struct bench_counts *counts)
 {
     uint64_t n_failed = 0;

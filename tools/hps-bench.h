@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of hps-bench share. The main thread parses, starts workers, prints; each worker
- * thread has an event loop with its share of the connections.
+ * Shared by the files of hps-bench. The main thread reads the options, starts the workers and
+ * prints. Each worker thread has an event loop with its share of the connections.
  */
 #ifndef HPS_TOOLS_HPS_BENCH_H
 #define HPS_TOOLS_HPS_BENCH_H
@@ -21,13 +21,13 @@ enum { BENCH_CODES = 17, BENCH_TIERS_MAX = 8, BENCH_NAME_BYTES = 121, BENCH_TIER
 
 struct bench_table {
     char name[BENCH_NAME_BYTES];
-    uint32_t number; /* of base/rows/rowgen.h */
+    uint32_t number; /* table number of base/rows/rowgen.h */
     uint64_t n_rows;
     enum hps_dtype dtype; /* as stored */
     struct hps_zipf zipf;
 };
 
-/* What was asked for; constant while workers run. Strings are in argv. */
+/* What the options say; constant while workers run. Strings are in argv. */
 struct bench_plan {
     struct hps_client_options connect;
     const char *model;
@@ -35,23 +35,23 @@ struct bench_plan {
     bool stream;
     bool verify;
     bool hashed;
-    uint64_t duration_us; /* 0: until n_requests */
-    uint64_t n_requests;  /* 0: until duration_us */
-    double rate;          /* requests a second in all; 0: as fast as possible */
+    uint64_t duration_us; /* 0: run until n_requests */
+    uint64_t n_requests;  /* 0: run until duration_us */
+    double rate;          /* requests per second over all workers; 0: as fast as possible */
     uint64_t n_connections;
     uint64_t n_threads;
-    uint64_t concurrency; /* calls under way per connection */
+    uint64_t concurrency; /* calls in flight per connection */
     uint64_t n_keys;      /* per table and request */
     uint64_t timeout_us;
     uint32_t miss_policy;
     uint32_t max_wait_us;
     uint32_t output_type;
     bool concat;              /* one matrix for all tables */
-    enum hps_pooling pooling; /* of every table; NONE: the next are not there */
-    uint64_t n_bag_keys;      /* keys of a bag; the last one of a table has what is left */
+    enum hps_pooling pooling; /* of every table; NONE: the fields below are unset */
+    uint64_t n_bag_keys;      /* keys of a bag; the last bag of a table has the rest */
     uint32_t *offsets;        /* [n_rows + 1] of the bags of every table, hps_free */
     bool weighted;            /* every key has a weight */
-    uint64_t n_rows;          /* that each table answers: keys, or bags */
+    uint64_t n_rows;          /* rows of each table in a reply: one per key or bag */
     uint64_t seed;
     uint64_t data_seed;
     struct bench_table *tables; /* [n_tables], hps_free */
@@ -65,11 +65,11 @@ struct bench_tier {
     uint64_t found_keys;
 };
 
-/* What one worker has seen. */
+/* The results of one worker. */
 struct bench_counts {
     uint64_t n_ok;
     uint64_t n_by_code[BENCH_CODES];
-    uint64_t n_unsent; /* due before the end of an open loop, never sent */
+    uint64_t n_unsent; /* due before the end of an open loop, but not sent */
     uint64_t n_keys;
     uint64_t n_unique;
     uint64_t n_defaulted;
@@ -89,20 +89,20 @@ struct bench_live {
     atomic_ullong keys_done;
     atomic_ullong bytes_done;
     atomic_ullong errors;
-    atomic_uint n_ready;    /* workers whose connections are made */
-    atomic_uint n_running;  /* workers not yet over */
-    atomic_ullong start_us; /* 0: not yet */
+    atomic_uint n_ready;    /* workers with open connections */
+    atomic_uint n_running;  /* workers that have not ended */
+    atomic_ullong start_us; /* 0: not started */
     atomic_bool stop;
 };
 
-/* Room to work out what a row should be; see hps-bench_verify.c. */
+/* Buffers for the expected rows; see hps-bench_verify.c. */
 struct bench_check {
-    uint32_t dim; /* that there is room for */
-    float *row;   /* [dim] as the next three, hps_free with `row` */
+    uint32_t dim; /* capacity of the buffers, in values */
+    float *row;   /* [dim] like the next three, which are in the same memory; hps_free frees all */
     float *expected;
     float *tolerance;
     float *got;
-    uint8_t *bytes; /* of one row of any type */
+    uint8_t *bytes; /* one row of any type */
 };
 
 struct bench_worker {
@@ -121,24 +121,25 @@ struct bench_worker {
     uint64_t n_slots;
     uint64_t n_idle;
     struct bench_slot *idle;
-    uint64_t n_due_taken; /* of an open loop: intended starts handed out so far */
+    uint64_t n_due_taken; /* open loop: number of due starts so far */
     uint64_t end_us;      /* 0: none */
     struct hps_random random;
     struct bench_check check;
 };
 
-/* Read the command line and find the tables. False: exit with *out_code; what is wrong was said. */
+/* Reads the command line and finds the tables. False: exit with *out_code; the error has been
+ * printed. */
 bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_code)
     HPS_MUST_CHECK;
 /* Body of a worker thread; `ctx` is its struct bench_worker. */
 void *bench_worker_run(void *ctx);
-/* Check rows [row, row + result->row_count) of a query against base/rows/rowgen.h, and count. The
- * result has passed hps_client_lookup_check. */
+/* Checks rows [row, row + result->row_count) of a query against base/rows/rowgen.h and counts them.
+ * The result must have passed hps_client_lookup_check. */
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
                   const struct hps_client_lookup_query *query, size_t row,
                   const struct hps_client_lookup_result *result);
 void bench_check_free(struct bench_check *check);
-/* Fill plan->tables, from Admin/ListTables at `admin`, or from names and a row count. */
+/* Fills plan->tables from Admin/ListTables at `admin`, or from names and a number of rows. */
 hps_status bench_tables_ask(struct bench_plan *plan, const struct hps_client_options *admin,
                             const char *names, struct hps_error *err) HPS_MUST_CHECK;
 hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64_t n_rows,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command line of hps-bench, and what is to be done by it. Main thread.
+ * The command line of hps-bench, and the plan made from it. Main thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ enum { THREADS_MAX = 64, CONNECTIONS_MAX = 16384, CALLS_MAX = 1 << 16, KEYS_MAX 
 #define DURATION_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
 #define TIMEOUT_US_MAX      (UINT64_C(86400) * 1000 * 1000)
 
-/* The plan as far as options say it, and those that say it in another way. */
+/* The plan from the options, and options that need conversion. */
 static struct bench_plan plan = {
     .model = "default",
     .n_connections = 1,
@@ -197,7 +197,7 @@ static hps_status check_flags(struct hps_error *err)
     return status == HPS_OK ? check_pooling(err) : status;
 }
 
-/* Words that are one of a list: each is one of it, or it was refused. */
+/* Options with a fixed set of words. Another word was rejected before. */
 static void take_choices(void)
 {
     enum hps_dtype output = HPS_DTYPE_FP32;
@@ -211,7 +211,7 @@ static void take_choices(void)
     plan.json = flags.output[0] == 'j';
 }
 
-/* Which tables there are and how many rows they have: as given, or as the server says. */
+/* Finds the tables and their numbers of rows: from the options, or from the server. */
 static hps_status find_tables(struct hps_error *err)
 {
     struct hps_client_options admin = tool_connect;

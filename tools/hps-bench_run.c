@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: the load itself. Runs on worker threads; each has its own loop, connections and slots,
- * and shares only struct bench_live.
+ * hps-bench: the load. Runs on worker threads. Each has its own loop, connections and slots, and
+ * shares only struct bench_live.
  *
- * A slot is one call under way. Closed loop: a slot that is done starts its next call. Open loop:
- * starts are due at fixed times, whether or not a slot is free; latency counts from the time a
- * start was due.
+ * A slot is one call in flight. Closed loop: when the call of a slot has ended, the slot starts the
+ * next one. Open loop: starts are due at fixed times, whether or not a slot is free, and latency
+ * counts from the due time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,19 +25,19 @@ enum { TURN_US = 20 * 1000, REQUEST_BYTES_MAX = 64 << 20, DRAIN_US = 30 * 1000 *
 struct bench_slot {
     struct bench_worker *worker;
     struct hps_grpc_channel *channel;
-    struct bench_slot *next; /* idle */
+    struct bench_slot *next; /* list of idle slots */
     struct hps_buf request;
     hps_key *keys;  /* [n_tables][n_keys] */
     float *weights; /* [n_tables][n_keys]; NULL: all 1 */
     struct hps_client_lookup_query *queries;
-    uint64_t start_us; /* the call's, or when it was due */
-    /* The answer so far: rows of the table that it has come to, or of the matrix. */
+    uint64_t start_us; /* start of the call, or its due time */
+    /* Progress of the reply: the next row of the current table, or of the matrix. */
     uint64_t table_at;
     uint64_t row_at;
     bool broken;
 };
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------------------- */
 
 static void count_tier(struct bench_counts *counts, const struct hps_client_lookup_tier *tier)
 {
@@ -66,7 +66,7 @@ static void break_slot(struct bench_slot *slot, const char *text)
     }
 }
 
-/* One result: the next rows of a table. */
+/* Takes one result: the next rows of a table. */
 static void take_result(struct bench_slot *slot, uint64_t table,
                         const struct hps_client_lookup_result *result)
 {
@@ -94,7 +94,7 @@ static void take_result(struct bench_slot *slot, uint64_t table,
     }
 }
 
-/* The answer has come so far: on to the next table, or to the end of all. */
+/* Advances past these rows, to the next table or to the end. */
 static void pass_rows(struct bench_slot *slot, uint32_t n_rows)
 {
     const struct bench_plan *plan = slot->worker->plan;
@@ -106,7 +106,8 @@ static void pass_rows(struct bench_slot *slot, uint32_t n_rows)
     }
 }
 
-/* Results of a matrix are of the same rows of all tables; others of one table after the other. */
+/* In a matrix, each result has the same rows of another table. Otherwise tables come one after the
+ * other. */
 static void take_results(struct bench_slot *slot, struct hps_client_lookup_reply *reply)
 {
     const struct bench_plan *plan = slot->worker->plan;
@@ -181,7 +182,7 @@ static void count_end(struct bench_slot *slot, int code, const char *message)
     } else {
         atomic_fetch_add_explicit(&worker->live->errors, 1, memory_order_relaxed);
         if (counts->error_text[0] == '\0') {
-            char raw[sizeof(counts->error_text)]; /* the message is the server's, as it sent it */
+            char raw[sizeof(counts->error_text)]; /* the server sent this text */
             (void)snprintf(raw, sizeof(raw), "%s: %s", hps_status_text(hps_client_status(code)),
                            message == NULL ? "" : message);
             (void)hps_text_plain(raw, strlen(raw), counts->error_text, sizeof(counts->error_text));
@@ -200,13 +201,13 @@ static void on_done(void *ctx, int grpc_code, const char *message)
     }
     count_end(slot, grpc_code == 0 && slot->broken ? data_loss : grpc_code, message);
     make_idle(slot);
-    /* While nobody is there calls fail at once: then wait for the next turn of the worker. */
+    /* Without a server calls fail at once: then wait for the next turn of the worker. */
     if (grpc_code == 0) {
         fill_slots(slot->worker);
     }
 }
 
-/* Between 0 and 2, in steps that are exact. */
+/* Between 0 and 2, in exact steps. */
 static float draw_weight(struct hps_random *random)
 {
     return (float)(hps_random_next(random) >> 40) * 0x1p-23F;
@@ -286,7 +287,7 @@ static void start_call(struct bench_slot *slot, uint64_t intended_us)
     }
 }
 
-/* When the n-th start of this worker is due; workers take turns. */
+/* Due time of the n-th start of this worker; workers alternate. */
 static uint64_t due_us(const struct bench_worker *worker, uint64_t n)
 {
     double number = (double)n * (double)worker->plan->n_threads + (double)worker->index;
@@ -294,7 +295,7 @@ static uint64_t due_us(const struct bench_worker *worker, uint64_t n)
     return atomic_load(&worker->live->start_us) + (uint64_t)(number * 1e6 / worker->plan->rate);
 }
 
-/* Is there one more request to make? Takes it. */
+/* Takes one more request; false: none is left or due. */
 static bool take_request(struct bench_worker *worker, uint64_t now_us, uint64_t *out_intended_us)
 {
     HPS_ASSERT(worker->idle != NULL);

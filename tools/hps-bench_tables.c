@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: which tables to ask. Main thread.
+ * hps-bench: the tables to query. Main thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { TABLES_MAX = 4096, TIMEOUT_US = 10 * 1000 * 1000 };
 
-/* hps-gen calls table t "feature_<t>"; of others the number is their place in the model. */
+/* hps-gen names table t "feature_<t>". For other names the number is the position in the model. */
 static uint32_t table_number(const char *name, uint32_t place)
 {
     static const char prefix[] = "feature_";
@@ -28,7 +28,7 @@ static uint32_t table_number(const char *name, uint32_t place)
     return place;
 }
 
-/* Is `name` in the comma-separated list? "all" holds every name. */
+/* Whether `name` is in the comma-separated list; "all" has every name. */
 static bool names_have(const char *names, const char *name)
 {
     HPS_ASSERT(name[0] != '\0');

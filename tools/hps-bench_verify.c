@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: whether the rows that came back are those of hps-gen, or what bags of them come to.
- * What is expected is worked out here from base/rows/rowgen.h, in the order and the roundings that
- * proto/hps/v1/lookup.proto promises. Of tables of FP32 and FP16 every bit is known. Of the others
- * it is not known by which rule their rows were made so narrow: their values may be off by one step
- * of the type. Worker threads.
+ * hps-bench: checks that returned rows are as hps-gen writes them, or are pooled from such rows.
+ * The expected values are computed here from base/rows/rowgen.h, in the order and with the
+ * roundings that proto/hps/v1/lookup.proto promises. For FP32 and FP16 tables every bit is known.
+ * For other types the rule that converted the rows is not known: a value may differ by one step of
+ * the type. Worker threads.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 #include "base/rows/rowgen.h"
 #include "tools/hps-bench.h"
 
-/* Of values that were rounded to nearest: the largest error of one, as a share of it. */
+/* Largest error of a value that was rounded to nearest, relative to the value. */
 #define FP16_ERROR  0x1p-11F
 #define BF16_ERROR  0x1p-8F
 #define FLOAT_ERROR 0x1p-23F
@@ -27,7 +27,7 @@ void bench_check_free(struct bench_check *check)
     *check = (struct bench_check){0};
 }
 
-/* Room for rows of `dim`. */
+/* Makes the buffers large enough for rows of `dim`. */
 static bool make_room(struct bench_check *check, uint32_t dim)
 {
     if (check->dim >= dim && check->row != NULL) {
@@ -47,8 +47,8 @@ static bool make_room(struct bench_check *check, uint32_t dim)
     return true;
 }
 
-/* What a table whose rows are so holds of a row that hps-gen makes: check->row. Returns how much a
- * value may differ from that, beside a share of it. */
+/* Sets check->row to the row of hps-gen as a table of this type stores it. Returns the absolute
+ * error that a value may have, in addition to the relative one. */
 static float stored_row(struct bench_check *check, const struct bench_plan *plan,
                         const struct bench_table *table, enum hps_dtype stored, uint32_t dim,
                         hps_key key)
@@ -69,13 +69,13 @@ static float stored_row(struct bench_check *check, const struct bench_plan *plan
     return (highest - lowest) / 255 + 2 * FP16_ERROR * fmaxf(-lowest, highest);
 }
 
-/* What rounding a value so costs. */
+/* Relative error of rounding to this type. */
 static float share_of_error(enum hps_dtype dtype)
 {
     return dtype == HPS_DTYPE_BF16 ? BF16_ERROR : dtype == HPS_DTYPE_FP16 ? FP16_ERROR : 0;
 }
 
-/* What the sum of a bag is divided by. */
+/* Divisor of the sum of a bag. */
 static float divisor(enum hps_pooling pooling, const float *weights, size_t n)
 {
     float sum = 0;
@@ -101,8 +101,8 @@ static float divisor(enum hps_pooling pooling, const float *weights, size_t n)
     return 1;
 }
 
-/* Row `row` of a query: check->expected, and how much each value may differ from it. A key alone is
- * a bag of one. */
+/* Sets check->expected for row `row` of a query, and check->tolerance. A single key is a bag of
+ * one. */
 static void expect(struct bench_check *check, const struct bench_plan *plan,
                    const struct bench_table *table, enum hps_dtype stored, uint32_t dim,
                    const struct hps_client_lookup_query *query, size_t row)
@@ -123,7 +123,7 @@ static void expect(struct bench_check *check, const struct bench_plan *plan,
             float product = weight * check->row[i];
             float size = fabsf(product);
             check->expected[i] += product;
-            if (!exact) { /* and what all of them before it round to */
+            if (!exact) { /* and the rounding errors of the sum */
                 check->tolerance[i] +=
                     fabsf(weight) * step + size * (share_of_error(stored) + (float)n * FLOAT_ERROR);
             }
@@ -136,12 +136,12 @@ static void expect(struct bench_check *check, const struct bench_plan *plan,
     }
 }
 
-/* Are the values what their type makes of those that are expected? */
+/* Whether the values are the expected ones, converted to their type. */
 static bool is_expected(struct bench_check *check, enum hps_dtype answered, uint32_t dim)
 {
     float share = share_of_error(answered);
 
-    if (!hps_dtype_is_int8(answered)) { /* else the step is in the tolerance */
+    if (!hps_dtype_is_int8(answered)) { /* INT8: the tolerance includes the step */
         hps_row_convert(check->bytes, answered, check->expected, HPS_DTYPE_FP32, dim);
         hps_row_convert(check->expected, HPS_DTYPE_FP32, check->bytes, answered, dim);
     }
@@ -156,8 +156,8 @@ static bool is_expected(struct bench_check *check, enum hps_dtype answered, uint
     return true;
 }
 
-/* The worst that is said of the keys of a row. A row with a key that was not waited for has its
- * default row in it, which is not known here. */
+/* The worst status of the keys of a row. If the server did not wait for a key, the row contains its
+ * default row, which is not known here. */
 static enum hps_key_status row_status(const struct hps_client_lookup_query *query, size_t first_row,
                                       uint32_t i, const struct hps_client_lookup_result *result,
                                       size_t *out_key)
@@ -193,7 +193,7 @@ static bool row_is_right(struct bench_worker *worker, const struct bench_table *
     return is_expected(&worker->check, result->dtype, result->dim);
 }
 
-/* key: that is unknown, or whose row is wrong; of a bag nothing. */
+/* key: the unknown one, or the one with the wrong row; ignored for a wrong bag. */
 static void note_wrong(struct bench_counts *counts, const struct bench_table *table,
                        const struct hps_client_lookup_query *query, size_t row, size_t key,
                        bool unknown)

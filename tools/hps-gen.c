@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-gen: write embedding tables whose every value can be verified (base/rows/rowgen.h), in any
- * form that hpsd reads, with a matching ps.json and manifest.json. Everything is written into a
- * hidden directory beside the target and renamed at the end: an interrupted run leaves nothing. One
- * thread.
+ * hps-gen: writes embedding tables in which every value can be verified (base/rows/rowgen.h), in
+ * any format that hpsd reads, with ps.json and manifest.json. It writes into a hidden directory
+ * next to the target, which it renames at the end. So an interrupted run leaves no partial target.
+ * One thread.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -31,7 +31,7 @@
 
 enum { PIECE_BYTES = 1 << 20, PROGRESS_US = 200000 };
 
-/* Criteo 1TB as in MLPerf's DLRM-DCNv2: rows, capped at 40 M. */
+/* Criteo 1TB as in MLPerf's DLRM-DCNv2: numbers of rows, at most 40 M. */
 static const uint64_t dcnv2_rows[] = {
     40000000, 39060,    17295,    7424,     20265,  3,     7122, 1543, 63,
     40000000, 3067956,  405282,   10,       2209,   11938, 155,  4,    976,
@@ -75,8 +75,8 @@ static void show_progress(struct gen *gen, uint64_t table, bool last)
                        seconds > 0 ? (double)gen->bytes_done / 1e6 / seconds : 0.0);
 }
 
-/* Steps of this size visit 0 ... n-1 in an order that is not ascending: near n / golden ratio, and
- * without a common divisor with n. */
+/* Steps of this size visit 0 ... n-1 out of order. The step is near n / golden ratio and coprime to
+ * n. */
 static uint64_t shuffle_step(uint64_t n)
 {
     HPS_ASSERT(n > 0);
@@ -98,7 +98,7 @@ static uint64_t shuffle_step(uint64_t n)
     }
 }
 
-/* The key at place `place` of the file. */
+/* The key at position `place` of the file. */
 static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_t step)
 {
     HPS_DEBUG_ASSERT(place < n);
@@ -110,7 +110,7 @@ static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_
     return hps_rowgen_key(row, gen->hashed);
 }
 
-/* Room for the rows that are written at once. */
+/* Buffers for the rows of one write. */
 struct gen_piece {
     size_t n_rows;
     hps_key *keys;
@@ -184,7 +184,7 @@ static hps_status write_table(struct gen *gen, uint64_t table, struct hps_error 
     return status;
 }
 
-/* Size and checksum of a file that was written. takes `name` (may be NULL: no memory) */
+/* Size and checksum of a written file. Takes `name`; NULL: no memory. */
 static hps_status describe_file(const struct gen *gen, char *name, struct hps_manifest_file *file,
                                 struct hps_error *err)
 {
@@ -287,7 +287,7 @@ static hps_status check_space(const struct gen *gen, struct hps_error *err)
     return HPS_OK;
 }
 
-/* An absolute path without its last part having to exist. owner the caller */
+/* Makes a path absolute; its last part need not exist. owner: *out_path is the caller's. */
 static hps_status absolute(const char *path, char **out_path, struct hps_error *err)
 {
     char real[PATH_MAX];
@@ -332,11 +332,11 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     (void)st;
     (void)type;
     (void)walk;
-    (void)remove(path); /* what stays behind is hidden and named .tmp */
+    (void)remove(path); /* a remainder is hidden and ends in .tmp */
     return 0;
 }
 
-/* Find the paths, and make the directory where everything is written first. */
+/* Determines the paths and creates the stage directory. */
 static hps_status begin(struct gen *gen, struct hps_error *err)
 {
     HPS_ASSERT(gen->out_path == NULL && gen->stage_path == NULL);
@@ -353,7 +353,7 @@ static hps_status begin(struct gen *gen, struct hps_error *err)
     if (status != HPS_OK) {
         return status;
     }
-    /* Fails like the rename at the end would; an empty directory is made again by it. */
+    /* Fails now instead of at the final rename, which creates an empty directory again. */
     if (rmdir(gen->out_path) != 0 && errno != ENOENT) {
         return hps_file_error(err, errno, "cannot write to", gen->out_path);
     }
@@ -394,7 +394,7 @@ static hps_status generate(struct gen *gen, struct hps_error *err)
     for (uint64_t i = 0; i < gen->n_tables; i++) {
         n_rows += gen_table_rows(gen, i);
     }
-    /* At most 2^12 tables x 2^40 rows x 2^18 bytes would overflow: no disk holds 2^63 bytes. */
+    /* 2^12 tables x 2^40 rows x 2^18 bytes would overflow. No disk holds 2^63 bytes. */
     if (__builtin_mul_overflow(n_rows, (uint64_t)row_bytes(gen), &gen->bytes_total)) {
         return hps_error_set(err, HPS_EXHAUSTED, "%" PRIu64 " rows of %zu bytes: too many bytes",
                              n_rows, row_bytes(gen));
@@ -442,7 +442,7 @@ int main(int argc, char **argv)
     }
     (void)fprintf(stderr, "hps-gen: %s\n", err.text);
     if (tool_interrupted()) {
-        /* Die by the signal, so that a shell's loop stops too. */
+        /* End by the signal, so that a loop of the shell stops too. */
         (void)signal(tool_interrupt(), SIG_DFL);
         (void)raise(tool_interrupt());
     }

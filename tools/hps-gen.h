@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of hps-gen share: hps-gen.c (rows, manifest, the directory), hps-gen_options.c
- * (the command line) and hps-gen_config.c (the configuration that serves what was written). One
- * thread.
+ * Shared by the files of hps-gen: hps-gen.c (rows, manifest, directory), hps-gen_options.c (command
+ * line) and hps-gen_config.c (the configuration that serves the tables). One thread.
  */
 #ifndef HPS_TOOLS_HPS_GEN_H
 #define HPS_TOOLS_HPS_GEN_H
@@ -16,11 +15,11 @@
 #include "base/status.h"
 #include "tools/tool.h"
 
-/* Of MLPerf's DLRM-DCNv2. */
+/* MLPerf's DLRM-DCNv2. */
 enum { GEN_DCNV2_TABLES = 26, GEN_DCNV2_DIM = 128 };
 
 struct gen {
-    /* What was asked for. */
+    /* Set by the options. */
     bool preset;
     double scale; /* of the preset's rows */
     uint64_t n_tables;
@@ -34,9 +33,9 @@ struct gen {
     const char *model;
     const char *state_dir;
     const char *out;
-    /* What follows from it. */
+    /* Derived from them. */
     char *out_path;   /* absolute */
-    char *stage_path; /* where everything is written first */
+    char *stage_path; /* directory into which all files are written first */
     char *state_path; /* absolute */
     uint64_t bytes_total;
     uint64_t bytes_done;
@@ -44,20 +43,21 @@ struct gen {
     struct tool_progress progress;
 };
 
-/* Read the command line. False: exit with *out_code. */
+/* Reads the command line. False: exit with *out_code. */
 bool gen_options(int argc, char **argv, struct gen *out_gen, int *out_code) HPS_MUST_CHECK;
 
-/* Rows of a table, as scaled. */
+/* Rows of a table, after scaling. */
 uint64_t gen_table_rows(const struct gen *gen, uint64_t table);
-/* Name of a table's files in `dir`, the form that hps_row_writer_open wants. NULL: no memory;
+/* Path of a table's files in `dir`, as hps_row_writer_open expects it. NULL: no memory;
  * hps_free. */
 char *gen_table_path(const struct gen *gen, const char *dir, uint64_t table);
 
-/* ps.json: hpsd, or HPS, serves what was written. NO_MEMORY */
+/* The ps.json with which hpsd or HPS serves the tables. Sets text->status to NO_MEMORY on
+ * failure. */
 void gen_put_ps_json(const struct gen *gen, struct hps_buf *text);
-/* The config.json of a DLE checkpoint. NO_MEMORY */
+/* The config.json of a DLE checkpoint. The same error. */
 void gen_put_dle_json(const struct gen *gen, struct hps_buf *text);
-/* A file of that name in the stage, of what `put` says. */
+/* Writes a file of that name, with the text of `put`, into the stage directory. */
 hps_status gen_write_json(const struct gen *gen, const char *name,
                           void (*put)(const struct gen *, struct hps_buf *), struct hps_error *err)
     HPS_MUST_CHECK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The configuration that serves what hps-gen writes: ps.json, and what describes a DLE checkpoint.
+ * The configuration that serves the tables: ps.json, and the config.json of a DLE checkpoint.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -84,7 +84,7 @@ void gen_put_ps_json(const struct gen *gen, struct hps_buf *text)
     put_list(gen, text, "sparse_files", put_path);
     put_list(gen, text, "embedding_vecsize_per_table", put_dim);
     put_list(gen, text, "default_value_for_each_table", put_default);
-    if (gen->dtype != HPS_DTYPE_FP32) { /* HPS passes over it, and has no such rows */
+    if (gen->dtype != HPS_DTYPE_FP32) { /* HPS ignores this option, and has no such rows */
         hps_buf_putf(text, ",\n      \"row_dtype\": \"%s\"", hps_dtype_name(gen->dtype));
     }
     hps_buf_put(text, "\n    }\n  ]\n}\n");

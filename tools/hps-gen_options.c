@@ -82,7 +82,7 @@ static uint64_t value_or(uint64_t value, uint64_t otherwise)
     return value != NOT_GIVEN ? value : otherwise;
 }
 
-/* Each option for itself. */
+/* Checks each option alone. */
 static hps_status check_each(struct hps_error *err)
 {
     const struct hps_arg_range ranges[] = {
@@ -104,7 +104,7 @@ static hps_status check_each(struct hps_error *err)
     return hps_args_ranges(ranges, sizeof(ranges) / sizeof(ranges[0]), err);
 }
 
-/* What does not go together, or is missing; NULL: nothing. */
+/* Checks combinations and missing options. NULL: valid. */
 static const char *wrong_together(void)
 {
     bool preset = flags.preset != NULL;
@@ -144,13 +144,13 @@ bool gen_options(int argc, char **argv, struct gen *out_gen, int *out_code)
                       .state_dir = flags.state_dir,
                       .out = flags.out};
     if (flags.scale != NULL) {
-        (void)hps_args_f64(flags.scale, &gen.scale); /* was checked */
+        (void)hps_args_f64(flags.scale, &gen.scale); /* checked before */
     }
     gen.n_tables = gen.preset ? GEN_DCNV2_TABLES : flags.n_tables;
     gen.rows = value_or(flags.rows, 0);
     gen.dim = value_or(flags.dim, GEN_DCNV2_DIM);
     bool known = hps_dtype_parse(flags.dtype, strlen(flags.dtype), &gen.dtype);
-    HPS_ASSERT(known); /* one of the choices */
+    HPS_ASSERT(known); /* the word was checked */
     gen.form = flags.form[0] == 'h' ? HPS_ROW_FORM_HUGECTR
                : gen.hashed         ? HPS_ROW_FORM_NPY_PAIR
                                     : HPS_ROW_FORM_NPY;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-publish: rows and deletes into Kafka, in any form that hpsd takes from there. This file
- * keeps pace and prints; hps-publish_options.c reads the command line, hps-publish_input.c and
- * hps-publish_lines.c the rows. One thread, beside those of librdkafka.
+ * hps-publish: publishes rows and deletes to Kafka, in any form that hpsd accepts. This file keeps
+ * the pace and prints. hps-publish_options.c reads the command line; hps-publish_input.c and
+ * hps-publish_lines.c read the rows. One thread; librdkafka has its own.
  */
 #include "tools/hps-publish.h"
 
@@ -24,7 +24,7 @@
 
 enum {
     PROGRESS_US = 200 * 1000,
-    FLUSH_US = 200 * 1000, /* with a rate: rows wait no longer for others of their batch */
+    FLUSH_US = 200 * 1000, /* with a rate: longest time that rows wait for more rows */
     PACES_PER_S = 50,
     OUTPUT_BYTES_MAX = 64 << 20,
 };
@@ -35,11 +35,11 @@ struct publish {
     struct hps_producer *producer; /* NULL: dry run */
     struct publish_servers *servers;
     struct hps_update_writer *writer;
-    bool broker_failed; /* an error came from there, or from a server */
-    bool refused;       /* a server that is waited for would not take it */
+    bool broker_failed; /* an error came from a broker or a server */
+    bool refused;       /* a server to wait for would not accept it */
     uint64_t begin_us;
-    uint64_t pace_us;  /* when the next row is due, with a rate */
-    uint64_t flush_us; /* of the last time that all was let go */
+    uint64_t pace_us;  /* with a rate: when the next row is due */
+    uint64_t flush_us; /* when rows were last flushed */
     uint64_t n_expected;
     struct tool_progress progress;
 };
@@ -83,7 +83,7 @@ static hps_status let_go(struct publish *publish, struct hps_error *err)
     return hps_update_writer_flush(publish->writer, err);
 }
 
-/* Wait until rows may go, and say how many of n. */
+/* Waits until rows may be sent; returns how many of n. */
 static hps_status keep_pace(struct publish *publish, size_t n, size_t *out_n, struct hps_error *err)
 {
     HPS_ASSERT(n > 0);
@@ -101,7 +101,7 @@ static hps_status keep_pace(struct publish *publish, size_t n, size_t *out_n, st
             return status;
         }
         if (publish->pace_us + 1000000 < now_us) {
-            publish->pace_us = now_us; /* what was not used for a second is lost */
+            publish->pace_us = now_us; /* capacity unused for a second is lost */
         }
         if (publish->pace_us <= now_us) {
             publish->pace_us += *out_n * 1000000 / flags.rate;
@@ -152,7 +152,7 @@ hps_status publish_table(struct publish *publish, const char *table, uint32_t di
         return hps_error_prefix(err, status, "table %s", table);
     }
     if (publish->servers == NULL || publish_servers_take(publish->servers, &form) ||
-        !hps_model_name_valid(table)) { /* which the writer judges */
+        !hps_model_name_valid(table)) { /* the writer reports the name */
         return HPS_OK;
     }
     hps_update_topic_format(flags.model, flags.form == HPS_UPDATE_PACKED ? NULL : table, topic);
@@ -242,7 +242,7 @@ void publish_expect(struct publish *publish, uint64_t n_rows)
     publish->n_expected += n_rows;
 }
 
-/* ---- where records go ------------------------------------------------------------------------ */
+/* ---- the sink -------------------------------------------------------------------------------- */
 
 static hps_status sink_topic(void *ctx, const char *name, uint32_t *out_topic,
                              uint32_t *out_n_partitions, struct hps_error *err)
@@ -273,7 +273,7 @@ static hps_status sink_send(void *ctx, const struct hps_producer_record *record,
     return status;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- input and summary ----------------------------------------------------------------------- */
 
 static hps_status read_all(struct publish *publish, struct hps_error *err)
 {
@@ -305,7 +305,7 @@ static void json_position(void *ctx, const char *topic, uint32_t partition, int6
                  first ? "" : ",", topic, partition, offset);
 }
 
-/* No memory: nothing is printed. */
+/* Without memory prints nothing. */
 static void print_json(const struct publish *publish, double seconds)
 {
     const struct hps_update_written *written = hps_update_writer_written(publish->writer);
@@ -353,16 +353,15 @@ static int exit_of(const struct publish *publish, hps_status status)
     if (publish->refused) {
         return TOOL_REFUSED;
     }
-    if (publish->broker_failed) { /* PRECONDITION: of a server, that it does not become visible */
+    if (publish->broker_failed) { /* PRECONDITION from a server: it will not become visible */
         return status == HPS_PRECONDITION ? TOOL_NEGATIVE : tool_exit_of(status);
     }
-    /* What was to be published is at fault. */
+    /* The input is the cause. */
     return status == HPS_NO_MEMORY || status == HPS_IO || status == HPS_EXHAUSTED ? TOOL_REFUSED
                                                                                   : TOOL_USAGE;
 }
 
-/* What came before an error of the input goes out too, but no part of a unit: as the summary says.
- */
+/* Sends the rows before an error of the input too, but no part of a unit, as the summary says. */
 static hps_status finish(struct publish *publish, hps_status status, struct hps_error *err)
 {
     struct hps_error late = {0};
@@ -384,7 +383,7 @@ static hps_status finish(struct publish *publish, hps_status status, struct hps_
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* What was sent. */
+/* The sent records. */
 struct gathered {
     struct hps_buf ranges; /* struct publish_range */
     bool no_memory;
@@ -476,7 +475,7 @@ static hps_status wait_visible(struct publish *publish, struct hps_error *err)
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
-/* Print what became of it; returns the exit code. */
+/* Prints the result; returns the exit code. */
 static int conclude(const struct publish *publish, hps_status status, const struct hps_error *err)
 {
     if (status == HPS_OK) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of tables, and the difference between two sets of them, as rows and deletes. One thread.
+ * Rows and deletes from files of tables, or from the difference of two sets of them. One thread.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static bool exists_in(const char *dir, const char *name)
     return exists;
 }
 
-/* "items" of path/items.rows.npy, path/items.npy, path/items/. NULL: no memory. */
+/* "items" for path/items.rows.npy, path/items.npy and path/items/. NULL: no memory. */
 static char *table_name_of(const char *path)
 {
     HPS_ASSERT(path != NULL);
@@ -95,7 +95,7 @@ static hps_status source_open_one(struct source *source, const char *table, cons
     return status;
 }
 
-/* Open a table or a directory of tables; with `table` that one alone. */
+/* Opens a table or a directory of tables; with `table` only that one. */
 static hps_status source_open(struct source *source, const char *table, const char *path,
                               struct hps_error *err)
 {
@@ -133,7 +133,7 @@ static hps_status source_open(struct source *source, const char *table, const ch
 
 /* ---- all rows -------------------------------------------------------------------------------- */
 
-/* Room for some rows of one table. */
+/* Buffers for rows of one table. */
 struct piece {
     hps_key *keys;
     uint8_t *rows;
@@ -164,7 +164,7 @@ static void piece_fini(struct piece *piece)
     hps_free(piece->rows);
 }
 
-/* As for a load, rows of uint16 or <V2 are bf16 where their manifest or the user says so. */
+/* As in a load, rows of uint16 or <V2 are BF16 if their manifest or the option says so. */
 static hps_status reader_open(const struct publish_input *input, const struct source *source,
                               const struct hps_model_table *table,
                               struct hps_row_reader **out_reader, struct hps_error *err)
@@ -223,7 +223,7 @@ hps_status publish_from(struct publish *publish, const struct publish_input *inp
         status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
         goto close_source;
     }
-    /* All are opened before a row is sent: most mistakes are found now. */
+    /* Opens all files before it sends a row, so that most errors appear now. */
     for (size_t i = 0; i < source.n && status == HPS_OK; i++) {
         status = reader_open(input, &source, &source.tables[i], &readers[i], err);
         if (status == HPS_OK) {
@@ -294,7 +294,7 @@ static hps_status side_open(struct side *side, const struct publish_input *input
     return status;
 }
 
-/* Make keys[at] the next key, unless all are done: then n is 0. */
+/* Makes keys[at] the next key; n is 0 at the end. */
 static hps_status side_fill(struct side *side, struct hps_error *err)
 {
     HPS_ASSERT(side->at <= side->n);
@@ -354,7 +354,7 @@ static const struct hps_model_table *source_find(const struct source *source, co
     return NULL;
 }
 
-/* The table of the new source, which the old one has, too. */
+/* Publishes the difference of a table that both sources have. */
 static hps_status diff_table(struct publish *publish, const struct publish_input *input,
                              const struct source *old_source, const struct source *new_source,
                              const struct hps_model_table *new_table, struct hps_error *err)
@@ -391,7 +391,7 @@ static hps_status diff_table(struct publish *publish, const struct publish_input
     return status;
 }
 
-/* A table comes and goes with a version, not by updates. */
+/* Tables are added and removed with a version, not by updates. */
 static hps_status same_tables(const struct source *a, const struct source *b, const char *a_path,
                               const char *b_path, struct hps_error *err)
 {
@@ -405,7 +405,7 @@ static hps_status same_tables(const struct source *a, const struct source *b, co
     return HPS_OK;
 }
 
-/* Rows are sent after a while of sorting: whether servers take them is asked before. */
+/* Sorting takes a while before rows are sent, so the servers are checked first. */
 static hps_status announce(struct publish *publish, const struct publish_input *input,
                            const struct source *source, const struct hps_model_table *table,
                            struct hps_error *err)
@@ -431,7 +431,7 @@ hps_status publish_diff(struct publish *publish, const struct publish_input *inp
     if (status != HPS_OK) {
         return status;
     }
-    /* Two tables alone are compared whatever their files are called. */
+    /* Two single tables are compared, whatever the names of their files. */
     const char *one = new.tables == &new.one ? new.one.name : input->table;
     status = source_open(&old, one, old_path, err);
     if (status != HPS_OK) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows and deletes as lines of text. Lines that have come are published before more are waited for,
- * so that a pipe is as fresh as what writes to it. One thread.
+ * Rows and deletes as lines of text. Complete lines are published before more input is awaited, so
+ * that a pipe adds no delay. One thread.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -30,7 +30,7 @@ struct lines {
     float *values;   /* [HPS_ROW_DIM_MAX] */
 };
 
-/* The next field of a line, ended by a NUL; NULL: there is none. Advances *at. */
+/* The next field of a line, NUL-terminated; NULL: no field is left. Advances *at. */
 static char *next_field(char **at)
 {
     char *field = *at + strspn(*at, blanks);
@@ -44,7 +44,7 @@ static char *next_field(char **at)
     return field;
 }
 
-/* The values behind the key. 0: the word null. */
+/* Parses the values after the key. *out_dim 0: the word null. */
 static hps_status parse_values(const struct lines *lines, char *at, uint32_t *out_dim,
                                struct hps_error *err)
 {
@@ -121,7 +121,7 @@ static hps_status one_line(struct lines *lines, char *line, struct hps_error *er
                                  : status;
 }
 
-/* Publish the whole lines of the buffer; at the end of the input what is left is one too. */
+/* Publishes the complete lines of the buffer; at the end of the input also the incomplete one. */
 static hps_status whole_lines(struct lines *lines, struct hps_buf *buf, bool at_end,
                               struct hps_error *err)
 {
@@ -136,7 +136,7 @@ static hps_status whole_lines(struct lines *lines, struct hps_buf *buf, bool at_
         }
         size_t next = end == NULL ? buf->size : (size_t)(end - buf->data) + 1;
         if (end == NULL) {
-            end = buf->data + buf->size; /* room for it was reserved */
+            end = buf->data + buf->size; /* space for it was reserved */
         }
         *end = '\0';
         status = one_line(lines, (char *)buf->data + begin, err);
@@ -146,7 +146,7 @@ static hps_status whole_lines(struct lines *lines, struct hps_buf *buf, bool at_
     return status;
 }
 
-/* Wait until there is something to read, and publish meanwhile. */
+/* Waits for input, and publishes the gathered rows while idle. */
 static hps_status wait_input(struct lines *lines, int fd, struct hps_error *err)
 {
     struct pollfd want = {.fd = fd, .events = POLLIN};

@@ -12,13 +12,13 @@
 #include "tools/tool.h"
 
 enum {
-    BATCH_BYTES = 256 << 10, /* as HPS's own producer */
+    BATCH_BYTES = 256 << 10, /* as the producer of HPS */
     BATCH_BYTES_MAX = 1 << 26,
     CONNECT_US = 10 * 1000 * 1000,
     TIMEOUT_US_MIN = 1000,
 };
 
-/* What options say as it is meant, and what they say in words. */
+/* The converted options, and words that need conversion. */
 static struct publish_options given = {
     .broker = {.timeout_us = 30 * 1000 * 1000},
     .batch_bytes = BATCH_BYTES,
@@ -120,7 +120,7 @@ static const struct hps_program program = {
 
 static const char name_expected[] = "1 to 120 letters, digits, '_' or '-'";
 
-/* Each option for itself. */
+/* Checks each option alone. */
 static hps_status check_each(struct hps_error *err)
 {
     if (given.broker.brokers != NULL &&
@@ -151,7 +151,7 @@ static hps_status check_each(struct hps_error *err)
                : HPS_OK;
 }
 
-/* What does not go together, or is missing; NULL: nothing. */
+/* Checks combinations and missing options. NULL: valid. */
 static const char *wrong_together(void)
 {
     int n_inputs = (given.from != NULL) + (given.diff[0] != NULL) + given.lines;
@@ -193,7 +193,7 @@ bool publish_options_read(int argc, char **argv, struct publish_options *out_opt
     }
     if (words.row_dtype != NULL) {
         bool known = hps_dtype_parse(words.row_dtype, strlen(words.row_dtype), &given.row_dtype);
-        HPS_ASSERT(known); /* one of the choices */
+        HPS_ASSERT(known); /* the word was checked */
     }
     const char *wrong = check_each(&err) != HPS_OK ? err.text : wrong_together();
     if (wrong != NULL) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The servers on which what is published is to be seen: before it is sent they are asked whether
- * they would take it, afterwards until look-ups see it. One thread.
+ * The servers on which published records must become visible. Before the first record they are
+ * asked whether they accept the records; afterwards until lookups see them. One thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -15,29 +15,29 @@
 
 enum {
     CALL_US = 10 * 1000 * 1000,
-    TOPIC_US = 3 * 1000 * 1000, /* in which a server hears of a topic that was made a moment ago */
-    RANGES_MAX = 2000,          /* in one request: servers take 64 KiB */
-    RECORDS_RANGES = 15,        /* the rest of an UpdateRecords is as large as so many */
+    TOPIC_US = 3 * 1000 * 1000, /* time in which servers notice a new topic */
+    RANGES_MAX = 2000,          /* of one request: servers accept 64 KiB */
+    RECORDS_RANGES = 15,        /* an UpdateRecords has the size of this many ranges in addition */
     RECORDS_MAX = RANGES_MAX / RECORDS_RANGES
 };
 
 struct server {
     const char *address;
     struct hps_client *client;
-    Hps__V1__WaitForUpdatesResponse *before; /* as nothing had been sent */
+    Hps__V1__WaitForUpdatesResponse *before; /* reply before the first record was sent */
 };
 
-/* What one request is for. */
+/* The content of one request. */
 struct asked {
     Hps__V1__UpdateRecords records[RECORDS_MAX], *list[RECORDS_MAX]; /* [n] */
     int64_t first[RANGES_MAX], last[RANGES_MAX];
     size_t n;
 };
 
-/* A table that all servers take. */
+/* A table that all servers accept. */
 struct checked {
     char *table;
-    uint32_t dim; /* 0: deletes alone so far */
+    uint32_t dim; /* 0: only deletes so far */
     enum hps_dtype dtype;
 };
 
@@ -47,7 +47,7 @@ struct publish_servers {
     size_t n;
     struct checked *checked; /* [n_checked] */
     size_t n_checked;
-    size_t last; /* most rows are of the table of those before them */
+    size_t last; /* most rows are of the same table as the rows before */
     struct asked asked;
 };
 
@@ -99,21 +99,21 @@ void publish_servers_close(struct publish_servers *servers)
     hps_free(servers);
 }
 
-/* ---- before ---------------------------------------------------------------------------------- */
+/* ---- before the first record ----------------------------------------------------------------- */
 
 static Hps__V1__WaitForUpdatesRequest request_of(const struct publish_target *target,
                                                  Hps__V1__WaitGoal goal)
 {
     Hps__V1__WaitForUpdatesRequest request = HPS__V1__WAIT_FOR_UPDATES_REQUEST__INIT;
 
-    request.model = (char *)(uintptr_t)target->model; /* it is only read */
+    request.model = (char *)(uintptr_t)target->model; /* not written to */
     request.version = target->version;
     request.goal = goal;
     request.names_version = target->version != 0;
     return request;
 }
 
-/* What is no matter of reaching the server is its refusal. */
+/* Makes a refusal by the server INVALID; other errors keep their status. */
 static hps_status refusal(const struct server *server, hps_status status, struct hps_error *err)
 {
     HPS_ASSERT(status != HPS_OK);
@@ -152,7 +152,8 @@ hps_status publish_servers_begin(struct publish_servers *servers, struct hps_err
     return status;
 }
 
-/* Servers take rows in FP32, or as they have them: which a look-up of no keys tells. */
+/* Servers accept rows in FP32, or in the type of the table. A lookup without keys returns that
+ * type. */
 static hps_status check_rows(const struct publish_target *target, const struct server *server,
                              const struct publish_rows_form *form, struct hps_error *err)
 {
@@ -195,7 +196,7 @@ static hps_status check_rows(const struct publish_target *target, const struct s
     return status;
 }
 
-/* One that was made a moment ago is heard of later by some. */
+/* Some servers notice a new topic a little later. */
 static hps_status check_topic(const struct publish_target *target, const struct server *server,
                               const char *topic, struct hps_error *err)
 {
@@ -273,9 +274,9 @@ hps_status publish_servers_check(struct publish_servers *servers,
     return status;
 }
 
-/* ---- afterwards ------------------------------------------------------------------------------ */
+/* ---- after the last record ------------------------------------------------------------------- */
 
-/* The first of the ranges, as many as there is room for; returns how many. */
+/* Puts as many of the first ranges into the request as fit; returns their number. */
 static size_t ask_for(struct asked *asked, const struct publish_range *ranges, size_t n)
 {
     Hps__V1__UpdateRecords *of = NULL;
@@ -294,7 +295,7 @@ static size_t ask_for(struct asked *asked, const struct publish_range *ranges, s
             of = asked->list[asked->n] = &asked->records[asked->n];
             asked->n++;
             hps__v1__update_records__init(of);
-            of->topic = (char *)(uintptr_t)ranges[i].topic; /* it is only read */
+            of->topic = (char *)(uintptr_t)ranges[i].topic; /* not written to */
             of->partition = (int32_t)ranges[i].partition;
             of->first = &asked->first[i];
             of->last = &asked->last[i];
@@ -320,8 +321,8 @@ static hps_status wait_one(struct publish_servers *servers, const struct server 
         request.records = asked->list;
         request.n_records = asked->n;
         request.mark = server->before->mark;
-        /* A connection that was lost is made anew by a second try. If that is to a server that has
-         * started since, the mark tells it so. */
+        /* The second try reconnects a lost connection. If the server was restarted, it recognises
+         * that by the mark. */
         for (int tries = 0; tries == 0 || (tries == 1 && status == HPS_UNAVAILABLE); tries++) {
             uint64_t now_us = hps_clock_us();
             status =

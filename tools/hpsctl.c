@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsctl: operate a running hpsd through its admin socket. This file runs verbs and makes their
+ * hpsctl: operates a running hpsd through its admin socket. This file runs verbs and makes their
  * calls; hpsctl_verbs.c lists them. Main thread.
  */
 #include "tools/hpsctl.h"
@@ -29,7 +29,7 @@ const struct hps_arg hpsctl_global_args[] = {
     HPS_ARGS_END,
 };
 
-static const struct hps_command *commands[VERBS_MAX + 1]; /* of hpsctl_verbs, by main() */
+static const struct hps_command *commands[VERBS_MAX + 1]; /* from hpsctl_verbs; set by main() */
 
 static const struct hps_program program = {
     .self =
@@ -57,7 +57,7 @@ int hpsctl_fail(struct hpsctl *ctl, const struct hps_error *err)
     if (err->status != HPS_UNAVAILABLE || ctl->client == NULL) {
         return tool_exit_of(err->status);
     }
-    /* A server that answers said so itself; else it went away meanwhile. */
+    /* If the server answers, the error came from it. Otherwise the server has stopped since. */
     struct hps_error ignored = {0};
     bool serving;
     hps_status status = hps_client_health(ctl->client, "", TIMEOUT_US_DEFAULT, &serving, &ignored);

@@ -16,7 +16,8 @@
 
 /* ---- ping and status ------------------------------------------------------------------------- */
 
-/* Why the server is not ready, on stderr; nothing where that cannot be asked. */
+/* Prints on stderr why the server is not ready. Prints nothing if the listener does not offer
+ * that. */
 static void print_reasons(struct hpsctl *ctl)
 {
     Hps__V1__GetStatusRequest request = HPS__V1__GET_STATUS_REQUEST__INIT;
@@ -76,7 +77,7 @@ int hpsctl_ping(struct hpsctl *ctl)
     status =
         hps_client_call_message(ctl->client, "/hps.v1.Admin/Ping", &request.base,
                                 &hps__v1__ping_response__descriptor, ctl->timeout_us, &reply, &err);
-    if (status != HPS_OK && status != HPS_UNIMPLEMENTED) { /* a listener without Admin has none */
+    if (status != HPS_OK && status != HPS_UNIMPLEMENTED) { /* a listener without Admin */
         return hpsctl_fail(ctl, &err);
     }
     if (reply != NULL && !hpsctl_json(ctl) && hps_message_plain(reply) != HPS_OK) {
@@ -138,7 +139,7 @@ static void print_server(struct hpsctl_table *table, const char *tier,
     hpsctl_table_cell(table, "%s", server->error);
 }
 
-/* Of the tiers that are made of servers. */
+/* Prints the servers of tiers that consist of servers. */
 static int print_servers(const Hps__V1__GetStatusResponse *status)
 {
     static const char *const columns[] = {"TIER",      "SERVER",   "ROLE",         "UP",
@@ -302,9 +303,9 @@ int hpsctl_slowlog(struct hpsctl *ctl)
                              &hps__v1__get_slow_log_response__descriptor, print_slowlog);
 }
 
-/* ---- the rest -------------------------------------------------------------------------------- */
+/* ---- config, log-level, drain ---------------------------------------------------------------- */
 
-/* JSON in lines of its own. What is escaped within them is within its strings. */
+/* Prints JSON with its own line breaks. Escapes occur only within its strings. */
 static int print_document(const char *json)
 {
     size_t capacity = HPS_TEXT_GROWTH * strlen(json) + 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsctl completion: a script for the shell, made from the tables of verbs and options. One thread.
+ * hpsctl completion: a script for the shell, generated from the tables of verbs and options. One
+ * thread.
  */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of a command line, one a word; or bags of them: a word is a bag of KEY[:WEIGHT] with commas
- * between them, and an empty word is a bag without keys. One thread.
+ * Keys on the command line, one per word. With bags each word is a bag: KEY[:WEIGHT] separated by
+ * commas. An empty word is an empty bag. One thread.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static size_t n_keys_of(const char *bag)
     return n;
 }
 
-/* One KEY[:WEIGHT], `size` bytes. */
+/* Reads one KEY[:WEIGHT] of `size` bytes. */
 static bool read_weighted(const struct hpsctl *ctl, const char *text, size_t size,
                           struct hpsctl_keys *keys)
 {
@@ -63,7 +63,7 @@ static bool read_bag(const struct hpsctl *ctl, const char *bag, struct hpsctl_ke
     return true;
 }
 
-/* One key. */
+/* Reads one key. */
 static bool read_key(const struct hpsctl *ctl, const char *word, struct hpsctl_keys *keys)
 {
     if (word[strcspn(word, ",:")] != '\0') {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsctl load: asks for a new version and shows how far it is. hpsctl_load_files.c says of which
- * files. Main thread.
+ * hpsctl load: requests a new version and shows its progress. hpsctl_load_files.c names the files.
+ * Main thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ const struct hps_arg hpsctl_load_args[] = {
 struct load_view {
     struct hpsctl *ctl;
     bool done;
-    bool short_of_room; /* dry run: it would not fit */
+    bool short_of_room; /* dry run: the version would not fit */
     char stage[24];
     unsigned percent_shown;
     uint64_t shown_us;
@@ -202,7 +202,7 @@ static void print_unloads(struct load_view *view, const Hps__V1__LoadProgress *p
     }
 }
 
-/* Print them with the first message: the load may take hours. */
+/* Prints notes with the first message, because the load may take hours. */
 static void print_notes(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
     for (size_t i = 0; !view->notes_printed && i < progress->n_notes; i++) {
@@ -281,8 +281,7 @@ static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status st
     return TOOL_OK;
 }
 
-/* What the command line says comes before what the configuration file does: the server sees to it.
- */
+/* The command line has priority over the configuration file; the server applies this. */
 static void load_request(struct hpsctl *ctl, const struct hpsctl_load_files *files,
                          Hps__V1__LoadModelRequest *out_request)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which files `hpsctl load` asks for: a directory, tables one by one, or those of a models[] entry
- * of a configuration file. One thread.
+ * The files of `hpsctl load`: a directory, single tables, or the tables of a models[] entry in a
+ * configuration file. One thread.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -80,7 +80,7 @@ static int take_tables(struct hpsctl *ctl, const struct hps_arg_list *list,
     return TOOL_OK;
 }
 
-/* The whole entry, its paths from the root. */
+/* Prints the whole entry with absolute paths. */
 static bool print_entry(const struct hps_config_model *model, struct hps_buf *text)
 {
     for (size_t i = 0; i < model->n_tables; i++) {
@@ -145,7 +145,7 @@ int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *fr
     }
     if (from->directory != NULL) {
         char directory[PATH_MAX];
-        /* One that the server cannot see from here is its business to judge. */
+        /* A directory that is not visible here may be visible to the server. */
         bool seen = realpath(from->directory, directory) != NULL;
         files.directory = hps_strdup(seen ? directory : from->directory);
         code = files.directory != NULL ? TOOL_OK : hpsctl_no_memory();

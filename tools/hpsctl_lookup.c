@@ -72,7 +72,7 @@ static int show_reply(struct hpsctl *ctl, const struct hps_client_lookup_query *
     return code == TOOL_OK && none ? TOOL_NEGATIVE : code;
 }
 
-/* Ask for the rows of one query, and show them. */
+/* Looks up the rows of one query and shows them. */
 static int call(struct hpsctl *ctl, const struct hps_client_lookup_query *query)
 {
     struct hps_client_lookup lookup = {
@@ -85,7 +85,7 @@ static int call(struct hpsctl *ctl, const struct hps_client_lookup_query *query)
     struct hps_buf request, reply;
     enum hps_dtype output = HPS_DTYPE_FP32;
 
-    /* Each is one of the words, or it was refused. */
+    /* Other words were rejected before. */
     (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, lookup_flags.miss_policy,
                           &lookup.miss_policy);
     (void)hps_dtype_parse(lookup_flags.output_type, strlen(lookup_flags.output_type), &output);

@@ -12,7 +12,7 @@
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* How far a warm-up of the host map is; empty: none is under way. */
+/* Progress of a warm-up of the host map; empty: no warm-up is running. */
 static void warm_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *version)
 {
     if (version->hot_key_count == 0) {
@@ -23,7 +23,7 @@ static void warm_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *ve
     }
 }
 
-/* Memory on its device, or why it has none. */
+/* Memory on the device, or the reason why there is no memory. */
 static void device_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *version)
 {
     char text[HPSCTL_TEXT_BYTES];
@@ -34,7 +34,7 @@ static void device_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *
                           : hpsctl_bytes_text(version->device_bytes, text));
 }
 
-/* When it was loaded, or how much of it is. */
+/* When the version was loaded, or the progress of its load. */
 static void loaded_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *version)
 {
     char text[HPSCTL_TEXT_BYTES];
@@ -46,7 +46,7 @@ static void loaded_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *
     }
 }
 
-/* Models that have no version yet, and why. */
+/* Models without a version, and why. */
 static void print_reasons(const Hps__V1__ListModelsResponse *list)
 {
     for (size_t m = 0; m < list->n_models; m++) {
@@ -107,7 +107,7 @@ const struct hps_arg hpsctl_tables_args[] = {
     HPS_ARGS_END,
 };
 
-/* The embedding cache of a table, and which part of the rows is there. */
+/* The embedding cache of a table, and the share of rows in it. */
 static void cache_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *info)
 {
     HPS_ASSERT(table->n_cells % table->n_columns == table->n_columns - 3);
@@ -170,15 +170,15 @@ static void print_activated(const struct hpsctl *ctl,
     hpsctl_print_diffs(answer->version, answer->previous_version, answer->diffs, answer->n_diffs);
 }
 
-/* A version of another lineage may have frozen this one before: it is served as it was then, and
- * the user would not notice. */
+/* An activation of another lineage may have frozen this version. Then it serves its old state,
+ * which the user would not notice. */
 static void warn_frozen(struct hpsctl *ctl, const char *model, int64_t version)
 {
     Hps__V1__WaitForUpdatesRequest request = HPS__V1__WAIT_FOR_UPDATES_REQUEST__INIT;
     Hps__V1__WaitForUpdatesResponse *reply = NULL;
     struct hps_error err = {0};
 
-    request.model = (char *)(uintptr_t)model; /* it is only read */
+    request.model = (char *)(uintptr_t)model; /* not written to */
     request.version = version;
     request.goal = HPS__V1__WAIT_GOAL__WAIT_GOAL_READY;
     hps_status status =

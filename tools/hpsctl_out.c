@@ -14,7 +14,7 @@
 
 enum { CELL_BYTES_MAX = 400, COLUMNS_MAX = 24, GAP = 2 };
 
-/* Columns a terminal needs for the text: code points, near enough. */
+/* Columns of the text on a terminal: the number of code points, approximately. */
 static size_t text_width(const char *text)
 {
     size_t width = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a version needs and what it changes, as `load --dry-run`, `load` and `activate` print it.
+ * The needs and the changes of a version, as `load --dry-run`, `load` and `activate` print them.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,7 +32,8 @@ static void need_cells(struct hpsctl_table *table, const char *what, uint64_t ne
     hpsctl_table_cell(table, "%s", needed <= available ? "yes" : "NO");
 }
 
-/* What there is of it only others know; 0: nothing of it is needed. */
+/* A resource with an unknown available amount: another process owns it. Adds no row if `needed` is
+ * 0. */
 static void only_needed_cells(struct hpsctl_table *table, const char *resource, uint64_t needed)
 {
     char text[HPSCTL_TEXT_BYTES];
@@ -70,7 +71,7 @@ static void print_needs(const Hps__V1__LoadPlan *plan)
     }
 }
 
-/* "before -> after", or what there is of a table that only one version has. */
+/* "before -> after", or the one value if the table is new, removed or unchanged. */
 static void change_cell(struct hpsctl_table *table, const Hps__V1__TableDiff *diff, uint64_t before,
                         uint64_t after)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of an answer as hpsctl shows them: of keys or of bags, as a table, as lines of all values,
- * or as JSON. One thread.
+ * Rows of a reply as hpsctl shows them: of keys or bags, as a table, as lines with all values, or
+ * as JSON. One thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void key_json(const struct hps_client_lookup_query *query,
                  key_status_text(state));
 }
 
-/* What stands before the values of a row: a key, or a bag of them. */
+/* The part before the values of a row: a key, or a bag of keys. */
 static void subject_json(const struct hps_client_lookup_query *query,
                          const struct hps_client_lookup_result *result, uint32_t row,
                          struct hps_buf *buf)
@@ -105,7 +105,7 @@ static int print_json(const struct hps_client_lookup_query *query,
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Of a key its state; of a bag how many of its keys are what, unless all are found. */
+/* The status of a key; for a bag the number of keys per status, unless all are found. */
 static void status_text(const struct hps_client_lookup_query *query,
                         const struct hps_client_lookup_result *result, uint32_t row,
                         char out[STATUS_TEXT_BYTES])
@@ -153,7 +153,7 @@ void hpsctl_row_text(const struct hps_client_lookup_result *result, uint32_t row
     }
 }
 
-/* Rows of any width: a line each, no table. */
+/* Rows of any width: one line each, no table. */
 static int print_lines(const struct hps_client_lookup_query *query,
                        const struct hps_client_lookup_result *result)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsctl snapshot: keep the persistent store of a server that runs, and make the store of one that
- * does not run from what was kept. One thread.
+ * hpsctl snapshot: saves the persistent store of a running server, and restores the store of a
+ * stopped one. One thread.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsctl updates and wait-for: what versions have of their updates, the operator's ways out of a
- * gap, and waiting until an update is visible. One thread.
+ * hpsctl updates and wait-for: the state of updates, the operator's actions after a gap, and
+ * waiting until an update is visible. One thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "client/wait.h"
 #include "tools/hpsctl.h"
 
-enum { SILENT_MS = 2000 /* a leader that has not answered for longer is marked */ };
+enum { SILENT_MS = 2000 /* a leader without an answer for longer is marked */ };
 
 #define REFUSED_US_DEFAULT (UINT64_C(60) * 1000 * 1000)
 
@@ -218,7 +218,7 @@ static int print_changed(struct hpsctl *ctl, const void *reply)
     return TOOL_OK;
 }
 
-/* A seek does not resume what an operator has paused: say how much of it that is. */
+/* A seek does not resume partitions that an operator has paused: prints their number. */
 static int print_paused(struct hpsctl *ctl)
 {
     Hps__V1__GetUpdatesRequest request = HPS__V1__GET_UPDATES_REQUEST__INIT;
@@ -243,7 +243,7 @@ static int print_paused(struct hpsctl *ctl)
     }
     hps_message_free(&now->base);
     if (n > 0) {
-        FILE *out = hpsctl_json(ctl) ? stderr : stdout; /* one document is all that is there */
+        FILE *out = hpsctl_json(ctl) ? stderr : stdout; /* stdout has only the JSON document */
         (void)fprintf(out, "%" PRIu32 " of them %s paused and stay%s so: hpsctl updates resume", n,
                       n == 1 ? "is" : "are", n == 1 ? "s" : "");
         if (flags.model[0] != '\0') {
@@ -286,7 +286,7 @@ static int check_filters(const struct hpsctl *ctl)
     return TOOL_OK;
 }
 
-/* False after saying what is wrong. */
+/* False: the error has been printed. */
 static bool read_target(const struct hpsctl *ctl, Hps__V1__ControlUpdatesRequest *request)
 {
     if (flags.to == NULL) {
@@ -393,7 +393,7 @@ static bool read_position(const char *text, struct position *out)
     return true;
 }
 
-/* What became of it, on stdout and stderr. */
+/* Prints the outcome on stdout and stderr. */
 static int print_waited(struct hpsctl *ctl, hps_status status, const struct hps_error *err)
 {
     struct hps_buf buf;
@@ -416,7 +416,7 @@ static int print_waited(struct hpsctl *ctl, hps_status status, const struct hps_
     return status == HPS_DEADLINE ? TOOL_DEADLINE : TOOL_NEGATIVE;
 }
 
-/* Read what is waited for into the request; 0, or the exit code after saying what is wrong. */
+/* Reads the goal into the request; 0, or the exit code after printing the error. */
 static int read_goal(const struct hpsctl *ctl, struct position *position,
                      Hps__V1__WaitForUpdatesRequest *request)
 {
@@ -452,7 +452,7 @@ static bool has_version(const Hps__V1__ModelInfo *model, int64_t version)
     return has;
 }
 
-/* end_us 0: no limit. */
+/* Waits for one model. end_us 0: no limit. */
 static hps_status wait_one(struct hpsctl *ctl, Hps__V1__WaitForUpdatesRequest *request,
                            uint64_t end_us, struct hps_error *err)
 {
@@ -468,7 +468,7 @@ static hps_status wait_one(struct hpsctl *ctl, Hps__V1__WaitForUpdatesRequest *r
     return status;
 }
 
-/* Every model that has the version, one after the other. */
+/* Waits for every model that has the version, one after the other. */
 static hps_status wait_for_all(struct hpsctl *ctl, Hps__V1__WaitForUpdatesRequest *request,
                                const Hps__V1__ListModelsResponse *list, uint64_t end_us,
                                struct hps_error *err)

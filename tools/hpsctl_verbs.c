@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs of hpsctl: what their help says, how many words they take, who runs them.
+ * The verbs of hpsctl: help, number of words, and function.
  */
 #include "tools/hpsctl.h"
 

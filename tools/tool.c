@@ -81,7 +81,7 @@ void tool_progress_draw(struct tool_progress *progress, const char *fmt, ...)
     va_end(args);
     size_t columns = hps_text_plain(raw, strlen(raw), line, sizeof(line));
     (void)fprintf(progress->out, "\r%s", line);
-    if (columns < progress->columns) { /* of the longer line before */
+    if (columns < progress->columns) { /* erases the rest of a longer line */
         (void)fprintf(progress->out, "%*s", (int)(progress->columns - columns), "");
     }
     progress->columns = columns;
