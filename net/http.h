@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The interface between the gRPC server (net/grpc.h) and its HTTP connections. Two protocols
- * implement it: HTTP/2 (net/http2.h), with many streams at once, and HTTP/1.1 (net/http1_server.h),
- * where a stream is one request with its response and there is at most one. Values that the server
- * reads often are in the two structs below, which an implementation embeds and updates. All else
- * goes through its table of functions. Everything runs on the thread of the connection's loop.
+ * implement it. HTTP/2 (net/http2.h) has many streams at once. In HTTP/1.1 (net/http1_server.h) a
+ * stream is one request with its response, and there is at most one. Values that the server reads
+ * often are in the two structs below, which an implementation embeds and updates. All else goes
+ * through its table of functions. Everything runs on the thread of the connection's loop.
  */
 #ifndef HPS_NET_HTTP_H
 #define HPS_NET_HTTP_H

@@ -27,8 +27,8 @@ struct hps_http1_field {
  * unit    from: bytes that an earlier call has searched without success
  */
 size_t hps_http1_head_end(const char *head, size_t size, size_t from);
-/* Whether every line ends with CR LF and there is no other CR or LF. Behind a proxy, both must see
- * the same lines. */
+/* Whether every line ends with CR LF and there is no other CR or LF. A proxy in front of the server
+ * must see the same lines. */
 bool hps_http1_head_is_strict(const char *head, size_t size);
 /* Returns the line at *at without its end, which becomes a NUL, and moves *at past it. False: there
  * is no line.

@@ -21,7 +21,7 @@ enum {
     TURN_BYTES = 1024 * 1024,  /* per connection and loop turn, so that small calls get through */
 };
 
-/* ---- what waits ------------------------------------------------------------------------------ */
+/* ---- the queue ------------------------------------------------------------------------------- */
 
 static struct http1 *http1_of(struct hps_http_stream *stream)
 {

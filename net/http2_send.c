@@ -498,7 +498,7 @@ uint64_t http2_unreleased_from(const struct hps_http2 *h2)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* A message with space for its pieces and `inline_size` bytes behind them. */
+/* A message with space for its pieces, followed by `inline_size` bytes. */
 static struct http2_message *message_new(struct hps_http2_stream *stream, unsigned n_pieces,
                                          size_t inline_size, uint8_t **out_inline)
 {

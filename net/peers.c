@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One table of peers, each with the ring of its slots, and a ring of all slots, under one lock. A
- * search for a slot to displace walks a bounded part of a ring and begins where the last search
- * ended, so its cost does not grow with the table. Any thread.
+ * search for a slot to displace walks a bounded part of a ring. It begins where the last search
+ * ended. So its cost does not grow with the table. Any thread.
  */
 #include "net/peers.h"
 

@@ -15,7 +15,7 @@
 struct hps_tls;
 struct hps_tls_session;
 
-/* What the caller calls the options; error texts begin with these names. */
+/* The caller's names for the options; error texts begin with them. */
 struct hps_tls_names {
     const char *cert_file, *key_file, *ca_file, *crl_file, *ciphers, *ciphersuites;
 };

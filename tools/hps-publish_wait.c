@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The servers on which published records must become visible. Before the first record they are
- * asked whether they accept the records; afterwards until lookups see them. One thread.
+ * The servers on which published records must become visible. Asks them before the first record
+ * whether they accept the records, and waits after the last one until lookups see all. One
+ * thread.
  */
 #include <inttypes.h>
 #include <string.h>

@@ -21,7 +21,7 @@ enum tool_exit {
     TOOL_USAGE = 2,
     TOOL_UNREACHABLE = 3,
     TOOL_DEADLINE = 4,
-    TOOL_NEGATIVE = 5, /* the answer is no */
+    TOOL_NEGATIVE = 5, /* the call succeeded; the answer is no */
     TOOL_INTERRUPTED = 130,
 };
 
