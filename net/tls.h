@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS 1.2 and 1.3 on sockets, with ALPN "h2" unless an option says otherwise. Threads share
+ * TLS 1.2 and later on sockets, with ALPN "h2" unless an option says otherwise. Threads share
  * contexts, which can be reloaded. A session belongs to the thread of its connection. HTTP uses
  * sessions through net/conn.h.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The serialised google.protobuf.FileDescriptorSet of every .proto file, for reflection. The build
- * generates it.
+ * The serialised google.protobuf.FileDescriptorSet of all .proto files, for gRPC reflection. The
+ * build generates it.
  */
 #ifndef HPS_PROTO_DESCRIPTORS_H
 #define HPS_PROTO_DESCRIPTORS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Access to the fields of a protobuf-c message through its descriptor.
+ * Access to the fields of a protobuf-c message by its descriptor.
  */
 #ifndef HPS_PROTO_FIELDS_H
 #define HPS_PROTO_FIELDS_H
@@ -8,13 +8,13 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 
-/* Descriptors give the offsets of fields, arrays and defaults. */
+/* `offset` is one of the offsets in a field descriptor. */
 static inline const void *hps_field_at(const ProtobufCMessage *message, unsigned offset)
 {
     return (const char *)message + offset;
 }
 
-/* Size of one value, and the distance between two items of an array. */
+/* Size of one value: also the distance between the items of an array. */
 static inline size_t hps_field_value_size(ProtobufCType type)
 {
     switch (type) {
@@ -44,8 +44,7 @@ static inline size_t hps_field_value_size(ProtobufCType type)
     return sizeof(void *);
 }
 
-/* Whether the field is set. Only the inactive members of a oneof and absent sub-messages are
- * not. */
+/* False: another field of the oneof is set, or the sub-message is absent. */
 static inline bool hps_field_is_set(const ProtobufCFieldDescriptor *field,
                                     const ProtobufCMessage *message)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversion of messages to JSON through descriptors. See proto/json.h.
+ * From descriptors to JSON. See proto/json.h.
  */
 #include "proto/json.h"
 
@@ -112,7 +112,8 @@ static void json_array(const ProtobufCFieldDescriptor *field, const ProtobufCMes
     hps_buf_put(buf, "]");
 }
 
-/* protobuf-c represents a map as an array of messages with the fields `key` and `value`. */
+/* protobuf-c stores a map as an array of messages with the fields `key` and `value`. protoc gives
+ * the messages a name that ends in "Entry". */
 static bool is_map(const ProtobufCFieldDescriptor *field)
 {
     if (field->label != PROTOBUF_C_LABEL_REPEATED || field->type != PROTOBUF_C_TYPE_MESSAGE) {

@@ -9,9 +9,9 @@
 
 #include "base/buf.h"
 
-/* Appends the message as one line of JSON. Every field has its name in the .proto file; defaults
- * are included. 64-bit integers are numbers, enums are names, bytes are base64, and maps are
- * objects. Absent sub-messages and empty maps are left out. */
+/* Append the message to `buf` as one line of JSON. It has every field by its name in the .proto,
+ * with defaults, but neither unset sub-messages nor empty maps. 64-bit integers are numbers, enums
+ * are names, bytes are base64, maps are objects. */
 void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf);
 
 #endif

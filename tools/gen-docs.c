@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gen-docs docs: regenerates the tables of docs/config.md and docs/threads.md, each between two
- * comments that mark its place. Tests compare the committed pages.
+ * gen-docs docs: replaces the generated tables in docs/config.md and docs/threads.md, between the
+ * two comments that mark them. Tests check that the committed pages are up to date.
  */
 #include <stdio.h>
 #include <string.h>
