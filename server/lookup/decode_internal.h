@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the decoder share: decode_field.c (what is wrong with a field),
- * decode_query.c (TableQuery), decode.c (LookupRequest). Any thread.
+ * Shared by the files of the decoder: decode_field.c (errors of fields), decode_query.c
+ * (TableQuery), decode.c (LookupRequest). Any thread.
  */
 #ifndef HPS_SERVER_LOOKUP_DECODE_INTERNAL_H
 #define HPS_SERVER_LOOKUP_DECODE_INTERNAL_H
@@ -10,8 +10,8 @@
 #include "server/lookup/decode.h"
 #include "server/rpc/wire.h"
 
-/* What a message may have beside its queries, or pieces of its keys: each scalar once or twice, and
- * what newer clients add. */
+/* Limit on the fields of a message other than queries and pieces of keys. It leaves room for
+ * scalars that are repeated and for fields of newer clients. */
 enum { FIELDS_MAX = 64 };
 
 struct decoder {
@@ -22,23 +22,23 @@ struct decoder {
 
 /* ---- decode_field.c -------------------------------------------------------------------------- */
 
-/* INVALID: what is wrong with a message of that name. */
+/* Set the error for a message of that name, and return INVALID. */
 hps_status decode_malformed(const struct decoder *decoder, const char *message) HPS_MUST_CHECK;
 hps_status decode_too_many_fields(const struct decoder *decoder, const char *message)
     HPS_MUST_CHECK;
-/* The value of an enum, as protobuf reads it: its low 32 bits. error INVALID: above the last one */
+/* Checks an enum value as protobuf reads it: its low 32 bits. INVALID if above `last`. */
 hps_status decode_check_enum(const struct decoder *decoder, const char *field, uint64_t value,
                              uint32_t last) HPS_MUST_CHECK;
 
 /* ---- decode_query.c -------------------------------------------------------------------------- */
 
-/* The next query of the request, whose number is request->n_queries, and which has room for it; its
- * keys and bags are added to those of the request.
- * error   INVALID, EXHAUSTED: they name it; RANGE, without a text: with it the request has too many
- *         keys or bags */
+/* Decodes query number request->n_queries, for which request->queries has space. Adds its keys and
+ * bags to the counts of the request.
+ * error   INVALID, EXHAUSTED: the text names the query; RANGE, without a text: the request then has
+ *         too many keys or bags */
 hps_status decode_query(const struct decoder *decoder, struct cursor in,
                         struct hps_lookup_request *request) HPS_MUST_CHECK;
-/* Add the keys and bags of a query, unless it is malformed. */
+/* Adds the keys and bags of a query to `count`, unless it is malformed. */
 struct decode_count {
     uint64_t n_keys, n_bags;
 };

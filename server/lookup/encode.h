@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LookupResponse as slices: heads are written into one small block, rows are sent from where the
- * look-up wrote them. Used by one thread at a time.
+ * Encodes LookupResponse as slices. The heads are written into one small block. The rows are sent
+ * from the block into which the lookup wrote them. One thread at a time.
  */
 #ifndef HPS_SERVER_LOOKUP_ENCODE_H
 #define HPS_SERVER_LOOKUP_ENCODE_H
@@ -17,7 +17,7 @@ struct hps_encode_stage {
     uint64_t duration_us;
 };
 
-/* Explain of an answer; n_stages 0: none is sent. */
+/* The field `explain` of a reply; not sent if n_stages is 0. */
 struct hps_encode_explain {
     const struct hps_encode_stage *stages;
     uint32_t n_stages;
@@ -31,8 +31,8 @@ struct hps_encoded {
     uint64_t size; /* of the message */
 };
 
-/* One slice more, if it is not empty, for which there must be room.
- * owner   takes a reference of its own */
+/* Adds a slice, unless it is empty. The caller must have left space for it in encoded->slices.
+ * owner   takes its own reference of the block */
 static inline void hps_encoded_add(struct hps_encoded *encoded, struct hps_block *block,
                                    const void *data, uint64_t size)
 {
@@ -45,31 +45,32 @@ static inline void hps_encoded_add(struct hps_encoded *encoded, struct hps_block
     encoded->size += size;
 }
 
-/* Bytes of the whole answer as one message; an upper bound before the look-up has run. */
+/* Upper bound of the bytes of the whole reply as one message, before the lookup runs. */
 uint64_t hps_encode_size_max(const struct hps_lookup *lookup);
 
-/* The whole answer. `rows` is the block that lookup->rows lies in. The caller sends the slices
- * (which takes their references) or gives them back with hps_encoded_release.
+/* Encodes the whole reply. `rows` is the block that holds lookup->rows. The caller sends the
+ * slices, which passes their references on, or releases them with hps_encoded_release.
  *
- * error   NO_MEMORY, EXHAUSTED (arena)
- */
+ * error   NO_MEMORY; EXHAUSTED: the arena is full */
 hps_status hps_encode_lookup(const struct hps_lookup *lookup,
                              const struct hps_encode_explain *explain, struct hps_block *rows,
                              struct hps_block_pool *pool, struct hps_arena *arena,
                              struct hps_encoded *out_encoded) HPS_MUST_CHECK;
 void hps_encoded_release(struct hps_encoded *encoded);
 
-/* The same answer as messages of at most HPS_STREAM_MESSAGE_BYTES_MAX (one row, if with the status
- * of its keys it is larger): consecutive rows of one part, in query order, or whole rows of the
- * matrix; an answer without queries is one empty message. `lookup`, `rows`, `pool` and what
- * `explain` points to are borrowed for the stream's life, the version only for hps_stream_new. */
+/* The same reply as messages of at most HPS_STREAM_MESSAGE_BYTES_MAX; a message of one row may be
+ * larger. Each message has consecutive rows of one part, in the order of the queries, or whole rows
+ * of the matrix. A reply without queries is one empty message. `lookup`, `rows`, `pool` and the
+ * pointers in `explain` are borrowed for the life of the stream; the version only for
+ * hps_stream_new. */
 struct hps_stream;
 
 hps_status hps_stream_new(const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
                           struct hps_block *rows, struct hps_block_pool *pool,
                           struct hps_arena *arena, struct hps_stream **out_stream) HPS_MUST_CHECK;
 bool hps_stream_done(const struct hps_stream *stream);
-/* The next message; there must be one. The slices are valid until the next call.
+/* Encodes the next message; hps_stream_done must be false. The slices are valid until the next
+ * call.
  * error   NO_MEMORY */
 hps_status hps_stream_next(struct hps_stream *stream, struct hps_encoded *out_encoded)
     HPS_MUST_CHECK;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The protocols by which look-ups are asked for, and answered: hps.v1, and KServe's over gRPC and
- * HTTP. They differ in bytes alone. Who may ask, the version that is pinned, the walk, admission,
- * deadlines, the slow log and what is counted are the service's (service.h), the same for all.
+ * A front end is a protocol for lookups: how a request is decoded and its reply encoded. The front
+ * ends are hps.v1, KServe over gRPC and KServe over HTTP. Access, the pin of the version, the walk,
+ * admission, deadlines, the slow log and the metrics are the same for all (service.h).
  *
- * A method of a front end is a method of net/grpc.h whose callbacks are those below.
+ * A method of a front end is a struct hps_grpc_method (net/grpc.h) with the callbacks at the end of
+ * this file.
  */
 #ifndef HPS_SERVER_LOOKUP_FRONT_H
 #define HPS_SERVER_LOOKUP_FRONT_H
@@ -13,68 +14,70 @@
 #include "server/lookup/encode.h"
 #include "server/lookup/service.h"
 
-/* What a front end knows of a request beside what a look-up is; in the arena of the request. */
+/* Data that a front end keeps of a request until its reply. In the arena of the request. */
 struct hps_lookup_asked;
 
 enum hps_lookup_missing {
     HPS_LOOKUP_NO_MODEL,
-    HPS_LOOKUP_NO_VERSION, /* of that number or label; the model is there */
+    HPS_LOOKUP_NO_VERSION, /* the model exists, but not its version of that number or label */
     HPS_LOOKUP_NO_TABLE,
 };
 
 struct hps_lookup_front {
-    /* The name of the list whose entry i is for table i of the model; for errors. */
-    const char *positions;
-    /* The bytes of a request to what it asks for. `call` has the headers. Of data[size] nothing is
-     * needed once the keys that `out_request` points to are copied.
-     * thread  any
-     * error   as hps_decode_lookup. *out_request begins zeroed. If decode fails but sets the model
-     *         and version, access and existence of these are checked first, and such an error wins.
+    /* Name of the list whose entry i may select table i of the model by its position; for errors.
      */
+    const char *positions;
+    /* Decodes a request. `call` gives access to the headers. The caller passes *out_request zeroed,
+     * and copies the keys to which it points; then data[size] is not used again.
+     * thread  any
+     * error   as hps_decode_lookup. If decode fails but has set the model in *out_request, access
+     *         to the model and its existence are checked first; an error of these checks replaces
+     *         the decoder's. */
     hps_status (*decode)(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
                          const struct hps_decode_limits *limits, struct hps_arena *arena,
                          struct hps_lookup_request *out_request,
                          struct hps_lookup_asked **out_asked, struct hps_error *err);
-    /* For `tell`, if the request is refused before it is decoded: reads the id from the first bytes
-     * of an uncompressed message, into the arena. May be NULL, and may return NULL. Loop thread. */
+    /* Reads the id for `tell` from the first bytes of an uncompressed message, so that an error
+     * before decoding can name the request. The result is in the arena. May be NULL, and may return
+     * NULL. Loop thread. */
     struct hps_lookup_asked *(*name)(const uint8_t *data, size_t size, struct hps_arena *arena);
-    /* The look-up is planned: may its answer be asked for? Thread, error: as decode. May be NULL.
-     */
+    /* Checks, after the plan, that the reply can be encoded. Thread and errors as decode. May be
+     * NULL. */
     hps_status (*check_answer)(const struct hps_lookup_asked *asked,
                                const struct hps_lookup *lookup, struct hps_error *err);
-    /* Something was not found: `err` may be put in the protocol's words. May be NULL. Any thread.
-     */
+    /* May replace `err` by the protocol's own error for a missing model, version or table. May be
+     * NULL. Any thread. */
     void (*not_found)(const struct hps_lookup_request *request, enum hps_lookup_missing missing,
                       struct hps_error *err);
-    /* Of the whole answer: an upper bound before the look-up has run. Loop thread. */
+    /* Upper bound of the bytes of the whole reply, before the lookup runs. Loop thread. */
     uint64_t (*bytes_max)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup);
-    /* The whole answer. Loop thread of `call`, whose headers it may add to. As hps_encode_lookup.
-     */
+    /* Encodes the whole reply, as hps_encode_lookup. It may add headers to `call`. Loop thread of
+     * `call`. */
     hps_status (*encode)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                          const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
                          struct hps_block *rows, struct hps_block_pool *pool,
                          struct hps_arena *arena, struct hps_encoded *out_encoded,
                          struct hps_error *err);
-    /* Of a call that carries many requests: say what was wrong with one, which is all that ends.
-     * `asked` was set by `name` or `decode`, or is NULL. Loop thread. */
+    /* For a call with many requests: sends the error of one of them; the call continues. `asked`
+     * was set by `name` or `decode`, or is NULL. Loop thread. */
     void (*tell)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                  const struct hps_error *err);
 };
 
 /* ---- callbacks of methods -------------------------------------------------------------------- */
 
-/* A request has come, and is answered once: for on_packed, with the callbacks below. */
+/* For on_packed of a method with one request and one reply, with the callbacks below. */
 void hps_lookup_call_packed(struct hps_lookup_service *service,
                             const struct hps_lookup_front *front, struct hps_grpc_call *call,
                             const struct hps_grpc_packed *packed);
 void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
 void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
-/* on_undelivered, also of streams: count the lookup, unless the access rules denied the call. */
+/* on_undelivered, also of streams: counts the lookup, unless the access rules denied the call. */
 void hps_lookup_call_undelivered(struct hps_grpc_call *call, int grpc_code);
 
-/* Requests come one after the other, and are answered in their order; each is a look-up of its own,
- * and may fail by itself (front->tell). The call ends when the client has sent its last, and has
- * all answers. */
+/* For methods with many requests on one call. Requests are answered in their order, one at a time.
+ * Each is a lookup by itself: if it fails, front->tell sends its error and the call continues. The
+ * call ends when the client has sent its last request and all replies are sent. */
 void hps_lookup_stream_packed(struct hps_lookup_service *service,
                               const struct hps_lookup_front *front, struct hps_grpc_call *call,
                               const struct hps_grpc_packed *packed);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.ParameterServer: from a request message to its answer. Small messages are decoded, and
- * small look-ups of memory tiers run, on the loop thread of their connection; all others on
- * workers. Any number of loops share one service.
+ * hps.v1.ParameterServer: lookups, from the request message to the reply. Small messages are
+ * decoded on the loop thread of their connection, and small lookups in memory tiers run there. All
+ * others run on workers or I/O threads. All loops share one service.
  */
 #ifndef HPS_SERVER_LOOKUP_SERVICE_H
 #define HPS_SERVER_LOOKUP_SERVICE_H
@@ -18,17 +18,17 @@
 struct hps_lookup_limits {
     uint32_t tables_max;   /* queries of one request */
     uint32_t keys_max;     /* of one request */
-    uint64_t queue_us_max; /* wait for room of other replies */
-    /* Rows of a look-up that may run on a loop thread. Handed over they cost half as much again,
-     * as they are written on one core and read on another; but a loop whose clients all ask for
-     * more at once answers nobody else meanwhile. */
+    uint64_t queue_us_max; /* longest wait for the capacity of reply_bytes_in_flight */
+    /* Limits of a lookup that may run on a loop thread. Handing a lookup over costs about half as
+     * much again, because another core writes the rows. But a loop does nothing else while it runs
+     * one. */
     uint64_t inline_bytes_max;
     uint32_t inline_keys_max;
-    uint32_t inline_message_bytes; /* of a request, inflated, that is decoded there */
-    uint32_t arenas_idle_max;      /* kept for reuse */
+    uint32_t inline_message_bytes; /* inflated size of a request that may be decoded on the loop */
+    uint32_t arenas_idle_max;      /* idle requests, with their arenas, kept for reuse */
 };
 
-/* What SURFACE says; the caller overrides what its configuration names. */
+/* Defaults; the caller sets the fields that its configuration has. */
 #define HPS_LOOKUP_LIMITS_DEFAULT                                   \
     ((struct hps_lookup_limits){.tables_max = 1024,                 \
                                 .keys_max = 2 * 1024 * 1024,        \
@@ -38,12 +38,12 @@ struct hps_lookup_limits {
                                 .inline_message_bytes = 128 * 1024, \
                                 .arenas_idle_max = 256})
 
-/* All borrowed for the life of the service. */
+/* Pointers are borrowed for the life of the service. */
 struct hps_lookup_service_parts {
     struct hps_models *models;
-    struct hps_pool *workers;        /* large look-ups of memory tiers */
-    struct hps_pool *io;             /* tiers that may block, so that a slow disk takes no worker */
-    struct hps_insertion *insertion; /* behind answers; NULL: nothing is inserted so */
+    struct hps_pool *workers; /* for large messages, and large lookups in memory tiers */
+    struct hps_pool *io;      /* for tiers that may block, so that a slow disk occupies no worker */
+    struct hps_insertion *insertion; /* keys to insert after the reply; NULL: none */
     struct hps_block_pool *blocks;
     struct hps_admission *admission;
     struct hps_slowlog *slowlog;
@@ -55,12 +55,13 @@ struct hps_lookup_service_parts {
 
 struct hps_lookup_service;
 
-/* NULL: no memory. */
+/* Returns NULL if there is no memory. */
 struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts);
-/* For requests that come from now on: tables, keys and the wait; the others stay. Any thread. */
+/* Sets tables_max, keys_max and queue_us_max for later requests; other limits are ignored. Any
+ * thread. */
 void hps_lookup_service_limits_set(struct hps_lookup_service *service,
                                    const struct hps_lookup_limits *limits);
-/* No request may be left: loops drained, workers stopped. NULL is legal. */
+/* All requests must have ended: loops drained, workers stopped. No effect if NULL. */
 void hps_lookup_service_free(struct hps_lookup_service *service);
 /* For hps_grpc_server_add. */
 const struct hps_grpc_service *hps_lookup_service_grpc(const struct hps_lookup_service *service);
