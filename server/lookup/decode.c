@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bounded decoder of LookupRequest. Protobuf's rules: the last of a scalar wins, repeated
- * fields may come in pieces, unknown fields are skipped, but not any number of them; a known field
- * of the wrong wire type is malformed. Any thread.
+ * The bounded decoder of LookupRequest. It follows protobuf: the last value of a scalar counts,
+ * repeated fields may come in pieces, unknown fields are skipped. But it limits their number, and
+ * rejects a known field of the wrong wire type. Any thread.
  */
 #include "server/lookup/decode_internal.h"
 
@@ -30,14 +30,14 @@ enum request_field {
 enum { MISS_POLICY_LAST = 4, UNKNOWN_KEY_POLICY_LAST = 3, CONSISTENCY_LAST = 2, LAYOUT_LAST = 2 };
 enum { CONSISTENCY_UNIT = 2, ROW_LAYOUT_CONCAT = 2 };
 
-/* What was seen of a message: the last value of each scalar. */
+/* The fields of a message: of each scalar the last value. */
 struct raw_request {
     uint64_t value[REQUEST_FIELDS];
     struct cursor bytes[REQUEST_FIELDS];
     uint32_t n_queries;
 };
 
-/* The request has too many keys or bags. It has been scanned. */
+/* Sets the error for too many keys or bags. `in` is valid: it has been scanned. */
 static hps_status refuse_many(const struct decoder *decoder, struct cursor in)
 {
     struct decode_count count = {0};
@@ -75,7 +75,7 @@ static hps_status decode_queries(const struct decoder *decoder, struct cursor in
         if (field.number != REQUEST_QUERIES) {
             continue;
         }
-        HPS_ASSERT(request->n_queries < n_queries); /* it was scanned */
+        HPS_ASSERT(request->n_queries < n_queries); /* scan_request counted them */
         hps_status status = decode_query(decoder, field_bytes(&field), request);
         if (status != HPS_OK) {
             return status == HPS_RANGE ? refuse_many(decoder, whole) : status;
@@ -144,7 +144,7 @@ static hps_status check_enums(const struct decoder *decoder, const struct raw_re
     return HPS_OK;
 }
 
-/* An answer has values, or rows as they are stored: it is never quantised. */
+/* Rows are returned as FP32, FP16 or BF16 values, or as stored (RAW), never quantised. */
 static hps_status check_output(const struct decoder *decoder, const struct raw_request *raw)
 {
     uint32_t number = (uint32_t)raw->value[REQUEST_OUTPUT_TYPE];

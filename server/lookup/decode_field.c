@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The words for what is wrong with a request, or one of its fields. Any thread.
+ * Errors of a malformed request or field. Any thread.
  */
 #include "server/lookup/decode_internal.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One TableQuery: its keys, wherever they lie, and, if its rows are pooled, which of them make a
- * bag. Any thread.
+ * Decodes one TableQuery: its keys, and the bags of a pooled query. Any thread.
  */
 #include "server/lookup/decode_internal.h"
 
@@ -21,12 +20,12 @@ enum query_field {
     QUERY_FIELDS
 };
 
-/* What was seen of a message: the last value of each scalar. */
+/* The fields of a message: of each scalar the last value. */
 struct raw_query {
     uint64_t pooling;
     struct cursor bytes[QUERY_FIELDS];
     uint64_t n_listed; /* keys in key_list */
-    uint32_t n_pieces; /* that it came in */
+    uint32_t n_pieces; /* pieces of key_list */
 };
 
 static hps_status scan_query(const struct decoder *decoder, struct cursor in, struct raw_query *out)
@@ -69,7 +68,7 @@ static hps_status scan_query(const struct decoder *decoder, struct cursor in, st
     return HPS_OK;
 }
 
-/* Keys of key_list that came in pieces, put together. `in` has been scanned. */
+/* Joins the pieces of key_list. `in` is valid: it has been scanned. */
 static uint8_t *join_pieces(const struct decoder *decoder, struct cursor in, uint64_t n_listed)
 {
     uint8_t *keys = hps_arena_alloc(decoder->arena, n_listed * sizeof(hps_key));
@@ -139,7 +138,7 @@ static uint32_t offset_at(const uint8_t *offsets, size_t i)
     return value;
 }
 
-/* They begin with 0, never fall, and end with the number of keys. */
+/* The first is 0, none is less than the one before, the last is the number of keys. */
 static hps_status check_offsets(const struct decoder *decoder, uint32_t index,
                                 const struct hps_lookup_query *query)
 {
@@ -168,7 +167,7 @@ static hps_status check_offsets(const struct decoder *decoder, uint32_t index,
     return HPS_OK;
 }
 
-/* Fields that are of pooled queries alone. */
+/* Rejects the fields of pooled queries in a query without pooling. */
 static hps_status refuse_bags(const struct decoder *decoder, const struct raw_query *raw,
                               uint32_t index)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look-up from step to step until it is answered. cache/lookup/next.h says what comes next; here
- * it is done, by whom it is for: memory tiers of a small look-up on the loop thread, those of a
- * large one on a worker, tiers that may block on an I/O thread, waits by a timer. What is not done
- * here is handed over (handover.c), and the loop below goes on when it is back. What is left to
- * wait for when the client goes is withdrawn. On the loop thread.
+ * Runs a lookup from step to step until it is answered. cache/lookup/next.h decides the next step;
+ * this file chooses its thread. Memory tiers of a small lookup run on the loop thread, of a large
+ * one on a worker; tiers that may block run on an I/O thread; waits use the timer. handover.c moves
+ * the request to other threads and back. If the client disconnects, waits are withdrawn. On the
+ * loop thread.
  */
 #include <inttypes.h>
 
@@ -12,7 +12,7 @@
 #include "cache/lookup/step.h"
 #include "server/lookup/internal.h"
 
-/* ---- the end of a look-up without an answer -------------------------------------------------- */
+/* ---- the end of a lookup without a reply ----------------------------------------------------- */
 
 static void abort_unit(struct request *request)
 {
@@ -46,7 +46,7 @@ static void fail(struct request *request)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* The memory tiers of a small look-up take no longer than handing it over does. */
+/* Handing a small lookup over would take as long as its memory tiers do. */
 static bool is_small(const struct request *request)
 {
     const struct hps_lookup_limits *limits = &request->service->parts.limits;
@@ -70,11 +70,11 @@ static enum hps_outcome await_timer(struct request *request)
     return HPS_OUTCOME_OVER;
 }
 
-/* What is returned counts only if the request is still here: in PHASE_LOOP. */
+/* The returned value is valid only if the request is still in PHASE_LOOP. */
 static enum hps_outcome take_step(struct request *request)
 {
     switch (request->course.step) {
-    case HPS_STEP_BEGIN: /* the times of what was in vain are kept */
+    case HPS_STEP_BEGIN: /* keep the times of earlier tries */
         request_name_work(request);
         return do_here(request);
     case HPS_STEP_GPU_FIRST:
@@ -132,7 +132,7 @@ void request_start(struct request *request)
     request_advance(request, HPS_OUTCOME_OVER);
 }
 
-/* ---- what comes between ---------------------------------------------------------------------- */
+/* ---- timer and close ------------------------------------------------------------------------- */
 
 void request_on_timer(void *ctx)
 {
@@ -146,7 +146,7 @@ void request_on_timer(void *ctx)
     case PHASE_ROOM:
         request_room_on_timer(request);
         break;
-    case PHASE_IO: /* one that is asking a store knows itself that its client waits no longer */
+    case PHASE_IO: /* a lookup that runs checks its own deadline */
         if (request_withdraw(request)) {
             request_advance(request, HPS_OUTCOME_LATE);
         }
@@ -191,14 +191,14 @@ void request_close(struct request *request)
         request_arrive(request);
         request_advance(request, HPS_OUTCOME_LATE);
         break;
-    case PHASE_GPU: /* it cannot be called back */
+    case PHASE_GPU: /* its answer cannot be withdrawn */
         break;
-    case PHASE_CONN: /* its call has left the line of its connection */
+    case PHASE_CONN: /* the call has left the queue of its connection */
     case PHASE_REPLY:
         request->phase = PHASE_ENDED;
         break;
     case PHASE_LOOP:
     case PHASE_ENDED:
-        HPS_ASSERT(false); /* a call is over once, and nothing ends it before it is answered */
+        HPS_ASSERT(false); /* on_close comes once, and only after a reply or error */
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole answer to a look-up as one message. Used by one thread at a time.
+ * Encodes the whole reply to a lookup as one message. One thread at a time.
  */
 #include "server/lookup/encode_internal.h"
 
@@ -13,7 +13,7 @@ void hps_encoded_release(struct hps_encoded *encoded)
     encoded->size = 0;
 }
 
-/* Of the heads of all results, with room for so many bytes of key status. */
+/* Bytes of all heads, including n_status bytes of key status. */
 static uint64_t heads_bytes(const struct hps_lookup *lookup, uint64_t n_status)
 {
     struct head head = encode_head(lookup);

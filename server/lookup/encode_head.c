@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LookupResponse by hand: the heads are a few bytes per table and are written before the rows they
- * describe, which stay where they are. Used by one thread at a time.
+ * Writes LookupResponse by hand. The heads are a few bytes per table, written before the rows that
+ * they describe; the rows stay in their block. One thread at a time.
  */
 #include "server/lookup/encode_internal.h"
 
 enum {
     PREFIX_MAX = PREFIX_BYTES_MAX,
-    SCALARS_MAX = 9 * PREFIX_MAX, /* all scalars of a TableResult, tag and length of its rows */
-    TIER_COUNT_MAX = 48,          /* one TierCount */
+    /* All scalars of a TableResult, and the tag and length of its rows. */
+    SCALARS_MAX = 9 * PREFIX_MAX,
+    TIER_COUNT_MAX = 48, /* one TierCount */
 };
 
 /* Field numbers of lookup.proto. */
@@ -78,7 +79,7 @@ static void put_result_head(struct out *out, const struct result *result)
     }
 }
 
-/* Write a result up to its rows; returns where it begins, behind out->at as it was. */
+/* Writes a result up to its rows. Returns its first byte, which is after the old out->at. */
 static uint8_t *put_result(struct out *out, const struct result *result)
 {
     uint8_t *inner = out->at + PREFIX_MAX;
@@ -122,7 +123,7 @@ static void put_stage(struct out *out, const struct hps_encode_stage *stage)
     put_uint(out, STAGE_DURATION_US, stage->duration_us);
 }
 
-/* Write the field `explain`; returns where it begins. */
+/* Writes the field `explain`. Returns its first byte. */
 static uint8_t *put_explain(struct out *out, const struct hps_encode_explain *explain)
 {
     uint8_t *inner = out->at + PREFIX_MAX;
@@ -192,7 +193,7 @@ void encode_add_matrix(struct hps_encoded *encoded, struct out *out, const uint8
     hps_encoded_add(encoded, rows, matrix, size);
 }
 
-/* ---- of a look-up ---------------------------------------------------------------------------- */
+/* ---- of a lookup ----------------------------------------------------------------------------- */
 
 struct head encode_head(const struct hps_lookup *lookup)
 {

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The answer to a look-up in messages of at most 1 MiB: each has consecutive rows of one part, or
- * of all parts, if they are rows of one matrix. A pooled row comes with the keys of its bag, which
- * are counted where it is. Used by one thread at a time.
+ * Encodes the reply to a lookup in messages of at most 1 MiB. Each has consecutive rows of one part
+ * or, in a matrix, of all parts. The keys of a bag are counted in the message that has its row. One
+ * thread at a time.
  */
 #include "server/lookup/encode_internal.h"
 
-/* Beside those of the results: the head, explain, the matrix and its tag. */
+/* The head, explain, the matrix and its tag; results come in addition. */
 enum { SLICES_BESIDE = 4 };
 
-/* Of the table of a part, which may be gone before the stream is. */
+/* Copied from the table of a part, because the table may be freed before the stream. */
 struct stream_table {
     const char *name;
     uint32_t dim;
 };
 
-/* How far the messages have come in a part, and what was seen of its keys, by their first
- * occurrence in the part. */
+/* The position of the messages in a part. seen and tier_of are indexed by the first occurrence of a
+ * key in the part. */
 struct place {
-    uint32_t duplicate; /* first of the part that was not passed */
+    uint32_t duplicate; /* the first of part->duplicates that is not counted yet */
     uint32_t *seen;     /* [n_keys] number of the last message with the key */
     uint8_t *tier_of;   /* [n_keys] 1 + kind of the tier that answered it, 0: none */
 };
 
 struct hps_stream {
-    const struct hps_lookup *lookup; /* its parts, not its version */
+    const struct hps_lookup *lookup; /* only its parts; its version may be unpinned */
     struct hps_encode_explain explain;
     struct hps_block *rows;
     struct hps_block_pool *pool;
@@ -32,10 +32,10 @@ struct hps_stream {
     struct stream_table *tables; /* [n_parts] */
     uint32_t n_tiers;            /* of the version */
     bool concat;
-    uint32_t part; /* where the next message begins; n_parts: there is none */
+    uint32_t part; /* where the next message begins; n_parts: at the end */
     uint32_t row;
     uint32_t n_messages;
-    struct place *places; /* [n_parts]; but for a matrix they share what was seen */
+    struct place *places; /* [n_parts]; they share memory, except for a matrix */
     struct hps_slice *slices;
 };
 
@@ -48,7 +48,7 @@ struct piece {
     uint64_t n_keys; /* of these rows */
 };
 
-/* The first key of a row; for the number of rows: the number of keys. */
+/* The first key of a row. For row = n_rows: the number of keys. */
 static uint32_t key_of_row(const struct hps_lookup_part *part, uint32_t row)
 {
     return part->offsets == NULL ? row : part->offsets[row];
@@ -56,7 +56,7 @@ static uint32_t key_of_row(const struct hps_lookup_part *part, uint32_t row)
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-/* Note which tier answered each key of a part. */
+/* Sets tier_of for the keys of a part. */
 static void enter_part(struct hps_stream *stream, uint32_t i)
 {
     const struct hps_lookup_part *part = &stream->lookup->parts[i];
@@ -65,7 +65,7 @@ static void enter_part(struct hps_stream *stream, uint32_t i)
     if (part->n_keys == 0) {
         return;
     }
-    for (uint32_t k = 0; k < part->n_keys; k++) { /* those that it had as sent are in no batch */
+    for (uint32_t k = 0; k < part->n_keys; k++) { /* keys found before the walk are in no batch */
         tier_of[k] = hps_lookup_part_hit(part, k) ? (uint8_t)(part->hits_tier + 1) : 0;
     }
     uint32_t end = part->walk.n_keys;
@@ -78,7 +78,7 @@ static void enter_part(struct hps_stream *stream, uint32_t i)
     }
 }
 
-/* Parts that are sent one after the other share what was seen: room for the widest will do. */
+/* Parts that are sent one after the other share seen and tier_of, which fit the largest part. */
 static hps_status make_places(struct hps_stream *stream, struct hps_arena *arena)
 {
     const struct hps_lookup *lookup = stream->lookup;
@@ -146,7 +146,7 @@ hps_status hps_stream_new(const struct hps_lookup *lookup, const struct hps_enco
     if (explain != NULL) {
         stream->explain = *explain;
     }
-    size_t n_results = stream->concat ? lookup->n_parts : 2; /* or one, and its rows */
+    size_t n_results = stream->concat ? lookup->n_parts : 2; /* one result, and its rows */
     stream->slices = hps_arena_alloc(arena, (n_results + SLICES_BESIDE) * sizeof(*stream->slices));
     if (stream->slices == NULL || copy_names(stream, arena) != HPS_OK ||
         make_places(stream, arena) != HPS_OK) {
@@ -166,7 +166,7 @@ bool hps_stream_done(const struct hps_stream *stream)
 
 /* ---- counts ---------------------------------------------------------------------------------- */
 
-/* Index of the first occurrence of key `key` as sent; keys must be asked in order. */
+/* The first occurrence of `key`. Call for the keys of a part in ascending order. */
 static uint32_t first_occurrence(struct place *place, const struct hps_lookup_part *part,
                                  uint32_t key)
 {
@@ -178,7 +178,7 @@ static uint32_t first_occurrence(struct place *place, const struct hps_lookup_pa
     return key;
 }
 
-/* The counts of keys [begin, begin + result->n_keys) of a part. */
+/* Counts keys [begin, begin + result->n_keys) of a part. */
 static void count_keys(const struct hps_stream *stream, uint32_t i, uint32_t begin,
                        struct result *result)
 {
@@ -209,7 +209,7 @@ static void count_keys(const struct hps_stream *stream, uint32_t i, uint32_t beg
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* What a row is in a message: its bytes, and one of status for each of its keys. */
+/* Bytes of a row in a message: the row itself, and a status for each of its keys. */
 static uint64_t row_bytes_max(const struct hps_stream *stream, const struct piece *piece,
                               uint32_t row, uint64_t *out_n_keys)
 {
@@ -225,7 +225,7 @@ static uint64_t row_bytes_max(const struct hps_stream *stream, const struct piec
     return bytes + n_keys;
 }
 
-/* The rows of the next message: what fits beside `fixed` bytes; at least one, if there is one. */
+/* Chooses the rows of the next message: as many as fit next to `fixed` bytes, at least one. */
 static void take_rows(const struct hps_stream *stream, uint64_t fixed, struct piece *piece)
 {
     uint64_t room = fixed < HPS_STREAM_MESSAGE_BYTES_MAX ? HPS_STREAM_MESSAGE_BYTES_MAX - fixed : 0;
@@ -267,7 +267,7 @@ static struct result next_result(const struct hps_stream *stream, const struct p
     return result;
 }
 
-/* The next message begins behind the rows of this one. */
+/* Moves to the rows after this message. */
 static void pass(struct hps_stream *stream, const struct piece *piece)
 {
     stream->row += piece->n_rows;

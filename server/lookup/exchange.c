@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A call that carries look-ups one after the other: each message of the client is a request of its
- * own, which is answered, or told what was wrong with it, before the next one is taken in. What the
- * client sends meanwhile waits in its window. On the loop thread of the connection.
+ * A call with many requests. Each message of the client is a request, which gets a reply or an
+ * error before the next message is read. Further messages wait in the flow-control window. On the
+ * loop thread of the connection.
  */
 #include "base/clock.h"
 #include "base/heap.h"
@@ -12,14 +12,14 @@ struct exchange {
     struct hps_lookup_service *service;
     const struct hps_lookup_front *front;
     struct hps_grpc_call *call;
-    struct request *current;     /* NULL: the next message may come */
-    bool half_closed;            /* none will */
-    struct hps_loop_later later; /* an answer was given: look whether it has left */
+    struct request *current;     /* NULL: ready for the next message */
+    bool half_closed;            /* the client has sent its last message */
+    struct hps_loop_later later; /* checks whether the reply has been sent */
 };
 
-/* ---- the end of one look-up ------------------------------------------------------------------ */
+/* ---- the end of one lookup ------------------------------------------------------------------- */
 
-/* Its answer has left, or its call is over. */
+/* The reply has been sent, or the call has ended. */
 static void end_current(struct exchange *exchange)
 {
     struct request *request = exchange->current;
@@ -31,8 +31,8 @@ static void end_current(struct exchange *exchange)
     request_turn_end(request);
 }
 
-/* The answer has left, and nobody else has the request: one that the gpu was left with goes on
- * counting against the connection until it is back, and a call counts one at a time. */
+/* The reply has been sent, and no query of the request is left at the gpu. Such a query counts
+ * against the connection until it ends, and a call counts one request at a time. */
 static bool is_over(const struct exchange *exchange)
 {
     const struct request *request = exchange->current;
@@ -41,7 +41,8 @@ static bool is_over(const struct exchange *exchange)
            hps_grpc_call_queued(exchange->call) == 0;
 }
 
-/* Take in the next message, if the one before is over. */
+/* Ends the current request if its reply has been sent. Without a current request, resumes reading,
+ * or finishes the call after the last message. */
 static void go_on(struct exchange *exchange)
 {
     struct hps_grpc_call *call = exchange->call;
@@ -71,7 +72,7 @@ void exchange_sent(struct exchange *exchange)
 void exchange_tell(struct exchange *exchange, const struct request *request,
                    const struct hps_error *err)
 {
-    /* It may have been refused while it stood in line: nobody is to call it from there. */
+    /* The request may be rejected while it is in the connection's queue: this takes it out. */
     hps_grpc_call_discharge(exchange->call);
     exchange->front->tell(exchange->call, request->asked, err);
     exchange_sent(exchange);
@@ -104,7 +105,7 @@ void hps_lookup_stream_packed(struct hps_lookup_service *service,
     struct request *request = NULL;
     struct hps_error err;
 
-    if (exchange != NULL) { /* the call may have begun long ago */
+    if (exchange != NULL) { /* not the start of the call, which may be long ago */
         request = request_new(service, front, call, false, hps_clock_us());
     }
     if (request == NULL) {
@@ -130,7 +131,7 @@ void hps_lookup_stream_half_close(struct hps_grpc_call *call)
 {
     struct exchange *exchange = hps_grpc_call_user(call);
 
-    if (exchange == NULL) { /* it sent none */
+    if (exchange == NULL) { /* the client sent no request */
         hps_grpc_call_finish(call, 0, NULL);
         return;
     }
@@ -152,7 +153,7 @@ void hps_lookup_stream_drained(struct hps_grpc_call *call)
 {
     struct exchange *exchange = hps_grpc_call_user(call);
 
-    if (exchange != NULL) { /* not at once: it may still be sending */
+    if (exchange != NULL) { /* later, because this may run while a reply is being sent */
         exchange_sent(exchange);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Why the keys of an answer got what they got, and where its time went, for a client that asked for
- * it: a note for each tier and each kind of key of a part. On the loop thread.
+ * Fills in `explain` of a reply if the request has it set: the time of each stage, and a note for
+ * each tier and each kind of key of a part. On the loop thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static void add_note(struct hps_encode_explain *explain, const char **notes, con
     }
 }
 
-/* NULL: the tier was not asked. */
+/* NULL: the tier was not queried. */
 static const char *tier_note(struct request *request, const struct hps_lookup_part *part,
                              const char *tier, const struct hps_tier_report *report)
 {
@@ -40,7 +40,7 @@ static const char *tier_note(struct request *request, const struct hps_lookup_pa
                         report->n_asked);
 }
 
-/* Why the keys of a part got what they got. */
+/* Adds the notes of a part: where its keys were found, or why not. */
 static void explain_part(struct request *request, const struct hps_lookup_part *part,
                          struct hps_encode_explain *explain, const char **notes)
 {
@@ -91,7 +91,7 @@ const struct hps_encode_explain *request_explain(struct request *request)
     if (explain == NULL || stages == NULL || notes == NULL) {
         return NULL;
     }
-    for (unsigned i = 0; i < HPS_STAGE_ENCODE; i++) { /* those that have ended */
+    for (unsigned i = 0; i < HPS_STAGE_ENCODE; i++) { /* the stages that have ended */
         stages[i].name = hps_stage_name(i);
         stages[i].duration_us = request->stages.us[i];
     }

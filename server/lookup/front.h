@@ -24,8 +24,7 @@ enum hps_lookup_missing {
 };
 
 struct hps_lookup_front {
-    /* Name of the list whose entry i may select table i of the model by its position; for errors.
-     */
+    /* Name of the list in the request that selects tables by position; for errors. */
     const char *positions;
     /* Decodes a request. `call` gives access to the headers. The caller passes *out_request zeroed,
      * and copies the keys to which it points; then data[size] is not used again.

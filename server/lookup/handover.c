@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request is given to a worker, an I/O thread or the gpu; does a step there; and comes back to
- * its loop, always but when it is withdrawn before anybody has begun. What it needs is set before
- * it is posted: then it is not ours.
+ * Gives a request to a worker, an I/O thread or the gpu for one step, and takes it back to its
+ * loop. It always comes back, unless it is withdrawn before a thread has begun. Everything that the
+ * step needs must be set before the post: then the loop no longer owns the request.
  *
- * Threads: each function says whose it is; without a word, the loop thread.
+ * Functions run on the loop thread unless their comment names another.
  */
 #include "server/lookup/internal.h"
 
@@ -23,7 +23,7 @@ static void on_back(struct hps_task *task)
     request_turn_end(request);
 }
 
-/* Worker or I/O thread, which has the request no longer. */
+/* Worker or I/O thread, which does not use the request afterwards. */
 static void post_back(struct request *request)
 {
     request->task.run = on_back;
@@ -43,7 +43,7 @@ static enum hps_outcome no_thread(struct request *request, hps_status status, st
     return HPS_OUTCOME_BUSY;
 }
 
-/* Have a thread of `pool` call `run`; name: of such a thread, for people. */
+/* Posts a task to `pool`. name: such a thread, for the error message. */
 static enum hps_outcome post(struct request *request, struct hps_pool *pool, const char *name,
                              void (*run)(struct hps_task *task))
 {
@@ -64,8 +64,8 @@ static enum hps_outcome end_cancelled(struct request *request)
     return HPS_OUTCOME_ERROR;
 }
 
-/* Worker or I/O thread: the step, unless the client has gone. One that reads again has been read
- * whole, and has nothing to abandon. */
+/* Worker or I/O thread: does the step, unless the client has disconnected. A REREAD is done in any
+ * case: its lookup has all rows, so there is nothing to abandon. */
 static enum hps_outcome do_step(struct request *request)
 {
     bool open = request->course.step != HPS_STEP_REREAD;
@@ -77,7 +77,7 @@ static enum hps_outcome do_step(struct request *request)
     return hps_lookup_step(&request->lookup, request->course.step, &request->err);
 }
 
-/* Worker thread: a step of a large look-up. */
+/* Worker thread: does a step of a large lookup. */
 static void on_worker(struct hps_task *task)
 {
     struct request *request = HPS_CONTAINER_OF(task, struct request, task);
@@ -97,8 +97,8 @@ enum hps_outcome request_to_worker(struct request *request)
     return outcome;
 }
 
-/* I/O thread: the tiers that may block. What updates have changed meanwhile is read again at once.
- */
+/* I/O thread: does the step in tiers that may block. If updates have changed rows since, it reads
+ * them again here. */
 static void on_io(struct hps_task *task)
 {
     struct request *request = HPS_CONTAINER_OF(task, struct request, task);
@@ -135,7 +135,7 @@ bool request_withdraw(struct request *request)
 {
     HPS_ASSERT(request->pool != NULL);
     if (!hps_pool_withdraw(request->pool, &request->task)) {
-        return false; /* a thread has it, and brings it back */
+        return false; /* a thread runs it and will post it back */
     }
     request_arrive(request);
     return true;
@@ -143,7 +143,7 @@ bool request_withdraw(struct request *request)
 
 /* ---- the gpu --------------------------------------------------------------------------------- */
 
-/* The gpu has answered one that waits for it, or was left there. */
+/* The gpu has answered a query that is in PHASE_GPU or that was left. */
 static void on_gpu(struct hps_task *task)
 {
     struct request *request = HPS_CONTAINER_OF(task, struct request, gpu.task);
@@ -191,7 +191,7 @@ enum hps_outcome request_to_gpu(struct request *request)
     return HPS_OUTCOME_OVER;
 }
 
-/* The reply gives the request's pin back, but the gpu needs the version until it has answered. */
+/* The reply releases the request's pin, but the gpu uses the version until it answers. */
 void request_leave_gpu(struct request *request)
 {
     HPS_ASSERT(request->phase == PHASE_GPU);

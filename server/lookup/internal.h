@@ -126,7 +126,8 @@ struct request {
 
 /* Shared by all loops. */
 struct hps_lookup_service {
-    /* The next three fields replace those of parts.limits. */
+    /* The next three fields are used instead of the ones in parts.limits. */
+
     struct hps_lookup_service_parts parts;
     _Atomic uint32_t tables_max;
     _Atomic uint32_t keys_max;

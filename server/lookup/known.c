@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of names behind the text of an error, as many as have room. See server/lookup/known.h.
+ * Appends names to errors until the text is full. See server/lookup/known.h.
  */
 #include "server/lookup/known.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { KNOWN_BYTES = 240 }; /* half of what an error has room for */
+enum { KNOWN_BYTES = 240 }; /* half the size of an error's text */
 
 struct names {
     const struct hps_grpc_call *call;
@@ -16,7 +16,7 @@ struct names {
     size_t size;
 };
 
-/* False: there is no room for it, and none for others. */
+/* False: the list is full. */
 static bool add_name(struct names *names, const char *name)
 {
     static const char more[] = ", ...";

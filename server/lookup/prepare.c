@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the message of a client to a look-up that is planned: decoded, its version pinned, its
- * tables found. On the loop thread, within the callback that has the message; or on a worker, which
- * has the request and the message (unpack.c).
+ * From the message of a client to a planned lookup: decodes it, pins its version, finds its tables.
+ * Runs on the loop thread within the callback that received the message, or on a worker that owns
+ * the request and the message (unpack.c).
  */
 #include <inttypes.h>
 #include <string.h>
@@ -16,12 +16,12 @@
 #include "server/lookup/internal.h"
 #include "server/lookup/known.h"
 
-enum { TABLES_SCANNED_MAX = 16 }; /* more than this many tables are found by hash */
+enum { TABLES_SCANNED_MAX = 16 }; /* more tables are found by hash */
 
-/* ---- who asks -------------------------------------------------------------------------------- */
+/* ---- the caller ------------------------------------------------------------------------------ */
 
-/* Bytes of a client as text that fits: a stock client refuses a whole answer, the slow log say, for
- * one string in it that is not UTF-8. */
+/* Copies bytes of a client as valid UTF-8, cut to fit. A protobuf client rejects a whole reply, for
+ * example the slow log, if one string in it is not UTF-8. */
 static void copy_text(char *to, size_t to_size, const char *from, size_t from_size)
 {
     size_t size = 0;
@@ -62,10 +62,10 @@ static void note_identity(struct request *request, const struct hps_lookup_reque
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Tables by name, for requests that name many. */
+/* Hash of table names, for versions with many tables. */
 struct table_index {
     const struct hps_version *version;
-    struct hps_index_set ids; /* places NULL: not made yet */
+    struct hps_index_set ids; /* places NULL: not built yet */
 };
 
 struct table_name {
@@ -81,7 +81,7 @@ static bool has_name(const void *ctx, uint32_t id)
     return hps_text_is(wanted->version->tables[id].name, wanted->name, wanted->size);
 }
 
-/* The place of the table with that name. */
+/* The hash place of a table name. */
 static uint32_t *table_index_place(const struct table_index *index, const char *name, size_t size)
 {
     const struct table_name wanted = {index->version, name, size};
@@ -112,14 +112,14 @@ static uint32_t table_index_find(const struct table_index *index, const char *na
     return place != 0 ? place - 1 : UINT32_MAX;
 }
 
-/* A query without a name, for a place of the model's order where this version has no table: it is
- * only right if it wants nothing. */
+/* A query by position, but the version has no table there. Valid only if it has no keys and no
+ * bags. */
 static hps_status not_at_place(const struct request *request, const struct hps_version *version,
                                const struct hps_lookup_query *query, uint32_t place,
                                const struct hps_table **out_table, struct hps_error *err)
 {
     static const struct hps_table nothing = {.name = "", .dtype = HPS_DTYPE_FP32};
-    char name[128]; /* longer than one of a table */
+    char name[128]; /* longer than any table name */
 
     if (query->n_keys == 0 && query->n_bags == 0) {
         *out_table = &nothing;
@@ -163,7 +163,7 @@ static hps_status find_by_name(const struct request *request, struct table_index
     return HPS_OK;
 }
 
-/* Which table query i means: by name, or the one at place i of the model's order. */
+/* Finds the table of query i: by name or, without a name, the table at position i of the model. */
 static hps_status find_table(const struct request *request, struct table_index *index,
                              const struct hps_lookup_query *query, uint32_t i,
                              const struct hps_table **out_table, struct hps_error *err)
@@ -186,8 +186,8 @@ static hps_status find_table(const struct request *request, struct table_index *
     return HPS_OK;
 }
 
-/* The message is only valid in its callback, and the look-up may run later and elsewhere. False: no
- * memory. */
+/* Copies to the arena, because the message is valid only in its callback and the lookup may run
+ * later. False: no memory. */
 static bool copy_bytes(struct request *request, const uint8_t *from, size_t size, void **out_copy)
 {
     void *copy = size == 0 ? NULL : hps_arena_alloc(request->arena, size);
@@ -199,8 +199,8 @@ static bool copy_bytes(struct request *request, const uint8_t *from, size_t size
     return copy != NULL || size == 0;
 }
 
-/* 8 bytes a key are copied, against a row each that is gathered; and what makes them bags, whose
- * offsets are aligned then. */
+/* Copies keys, offsets and weights. 8 bytes a key cost little next to a row for each. The copied
+ * offsets are aligned. */
 static hps_status make_part(struct request *request, const struct hps_lookup_query *query,
                             const struct hps_table *table, struct hps_lookup_part *part)
 {
@@ -263,7 +263,7 @@ static bool call_cancelled(const void *ctx)
     return hps_grpc_call_cancelled(ctx);
 }
 
-/* Another replica may be fresher. */
+/* UNAVAILABLE, so that the client tries another replica, which may be fresher. */
 static hps_status check_staleness(const struct hps_version *version, uint32_t staleness_ms_max,
                                   struct hps_error *err)
 {
@@ -288,7 +288,7 @@ static hps_status check_staleness(const struct hps_version *version, uint32_t st
                          staleness_ms_max, version->number, age_ms);
 }
 
-/* The call's own deadline follows on its loop thread. */
+/* Sets the deadline of the lookup; unpack.c applies it to the call on its loop thread. */
 static void limit_deadline(struct request *request, uint64_t timeout_us)
 {
     uint64_t at_us = request->call.start_us + timeout_us;
@@ -324,7 +324,7 @@ static hps_status pin_version(struct request *request, const struct hps_lookup_r
     return status;
 }
 
-/* Note the client, check its access to the model, and pin the version. */
+/* Notes the caller, checks its access to the model, and pins the version. */
 static hps_status find_version(struct request *request, const struct hps_lookup_request *message,
                                struct hps_error *err)
 {
@@ -357,7 +357,7 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     }
     hps_status status = find_version(request, &message, err);
     if (status == HPS_OK && decoded != HPS_OK) {
-        hps_version_unpin(lookup->version); /* the request does not count as one of the version */
+        hps_version_unpin(lookup->version); /* the request is not counted in the version's usage */
         lookup->version = NULL;
         *err = wrong;
         return decoded;

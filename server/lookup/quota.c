@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quotas of whoever asks, over all of its connections: look-ups per second, and bytes of replies in
- * flight, as the rules of the role file say (server/access/access.h). A look-up beyond them does
- * not wait: it is rejected, and its client is told when to come back. On the loop thread of the
- * connection.
+ * Quotas of an identity over all its connections, from the rules of the role file
+ * (server/access/access.h): lookups per second, and bytes of replies in flight. A lookup beyond a
+ * quota is rejected at once, with a hint when to retry. On the loop thread of the connection.
  */
 #include <inttypes.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The answer to a look-up that is done: as one message, or as a stream of them of which few are
- * queued at a time. On the loop thread.
+ * Replies to a lookup that is done: one message, or a stream with few messages queued at a time. On
+ * the loop thread.
  */
 #include <inttypes.h>
 
@@ -29,8 +29,8 @@ static void finish_ok(struct request *request)
     hps_grpc_call_finish(request->call.grpc, 0, NULL);
 }
 
-/* Nobody waits for the rest. The call is over by now, or will be in a moment, by its deadline:
- * nothing has to be said of it. Each message takes a while to encode, so that the clock is read. */
+/* The client does not wait for the rest. The call has ended, or its deadline ends it shortly, so no
+ * error is needed. Reads the clock, because encoding a message takes a while. */
 static bool is_late(const struct request *request)
 {
     uint64_t deadline_us = request->lookup.deadline_us;
@@ -39,7 +39,7 @@ static bool is_late(const struct request *request)
            (deadline_us != 0 && hps_clock_us() >= deadline_us);
 }
 
-/* Send messages of the stream while little is queued; on_drained comes back for the rest. */
+/* Sends messages of the stream until enough is queued; on_drained continues. */
 static void send_messages(struct request *request)
 {
     while (!request->call.closed && request->call.code < 0 && !is_late(request) &&
@@ -60,7 +60,7 @@ static void send_messages(struct request *request)
     }
 }
 
-/* Sending may lead to on_drained at once, which must not send out of order. */
+/* Sending may call on_drained, which must not send out of order. */
 void request_pump(struct request *request)
 {
     HPS_ASSERT(request->n_turns > 0 && request->reply.stream != NULL);
@@ -92,7 +92,7 @@ void request_reply(struct request *request)
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
     HPS_ASSERT(!request->call.closed);
-    request->phase = PHASE_REPLY; /* before the call hears of it, and may be over at once */
+    request->phase = PHASE_REPLY; /* before the call is finished, which may end it at once */
     hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
     request_name_work(request);
     count_answer(request);

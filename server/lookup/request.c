@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request from its call to its end: the turns of the loop thread that touch it, what is legal
- * between them, errors where there is no answer, and the end, when nobody has it any more. On the
- * loop thread of the connection.
+ * A request from its call to its end: the turns of the loop thread, the invariants between turns,
+ * errors in place of a reply, and the end, once no thread has it. On the loop thread of the
+ * connection.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "server/lookup/internal.h"
 
-/* What a client that was refused for want of room should wait before it tries again. */
+/* Tells a rejected client how long to wait before it retries. */
 static const char PUSHBACK_NAME[] = "grpc-retry-pushback-ms";
 enum { RETRY_US = 100 * 1000 };
 
@@ -22,7 +22,7 @@ static int code_of_closed(const struct request *request)
     const struct request_call *call = &request->call;
     uint64_t deadline_us = request->lookup.deadline_us;
 
-    /* An answer that the client did not take to its end was no success. */
+    /* A reply that the client did not receive completely is not a success. */
     if (call->code > 0 || (call->code == 0 && !hps_grpc_call_cancelled(call->grpc))) {
         return call->code;
     }
@@ -38,7 +38,7 @@ void request_name_work(struct request *request)
     struct hps_lookup *lookup = &request->lookup;
 
     for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
-        if (!hps_tier_on_device((enum hps_tier_kind)kind)) { /* nobody works while it is asked */
+        if (!hps_tier_on_device((enum hps_tier_kind)kind)) { /* no thread is at work */
             hps_stages_name(&request->stages, HPS_STAGE_WORK, stages[kind], lookup->tier_us[kind]);
         }
         lookup->tier_us[kind] = 0;
@@ -47,8 +47,7 @@ void request_name_work(struct request *request)
     lookup->others_us = 0;
 }
 
-/* A look-up that is over, whatever its client spoke. None is counted whose version never was found.
- */
+/* Counts a lookup of any protocol in the usage of its version, if the version was found. */
 static void count_usage(const struct request *request, bool good)
 {
     const struct hps_version *version = request->lookup.version;
@@ -102,7 +101,7 @@ void request_unpin(struct request *request)
     }
 }
 
-/* Nobody has it any more. The pin goes before the rows, and both before their room. */
+/* No thread has the request. Releases the pin before the rows, and both before their charges. */
 static void end_request(struct request *request)
 {
     struct hps_lookup_service *service = request->service;
@@ -149,10 +148,10 @@ static bool is_answered(const struct request *request)
     return request->phase == PHASE_REPLY || request->phase == PHASE_ENDED;
 }
 
-/* The step that is under way is one that this phase is for. */
+/* Asserts that the current step belongs to the phase. */
 static void phase_fits_step(const struct request *request)
 {
-    if (request->phase == PHASE_IO) { /* whose thread may go on to the next step at any time */
+    if (request->phase == PHASE_IO) { /* its thread may be at the next step already */
         return;
     }
     enum hps_step step = request->course.step;
@@ -173,7 +172,7 @@ static void phase_fits_step(const struct request *request)
         HPS_ASSERT(step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_REREAD);
         break;
     case PHASE_REPLY:
-    case PHASE_ENDED: /* NONE: it was refused before it began */
+    case PHASE_ENDED: /* NONE: rejected before the first step */
         HPS_ASSERT(step == HPS_STEP_NONE || hps_step_is_last(step));
         break;
     case PHASE_LOOP:
@@ -182,7 +181,7 @@ static void phase_fits_step(const struct request *request)
     }
 }
 
-/* Only those who wait for something that may take too long have a timer. */
+/* Asserts that only phases with a limited wait have a timer. */
 static void timer_fits_phase(const struct request *request)
 {
     enum request_phase phase = request->phase;
@@ -196,7 +195,8 @@ static void timer_fits_phase(const struct request *request)
     }
 }
 
-/* The ticket in PHASE_ROOM is the admission's, and the look-up is whoever's that has it. */
+/* In PHASE_ROOM admission owns the ticket. In other phases their thread owns the lookup, so less of
+ * it is checked. */
 static void holdings_fit_phase(const struct request *request)
 {
     if (request->phase == PHASE_UNPACK) {
@@ -247,7 +247,7 @@ void request_sane(const struct request *request)
     struct hps_pool *pool = NULL;
 
     HPS_ASSERT(hps_loop_is_mine(request->loop));
-    HPS_ASSERT(phase != PHASE_LOOP); /* somebody has it */
+    HPS_ASSERT(phase != PHASE_LOOP); /* the turn has handed it over or ended it */
     HPS_ASSERT(phase != PHASE_REPLY || !request->call.closed);
     HPS_ASSERT(phase != PHASE_ENDED || request->call.closed);
     HPS_ASSERT(request->call.code < 0 || is_answered(request));
@@ -288,15 +288,15 @@ void request_arrive(struct request *request)
     request->phase = PHASE_LOOP;
     request->pool = NULL;
     hps_timer_stop(&request->timer);
-    if (!request->call.closed) { /* else its time has been taken */
+    if (!request->call.closed) { /* else its time ended when the call closed */
         hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     }
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* Its look-up never began: nobody has what was made of its message. Its call may last for a while,
- * until the client reads how it ended. */
+/* Frees the decoded message of a lookup that never began. The call may last longer, until the
+ * client has read its status. */
 static void drop_message(struct request *request)
 {
     request->lookup.parts = NULL;
@@ -312,11 +312,11 @@ void request_fail(struct request *request, const struct hps_error *err)
     HPS_ASSERT(!request->call.closed);
     HPS_ASSERT(request->call.code < 0);
     hps_stages_enter(&request->stages, HPS_STAGE_SEND);
-    request->phase = PHASE_REPLY; /* before the call hears of it, and may be over at once */
+    request->phase = PHASE_REPLY; /* before the call is finished, which may end it at once */
     request->call.code = hps_status_grpc_code(err->status);
     if (request->exchange != NULL) {
         exchange_tell(request->exchange, request, err);
-    } else if (request->call.too_large && err->status == HPS_EXHAUSTED) { /* not late since */
+    } else if (request->call.too_large && err->status == HPS_EXHAUSTED) { /* not DEADLINE */
         hps_grpc_call_fail_too_large(request->call.grpc, err);
     } else {
         hps_grpc_call_fail(request->call.grpc, err);
@@ -332,8 +332,8 @@ static void fail_retry(struct request *request, uint64_t retry_us, const struct 
     int size = snprintf(text, sizeof(text), "%" PRIu64, (retry_us + 999) / 1000);
 
     HPS_ASSERT(size > 0 && (size_t)size < sizeof(text));
-    /* Without the hint the client falls back to its own pace; beside other requests of a call there
-     * is no place for it. */
+    /* If the trailer does not fit, the client uses its own back-off. With other requests on the
+     * call it has no place. */
     hps_ignore(
         request->exchange != NULL
             ? HPS_OK

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests that are idle, with their arenas, so that the next one need not ask the heap. All loops
- * share them. Any thread.
+ * Idle requests with their arenas, so that a new request seldom allocates. Shared by all loops. Any
+ * thread.
  */
 #include "base/heap.h"
 #include "server/lookup/internal.h"
@@ -12,7 +12,7 @@ enum {
     SCRATCH_BYTES_MAX = 64 * 1024 * 1024
 };
 
-/* NULL is legal. */
+/* No effect if NULL. */
 static void free_request(struct request *request)
 {
     if (request == NULL) {
@@ -30,8 +30,8 @@ static struct request *make_request(void)
     if (request == NULL) {
         return NULL;
     }
-    /* No limit of its own: the decoder's limits on queries and keys are the limit, and they may
-     * change while this waits for its next request. */
+    /* No limit here: the decoder limits queries and keys, and these limits may change while the
+     * request is idle. */
     request->arena = hps_arena_new(ARENA_BYTES_FIRST, SIZE_MAX);
     request->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
     if (request->arena == NULL || request->scratch == NULL) {

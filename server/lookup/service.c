@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two look-up methods: callbacks of the call. A request belongs to the loop thread of its
- * connection but while others have it, as its phase says; it is given back when its call is over
- * and nobody has it.
+ * The two lookup methods of hps.v1: callbacks of the call. A request belongs to the loop thread of
+ * its connection, except while another thread has it (`phase`). It is freed once its call has ended
+ * and no thread has it.
  *
- *     on_packed ─┬─▶ here ───┬─▶ inflate, decode, pin, plan ─▶ room ─┐
- *                └─▶ worker ─┘   (unpack.c, prepare.c)       (room.c) │
- *     ┌───────────────────────────────────────────────────────────────┘
+ *     on_packed ─┬─▶ here ───┬─▶ inflate, decode, pin, plan ─▶ capacity ─┐
+ *                └─▶ worker ─┘   (unpack.c, prepare.c)        (room.c)   │
+ *     ┌──────────────────────────────────────────────────────────────────┘
  *     └─┬─▶ memory tiers, here ─┬───────────▶ reply
  *       └─▶ worker ─────────────┤ (rest)      ▲
  *     (dispatch.c, handover.c)  └─▶ I/O thread ┘  (reply.c)
@@ -123,7 +123,7 @@ void hps_lookup_call_closed(struct hps_grpc_call *call)
     struct request *request = hps_grpc_call_user(call);
 
     if (request == NULL) {
-        return; /* closed before its message was whole */
+        return; /* the call ended before its message was complete */
     }
     hps_grpc_call_set_user(call, NULL);
     request_turn_begin(request);

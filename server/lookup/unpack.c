@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bytes of a client become a request that is prepared. Some KB of gzip may be many MB, and
- * those may be millions of keys in as many pieces: what is not small is inflated and decoded by a
- * worker, which has the plain bytes for no longer than that takes. On the loop thread of the
- * connection, but for on_worker.
+ * Inflates and decodes a message. A few KB of gzip may inflate to many MB, with millions of keys in
+ * as many pieces. So only small messages are unpacked on the loop, and a worker unpacks larger
+ * ones. The inflated bytes are freed right after decoding. On the loop thread of the connection,
+ * except on_worker.
  */
 #include "base/clock.h"
 #include "net/gzip.h"
 #include "server/lookup/internal.h"
 
-/* Plain bytes that are decoded on the loop, if there are no more: whether they are many is known of
- * honest clients at once, and of others when as many have come out. */
+/* Largest inflated size that the loop decodes. The size in a gzip trailer tells whether a message
+ * is small; if it is false, inflating stops here and a worker begins again. */
 static size_t small_bytes(const struct request *request)
 {
     return request->service->parts.limits.inline_message_bytes;
@@ -26,7 +26,7 @@ static bool seems_small(const struct request *request, const struct hps_grpc_pac
     return size <= small_bytes(request);
 }
 
-/* The loop, or a worker. too_large: it is well so far, but has more than size_max plain bytes. */
+/* Loop or worker thread. too_large: valid up to here, but more than size_max inflated bytes. */
 static hps_status unpack(struct request *request, const struct hps_grpc_packed *packed,
                          size_t size_max, bool *out_too_large, struct hps_error *err)
 {
@@ -60,7 +60,7 @@ static void go_on(struct request *request, hps_status status, const struct hps_e
 
 /* ---- on a worker ----------------------------------------------------------------------------- */
 
-/* The call may have been ended meanwhile, though not be over: its status waits to be sent. */
+/* The call may have been ended by now but not closed, because its status waits to be sent. */
 static void give_up_late(struct request *request)
 {
     uint64_t deadline_us = request->lookup.deadline_us;
@@ -148,5 +148,5 @@ void request_unpack_close(struct request *request)
     HPS_ASSERT(request->phase == PHASE_UNPACK);
     if (request_withdraw(request)) {
         request->phase = PHASE_ENDED;
-    } /* else on_unpacked is on its way */
+    } /* otherwise on_unpacked will follow */
 }
