@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ModelInferResponse: what the outputs are in one small block, their values, the last field, sent
- * from where the look-up wrote them. Used by one thread at a time.
+ * Encodes ModelInferResponse. The heads of outputs are written into one small block. The values are
+ * its last field and are sent from the block into which the lookup wrote them. One thread at a
+ * time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,7 +24,7 @@ enum { ENTRY_KEY = 1, ENTRY_VALUE, PARAMETER_INT64 = 2 };
 enum {
     NUMBER_TEXT_MAX = 24,
     PARAMETER_BYTES_MAX = 64,
-    /* An output beside its name, and the tag and length of its values. */
+    /* An output without its name, and the tag and length of its values. */
     OUTPUT_BYTES_MAX = 3 * PREFIX_BYTES_MAX + 8 + 2 * VARINT_BYTES_MAX + PREFIX_BYTES_MAX
 };
 
@@ -50,7 +51,7 @@ uint64_t kserve_answer_grpc_bytes_max(const struct kserve_answer *answer,
     return bytes;
 }
 
-/* One entry of the map of parameters. */
+/* Writes an entry of the map of parameters. */
 static void put_parameter(struct out *out, const char *name, int64_t value)
 {
     uint8_t scratch[PARAMETER_BYTES_MAX];
@@ -58,7 +59,7 @@ static void put_parameter(struct out *out, const char *name, int64_t value)
     struct out entry = {.at = scratch, .end = scratch + sizeof(scratch)};
     struct out choice = {.at = number, .end = number + sizeof(number)};
 
-    put_tag(&choice, PARAMETER_INT64, WIRE_VARINT); /* of a oneof: 0 is written, too */
+    put_tag(&choice, PARAMETER_INT64, WIRE_VARINT); /* in a oneof 0 is written too */
     put_varint(&choice, (uint64_t)value);
     put_text(&entry, ENTRY_KEY, name);
     put_bytes(&entry, ENTRY_VALUE, number, (size_t)(choice.at - number));
@@ -96,20 +97,21 @@ static void put_output(struct out *out, const struct kserve_answer_output *outpu
         put_varint(&shape, (uint64_t)values->shape[i]);
     }
     put_bytes(out, OUTPUT_SHAPE, dims, (size_t)(shape.at - dims));
-    /* The gap in front is larger than the prefix: close it. */
+    /* Closes the gap before the prefix, which is shorter than its space. */
     uint8_t *prefix = put_prefix(out, inner, RESPONSE_OUTPUTS, 0);
     size_t size = (size_t)(out->at - prefix);
     memmove(begin, prefix, size);
     out->at = begin + size;
 }
 
-/* The status of keys lies in the arena, and is copied behind the heads; rows are where they are. */
+/* Copies the status of keys, which is in the arena, into the block of heads. Rows stay in their
+ * block. */
 static void add_values(struct hps_encoded *encoded, struct out *out, uint8_t **begin,
                        const struct kserve_answer_output *output,
                        const struct kserve_values *values, struct hps_block *heads,
                        struct hps_block *rows)
 {
-    /* An empty output has its buffer, too: clients count them. */
+    /* An empty output has a buffer too, because clients count them. */
     put_tag(out, RESPONSE_RAW_OUTPUTS, WIRE_LEN);
     put_varint(out, values->size);
     for (uint32_t i = 0; i < values->n_pieces; i++) {
@@ -126,7 +128,7 @@ static void add_values(struct hps_encoded *encoded, struct out *out, uint8_t **b
     }
 }
 
-/* They are copied behind the heads. */
+/* Bytes of STATUS, which is copied into the block of heads. */
 static uint64_t status_bytes(const struct kserve_answer *answer, const struct kserve_values *values)
 {
     uint64_t bytes = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The body of the answer to an infer request over HTTP: JSON, in which values are numbers or a
- * count of the bytes behind it, and those bytes, sent from where the look-up wrote them. Used by
- * one thread at a time.
+ * Encodes the reply to an infer request over HTTP: JSON, followed by the bytes of binary outputs,
+ * which the JSON counts. Rows are sent from the block into which the lookup wrote them. One thread
+ * at a time.
  *
  *     block   [ JSON ][ STATUS ]     rows   [ rows of a part ] [ rows of the next ] ...
  */
@@ -17,17 +17,17 @@
 #include "server/kserve/infer.h"
 
 enum {
-    HEAD_BYTES_MAX = 256,                   /* beside texts of the request */
-    OUTPUT_BYTES_MAX = 256,                 /* beside its name and its values */
+    HEAD_BYTES_MAX = 256,                   /* without texts of the request */
+    OUTPUT_BYTES_MAX = 256,                 /* without its name and its values */
     FLOAT_BYTES_MAX = HPS_JSON_FLOAT_BYTES, /* with a comma instead of the NUL */
     STATUS_BYTES_MAX = 4
 };
 
-/* Where the body is written; its caller has seen to it that there is room. */
+/* Writes the body into a block that is large enough. */
 struct writer {
     char *at;
     char *end;
-    struct hps_buf text; /* of one string */
+    struct hps_buf text; /* scratch space of one string */
     struct hps_error *err;
 };
 
@@ -38,7 +38,7 @@ static uint64_t text_bytes_max(struct kserve_text text)
     return (uint64_t)text.size * HPS_TEXT_GROWTH + 2;
 }
 
-/* Values of an output as JSON. */
+/* Upper bound of the values of an output as JSON. */
 static uint64_t numbers_bytes_max(const struct hps_lookup *lookup,
                                   const struct kserve_answer_output *output)
 {
@@ -48,7 +48,7 @@ static uint64_t numbers_bytes_max(const struct hps_lookup *lookup,
                                                 : bytes / sizeof(float) * FLOAT_BYTES_MAX;
 }
 
-/* All but rows that are sent from where they are. */
+/* All bytes except rows that are sent from their block. */
 static uint64_t block_bytes(const struct kserve_answer *answer, const struct hps_lookup *lookup)
 {
     uint64_t bytes = HEAD_BYTES_MAX + text_bytes_max(answer->model) + text_bytes_max(answer->id);
@@ -102,7 +102,7 @@ static void put_number(struct writer *out, int64_t number)
     put(out, text, (size_t)snprintf(text, sizeof(text), "%" PRId64, number));
 }
 
-/* In quotes. */
+/* Writes a string with its quotes. */
 static hps_status put_text(struct writer *out, struct kserve_text text)
 {
     hps_buf_clear(&out->text);
@@ -244,8 +244,8 @@ static hps_status put_json(struct writer *out, const struct kserve_answer *answe
 
 /* ---- the body -------------------------------------------------------------------------------- */
 
-/* The bytes of one output: the status of keys, which lies in the arena, is copied behind the JSON;
- * rows are where they are. */
+/* Adds the bytes of a binary output. STATUS, which is in the arena, is copied after the JSON. Rows
+ * stay in their block. */
 static void add_values(struct hps_encoded *encoded, struct writer *out,
                        const struct kserve_answer_output *output,
                        const struct kserve_values *values, struct hps_block *block,

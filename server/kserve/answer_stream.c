@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ModelStreamInferResponse: an answer, or what was wrong. Used by one thread at a time.
+ * Encodes ModelStreamInferResponse: a reply, or an error. One thread at a time.
  */
 #include "server/kserve/infer_internal.h"
 #include "server/rpc/wire.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Routes, bodies of requests, and answers. See server/kserve/http.h.
+ * Routes, bodies of requests, and replies. See server/kserve/http.h.
  */
 #include "server/kserve/http.h"
 
@@ -67,7 +67,7 @@ const struct kserve_route *kserve_route_of(const struct hps_grpc_call *call)
     const char *path = hps_grpc_call_path(call);
     size_t i = 0;
     while (strcmp(routes[i].pattern, path) != 0) {
-        i++; /* a call only gets here through one of them; those of one pattern are of one method */
+        i++; /* each call has a route; the routes of a pattern have the same method */
     }
     return &routes[i];
 }
@@ -81,7 +81,7 @@ static void *field_at(ProtobufCMessage *message, const char *name)
     return field != NULL ? (char *)message + field->offset : NULL;
 }
 
-/* The i-th segment of the path is this field, if both are there. False: op->error. */
+/* Sets the field from the i-th segment of the path, if both exist. False: op->error is set. */
 static bool put_segment(struct hps_unary *op, ProtobufCMessage *request, unsigned i,
                         const char *name)
 {
@@ -93,7 +93,7 @@ static bool put_segment(struct hps_unary *op, ProtobufCMessage *request, unsigne
     return op->error.status == HPS_OK;
 }
 
-/* NULL: op->error. */
+/* NULL: op->error is set. */
 static Inference__ModelRepositoryParameter *parameter_of(struct hps_unary *op, const json_t *json)
 {
     Inference__ModelRepositoryParameter *parameter =
@@ -117,10 +117,10 @@ static Inference__ModelRepositoryParameter *parameter_of(struct hps_unary *op, c
     return parameter;
 }
 
-/* Of a load, or an unload: their maps are of two types that are the same but for their names.
+/* Sets the parameters of a load or an unload. Their maps have two types that differ only in their
+ * names.
  *
- * error   INVALID, EXHAUSTED
- */
+ * error   INVALID, EXHAUSTED */
 static hps_status put_parameters(struct hps_unary *op, ProtobufCMessage *request, json_t *json)
 {
     const ProtobufCFieldDescriptor *field =
@@ -192,7 +192,7 @@ hps_status kserve_op_read_http(struct hps_unary *op, const ProtobufCMessageDescr
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* The only field of a message that has one. */
+/* The field of a message with one field. */
 static const ProtobufCFieldDescriptor *only_field(const ProtobufCMessage *message)
 {
     HPS_ASSERT(message->descriptor->n_fields == 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ModelInfer and ModelStreamInfer as front ends of the look-up service.
+ * ModelInfer and ModelStreamInfer over gRPC as front ends of the lookup service.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -9,14 +9,15 @@
 #include "server/access/access.h"
 #include "server/kserve/infer_internal.h"
 
-/* What stays of a request until it is answered. */
+/* The data of a request until its reply. */
 struct hps_lookup_asked {
     struct kserve_answer answer;
 };
 
 /* ---- every transport ------------------------------------------------------------------------- */
 
-/* The characters that fit: a stock client ends the stream for an id that is not UTF-8. */
+/* Size of the id, cut before invalid UTF-8 and at the limit. Triton's clients end the stream for an
+ * id that is not UTF-8. */
 static size_t id_size(struct kserve_text id)
 {
     size_t size = 0;
@@ -86,8 +87,8 @@ hps_status kserve_front_check_answer(const struct hps_lookup_asked *asked,
                          asked->answer.n_samples, bytes, KSERVE_SAMPLES_BYTES_MAX);
 }
 
-/* Triton's words, which clients look for; and an input of a name that a model lacks is a wrong
- * argument. */
+/* Uses Triton's error texts, for which clients look. An input that names no table of the model is
+ * INVALID. */
 void kserve_front_not_found(const struct hps_lookup_request *request,
                             enum hps_lookup_missing missing, struct hps_error *err)
 {
@@ -145,7 +146,7 @@ static void on_infer(struct hps_grpc_call *call, const struct hps_grpc_packed *p
     hps_lookup_call_packed(hps_grpc_call_ctx(call), &front, call, packed);
 }
 
-/* ---- a stream of them ------------------------------------------------------------------------ */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static uint64_t stream_bytes_max(const struct hps_lookup_asked *asked,
                                  const struct hps_lookup *lookup)

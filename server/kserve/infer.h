@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ModelInfer of KServe v2 as a look-up, in three steps that share what is declared here:
+ * ModelInfer of KServe v2 as a lookup, in three steps:
  *
- *     infer_grpc.c, infer_http.c   the bytes of a request -> struct kserve_infer
- *     infer_view.c                 that -> struct hps_lookup_request, by the view it asks for
- *     answer_grpc.c, answer_http.c a look-up that is done -> the bytes of its answer
+ *     infer_grpc.c, infer_http.c    bytes of a request -> struct kserve_infer
+ *     infer_view.c                  struct kserve_infer -> struct hps_lookup_request
+ *     answer_grpc.c, answer_http.c  lookup that is done -> bytes of the reply
  *
- * A model has two views. `dlrm`, as NVIDIA's HPS showed it: KEYS and NUMKEYS, tables by their
- * position, one flat OUTPUT0. Each row of NUMKEYS is a sample. An answer has sample after sample,
- * and in each sample table after table. `dlrm.tables`: an input and an output for each table.
+ * A model has two views. `dlrm` is the interface of NVIDIA's HPS: KEYS and NUMKEYS, tables by
+ * position, one flat OUTPUT0. Each row of NUMKEYS is a sample. A reply has one sample after the
+ * other, and in each sample one table after the other. `dlrm.tables` has an input and an output for
+ * each table.
  *
- * Everything here belongs to one request, lives in its arena or points into its message, and is
- * used by one thread at a time.
+ * All data here belongs to one request. It is in the request's arena or points into its message.
+ * One thread at a time.
  */
 #ifndef HPS_SERVER_KSERVE_INFER_H
 #define HPS_SERVER_KSERVE_INFER_H
@@ -21,25 +22,25 @@
 #include "server/lookup/decode.h"
 #include "server/lookup/encode.h"
 
-/* Bounds of what may stand beside the tables of a request. */
+/* Limits on parts of a request that do not depend on the tables. */
 enum {
-    KSERVE_DIMS_MAX = 8,          /* of a shape */
+    KSERVE_DIMS_MAX = 8,          /* dimensions of a shape */
     KSERVE_PARAMETERS_MAX = 64,   /* of a request, a tensor or an output */
     KSERVE_VALUES_MAX = INT32_MAX /* of a tensor: the product of its shape */
 };
-/* Limit of the rows and counts of an answer with several samples: the loop thread copies the rows.
- */
+/* Limit on the rows and counts of a reply with several samples, because the loop thread copies the
+ * rows. */
 #define KSERVE_SAMPLES_BYTES_MAX (UINT64_C(32) << 20)
 
-/* Inputs, and as many outputs, that a request may have: of each table keys, offsets and weights,
- * and a few of the whole. */
+/* Limit on the inputs of a request, and on its outputs. A table has three inputs (keys, offsets,
+ * weights), and a few inputs belong to the whole request. */
 static inline uint64_t kserve_tensors_max(const struct hps_decode_limits *limits)
 {
     return (uint64_t)limits->tables_max * 3 + 8;
 }
 
 enum kserve_datatype {
-    KSERVE_UNKNOWN, /* one that hpsd has no tensor of */
+    KSERVE_UNKNOWN, /* a datatype that hpsd does not support */
     KSERVE_UINT8,
     KSERVE_INT32,
     KSERVE_INT64,
@@ -51,41 +52,41 @@ enum kserve_datatype {
 /* "INT64"; KSERVE_UNKNOWN: "?". */
 const char *kserve_datatype_name(enum kserve_datatype datatype);
 enum kserve_datatype kserve_datatype_of(const char *name, size_t size);
-size_t kserve_datatype_bytes(enum kserve_datatype datatype); /* of a value; 0: KSERVE_UNKNOWN */
+size_t kserve_datatype_bytes(enum kserve_datatype datatype); /* of one value; KSERVE_UNKNOWN: 0 */
 
-/* An input. Its values are there: `size` is product(shape) * bytes of the datatype, which who read
- * the request has checked. */
+/* An input. The reader of the request has checked that `size` is product(shape) * bytes of the
+ * datatype. */
 struct kserve_tensor {
     struct kserve_text name;
     enum kserve_datatype datatype; /* not KSERVE_UNKNOWN */
     unsigned n_dims;
-    int64_t shape[KSERVE_DIMS_MAX]; /* none below 0; the product is below 2^31 */
-    const uint8_t *data;            /* little-endian, any alignment; NULL where size is 0 */
+    int64_t shape[KSERVE_DIMS_MAX]; /* each 0 or more; the product is below 2^31 */
+    const uint8_t *data;            /* little-endian, any alignment; NULL if size is 0 */
     size_t size;
 };
 
-/* An output that was asked for. */
+/* A requested output. */
 struct kserve_output {
     struct kserve_text name;
-    bool binary; /* HTTP: its values behind the JSON, not in it; gRPC: true */
+    bool binary; /* HTTP: values follow the JSON; gRPC: always true */
 };
 
-/* A request, whoever read it. */
+/* A request of either transport. */
 struct kserve_infer {
-    struct kserve_text model;         /* with ".tables", if that view is asked for */
-    struct kserve_text model_version; /* a number, a label, or empty: the active one */
-    struct kserve_text id;            /* echoed */
-    struct kserve_tensor *inputs;     /* [n_inputs], no name twice */
+    struct kserve_text model;         /* ends in ".tables" for that view */
+    struct kserve_text model_version; /* a number, a label, or empty for the active version */
+    struct kserve_text id;            /* returned in the reply */
+    struct kserve_tensor *inputs;     /* [n_inputs], names are unique */
     uint32_t n_inputs;
-    struct kserve_output *outputs; /* [n_outputs], no name twice; none: all that the view has, but
-                                      for STATUS */
+    /* [n_outputs], names are unique; none: all outputs of the view, except STATUS. */
+    struct kserve_output *outputs;
     uint32_t n_outputs;
-    bool binary; /* HTTP: what outputs are that name nothing else (binary_data_output) */
+    bool binary; /* HTTP: default of outputs[].binary (binary_data_output) */
 
-    /* Parameters that hpsd knows; what others say is ignored, where it is legal. */
+    /* Parameters that hpsd uses; others are ignored or rejected (kserve_take_parameter). */
     uint64_t timeout_us;            /* from the arrival of the request; 0: none */
     struct kserve_text miss_policy; /* hps_miss_policy: exact, wait, memory_only, threshold */
-    int64_t wait_us_max;            /* hps_max_wait_us; -1: not given */
+    int64_t wait_us_max;            /* hps_max_wait_us; -1: not set */
     struct kserve_text output_type; /* hps_output_type: FP32, FP16, BF16 */
     struct kserve_text pooling;     /* hps_pooling: sum, mean, mean_by_count, sqrtn */
 };
@@ -95,69 +96,65 @@ struct kserve_infer {
 struct kserve_parameter {
     struct kserve_text name;
     enum { KSERVE_PARAMETER_TEXT, KSERVE_PARAMETER_NUMBER, KSERVE_PARAMETER_OTHER } type;
-    struct kserve_text text; /* of KSERVE_PARAMETER_TEXT */
-    int64_t number;          /* of KSERVE_PARAMETER_NUMBER: an integer that int64 holds */
+    struct kserve_text text; /* for KSERVE_PARAMETER_TEXT */
+    int64_t number;          /* for KSERVE_PARAMETER_NUMBER: within int64 */
 };
-/* What a parameter of the request says. Those that hpsd has nothing to do with (`sequence_*`,
- * `priority`, names that it does not know) are ignored; what a value may be is for whoever uses it.
+/* Stores a parameter of the request in `infer`. Parameters that hpsd does not use (`sequence_*`,
+ * `priority`, unknown names) are ignored. Texts are not checked here, but by kserve_view.
  *
- * error   INVALID: `hps_*` that hpsd does not know, `triton_*` (reserved, but for
- *         triton_enable_empty_final_response), another type than it has, a number below 0: it names
- *         the parameter
- */
+ * error   INVALID: an unknown `hps_*`; `triton_*`, which is reserved, except
+ *         triton_enable_empty_final_response; a wrong type; a number below 0. The text names the
+ *         parameter. */
 hps_status kserve_take_parameter(struct kserve_infer *infer,
                                  const struct kserve_parameter *parameter, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* A parameter of an input or output, which `tensor` names ("input", "output"): there is none that
- * hpsd does something for, beside those that say where in an HTTP body the values are.
+/* Checks a parameter of an input or output; `tensor` is its name. No such parameter has an effect,
+ * except the parameters that place values in an HTTP body, which the caller handles.
  *
- * error   UNIMPLEMENTED: shared memory, classification; INVALID: `hps_*`
- */
+ * error   UNIMPLEMENTED: shared memory, classification; INVALID: `hps_*` */
 enum kserve_side { KSERVE_INPUT, KSERVE_OUTPUT };
 hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tensor,
                                   struct kserve_text parameter, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* Bytes of an input of that datatype and shape; its `data` and `size` are not looked at.
- * error   INVALID: the shape, or a datatype of which hpsd has no tensor: it names the input */
+/* Bytes of an input of that datatype and shape; ignores its `data` and `size`.
+ * error   INVALID: the shape, or an unsupported datatype; the text names the input */
 hps_status kserve_tensor_bytes(const struct kserve_tensor *tensor, size_t *out_size,
                                struct hps_error *err) HPS_MUST_CHECK;
 
-/* All that struct kserve_tensor and kserve_infer promise of inputs and outputs, when they are all
- * there: bytes that go with the shape, names that nobody else has. For whoever reads a request.
+/* Checks the inputs and outputs after a request is read: the size of each input matches its shape,
+ * and names are not empty and unique.
  *
- * error   INVALID: it names the tensor and both sizes; EXHAUSTED: the arena is full
- */
+ * error   INVALID: the text names the tensor and both sizes; EXHAUSTED: the arena is full */
 hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_arena *arena,
                                 struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
 
-/* Set model, version and id of a ModelInferRequest from its first 64 fields. Stock clients send
- * them before the tensors. A field that cannot be read stays unset. */
+/* Sets model, version and id of a ModelInferRequest from its first 64 fields. Clients send them
+ * before the tensors. A field that cannot be read stays unset. */
 void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer);
-/* ModelInferRequest, by a bounded decoder that points into the message; values of `contents` are
- * put into the arena as they would be in raw_input_contents. On failure *out has model, version and
- * id.
- * error   INVALID: names the field; EXHAUSTED: the arena is full */
+/* Decodes ModelInferRequest in place, with limits. Values of `contents` are copied to the arena in
+ * the form of raw_input_contents. On failure *out has model, version and id.
+ * error   INVALID: the text names the field; EXHAUSTED: the arena is full */
 hps_status kserve_infer_grpc(const uint8_t *data, size_t size,
                              const struct hps_decode_limits *limits, struct hps_arena *arena,
                              struct kserve_infer *out, struct hps_error *err) HPS_MUST_CHECK;
 
-/* The body of POST /v2/models/M[/versions/V]/infer; model and model_version are the caller's.
+/* Decodes the body of POST /v2/models/M[/versions/V]/infer. The caller sets model and
+ * model_version.
  *
- * unit    json_size bytes of JSON at the front (Inference-Header-Content-Length); tensors follow;
- *         SIZE_MAX: no such header, all is JSON
- * error   as above
- */
+ * unit    json_size: bytes of JSON at the front (Inference-Header-Content-Length), followed by
+ *         tensors; SIZE_MAX: no such header, all is JSON
+ * error   as kserve_infer_grpc; also NO_MEMORY */
 hps_status kserve_infer_http(const uint8_t *data, size_t size, size_t json_size,
                              const struct hps_decode_limits *limits, struct hps_arena *arena,
                              struct kserve_infer *out, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- infer_view.c ---------------------------------------------------------------------------- */
 
-/* One output of an answer: rows of a part, of all parts, or the status of all keys. */
+/* An output of a reply. */
 enum kserve_output_kind {
     KSERVE_OUTPUT_FLAT,   /* OUTPUT0: rows of all parts, one dimension */
     KSERVE_OUTPUT_TABLE,  /* rows of part `part`, [n_rows, dim] */
@@ -172,31 +169,29 @@ struct kserve_answer_output {
     bool binary;
 };
 
-/* What an answer needs of its request. */
+/* The data of a request that its reply needs. */
 struct kserve_answer {
-    struct kserve_text model; /* as asked for */
+    struct kserve_text model; /* as in the request */
     struct kserve_text id;
-    bool by_position;       /* the view of KEYS and NUMKEYS */
-    uint32_t n_samples;     /* by position: 1 or more */
-    const uint32_t *counts; /* [n_samples][parts] numbers of keys; NULL: one sample */
-    struct kserve_answer_output
-        *outputs; /* [n_outputs] in the order in which they were asked for */
+    bool by_position;                     /* the view of KEYS and NUMKEYS */
+    uint32_t n_samples;                   /* by position: 1 or more */
+    const uint32_t *counts;               /* [n_samples][parts] numbers of keys; NULL: one sample */
+    struct kserve_answer_output *outputs; /* [n_outputs] in the order of the request */
     uint32_t n_outputs;
 };
 
-/* The look-up that a request asks for, and what its answer needs.
- * error   INVALID: it names tensor, value and limit; EXHAUSTED */
+/* Makes the lookup of a request, and the data that its reply needs.
+ * error   INVALID: the text names tensor, value and limit; EXHAUSTED */
 hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
                        struct hps_arena *arena, struct hps_lookup_request *out_request,
                        struct kserve_answer *out_answer, struct hps_error *err) HPS_MUST_CHECK;
-/* Set model and version alone, for a request that is refused. They stay empty if the version is
+/* Sets only model and version, for a request that is rejected. They stay empty if the version is
  * invalid. */
 void kserve_view_names(const struct kserve_infer *infer, struct hps_lookup_request *out_request);
-/* One output of a look-up that is done.
+/* The values of an output, after the lookup.
  *
- * shape   shape[n_dims]: values; slices: [1 + parts of the look-up] bytes in the order of the
- *         output, `size` together, which point into the rows, or the arena (STATUS)
- */
+ * shape   shape[n_dims]; pieces: bytes in the order of the output, `size` together. They point into
+ *         the rows or, for STATUS, into the arena. */
 struct kserve_values {
     enum kserve_datatype datatype;
     unsigned n_dims;
@@ -205,32 +200,31 @@ struct kserve_values {
     uint32_t n_pieces;
     uint64_t size;
 };
-/* Of each output of an answer, and how many pieces they have together.
+/* Finds the values of each output of a reply, and the number of all pieces.
  *
  * shape   *out_values [n_outputs], owner: the arena
  * owner   *out_rows: the block of the rows, with a reference for the caller. It is `rows`, the
  *         block of the lookup (may be NULL), or a copy in the order of the samples.
- * error   EXHAUSTED: the arena is full; NO_MEMORY
- */
+ * error   EXHAUSTED: the arena is full; NO_MEMORY */
 hps_status kserve_values_of_all(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                                 struct hps_block *rows, struct hps_block_pool *pool,
                                 struct hps_arena *arena, struct kserve_values **out_values,
                                 size_t *out_pieces, struct hps_block **out_rows) HPS_MUST_CHECK;
 /* Extra memory of an answer with several samples: the copy of the rows, and the counts. */
 uint64_t kserve_samples_bytes(const struct kserve_answer *answer, const struct hps_lookup *lookup);
-/* The bytes of one, known once the look-up is planned. */
+/* Upper bound of the bytes of an output; valid once the lookup is planned. */
 uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
                                  const struct kserve_answer_output *output);
-/* NumSample of an answer: keys by the number of tables that the version has, rounded down. HPS
- * divided by the most that its configuration allows of a sample, which says nothing where a request
- * has fewer. */
+/* NumSample of a reply: the number of keys divided by the number of tables of the version, rounded
+ * down. HPS divides by the largest sample that its configuration allows, so its figure is wrong for
+ * smaller requests. */
 int64_t kserve_num_sample(const struct hps_lookup *lookup);
 
 /* ---- answer_grpc.c, answer_http.c ------------------------------------------------------------ */
 
-/* ModelInferResponse: rows are slices of `rows` (lookup->block), the rest of a block of `pool`. An
- * upper bound of its bytes before the look-up has run: kserve_answer_grpc_bytes_max. As
- * hps_encode_lookup. */
+/* Encodes ModelInferResponse, as hps_encode_lookup. Rows are slices of `rows` (lookup->block),
+ * other bytes of a block of `pool`. kserve_answer_grpc_bytes_max is an upper bound before the
+ * lookup runs. */
 uint64_t kserve_answer_grpc_bytes_max(const struct kserve_answer *answer,
                                       const struct hps_lookup *lookup);
 hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct hps_lookup *lookup,
@@ -238,22 +232,20 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
                               struct hps_arena *arena, struct hps_encoded *out_encoded)
     HPS_MUST_CHECK;
 
-/* The body of the answer: JSON, and behind it the tensors that are asked for so. Rows that are
- * asked for as JSON are written as the shortest numbers that read back as the same floats: where
- * many are, that is not for a thread that others wait for.
+/* Encodes the body of the reply: JSON, followed by the outputs that are binary. Rows in JSON are
+ * the shortest numbers that read back as the same floats. This takes long for many rows, so limit
+ * them before a loop thread runs it.
  *
- * unit    *out_json_size bytes of JSON at the front; what follows is slices of `rows`, but STATUS
- * error   INVALID: an output whose values JSON cannot say (NaN, infinities, FP16, BF16), by name;
- *         NO_MEMORY, EXHAUSTED
- */
+ * unit    *out_json_size: bytes of JSON at the front; then come slices of `rows`, and STATUS
+ * error   INVALID: the named output has values that JSON cannot express (NaN, infinities, FP16,
+ *         BF16); NO_MEMORY, EXHAUSTED */
 uint64_t kserve_answer_http_bytes_max(const struct kserve_answer *answer,
                                       const struct hps_lookup *lookup);
 hps_status kserve_answer_http(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                               struct hps_block *rows, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out_encoded,
                               size_t *out_json_size, struct hps_error *err) HPS_MUST_CHECK;
-/* Can the rows, of that type, be answered as they are asked for? Before the look-up, which would be
- * for nothing.
+/* Checks before the lookup whether rows of that type can be returned in the requested form.
  * error   INVALID: as above */
 hps_status kserve_answer_http_check(const struct kserve_answer *answer, enum hps_dtype output,
                                     struct hps_error *err) HPS_MUST_CHECK;

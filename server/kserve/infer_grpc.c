@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ModelInferRequest: a bounded decoder that points into the message. What there is of each kind is
- * counted before memory is taken for it. Any thread.
+ * The bounded decoder of ModelInferRequest, which points into the message. It counts the elements
+ * of each kind before it allocates. Any thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -49,7 +49,7 @@ enum {
     CONTENTS_BYTES,
     CONTENTS_FIELDS
 };
-/* Pieces of a shape or of contents, and fields that newer clients add. */
+/* Limits on fields, which leave room for fields of newer clients, and on the pieces of contents. */
 enum { FIELDS_MAX = 64, PIECES_MAX = 1024 };
 
 struct reader {
@@ -58,8 +58,8 @@ struct reader {
     struct kserve_infer *infer;
     struct hps_error *err;
     struct cursor *contents; /* [n_inputs] */
-    uint32_t n_contents;     /* inputs that have them */
-    uint32_t n_parameters;   /* of whatever is being read */
+    uint32_t n_contents;     /* inputs with contents */
+    uint32_t n_parameters;   /* of the request, input or output that is being read */
 };
 
 static struct kserve_text text_of(const struct field *field)
@@ -80,7 +80,7 @@ static hps_status too_many(const struct reader *reader, const char *what, uint64
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* InferParameter: the last member of the oneof holds. */
+/* Reads InferParameter: the last member of the oneof counts. */
 static bool read_value(struct cursor in, struct kserve_parameter *out)
 {
     struct field field;
@@ -108,13 +108,13 @@ static bool read_value(struct cursor in, struct kserve_parameter *out)
     return true;
 }
 
-/* One entry of a map of parameters. */
+/* Reads an entry of a map of parameters. */
 static hps_status read_parameter(struct reader *reader, struct cursor in,
                                  struct kserve_parameter *out)
 {
     struct field field;
     unsigned n_fields = 0;
-    unsigned n_values = 0; /* pieces of one would have to be put together: no client makes them */
+    unsigned n_values = 0; /* two would have to be merged; no client sends two */
 
     *out = (struct kserve_parameter){.type = KSERVE_PARAMETER_OTHER};
     if (++reader->n_parameters > KSERVE_PARAMETERS_MAX) {
@@ -138,7 +138,7 @@ static hps_status read_parameter(struct reader *reader, struct cursor in,
     return HPS_OK;
 }
 
-/* A parameter of an input or output. */
+/* Reads a parameter of an input or output. */
 static hps_status read_tensor_parameter(struct reader *reader, enum kserve_side side,
                                         struct kserve_text tensor, struct cursor in)
 {
@@ -215,7 +215,7 @@ static hps_status read_input(struct reader *reader, struct cursor in, struct kse
     hps_status status = HPS_OK;
 
     reader->n_parameters = 0;
-    while (names.at < names.end && field_read(&names, &field)) { /* for errors of what is first */
+    while (names.at < names.end && field_read(&names, &field)) { /* for errors in earlier fields */
         if (field.number == INPUT_NAME && field.wire == WIRE_LEN) {
             tensor->name = text_of(&field);
         }
@@ -236,7 +236,7 @@ static hps_status read_input(struct reader *reader, struct cursor in, struct kse
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-/* Values of one field of InferTensorContents, as they come. */
+/* Where the values of InferTensorContents are written. */
 struct values {
     uint8_t *at;
     uint8_t *end;
@@ -249,12 +249,12 @@ static bool add_value(struct values *out, enum kserve_datatype datatype, uint64_
     if ((size_t)(out->end - out->at) < size || (datatype == KSERVE_UINT8 && value > UINT8_MAX)) {
         return false;
     }
-    memcpy(out->at, &value, size); /* little-endian, as all that hpsd runs on */
+    memcpy(out->at, &value, size); /* little-endian, as all platforms of hpsd */
     out->at += size;
     return true;
 }
 
-/* False: malformed, more than there is room for, or more than the type holds. */
+/* False: malformed, more values than the shape has, or out of the range of the type. */
 static bool add_values(struct values *out, enum kserve_datatype datatype, const struct field *field)
 {
     struct cursor in = field_bytes(field);
@@ -286,7 +286,7 @@ static const char *const CONTENTS_NAMES[CONTENTS_FIELDS] = {
     [CONTENTS_FP32] = "fp32_contents",  [CONTENTS_FP64] = "fp64_contents",
     [CONTENTS_BYTES] = "bytes_contents"};
 
-/* The field of each datatype; 0: there is none. */
+/* The field of each datatype; 0: none. */
 static const uint32_t CONTENTS_OF[KSERVE_DATATYPES] = {[KSERVE_INT32] = CONTENTS_INT,
                                                        [KSERVE_INT64] = CONTENTS_INT64,
                                                        [KSERVE_FP32] = CONTENTS_FP32,
@@ -302,7 +302,7 @@ static hps_status wrong_field(const struct reader *reader, const struct kserve_t
                          CONTENTS_NAMES[CONTENTS_OF[tensor->datatype]]);
 }
 
-/* n_max: values of the shape. */
+/* n_max: the number of values of the shape. */
 static hps_status wrong_values(const struct reader *reader, const struct kserve_tensor *tensor,
                                size_t n_max)
 {
@@ -314,7 +314,7 @@ static hps_status wrong_values(const struct reader *reader, const struct kserve_
                          kserve_datatype_name(tensor->datatype));
 }
 
-/* The values of an input that has `contents`, in the arena. */
+/* Copies the values of an input from `contents` to the arena. */
 static hps_status read_contents(const struct reader *reader, struct cursor in,
                                 struct kserve_tensor *tensor)
 {
@@ -327,7 +327,7 @@ static hps_status read_contents(const struct reader *reader, struct cursor in,
         return status;
     }
     size_t n_values = size / kserve_datatype_bytes(tensor->datatype);
-    /* No value takes less than a byte: none of this memory is for nothing. */
+    /* A value has at least one byte. This limits the memory to a multiple of the message. */
     bool fits = n_values <= cursor_size(&in);
     uint8_t *data = hps_arena_alloc(reader->arena, fits ? size + 1 : 1);
     if (data == NULL) {
@@ -383,7 +383,7 @@ static hps_status read_output(struct reader *reader, struct cursor in, struct ks
     return status;
 }
 
-/* How many there are of each field. */
+/* Counts the fields of each number. */
 static hps_status scan(const struct reader *reader, struct cursor in, uint32_t n[REQUEST_FIELDS])
 {
     const uint64_t tensors_max = kserve_tensors_max(reader->limits);
@@ -466,7 +466,7 @@ static hps_status read_field(struct reader *reader, const struct field *field)
     case REQUEST_PARAMETERS:
         status = read_parameter(reader, field_bytes(field), &parameter);
         return status == HPS_OK ? kserve_take_parameter(infer, &parameter, reader->err) : status;
-    default: /* tensors are read by themselves */
+    default: /* tensors are read separately */
         return HPS_OK;
     }
 }
@@ -487,7 +487,7 @@ static hps_status read_tensors(struct reader *reader, struct cursor in)
     return status;
 }
 
-/* The i-th buffer is of the i-th input. */
+/* The i-th buffer belongs to the i-th input. */
 static hps_status take_raw(struct reader *reader, struct cursor in, uint32_t n_raw)
 {
     struct kserve_infer *infer = reader->infer;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The body of an infer request over HTTP: JSON, and behind it the values of those inputs that say
- * how many bytes they have there. Any thread.
+ * Decodes the body of an infer request over HTTP: JSON, followed by the values of inputs that have
+ * binary_data_size. Any thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,9 +19,9 @@ struct reader {
     struct hps_arena *arena;
     struct hps_error *err;
     struct kserve_infer *infer;
-    bool cut;                            /* there is a header that says where the JSON ends */
-    struct kserve_text raw;              /* behind the JSON, as far as it is not taken */
-    size_t raw_size;                     /* all of it */
+    bool cut;                            /* the request has a length header for the JSON */
+    struct kserve_text raw;              /* bytes after the JSON that no input has taken */
+    size_t raw_size;                     /* all bytes after the JSON */
     const struct kserve_json_data *data; /* [n_data] not taken yet */
     size_t n_data;
 };
@@ -33,7 +33,7 @@ static hps_status no_memory(const struct reader *reader)
     return hps_error_set(reader->err, HPS_EXHAUSTED, "no memory for the JSON of the request");
 }
 
-/* A string of the JSON, which will go, put into the arena. */
+/* Copies a string of the JSON to the arena, because the JSON is freed. */
 static hps_status keep_text(const struct reader *reader, const json_t *json,
                             struct kserve_text *out_text)
 {
@@ -47,8 +47,8 @@ static hps_status keep_text(const struct reader *reader, const json_t *json,
     return HPS_OK;
 }
 
-/* What an error calls a member of array[index], or of the request itself, of which array is NULL.
- */
+/* The name of an array element in errors: "array[index].". Empty if array is NULL: the request
+ * itself. */
 static const char *where(const char *array, size_t index, char text[WHERE_BYTES])
 {
     text[0] = '\0';
@@ -58,7 +58,7 @@ static const char *where(const char *array, size_t index, char text[WHERE_BYTES]
     return text;
 }
 
-/* A member of an object, which is a string. */
+/* Takes a member of an object that must be a string. */
 static hps_status take_text(const struct reader *reader, const json_t *object, const char *array,
                             size_t index, const char *name, struct kserve_text *out_text)
 {
@@ -81,7 +81,7 @@ static json_t *optional(const json_t *object, const char *name)
     return json_is_null(json) ? NULL : json;
 }
 
-/* The parameters that an object has; NULL: none. */
+/* Takes the parameters of an object; NULL: none. */
 static hps_status take_parameters(const struct reader *reader, const json_t *object,
                                   const char *array, size_t index, json_t **out_parameters)
 {
@@ -101,7 +101,7 @@ static hps_status take_parameters(const struct reader *reader, const json_t *obj
     return HPS_OK;
 }
 
-/* The elements that an array of the request has: [*out_n] zeroed bytes each. */
+/* Takes an array of the request, and allocates *out_n zeroed elements of `bytes` each. */
 static hps_status take_array(const struct reader *reader, const json_t *root, const char *name,
                              size_t bytes, json_t **out_array, void **out_elements, uint32_t *out_n)
 {
@@ -114,7 +114,7 @@ static hps_status take_array(const struct reader *reader, const json_t *root, co
         return hps_error_set(reader->err, HPS_INVALID, "%s: %s, expected an array", name,
                              json == NULL ? "missing" : "of another type");
     }
-    HPS_ASSERT(n <= kserve_tensors_max(reader->limits)); /* as the scan has seen to */
+    HPS_ASSERT(n <= kserve_tensors_max(reader->limits)); /* the scan has checked it */
     *out_elements = hps_arena_calloc(reader->arena, n, bytes);
     *out_n = (uint32_t)n;
     return *out_elements == NULL ? no_memory(reader) : HPS_OK;
@@ -175,7 +175,7 @@ static hps_status take_datatype(const struct reader *reader, const json_t *json,
     return HPS_OK;
 }
 
-/* The next bytes behind the JSON, as many as the parameter says. */
+/* Takes the next bytes after the JSON, as many as the parameter says. */
 static hps_status take_binary(struct reader *reader, const json_t *size,
                               struct kserve_tensor *tensor)
 {
@@ -205,7 +205,7 @@ static hps_status take_binary(struct reader *reader, const json_t *size,
     return HPS_OK;
 }
 
-/* Values of this input that the scan has found in the JSON. */
+/* The values of this input in the JSON; NULL: none. */
 static const struct kserve_json_data *find_data(struct reader *reader, size_t index)
 {
     if (reader->n_data == 0 || reader->data[0].input != index) {
@@ -238,7 +238,7 @@ static hps_status take_values(struct reader *reader, const json_t *json, size_t 
                           : kserve_json_values(data->text, tensor, reader->arena, reader->err);
 }
 
-/* An object with a name, and its parameters. */
+/* Takes the name and the parameters of an input or output. */
 static hps_status take_named(const struct reader *reader, const json_t *json, const char *array,
                              size_t index, struct kserve_text *out_name, json_t **out_parameters)
 {
@@ -299,7 +299,7 @@ static hps_status take_inputs(struct reader *reader, const json_t *root)
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-/* A parameter that is true or false. */
+/* Takes a parameter that is true or false. */
 static hps_status take_bool(const struct reader *reader, const char *array, size_t index,
                             const char *name, const json_t *value, bool *out_value)
 {

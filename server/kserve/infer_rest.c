@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * POST /v2/models/M[/versions/V]/infer as a front end of the look-up service.
+ * POST /v2/models/M[/versions/V]/infer as a front end of the lookup service.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include "server/access/access.h"
 #include "server/kserve/infer_internal.h"
 
-enum { JSON_VALUES_MAX = 65536 }; /* of an answer */
+enum { JSON_VALUES_MAX = 65536 }; /* of a reply */
 
 static const char LENGTH_HEADER[] = "inference-header-content-length";
 
-/* How much of the body is JSON. SIZE_MAX: all, nothing says anything else. */
+/* Bytes of JSON in the body. SIZE_MAX: there is no header, all of it is JSON. */
 static hps_status json_bytes(const struct hps_grpc_call *call, size_t *out_size,
                              struct hps_error *err)
 {
@@ -71,7 +71,7 @@ static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps
     return kserve_answer_http_bytes_max(kserve_answer_of(asked), lookup);
 }
 
-/* Values are written as text by the loop thread, which has other clients, too. */
+/* Limits values as JSON, because the loop thread writes them. */
 static hps_status check_answer(const struct hps_lookup_asked *asked,
                                const struct hps_lookup *lookup, struct hps_error *err)
 {
@@ -93,7 +93,7 @@ static hps_status check_answer(const struct hps_lookup_asked *asked,
     return kserve_front_check_answer(asked, lookup, err);
 }
 
-/* The head of an answer that is JSON alone says nothing of tensors. */
+/* Adds the headers of the reply; the length header only if tensors follow the JSON. */
 static hps_status add_headers(struct hps_grpc_call *call, uint64_t size, size_t json_size)
 {
     static const char type_name[] = "content-type";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look-up that a request of KServe asks for, in either view of a model. What HPS took without
- * looking is refused here: counts that do not add up, tensors that the view lacks. Any thread.
+ * Makes the lookup of a KServe request, for either view of a model. It rejects requests that HPS
+ * accepts unchecked: counts that do not match, and tensors that the view does not have. Any thread.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,21 +10,21 @@
 #include "base/assert.h"
 #include "server/kserve/infer.h"
 
-/* The inputs of a request, by their names. */
+/* The inputs of a request, sorted by name. */
 struct inputs {
     const struct kserve_tensor **sorted; /* [n] */
-    uint32_t *part;                      /* [n] that an input has the keys of; UINT32_MAX: none */
+    uint32_t *part; /* [n] the part of each input with keys; UINT32_MAX: none */
     uint32_t n;
 };
 
-/* What is put together for the look-up and its answer. */
+/* The lookup and the data for its reply, while they are made. */
 struct view {
     const struct kserve_infer *infer;
     const struct hps_decode_limits *limits;
     struct hps_arena *arena;
     struct hps_lookup_request request;
     struct kserve_answer answer;
-    struct inputs inputs; /* of a view that names tables */
+    struct inputs inputs; /* only in the view ".tables" */
     struct hps_error *err;
 };
 
@@ -41,7 +41,7 @@ static hps_status no_memory(const struct view *view)
                          view->infer->n_inputs);
 }
 
-/* The answer outlives the bytes of its request. False: no memory. */
+/* Copies a text, because the reply outlives the message. False: no memory. */
 static bool copy_text(const struct view *view, struct kserve_text *text)
 {
     char *copy = hps_arena_alloc(view->arena, text->size + 1);
@@ -179,7 +179,7 @@ static uint32_t n_values(const struct kserve_tensor *tensor)
     return (uint32_t)(tensor->size / kserve_datatype_bytes(tensor->datatype));
 }
 
-/* Of all tables: values of the inputs that stand beside no other. */
+/* Keys of all tables: values of all inputs except NUMKEYS, offsets and weights. */
 static uint64_t n_keys_of_all(const struct view *view)
 {
     uint64_t n = 0;
@@ -218,7 +218,7 @@ static hps_status expect_integers(const struct view *view, const struct kserve_t
                          KSERVE_TEXT_ARGS(tensor->name), kserve_datatype_name(tensor->datatype));
 }
 
-/* Check the type, and count the keys: the limit holds for the whole request. */
+/* Checks the type, and counts the keys against the limit of the whole request. */
 static hps_status check_keys(struct view *view, const struct kserve_tensor *tensor)
 {
     hps_status status = expect_integers(view, tensor);
@@ -237,7 +237,7 @@ static hps_status check_keys(struct view *view, const struct kserve_tensor *tens
     return HPS_OK;
 }
 
-/* INT64 keys: the tensor's own, or INT32 keys widened in the arena. False: no memory. */
+/* Takes the keys as INT64; INT32 keys are widened in the arena. False: no memory. */
 static bool take_keys(const struct view *view, const struct kserve_tensor *tensor,
                       const uint8_t **out_keys)
 {
@@ -299,7 +299,8 @@ static hps_status find_inputs(const struct view *view, const struct kserve_tenso
     return HPS_OK;
 }
 
-/* Each row of NUMKEYS has the counts of one sample. With several rows, KEYS has equally many. */
+/* A row of NUMKEYS has the counts of a sample. If there are several, KEYS must have as many rows.
+ */
 static hps_status find_samples(struct view *view, const struct kserve_tensor *keys,
                                const struct kserve_tensor *counts)
 {
@@ -338,7 +339,7 @@ static hps_status wrong_sum(const struct view *view, uint32_t sample, uint64_t s
                          sample, sum, n_keys);
 }
 
-/* Add the counts of each table to its query. Each sample must have n_keys keys. */
+/* Adds the counts of each table to its query. Each sample must have n_keys keys. */
 static hps_status count_keys(struct view *view, const struct kserve_tensor *counts, uint64_t n_keys)
 {
     uint32_t n_tables = view->request.n_queries;
@@ -362,8 +363,8 @@ static hps_status count_keys(struct view *view, const struct kserve_tensor *coun
     return HPS_OK;
 }
 
-/* Sort the keys of several samples by table, as INT64, and keep the counts for the answer. NULL: no
- * memory. */
+/* Sorts the keys of several samples by table, as INT64, and keeps the counts for the reply. NULL:
+ * no memory. */
 static const uint8_t *keys_by_table(struct view *view, const struct kserve_tensor *keys,
                                     const struct kserve_tensor *counts)
 {
@@ -476,7 +477,7 @@ static const struct kserve_tensor *find_input(const struct inputs *inputs, const
     return found == NULL ? NULL : *found;
 }
 
-/* The input that belongs to that of a table, "items.offsets" to "items"; NULL: there is none. */
+/* The input of a table with this suffix, "items.offsets" for "items"; NULL: none. */
 static const struct kserve_tensor *find_beside(const struct view *view, const struct inputs *inputs,
                                                struct kserve_text table, const char *suffix)
 {
@@ -484,14 +485,14 @@ static const struct kserve_tensor *find_beside(const struct view *view, const st
     char *name = hps_arena_alloc(view->arena, size + 1);
 
     if (name == NULL) {
-        return NULL; /* and sort_inputs had more: the arena fails what comes next, too */
+        return NULL; /* the arena is full, so the next allocation fails too */
     }
     memcpy(name, table.at, table.size);
     memcpy(name + table.size, suffix, strlen(suffix) + 1);
     return find_input(inputs, name, size);
 }
 
-/* The input "items" of "items.offsets"; NULL: there is none. */
+/* The input "items" for "items.offsets"; NULL: none. */
 static const struct kserve_tensor *find_base(const struct inputs *inputs, struct kserve_text name)
 {
     const char *suffix = ends(name, KSERVE_OFFSETS)   ? KSERVE_OFFSETS
@@ -501,9 +502,9 @@ static const struct kserve_tensor *find_base(const struct inputs *inputs, struct
     return suffix == NULL ? NULL : find_input(inputs, name.at, name.size - strlen(suffix));
 }
 
-/* "items.offsets", and there is an "items", which has keys: what stands beside something that
- * stands beside a table itself would be read by nobody, and is taken for a table that there is
- * not. */
+/* Whether this is "items.offsets" and the input "items" has keys. "items.offsets.weights" is not
+ * such an input: it counts as a table, which the model does not have, so the request is rejected.
+ */
 static bool is_beside(const struct inputs *inputs, struct kserve_text name)
 {
     const struct kserve_tensor *base = find_base(inputs, name);
@@ -511,7 +512,8 @@ static bool is_beside(const struct inputs *inputs, struct kserve_text name)
     return base != NULL && find_base(inputs, base->name) == NULL;
 }
 
-/* Where bags begin, as a look-up has it: from 0, never falling, to the number of keys. */
+/* Reads the offsets of bags: the first is 0, none is less than the one before, the last is the
+ * number of keys. */
 static hps_status read_offsets(struct view *view, const struct kserve_tensor *tensor,
                                struct hps_lookup_query *query)
 {
@@ -656,9 +658,9 @@ static hps_status by_table(struct view *view)
     return status;
 }
 
-/* ---- what is answered ------------------------------------------------------------------------ */
+/* ---- outputs --------------------------------------------------------------------------------- */
 
-/* The part of a table; UINT32_MAX: the request has no keys of it. */
+/* The part of a table; UINT32_MAX: the request has no keys of the table. */
 static uint32_t find_part(const struct view *view, struct kserve_text table)
 {
     const struct kserve_tensor *input = find_input(&view->inputs, table.at, table.size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the values of tensors are in the JSON of a request. See server/kserve/json_scan.h.
+ * Locates the values of tensors in the JSON of a request. See server/kserve/json_scan.h.
  */
 #include "server/kserve/json_scan.h"
 
@@ -10,34 +10,34 @@
 
 #include "base/assert.h"
 
-enum { VALUES_MAX = 128 * 1024 }; /* of a head, however many tables a request may name */
+enum { VALUES_MAX = 128 * 1024 }; /* of a head, for any number of tables */
 
-/* What a value is to us, by where it is. */
+/* The kind of a JSON value, by its place. */
 enum place { PLACE_OTHER, PLACE_ROOT, PLACE_INPUTS, PLACE_OUTPUTS, PLACE_INPUT };
 
 struct level {
     enum place place;
     bool object;
     bool key_next;          /* object: a string is a key */
-    struct kserve_text key; /* the last one, as it is written, without its quotes */
-    uint64_t n_values;      /* begun so far */
+    struct kserve_text key; /* the last key, as written, without quotes */
+    uint64_t n_values;      /* values that have begun */
 };
 
 struct scan {
     const char *at;
     const char *end;
-    const char *from; /* what lies before `at` from here on is of the head, and not yet there */
+    const char *from; /* text from here to `at` belongs to the head and is not copied yet */
     const struct hps_decode_limits *limits;
     struct kserve_json *out;
     struct hps_error *err;
     struct level levels[KSERVE_JSON_DEPTH_MAX];
-    unsigned depth; /* levels that are open */
+    unsigned depth; /* open levels */
     bool closed;    /* the outermost object or array has ended */
     uint64_t n_values;
     uint64_t values_max;
 };
 
-/* Of a head: some, and for each tensor more than what one has. */
+/* Limit on the values of a head: a constant, and more than enough for each tensor. */
 static uint64_t values_max(const struct hps_decode_limits *limits)
 {
     uint64_t n = 1024 + 24 * kserve_tensors_max(limits);
@@ -60,7 +60,8 @@ static int hex_of(char c)
     return at == NULL ? -1 : (int)(at - digits);
 }
 
-/* Is a key, as it is written, that name, which is of letters? Each may be written as \u0061. */
+/* Whether a key, as written, is this name, which has only ASCII letters. Letters may be escaped
+ * (\u0061). */
 static bool key_is(struct kserve_text key, const char *name)
 {
     size_t i = 0;
@@ -100,7 +101,7 @@ static hps_status put(struct scan *scan, const char *text, size_t size)
     return HPS_OK;
 }
 
-/* What the head has not yet of the text before `at`; it goes on from there. */
+/* Copies the text before `at` that is not copied yet to the head. */
 static hps_status put_rest(struct scan *scan)
 {
     const char *from = scan->from;
@@ -115,7 +116,7 @@ static hps_status not_closed(const struct scan *scan, const char *what)
                          what);
 }
 
-/* Just behind the string that begins at `at`; NULL: it does not end. */
+/* The end of the string that begins at `at`; NULL: it is not closed. */
 static const char *string_end(const char *at, const char *end)
 {
     for (at++; at < end; at++) {
@@ -129,7 +130,7 @@ static const char *string_end(const char *at, const char *end)
     return NULL;
 }
 
-/* Just behind the array that begins at `at`; NULL: it does not end. */
+/* The end of the array that begins at `at`; NULL: it is not closed. */
 static const char *array_end(const char *at, const char *end)
 {
     uint64_t depth = 0;
@@ -165,7 +166,7 @@ static hps_status too_many(const struct scan *scan, const char *what, uint64_t l
                          "the JSON of the request: more than %" PRIu64 " %s", limit, what);
 }
 
-/* A value begins. */
+/* Counts a value that begins. */
 static hps_status count_value(struct scan *scan)
 {
     struct level *level = level_of(scan);
@@ -187,7 +188,7 @@ static hps_status count_value(struct scan *scan)
     return HPS_OK;
 }
 
-/* Of an object or array that begins. */
+/* The kind of an object or array that begins. */
 static enum place place_of(struct scan *scan, bool object)
 {
     const struct level *level = level_of(scan);
@@ -231,7 +232,7 @@ static hps_status close_level(struct scan *scan, bool object)
     return HPS_OK;
 }
 
-/* Values of a tensor begin: note where they are. */
+/* Notes the values of a tensor, which begin here, and skips them. */
 static hps_status take_data(struct scan *scan)
 {
     HPS_ASSERT(scan->depth > 1 && scan->levels[scan->depth - 2].n_values > 0);
@@ -273,7 +274,7 @@ static hps_status take_string(struct scan *scan)
 
 /* ---- the text -------------------------------------------------------------------------------- */
 
-/* [ or { */
+/* Handles '[' or '{'. */
 static hps_status take_nested(struct scan *scan)
 {
     const struct level *level = level_of(scan);
@@ -289,7 +290,7 @@ static hps_status take_nested(struct scan *scan)
     return open_level(scan, *scan->at == '{');
 }
 
-/* A number, a literal, or what is none: jansson will say. */
+/* Skips a number, a literal or invalid text, which jansson rejects. */
 static hps_status take_word(struct scan *scan)
 {
     do {
@@ -298,7 +299,7 @@ static hps_status take_word(struct scan *scan)
     return count_value(scan);
 }
 
-/* One space stays, as it keeps what is before it from what is behind. */
+/* Keeps one space, so that the tokens around it stay separate. */
 static hps_status take_space(struct scan *scan)
 {
     const char *behind = ++scan->at;
@@ -364,7 +365,7 @@ static hps_status scan_text(struct kserve_text text, const struct hps_decode_lim
                           .values_max = values_max(limits)};
     hps_buf_init(&out_json->head, KSERVE_JSON_HEAD_BYTES_MAX);
     hps_buf_init(&out_json->data, scan->values_max * sizeof(struct kserve_json_data));
-    hps_status status = put(scan, " ", 1); /* so that there is a head */
+    hps_status status = put(scan, " ", 1); /* the head is never empty */
     while (scan->at < scan->end && status == HPS_OK) {
         status = take(scan);
     }
@@ -377,7 +378,7 @@ static hps_status scan_text(struct kserve_text text, const struct hps_decode_lim
     return status;
 }
 
-/* The member that the scan has reached. */
+/* Writes the path of the member at which the scan has stopped. */
 static void path_of(const struct scan *scan, char path[KSERVE_JSON_PATH_BYTES])
 {
     size_t size = 0;
@@ -406,7 +407,7 @@ void kserve_json_path(const struct kserve_json *json, size_t position,
     struct kserve_json again;
     struct scan scan;
 
-    /* The scan stops at `position`, and its levels are the path. */
+    /* The scan ends at `position`; its open levels are the path. */
     hps_ignore(scan_text((struct kserve_text){text, size}, limits, &scan, &again, NULL));
     path_of(&scan, path);
     kserve_json_fini(&again);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers of a JSON array, flat or nested, as the values of a tensor. See
+ * Parses the numbers of a JSON array, flat or nested, as the values of a tensor. See
  * server/kserve/json_scan.h.
  */
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 enum {
     SHOWN_CHARS_MAX = 40,
-    NUMBER_BYTES_MAX = 512 /* of one in JSON, with a NUL */
+    NUMBER_BYTES_MAX = 512 /* of a number in JSON, with a NUL */
 };
 
 struct reader {
@@ -22,12 +22,12 @@ struct reader {
     const char *end;
     const struct kserve_tensor *tensor;
     struct hps_error *err;
-    bool nested;                      /* the first thing in the array is an array */
-    unsigned depth;                   /* arrays that are open */
-    int64_t lengths[KSERVE_DIMS_MAX]; /* of each of them, so far */
-    uint8_t *to;                      /* NULL: they are only counted */
-    uint64_t n_max;                   /* values that the shape has */
-    uint64_t n;                       /* values that were read */
+    bool nested;                      /* the first element of the array is an array */
+    unsigned depth;                   /* open arrays */
+    int64_t lengths[KSERVE_DIMS_MAX]; /* elements of each open array so far */
+    uint8_t *to;                      /* NULL: values are only counted */
+    uint64_t n_max;                   /* values of the shape */
+    uint64_t n;                       /* values read so far */
 };
 
 static void skip_space(struct reader *in)
@@ -44,7 +44,7 @@ static bool is_digit(char c)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* What stands where a value should, up to what ends it. */
+/* The text at the position of a value, up to a separator. */
 static struct kserve_text shown(const struct reader *in)
 {
     size_t size = 0;
@@ -75,7 +75,7 @@ static hps_status wrong_nesting(const struct reader *in)
 
 /* ---- one value ------------------------------------------------------------------------------- */
 
-/* May a number end there? */
+/* Whether a number can end here. */
 static bool ends_number(const struct reader *in, const char *at)
 {
     return at < in->end && (*at == ',' || *at == ']' || kserve_json_is_space(*at));
@@ -91,8 +91,9 @@ static const struct {
                       "an integer of -9223372036854775808 to 9223372036854775807"},
 };
 
-/* Copies the characters of a number, as the text has no NUL: of a longer one its begin, which no
- * number ends. False: JSON has no such number, but strtoll or strtof would read it: 01, +1, .5. */
+/* Copies the characters of a number, because the text has no NUL. A longer number is cut, so that
+ * it is rejected. False: JSON has no such number, but strtoll or strtof would read it: 01, +1, .5.
+ */
 static bool copy_number(const struct reader *in, char out[static NUMBER_BYTES_MAX])
 {
     size_t n = 0;
@@ -142,7 +143,7 @@ static hps_status read_float(struct reader *in, float *out_value)
     return HPS_OK;
 }
 
-/* To its place, if there is one. */
+/* Writes a value to its place, if there is memory for it. */
 static void put(struct reader *in, const void *value)
 {
     size_t bytes = kserve_datatype_bytes(in->tensor->datatype);
@@ -187,8 +188,8 @@ static hps_status open_array(struct reader *in)
     return HPS_OK;
 }
 
-/* Nested arrays have the lengths of the shape; of a flat one the number of values is looked at when
- * it is over. */
+/* A nested array must have the lengths of the shape. The length of a flat array is checked at its
+ * end. */
 static hps_status close_array(struct reader *in)
 {
     in->depth--;
@@ -199,7 +200,7 @@ static hps_status close_array(struct reader *in)
     return HPS_OK;
 }
 
-/* A value, or an array: it begins at the cursor. */
+/* Reads a value, or the start of an array, at the cursor. */
 static hps_status read_item(struct reader *in)
 {
     HPS_ASSERT(in->at < in->end);
@@ -213,7 +214,8 @@ static hps_status read_item(struct reader *in)
     return read_value(in);
 }
 
-/* Behind an item, or where an array has just begun: up to the next item, or the end of all. */
+/* Reads from the end of an item, or the start of an array, to the next item or the end of the outer
+ * array. */
 static hps_status read_between(struct reader *in, bool *in_out_begun)
 {
     skip_space(in);
@@ -292,7 +294,8 @@ hps_status kserve_json_values(struct kserve_text text, struct kserve_tensor *ten
                         .err = err,
                         .nested = is_nested(text),
                         .n_max = size / kserve_datatype_bytes(tensor->datatype)};
-    /* A value has a character, and one that keeps it from the next: not for shapes that lie. */
+    /* A value and its separator have at least two characters. So memory is allocated only if the
+     * text can hold the values of the shape. */
     if (size > 0 && in.n_max <= text.size / 2) {
         in.to = hps_arena_alloc(arena, size);
         if (in.to == NULL) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the server is, and what of a model can be asked for: its tensors, once as metadata and once
- * as a configuration. On workers.
+ * Metadata and configuration: the server, the tensors of a model, shared memory. Larger replies are
+ * built on workers.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -33,15 +33,15 @@ static const struct {
              [FP32] = {"FP32", INFERENCE__DATA_TYPE__TYPE_FP32},
              [UINT8] = {"UINT8", INFERENCE__DATA_TYPE__TYPE_UINT8}};
 
-/* Of one view of a version. */
+/* The tensors of one view of a version. */
 struct tensors {
-    struct tensor *inputs; /* [n_inputs], as the next in the arena or static */
+    struct tensor *inputs; /* [n_inputs]; in the arena or static, like outputs */
     struct tensor *outputs;
     size_t n_inputs, n_outputs;
-    bool batched; /* the first dimension of inputs is that of a batch */
+    bool batched; /* the first dimension of inputs is the batch */
 };
 
-/* HPS's: a batch has one row of keys. */
+/* The view of HPS: each row of KEYS and NUMKEYS is a sample. */
 static void describe_positions(struct tensors *out)
 {
     static struct tensor inputs[] = {
@@ -56,7 +56,7 @@ static void describe_positions(struct tensors *out)
         .inputs = inputs, .n_inputs = 2, .outputs = outputs, .n_outputs = 2, .batched = true};
 }
 
-/* False: op->error. */
+/* False: op->error is set. */
 static bool describe_tables(struct hps_unary *op, const struct hps_version *version,
                             struct tensors *out)
 {
@@ -208,7 +208,7 @@ static Inference__ModelOutput **config_outputs(struct hps_unary *op, const struc
     return messages;
 }
 
-/* What is resident. */
+/* The resident versions. */
 static Inference__ModelVersionPolicy *version_policy(struct hps_unary *op,
                                                      const struct hps_model_pinned *pinned)
 {
@@ -279,7 +279,7 @@ void kserve_model_config(struct hps_unary *op)
 
 void kserve_server_metadata(struct hps_unary *op)
 {
-    /* What is built, and nothing else: clients go by it. */
+    /* Only the implemented extensions, because clients rely on the list. */
     static const char *const extensions[] = {"model_repository", "model_configuration",
                                              "binary_tensor_data", "parameters", "statistics"};
     enum { N = sizeof(extensions) / sizeof(extensions[0]) };
@@ -301,7 +301,7 @@ void kserve_server_live(struct hps_unary *op)
     op->reply = &reply.base;
 }
 
-/* As /readyz says, which asks anew. */
+/* The state of the last refresh. /readyz refreshes before it replies. */
 void kserve_server_ready(struct hps_unary *op)
 {
     Inference__ServerReadyResponse *reply =
@@ -312,7 +312,7 @@ void kserve_server_ready(struct hps_unary *op)
     }
 }
 
-/* A model that is not there is not ready, which is no error. */
+/* A model that does not exist is not ready; this is not an error. */
 void kserve_model_ready(struct hps_unary *op)
 {
     struct hps_model_pinned pinned;
@@ -356,5 +356,5 @@ void kserve_memory_unregister(struct hps_unary *op)
     static const Inference__SystemSharedMemoryUnregisterResponse reply = {
         .base = PROTOBUF_C_MESSAGE_INIT(
             &inference__system_shared_memory_unregister_response__descriptor)};
-    op->reply = &reply.base; /* neither kind has fields */
+    op->reply = &reply.base; /* both kinds have no fields */
 }

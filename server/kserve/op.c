@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the works of all methods need: memory for their answers, and the versions that they are of.
+ * Shared by the work of all methods: memory for replies, and the versions that they need.
  */
 #include "server/kserve/op.h"
 
@@ -55,7 +55,7 @@ static void not_found(struct hps_unary *op, bool model_known)
     }
 }
 
-/* The one that the request names. */
+/* Pins the version that the request names. */
 static hps_status pin_one(struct hps_unary *op, struct hps_version **out_version)
 {
     const struct kserve_version *version = &kserve_of(op)->version;

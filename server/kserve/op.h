@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One call of the service while it is worked on (server/rpc/unary.h).
+ * A call of the KServe service, except ModelInfer, while it runs (server/rpc/unary.h).
  */
 #ifndef HPS_SERVER_KSERVE_OP_H
 #define HPS_SERVER_KSERVE_OP_H
@@ -13,10 +13,10 @@
 
 struct kserve_op {
     struct hps_unary rpc; /* model: without KSERVE_TABLES */
-    const char *name;     /* as asked for; "": none */
-    bool by_table;        /* the view that has it */
+    const char *name;     /* as in the request; "": none */
+    bool by_table;        /* the name means the view ".tables" */
     struct kserve_version version;
-    struct hps_load *load; /* the answer waits for its end */
+    struct hps_load *load; /* the reply waits for it; NULL: none */
     struct hps_timer timer;
 };
 
@@ -30,25 +30,25 @@ static inline const struct hps_kserve_parts *kserve_parts(const struct hps_unary
     return op->parts;
 }
 
-/* op->follow of a load: answer when it has ended. Loop. */
+/* op->follow of a load: replies when the load has ended. Loop thread. */
 void kserve_follow_load(struct hps_unary *op);
 
-/* What follows is in the arena. */
+/* The next three return memory of the arena. Without memory they set op->error. */
 char *kserve_number(struct hps_unary *op, int64_t number);
-/* Two texts as one. */
+/* Concatenates two texts. */
 char *kserve_join(struct hps_unary *op, const char *first, const char *second);
-/* An array of pointers to n of them; n may be 0. */
+/* An array of n pointers to new messages; n may be 0. */
 void *kserve_messages(struct hps_unary *op, const ProtobufCMessageDescriptor *type, size_t n);
 
-/* All versions of op->model, if none is asked for; *out_chosen: the one that is, or the active one.
+/* Pins the version that the request names, or all versions of op->model if it names none.
+ * *out_chosen is the named version, or the active one.
  *
- * owner   the caller, hps_model_unpin; *out_chosen among them
- * error   false: op->error is NOT_FOUND in Triton's words, UNAVAILABLE, EXHAUSTED
- */
+ * owner   the caller, hps_model_unpin; *out_chosen is one of them
+ * error   false: op->error is NOT_FOUND in Triton's words, UNAVAILABLE or EXHAUSTED */
 bool kserve_pin(struct hps_unary *op, struct hps_model_pinned *out_pinned,
                 struct hps_version **out_chosen);
 
-/* The work of each method. */
+/* The work of each method: sets op->reply or op->error. */
 void kserve_server_live(struct hps_unary *op);
 void kserve_server_ready(struct hps_unary *op);
 void kserve_server_metadata(struct hps_unary *op);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Triton's model repository, which is the catalog: what there is, loads of what models[] says, and
- * unloads. Loads and unloads on the admin pool, as they may block, and in the audit log.
+ * Triton's model repository, which is the catalog: the index, loads as configured in models[], and
+ * unloads. Loads and unloads may block: they run on the admin pool and are written to the audit
+ * log.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include "server/access/access.h"
 #include "server/kserve/op.h"
 
-/* hpsd has one, without a name. */
+/* hpsd has one repository, without a name. */
 static bool has_repository(struct hps_unary *op, const char *name)
 {
     if (name[0] == '\0') {
@@ -53,7 +54,8 @@ static bool is_listed(const struct listing *listing, const char *model)
     return hps_access_sees(listing->op->call, HPS_ROLE_READ, model);
 }
 
-/* Any version that is resident can be asked for by its number. */
+/* Adds a version. A version that is not active is READY too, because a request can name its number.
+ */
 static void add_view(void *ctx, const struct hps_version_view *view)
 {
     struct listing *listing = ctx;
@@ -87,7 +89,7 @@ static bool has_entry(const struct listing *listing, const char *model)
     return i < listing->reply->n_models;
 }
 
-/* A model of which no version is there at all. */
+/* Adds a model without any version. */
 static void add_unserved(void *ctx, const struct hps_unserved_view *view)
 {
     struct listing *listing = ctx;
@@ -150,7 +152,7 @@ void kserve_repository_load(struct hps_unary *op)
 
 typedef Inference__RepositoryModelUnloadRequest__ParametersEntry unload_parameter;
 
-/* No model depends on another one. */
+/* Accepts unload_dependents, which has no effect: models do not depend on each other. */
 static bool is_unload_parameter(struct hps_unary *op, const unload_parameter *parameter)
 {
     const Inference__ModelRepositoryParameter *value = parameter->value;

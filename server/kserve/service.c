@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of methods; how their requests name a model, and how loads and HTTP/1.1 are answered.
- * Loop thread of the call's connection.
+ * The table of methods, the model and version that requests name, and the replies to loads and to
+ * calls over HTTP/1.1. Loop thread of the call's connection.
  */
 #include "server/kserve/service.h"
 
@@ -30,7 +30,7 @@ static const struct hps_unary_method methods[] = {
     METHOD("ServerReady", server_ready, kserve_server_ready, LOOP, READS, OPEN, 0),
     METHOD("ServerMetadata", server_metadata, kserve_server_metadata, LOOP, READS, ANY, 0),
     METHOD("ModelReady", model_ready, kserve_model_ready, LOOP, READS, MODEL,
-           HPS_ROLE_LOOKUP | HPS_ROLE_READ), /* whoever looks up finds out anyway */
+           HPS_ROLE_LOOKUP | HPS_ROLE_READ), /* a lookup reveals the same */
     METHOD("ModelMetadata", model_metadata, kserve_model_metadata, WORKER, READS, MODEL,
            HPS_ROLE_READ),
     METHOD("ModelConfig", model_config, kserve_model_config, WORKER, READS, MODEL, HPS_ROLE_READ),
@@ -71,10 +71,9 @@ void kserve_not_built(struct hps_unary *op)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Which model and version the request is of.
+/* Sets the model and version of the request.
  *
- * error   INVALID, EXHAUSTED
- */
+ * error   INVALID, EXHAUSTED */
 static hps_status read_names(struct hps_unary *op)
 {
     struct kserve_op *own = kserve_of(op);
@@ -83,7 +82,7 @@ static hps_status read_names(struct hps_unary *op)
     name = name != NULL ? name : hps_unary_field(op, "model_name");
     own->name = name != NULL ? name : "";
     struct kserve_text model = {own->name, strlen(own->name)};
-    /* A view is of what can be asked for, not of what is loaded. */
+    /* Loads and unloads name a model, not a view. */
     own->by_table = op->method->place != HPS_UNARY_ADMIN && kserve_take_tables(&model);
     op->model = hps_arena_strndup(op->arena, model.at, model.size);
     if (op->model == NULL) {

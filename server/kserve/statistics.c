@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How models fare: what cache/version/usage.h counts, as ModelStatistics has it. A look-up is one
- * inference and one execution, whatever number of keys it has. On workers.
+ * ModelStatistics from the counts of cache/version/usage.h. A lookup is one inference and one
+ * execution, with any number of keys. On workers.
  */
 #include "cache/version/usage.h"
 #include "inference/grpc_service.pb-c.h"
@@ -12,7 +12,7 @@ enum { NAMES_USUAL = 16 };
 
 typedef Inference__ModelStatisticsResponse statistics_message;
 
-/* NULL: op->error. */
+/* NULL: op->error is set. */
 static Inference__StatisticDuration *duration(struct hps_unary *op, uint64_t count, uint64_t us)
 {
     Inference__StatisticDuration *message =
@@ -24,7 +24,7 @@ static Inference__StatisticDuration *duration(struct hps_unary *op, uint64_t cou
     return message;
 }
 
-/* As Triton has them, those of parts are of what was answered. */
+/* As in Triton, the times of stages include successful requests only. */
 static Inference__InferStatistics *inference_stats(struct hps_unary *op,
                                                    const struct hps_usage_sums *sums)
 {
@@ -38,13 +38,13 @@ static Inference__InferStatistics *inference_stats(struct hps_unary *op,
         stats->compute_input = duration(op, n, sums->part_us[HPS_USAGE_INPUT]);
         stats->compute_infer = duration(op, n, sums->part_us[HPS_USAGE_WALK]);
         stats->compute_output = duration(op, n, sums->part_us[HPS_USAGE_OUTPUT]);
-        stats->cache_hit = duration(op, 0, 0); /* of answers, of which there is no cache */
+        stats->cache_hit = duration(op, 0, 0); /* no cache of replies */
         stats->cache_miss = duration(op, 0, 0);
     }
     return stats;
 }
 
-/* Every look-up is a batch of its own. */
+/* Each lookup is a batch of size 1. */
 static void put_batches(struct hps_unary *op, const struct hps_usage_sums *sums,
                         Inference__ModelStatistics *to)
 {
@@ -81,7 +81,7 @@ static void put_version(struct hps_unary *op, const char *name, const struct hps
     put_batches(op, &sums, to);
 }
 
-/* Behind those that the reply has. */
+/* Adds the versions to those in the reply. */
 static void add_versions(struct hps_unary *op, statistics_message *reply, const char *name,
                          const struct hps_model_pinned *pinned)
 {
@@ -90,7 +90,7 @@ static void add_versions(struct hps_unary *op, statistics_message *reply, const 
     }
 }
 
-/* ---- of every model -------------------------------------------------------------------------- */
+/* ---- all models ------------------------------------------------------------------------------ */
 
 struct names {
     struct hps_unary *op;
@@ -98,7 +98,7 @@ struct names {
     size_t n, n_max;
 };
 
-/* False: there are more than there is room for. */
+/* False: there are more names than n_max. */
 static bool add_name(void *ctx, const char *model)
 {
     struct names *names = ctx;
@@ -111,7 +111,7 @@ static bool add_name(void *ctx, const char *model)
     return ++names->n <= names->n_max;
 }
 
-/* False: op->error. */
+/* Collects the names of all visible models. False: op->error is set. */
 static bool take_names(struct hps_unary *op, struct names *out_names)
 {
     struct names names = {.op = op};
@@ -145,7 +145,7 @@ static void add_all(struct hps_unary *op, statistics_message *reply)
             add_versions(op, reply, names.names[i], &pinned);
             hps_model_unpin(&pinned);
         } else if (status != HPS_EXHAUSTED) {
-            op->error = (struct hps_error){0}; /* it has gone meanwhile */
+            op->error = (struct hps_error){0}; /* unloaded in the meantime */
         }
     }
 }

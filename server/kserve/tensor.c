@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a request of KServe says of tensors and in parameters, whatever transport it came by: names
- * of datatypes, sizes that go together, names that are used once. Any thread.
+ * Parameters and tensors of a KServe request of any transport: datatypes, sizes, names. Any thread.
  */
 #include "server/kserve/infer.h"
 
@@ -199,7 +198,7 @@ static int by_name(const void *a, const void *b)
     return kserve_text_compare(a, b);
 }
 
-/* names[n] are sorted. */
+/* Sorts names[n] and checks that they are not empty and unique. */
 static hps_status check_names(enum kserve_side side, struct kserve_text *names, uint32_t n,
                               struct hps_error *err)
 {

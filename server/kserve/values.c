@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The outputs of a look-up that is done, as tensors: where their values are, and what they are.
- * Used by one thread at a time.
+ * The values of the outputs of a lookup that is done. One thread at a time.
  */
 #include <string.h>
 
@@ -16,7 +15,7 @@ static enum kserve_datatype datatype_of(enum hps_dtype dtype)
     case HPS_DTYPE_BF16:
         return KSERVE_BF16;
     default:
-        HPS_ASSERT(dtype == HPS_DTYPE_FP32 || dtype == 0); /* RAW is refused */
+        HPS_ASSERT(dtype == HPS_DTYPE_FP32 || dtype == 0); /* RAW is rejected before */
         return KSERVE_FP32;
     }
 }
@@ -26,7 +25,7 @@ static struct kserve_text rows_of(const struct hps_lookup_part *part)
     return (struct kserve_text){.at = (const char *)part->rows, .size = (size_t)part->rows_bytes};
 }
 
-/* Call `put` for each sample and part in the order of the answer, with its n keys from `first` on.
+/* Calls `put` for each sample and part in the order of the reply, with its n keys from `first` on.
  * False: no memory. */
 static bool each_sample(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                         struct hps_arena *arena, uint8_t *to,
@@ -48,7 +47,7 @@ static bool each_sample(const struct kserve_answer *answer, const struct hps_loo
     return next != NULL;
 }
 
-/* A part without statuses has found all its keys. */
+/* A part without key_status has found all its keys. */
 static uint8_t *put_status(uint8_t *to, const struct hps_lookup_part *part, uint32_t first,
                            uint32_t n)
 {
@@ -84,7 +83,7 @@ static bool is_flat(const struct kserve_answer_output *output)
     return output->kind == KSERVE_OUTPUT_FLAT;
 }
 
-/* `sorted`: rows in the order of the samples; NULL: one sample, rows are in the order of parts. */
+/* sorted: rows in the order of the samples; NULL: one sample, rows in the order of the parts. */
 static hps_status values_of(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                             const struct kserve_answer_output *output,
                             const struct hps_block *sorted, struct hps_arena *arena,
@@ -133,7 +132,7 @@ static hps_status values_of(const struct kserve_answer *answer, const struct hps
     return HPS_OK;
 }
 
-/* The output with rows to sort; NULL: no output has any. */
+/* The output with rows to sort; NULL: none. */
 static const struct kserve_answer_output *sorted_output(const struct kserve_answer *answer)
 {
     for (uint32_t i = 0; answer->counts != NULL && i < answer->n_outputs; i++) {
@@ -144,7 +143,7 @@ static const struct kserve_answer_output *sorted_output(const struct kserve_answ
     return NULL;
 }
 
-/* Copy the rows of several samples into a block, in the order of the samples. */
+/* Copies the rows of several samples into a block, in the order of the samples. */
 static hps_status sort_rows(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                             struct hps_block_pool *pool, struct hps_arena *arena,
                             struct hps_block **out_sorted)
