@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the versions of a model, pinned for as long as it takes, and the streams of their updates to
- * a message in an arena. See server/model/describe.h.
+ * Fills the reply to GetModel from the pinned versions of a model and the streams of their updates.
+ * See server/model/describe.h.
  */
 #include "server/model/describe.h"
 
@@ -19,7 +19,7 @@ static hps_status too_large(struct hps_error *err)
         "the versions of the model are more than one answer can have; ask for one");
 }
 
-/* ---- what does not change -------------------------------------------------------------------- */
+/* ---- constant data --------------------------------------------------------------------------- */
 
 /* NULL: the arena is full. */
 static char *copy_of(struct hps_arena *arena, const char *text)
@@ -31,7 +31,7 @@ static bool add_tables(const struct hps_version *version, struct hps_arena *aren
                        Hps__V1__ModelVersion *of)
 {
     HPS_ASSERT(version->n_tables <= version->n_places);
-    size_t n = version->n_tables + (size_t)1; /* there may be none */
+    size_t n = version->n_tables + (size_t)1; /* the version may have no tables */
     Hps__V1__ModelTable *tables = hps_arena_calloc(arena, n, sizeof(*tables));
     of->tables = hps_arena_calloc(arena, n, sizeof(Hps__V1__ModelTable *));
     if (tables == NULL || of->tables == NULL) {
@@ -77,12 +77,12 @@ static Hps__V1__ModelVersion *describe_version(struct hps_version *version, stru
     return whole ? of : NULL;
 }
 
-/* ---- how far updates are --------------------------------------------------------------------- */
+/* ---- positions of updates -------------------------------------------------------------------- */
 
 struct describing {
     struct hps_arena *arena;
     Hps__V1__GetModelResponse *reply;
-    bool full; /* the arena is */
+    bool full; /* the arena is full */
 };
 
 static Hps__V1__ModelVersion *version_of(const Hps__V1__GetModelResponse *reply,
@@ -111,7 +111,8 @@ static Hps__V1__UpdatePosition *position_of(const struct hps_partition_view *vie
     return of->topic != NULL ? of : NULL;
 }
 
-/* Views are made behind what they tell of: look-ups have at least that. */
+/* Adds the positions of a stream. A view is made after the state that it shows, so lookups see at
+ * least that state. */
 static void add_stream(void *ctx, const struct hps_stream_view *view)
 {
     struct describing *describing = ctx;
@@ -131,7 +132,7 @@ static void add_stream(void *ctx, const struct hps_stream_view *view)
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the reply ------------------------------------------------------------------------------- */
 
 static hps_status describe_all(const struct hps_model_pinned *pinned, const char *model,
                                struct hps_updater *updater, struct describing *describing,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model as GetModel tells of it. Any thread that may wait for a lock.
+ * The reply to GetModel. Any thread that may wait for a lock.
  */
 #ifndef HPS_SERVER_MODEL_DESCRIBE_H
 #define HPS_SERVER_MODEL_DESCRIBE_H
@@ -10,12 +10,11 @@
 #include "hps/v1/lookup.pb-c.h"
 #include "server/update/updates.h"
 
-/* Fill `reply` with the versions of the model, or with one of them.
+/* Fills `reply` with all versions of the model, or with the requested one.
  *
- * owner   what it points to is in the arena
- * error   NOT_FOUND: no such model or version; UNAVAILABLE: the model is expected; EXHAUSTED: more
- *         than the arena takes
- */
+ * owner   the pointers of `reply` are in the arena
+ * error   NOT_FOUND: no such model or version; UNAVAILABLE: the model is expected but has no
+ *         version yet; EXHAUSTED: the arena is full */
 hps_status hps_model_describe(struct hps_models *models, struct hps_updater *updater,
                               const Hps__V1__GetModelRequest *request, struct hps_arena *arena,
                               Hps__V1__GetModelResponse *reply, struct hps_error *err)

@@ -39,7 +39,7 @@ hps_status hps_model_pin_all(struct hps_models *models, const char *model, struc
         }
     }
     if (pinned.n == 0) {
-        /* Says why there is none, or has one that has come meanwhile. */
+        /* Sets the error, or pins a version that was added in the meantime. */
         hps_status status =
             hps_models_pin(models, model, strlen(model), 0, &pinned.versions[0], err);
         if (status != HPS_OK) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The versions of a model, pinned for as long as somebody describes them. Any thread that may wait
- * for a lock.
+ * The versions of a model, pinned while they are described. Any thread that may wait for a lock.
  */
 #ifndef HPS_SERVER_MODEL_PINNED_H
 #define HPS_SERVER_MODEL_PINNED_H
@@ -12,17 +11,19 @@
 struct hps_model_pinned {
     struct hps_version **versions; /* [n] by number, in the arena */
     size_t n;
-    int64_t active; /* 0: none is */
+    int64_t active; /* 0: no version is active */
 };
 
-/* All of them; there is at least one.
+/* Pins all versions of a model; there is at least one on success. The caller unpins them with
+ * hps_model_unpin.
  *
- * error   NOT_FOUND: no such model; UNAVAILABLE: it is expected; EXHAUSTED: the arena is full
- */
+ * error   NOT_FOUND: no such model; UNAVAILABLE: it is expected but has no version yet; EXHAUSTED:
+ *         the arena is full */
 hps_status hps_model_pin_all(struct hps_models *models, const char *model, struct hps_arena *arena,
                              struct hps_model_pinned *out_pinned, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Leave the one that is asked for. NOT_FOUND: it is not there, and none is pinned any more. */
+/* Unpins all versions except number `number`. NOT_FOUND: there is no such version, and all are
+ * unpinned. */
 hps_status hps_model_choose(struct hps_model_pinned *pinned, const char *model, int64_t number,
                             struct hps_error *err) HPS_MUST_CHECK;
 void hps_model_unpin(const struct hps_model_pinned *pinned);

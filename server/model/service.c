@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The methods of server/model/service.h. Works run on workers.
+ * The methods of server/model/service.h. Workers build the replies.
  */
 #include "server/model/service.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The methods of hps.v1.ParameterServer other than lookups. GetModel describes a model's tables and
- * how far the updates of its versions are. A model may have thousands of tables: workers build the
+ * The methods of hps.v1.ParameterServer other than lookups. GetModel describes the tables of a
+ * model and the updates of its versions. A model may have thousands of tables, so workers build the
  * replies.
  */
 #ifndef HPS_SERVER_MODEL_SERVICE_H
@@ -11,17 +11,17 @@
 #include "server/rpc/unary.h"
 #include "server/update/updates.h"
 
-struct hps_model_service_parts { /* copied; what they point to is borrowed */
+struct hps_model_service_parts { /* copied; its pointers are borrowed */
     struct hps_models *models;
     struct hps_updater *updater; /* NULL: versions take no updates */
     struct hps_pool *workers;
 };
 
-/* NULL: no memory. */
+/* Returns NULL if there is no memory. */
 struct hps_unary_service *hps_model_service_new(const struct hps_model_service_parts *parts);
-/* WaitForUpdates: a worker checks a call and begins its wait, which then holds no thread: the
- * version's update stream shows it each new view (hps_updater_wait). Call hps_updater_waits_close
- * before freeing the service. NULL: no memory. */
+/* WaitForUpdates: a worker checks a call and begins its wait. The wait holds no thread: the update
+ * stream of the version passes it each new view (hps_updater_wait). Call hps_updater_waits_close
+ * before you free the service. NULL: no memory. */
 struct hps_unary_service *hps_wait_service_new(const struct hps_model_service_parts *parts);
 
 #endif

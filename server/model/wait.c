@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The judge of WaitForUpdates: see server/model/wait.h.
+ * Decides for WaitForUpdates: see server/model/wait.h.
  */
 #include "server/model/wait.h"
 
@@ -15,12 +15,12 @@
 #define OUTCOME(name) HPS__V1__WAIT_OUTCOME__WAIT_OUTCOME_##name
 #define GOAL(name)    HPS__V1__WAIT_GOAL__WAIT_GOAL_##name
 
-/* One look: what is judged by what. */
+/* The inputs and the result of one hps_wait_look. */
 struct judging {
     struct hps_wait *wait;
     const struct hps_stream_view *view;
     bool refreshed;
-    bool refresh; /* another one would help */
+    bool refresh; /* another refresh would help */
 };
 
 void hps_wait_init(struct hps_wait *wait, const Hps__V1__WaitForUpdatesRequest *request)
@@ -88,7 +88,7 @@ hps_status hps_wait_check(const Hps__V1__WaitForUpdatesRequest *request, struct 
                                                          : status;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------------------- */
 
 static Hps__V1__WaitOutcome answer(struct judging *at, Hps__V1__WaitOutcome outcome,
                                    const struct hps_partition_view *about, int64_t offset,
@@ -121,7 +121,8 @@ static Hps__V1__WaitOutcome answer_frozen(struct judging *at)
                   view->version, view->model, view->model, view->version);
 }
 
-/* NOT_YET: it may go on by itself. A frozen one applies records that name its version. */
+/* Why a partition has stopped. NOT_YET: it may continue without an operator. A frozen version still
+ * applies records that name it. */
 static Hps__V1__WaitOutcome answer_stop(struct judging *at, const struct hps_partition_view *of)
 {
     static const struct {
@@ -152,7 +153,7 @@ static Hps__V1__WaitOutcome answer_stop(struct judging *at, const struct hps_par
                   stops[of->state].advice);
 }
 
-/* What keeps a partition that may go on: "running; 3 records behind". */
+/* The state of a partition that may continue: "running; 3 records behind". */
 static const char *state_text(const struct hps_partition_view *of, char out[static 300])
 {
     char lag[48] = "";
@@ -215,7 +216,8 @@ static bool is_waited_for(const struct judging *at, const struct hps_rejected_vi
     return request->goal == GOAL(NOW) && record->read_ms >= since_ms;
 }
 
-/* Keep the newest of those that came since the last look. */
+/* Returns the newest rejected record since the last view that concerns the wait, and keeps its
+ * text. */
 static const struct hps_rejected_view *find_rejected(struct judging *at)
 {
     struct hps_wait *wait = at->wait;
@@ -254,9 +256,9 @@ static Hps__V1__WaitOutcome answer_rejected(struct judging *at,
     return outcome;
 }
 
-/* ---- all that is logged now ------------------------------------------------------------------ */
+/* ---- NOW ------------------------------------------------------------------------------------- */
 
-/* Since the wait began, is it known to be the topic that was read? */
+/* Whether a check since the wait began has shown that the topic was not recreated. */
 static bool is_same_topic(const struct judging *at, const struct hps_partition_view *of)
 {
     return of->same_ms >= at->wait->begin_ms;
@@ -267,8 +269,8 @@ static bool is_proved(const struct judging *at, const struct hps_partition_view 
     return of->as_of_ms >= at->wait->begin_ms && is_same_topic(at, of);
 }
 
-/* Why it has not been proved yet, which may come: of a partition that does not run, if there is
- * one. */
+/* Why the wait is not over. Names a partition that is not proved, if possible one that does not
+ * run. */
 static Hps__V1__WaitOutcome answer_unproved(struct judging *at)
 {
     const struct hps_stream_view *view = at->view;
@@ -328,7 +330,7 @@ static Hps__V1__WaitOutcome judge_now(struct judging *at)
                   : answer_unproved(at);
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- RECORDS --------------------------------------------------------------------------------- */
 
 static const struct hps_partition_view *find_partition(const struct hps_stream_view *view,
                                                        const Hps__V1__UpdateRecords *records)
@@ -342,8 +344,8 @@ static const struct hps_partition_view *find_partition(const struct hps_stream_v
     return NULL;
 }
 
-/* The first of the records that may have been passed over; -1: none was. Those that name a version
- * are applied while it is frozen. */
+/* The first of the records that may have been passed over; -1: none. A frozen version applies
+ * records that name it. */
 static int64_t passed_over(const Hps__V1__UpdateRecords *records,
                            const struct hps_partition_view *of, bool named)
 {
@@ -413,7 +415,7 @@ static Hps__V1__WaitOutcome judge_partition(struct judging *at,
                   state_text(of, state));
 }
 
-/* As long as it may still come, of all records the first that is not there. */
+/* The outcome of the first record that is not visible. */
 static Hps__V1__WaitOutcome judge_records(struct judging *at)
 {
     struct hps_wait *wait = at->wait;
@@ -443,7 +445,7 @@ static Hps__V1__WaitOutcome judge_records(struct judging *at)
     return answer(at, OUTCOME(VISIBLE), NULL, -1, "%s", "");
 }
 
-/* ---- before they are written ----------------------------------------------------------------- */
+/* ---- READY ----------------------------------------------------------------------------------- */
 
 static Hps__V1__WaitOutcome judge_ready(struct judging *at)
 {
@@ -459,7 +461,7 @@ static Hps__V1__WaitOutcome judge_ready(struct judging *at)
             continue;
         }
         read = true;
-        /* A topic that is gone is read again when there is one. */
+        /* A deleted topic is read when it is created again. */
         Hps__V1__WaitOutcome stop =
             of->state == HPS_PARTITION_GONE ? OUTCOME(NOT_YET) : answer_stop(at, of);
         if (stop != OUTCOME(NOT_YET)) {
@@ -470,7 +472,7 @@ static Hps__V1__WaitOutcome judge_ready(struct judging *at)
                 : answer_unread(at, request->topic);
 }
 
-/* ---- a look ---------------------------------------------------------------------------------- */
+/* ---- one view -------------------------------------------------------------------------------- */
 
 enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
                                    bool refreshed)

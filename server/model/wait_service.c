@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * WaitForUpdates, from the message to the answer: see server/model/service.h.
+ * WaitForUpdates, from the message to the reply: see server/model/service.h.
  */
 #include "server/model/service.h"
 
@@ -24,11 +24,11 @@ struct waiting {
     struct hps_update_waiter waiter;
     struct hps_timer timer; /* max_wait_ms */
     struct hps_wait wait;
-    bool moved; /* look-ups get another version by now, of which it is to be judged */
+    bool moved; /* another version is active now, so the wait moves to it */
     Hps__V1__WaitForUpdatesResponse reply;
 };
 
-/* ---- the answer; any thread ------------------------------------------------------------------ */
+/* ---- the reply; any thread ------------------------------------------------------------------- */
 
 static void finish(struct waiting *waiting)
 {
@@ -47,7 +47,7 @@ static void finish(struct waiting *waiting)
     hps_unary_finish(&waiting->op);
 }
 
-/* Loop: its time is over, or the call is. */
+/* Loop thread: the time to wait has passed, or the call has ended. */
 static void end(struct waiting *waiting)
 {
     const struct hps_model_service_parts *parts = waiting->op.parts;
@@ -89,7 +89,7 @@ static bool has_moved(const struct waiting *waiting)
     return moved;
 }
 
-/* Thread `update`, or a worker as it begins. */
+/* Thread `update`, or the worker that begins the wait. Under the lock of waits. */
 static enum hps_update_look on_look(struct hps_update_waiter *waiter,
                                     const struct hps_stream_view *view)
 {
@@ -99,8 +99,8 @@ static enum hps_update_look on_look(struct hps_update_waiter *waiter,
     return waiting->moved ? HPS_UPDATE_LOOK_DONE : look;
 }
 
-/* With the version that is active now. Its state is set back by the lock of waits: who ends it is
- * heard when it begins. */
+/* Waits again, for the version that is active now. The lock of waits is held, so if the call ends
+ * from here on, hps_updater_wait returns CANCELLED. */
 static hps_status begin_again(struct waiting *waiting)
 {
     const struct hps_model_service_parts *parts = waiting->op.parts;
@@ -115,7 +115,7 @@ static hps_status begin_again(struct waiting *waiting)
                                             "retry later");
 }
 
-/* The same, or who ends the wait. */
+/* Threads as on_look, and any thread that ends the wait. Under the lock of waits. */
 static void on_done(struct hps_update_waiter *waiter, enum hps_update_end end)
 {
     struct waiting *waiting = HPS_CONTAINER_OF(waiter, struct waiting, waiter);
@@ -132,7 +132,7 @@ static void on_done(struct hps_update_waiter *waiter, enum hps_update_end end)
     finish(waiting);
 }
 
-/* False: the topic is of a table that the version has not, which is the answer. */
+/* False: the version does not have the table of the topic. The reply says so. */
 static bool has_table(struct waiting *waiting, const struct hps_version *version, const char *topic)
 {
     struct hps_update_topic of;
@@ -144,7 +144,7 @@ static bool has_table(struct waiting *waiting, const struct hps_version *version
     return false;
 }
 
-/* OK: the wait has begun, and on_done finishes it; else the call is over. */
+/* OK: the wait has begun, and on_done finishes the call. Otherwise the caller finishes it. */
 static hps_status begin(struct waiting *waiting)
 {
     const struct hps_model_service_parts *parts = waiting->op.parts;
@@ -174,7 +174,7 @@ static hps_status begin(struct waiting *waiting)
     }
     status = hps_updater_wait(parts->updater, request->model, waiting->op.version, &waiting->waiter,
                               err);
-    if (status == HPS_CANCELLED) { /* max_wait_ms has passed, or it is closed */
+    if (status == HPS_CANCELLED) { /* max_wait_ms has passed, or the call has ended */
         err->status = HPS_OK;
     }
     return status;
@@ -188,7 +188,7 @@ static void wait_for_updates(struct hps_unary *op)
     }
 }
 
-/* Loop. */
+/* Loop thread. */
 static hps_status read_request(struct hps_unary *op)
 {
     struct waiting *waiting = (struct waiting *)op;
