@@ -77,16 +77,16 @@ static void open_now(struct hps_breaker *breaker, hps_status status)
     reason = reason != NULL && reason[0] != '\0' ? reason : hps_status_text(status);
     if (breaker->options.node != NULL) {
         HPS_LOG(ERROR, "cache",
-                "node down: its calls failed or timed out; look-ups skip the node until a probe of "
-                "it succeeds",
+                "node down: its calls failed or timed out; lookups skip the node until a probe "
+                "succeeds",
                 HPS_STR("tier", breaker->options.tier), HPS_STR("node", breaker->options.node),
                 HPS_STR("error", reason));
         return;
     }
-    HPS_LOG(ERROR, "cache",
-            "tier down: its calls failed or timed out; look-ups skip the tier until a probe of it "
-            "succeeds",
-            HPS_STR("tier", breaker->options.tier), HPS_STR("error", reason));
+    HPS_LOG(
+        ERROR, "cache",
+        "tier down: its calls failed or timed out; lookups skip the tier until a probe succeeds",
+        HPS_STR("tier", breaker->options.tier), HPS_STR("error", reason));
 }
 
 static void close_now(struct hps_breaker *breaker)

@@ -181,7 +181,7 @@ static const char *arg_store(const struct hps_arg *arg, const char *text)
     case HPS_ARG_BYTES:
         return hps_args_bytes(text, arg->target) ? NULL : "bytes, or 64MiB, 4GiB";
     case HPS_ARG_LIST:
-        return list_add(arg->target, text) ? NULL : "no more than 64 times";
+        return list_add(arg->target, text) ? NULL : "at most 64 times";
     case HPS_ARG_CHOICE:
         if (!hps_args_choice(arg->metavar, text, &ignored)) {
             return arg->metavar;
@@ -312,7 +312,7 @@ static const char *take_value(struct reader *reader, const struct hps_arg *arg,
         value = reader->argv[reader->at++];
     }
     if (value == NULL) {
-        hps_error_set(reader->err, HPS_INVALID, "--%s: expected a value behind it, %s", arg->name,
+        hps_error_set(reader->err, HPS_INVALID, "--%s: got no value, expected %s", arg->name,
                       arg->metavar);
     }
     return value;

@@ -110,7 +110,10 @@ static void print_verbs(FILE *out, const struct hps_program *program)
     for (const struct hps_command *const *verb = program->verbs; *verb != NULL; verb++) {
         columns = wider(columns, strlen((*verb)->name));
     }
-    (void)fprintf(out, "\nverbs (%s help VERB says more):\n", program->self.name);
+    (void)fprintf(out,
+                  "\n"
+                  "verbs (for details: %s help VERB):\n",
+                  program->self.name);
     for (const struct hps_command *const *verb = program->verbs; *verb != NULL; verb++) {
         (void)fprintf(out, "%*s%s", INDENT, "", (*verb)->name);
         print_right(out, strlen((*verb)->name), columns, (*verb)->summary);

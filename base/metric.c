@@ -636,11 +636,10 @@ hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out)
     }
     uint64_t n_dropped = metrics->n_unprinted + metrics->n_no_memory;
     hps_lock_release(&metrics->lock);
-    print_single(
-        out, "hpsd_metrics_series_dropped", "gauge",
-        "Series of tables that there is no room for here, and requests for a series that a "
-        "lack of memory refused.",
-        (double)n_dropped);
+    print_single(out, "hpsd_metrics_series_dropped", "gauge",
+                 "Series that /metrics lacks: tables beyond the limit, and series that could not "
+                 "be allocated.",
+                 (double)n_dropped);
     print_process(out, metrics->start_seconds);
     if (out->status != HPS_OK) {
         out->size = size_before;

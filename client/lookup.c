@@ -223,7 +223,7 @@ static hps_status place_rows(struct hps_client_lookup_result *result, struct hps
                          result->rows_bytes / row_bytes == result->row_count;
 
     if (!fit) {
-        return broken_result(result, "its bytes of rows are more or less than that", err);
+        return broken_result(result, "the size of its rows does not match", err);
     }
     result->stride = (size_t)row_bytes;
     return HPS_OK;
@@ -270,11 +270,11 @@ hps_status hps_client_lookup_reply_next(struct hps_client_lookup_reply *reply,
         }
     } while (field.number != 4 || field.type != HPS_WIRE_BYTES);
     if (!read_result(&field, &result)) {
-        return hps_error_set(err, HPS_DATA_LOSS, "a TableResult of %zu bytes is broken",
+        return hps_error_set(err, HPS_DATA_LOSS, "a TableResult of %zu bytes is malformed",
                              field.size);
     }
     if (!hps_dtype_is_stored((unsigned)result.dtype)) {
-        return broken_result(&result, "no type of rows", err);
+        return broken_result(&result, "unknown type of rows", err);
     }
     hps_status status =
         reply->matrix == NULL ? place_rows(&result, err) : place_columns(reply, &result, err);
@@ -293,15 +293,15 @@ hps_status hps_client_lookup_check(const struct hps_client_lookup_query *query, 
 
     HPS_ASSERT(row <= n_rows);
     if (result->row_count > n_rows - row) {
-        return broken_result(result, "more rows than were asked for", err);
+        return broken_result(result, "more rows than requested", err);
     }
     size_t n_keys = hps_client_lookup_first_key(query, row + result->row_count) -
                     hps_client_lookup_first_key(query, row);
     if (result->key_status != NULL && result->n_key_status != n_keys) {
-        return broken_result(result, "its key states are more or fewer than its keys", err);
+        return broken_result(result, "the number of key states does not match the keys", err);
     }
     if (query->offsets != NULL && hps_dtype_is_int8(result->dtype)) {
-        return broken_result(result, "bags have no such rows", err);
+        return broken_result(result, "pooled rows cannot have this type", err);
     }
     return HPS_OK;
 }

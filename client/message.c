@@ -51,8 +51,8 @@ hps_status hps_message_decode(const ProtobufCMessageDescriptor *type, const uint
         protobuf_c_message_unpack(type, &allocator, size, size == 0 ? nothing : data);
 
     if (message == NULL) {
-        return hps_error_set(err, HPS_DATA_LOSS, "%zu bytes of the server are no %s", size,
-                             type->name);
+        return hps_error_set(err, HPS_DATA_LOSS, "the server sent %zu bytes that are not a %s",
+                             size, type->name);
     }
     *out_message = message;
     return HPS_OK;

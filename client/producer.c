@@ -91,7 +91,7 @@ static const char *advice_of(rd_kafka_resp_err_t code)
 {
     switch (code) {
     case RD_KAFKA_RESP_ERR_INVALID_RECORD:
-        return ": a compacted topic takes keyed records only";
+        return ": a compacted topic accepts only keyed records";
     case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
         return ": make records smaller, or raise message.max.bytes of the topic and of the client";
     default:
@@ -158,10 +158,10 @@ static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, vo
     if (producer->failed.status == HPS_OK && message->err != RD_KAFKA_RESP_ERR__PURGE_QUEUE &&
         message->err != RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
         hps_error_set(&producer->failed, status_of(message->err),
-                      "%s partition %d: a record of %zu bytes was not taken: %s%s%s%s", topic->name,
-                      (int)message->partition, message->len, rd_kafka_err2str(message->err),
-                      advice_of(message->err), producer->trouble.status != HPS_OK ? "; " : "",
-                      producer->trouble.text);
+                      "%s partition %d: a record of %zu bytes was not delivered: %s%s%s%s",
+                      topic->name, (int)message->partition, message->len,
+                      rd_kafka_err2str(message->err), advice_of(message->err),
+                      producer->trouble.status != HPS_OK ? "; " : "", producer->trouble.text);
     }
 }
 

@@ -147,8 +147,8 @@ static hps_status table_open(struct hps_update_writer *writer, struct table *tab
         return table->n_partitions == 1
                    ? HPS_OK
                    : hps_error_set(err, HPS_PRECONDITION,
-                                   "topic %s has %u partitions: units need a topic of one, where "
-                                   "all records keep their order",
+                                   "topic %s has %u partitions: units need a topic with one "
+                                   "partition, which keeps all records in order",
                                    topic, table->n_partitions);
     }
     if (writer->options.form == HPS_UPDATE_KEYED) {
@@ -449,13 +449,14 @@ hps_status hps_update_writer_sends(const struct hps_update_writer_options *optio
                           : hps_dtype_is_int8(given) ? given
                                                      : HPS_DTYPE_FP32;
     if (options->form == HPS_UPDATE_HCTR && sent != HPS_DTYPE_FP32) {
-        return hps_error_set(err, HPS_INVALID,
-                             "rows as %s: hctr records have float32 alone, keyed and packed ones "
-                             "take them",
-                             hps_dtype_name(sent));
+        return hps_error_set(
+            err, HPS_INVALID,
+            "rows as %s: hctr records have only float32; use keyed or packed records",
+            hps_dtype_name(sent));
     }
     if (hps_dtype_is_int8(given) && hps_dtype_is_int8(sent) && given != sent) {
-        return hps_error_set(err, HPS_INVALID, "rows of %s are not quantised again, to %s",
+        return hps_error_set(err, HPS_INVALID,
+                             "rows of %s are already quantised and cannot be converted to %s",
                              hps_dtype_name(given), hps_dtype_name(sent));
     }
     *out_sent = sent;
@@ -512,7 +513,8 @@ static hps_status table_shape(struct hps_update_writer *writer, struct table *ta
     }
     if (table->dim != dim || table->given != dtype) {
         return hps_error_set(
-            err, HPS_INVALID, "table %s: a row of %u values as %s, those before had %u as %s",
+            err, HPS_INVALID,
+            "table %s: got a row of %u values as %s, expected %u as %s, like the rows before",
             table->name, dim, hps_dtype_name(dtype), table->dim, hps_dtype_name(table->given));
     }
     return HPS_OK;
@@ -560,10 +562,9 @@ hps_status hps_update_writer_deletes(struct hps_update_writer *writer, const cha
     struct table *table;
 
     if (writer->options.form == HPS_UPDATE_HCTR) {
-        return hps_error_set(err, HPS_INVALID,
-                             "records of HCTR form cannot delete keys (table %s): keyed and packed "
-                             "ones can",
-                             name);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "hctr records cannot delete keys (table %s); use keyed or packed records", name);
     }
     hps_status status = table_find(writer, name, &table, err);
     for (size_t i = 0; i < n && status == HPS_OK; i++) {

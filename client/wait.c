@@ -34,7 +34,7 @@ hps_status hps_client_wait(struct hps_client *client, Hps__V1__WaitForUpdatesReq
     }
     hps_buf_fini(&buf);
     if (status == HPS_OK && (message == NULL || hps_message_plain(message) != HPS_OK)) {
-        status = hps_error_set(err, HPS_INTERNAL, "the server sent no reply that can be read");
+        status = hps_error_set(err, HPS_INTERNAL, "the server sent a reply that cannot be decoded");
     }
     if (status == HPS_NOT_FOUND) {
         err->status = status = HPS_PRECONDITION;

@@ -338,15 +338,15 @@ static hps_status check_redis_access(const struct hps_config *config, struct hps
                              config->file, db->address);
     }
     if (!default_user && db->password[0] == '\0') {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: volatile_db.password: got none, expected that of user_name "
-                             "\"%s\"",
-                             config->file, db->user_name);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: volatile_db.password: got none, expected the password of user_name \"%s\"",
+            config->file, db->user_name);
     }
     if (db->enable_tls && db->tls_client_key[0] != '\0' && db->tls_client_certificate[0] == '\0') {
         return hps_error_set(err, HPS_INVALID,
-                             "%s: volatile_db.tls_client_certificate: got none, expected that of "
-                             "tls_client_key \"%s\"",
+                             "%s: volatile_db.tls_client_certificate: got none, expected the "
+                             "certificate of tls_client_key \"%s\"",
                              config->file, db->tls_client_key);
     }
     return HPS_OK;
@@ -384,10 +384,11 @@ static hps_status check_redis(const struct hps_config *config, struct hps_notes 
     hps_status status = HPS_OK;
     if (db->type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
         if (db->local_cache_bytes > 0) {
-            status = hps_notes_add(notes, true,
-                                   "%s: volatile_db.local_cache_bytes: not applied; it is for a "
-                                   "host map above redis_cluster, else memory_bytes counts",
-                                   config->file);
+            status =
+                hps_notes_add(notes, true,
+                              "%s: volatile_db.local_cache_bytes: not applied; it limits a host "
+                              "map above redis_cluster, without which memory_bytes is the limit",
+                              config->file);
         }
         return status == HPS_OK ? HPS_OK : no_memory(config, err);
     }
@@ -449,20 +450,19 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
     } all[] = {
         {!hps_option_is_set(&config->set, HPS_OPTION_top_supportlonglong) &&
              hps_option_is_set(&config->set, HPS_OPTION_top_models),
-         "supportlonglong: not given; HPS requires it, here it is true"},
-        {wishes.other_cache,
-         "models[].embedding_cache_type: the stores are filled and served for every type; static "
-         "has room for every row in the embedding cache, and misses of static and uvm are "
-         "waited for; stochastic is as dynamic"},
-        {wishes.no_warmup, "models[].init_ec: the embedding cache is not warmed up; the host map "
-                           "is, with the keys that "
-                           "are asked for most; server.hot_keys_bytes 0 turns that off"},
+         "supportlonglong: not given; HPS requires it, and hpsd assumes true"},
+        {wishes.other_cache, "models[].embedding_cache_type: every type uses the stores; a static "
+                             "embedding cache can hold every row, requests wait for misses of "
+                             "static and uvm, and stochastic behaves like dynamic"},
+        {wishes.no_warmup,
+         "models[].init_ec: hpsd warms up the host map, with the most requested keys, and not the "
+         "embedding cache; server.hot_keys_bytes 0 turns that off"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
-         "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "
-         "client shares"},
+         "volatile_db.type: multi_process_hash_map is the host map of this daemon, and all clients "
+         "share it"},
         {!redis && hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy),
-         "volatile_db.overflow_policy: not applied; the host map has one policy of its own, with "
-         "higher hit rates than any of HPS's"},
+         "volatile_db.overflow_policy: not applied; the host map has one policy, with higher hit "
+         "rates than those of HPS"},
         {volatile_db->initial_cache_rate < 1.0 &&
              (!redis || config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED),
          "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},

@@ -177,8 +177,8 @@ static hps_status check_tls(const struct hps_config *config, struct hps_error *e
     }
     if (tls->client_crl[0] != '\0' && tls->client_ca[0] == '\0') {
         return hps_error_set(err, HPS_INVALID,
-                             "%s: server.tls.client_ca: got none, expected the file of those who "
-                             "made the lists of client_crl",
+                             "%s: server.tls.client_ca: got none, expected the file of the "
+                             "authorities that issued the lists in client_crl",
                              config->file);
     }
     if (tls->require_client_certificate && tls->client_ca[0] == '\0') {
@@ -227,12 +227,11 @@ hps_status hps_config_check_listeners(const struct hps_config *config, struct hp
     }
     if (status == HPS_OK && unix_path(admin->address) == NULL &&
         !hps_config_has_administrators(server)) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: server.admin_listen: got \"%.200s\", a TCP address of which nobody is said to be "
-            "an administrator; expected server.access, with a rule for the certificates or tokens "
-            "that may, or server.admin_token_file",
-            config->file, admin->address);
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.admin_listen: got \"%.200s\", a TCP address without a "
+                             "configured administrator; expected server.access with a rule for "
+                             "certificates or tokens, or server.admin_token_file",
+                             config->file, admin->address);
     }
     return status == HPS_OK ? check_repeats(config, err) : status;
 }

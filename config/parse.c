@@ -467,7 +467,7 @@ static hps_status fail_json(const struct parse_reader *reader, const json_error_
     const char *token = strstr(error->text, " near '");
     size_t shown = token != NULL ? (size_t)(token - error->text) : strlen(error->text);
     struct hps_error found;
-    (void)hps_error_set(&found, HPS_INVALID, "%s:%u: %s%s%.*s, expected legal JSON", source->file,
+    (void)hps_error_set(&found, HPS_INVALID, "%s:%u: %s%s%.*s, expected valid JSON", source->file,
                         hps_text_line(source, offset), path, path[0] == '\0' ? "" : ": ",
                         (int)shown, error->text);
     return record(reader, &found);
@@ -497,8 +497,7 @@ static void note_repeat(void *ctx, const struct hps_text_path *path, size_t offs
         return; /* skip counting lines: a file may have thousands */
     }
     hps_text_path_print(path, name, sizeof(name));
-    if (hps_notes_add(reader->notes, true,
-                      "%s:%u: %s: the key is there more than once, and its last value counts",
+    if (hps_notes_add(reader->notes, true, "%s:%u: %s: duplicate key; its last value is used",
                       source->file, hps_text_line(source, offset), name) != HPS_OK) {
         hps_ignore(parse_no_memory(reader));
     }

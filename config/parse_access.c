@@ -346,8 +346,8 @@ static hps_status read_name(struct access_reader *reader, const struct hps_text_
                    ? HPS_OK
                    : parse_fail_item(&reader->base, path,
                                      who->kind == HPS_ACCESS_USER
-                                         ? "a user that this host knows, or its number"
-                                         : "a group that this host knows, or its number");
+                                         ? "the name or number of a user of this host"
+                                         : "the name or number of a group of this host");
     }
     who->name = hps_strdup(name);
     if (who->name == NULL) {

@@ -237,11 +237,10 @@ static hps_status read_default_values(const struct model_reader *m)
         get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
     struct hps_text_path list = {.parent = m->path, .key = "default_value_for_each_table"};
     if (status == HPS_OK && values != NULL && json_array_size(values) != n) {
-        status = parse_note(
-            m->reader, &list, true,
-            "got %zu entries, expected %zu, one for each table; missing ones are 0.0, more are "
-            "ignored",
-            json_array_size(values), n);
+        status = parse_note(m->reader, &list, true,
+                            "got %zu entries, expected %zu, one for each table; missing ones are "
+                            "0.0, extra ones are ignored",
+                            json_array_size(values), n);
     }
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         struct hps_text_path path = {.parent = &list, .index = i};

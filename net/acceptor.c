@@ -78,8 +78,9 @@ static void write_refused(int fd, enum hps_peers_refusal why, uint64_t n)
                            "peers that open them",
         [HPS_PEERS_PEER_MAX] = "connection refused: too many connections of one peer; raise the "
                                "limit, or find out why it opens them",
-        [HPS_PEERS_SLOWED] = "connection refused: earlier ones of its peer failed before their "
-                             "first request; some a second are let in until it succeeds",
+        [HPS_PEERS_SLOWED] =
+            "connection refused: earlier connections of this peer failed before their first "
+            "request; a few per second are accepted until one succeeds",
         [HPS_PEERS_FAILED] = "connection refused: no memory to set it up; give hpsd more, or lower "
                              "connections_max",
     };

@@ -70,11 +70,10 @@ static hps_status too_large(const struct hps_buf *out, size_t size, size_t end,
         return hps_error_set(err, HPS_EXHAUSTED,
                              "compressed message inflates to more than %zu bytes", end);
     }
-    return hps_error_set(
-        err, HPS_EXHAUSTED,
-        "compressed message of %zu bytes inflates to more than %d times as many, which "
-        "is the limit beyond 1 MiB; send it uncompressed",
-        size, HPS_GZIP_RATIO_MAX);
+    return hps_error_set(err, HPS_EXHAUSTED,
+                         "compressed message of %zu bytes inflates to more than %d times its size, "
+                         "the limit for more than 1 MiB; send it uncompressed",
+                         size, HPS_GZIP_RATIO_MAX);
 }
 
 static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, struct hps_buf *out,
@@ -113,7 +112,7 @@ static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, st
         }
         if (rc != Z_OK) {
             return hps_error_set(err, HPS_INVALID, "compressed message is damaged: %s",
-                                 zs->msg ? zs->msg : "not what it is said to be");
+                                 zs->msg ? zs->msg : "its data do not match its encoding");
         }
     }
 }

@@ -387,7 +387,7 @@ static void op_finish(struct hps_http_stream *stream)
 
 static void op_reset(struct hps_http_stream *stream, uint32_t error)
 {
-    abort_for(http1_of(stream->http), error, "its call was given up");
+    abort_for(http1_of(stream->http), error, "its call was aborted");
 }
 
 /* HTTP/1.1 has no window: unread bytes stay in the socket. */

@@ -68,11 +68,11 @@ static bool lists(const struct hps_http1_field *field, const char *word)
 static const char *read_length(struct head *head, const struct hps_http1_field *field)
 {
     if (head->has_length) {
-        return "Content-Length comes twice";
+        return "got Content-Length twice";
     }
     if (field->value_size == 0 || field->value_size > LENGTH_DIGITS_MAX ||
         strspn(field->value, "0123456789") != field->value_size) {
-        return "Content-Length is no number";
+        return "Content-Length is not a number";
     }
     head->has_length = true;
     for (const char *c = field->value; *c != '\0'; c++) {
@@ -84,12 +84,12 @@ static const char *read_length(struct head *head, const struct hps_http1_field *
 static const char *read_coding(struct head *head, const struct hps_http1_field *field)
 {
     if (head->has_coding) {
-        return "Transfer-Encoding comes twice";
+        return "got Transfer-Encoding twice";
     }
     head->has_coding = true;
     head->chunked = is_word(field, "chunked");
     head->status = head->chunked ? head->status : 501;
-    return head->chunked ? NULL : "Transfer-Encoding: only chunked is known";
+    return head->chunked ? NULL : "Transfer-Encoding: only chunked is supported";
 }
 
 /* A field that concerns framing or the connection. NULL: valid, or another field. */
@@ -103,15 +103,15 @@ static const char *read_field(struct head *head, const struct hps_http1_field *f
     }
     if (strcmp(field->name, "host") == 0) {
         head->n_hosts++;
-    } else if (strcmp(field->name, "authorization") == 0) { /* a proxy may have checked either */
-        return ++head->n_authorizations > 1 ? "Authorization comes twice" : NULL;
+    } else if (strcmp(field->name, "authorization") == 0) { /* a proxy may have judged either */
+        return ++head->n_authorizations > 1 ? "got Authorization twice" : NULL;
     } else if (strcmp(field->name, "connection") == 0) {
         head->closes = head->closes || lists(field, "close");
         head->keeps_alive = head->keeps_alive || lists(field, "keep-alive");
     } else if (strcmp(field->name, "expect") == 0) {
         head->expects = is_word(field, "100-continue");
         head->status = head->expects ? head->status : 417;
-        return head->expects ? NULL : "Expect: only 100-continue is known";
+        return head->expects ? NULL : "Expect: only 100-continue is supported";
     }
     return NULL;
 }
@@ -125,7 +125,7 @@ static const char *check_framing(const struct head *head)
         return "HTTP/1.0 has no Transfer-Encoding";
     }
     if (head->n_hosts > 1 || (head->line.minor == 1 && head->n_hosts == 0)) {
-        return "Host must be there once";
+        return "expected one Host field";
     }
     return NULL;
 }
@@ -141,7 +141,7 @@ static const char *parse(struct head *head, char *text, size_t size)
 
     head->status = 400;
     if (!hps_http1_head_is_strict(text, size)) {
-        return "lines end with CR LF";
+        return "a line does not end with CR LF";
     }
     if (!hps_http1_next_line(&at, end, &first, &line_size) || strlen(first) != line_size ||
         !hps_http1_line_parse(first, &head->line)) {
@@ -245,7 +245,7 @@ static bool take_head(struct http1 *http)
     }
     if (size == 0) {
         if (http->half_closed) {
-            http1_fail(http, HPS_CLOSED, "peer closed the connection within a head");
+            http1_fail(http, HPS_CLOSED, "peer closed the connection within the head of a request");
         }
         return false;
     }
@@ -326,7 +326,7 @@ static bool take_chunk_size(struct http1 *http)
     size_t n = strspn(line, "0123456789abcdefABCDEF");
     if (n == 0 || n > CHUNK_DIGITS_MAX || (line[n] != '\0' && line[n] != ';') ||
         strlen(line) != line_size) {
-        refuse_body(http, "the size of a chunk is no hexadecimal number");
+        refuse_body(http, "the size of a chunk is not a hexadecimal number");
         return false;
     }
     for (size_t i = 0; i < n; i++) {
@@ -369,7 +369,7 @@ static bool take_trailer(struct http1 *http)
     }
     http->in.trailer_bytes += size + 2;
     if (http->in.trailer_bytes >= TRAILER_BYTES_MAX || !hps_http1_field_parse(line, size, &field)) {
-        refuse_body(http, "a field behind a chunked body is malformed, or there are too many");
+        refuse_body(http, "a trailer field is malformed, or the trailer is too long");
         return false;
     }
     return true;

@@ -105,7 +105,7 @@ static int cb_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
 static void log_malformed(const struct hps_http2 *h2, const char *error)
 {
     if (h2->options.server) {
-        HPS_LOG(WARN, "grpc", "request refused: its HTTP/2 is malformed; see error, and its client",
+        HPS_LOG(WARN, "grpc", "request refused: its HTTP/2 is malformed; fix the client, see error",
                 HPS_STR("peer", hps_conn_peer(h2->conn)), HPS_STR("error", error));
     }
 }
@@ -344,7 +344,7 @@ static void check_answers(struct hps_http2 *h2)
     size_t n_max = ANSWERS_MAX + (size_t)h2->options.streams_max;
 
     if (!http2_is_dead(h2) && nghttp2_session_get_outbound_queue_size(h2->session) > n_max) {
-        hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many answers wait to be sent");
+        hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many replies wait to be sent");
     }
 }
 
@@ -352,8 +352,8 @@ static void check_answers(struct hps_http2 *h2)
 static void abort_for(struct hps_http2 *h2, int error)
 {
     const char *why = error == NGHTTP2_ERR_BAD_CLIENT_MAGIC
-                          ? "it does not begin as HTTP/2; expected a gRPC client, and TLS only if "
-                            "server.tls is set"
+                          ? "the peer does not speak HTTP/2; expected a gRPC client, and TLS only "
+                            "if server.tls is set"
                           : nghttp2_strerror(error);
 
     hps_http2_abort(h2,

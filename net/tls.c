@@ -524,7 +524,7 @@ hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_e
         status = recheck_cert(session, ctx, cert, err);
     } else if ((mode & SSL_VERIFY_FAIL_IF_NO_PEER_CERT) != 0) {
         status = hps_error_set(err, HPS_UNAUTHENTICATED,
-                               "TLS: the peer has shown no certificate, and has to by now");
+                               "TLS: the peer sent no certificate, and one is required now");
     }
     SSL_CTX_free(ctx);
     ERR_clear_error();

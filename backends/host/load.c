@@ -131,7 +131,8 @@ static hps_status load_row(struct hps_store_load *load, const struct hps_table *
 {
     if (load->any && (table->id < load->table || (table->id == load->table && key <= load->key))) {
         return hps_error_set(err, HPS_INVALID,
-                             "host: table %s: key %" PRIu64 " is not above the one before it",
+                             "host: table %s: got key %" PRIu64
+                             ", expected keys in ascending order",
                              table->name, key);
     }
     hps_status status = hps_host_table_put(load->set->tables[table->id], key, row);

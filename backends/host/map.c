@@ -271,8 +271,7 @@ static void shared_init(struct hps_host_shared *shared, const struct hps_host_ma
     shared->rows_target = options->rows_max != 0 ? (uint64_t)target : UINT64_MAX;
     shared->give_way = options->evicts ? host_give_way : NULL;
     if (!shared->budget.huge) {
-        HPS_LOG(WARN, "host",
-                "huge pages unavailable: look-ups take up to 4 times as long; see why",
+        HPS_LOG(WARN, "host", "huge pages unavailable: lookups take up to 4 times as long; see why",
                 HPS_STR("why", why));
     }
 }

@@ -143,7 +143,7 @@ bool hps_host_huge_pages(const char **out_why)
     }
     text[size] = '\0';
     if (strstr(text, "[never]") != NULL) {
-        *out_why = THP_FILE " says never; 'madvise' is what hpsd needs";
+        *out_why = THP_FILE " is 'never'; hpsd needs 'madvise'";
         return false;
     }
     return true;

@@ -82,7 +82,7 @@ static hps_status space_link(struct host_map *store, struct host_space *space,
     hps_lock_acquire(&store->lock);
     for (struct host_space *s = store->spaces; s != NULL; s = s->next) {
         if (s->version == space->version && strcmp(s->model, space->model) == 0) {
-            status = hps_error_set(err, HPS_EXISTS, "host: %s version %" PRId64 " is open already",
+            status = hps_error_set(err, HPS_EXISTS, "host: %s version %" PRId64 " is already open",
                                    space->model, space->version);
             break;
         }

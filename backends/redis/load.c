@@ -162,7 +162,7 @@ hps_status redis_load_begin(struct hps_space *base, uint64_t rows_expected, uint
     (void)rows_expected;
     (void)bytes_expected; /* the server's maxmemory is not known */
     if (atomic_exchange(&space->loading, true)) {
-        return hps_error_set(err, HPS_PRECONDITION, "redis: a load is under way");
+        return hps_error_set(err, HPS_PRECONDITION, "redis: another load is in progress");
     }
     if (space->redis->options.authoritative) {
         warn_evicting(space);

@@ -241,9 +241,10 @@ static hps_status space_drop(struct hps_space *base, struct hps_error *err)
                                &n_leases, NULL));
     }
     if (status != HPS_OK) {
-        hps_error_set(
-            err, status, "redis: model \"%s\" version %" PRId64 ": its rows may still be there: %s",
-            space->model, space->version, first.text[0] ? first.text : hps_status_text(status));
+        hps_error_set(err, status,
+                      "redis: model \"%s\" version %" PRId64 ": its rows may still be in Redis: %s",
+                      space->model, space->version,
+                      first.text[0] ? first.text : hps_status_text(status));
     }
     space_free(space);
     return status;

@@ -37,7 +37,7 @@ hps_status hps_rocksdb_checkpoint(struct hps_store *base, const char *dir, struc
         status = hps_rocksdb_fail_memory(err);
     }
     if (status == HPS_OK && access(path, F_OK) == 0) {
-        status = hps_error_set(err, HPS_EXISTS, "rocksdb: %s is there already", path);
+        status = hps_error_set(err, HPS_EXISTS, "rocksdb: %s already exists", path);
     }
     if (status == HPS_OK) {
         rocksdb_checkpoint_t *checkpoint = rocksdb_checkpoint_object_create(store->db, &text);

@@ -176,7 +176,8 @@ static void families_mark(struct hps_rocksdb *store, const char *damaged)
     for (struct hps_rocksdb_family *f = store->families; f != NULL; f = f->next) {
         f->damaged = hps_rocksdb_damaged_names(damaged, f->name);
         if (f->damaged) {
-            HPS_LOG(WARN, "rocksdb", "version damaged: not compacted any more; replace the version",
+            HPS_LOG(WARN, "rocksdb",
+                    "version damaged: hpsd no longer compacts it; replace the version",
                     HPS_STR("family", f->name));
         }
     }
@@ -189,7 +190,7 @@ static hps_status database_open(struct hps_rocksdb *store, struct hps_error *err
     HPS_ASSERT(store->db == NULL && store->families == NULL);
     char **names = rocksdb_list_column_families(store->options, store->dir.path, &n, &text);
     if (text != NULL) {
-        return hps_rocksdb_fail_text(text, err, "cannot list the families");
+        return hps_rocksdb_fail_text(text, err, "cannot list the column families");
     }
     hps_status status = HPS_OK;
     const rocksdb_options_t **options = hps_calloc(n, sizeof(*options));
@@ -299,8 +300,7 @@ hps_status hps_rocksdb_files_check(const struct hps_rocksdb *store, struct hps_e
             status = errno == ENOENT ? HPS_OK : hps_rocksdb_dir_fail(err, "cannot stat", path);
         } else if ((size_t)info.st_size != rocksdb_livefiles_size(files, i)) {
             status = hps_error_set(err, HPS_DATA_LOSS,
-                                   "rocksdb: %s has %" PRId64
-                                   " bytes, expected %zu as the database records",
+                                   "rocksdb: %s has %" PRId64 " bytes, the database records %zu",
                                    path, (int64_t)info.st_size, rocksdb_livefiles_size(files, i));
         }
         hps_free(path);

@@ -19,7 +19,7 @@
 #include "base/log.h"
 
 #define FULL_TEXT "WAL write failed: disk full; "
-#define LOST_TEXT FULL_TEXT "look-ups go on, writes after a restart only"
+#define LOST_TEXT FULL_TEXT "lookups continue, writes only after a restart"
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
@@ -138,10 +138,10 @@ static void error_told(struct hps_rocksdb *store, const struct hps_rocksdb_event
     }
     hps_lock_release(&health->lock);
     if (wal_full) {
-        HPS_LOG(ERROR, "rocksdb", FULL_TEXT "make room", HPS_STR("dir", store->dir.path),
+        HPS_LOG(ERROR, "rocksdb", FULL_TEXT "free disk space", HPS_STR("dir", store->dir.path),
                 HPS_U64("wal", full_wal), HPS_STR("error", event->text));
     } else if (stops) {
-        HPS_LOG(ERROR, "rocksdb", "writes stopped: background error; look-ups go on",
+        HPS_LOG(ERROR, "rocksdb", "writes stopped: background error; lookups continue",
                 HPS_STR("reason", reason_text(event->reason)), HPS_I64("severity", event->severity),
                 HPS_STR("error", event->text));
     } else {
@@ -196,10 +196,11 @@ hps_status hps_rocksdb_wal_check(const struct hps_rocksdb *store, struct hps_err
 {
     switch (state_of(store)) {
     case HPS_WRITES_WAL_FULL:
-        return hps_error_set(err, HPS_EXHAUSTED,
-                             "rocksdb: %s: " FULL_TEXT
-                             "writes go on once there is room and RocksDB has begun another WAL",
-                             store->dir.path);
+        return hps_error_set(
+            err, HPS_EXHAUSTED,
+            "rocksdb: %s: " FULL_TEXT
+            "writes continue when the disk has space and RocksDB has started another WAL",
+            store->dir.path);
     case HPS_WRITES_WAL_LOST:
         return hps_error_set(err, HPS_EXHAUSTED, "rocksdb: %s: " LOST_TEXT, store->dir.path);
     default:
@@ -217,7 +218,7 @@ uint64_t hps_rocksdb_write_begin(struct hps_rocksdb *store)
 void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text)
 {
     if (state_of(store) == HPS_WRITES_TAKEN && move(store, HPS_WRITES_TAKEN, HPS_WRITES_STOPPED)) {
-        HPS_LOG(ERROR, "rocksdb", "writes stopped: a write failed; look-ups go on",
+        HPS_LOG(ERROR, "rocksdb", "writes stopped: a write failed; lookups continue",
                 HPS_STR("error", text));
     }
 }
@@ -314,7 +315,7 @@ static bool wal_renewed(struct hps_rocksdb *store)
                     renewed ? 0 : full_wal);
     hps_lock_release(&health->lock);
     if (moved && !renewed) {
-        HPS_LOG(ERROR, "rocksdb", FULL_TEXT "RocksDB begins no other WAL: restart hpsd",
+        HPS_LOG(ERROR, "rocksdb", FULL_TEXT "RocksDB starts no other WAL; restart hpsd",
                 HPS_STR("dir", store->dir.path), HPS_U64("wal", full_wal));
     }
     return moved && renewed;
@@ -365,11 +366,11 @@ const char *hps_rocksdb_writes_refused(struct hps_store *base)
     case HPS_WRITES_TAKEN:
         return NULL;
     case HPS_WRITES_WAL_FULL:
-        return FULL_TEXT "writes go on once there is room";
+        return FULL_TEXT "writes continue when the disk has space";
     case HPS_WRITES_WAL_LOST:
         return LOST_TEXT;
     case HPS_WRITES_RECOVERING:
-        return "writes stopped: disk full; they go on once there is room";
+        return "writes stopped: disk full; they continue when the disk has space";
     case HPS_WRITES_STOPPED:
         break;
     }

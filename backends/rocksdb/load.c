@@ -324,7 +324,8 @@ static hps_status load_add_row(struct hps_store_load *load, const struct hps_tab
 {
     if (load->any && (table->id < load->table || (table->id == load->table && key <= load->key))) {
         return hps_error_set(err, HPS_INVALID,
-                             "rocksdb: table %s: key %" PRIu64 " is not above the one before it",
+                             "rocksdb: table %s: got key %" PRIu64
+                             ", expected keys in ascending order",
                              table->name, key);
     }
     uint32_t entry_bytes = HPS_ROCKSDB_KEY_BYTES + table->row_bytes;

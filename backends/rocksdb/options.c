@@ -93,8 +93,8 @@ hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_er
         rocksdb_options_destroy(options);
         return text != NULL ? hps_rocksdb_fail_text(text, err, "cannot set options")
                             : hps_error_set(err, HPS_INTERNAL,
-                                            "rocksdb: this RocksDB release takes no event "
-                                            "listener: background errors would go unnoticed");
+                                            "rocksdb: this RocksDB release has no event listeners, "
+                                            "so hpsd could not detect background errors");
     }
     rocksdb_options_destroy(store->options);
     store->options = options;

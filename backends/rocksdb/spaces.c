@@ -36,10 +36,11 @@ static bool model_legal(const char *model, size_t size)
 static hps_status family_name(const struct hps_space_id *id, char *out_name, struct hps_error *err)
 {
     if (!model_legal(id->model, strlen(id->model)) || id->version < 0) {
-        return hps_error_set(err, HPS_INVALID,
-                             "rocksdb: cannot store model \"%s\" version %" PRId64
-                             ": names are 1 to %d of a-z A-Z 0-9 _ -, versions not negative",
-                             id->model, id->version, MODEL_MAX_BYTES);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "rocksdb: cannot store model \"%s\" version %" PRId64
+            ": expected a name of 1 to %d characters of a-z A-Z 0-9 _ - and a version of 0 or more",
+            id->model, id->version, MODEL_MAX_BYTES);
     }
     (void)snprintf(out_name, HPS_ROCKSDB_NAME_MAX_BYTES, "%s@%" PRId64, id->model, id->version);
     return HPS_OK;
@@ -264,7 +265,8 @@ static hps_status format_raise(struct hps_rocksdb *store, const struct hps_space
         return hps_rocksdb_fail_text(text, err, "cannot write the format record");
     }
     atomic_store(&store->format, HPS_ROCKSDB_FORMAT);
-    HPS_LOG(INFO, "rocksdb", "format raised: INT8 rows; a build that knows none refuses it now",
+    HPS_LOG(INFO, "rocksdb",
+            "format raised: the store has INT8 rows now; builds without INT8 rows cannot open it",
             HPS_STR("path", store->dir.path), HPS_U64("format", HPS_ROCKSDB_FORMAT));
     return HPS_OK;
 }

@@ -158,8 +158,8 @@ static hps_status apply_check(struct hps_rocksdb *store, const struct hps_call *
     }
     if (bytes > APPLY_BYTES_MAX) {
         return hps_error_set(err, HPS_INVALID,
-                             "rocksdb: a batch of %" PRIu64 " bytes, %" PRIu64 " at most", bytes,
-                             APPLY_BYTES_MAX);
+                             "rocksdb: got a batch of %" PRIu64 " bytes, expected at most %" PRIu64,
+                             bytes, APPLY_BYTES_MAX);
     }
     hps_status status = hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
     return status == HPS_OK ? hps_rocksdb_wal_check(store, err) : status;

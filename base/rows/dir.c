@@ -32,11 +32,10 @@ static hps_status fail_in(const struct hps_dir *dir, const char *what, const cha
     int error = errno;
     (void)snprintf(path, sizeof(path), "%s/%s", dir->path, name);
     if (error == ELOOP) {
-        return hps_error_set(
-            err, HPS_PERMISSION,
-            "%s %s: it is a symbolic link, and none is followed there; put what it "
-            "leads to in its place, or remove it",
-            what, path);
+        return hps_error_set(err, HPS_PERMISSION,
+                             "%s %s: is a symbolic link, which hpsd does not follow here; replace "
+                             "it with its target, or remove it",
+                             what, path);
     }
     return hps_file_error(err, error, what, path);
 }
@@ -86,10 +85,11 @@ static hps_status way_follow(struct way *way, int fd, const struct stat *info, c
     }
     target[n] = '\0';
     if (geteuid() == 0 && info->st_uid != 0) {
-        return hps_error_set(way->err, HPS_PERMISSION,
-                             "cannot open %s: on the way is a symbolic link to %.100s that user %u "
-                             "owns, and root follows its own alone; name the directory itself",
-                             way->path, target, (unsigned)info->st_uid);
+        return hps_error_set(
+            way->err, HPS_PERMISSION,
+            "cannot open %s: its path has a symbolic link to %.100s that user %u owns, and root "
+            "follows only its own links; give the path without the link",
+            way->path, target, (unsigned)info->st_uid);
     }
     n = snprintf(rest, sizeof(rest), "%s/%s", target, behind);
     if (n >= (ssize_t)sizeof(rest)) {
@@ -363,12 +363,11 @@ hps_status hps_dir_check_owner(const struct hps_dir *dir, const char *option, st
         return hps_file_error(err, errno, "cannot stat", dir->path);
     }
     if (geteuid() == 0 && info.st_uid != 0) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: %s belongs to user %u, and hpsd runs as root, which that user could "
-            "lead to files of root's: start hpsd as that user (User= of the unit; "
-            "setpriv --reuid %u), or give the directory to root",
-            option, dir->path, (unsigned)info.st_uid, (unsigned)info.st_uid);
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: %s belongs to user %u, but hpsd runs as root, and that user "
+                             "could redirect it to files of root: start hpsd as that user (User= "
+                             "of the unit; setpriv --reuid %u), or give the directory to root",
+                             option, dir->path, (unsigned)info.st_uid, (unsigned)info.st_uid);
     }
     return HPS_OK;
 }

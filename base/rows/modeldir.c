@@ -396,9 +396,10 @@ static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error 
         char name[32];
         (void)snprintf(name, sizeof(name), "feature_%zu", i);
         if (strcmp(dir->tables[i].name, name) != 0) {
-            return hps_error_set(err, HPS_INVALID,
-                                 "%s: '%s.npy' where a checkpoint with config.json has '%s.npy'",
-                                 dir->path, dir->tables[i].name, name);
+            return hps_error_set(
+                err, HPS_INVALID,
+                "%s: got '%s.npy', expected '%s.npy', as config.json is in the directory",
+                dir->path, dir->tables[i].name, name);
         }
     }
     return HPS_OK;
@@ -414,8 +415,8 @@ static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
             return status;
         }
         return hps_error_set(err, HPS_INVALID,
-                             is_table ? "%s: holds the files of one table, expected the directory "
-                                        "above it, with one entry per table"
+                             is_table ? "%s: holds the files of one table, expected its parent "
+                                        "directory, with one entry per table"
                                       : "%s: no tables: expected T/key and T/emb_vector, T.npy, or "
                                         "T.keys.npy and T.rows.npy; other formats are not read: "
                                         "save each table with numpy.save",

@@ -156,11 +156,10 @@ static int open_below(int root_fd, const char *below, int flags)
 static hps_status fail_outside(const struct hps_roots *roots, const char *path,
                                const char *resolved, struct hps_error *err)
 {
-    return hps_error_set(
-        err, HPS_PERMISSION,
-        "%.200s leads to %.100s, which is not below any of %s; put it below one of "
-        "them, or add the directory that it is in",
-        path, resolved, roots->option);
+    return hps_error_set(err, HPS_PERMISSION,
+                         "%.200s resolves to %.100s, which is not below any of %s; put it below "
+                         "one of them, or add its directory",
+                         path, resolved, roots->option);
 }
 
 hps_status hps_roots_resolve(const struct hps_roots *roots, const char *path,
@@ -192,7 +191,7 @@ hps_status hps_roots_open_path(const struct hps_roots *roots, const char *path, 
         fd = open_below(root->fd, below[0] != '\0' && below[1] != '\0' ? below + 1 : ".", flags);
     }
     if (fd < 0 && (errno == EXDEV || errno == ELOOP) && roots != NULL) {
-        return fail_outside(roots, path, "another place than a moment before", err);
+        return fail_outside(roots, path, "a path that changed during the check", err);
     }
     if (fd < 0) {
         return hps_file_error(err, errno, "cannot open", path);

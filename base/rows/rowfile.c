@@ -400,8 +400,8 @@ static hps_status take_row_dtype(struct hps_row_reader *reader, enum hps_dtype w
     HPS_ASSERT(wanted == 0 || hps_dtype_is_stored(wanted));
     if (wanted != 0 && wanted != given && hps_dtype_is_int8(given)) {
         return hps_error_set(err, HPS_INVALID,
-                             "%s: rows are %s already and are never converted again, but row_dtype "
-                             "is %s; expected none or %s, or files that were not quantised",
+                             "%s: rows are already quantised as %s, but row_dtype is %s; expected "
+                             "no row_dtype, or %s, or files that are not quantised",
                              reader->rows.path, hps_dtype_name(given), hps_dtype_name(wanted),
                              hps_dtype_name(given));
     }

@@ -207,7 +207,7 @@ static hps_status check_fits(const struct hps_row_reader *reader, uint64_t row, 
     return hps_error_set(
         err, HPS_INVALID,
         "%s: %g in row %" PRIu64 " (key %" PRId64 "), value %" PRIu32
-        ", does not fit %s; name a row_dtype that can hold it, or write other rows",
+        ", does not fit %s; choose a row_dtype that can hold it, or change the row",
         reader->rows.path, (double)value, row, (int64_t)key, at, hps_dtype_name(dtype));
 }
 

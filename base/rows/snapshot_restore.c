@@ -86,11 +86,10 @@ static hps_status open_source(struct restore *restore, const struct hps_dir *dir
         }
     }
     if (status == HPS_PERMISSION && restore->actor.changed && !restore->source_trusted) {
-        status =
-            hps_error_prefix(err, status,
-                             "it is read as the user that %s belongs to, unless its directory is "
-                             "root's alone",
-                             restore->path);
+        status = hps_error_prefix(
+            err, status,
+            "the snapshot is read as the owner of %s, unless only root can write to its directory",
+            restore->path);
     }
     if (status != HPS_OK) {
         return status;
@@ -109,8 +108,8 @@ static hps_status read_list(struct restore *restore, struct hps_error *err)
     hps_status status = open_source(restore, &restore->source, LIST_NAME, &fd, &size, err);
     if (status == HPS_NOT_FOUND) {
         status = hps_error_set(err, HPS_DATA_LOSS,
-                               "%s is not a snapshot, or an incomplete one: there is no file "
-                               "\"" LIST_NAME "\" in it",
+                               "%s is not a snapshot, or is incomplete: it has no file \"" LIST_NAME
+                               "\"",
                                restore->from);
     }
     if (status == HPS_OK && size > SNAPSHOT_LIST_BYTES_MAX) {
@@ -390,7 +389,7 @@ static hps_status take_lock(struct restore *restore, unsigned i, const char *nam
     hps_status status =
         hps_dir_open_file(&restore->target, name, O_RDWR | O_CREAT, &restore->locks[i], err);
     if (status == HPS_OK && flock(restore->locks[i], LOCK_EX | LOCK_NB) != 0) {
-        status = hps_error_set(err, HPS_BUSY, "%s is used by an hpsd that runs: stop it first",
+        status = hps_error_set(err, HPS_BUSY, "%s is in use by a running hpsd: stop it first",
                                restore->path);
     }
     return status;
@@ -424,8 +423,8 @@ static hps_status lock_target(struct restore *restore, struct hps_error *err)
     }
     if (status == HPS_OK && hps_dir_has(&restore->target, DATABASE)) {
         status = hps_error_set(err, HPS_EXISTS,
-                               "%s/" DATABASE " is there: a snapshot is restored where no database "
-                               "is; move it away, or name another directory",
+                               "%s/" DATABASE " already exists: a restore needs a place without a "
+                               "database; move it away, or give another directory",
                                restore->path);
     }
     return status;

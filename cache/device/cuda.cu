@@ -516,7 +516,7 @@ static hps_status cuda_count(const struct hps_device_driver *self, int *out_n,
                                 version_text(driver, text), HPS_CUDA_VERSION);
         }
     } else if (error == cudaSuccess || error == cudaErrorNoDevice) {
-        (void)hps_error_set(err, HPS_OK, "the driver shows no device");
+        (void)hps_error_set(err, HPS_OK, "the driver reports no device");
     } else {
         (void)hps_error_set(err, HPS_OK, "%s (%s)", cudaGetErrorString(error),
                             cudaGetErrorName(error));

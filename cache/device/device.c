@@ -68,7 +68,7 @@ hps_status hps_device_open(const struct hps_device_driver *driver, int index,
         return hps_error_set(err, status, "%s", none.text);
     }
     if (index < 0 || index >= n) {
-        return hps_error_set(err, HPS_NOT_FOUND, "device %d: there are %d%s%s", index, n,
+        return hps_error_set(err, HPS_NOT_FOUND, "device %d: the machine has %d%s%s", index, n,
                              none.text[0] != 0 ? ": " : "", none.text);
     }
     const struct hps_kernel **copy = hps_calloc(n_kernels + 1, sizeof(const struct hps_kernel *));

@@ -38,10 +38,9 @@ static hps_status check(const char *name, uint64_t value, uint64_t min, uint64_t
 {
     return value >= min && value <= max
                ? HPS_OK
-               : hps_error_set(err, HPS_INVALID,
-                               "embedding cache: %s is %llu, and must be %llu to %llu", name,
-                               (unsigned long long)value, (unsigned long long)min,
-                               (unsigned long long)max);
+               : hps_error_set(
+                     err, HPS_INVALID, "embedding cache: %s: got %llu, expected %llu to %llu", name,
+                     (unsigned long long)value, (unsigned long long)min, (unsigned long long)max);
 }
 
 static hps_status make_config(const struct hps_embed_cache_config *from,

@@ -302,8 +302,8 @@ static hps_status no_room(const struct hps_embed_cache *cache, uint64_t bytes,
     free_room(cache, false, &free_bytes, &piece);
     free_room(cache, true, &later_bytes, &later_piece);
     return hps_error_set(err, later_piece >= bytes ? HPS_AGAIN : HPS_EXHAUSTED,
-                         "the arena of %llu bytes has no room for a range of %llu: %llu are free, "
-                         "%llu of them in one piece, and %llu more are about to be",
+                         "the arena of %llu bytes cannot hold a range of %llu bytes: %llu are "
+                         "free, the largest free block has %llu, and %llu more are being freed",
                          (unsigned long long)cache->config.arena_bytes, (unsigned long long)bytes,
                          (unsigned long long)free_bytes, (unsigned long long)piece,
                          (unsigned long long)(later_bytes - free_bytes));

@@ -320,7 +320,7 @@ static void update_on(struct hps_gpu_space *space, uint32_t table_id, const hps_
     if (status != HPS_OK) {
         HPS_LOG(WARN, "gpu",
                 "embedding cache emptied: no host memory for an update of its table; rows are "
-                "cached again as look-ups need them",
+                "cached again as lookups need them",
                 HPS_STR("version", space->label), HPS_U64("table", table_id));
         push_emptying(space, table_id);
     }

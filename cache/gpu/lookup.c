@@ -392,7 +392,7 @@ bool gpu_lookups_submit(struct hps_gpu_tier *tier)
         }
         any = true;
         if (status != HPS_OK) {
-            gpu_tier_lose(tier, "a batch of look-ups could not be queued");
+            gpu_tier_lose(tier, "a batch of lookups could not be queued");
             break;
         }
     }
@@ -445,7 +445,7 @@ bool gpu_lookups_poll(struct hps_gpu_tier *tier)
             break;
         }
         if (status != HPS_OK) {
-            gpu_tier_lose(tier, "a batch of look-ups was not answered");
+            gpu_tier_lose(tier, "the device did not answer a batch of lookups");
             return true;
         }
         finish_batch(tier, HPS_OK);

@@ -209,15 +209,14 @@ static void warn_no_room(const struct hps_gpu_space *space)
     uint64_t needed = list_missing(space, names, sizeof(names));
     const char *text =
         atomic_load(&space->present)
-            ? (space->active
-                   ? "embedding caches incomplete: no room on the device for these tables; raise "
-                     "server.gpu_memory_bytes or lower gpucacheper"
-                   : "embedding caches incomplete: no room for these tables beside other versions; "
-                     "made when the version is active")
-        : space->active ? "embedding caches absent: no room on the device for any table; raise "
+            ? (space->active ? "embedding caches incomplete: the device lacks memory for these "
+                               "tables; raise server.gpu_memory_bytes or lower gpucacheper"
+                             : "embedding caches incomplete: other versions use the device memory; "
+                               "hpsd makes the caches when the version is active")
+        : space->active ? "embedding caches absent: the device lacks memory for every table; raise "
                           "server.gpu_memory_bytes or lower gpucacheper"
-                        : "embedding caches absent: no room for any table beside other versions; "
-                          "made when the version is active";
+                        : "embedding caches absent: other versions use the device memory; hpsd "
+                          "makes the caches when the version is active";
 
     hps_embed_cache_usage(space->tier->cache, &usage);
     HPS_LOG(WARN, "gpu", text, HPS_STR("version", space->label),

@@ -120,7 +120,7 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
     gpu_tier_settled(tier);
     HPS_ASSERT(tier->head == NULL && tier->n_batches == 0 && !tier->packed);
     HPS_ASSERT(tier->changes.staging == NULL);
-    HPS_LOG(ERROR, "gpu", "device lost: look-ups go on without it; restart hpsd to use it again",
+    HPS_LOG(ERROR, "gpu", "device lost: lookups continue without it; restart hpsd to use it again",
             HPS_I64("device", tier->options.index), HPS_STR("error", why.text),
             HPS_STR("noticed", text));
 }
@@ -157,8 +157,8 @@ static bool turn(struct hps_gpu_tier *tier)
         tier->published.due |= tier->wanted; /* the usage changes with the caches */
         any |= gpu_spaces_settle(tier);
     }
-    if (hps_embed_lost(tier->cache)) { /* with no work in flight that would report it */
-        gpu_tier_lose(tier, "it does no more work");
+    if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */
+        gpu_tier_lose(tier, "it no longer runs work");
     }
     return any;
 }

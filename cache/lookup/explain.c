@@ -70,7 +70,7 @@ static void ask_device(struct hps_gpu_space *space, const struct hps_table *tabl
     struct question question = {.key = key};
 
     if (!hps_gpu_space_caches(space, table->id)) {
-        answer->error = "the device has no cache of this table now";
+        answer->error = "the device has no cache for this table now";
         return;
     }
     struct hps_block *block = hps_block_new_slab(blocks, table->row_bytes);

@@ -655,7 +655,7 @@ static void job_fetch(struct job *job)
     hps_status status = hps_walk_rest(walks, &call, &err);
     if (status != HPS_OK && status != HPS_CANCELLED) {
         HPS_LOG(WARN, "insertion",
-                "insertion failed: rows not fetched are dropped; the next look-up fetches them",
+                "insertion failed: rows not fetched are dropped; the next lookup fetches them",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", err.text));
     }

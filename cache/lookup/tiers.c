@@ -202,9 +202,9 @@ static hps_status fail(const struct hps_walk *walk, enum hps_tier_kind kind, hps
     const char *why = "";
 
     if (refused) {
-        why = ": it has failed and is not asked until it answers a probe";
+        why = ": it has failed, and lookups skip it until a probe succeeds";
     } else if (status == HPS_ABORTED) {
-        why = ": consistency: it has rows of updates that this version has not had yet";
+        why = ": consistency: it has updates that this version has not applied yet";
     }
     return hps_error_set(err, status, "table '%s': tier %s: %s%s", walk->table->name,
                          hps_tier_name(kind), hps_status_text(status), why);

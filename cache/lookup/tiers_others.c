@@ -125,7 +125,7 @@ hps_status walk_await_others(struct walk_step *step, struct hps_error *err)
     }
     step->first->wait_us += hps_clock_us() - start_us;
     if (status != HPS_OK) {
-        return hps_error_set(err, status, "%s while another look-up fetches the same keys",
+        return hps_error_set(err, status, "%s while another lookup fetches the same keys",
                              hps_status_text(status));
     }
     for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {

@@ -85,7 +85,7 @@ static hps_status torn(const struct hps_lookup *lookup, struct hps_error *err)
     bool under_way = hps_stamps_now(lookup->version->stamps) % 2 != 0;
 
     return hps_error_set(err, HPS_ABORTED, "consistency: a batch of updates %s",
-                         under_way ? "was in some tiers only" : "arrived during the look-up");
+                         under_way ? "was in some tiers only" : "arrived during the lookup");
 }
 
 hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struct hps_error *err)

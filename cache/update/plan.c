@@ -62,8 +62,9 @@ static hps_status check_batch(const struct hps_version *version,
         n_keys += batch->parts[i].n;
     }
     if (n_keys > HPS_UPDATE_KEYS_MAX) {
-        return hps_error_set(err, HPS_INVALID, "a batch of %" PRIu64 " keys, at most %d are taken",
-                             n_keys, HPS_UPDATE_KEYS_MAX);
+        return hps_error_set(err, HPS_INVALID,
+                             "got a batch of %" PRIu64 " keys, expected at most %d", n_keys,
+                             HPS_UPDATE_KEYS_MAX);
     }
     *out_n_keys = (uint32_t)n_keys;
     return HPS_OK;

@@ -303,8 +303,8 @@ static hps_status stay_half_way(struct apply *apply, hps_status why, struct hps_
 {
     apply->begun = true;
     return hps_error_set(err, why,
-                         "tier %s has a part of a batch of %" PRIu64
-                         " rows, the rest waits for readers to leave: %s",
+                         "tier %s has applied a part of a batch of %" PRIu64
+                         " rows, and waits for readers before the rest: %s",
                          lowest_tier(apply->version)->store->ops->name, apply->plan.n_put,
                          hps_status_text(why));
 }

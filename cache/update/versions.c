@@ -25,9 +25,10 @@ hps_status update_versions_open(const struct hps_version *version, struct hps_up
         return HPS_OK;
     }
     if (ops->durable == NULL) {
-        return hps_error_set(err, HPS_PRECONDITION,
-                             "model '%s': row_versions needs a persistent store, tier %s is none",
-                             version->model, ops->name);
+        return hps_error_set(
+            err, HPS_PRECONDITION,
+            "model '%s': row_versions needs a persistent store, which tier %s is not",
+            version->model, ops->name);
     }
     updates->version_tables = hps_calloc(version->n_tables, sizeof(*updates->version_tables));
     if (updates->version_tables == NULL) {

@@ -157,7 +157,7 @@ static void close_all(struct hps_space *space)
 static bool restart_asked(struct hps_store *store)
 {
     const char *why = store->ops->durable->writes_refused(store);
-    return why != NULL && strstr(why, "after a restart only") != NULL;
+    return why != NULL && strstr(why, "only after a restart") != NULL;
 }
 
 /* Wait until the store that met a full disk takes writes: by itself, or opened again if it asks for
@@ -173,7 +173,7 @@ static struct hps_space *wait_for_writes(struct hps_space *space, bool *out_aske
         assert_int_equal(apply(space, 0), HPS_EXHAUSTED);
         assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error),
                          HPS_EXHAUSTED);
-        assert_non_null(strstr(error.text, "after a restart only"));
+        assert_non_null(strstr(error.text, "only after a restart"));
         close_all(space);
         space = open_space(open_store(1));
     }
@@ -362,7 +362,7 @@ static void test_write_when_the_wal_meets_a_full_disk_then_refused_until_there_i
 {
     (void)state;
     /* Fewer than the budget of the WAL: where the failed write is the one that empties the memory,
-     * writes go on after a restart only. */
+     * writes go on only after a restart. */
     wal_meets_full_disk(open_store(1), 2 * BATCH);
 }
 

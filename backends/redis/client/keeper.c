@@ -382,7 +382,8 @@ static void slots_end(struct keeper *keeper, hps_status status, const struct tas
         hps_clock_us() + (known && keeper->pause_us < REFRESH_US ? REFRESH_US : keeper->pause_us);
     cluster->n_refreshes_failed++;
     HPS_LOG(WARN, "redis",
-            "slot map not refreshed: no Redis node returned a valid one; the last is used",
+            "slot map not refreshed: no Redis node returned a valid one; the last valid one stays "
+            "in use",
             HPS_STR("node", task->node->text), HPS_STR("error", err->text));
     hps_redis_changed(cluster);
 }

@@ -529,7 +529,7 @@ static void again(struct run *run, struct hps_redis_command *command)
         char last[HPS_REDIS_ERROR_MAX];
         memcpy(last, command->reply.error, sizeof(last));
         snprintf(command->reply.error, sizeof(command->reply.error),
-                 "redirected %d times, the last time: %.200s", REDIRECTS_MAX, last);
+                 "redirected %d times; last reply: %.200s", REDIRECTS_MAX, last);
         command->reply.status = HPS_UNAVAILABLE;
         state = DONE;
     }

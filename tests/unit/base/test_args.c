@@ -157,8 +157,8 @@ static void test_read_when_wrong_then_what_was_given_and_what_is_expected(void *
         {&plain, {"--hepl"}, "--hepl: unknown option (did you mean --help?)"},
         {&plain, {"--zzzzzz"}, "--zzzzzz: unknown option"},
         {&plain, {"-x"}, "-x: unknown option"},
-        {&plain, {"--count"}, "--count: expected a value behind it, N"},
-        {&plain, {"--pair", "old"}, "--pair: expected a value behind it, OLD NEW"},
+        {&plain, {"--count"}, "--count: got no value, expected N"},
+        {&plain, {"--pair", "old"}, "--pair: got no value, expected OLD NEW"},
         {&plain, {"--count", "x7"}, "--count \"x7\": expected a whole number from 0"},
         {&plain, {"--count", "-7"}, "--count \"-7\": expected a whole number from 0"},
         {&plain, {"--count=18446744073709551616"}, "--count \"18446744073709551616\": expected a"},
@@ -269,7 +269,7 @@ static void test_read_when_a_list_then_every_value_up_to_its_end(void **state)
     }
     many[2 * HPS_ARG_LIST_MAX + 2] = NULL;
     assert_int_equal(read_line(&plain, many, &line, &err), HPS_INVALID);
-    assert_non_null(strstr(err.text, "--property \"a=b\": expected no more than 64"));
+    assert_non_null(strstr(err.text, "--property \"a=b\": expected at most 64"));
 }
 
 /* ---- help ------------------------------------------------------------------------------------ */
@@ -298,8 +298,9 @@ static void test_help_when_of_a_program_then_verbs_and_wrapped_options(void **st
     (void)state;
     const char *text = help_of(&with_verbs, NULL);
     assert_has(text, "usage: verbs VERB [WORD...] [option...]\n\nDo it\n");
-    assert_has(text,
-               "\nverbs (verbs help VERB says more):\n  load     Load something\n  ping     Ask\n");
+    assert_has(
+        text,
+        "\nverbs (for details: verbs help VERB):\n  load     Load something\n  ping     Ask\n");
     assert_has(text, "\noptions of every verb:\n  -f, --flag ");
     assert_has(text, "\n  -n, --count N ");
     assert_has(text,

@@ -213,7 +213,7 @@ static void test_rows_when_sent_as_another_type_then_converted(void **state)
     assert_int_equal(hps_update_writer_rows(writer, "int8", 3, HPS_DTYPE_INT8_ROWWISE_F16, KEYS,
                                             INT8_ROW, 1, &err),
                      HPS_INVALID);
-    assert_non_null(strstr(err.text, "not quantised again"));
+    assert_non_null(strstr(err.text, "already quantised"));
     hps_update_writer_free(writer);
 
     writer = writer_new(
@@ -240,7 +240,7 @@ static void test_hctr_when_rows_are_int8_then_only_as_float32(void **state)
     assert_int_equal(
         hps_update_writer_rows(writer, "t", 3, HPS_DTYPE_INT8_ROWWISE_F32, KEYS, INT8_ROW, 1, &err),
         HPS_INVALID);
-    assert_non_null(strstr(err.text, "hctr records have float32 alone"));
+    assert_non_null(strstr(err.text, "hctr records have only float32"));
     hps_update_writer_free(writer);
     writer = writer_new(
         (struct hps_update_writer_options){.form = HPS_UPDATE_HCTR, .row_dtype = HPS_DTYPE_FP32});

@@ -79,7 +79,7 @@ static void test_finish_when_redis_and_options_do_not_fit_then_refused_by_name(v
                "expected 0 or at least redis_lease_s, 30");
     finish_bad(REDIS(",\"address\":\" ,\""), NULL, "volatile_db.address: got \" ,\"");
     finish_bad(REDIS(",\"user_name\":\"bob\""), NULL,
-               "volatile_db.password: got none, expected that of user_name \"bob\"");
+               "volatile_db.password: got none, expected the password of user_name \"bob\"");
     finish_bad(REDIS(",\"enable_tls\":true,\"tls_client_key\":\"k.pem\""), NULL,
                "volatile_db.tls_client_certificate: got none");
 }
@@ -319,7 +319,7 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     static const char *const expected[] = {
         "supportlonglong: not given",
         "multi_process_hash_map is the host map",
-        "volatile_db.overflow_policy: not applied; the host map has one policy of its own",
+        "volatile_db.overflow_policy: not applied; the host map has one policy",
         "initial_cache_rate",
         "persistent_db.path: not given; the database is in /var/lib/hpsd/hpsd",
         "volatile_db.memory_bytes: got 1099511627776000, more than",
@@ -345,8 +345,8 @@ static void test_notes_when_models_wish_otherwise_then_each_is_said_once(void **
                    &noted);
     finish_good(config, &noted);
     assert_int_equal(noted.n, 2);
-    assert_true(has_note(&noted, "init_ec: the embedding cache is not warmed"));
-    assert_true(has_note(&noted, "embedding_cache_type: the stores are filled"));
+    assert_true(has_note(&noted, "init_ec: hpsd warms up the host map"));
+    assert_true(has_note(&noted, "embedding_cache_type: every type uses the stores"));
 }
 
 static void test_roots_when_tables_share_directories_then_their_parents_once(void **state)

@@ -331,10 +331,10 @@ static void test_duplicate_key_when_anywhere_then_the_last_counts_and_a_warning_
     assert_int_equal(config->n_models, 1);
     assert_int_equal(config->volatile_db.type, HPS_CONFIG_VOLATILE_DISABLED);
     assert_int_equal(config->volatile_db.overflow_margin, 9007199254740993);
-    static const char *const places[] = {"ps.json:2: models: the key is there more than once",
-                                         "ps.json:4: models[0].x[0].a: the key is",
-                                         "ps.json:5: volatile_db.type: the key is",
-                                         "ps.json:6: volatile_db.overflow_margin: the key is"};
+    static const char *const places[] = {"ps.json:2: models: duplicate key",
+                                         "ps.json:4: models[0].x[0].a: duplicate key",
+                                         "ps.json:5: volatile_db.type: duplicate key",
+                                         "ps.json:6: volatile_db.overflow_margin: duplicate key"};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         assert_true(has_note(&noted, places[i]));
     }
@@ -513,19 +513,19 @@ static void test_value_when_out_of_range_then_limits_are_named(void **state)
 static void test_syntax_when_wrong_then_line_and_path(void **state)
 {
     (void)state;
-    parse_bad("", HPS_INVALID, "ps.json:1: ", "expected legal JSON", NULL);
-    parse_bad("// only a comment", HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad("", HPS_INVALID, "ps.json:1: ", "expected valid JSON", NULL);
+    parse_bad("// only a comment", HPS_INVALID, "expected valid JSON", NULL);
     parse_bad("{\"models\":[],\n/* two\nlines */ \"server\":{\"a\" 1}}", HPS_INVALID,
               "ps.json:3: server.a: ", NULL);
-    parse_bad("{\"models\":[]} x", HPS_INVALID, "expected legal JSON", NULL);
-    parse_bad("{\"models\":[],\"x\":1e400}", HPS_INVALID, "expected legal JSON", NULL);
-    parse_bad("{\"models\":[],\"x\":\"\xff\"}", HPS_INVALID, "expected legal JSON", NULL);
-    parse_bad("{\"models\":[],\"x\":\"a\\u0000b\"}", HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad("{\"models\":[]} x", HPS_INVALID, "expected valid JSON", NULL);
+    parse_bad("{\"models\":[],\"x\":1e400}", HPS_INVALID, "expected valid JSON", NULL);
+    parse_bad("{\"models\":[],\"x\":\"\xff\"}", HPS_INVALID, "expected valid JSON", NULL);
+    parse_bad("{\"models\":[],\"x\":\"a\\u0000b\"}", HPS_INVALID, "expected valid JSON", NULL);
     parse_bad("/* never closed", HPS_INVALID, "ps.json:1: the comment", NULL);
     char deep[5000];
     memset(deep, '[', sizeof(deep) - 1);
     deep[sizeof(deep) - 1] = '\0';
-    parse_bad(deep, HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad(deep, HPS_INVALID, "expected valid JSON", NULL);
 }
 
 static void test_file_when_absent_or_a_directory_then_says_so(void **state)

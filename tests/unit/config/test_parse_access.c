@@ -89,7 +89,7 @@ static void test_file_when_wrong_then_error_names_the_place(void **state)
         {RULE("\"who\":[\"some\"],\"may\":[\"read\"]"), "rules[0].who[0]", "cert:NAME"},
         {RULE("\"who\":[\"cert:\"],\"may\":[\"read\"]"), "rules[0].who[0]", "1 to 255"},
         {RULE("\"who\":[\"user:no-such-user-here\"],\"may\":[\"read\"]"), "rules[0].who[0]",
-         "that this host knows"},
+         "of this host"},
         {RULE("\"who\":[\"user:4294967295\"],\"may\":[\"read\"]"), "rules[0].who[0]", "a user"},
         {RULE("\"who\":[\"token:cj\"],\"may\":[\"read\"]"), "rules[0].who[0]",
          "did you mean \"ci\""},

@@ -56,7 +56,7 @@ static void test_effective_when_read_back_then_it_is_legal_json(void **state)
     const char *text = print(config);
     assert_int_equal(hps_config_parse(text, strlen(text), "effective", &back, NULL, &err),
                      HPS_INVALID);
-    assert_null(strstr(err.text, "expected legal JSON"));
+    assert_null(strstr(err.text, "expected valid JSON"));
     assert_non_null(strstr(err.text, "supportlonglong: got an object"));
 }
 

@@ -97,7 +97,7 @@ static void test_preface_when_it_is_http1_then_closed_and_the_log_says_what_is_e
     assert_true(wire_send(&wire, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27));
     WIRE_UNTIL(&wire, wire.closed);
     wire_close(&wire);
-    expect_logged(log_fd, "it does not begin as HTTP/2; expected a gRPC client");
+    expect_logged(log_fd, "the peer does not speak HTTP/2; expected a gRPC client");
 }
 
 static void test_rapid_reset_when_endless_then_cut_off(void **state)

@@ -55,7 +55,7 @@ static void test_parse_when_wrong_then_error_names_it(void **state)
         {{"--tabel=a=b"}, "--tabel: unknown option (did you mean --table?)"},
         {{"--colour"}, "--colour: unknown option"},
         {{"stray"}, "stray: expected options alone"},
-        {{"--config"}, "--config: expected a value behind it, FILE"},
+        {{"--config"}, "--config: got no value, expected FILE"},
         {{"--check=1"}, "--check \"1\": expected no value"},
         {{"--config=a", "--table=x=y"}, "--config and --table: expected one of them"},
         {{"--check"}, "no configuration: expected --config FILE or --table NAME=PATH"},

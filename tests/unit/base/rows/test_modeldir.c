@@ -93,7 +93,7 @@ static void test_open_when_dle_checkpoint_then_by_number(void **state)
     }
     hps_model_dir_close(&model);
     assert_int_equal(unlink(hps_tmpdir_join(&dir, "feature_4.npy")), 0);
-    expect_refused(HPS_INVALID, "'feature_5.npy' where");
+    expect_refused(HPS_INVALID, "got 'feature_5.npy', expected 'feature_4.npy'");
     assert_int_equal(unlink(hps_tmpdir_join(&dir, "config.json")), 0);
     assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, NULL), HPS_OK); /* plain tables */
     assert_int_equal(model.n_tables, 11);
@@ -132,7 +132,7 @@ static void test_open_when_no_tables_then_invalid(void **state)
     touch("key");
     expect_refused(HPS_INVALID, "has 'key' but no 'emb_vector'");
     touch("emb_vector");
-    expect_refused(HPS_INVALID, "files of one table, expected the directory above");
+    expect_refused(HPS_INVALID, "files of one table, expected its parent directory");
 }
 
 static void test_open_when_ambiguous_or_half_then_invalid(void **state)

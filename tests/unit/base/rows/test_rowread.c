@@ -307,7 +307,7 @@ static void test_rows_when_quantised_already_then_never_again(void **state)
             if (hps_dtype_is_int8(dtypes[i]) && i != k) {
                 expect_refused(write_rows(dtypes[i], false, 2),
                                (struct hps_row_options){.row_dtype = dtypes[k]}, HPS_INVALID,
-                               "are never converted again");
+                               "are already quantised as");
             }
         }
         struct hps_row_reader *reader =

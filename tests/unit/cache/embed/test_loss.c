@@ -383,7 +383,7 @@ static void test_open_when_settings_are_impossible_then_names_them(void **state)
     open_device(scene, 0, 0);
     config.batch_keys_max = HPS_EMBED_BATCH_KEYS_MAX + 1;
     assert_int_equal(open_cache(scene, &config), HPS_INVALID);
-    assert_non_null(strstr(scene->err.text, "batch_keys_max is 65537"));
+    assert_non_null(strstr(scene->err.text, "batch_keys_max: got 65537"));
     config = small_config();
     config.arena_bytes = 0;
     assert_int_equal(open_cache(scene, &config), HPS_INVALID);

@@ -731,11 +731,11 @@ static void test_space_when_it_does_not_fit_then_said_once_with_both_sizes(void 
     snprintf(needed, sizeof(needed), " needed_bytes=%" PRIu64 " ", bytes);
     open_tier(bytes - 4096, 0, 0);
     rig.space = open_space();
-    read_log(fds[0], "beside other versions", log, sizeof(log));
+    read_log(fds[0], "other versions use the device memory", log, sizeof(log));
     assert_non_null(strstr(log, needed));
     assert_non_null(strstr(log, "version=m/3 "));
     hps_gpu_space_active(rig.space, true);
-    read_log(fds[0], "no room on the device", log, sizeof(log));
+    read_log(fds[0], "the device lacks memory", log, sizeof(log));
     assert_non_null(strstr(log, needed));
     assert_non_null(strstr(log, " free_bytes="));
     hps_gpu_space_active(rig.space, true); /* it is looked at again */

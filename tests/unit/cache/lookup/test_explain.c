@@ -85,7 +85,7 @@ static void test_explain_when_a_tier_cannot_answer_then_it_says_why_and_the_othe
     hps_fake_fail(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
     ask(t, 1, 5);
     assert_false(t->answers[0].found);
-    assert_string_equal(t->answers[0].error, "the device has no cache of this table now");
+    assert_string_equal(t->answers[0].error, "the device has no cache for this table now");
     assert_true(t->answers[1].found);
     assert_null(t->answers[1].error);
     assert_false(t->answers[2].found);

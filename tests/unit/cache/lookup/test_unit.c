@@ -233,7 +233,7 @@ static void test_unit_when_its_key_is_updated_then_it_is_torn_and_that_one_is_re
     begin(t, 0, 1, SENT);
     assert_int_equal(run(t), HPS_ABORTED);
     assert_true(t->lookup.torn);
-    assert_non_null(strstr(t->err.text, "arrived during the look-up"));
+    assert_non_null(strstr(t->err.text, "arrived during the lookup"));
     uint64_t n_host = hps_fake_keys(host, HPS_FAKE_GET);
     assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     assert_false(t->lookup.torn);

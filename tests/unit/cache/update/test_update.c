@@ -633,7 +633,7 @@ static void test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_
     for (unsigned i = 0; i < 3; i++) {
         status = apply_many(t, (hps_key)(b % n) * MANY, (float)(2 + b));
         assert_int_equal(status, HPS_EXHAUSTED); /* as long as it stays, and no more than that */
-        assert_non_null(strstr(t->err.text, "the rest waits for readers to leave"));
+        assert_non_null(strstr(t->err.text, "waits for readers before the rest"));
     }
     assert_int_not_equal(hps_stamps_now(t->version->stamps) % 2, 0);
     for (hps_key key = 0; key < (hps_key)n * MANY; key++) {

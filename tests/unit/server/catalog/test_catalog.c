@@ -779,7 +779,7 @@ static void test_load_when_bad_then_nothing_changes(void **state)
     hps_tmpdir_mkdir(&rig->dir, "linked");
     assert_int_equal(symlink("/etc/passwd", hps_tmpdir_join(&rig->dir, "linked/items.npy")), 0);
     assert_int_equal(load(rig, "linked", 0, true), HPS_PERMISSION);
-    assert_non_null(strstr(rig->err.text, "items.npy leads to /etc/passwd"));
+    assert_non_null(strstr(rig->err.text, "items.npy resolves to /etc/passwd"));
     const struct hps_load_request name = {.model = "../m", .directory = rig->dir.path};
     assert_int_equal(hps_catalog_load(rig->catalog, &name, &one, &rig->err), HPS_INVALID);
     struct hps_load_request texts = {.model = "m", .directory = rig->dir.path, .label = "a\xff"};

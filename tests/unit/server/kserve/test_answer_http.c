@@ -268,7 +268,7 @@ static void test_answer_when_a_value_is_not_finite_then_refused_as_json(void **s
     encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
     memcpy(t->parts[1].rows, &(float){__builtin_nanf("")}, sizeof(float));
     assert_refused(t, &of,
-                   "output 'OUTPUT0': value 40 is not a number, which JSON cannot say; ask for it "
+                   "output 'OUTPUT0': value 40 is not a number, which JSON cannot hold; request it "
                    "with parameters.binary_data");
     memcpy(t->parts[0].rows, &(float){-__builtin_inff()}, sizeof(float));
     assert_refused(t, &of, "output 'OUTPUT0': value 0 is infinite");
@@ -289,7 +289,7 @@ static void test_answer_when_rows_are_halves_then_refused_as_json_before_and_beh
 
     t->lookup.output = HPS_DTYPE_FP16;
     encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
-    assert_refused(t, &of, "output 't0': values of FP16 are not sent as JSON; ask for it with");
+    assert_refused(t, &of, "output 't0': values of FP16 cannot be sent as JSON; request it with");
     assert_int_equal(kserve_answer_http_check(&of, HPS_DTYPE_BF16, &t->err), HPS_INVALID);
     assert_non_null(strstr(t->err.text, "output 't0': values of BF16"));
     assert_int_equal(kserve_answer_http_check(&of, HPS_DTYPE_FP32, &t->err), HPS_OK);

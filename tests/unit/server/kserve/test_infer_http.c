@@ -176,11 +176,11 @@ static void test_body_when_sizes_do_not_add_up_then_refused_by_name(void **state
     (void)state;
     assert_int_equal(read_mixed(KEYS("[2]", "16"), RAW, 16), HPS_OK);
     assert_mixed_refused(KEYS("[2]", "16"), 15,
-                         "input 'KEYS': binary_data_size: 16, but of the 15 bytes behind the JSON "
+                         "input 'KEYS': binary_data_size: 16, but of the 15 bytes after the JSON "
                          "only 15 are left");
     assert_mixed_refused(KEYS("[2]", "16"), 17,
-                         "1 of the 17 bytes behind the JSON are of no input");
-    assert_mixed_refused(KEYS("[2]", "8"), 8, "it has 8 bytes, its shape of 2 values of INT64 has");
+                         "1 of the 17 bytes after the JSON belong to no input");
+    assert_mixed_refused(KEYS("[2]", "8"), 8, "got 8 bytes, but 2 values of INT64 have");
     assert_mixed_refused(KEYS("[2]", "-16"), 16, "binary_data_size: expected an integer of 0");
     assert_mixed_refused(KEYS("[2]", "16.0"), 16, "binary_data_size: expected an integer of 0");
     assert_mixed_refused(KEYS("[2]", "\"16\""), 16, "binary_data_size: expected an integer of 0");
@@ -189,12 +189,12 @@ static void test_body_when_sizes_do_not_add_up_then_refused_by_name(void **state
     assert_mixed_refused(KEYS("[2305843009213693952]", "0"), 0, "shape[0] is 2305843009213693952");
     assert_mixed_refused(KEYS("[2147483647,2147483647]", "16"), 16, "values or more");
     assert_mixed_refused(KEYS("[-1]", "16"), 16, "shape[0] is -1");
-    assert_mixed_refused(KEYS("[\"2\"]", "16"), 16, "shape[0]: of another type");
-    assert_mixed_refused(KEYS("[2.0]", "16"), 16, "shape[0]: of another type");
-    assert_mixed_refused(KEYS("2", "16"), 16, "shape: of another type");
+    assert_mixed_refused(KEYS("[\"2\"]", "16"), 16, "shape[0]: wrong type");
+    assert_mixed_refused(KEYS("[2.0]", "16"), 16, "shape[0]: wrong type");
+    assert_mixed_refused(KEYS("2", "16"), 16, "shape: wrong type");
     assert_mixed_refused(KEYS("[1,1,1,1,1,1,1,1,2]", "16"), 16, "shape: 9 dimensions, limit is 8");
-    assert_refused(KEYS("[2]", "16"), "input 'KEYS': binary_data_size: 16, but there is no header "
-                                      "Inference-Header-Content-Length");
+    assert_refused(KEYS("[2]", "16"), "input 'KEYS': binary_data_size: 16, but without the header "
+                                      "Inference-Header-Content-Length the whole body");
 }
 
 static void test_body_when_the_header_lies_then_refused(void **state)
@@ -207,7 +207,7 @@ static void test_body_when_the_header_lies_then_refused(void **state)
     assert_says("Inference-Header-Content-Length: 14, but the body has 13 bytes");
     assert_int_equal(read_body(json, sizeof(json) - 1, SIZE_MAX - 1), HPS_INVALID);
     assert_int_equal(read_body(json, sizeof(json) - 1, 0), HPS_INVALID);
-    assert_says("Inference-Header-Content-Length: 0 is for models of one input");
+    assert_says("Inference-Header-Content-Length: 0 is for models with one input");
     assert_int_equal(read_body(json, sizeof(json) - 1, 12), HPS_INVALID);
     assert_says("Inference-Header-Content-Length: 12: inputs: the JSON of the request: an object");
     assert_int_equal(read_body(json, 0, SIZE_MAX), HPS_INVALID);
@@ -227,34 +227,34 @@ static void test_body_when_a_member_is_missing_or_wrong_then_it_is_named(void **
     assert_refused("{\"inputs\":[{},{\"data\":[1,2],\"shape\":[1,2.]}]}",
                    "inputs[1].shape[1]: the JSON of the request: invalid token");
     assert_refused("{}", "inputs: missing, expected an array");
-    assert_refused("{\"inputs\":{}}", "inputs: of another type");
+    assert_refused("{\"inputs\":{}}", "inputs: wrong type");
     assert_refused("{\"inputs\":[1]}", "inputs[0]: expected an object");
     assert_refused("{\"inputs\":[{}]}", "inputs[0].name: missing, expected a string");
-    assert_refused("{\"inputs\":[{\"name\":1}]}", "inputs[0].name: of another type");
+    assert_refused("{\"inputs\":[{\"name\":1}]}", "inputs[0].name: wrong type");
     assert_refused("{\"inputs\":[{\"name\":\"a\",\"parameters\":1}]}",
                    "inputs[0].parameters: expected an object");
     assert_refused(INPUT("\"shape\":[0]"), "input 'a': datatype: missing");
     assert_refused(INPUT("\"datatype\":\"INT64\""), "input 'a': shape: missing");
     assert_refused(INPUT("\"datatype\":\"BYTES\""), "input 'a': datatype: 'BYTES', expected INT64");
-    assert_refused(INPUT("\"datatype\":3"), "input 'a': datatype: of another type");
+    assert_refused(INPUT("\"datatype\":3"), "input 'a': datatype: wrong type");
     assert_refused(INPUT("\"datatype\":\"INT64\",\"shape\":[1]"),
                    "input 'a': neither data nor parameters.binary_data_size");
     assert_refused(INPUT("\"datatype\":\"INT64\",\"shape\":[1],\"data\":[1],"
                          "\"parameters\":{\"binary_data_size\":8}"),
                    "input 'a': both data and parameters.binary_data_size");
     assert_refused(INPUT("\"datatype\":\"INT64\",\"shape\":[1],\"data\":1"),
-                   "input 'a': data: of another type, expected an array");
+                   "input 'a': data: wrong type, expected an array");
     assert_refused(INPUT("\"datatype\":\"INT64\",\"shape\":[1],\"data\":null"),
-                   "input 'a': data: of another type, expected an array");
+                   "input 'a': data: wrong type, expected an array");
     assert_refused(INPUT("\"datatype\":\"INT64\",\"shape\":[2],\"data\":[1]"),
                    "input 'a': data has 1 values, its shape has 2");
-    assert_refused("{\"inputs\":[],\"outputs\":{}}", "outputs: of another type");
+    assert_refused("{\"inputs\":[],\"outputs\":{}}", "outputs: wrong type");
     assert_refused("{\"inputs\":[],\"outputs\":[{}]}", "outputs[0].name: missing");
     assert_refused("{\"inputs\":[],\"outputs\":[{\"name\":\"a\",\"parameters\":{\"binary_data\":"
                    "1}}]}",
                    "outputs[0].parameters.binary_data: expected true or false");
-    assert_refused("{\"inputs\":[],\"id\":1}", "id: of another type");
-    assert_refused("{\"inputs\":null}", "inputs: of another type");
+    assert_refused("{\"inputs\":[],\"id\":1}", "id: wrong type");
+    assert_refused("{\"inputs\":null}", "inputs: wrong type");
     assert_refused("{\"inputs\":[],\"id\":\"0123456789abcdefg\"}", "id: 17 bytes, limit is 16");
     assert_refused("{\"inputs\":[],\"id\":\"\\u0000\"}", "the JSON of the request: \\u0000");
 }
@@ -269,9 +269,9 @@ static void test_body_when_something_is_there_twice_then_refused(void **state)
     assert_refused("{\"inputs\":["
                    "{\"name\":\"a\",\"shape\":[0],\"datatype\":\"INT64\",\"data\":[]},"
                    "{\"name\":\"a\",\"shape\":[0],\"datatype\":\"INT64\",\"data\":[]}]}",
-                   "input 'a' is there twice");
+                   "got input 'a' twice");
     assert_refused("{\"inputs\":[],\"outputs\":[{\"name\":\"x\"},{\"name\":\"x\"}]}",
-                   "output 'x' is there twice");
+                   "got output 'x' twice");
 }
 
 static void test_body_when_it_wants_what_is_not_offered_then_unimplemented(void **state)
@@ -280,7 +280,7 @@ static void test_body_when_it_wants_what_is_not_offered_then_unimplemented(void 
     assert_int_equal(read_json("{\"inputs\":[{\"name\":\"a\",\"parameters\":"
                                "{\"shared_memory_region\":\"r\",\"shared_memory_byte_size\":8}}]}"),
                      HPS_UNIMPLEMENTED);
-    assert_says("shared memory is not offered");
+    assert_says("shared memory is not supported");
     assert_int_equal(read_json("{\"inputs\":[],\"outputs\":[{\"name\":\"a\",\"parameters\":"
                                "{\"shared_memory_region\":\"r\"}}]}"),
                      HPS_UNIMPLEMENTED);

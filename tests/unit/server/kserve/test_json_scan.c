@@ -110,7 +110,7 @@ static void test_scan_when_text_is_no_json_then_it_becomes_none(void **state)
     assert_int_equal(scan_bytes("a\0b", 3), HPS_OK);
     assert_int_equal(json.head.size, 4);
     assert_int_equal(scan("]"), HPS_INVALID);
-    assert_says("']' closes what was not opened");
+    assert_says("']' closes nothing");
     assert_int_equal(scan("{]"), HPS_INVALID);
     assert_int_equal(scan("[[1]"), HPS_INVALID);
     assert_says("an array that is not closed");
@@ -157,13 +157,13 @@ static void test_scan_when_a_limit_is_passed_then_refused_before_memory_is_taken
     assert_true(json.head.capacity < 1024);
     assert_int_equal(scan_repeated("{\"mine\":[", 1024 + 24 * 14 - 2, "1", "]}"), HPS_OK);
     assert_int_equal(scan_repeated("{\"mine\":[", 1024 + 24 * 14 - 1, "1", "]}"), HPS_INVALID);
-    assert_says("more than 1360 values beside those of tensors");
+    assert_says("more than 1360 values outside of tensors");
     assert_int_equal(scan("[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]"), HPS_OK);
     assert_int_equal(scan("[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]"), HPS_INVALID);
     assert_says("nested more than 16 deep");
     assert_int_equal(scan_repeated("[\"", KSERVE_JSON_HEAD_BYTES_MAX / 2 - 2, "a", "\"]"), HPS_OK);
     assert_int_equal(scan_repeated("[\"", KSERVE_JSON_HEAD_BYTES_MAX / 2, "a", "\"]"), HPS_INVALID);
-    assert_says("more than 1048576 bytes beside the values of tensors");
+    assert_says("more than 1048576 bytes without the values of tensors");
 }
 
 static void test_scan_when_values_are_many_then_no_limit_of_the_head_holds_for_them(void **state)

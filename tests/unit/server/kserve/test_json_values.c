@@ -212,7 +212,7 @@ static void test_values_when_the_datatype_has_none_in_json_then_refused(void **s
 {
     (void)state;
     assert_int_equal(read_flat(KSERVE_FP16, 1, "[1]"), HPS_INVALID);
-    assert_says("input 'KEYS': values of FP16 are not sent as JSON");
+    assert_says("input 'KEYS': values of FP16 cannot be sent as JSON");
     assert_int_equal(read_flat(KSERVE_BF16, 1, "[1]"), HPS_INVALID);
 }
 

@@ -96,7 +96,7 @@ static void test_parameter_when_it_is_wrong_or_of_nobody_then_refused_by_name_or
         {"", "nothing", 0, NULL},
         {"hp", "nothing", 0, NULL},
         {"hps_mis_policy", "wait", 0,
-         "'hps_mis_policy' is unknown; there are hps_max_wait_us, hps_miss_policy"},
+         "'hps_mis_policy' is unknown, expected hps_max_wait_us, hps_miss_policy"},
         {"triton_final_response", NULL, 1,
          "'triton_final_response': names that begin with triton_ are reserved"},
     };
@@ -124,10 +124,10 @@ static void test_parameter_of_a_tensor_when_it_is_not_offered_then_refused(void 
         const char *says;
     } cases[] = {
         {KSERVE_INPUT, "KEYS", "shared_memory_region", HPS_UNIMPLEMENTED,
-         "input 'KEYS', parameter 'shared_memory_region': shared memory is not offered"},
+         "input 'KEYS', parameter 'shared_memory_region': shared memory is not supported"},
         {KSERVE_OUTPUT, "OUTPUT0", "classification", HPS_UNIMPLEMENTED,
          "output 'OUTPUT0', parameter 'classification'"},
-        {KSERVE_OUTPUT, "OUTPUT0", "hps_output_type", HPS_INVALID, "of the whole request"},
+        {KSERVE_OUTPUT, "OUTPUT0", "hps_output_type", HPS_INVALID, "belong to the request"},
         {KSERVE_INPUT, "KEYS", "classification", HPS_OK, ""},
         {KSERVE_INPUT, "KEYS", "mine", HPS_OK, ""},
     };
@@ -184,7 +184,7 @@ static void test_tensors_when_sizes_do_not_go_together_then_both_are_named(void 
     (void)state;
     input.size = 23;
     assert_int_equal(check(&input, 1), HPS_INVALID);
-    assert_says("input 'KEYS': it has 23 bytes, its shape of 3 values of INT64 has 24");
+    assert_says("input 'KEYS': got 23 bytes, but 3 values of INT64 have 24");
 }
 
 static void test_tensors_when_a_shape_is_beyond_reason_then_refused(void **state)
@@ -195,8 +195,8 @@ static void test_tensors_when_a_shape_is_beyond_reason_then_refused(void **state
     } cases[] = {
         {-1, 1, "shape[0] is -1"},
         {0, INT64_MIN, "shape[1] is -9223372036854775808"},
-        {0, INT64_C(1) << 31, "shape[1] is 2147483648, it may be 0 to 2147483647"},
-        {INT64_C(1) << 30, 2, "of 2147483648 values or more, limit is 2147483647"},
+        {0, INT64_C(1) << 31, "shape[1] is 2147483648, expected 0 to 2147483647"},
+        {INT64_C(1) << 30, 2, "has 2147483648 values or more, limit is 2147483647"},
         {INT32_MAX, INT32_MAX, "values or more, limit is"},
         {INT64_C(1) << 61, 8, "shape[0] is 2305843009213693952"}, /* 2^64 bytes would be 0 */
     };
@@ -223,7 +223,7 @@ static void test_tensors_when_a_datatype_is_missing_then_refused(void **state)
     (void)state;
     input.datatype = KSERVE_UNKNOWN;
     assert_int_equal(check(&input, 1), HPS_INVALID);
-    assert_says("input 'KEYS': it has no datatype");
+    assert_says("input 'KEYS': got no datatype");
 }
 
 static void test_tensors_when_a_name_is_there_twice_then_refused(void **state)
@@ -235,14 +235,14 @@ static void test_tensors_when_a_name_is_there_twice_then_refused(void **state)
 
     (void)state;
     assert_int_equal(check(inputs, 3), HPS_INVALID);
-    assert_says("input 'a' is there twice");
+    assert_says("got input 'a' twice");
     inputs[2].name = text("");
     assert_int_equal(check(inputs, 3), HPS_INVALID);
     assert_says("an input without a name");
     infer.outputs = outputs;
     infer.n_outputs = 3;
     assert_int_equal(check(inputs, 2), HPS_INVALID);
-    assert_says("output 'y' is there twice");
+    assert_says("got output 'y' twice");
     infer.n_outputs = 2;
     assert_int_equal(check(inputs, 2), HPS_OK);
     assert_string_equal(outputs[0].name.at, "x");

@@ -265,8 +265,8 @@ static void test_load_when_rows_cannot_be_so_then_refused_with_the_table(void **
     struct loaded loaded;
     struct hps_error err;
     write_model(HPS_DTYPE_INT8_ROWWISE_F16, 1);
-    expect_refused(strict, int8, 0, "rows are int8_rowwise_f16 already");
-    expect_refused(strict, fp16, 0, "rows are int8_rowwise_f16 already");
+    expect_refused(strict, int8, 0, "rows are already quantised as int8_rowwise_f16");
+    expect_refused(strict, fp16, 0, "rows are already quantised as int8_rowwise_f16");
     write_model(HPS_DTYPE_BF16, 1);
     expect_refused(strict, no_wish, 0, "rows of uint16");
     write_model(HPS_DTYPE_FP32, 1e6f);

@@ -225,7 +225,7 @@ static void test_decode_when_a_label_is_set_then_no_version_may_be(void **state)
     static const uint8_t label[] = {0x6a, 1, 'x'};
     static const uint8_t unset[] = {0x6a, 1, 'x', 0x6a, 0, 0x10, 7};
     assert_int_equal(decode(label, sizeof(label)), HPS_OK);
-    EXPECT_REFUSED(HPS_INVALID, "label: set beside version 7", 0x6a, 1, 'x', 0x10, 7);
+    EXPECT_REFUSED(HPS_INVALID, "label: got it together with version 7", 0x6a, 1, 'x', 0x10, 7);
     assert_int_equal(decode(unset, sizeof(unset)), HPS_OK);
 }
 
@@ -290,9 +290,9 @@ static void test_decode_when_limits_are_passed_then_they_are_named(void **state)
     uint8_t keys[92 + 4 + 16] = {0x1a, 90, 0x12, 88, [92] = 0x1a, 18, 0x1a, 16};
 
     expect_refused(keys, sizeof(keys), HPS_INVALID,
-                   "queries: 13 keys, limit is 10; ask for fewer, or set server.keys_max to 13");
+                   "queries: 13 keys, limit is 10; request fewer, or set server.keys_max to 13");
     EXPECT_REFUSED(HPS_INVALID,
-                   "queries: 5, limit is 4; ask for fewer tables, or set server.tables_max to 5",
+                   "queries: 5, limit is 4; request fewer tables, or set server.tables_max to 5",
                    0x1a, 0, 0x1a, 0, 0x1a, 0, 0x1a, 0, 0x1a, 0);
 }
 

@@ -152,7 +152,7 @@ static void test_bags_when_offsets_are_wrong_then_the_index_is_named(void **stat
     expect_refused(t, &late,
                    "queries[1].offsets[1]: 4, but the last bag ends with the 3 keys of the query");
     expect_refused(t, &wraps, "queries[1].offsets[2]: 3 is below the one before it, 4294967295");
-    expect_refused(t, &none, "queries[1].offsets: empty");
+    expect_refused(t, &none, "queries[1].offsets: got none");
     expect_refused(t, &cut, "queries[1].offsets: 7 bytes are not a multiple of 4");
 }
 
@@ -164,9 +164,9 @@ static void test_bags_when_weights_are_not_one_a_key_then_refused(void **state)
     struct asked odd = few;
 
     odd.weights_size = 5;
-    expect_refused(t, &few, "queries[1].weights: 8 bytes are not 4 for each of 3 keys");
-    expect_refused(t, &for_none, "queries[1].weights: 4 bytes are not 4 for each of 0 keys");
-    expect_refused(t, &odd, "queries[1].weights: 5 bytes");
+    expect_refused(t, &few, "queries[1].weights: got 8 bytes, expected 4 for each of 3 keys");
+    expect_refused(t, &for_none, "queries[1].weights: got 4 bytes, expected 4 for each of 0 keys");
+    expect_refused(t, &odd, "queries[1].weights: got 5 bytes");
 }
 
 static void test_bags_when_nothing_is_pooled_then_their_fields_are_refused(void **state)
@@ -176,8 +176,8 @@ static void test_bags_when_nothing_is_pooled_then_their_fields_are_refused(void 
     for (int pooling = 0; pooling <= 1; pooling++) {
         const struct asked offsets = {1, pooling, BAGS(0, 1), NO_WEIGHTS};
         const struct asked weights = {1, pooling, NULL, 0, WEIGHTS(1)};
-        expect_refused(t, &offsets, "queries[1].offsets: set without queries[1].pooling");
-        expect_refused(t, &weights, "queries[1].weights: set without queries[1].pooling");
+        expect_refused(t, &offsets, "queries[1].offsets: needs queries[1].pooling");
+        expect_refused(t, &weights, "queries[1].weights: needs queries[1].pooling");
     }
 }
 
@@ -190,7 +190,7 @@ static void test_bags_when_more_than_keys_may_be_then_the_limit_is_named(void **
     assert_int_equal(decode(t, &asked), HPS_OK);
     asked.offsets_size += sizeof(uint32_t);
     expect_refused(t, &asked,
-                   "queries: 9 bags, limit is 8; ask for fewer, or set server.keys_max to 9");
+                   "queries: 9 bags, limit is 8; request fewer, or set server.keys_max to 9");
 }
 
 int main(void)

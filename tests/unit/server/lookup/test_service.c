@@ -671,7 +671,7 @@ static void test_unit_when_updates_come_for_a_second_then_aborted_with_pushback(
     t->calls[0].updated = &t->fx.version;
     t->calls[0].unheld = true;
     start(t, 0, LOOKUP, "m", "t0", 1);
-    run_until_aborted(t, "arrived during the look-up");
+    run_until_aborted(t, "arrived during the lookup");
 }
 
 static void test_unit_when_a_batch_stays_in_some_tiers_only_then_aborted_with_pushback(void **state)
@@ -746,7 +746,7 @@ static void test_unit_when_the_only_copy_stays_ahead_then_aborted_with_pushback(
     run_until_finished(t, 0);
     assert_int_equal(t->calls[0].code, 10);
     assert_string_equal(t->calls[0].pushback, "100");
-    assert_non_null(strstr(t->calls[0].text, "updates that this version has not had yet"));
+    assert_non_null(strstr(t->calls[0].text, "updates that this version has not applied yet"));
     assert_in_range(hps_fake_calls(disk, HPS_FAKE_GET), HPS_LOOKUP_WAITS_MAX + 1,
                     2 * (HPS_LOOKUP_WAITS_MAX + 1));
     close_call(t, 0);

@@ -186,12 +186,12 @@ static void test_now_when_a_record_was_rejected_then_told_unless_allowed(void **
     (void)state;
     CASE(now, reject(3, 61000), VISIBLE, "");
     CASE(now, reject(4, 59000);
-         reject(5, 1000), REJECTED, TOPIC ":0:5 was refused|rows of 20 bytes|--allow-refused");
+         reject(5, 1000), REJECTED, TOPIC ":0:5 was rejected|rows of 20 bytes|--allow-refused");
     assert_int_equal(at.wait.offset, 5);
     CASE(now, LATE; at.request.rejected_within_ms = 500; reject(5, 1000), NOT_YET, "");
     reject(6, -10); /* while it is waited for */
     expect(__LINE__, O(REJECTED), false, TOPIC ":0:6");
-    CASE(now, at.request.rejected_allowed = true; reject(5, 0), VISIBLE, TOPIC ":0:5 was refused");
+    CASE(now, at.request.rejected_allowed = true; reject(5, 0), VISIBLE, TOPIC ":0:5 was rejected");
 }
 
 static void test_records_when_judged_then_visible_when_read_and_their_leaders_have_them(
@@ -220,7 +220,7 @@ static void test_records_when_rejected_then_said_of_those_alone(void **state)
 {
     (void)state;
     CASE(records, reject(2, 0); reject(5, 0); reject(9, 0), VISIBLE, ""); /* of others */
-    CASE(records, reject(7, 0), REJECTED, TOPIC ":0:7 was refused|rows of 20 bytes");
+    CASE(records, reject(7, 0), REJECTED, TOPIC ":0:7 was rejected|rows of 20 bytes");
     CASE(records, reject(7, 0); P.next = 3, REJECTED, ""); /* before the others are read */
     /* Before they were written: of an older topic of that name. */
     CASE(records, reject(7, 0); at.request.mark = &at.mark; at.mark.instance = INSTANCE;
@@ -242,7 +242,7 @@ static void test_records_when_passed_over_or_frozen_then_said(void **state)
 {
     (void)state;
     CASE(records, P.skipped = 5; P.skipped_end = 7, VISIBLE, "");
-    CASE(records, P.skipped = 5; P.skipped_end = 8, PASSED_OVER, TOPIC ":0:7 was passed over|seek");
+    CASE(records, P.skipped = 5; P.skipped_end = 8, PASSED_OVER, TOPIC ":0:7 was skipped|seek");
     CASE(records, P.skipped = 5; P.skipped_end = 0, PASSED_OVER, TOPIC ":0:7"); /* how far? */
     CASE(records, P.skipped = 9, VISIBLE, "");
     CASE(records, P.skipped = -2; P.skipped_end = 4, PASSED_OVER, TOPIC ":0:3 may not|gap");

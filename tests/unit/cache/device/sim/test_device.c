@@ -86,7 +86,7 @@ static void test_open_when_index_is_beyond_then_not_found(void **state)
     assert_int_equal(n, 8);
     struct hps_device *device = NULL;
     assert_int_equal(hps_device_open(&sim.driver, n, NULL, 0, &device, &err), HPS_NOT_FOUND);
-    assert_non_null(strstr(err.text, "device 8: there are 8"));
+    assert_non_null(strstr(err.text, "device 8: the machine has 8"));
     assert_null(device);
     hps_device_close(NULL);
 }
