@@ -34,9 +34,10 @@ static void report_unloadable(struct checking *checking, const struct hps_error 
 {
     if (err->status == HPS_NOT_FOUND && checking->check->stored) {
         report(checking, false, err,
-               "a version in the store is served without its files, a first start needs them");
+               "hpsd serves a stored version without its files; a first start needs them");
     } else {
-        report(checking, true, err, "hpsd would start, but not be ready: the model is not loaded");
+        report(checking, true, err,
+               "hpsd would start and not be ready, because the model cannot be loaded");
     }
 }
 
@@ -87,10 +88,11 @@ static void check_manifest(struct checking *checking, const struct hps_model_tab
         }
         if (status != HPS_OK) {
             hps_ignore(hps_error_prefix(&err, status, "table \"%s\"", files->name));
-            report(checking, true, &err, "the files are not those that their manifest.json names");
+            report(checking, true, &err, "the files do not match their manifest.json");
         }
     } else if (status != HPS_NOT_FOUND) {
-        report(checking, false, &err, "models[] is loaded without it, `hpsctl load --from` is not");
+        report(checking, false, &err,
+               "a load of models[] does not need it, `hpsctl load --from` does");
     }
     hps_manifest_close(&manifest);
     hps_free(path);
@@ -152,7 +154,7 @@ static void check_label(struct checking *checking)
         hps_ignore(hps_error_set(&err, HPS_INVALID, "label: got \"%.130s\", expected %s",
                                  checking->model->label, HPS_LABEL_RULE));
         report(checking, !checking->check->stored, &err,
-               "versions in the store are served, a load is refused");
+               "hpsd serves stored versions, and would refuse to load this one");
     }
 }
 

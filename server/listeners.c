@@ -97,11 +97,11 @@ static hps_status check_inherited(const struct hps_config_server *config,
     }
     if (listener->kind == HPS_LISTENER_ADMIN && !listener->is_unix &&
         !hps_config_has_administrators(config)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "LISTEN_FDS: the admin socket is %s, a TCP address of which nobody is "
-                             "said to be an administrator; expected server.access, or "
-                             "server.admin_token_file",
-                             listener->address);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "LISTEN_FDS: the admin socket is %s, a TCP address without a configured administrator; "
+            "expected server.access, or server.admin_token_file",
+            listener->address);
     }
     return HPS_OK;
 }

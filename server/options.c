@@ -14,26 +14,26 @@ static struct hps_options given; /* target of the argument parser */
 
 static const struct hps_arg args[] = {
     {"config", 0, HPS_ARG_TEXT, "FILE", &given.config_file,
-     "HPS's ps.json, with or without hpsd's own keys (docs/config.md lists all)"},
+     "ps.json of HPS, with or without the keys that hpsd adds (docs/config.md lists all)"},
     {"table", 0, HPS_ARG_LIST, "NAME=PATH", &given.tables,
-     "instead of --config: serve a .npy file or the directory of a HugeCTR table; repeatable, all "
-     "are tables of the one model \"default\""},
+     "instead of --config: serve a .npy file or the directory of a HugeCTR table; repeatable; all "
+     "tables belong to the model \"default\""},
     {"state-dir", 0, HPS_ARG_TEXT, "DIR", &given.flags.state_dir,
      "where the RocksDB store and the admin socket live (default /var/lib/hpsd as a systemd "
-     "service; else there is none, and it has to be given)"},
+     "service, else required)"},
     {"listen", 0, HPS_ARG_LIST, "ADDR", &given.listen,
-     "gRPC listener: HOST:PORT (port 0: any free one) or unix:PATH; repeatable (default "
+     "gRPC listener: HOST:PORT (port 0: any free port) or unix:PATH; repeatable (default "
      "127.0.0.1:8601)"},
     {"kserve-listen", 0, HPS_ARG_LIST, "ADDR", &given.kserve_listen,
-     "listener of KServe v2 over HTTP/1.1, as --listen; repeatable (default: none)"},
+     "listener for KServe v2 over HTTP/1.1, like --listen; repeatable (default: none)"},
     {"http-listen", 0, HPS_ARG_TEXT, "ADDR", &given.flags.http_listen,
-     "listener of /metrics, /healthz and /readyz (default 127.0.0.1:8602)"},
+     "listener for /metrics, /healthz and /readyz (default 127.0.0.1:8602)"},
     {"admin-listen", 0, HPS_ARG_TEXT, "ADDR", &given.flags.admin_listen,
      "listener for hpsctl (default unix:/run/hpsd/admin.sock as a systemd service, else "
      "unix:STATE_DIR/admin.sock)"},
     {"check", 0, HPS_ARG_FLAG, NULL, &given.check,
-     "check the configuration, the model files that it names and the properties for Kafka; print "
-     "what is in effect as JSON; exit. Opens no store, connects to nothing"},
+     "check the configuration, its model files and its Kafka properties; print the effective "
+     "configuration as JSON; exit. Opens no store and no connection"},
     {"log-level", 0, HPS_ARG_TEXT, "LEVEL", &given.flags.log_level,
      "debug, info, warn or error (default info)"},
     {"log-format", 0, HPS_ARG_TEXT, "FORMAT", &given.flags.log_format,
@@ -42,7 +42,8 @@ static const struct hps_arg args[] = {
 };
 
 static const struct hps_arg_removed removed[] = {
-    {"export", "load the model files that HPS has loaded; rows in stores of HPS are not read"},
+    {"export",
+     "load the model files that HPS has loaded; hpsd does not read rows in the stores of HPS"},
     {NULL, NULL},
 };
 
@@ -57,18 +58,18 @@ static const struct hps_program program = {
              .args = args,
              .details =
                  "\n"
-                 "Prints `listening grpc=ADDR http=ADDR admin=ADDR pid=N` on stdout as soon as\n"
-                 "it can be connected to (and kserve=ADDR, if there is one), and `ready ...` when\n"
-                 "every model is served. The log is on stderr.\n"
+                 "Prints `listening grpc=ADDR http=ADDR admin=ADDR pid=N` on stdout when\n"
+                 "it accepts connections (with kserve=ADDR, if configured), and `ready ...` when\n"
+                 "it serves every model. The log is on stderr.\n"
                  "\n"
                  "signals:\n"
-                 "  TERM, INT  drain: finish calls under way, then exit; a second one: at once\n"
+                 "  TERM, INT  drain: finish calls in flight and exit; a second one: exit at once\n"
                  "  QUIT       exit at once\n"
                  "  HUP        reload the configuration, certificates and tokens\n"
                  "  USR1       write the state to the log",
              .example = "hpsd --table items=items.npy --state-dir /tmp/hpsd"},
     .exit_codes = "0 drained, or done   1 fatal   2 usage or configuration\n"
-                  "3 address or lock taken   4 store unusable, or of a newer format",
+                  "3 address or lock taken   4 store unusable, or format too new",
     .parts = cuda,
     .removed = removed,
 };

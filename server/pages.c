@@ -48,9 +48,9 @@ static hps_status check_certificate(struct hps_daemon *daemon, const struct hps_
     if (hps_conn_certificate_name(conn, 0) != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_error_set(err, HPS_UNAUTHENTICATED,
-                                      "pages are for clients with a certificate: show one that "
-                                      "server.tls.client_ca verifies");
+    hps_status status =
+        hps_error_set(err, HPS_UNAUTHENTICATED,
+                      "got no client certificate, expected one that server.tls.client_ca verifies");
     const struct hps_audit_event event = {.method = method,
                                           .peer = hps_conn_peer(conn),
                                           .code = hps_status_grpc_code(status),

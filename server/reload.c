@@ -343,10 +343,10 @@ static void rotate_audit_log(struct hps_daemon *daemon)
     if (hps_audit_open(daemon->options.config->server.audit_log, &fd, &err) == HPS_OK) {
         hps_audit_reopened(daemon->audit, fd);
     } else {
-        HPS_LOG(ERROR, "audit",
-                "audit log not opened again: lines go on into the file that was open; fix what is "
-                "wrong and reload",
-                HPS_STR("error", err.text));
+        HPS_LOG(
+            ERROR, "audit",
+            "audit log not reopened: hpsd keeps writing to the old file; fix the cause and reload",
+            HPS_STR("error", err.text));
     }
 }
 
@@ -370,7 +370,7 @@ static void reload_file(struct hps_daemon *daemon)
     hps_notify_reloading();
     if (reload(daemon, &err) != HPS_OK) {
         HPS_LOG(ERROR, "config",
-                "configuration not reloaded: the new one is invalid and nothing of it is applied; "
+                "configuration not reloaded: the new one is invalid, and no part of it is applied; "
                 "fix the file and reload again",
                 HPS_STR("error", err.text));
         rotate_audit_log(daemon);

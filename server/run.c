@@ -400,8 +400,8 @@ static void on_phase_timer(void *ctx)
     struct hps_daemon *daemon = ctx;
     if (daemon->phase == PHASE_DRAINING) {
         HPS_LOG(WARN, "daemon",
-                "drain incomplete: calls were still under way after server.drain_timeout_ms; they "
-                "are cut off",
+                "drain incomplete: calls were still in flight after server.drain_timeout_ms; hpsd "
+                "ends them",
                 HPS_U64("loops", daemon->n_draining));
         stop_now(daemon);
         return;

@@ -374,11 +374,10 @@ void admin_load_model(struct hps_unary *op)
         load_model(op, message);
     } else if (message->directory[0] == '\0' && message->n_tables == 0) {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,
-                                 "directory: got none, and neither tables nor config, expected one "
-                                 "of them"));
+                                 "got none of directory, tables and config, expected one of them"));
     } else if (message->directory[0] != '\0' && message->n_tables > 0) {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,
-                                 "directory: got \"%s\" and %zu tables, expected one of both",
+                                 "directory: got \"%s\" and %zu tables, expected only one of them",
                                  message->directory, message->n_tables));
     } else {
         load_model(op, message);

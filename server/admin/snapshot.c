@@ -81,7 +81,7 @@ void admin_create_snapshot(struct hps_unary *op)
     }
     if (store == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
-                                 "there is no persistent_db to make a snapshot of"));
+                                 "a snapshot needs persistent_db, which is disabled"));
         return;
     }
     Hps__V1__CreateSnapshotResponse *reply =

@@ -123,11 +123,11 @@ static void add_device(struct hps_unary *op, Hps__V1__GetStatusResponse *reply, 
     int n = snprintf(note, sizeof(note), "device %s: %s%s", view.node, view.name,
                      view.tier != NULL && !view.up ? ", lost" : "");
     if (rows.n_without_room > 0 && view.up) {
-        n += snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u version%s",
+        n += snprintf(note + n, sizeof(note) - (size_t)n, ", no device memory for %u version%s",
                       rows.n_without_room, rows.n_without_room == 1 ? "" : "s");
     }
     if (rows.n_tables_without_room > 0 && view.up && n > 0 && (size_t)n < sizeof(note)) {
-        snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u table%s",
+        snprintf(note + n, sizeof(note) - (size_t)n, ", no device memory for %u table%s",
                  rows.n_tables_without_room, rows.n_tables_without_room == 1 ? "" : "s");
     }
     tier->tier = (char *)hps_tier_name(HPS_TIER_GPU);

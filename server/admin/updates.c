@@ -138,7 +138,7 @@ void admin_get_updates(struct hps_unary *op)
     int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before any query of the log */
     if (admin_parts(op)->updater == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
-                                 "update_source.type is null: no updates are taken"));
+                                 "update_source.type is null: the server applies no updates"));
         return;
     }
     if (request->refresh && refresh(op, request) != HPS_OK) {
@@ -223,7 +223,8 @@ static hps_status read_command(const Hps__V1__ControlUpdatesRequest *request,
                              (int)request->seek_target);
     }
     if (command.kind == HPS_UPDATE_SEEK && command.value < 0) {
-        return hps_error_set(err, HPS_INVALID, "seek_value: got a negative one");
+        return hps_error_set(err, HPS_INVALID,
+                             "seek_value: got a negative number, expected 0 or more");
     }
     *out_command = command;
     return HPS_OK;

@@ -373,10 +373,9 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     if (status == HPS_OK && hps_stores_durable(&options->env.stores) != NULL) {
         status = catalog_recover(catalog, err);
     } else if (status == HPS_OK) {
-        HPS_LOG(
-            WARN, "catalog",
-            "versions not stored: there is no persistent_db, so that a start loads what models[] "
-            "says and forgets what was loaded by hand; configure persistent_db to keep it");
+        HPS_LOG(WARN, "catalog",
+                "versions not stored: persistent_db is disabled; a restart loads models[] and "
+                "forgets versions loaded by hand; configure persistent_db to keep them");
     }
     if (status != HPS_OK) {
         hps_catalog_close(catalog);

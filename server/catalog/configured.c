@@ -40,10 +40,10 @@ hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *
     const struct hps_config_model *config = hps_config_model_find(catalog->options.config, model);
     struct hps_source source;
     if (config == NULL) {
-        return hps_error_set(err, HPS_NOT_FOUND,
-                             "model \"%.130s\" is not in models[], which would say where its files "
-                             "are; use hpsctl load",
-                             model);
+        return hps_error_set(
+            err, HPS_NOT_FOUND,
+            "model \"%.130s\" is not in models[], so hpsd does not know its files; use hpsctl load",
+            model);
     }
     hps_status status = catalog_define(catalog, config, err);
     if (status != HPS_OK) {

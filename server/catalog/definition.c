@@ -47,8 +47,8 @@ hps_status catalog_follow(const struct hps_catalog *catalog, struct catalog_entr
         }
         if (status != HPS_OK) {
             HPS_LOG(WARN, "catalog",
-                    "entry of a version not read: another build wrote it, and the version is "
-                    "served as one without an entry; load it again",
+                    "entry of a version not read: another build wrote it; hpsd serves the version "
+                    "without the entry; load the version again",
                     HPS_STR("model", version->model), HPS_I64("version", version->number),
                     HPS_STR("error", err.text));
         }
@@ -106,7 +106,7 @@ static hps_status read_defined(struct hps_catalog *catalog, const struct hps_con
         defined->version = hps_version_new(config->name, 1, source.n_tables);
     }
     status = defined == NULL || defined->version == NULL
-                 ? hps_error_set(err, HPS_NO_MEMORY, "no memory for what models[] says")
+                 ? hps_error_set(err, HPS_NO_MEMORY, "no memory for the entries of models[]")
                  : hps_load_plan(&env, &source, 0, defined->version, &plan, err);
     if (status == HPS_OK) {
         snprintf(defined->print, sizeof(defined->print), "%s", source.print.text);
@@ -316,8 +316,8 @@ static void log_drift(const struct hps_config *config, const struct catalog_mode
     char command[2 * PATH_MAX], fields[FIELDS_BYTES];
     load_command(config, model, command);
     HPS_LOG(WARN, "catalog",
-            "models[] changed since the active version was loaded: the version is served as it was "
-            "loaded; to load what models[] says now run command",
+            "models[] changed since the active version was loaded: hpsd serves the version as it "
+            "was loaded; run command to load the new entry",
             HPS_STR("model", model->name), HPS_I64("version", model->active),
             HPS_STR("options", fields_text(model->differs, fields)), HPS_STR("command", command));
 }
@@ -325,7 +325,7 @@ static void log_drift(const struct hps_config *config, const struct catalog_mode
 static void log_unusable(const struct catalog_model *model)
 {
     HPS_LOG(WARN, "catalog",
-            "models[] entry not usable: a load of it would fail, and the stored version is served; "
+            "models[] entry not usable: loading it would fail; hpsd serves the stored version; "
             "correct the entry",
             HPS_STR("model", model->name), HPS_I64("version", model->active),
             HPS_STR("error", model->unusable.text));
@@ -334,12 +334,11 @@ static void log_unusable(const struct catalog_model *model)
 static void log_by_hand(const struct catalog_model *model)
 {
     char fields[FIELDS_BYTES];
-    HPS_LOG(
-        INFO, "catalog",
-        "version loaded by hand served: models[] differs from it, as it did at that load; to load "
-        "what models[] says use hpsctl load --config",
-        HPS_STR("model", model->name), HPS_I64("version", model->active),
-        HPS_STR("options", fields_text(model->differs, fields)));
+    HPS_LOG(INFO, "catalog",
+            "version loaded by hand is active: models[] differs, as it did at that load; to load "
+            "the entry of models[] use hpsctl load --config",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("options", fields_text(model->differs, fields)));
 }
 
 /* Without --table this is no fault: the store has the rows. */
@@ -348,8 +347,8 @@ static void log_unread(const struct hps_config *config, const struct catalog_mod
 {
     if (config->from_tables) {
         HPS_LOG(WARN, "catalog",
-                "files of --table not served: a file cannot be read, and the rows of an earlier "
-                "run are served; restore the file and restart hpsd",
+                "files of --table not served: a file cannot be read; hpsd serves the rows of an "
+                "earlier run; restore the file and restart hpsd",
                 HPS_STR("model", model->name), HPS_I64("version", model->active),
                 HPS_STR("error", err->text));
     }
@@ -394,7 +393,7 @@ void catalog_check_files(struct hps_catalog *catalog, struct catalog_model *mode
         model->awaits = true;
         HPS_LOG(
             INFO, "catalog",
-            "files of --table changed since an earlier run: they are loaded as the next version",
+            "files of --table changed since an earlier run: hpsd loads them as the next version",
             HPS_STR("model", model->name), HPS_I64("version", model->active));
     } else if (model->drift) {
         log_drift(config, model);
@@ -412,8 +411,8 @@ void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
     catalog_refill_model(catalog, model); /* refills were left out while it was awaited */
     if (model->drift && !atomic_load(&catalog->closing)) {
         HPS_LOG(WARN, "catalog",
-                "files of --table not served: their load failed, and the rows of an earlier run "
-                "are served; fix the files and restart hpsd",
+                "files of --table not served: their load failed; hpsd serves the rows of an "
+                "earlier run; fix the files and restart hpsd",
                 HPS_STR("model", model->name), HPS_I64("version", model->active));
     }
 }
@@ -434,12 +433,11 @@ void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
             load_command(catalog->options.config, model, command);
             snprintf(note, sizeof(note),
                      "model \"%s\": models[] changed (%s) since version %" PRId64
-                     " was loaded, which is served; to load what it says now: %s",
+                     " was loaded; to load the new entry: %s",
                      model->name, fields, model->active, command);
         } else if (model->by_hand) {
             snprintf(note, sizeof(note),
-                     "model \"%s\": version %" PRId64
-                     " was loaded by hand; models[] has another %s",
+                     "model \"%s\": version %" PRId64 " was loaded by hand; models[] differs in %s",
                      model->name, model->active, fields);
         }
         if (note[0] != '\0') {
@@ -451,9 +449,8 @@ void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
             if (label != NULL && label[0] != '\0' && !hps_label_valid(label)) {
                 snprintf(note, sizeof(note),
                          "model \"%s\": the label \"%s\" of version %" PRId64
-                         " is not usable everywhere (KServe, paths); ask for its number, or load "
-                         "it again "
-                         "with another --label",
+                         " is not usable everywhere (KServe, paths); use its number, or load it "
+                         "again with another --label",
                          model->name, label, entry->version->number);
                 fn(ctx, note);
             }

@@ -85,8 +85,8 @@ static hps_status check_any(const struct hps_gpu_tier_options *options, struct h
     if (status == HPS_OK && n > 0) {
         return HPS_OK;
     }
-    return hps_error_set(err, HPS_NOT_FOUND, "no GPU can be used: %s",
-                         why.text[0] != '\0' ? why.text : "there is none");
+    return hps_error_set(err, HPS_NOT_FOUND, "no usable GPU: %s",
+                         why.text[0] != '\0' ? why.text : "the machine has none");
 }
 
 static hps_status open_device(struct device *device, const struct hps_gpu_tier_options *options,
@@ -118,7 +118,7 @@ static hps_status go_without(const struct hps_config *config, struct hps_error *
     }
     HPS_LOG(WARN, "gpu",
             async ? "embedding caches off: no usable GPU, see reason; hit_rate_threshold applies "
-                    "to the host map (server.async_without_gpu)"
+                    "to the host map, as server.async_without_gpu is set"
                   : "embedding caches off: no usable GPU, see reason; every answer is exact and "
                     "comes from the host map or the persistent store",
             HPS_STR("reason", err->text));

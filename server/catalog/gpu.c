@@ -143,9 +143,9 @@ static void note_missing(const struct catalog_entry *entry, char *out_note, size
                        : hps_gpu_space_lost(entry->gpu)    ? "device lost"
                        : hps_gpu_space_present(entry->gpu) ? ""
                        : hps_gpu_space_coming(entry->gpu)  ? "coming"
-                                                           : "no room";
+                                                           : "no device memory";
     if (text[0] == '\0' && n > 0) {
-        snprintf(out_note, size, "no room for %u of %u tables", n,
+        snprintf(out_note, size, "no device memory for %u of %u tables", n,
                  count_wanted(entry->gpu, entry->version->n_tables));
     } else {
         snprintf(out_note, size, "%s", text);

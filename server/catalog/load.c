@@ -50,7 +50,7 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
     if (number == 0 && last != NULL && last->number == INT64_MAX) {
         return hps_error_set(err, HPS_RANGE,
                              "version: model \"%s\" has version %" PRId64
-                             ", which has no next: name one",
+                             ", the largest possible; give a number",
                              model->name, last->number);
     }
     if (number == 0) {
@@ -60,7 +60,7 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
     if (same != NULL) {
         return hps_error_set(err, HPS_EXISTS, "version %" PRId64 " of model \"%s\" is %s", number,
                              model->name,
-                             same->state == ENTRY_UNLOADING ? "still unloading" : "there already");
+                             same->state == ENTRY_UNLOADING ? "still unloading" : "already loaded");
     }
     struct hps_version *version = hps_version_new(model->name, number, source->n_tables);
     if (version == NULL) {
@@ -289,12 +289,12 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
                 HPS_U64("bytes", load->plan.row_bytes), HPS_U64("duplicates", load->duplicate_keys),
                 HPS_U64("duration_us", us));
         if (load->n_rows_dropped > 0) {
-            HPS_LOG(
-                WARN, "catalog",
-                "rows dropped: a table has more rows than volatile_db.overflow_margin times "
-                "num_partitions, and no other store has them; raise overflow_margin and load again",
-                HPS_STR("model", load->model->name), HPS_I64("version", load->number),
-                HPS_U64("rows", load->n_rows_dropped));
+            HPS_LOG(WARN, "catalog",
+                    "rows dropped: a table has more rows than volatile_db.overflow_margin times "
+                    "num_partitions, and no other store keeps them; raise overflow_margin and load "
+                    "again",
+                    HPS_STR("model", load->model->name), HPS_I64("version", load->number),
+                    HPS_U64("rows", load->n_rows_dropped));
         }
     } else {
         HPS_LOG(ERROR, "catalog", "load failed", HPS_STR("model", load->model->name),
@@ -482,14 +482,14 @@ static hps_status foresee(struct hps_load *load, const struct hps_load_request *
     catalog_foresee(catalog, load->model, load->activate, load->replace, &load->going);
     if (!catalog_is_kept(catalog, load->model, load->entry->version)) {
         HPS_LOG(WARN, "catalog",
-                "version not stored: there is no persistent_db, and a restart loads what models[] "
-                "says; change models[] to keep this version",
+                "version not stored: there is no persistent_db, and a restart loads models[]; "
+                "change models[] to keep this version",
                 HPS_STR("model", load->model->name), HPS_I64("version", load->number));
     }
     status = catalog_load_notes(catalog, load->model, request, &load->source, load->entry->version,
                                 &load->notes);
     if (status != HPS_OK) {
-        hps_ignore(hps_error_set(err, status, "no memory for what is said of a load"));
+        hps_ignore(hps_error_set(err, status, "no memory for the notes of a load"));
     } else if (load->activate && !load->force) {
         status = catalog_diff(load->model, load->entry->version, &diff);
         status = status == HPS_OK

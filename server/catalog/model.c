@@ -185,7 +185,7 @@ static void warn_of_configured_order(const struct catalog_model *model)
             continue;
         }
         HPS_LOG(WARN, "catalog",
-                "order of tables kept: models[] has another one, but look-ups without table names "
+                "order of tables kept: models[] has another one, but lookups without table names "
                 "use the stored order (hpsctl tables); to use that of models[], unload every "
                 "version of the model",
                 HPS_STR("model", model->name), HPS_STR("table", name));

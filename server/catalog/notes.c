@@ -80,8 +80,8 @@ static hps_status note_updates(const struct hps_catalog *catalog, const struct c
     }
     hps_buf_putf(text,
                  "lineage \"%s\" is that of version %" PRId64
-                 ": updates for it are applied to this version, too; --lineage, or "
-                 "lineage in manifest.json, names another",
+                 ", so its updates also apply to this version; --lineage, or lineage in "
+                 "manifest.json, sets another",
                  version->lineage, last->number);
     return add(notes, text);
 }
@@ -115,7 +115,8 @@ static hps_status note_entry(const struct catalog_model *model,
     status = hps_config_diff_entry(model->config, request->entry, list_ignored, &options);
     status = status == HPS_OK ? options.status : status;
     if (status == HPS_OK && options.size > 0) {
-        hps_buf_putf(text, "options ignored, because the server's own file has this model:%.*s",
+        hps_buf_putf(text,
+                     "options ignored, because the configuration of the server has this model:%.*s",
                      (int)options.size, (const char *)options.data);
         status = add(notes, text);
     }
@@ -131,8 +132,8 @@ static hps_status note_restart(const struct hps_catalog *catalog, const struct c
         return HPS_OK;
     }
     bool configured = model != NULL && model->config != NULL;
-    hps_buf_putf(text, "warning: there is no persistent_db: a restart %s this version",
-                 configured ? "loads what models[] says, not" : "forgets");
+    hps_buf_putf(text, "warning: persistent_db is disabled: a restart %s this version",
+                 configured ? "loads models[], and forgets" : "forgets");
     return add(notes, text);
 }
 

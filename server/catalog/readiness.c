@@ -83,7 +83,7 @@ static void change(struct hps_readiness *readiness, bool ready)
 static const char *first_reason(const struct hps_readiness *readiness)
 {
     const struct hps_buf *reasons = &readiness->reasons;
-    return reasons->size > 0 ? (const char *)reasons->data : "no memory to say why";
+    return reasons->size > 0 ? (const char *)reasons->data : "no memory for the reasons";
 }
 
 /* The service manager shows one line: the first reason. */

@@ -152,7 +152,7 @@ void catalog_load_succeeded(struct hps_catalog *catalog, struct catalog_model *m
 static bool is_whole(const struct catalog_entry *entry, char out_why[HPS_MODEL_WHY_BYTES])
 {
     struct hps_store_usage usage;
-    char what[48] = "updates that the log no longer has";
+    char what[48] = "updates that have left the log";
     if (entry->shared == NULL || entry->durable != NULL) {
         return true;
     }
@@ -165,7 +165,7 @@ static bool is_whole(const struct catalog_entry *entry, char out_why[HPS_MODEL_W
     }
     snprintf(out_why, HPS_MODEL_WHY_BYTES,
              "%s has lost %s of model \"%s\" version %" PRId64
-             ", of which it has the only copy: load it again",
+             ", of which it held the only copy: load the version again",
              entry->shared->store->ops->name, what, entry->model->name, entry->version->number);
     return false;
 }
@@ -191,7 +191,7 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
         if (!serves(model)) {
             describe(catalog, model, reason);
         } else if (model->awaits) {
-            snprintf(reason, sizeof(reason), "model \"%s\": its files have changed and are loaded",
+            snprintf(reason, sizeof(reason), "model \"%s\": its files have changed; loading them",
                      model->name);
         }
         ready = false;

@@ -74,7 +74,7 @@ static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
                 HPS_STR("model", orphan->model), HPS_I64("version", orphan->version));
     } else {
         HPS_LOG(WARN, "catalog",
-                "unfinished version not removed: its rows take room until the next start",
+                "unfinished version not removed: its rows use disk space until the next start",
                 HPS_STR("model", orphan->model), HPS_I64("version", orphan->version),
                 HPS_STR("error", err.text));
     }
@@ -115,7 +115,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
     if (version->label[0] != '\0' && !hps_label_valid(version->label)) {
         HPS_LOG(WARN, "catalog",
                 "label not usable everywhere: KServe reads digits as a number, and other labels "
-                "need escaping in a path; ask for the version by its number, or load it again with "
+                "need escaping in a path; use the number of the version, or load it again with "
                 "another --label",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("label", version->label));

@@ -17,7 +17,7 @@ static hps_status check_text(const char *field, const char *text, struct hps_err
 {
     size_t size = text == NULL ? 0 : strlen(text);
     if (size > TEXT_BYTES_MAX) {
-        return hps_error_set(err, HPS_INVALID, "%s: got %zu bytes, at most %d are taken", field,
+        return hps_error_set(err, HPS_INVALID, "%s: got %zu bytes, expected at most %d", field,
                              size, TEXT_BYTES_MAX);
     }
     for (size_t at = 0; at < size;) {
@@ -79,7 +79,8 @@ static hps_status read_entry(struct hps_catalog *catalog, struct catalog_request
 {
     struct hps_load_request *said = &whole->said;
     if (!is_empty(said->directory) || said->n_tables > 0) {
-        return hps_error_set(err, HPS_INVALID, "config: set beside %s, expected one of both",
+        return hps_error_set(err, HPS_INVALID,
+                             "config: got it together with %s, expected only one of them",
                              said->n_tables > 0 ? "tables" : "directory");
     }
     hps_status status = hps_config_parse_entry(said->config, strlen(said->config), "config",

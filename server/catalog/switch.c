@@ -62,8 +62,9 @@ hps_status catalog_check_diff(const struct hps_catalog *catalog, struct catalog_
     }
     struct hps_error why = *err;
     return hps_error_set(err, status,
-                         "version %" PRId64 " of model \"%s\" differs too much from the active "
-                         "version %" PRId64 ": %s; use --force to activate it all the same",
+                         "version %" PRId64
+                         " of model \"%s\" differs too much from the active version %" PRId64
+                         ": %s; use --force to activate it anyway",
                          number, model->name, model->active, why.text);
 }
 

@@ -62,8 +62,8 @@ static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry
     }
     if (status != HPS_OK) {
         HPS_LOG(WARN, "catalog",
-                "catalog record outdated: writing it failed, and it names a version that is "
-                "unloaded; the next change or start retries",
+                "catalog record outdated: writing it failed; it still names an unloaded version; "
+                "the next change or start retries",
                 HPS_STR("model", model->name), HPS_I64("version", number),
                 HPS_STR("error", err->text));
     }

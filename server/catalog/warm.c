@@ -132,7 +132,7 @@ static void warm_up(struct hps_catalog *catalog, struct hps_version *version, ui
     warm_up_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
         HPS_LOG(WARN, "warmup",
-                "warm-up failed: a store failed; rows are cached as look-ups need them",
+                "warm-up failed: a store failed; rows are cached as lookups need them",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", report.error.text));
     }
@@ -162,7 +162,7 @@ static void refill_caches(struct hps_catalog *catalog, struct hps_version *versi
     if (report.end == HPS_WARMUP_FAILED) {
         HPS_LOG(
             WARN, "warmup",
-            "embedding caches not refilled: a store failed; rows are cached as look-ups need them",
+            "embedding caches not refilled: a store failed; rows are cached as lookups need them",
             HPS_STR("model", version->model), HPS_I64("version", version->number),
             HPS_STR("error", report.error.text));
     }
@@ -245,7 +245,7 @@ static hps_status refill_host(struct hps_catalog *catalog, struct hps_version *v
     hps_lock_release(&catalog->lock);
     if (used - host_bytes(catalog, version) + needed > env->host_bytes_max) {
         HPS_LOG(INFO, "catalog",
-                "host memory not refilled: not all rows fit; rows are cached as look-ups need them",
+                "host memory not refilled: not all rows fit; rows are cached as lookups need them",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
         return HPS_OK;
@@ -261,7 +261,7 @@ static void run_refill(struct hps_task *base)
     hps_status status = refill_host(task->catalog, task->version, &err);
     if (status != HPS_OK && status != HPS_CANCELLED) {
         HPS_LOG(WARN, "catalog",
-                "host memory not refilled: a store failed; rows are cached as look-ups need them",
+                "host memory not refilled: a store failed; rows are cached as lookups need them",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
     }

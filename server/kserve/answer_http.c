@@ -119,7 +119,7 @@ static hps_status refuse_json(struct hps_error *err, const struct kserve_answer_
                               enum kserve_datatype datatype)
 {
     return hps_error_set(err, HPS_INVALID,
-                         "output '%.*s': values of %s are not sent as JSON; ask for it with "
+                         "output '%.*s': values of %s cannot be sent as JSON; request it with "
                          "parameters.binary_data",
                          KSERVE_TEXT_ARGS(output->name), kserve_datatype_name(datatype));
 }
@@ -131,12 +131,12 @@ static hps_status put_floats(struct writer *out, const struct kserve_answer_outp
         float value;
         memcpy(&value, rows.at + at, sizeof(value));
         if (!isfinite(value)) {
-            return hps_error_set(out->err, HPS_INVALID,
-                                 "output '%.*s': value %" PRId64
-                                 " is %s, which JSON cannot say; ask for it with "
-                                 "parameters.binary_data",
-                                 KSERVE_TEXT_ARGS(output->name), *in_out_index,
-                                 isnan(value) ? "not a number" : "infinite");
+            return hps_error_set(
+                out->err, HPS_INVALID,
+                "output '%.*s': value %" PRId64
+                " is %s, which JSON cannot hold; request it with parameters.binary_data",
+                KSERVE_TEXT_ARGS(output->name), *in_out_index,
+                isnan(value) ? "not a number" : "infinite");
         }
         HPS_ASSERT(out->end - out->at > FLOAT_BYTES_MAX);
         if (*in_out_index > 0) {

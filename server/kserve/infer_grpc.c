@@ -74,8 +74,8 @@ static hps_status malformed(const struct reader *reader, const char *what)
 
 static hps_status too_many(const struct reader *reader, const char *what, uint64_t n_max)
 {
-    return hps_error_set(reader->err, HPS_INVALID, "%s: more than %" PRIu64 ", which is the limit",
-                         what, n_max);
+    return hps_error_set(reader->err, HPS_INVALID, "%s: more than the limit, %" PRIu64, what,
+                         n_max);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ static hps_status read_input_field(struct reader *reader, const struct field *fi
     } else if (field->number == INPUT_CONTENTS) {
         struct cursor *contents = &reader->contents[tensor - reader->infer->inputs];
         if (contents->at != NULL) { /* pieces, to be put together: no client makes them */
-            return hps_error_set(reader->err, HPS_INVALID, "input '%.*s': contents are there twice",
+            return hps_error_set(reader->err, HPS_INVALID, "input '%.*s': got contents twice",
                                  KSERVE_TEXT_ARGS(tensor->name));
         }
         reader->n_contents++;
@@ -295,11 +295,10 @@ static const uint32_t CONTENTS_OF[KSERVE_DATATYPES] = {[KSERVE_INT32] = CONTENTS
 static hps_status wrong_field(const struct reader *reader, const struct kserve_tensor *tensor,
                               uint32_t number)
 {
-    return hps_error_set(reader->err, HPS_INVALID,
-                         "input '%.*s': contents: %s has values, but those of %s go into %s",
-                         KSERVE_TEXT_ARGS(tensor->name), CONTENTS_NAMES[number],
-                         kserve_datatype_name(tensor->datatype),
-                         CONTENTS_NAMES[CONTENTS_OF[tensor->datatype]]);
+    return hps_error_set(
+        reader->err, HPS_INVALID, "input '%.*s': contents: got %s, but values of %s belong in %s",
+        KSERVE_TEXT_ARGS(tensor->name), CONTENTS_NAMES[number],
+        kserve_datatype_name(tensor->datatype), CONTENTS_NAMES[CONTENTS_OF[tensor->datatype]]);
 }
 
 /* n_max: the number of values of the shape. */
@@ -307,8 +306,8 @@ static hps_status wrong_values(const struct reader *reader, const struct kserve_
                                size_t n_max)
 {
     return hps_error_set(reader->err, HPS_INVALID,
-                         "input '%.*s': contents: %s has not the %zu values of its shape, each "
-                         "within the range of %s",
+                         "input '%.*s': contents: expected %s to have %zu values, as the shape "
+                         "says, each within the range of %s",
                          KSERVE_TEXT_ARGS(tensor->name),
                          CONTENTS_NAMES[CONTENTS_OF[tensor->datatype]], n_max,
                          kserve_datatype_name(tensor->datatype));
@@ -496,8 +495,8 @@ static hps_status take_raw(struct reader *reader, struct cursor in, uint32_t n_r
 
     if (reader->n_contents > 0) {
         return hps_error_set(reader->err, HPS_INVALID,
-                             "contents of %u inputs stand beside %u raw_input_contents: either all "
-                             "inputs have the one or all have the other",
+                             "got contents of %u inputs and %u raw_input_contents, expected one of "
+                             "the two for all inputs",
                              reader->n_contents, n_raw);
     }
     if (n_raw != infer->n_inputs) {

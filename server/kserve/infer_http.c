@@ -68,7 +68,7 @@ static hps_status take_text(const struct reader *reader, const json_t *object, c
     if (!json_is_string(json)) {
         return hps_error_set(reader->err, HPS_INVALID, "%s%s: %s, expected a string",
                              where(array, index, text), name,
-                             json == NULL ? "missing" : "of another type");
+                             json == NULL ? "missing" : "wrong type");
     }
     return keep_text(reader, json, out_text);
 }
@@ -112,7 +112,7 @@ static hps_status take_array(const struct reader *reader, const json_t *root, co
     *out_n = 0;
     if (!json_is_array(json)) {
         return hps_error_set(reader->err, HPS_INVALID, "%s: %s, expected an array", name,
-                             json == NULL ? "missing" : "of another type");
+                             json == NULL ? "missing" : "wrong type");
     }
     HPS_ASSERT(n <= kserve_tensors_max(reader->limits)); /* the scan has checked it */
     *out_elements = hps_arena_calloc(reader->arena, n, bytes);
@@ -135,7 +135,7 @@ static hps_status take_shape(const struct reader *reader, const json_t *json,
     if (!json_is_array(shape)) {
         return hps_error_set(
             reader->err, HPS_INVALID, "input '%.*s': shape: %s, expected an array of integers",
-            KSERVE_TEXT_ARGS(tensor->name), shape == NULL ? "missing" : "of another type");
+            KSERVE_TEXT_ARGS(tensor->name), shape == NULL ? "missing" : "wrong type");
     }
     if (json_array_size(shape) > KSERVE_DIMS_MAX) {
         return hps_error_set(
@@ -147,7 +147,7 @@ static hps_status take_shape(const struct reader *reader, const json_t *json,
         const json_t *dim = json_array_get(shape, i);
         if (!json_is_integer(dim)) {
             return hps_error_set(reader->err, HPS_INVALID,
-                                 "input '%.*s': shape[%u]: of another type, expected an integer",
+                                 "input '%.*s': shape[%u]: wrong type, expected an integer",
                                  KSERVE_TEXT_ARGS(tensor->name), i);
         }
         tensor->shape[i] = json_integer_value(dim);
@@ -163,7 +163,7 @@ static hps_status take_datatype(const struct reader *reader, const json_t *json,
     if (!json_is_string(datatype)) {
         return hps_error_set(
             reader->err, HPS_INVALID, "input '%.*s': datatype: %s, expected a string",
-            KSERVE_TEXT_ARGS(tensor->name), datatype == NULL ? "missing" : "of another type");
+            KSERVE_TEXT_ARGS(tensor->name), datatype == NULL ? "missing" : "wrong type");
     }
     tensor->datatype =
         kserve_datatype_of(json_string_value(datatype), json_string_length(datatype));
@@ -186,15 +186,16 @@ static hps_status take_binary(struct reader *reader, const json_t *size,
     }
     uint64_t bytes = (uint64_t)json_integer_value(size);
     if (!reader->cut) {
-        return hps_error_set(reader->err, HPS_INVALID,
-                             "input '%.*s': binary_data_size: %" PRIu64 ", but there is no header "
-                             "Inference-Header-Content-Length, so that all of the body is JSON",
-                             KSERVE_TEXT_ARGS(tensor->name), bytes);
+        return hps_error_set(
+            reader->err, HPS_INVALID,
+            "input '%.*s': binary_data_size: %" PRIu64
+            ", but without the header Inference-Header-Content-Length the whole body is JSON",
+            KSERVE_TEXT_ARGS(tensor->name), bytes);
     }
     if (bytes > reader->raw.size) {
         return hps_error_set(reader->err, HPS_INVALID,
-                             "input '%.*s': binary_data_size: %" PRIu64 ", but of the %zu bytes "
-                             "behind the JSON only %zu are left",
+                             "input '%.*s': binary_data_size: %" PRIu64
+                             ", but of the %zu bytes after the JSON only %zu are left",
                              KSERVE_TEXT_ARGS(tensor->name), bytes, reader->raw_size,
                              reader->raw.size);
     }
@@ -224,13 +225,13 @@ static hps_status take_values(struct reader *reader, const json_t *json, size_t 
     HPS_ASSERT(data == NULL || json_is_null(json_object_get(json, "data")));
     if (other) {
         return hps_error_set(reader->err, HPS_INVALID,
-                             "input '%.*s': data: of another type, expected an array",
+                             "input '%.*s': data: wrong type, expected an array",
                              KSERVE_TEXT_ARGS(tensor->name));
     }
     if ((data == NULL) == (binary == NULL)) {
         return hps_error_set(reader->err, HPS_INVALID,
-                             "input '%.*s': %s data %s parameters.binary_data_size: it has its "
-                             "values in the JSON or behind it",
+                             "input '%.*s': %s data %s parameters.binary_data_size: expected the "
+                             "values either in the JSON or after it",
                              KSERVE_TEXT_ARGS(tensor->name), data == NULL ? "neither" : "both",
                              data == NULL ? "nor" : "and");
     }
@@ -290,8 +291,8 @@ static hps_status take_inputs(struct reader *reader, const json_t *root)
     }
     if (status == HPS_OK && reader->raw.size > 0) {
         return hps_error_set(reader->err, HPS_INVALID,
-                             "%zu of the %zu bytes behind the JSON are of no input: they are not "
-                             "in any binary_data_size",
+                             "%zu of the %zu bytes after the JSON belong to no input: the sum of "
+                             "binary_data_size is smaller",
                              reader->raw.size, reader->raw_size);
     }
     return status;
@@ -474,8 +475,8 @@ hps_status kserve_infer_http(const uint8_t *data, size_t size, size_t json_size,
     }
     if (cut && head_size == 0) {
         return hps_error_set(err, HPS_INVALID,
-                             "Inference-Header-Content-Length: 0 is for models of one input that "
-                             "has no JSON; these have several, which the JSON names");
+                             "Inference-Header-Content-Length: 0 is for models with one input and "
+                             "no JSON; this model needs the JSON to name its inputs");
     }
     if (size == 0) {
         return hps_error_set(err, HPS_INVALID, "the body is empty, expected JSON");

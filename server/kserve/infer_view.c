@@ -124,7 +124,7 @@ static hps_status read_output_type(struct view *view)
     default:
         return hps_error_set(view->err, HPS_INVALID,
                              "parameter 'hps_output_type': '%.*s' is not FP32, FP16 or BF16; rows "
-                             "as they are stored are for clients of hps.v1",
+                             "as stored are available only in hps.v1",
                              KSERVE_TEXT_ARGS(text));
     }
 }
@@ -229,10 +229,11 @@ static hps_status check_keys(struct view *view, const struct kserve_tensor *tens
     view->request.n_keys += n_values(tensor);
     if (view->request.n_keys > view->limits->keys_max) {
         uint64_t n = n_keys_of_all(view);
-        return hps_error_set(view->err, HPS_INVALID,
-                             "input '%.*s': %" PRIu64 " keys in the request, limit is %u; "
-                             "ask for fewer, or set server.keys_max to %" PRIu64,
-                             KSERVE_TEXT_ARGS(tensor->name), n, view->limits->keys_max, n);
+        return hps_error_set(
+            view->err, HPS_INVALID,
+            "input '%.*s': %" PRIu64
+            " keys in the request, limit is %u; request fewer, or set server.keys_max to %" PRIu64,
+            KSERVE_TEXT_ARGS(tensor->name), n, view->limits->keys_max, n);
     }
     return HPS_OK;
 }
@@ -258,10 +259,10 @@ static bool take_keys(const struct view *view, const struct kserve_tensor *tenso
 static hps_status make_queries(struct view *view, uint64_t n)
 {
     if (n > view->limits->tables_max) {
-        return hps_error_set(view->err, HPS_INVALID,
-                             "%" PRIu64 " tables, limit is %u; ask for fewer, or set "
-                             "server.tables_max to %" PRIu64,
-                             n, view->limits->tables_max, n);
+        return hps_error_set(
+            view->err, HPS_INVALID,
+            "%" PRIu64 " tables, limit is %u; request fewer, or set server.tables_max to %" PRIu64,
+            n, view->limits->tables_max, n);
     }
     view->request.queries =
         hps_arena_calloc(view->arena, (size_t)n + 1, sizeof(*view->request.queries));
@@ -285,8 +286,8 @@ static hps_status find_inputs(const struct view *view, const struct kserve_tenso
             *out_counts = input;
         } else {
             return hps_error_set(view->err, HPS_INVALID,
-                                 "unexpected input '%.*s' of model '%.*s': there are KEYS and "
-                                 "NUMKEYS; '%.*s.tables' has an input for each table",
+                                 "unexpected input '%.*s' of model '%.*s': expected KEYS and "
+                                 "NUMKEYS; model '%.*s.tables' has an input for each table",
                                  KSERVE_TEXT_ARGS(input->name), KSERVE_TEXT_ARGS(infer->model),
                                  KSERVE_TEXT_ARGS(infer->model));
         }
@@ -310,10 +311,11 @@ static hps_status find_samples(struct view *view, const struct kserve_tensor *ke
                              : (uint32_t)(n_counts / (uint64_t)counts->shape[counts->n_dims - 1]);
 
     if (n_samples > 1 && (keys->n_dims < 2 || keys->shape[0] != n_samples)) {
-        return hps_error_set(view->err, HPS_INVALID,
-                             "input 'NUMKEYS' has %u rows, which are as many samples, but input "
-                             "'KEYS' has %" PRId64 " rows",
-                             n_samples, keys->n_dims < 2 ? 1 : keys->shape[0]);
+        return hps_error_set(
+            view->err, HPS_INVALID,
+            "input 'NUMKEYS' has %u rows, one for each sample, but input 'KEYS' has %" PRId64
+            " rows",
+            n_samples, keys->n_dims < 2 ? 1 : keys->shape[0]);
     }
     if (n_samples > 1 && n_counts > view->limits->keys_max) {
         return hps_error_set(view->err, HPS_INVALID,
@@ -329,12 +331,12 @@ static hps_status wrong_sum(const struct view *view, uint32_t sample, uint64_t s
 {
     if (view->answer.n_samples == 1) {
         return hps_error_set(view->err, HPS_INVALID,
-                             "input 'NUMKEYS': its %u counts make %" PRIu64
+                             "input 'NUMKEYS': the sum of its %u counts is %" PRIu64
                              " keys, but input 'KEYS' has %" PRIu64,
                              view->request.n_queries, sum, n_keys);
     }
     return hps_error_set(view->err, HPS_INVALID,
-                         "input 'NUMKEYS': row %u makes %" PRIu64
+                         "input 'NUMKEYS': the sum of row %u is %" PRIu64
                          " keys, but a row of 'KEYS' has %" PRIu64,
                          sample, sum, n_keys);
 }
@@ -433,7 +435,7 @@ static hps_status by_keys(struct view *view)
     }
     if (status == HPS_OK && view->infer->pooling.size > 0) {
         status = hps_error_set(view->err, HPS_INVALID,
-                               "parameter 'hps_pooling': bags are of the model '%.*s.tables'",
+                               "parameter 'hps_pooling': only the model '%.*s.tables' has bags",
                                KSERVE_TEXT_ARGS(view->infer->model));
     }
     if (status == HPS_OK) {
@@ -523,8 +525,8 @@ static hps_status read_offsets(struct view *view, const struct kserve_tensor *te
     view->request.n_bags += n == 0 ? 0 : n - 1;
     if (n == 0 || view->request.n_bags > view->limits->keys_max) {
         return hps_error_set(view->err, HPS_INVALID,
-                             "input '%.*s': %u values, it needs bags + 1, and bags may be as many "
-                             "as keys, %u in the request (server.keys_max)",
+                             "input '%.*s': got %u values, expected bags + 1, with at most %u bags "
+                             "in the request (server.keys_max)",
                              KSERVE_TEXT_ARGS(tensor->name), n, view->limits->keys_max);
     }
     uint32_t *offsets = hps_arena_alloc(view->arena, (size_t)n * sizeof(*offsets));
@@ -537,8 +539,8 @@ static hps_status read_offsets(struct view *view, const struct kserve_tensor *te
         if (!good || (i == n - 1 && offset != query->n_keys)) {
             return hps_error_set(view->err, HPS_INVALID,
                                  "input '%.*s': [%u] is %" PRId64
-                                 "; the first is 0, none is below the one before it, and the last "
-                                 "is the number of keys, %u",
+                                 ", expected offsets that begin with 0, never decrease and end "
+                                 "with the number of keys, %u",
                                  KSERVE_TEXT_ARGS(tensor->name), i, offset, query->n_keys);
         }
         offsets[i] = (uint32_t)offset;
@@ -555,9 +557,8 @@ static hps_status read_pooling(const struct view *view, struct hps_lookup_query 
 
     if (text.size == 0) {
         return hps_error_set(view->err, HPS_INVALID,
-                             "input '%.*s.offsets' is there without the parameter 'hps_pooling', "
-                             "which says how the rows of a bag are added: sum, mean, "
-                             "mean_by_count, sqrtn",
+                             "input '%.*s.offsets' needs the parameter 'hps_pooling': sum, mean, "
+                             "mean_by_count or sqrtn",
                              (int)query->table_size, query->table);
     }
     if (!hps_pooling_parse(text.at, text.size, &query->pooling) ||
@@ -593,9 +594,7 @@ static hps_status read_bags(struct view *view, const struct inputs *inputs,
 
     query->pooling = HPS_POOLING_NONE;
     if (offsets == NULL && weights != NULL) {
-        return hps_error_set(view->err, HPS_INVALID,
-                             "input '%.*s' is there without '%.*s.offsets', which say which rows "
-                             "are added",
+        return hps_error_set(view->err, HPS_INVALID, "input '%.*s' needs the input '%.*s.offsets'",
                              KSERVE_TEXT_ARGS(weights->name), KSERVE_TEXT_ARGS(table));
     }
     if (offsets == NULL) {
@@ -651,9 +650,9 @@ static hps_status by_table(struct view *view)
     }
     if (status == HPS_OK && infer->pooling.size > 0 && view->request.n_bags == 0 &&
         view->request.n_queries == infer->n_inputs) {
-        status = hps_error_set(view->err, HPS_INVALID,
-                               "parameter 'hps_pooling': no table has an input '<table>.offsets', "
-                               "which says which rows are added");
+        status = hps_error_set(
+            view->err, HPS_INVALID,
+            "parameter 'hps_pooling': no table has an input '<table>.offsets', which it needs");
     }
     return status;
 }
@@ -685,10 +684,9 @@ static hps_status add_output(struct view *view, const struct kserve_output *aske
         return hps_error_set(
             view->err, HPS_INVALID,
             view->answer.by_position
-                ? "unexpected output '%.*s' of model '%.*s': there are OUTPUT0 "
-                  "and STATUS"
-                : "unexpected output '%.*s' of model '%.*s': there are STATUS, and "
-                  "one for each table of which the request has keys",
+                ? "unexpected output '%.*s' of model '%.*s': expected OUTPUT0 or STATUS"
+                : "unexpected output '%.*s' of model '%.*s': expected STATUS, or a table that has "
+                  "keys in the request",
             KSERVE_TEXT_ARGS(asked->name), KSERVE_TEXT_ARGS(view->infer->model));
     }
     return copy_text(view, &out->name) ? HPS_OK : no_memory(view);

@@ -90,10 +90,10 @@ static hps_status put(struct scan *scan, const char *text, size_t size)
     hps_status status = hps_buf_append(&scan->out->head, text, size);
 
     if (status == HPS_EXHAUSTED) {
-        return hps_error_set(scan->err, HPS_INVALID,
-                             "the JSON of the request: more than %d bytes beside the values of "
-                             "tensors",
-                             KSERVE_JSON_HEAD_BYTES_MAX);
+        return hps_error_set(
+            scan->err, HPS_INVALID,
+            "the JSON of the request: more than %d bytes without the values of tensors",
+            KSERVE_JSON_HEAD_BYTES_MAX);
     }
     if (status != HPS_OK) {
         return hps_error_set(scan->err, status, "no memory for the JSON of the request");
@@ -173,7 +173,7 @@ static hps_status count_value(struct scan *scan)
     uint64_t tensors_max = kserve_tensors_max(scan->limits);
 
     if (++scan->n_values > scan->values_max) {
-        return too_many(scan, "values beside those of tensors", scan->values_max);
+        return too_many(scan, "values outside of tensors", scan->values_max);
     }
     if (level == NULL) {
         return HPS_OK;
@@ -223,8 +223,8 @@ static hps_status close_level(struct scan *scan, bool object)
     const struct level *level = level_of(scan);
 
     if (level == NULL || level->object != object) {
-        return hps_error_set(scan->err, HPS_INVALID,
-                             "the JSON of the request: '%c' closes what was not opened", *scan->at);
+        return hps_error_set(scan->err, HPS_INVALID, "the JSON of the request: '%c' closes nothing",
+                             *scan->at);
     }
     scan->depth--;
     scan->closed = scan->depth == 0;

@@ -68,8 +68,8 @@ static hps_status wrong_value(const struct reader *in, const char *expected)
 static hps_status wrong_nesting(const struct reader *in)
 {
     return hps_error_set(in->err, HPS_INVALID,
-                         "input '%.*s': data[%" PRIu64 "]: arrays that are not nested as the shape "
-                         "is, nor one flat array",
+                         "input '%.*s': data[%" PRIu64
+                         "]: expected arrays nested like the shape, or one flat array",
                          KSERVE_TEXT_ARGS(in->tensor->name), in->n);
 }
 
@@ -270,8 +270,8 @@ static hps_status check_datatype(const struct kserve_tensor *tensor, struct hps_
         return HPS_OK;
     }
     return hps_error_set(err, HPS_INVALID,
-                         "input '%.*s': values of %s are not sent as JSON, but behind it, with "
-                         "binary_data_size",
+                         "input '%.*s': values of %s cannot be sent as JSON; send them after the "
+                         "JSON, with binary_data_size",
                          KSERVE_TEXT_ARGS(tensor->name), kserve_datatype_name(tensor->datatype));
 }
 

@@ -66,7 +66,7 @@ static void add_view(void *ctx, const struct hps_version_view *view)
         (void)snprintf(reason, sizeof(reason), "loading, %d %%", (int)(100 * view->load_ratio));
     } else if (strcmp(view->state, "unloading") == 0) {
         state = "UNLOADING";
-        (void)snprintf(reason, sizeof(reason), "unloading: its last look-ups are awaited");
+        (void)snprintf(reason, sizeof(reason), "unloading: waiting for its last lookups");
     }
     bool ready = strcmp(state, "READY") == 0;
     if ((listing->ready_only && !ready) || !is_listed(listing, view->model)) {
@@ -132,8 +132,8 @@ void kserve_repository_load(struct hps_unary *op)
     }
     if (request->n_parameters > 0) {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,
-                                 "parameter '%.120s': not taken by a load, whose configuration and "
-                                 "files are those that models[] has for '%.120s'",
+                                 "parameter '%.120s': a load takes no parameters; it uses the "
+                                 "entry of models[] for '%.120s'",
                                  request->parameters[0]->key, op->model));
         return;
     }
@@ -162,7 +162,7 @@ static bool is_unload_parameter(struct hps_unary *op, const unload_parameter *pa
         return true;
     }
     hps_ignore(hps_error_set(&op->error, HPS_INVALID,
-                             "parameter '%.120s': an unload takes unload_dependents, a bool",
+                             "parameter '%.120s': an unload takes only unload_dependents, a bool",
                              parameter->key));
     return false;
 }

@@ -65,8 +65,8 @@ void kserve_not_built(struct hps_unary *op)
     hps_ignore(hps_error_set(&op->error, HPS_UNIMPLEMENTED, "%s is not built: %s", name,
                              memory ? "tensors travel in messages"
                              : strcmp(name, "TraceSetting") == 0
-                                 ? "hpsctl slowlog shows where the time of requests goes"
-                                 : "hpsctl log-level sets what is logged"));
+                                 ? "use hpsctl slowlog to see where the time of requests goes"
+                                 : "use hpsctl log-level"));
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */

@@ -54,8 +54,7 @@ static hps_status take_number(const struct kserve_parameter *parameter, int64_t 
                               struct hps_error *err)
 {
     if (parameter->type != KSERVE_PARAMETER_NUMBER) {
-        return hps_error_set(err, HPS_INVALID,
-                             "parameter '%.*s' is not an integer, which it has to be",
+        return hps_error_set(err, HPS_INVALID, "parameter '%.*s' is not an integer",
                              KSERVE_TEXT_ARGS(parameter->name));
     }
     if (parameter->number < 0) {
@@ -70,8 +69,7 @@ static hps_status take_text(const struct kserve_parameter *parameter, struct kse
                             struct hps_error *err)
 {
     if (parameter->type != KSERVE_PARAMETER_TEXT) {
-        return hps_error_set(err, HPS_INVALID,
-                             "parameter '%.*s' is not a string, which it has to be",
+        return hps_error_set(err, HPS_INVALID, "parameter '%.*s' is not a string",
                              KSERVE_TEXT_ARGS(parameter->name));
     }
     *out_text = parameter->text;
@@ -103,8 +101,8 @@ hps_status kserve_take_parameter(struct kserve_infer *infer,
     }
     if (begins(name, "hps_")) {
         return hps_error_set(err, HPS_INVALID,
-                             "parameter '%.*s' is unknown; there are hps_max_wait_us, "
-                             "hps_miss_policy, hps_output_type, hps_pooling",
+                             "parameter '%.*s' is unknown, expected hps_max_wait_us, "
+                             "hps_miss_policy, hps_output_type or hps_pooling",
                              KSERVE_TEXT_ARGS(name));
     }
     if (begins(name, "triton_") && !kserve_is(name, "triton_enable_empty_final_response")) {
@@ -125,7 +123,7 @@ hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tens
 {
     if (begins(parameter, "shared_memory_")) {
         return hps_error_set(
-            err, HPS_UNIMPLEMENTED, "%s '%.*s', parameter '%.*s': shared memory is not offered",
+            err, HPS_UNIMPLEMENTED, "%s '%.*s', parameter '%.*s': shared memory is not supported",
             side_name(side), KSERVE_TEXT_ARGS(tensor), KSERVE_TEXT_ARGS(parameter));
     }
     if (side == KSERVE_OUTPUT && kserve_is(parameter, "classification")) {
@@ -134,11 +132,10 @@ hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tens
                              KSERVE_TEXT_ARGS(tensor));
     }
     if (begins(parameter, "hps_")) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s '%.*s', parameter '%.*s': those that begin with hps_ are of the "
-                             "whole request",
-                             side_name(side), KSERVE_TEXT_ARGS(tensor),
-                             KSERVE_TEXT_ARGS(parameter));
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s '%.*s', parameter '%.*s': parameters that begin with hps_ belong to the request",
+            side_name(side), KSERVE_TEXT_ARGS(tensor), KSERVE_TEXT_ARGS(parameter));
     }
     return HPS_OK;
 }
@@ -152,15 +149,15 @@ hps_status kserve_tensor_bytes(const struct kserve_tensor *tensor, size_t *out_s
 
     HPS_ASSERT(tensor->n_dims <= KSERVE_DIMS_MAX);
     if (tensor->datatype == KSERVE_UNKNOWN) {
-        return hps_error_set(err, HPS_INVALID,
-                             "input '%.*s': it has no datatype, or one that hpsd has no tensor of: "
-                             "there are INT64, INT32, FP32",
-                             KSERVE_TEXT_ARGS(tensor->name));
+        return hps_error_set(
+            err, HPS_INVALID,
+            "input '%.*s': got no datatype or an unsupported one, expected INT64, INT32 or FP32",
+            KSERVE_TEXT_ARGS(tensor->name));
     }
     for (unsigned i = 0; i < tensor->n_dims; i++) {
         if (tensor->shape[i] < 0 || tensor->shape[i] > KSERVE_VALUES_MAX) {
             return hps_error_set(
-                err, HPS_INVALID, "input '%.*s': shape[%u] is %" PRId64 ", it may be 0 to %d",
+                err, HPS_INVALID, "input '%.*s': shape[%u] is %" PRId64 ", expected 0 to %d",
                 KSERVE_TEXT_ARGS(tensor->name), i, tensor->shape[i], KSERVE_VALUES_MAX);
         }
     }
@@ -168,7 +165,7 @@ hps_status kserve_tensor_bytes(const struct kserve_tensor *tensor, size_t *out_s
         n_values *= (uint64_t)tensor->shape[i]; /* both are below 2^31 */
         if (n_values > KSERVE_VALUES_MAX) {
             return hps_error_set(err, HPS_INVALID,
-                                 "input '%.*s': its shape is of %" PRIu64
+                                 "input '%.*s': its shape has %" PRIu64
                                  " values or more, limit is %d",
                                  KSERVE_TEXT_ARGS(tensor->name), n_values, KSERVE_VALUES_MAX);
         }
@@ -184,8 +181,7 @@ static hps_status check_tensor(const struct kserve_tensor *tensor, struct hps_er
 
     if (status == HPS_OK && tensor->size != size) {
         return hps_error_set(err, HPS_INVALID,
-                             "input '%.*s': it has %zu bytes, its shape of %zu values of %s has "
-                             "%zu",
+                             "input '%.*s': got %zu bytes, but %zu values of %s have %zu",
                              KSERVE_TEXT_ARGS(tensor->name), tensor->size,
                              size / kserve_datatype_bytes(tensor->datatype),
                              kserve_datatype_name(tensor->datatype), size);
@@ -207,11 +203,10 @@ static hps_status check_names(enum kserve_side side, struct kserve_text *names, 
     }
     for (uint32_t i = 0; i < n; i++) {
         if (names[i].size == 0) {
-            return hps_error_set(err, HPS_INVALID, "there is an %s without a name",
-                                 side_name(side));
+            return hps_error_set(err, HPS_INVALID, "got an %s without a name", side_name(side));
         }
         if (i > 0 && by_name(&names[i - 1], &names[i]) == 0) {
-            return hps_error_set(err, HPS_INVALID, "%s '%.*s' is there twice", side_name(side),
+            return hps_error_set(err, HPS_INVALID, "got %s '%.*s' twice", side_name(side),
                                  KSERVE_TEXT_ARGS(names[i]));
         }
     }

@@ -144,13 +144,13 @@ static hps_status check_complete(const struct refill *refill, struct hps_error *
 {
     if (refill->n_stale > 0) {
         return hps_error_set(err, HPS_ABORTED,
-                             "host map not complete: %" PRIu64
-                             " rows were updated each time that they were read",
+                             "host map not complete: %" PRIu64 " rows changed during every read",
                              refill->n_stale);
     }
     if (atomic_load(&refill->host->incomplete)) {
-        return hps_error_set(err, HPS_EXHAUSTED,
-                             "host map not complete: rows found no room beside those of look-ups");
+        return hps_error_set(
+            err, HPS_EXHAUSTED,
+            "host map not complete: lookups filled the memory before all rows fit");
     }
     return HPS_OK;
 }

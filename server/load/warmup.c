@@ -251,8 +251,9 @@ static hps_status put_record(struct hps_store *durable, const struct warm_model 
     uint64_t room = durable->ops->durable->bytes_free(durable);
     if (size > room) { /* the reserve of free disk space is not for hints */
         return hps_error_set(err, HPS_EXHAUSTED,
-                             "a record of %zu bytes, %" PRIu64 " are free before the guard", size,
-                             room);
+                             "got a record of %zu bytes, but only %" PRIu64
+                             " are free above disk_free_min_bytes",
+                             size, room);
     }
     uint8_t *data = hps_alloc(size);
     if (data == NULL) {

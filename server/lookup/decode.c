@@ -52,8 +52,8 @@ static hps_status refuse_many(const struct decoder *decoder, struct cursor in)
     bool keys = count.n_keys > max;
     uint64_t n = keys ? count.n_keys : count.n_bags;
     return hps_error_set(decoder->err, HPS_INVALID,
-                         "queries: %" PRIu64 " %s, limit is %u; ask for fewer, or set "
-                         "server.keys_max to %" PRIu64,
+                         "queries: %" PRIu64
+                         " %s, limit is %u; request fewer, or set server.keys_max to %" PRIu64,
                          n, keys ? "keys" : "bags", max, n);
 }
 
@@ -113,10 +113,10 @@ static hps_status scan_request(const struct decoder *decoder, struct cursor in,
         out->bytes[field.number] = field_bytes(&field);
     }
     if (out->n_queries > decoder->limits->tables_max) {
-        return hps_error_set(decoder->err, HPS_INVALID,
-                             "queries: %u, limit is %u; ask for fewer tables, or set "
-                             "server.tables_max to %u",
-                             out->n_queries, decoder->limits->tables_max, out->n_queries);
+        return hps_error_set(
+            decoder->err, HPS_INVALID,
+            "queries: %u, limit is %u; request fewer tables, or set server.tables_max to %u",
+            out->n_queries, decoder->limits->tables_max, out->n_queries);
     }
     return HPS_OK;
 }
@@ -153,9 +153,10 @@ static hps_status check_output(const struct decoder *decoder, const struct raw_r
         return HPS_OK;
     }
     if (hps_dtype_is_stored(number)) {
-        return hps_error_set(decoder->err, HPS_INVALID,
-                             "output_type: %u (%s) is answered only as it is stored: ask for RAW",
-                             number, hps_dtype_name((enum hps_dtype)number));
+        return hps_error_set(
+            decoder->err, HPS_INVALID,
+            "output_type: %u (%s) is available only as RAW, which is the type that is stored",
+            number, hps_dtype_name((enum hps_dtype)number));
     }
     return hps_error_set(decoder->err, HPS_INVALID,
                          "output_type: %" PRId32 " is not FP32, FP16, BF16 or RAW (0 to 3, or 15)",
@@ -179,7 +180,8 @@ static hps_status check_request(const struct decoder *decoder, const struct raw_
     }
     if (cursor_size(&raw->bytes[REQUEST_LABEL]) > 0 && raw->value[REQUEST_VERSION] != 0) {
         return hps_error_set(decoder->err, HPS_INVALID,
-                             "label: set beside version %" PRId64 ": ask for one of them",
+                             "label: got it together with version %" PRId64
+                             ", expected only one of them",
                              (int64_t)raw->value[REQUEST_VERSION]);
     }
     if (id_size > decoder->limits->request_id_max) {

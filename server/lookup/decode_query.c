@@ -176,9 +176,7 @@ static hps_status refuse_bags(const struct decoder *decoder, const struct raw_qu
     if (!offsets && cursor_size(&raw->bytes[QUERY_WEIGHTS]) == 0) {
         return HPS_OK;
     }
-    return hps_error_set(decoder->err, HPS_INVALID,
-                         "queries[%u].%s: set without queries[%u].pooling, which says how the rows "
-                         "of a bag are added",
+    return hps_error_set(decoder->err, HPS_INVALID, "queries[%u].%s: needs queries[%u].pooling",
                          index, offsets ? "offsets" : "weights", index);
 }
 
@@ -192,7 +190,7 @@ static hps_status check_sizes(const struct decoder *decoder, const struct raw_qu
 
     if (size == 0) {
         return hps_error_set(decoder->err, HPS_INVALID,
-                             "queries[%u].offsets: empty, and with queries[%u].pooling they say "
+                             "queries[%u].offsets: got none with queries[%u].pooling, expected "
                              "where each bag begins: bags + 1 values",
                              index, index);
     }
@@ -205,8 +203,8 @@ static hps_status check_sizes(const struct decoder *decoder, const struct raw_qu
     }
     if (weights_size > 0 && weights_size != (size_t)n_keys * sizeof(float)) {
         return hps_error_set(decoder->err, HPS_INVALID,
-                             "queries[%u].weights: %zu bytes are not 4 for each of %u keys", index,
-                             weights_size, n_keys);
+                             "queries[%u].weights: got %zu bytes, expected 4 for each of %u keys",
+                             index, weights_size, n_keys);
     }
     return HPS_OK;
 }

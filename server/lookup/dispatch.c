@@ -19,7 +19,7 @@ static void abort_unit(struct request *request)
     const struct hps_error cause = request->err;
 
     hps_error_set(&request->err, HPS_ABORTED,
-                  "model \"%s\": %s; retry the look-up, or ask for fewer keys at a time",
+                  "model \"%s\": %s; retry the lookup, or request fewer keys at a time",
                   request->lookup.version->model, cause.text);
     request_fail_retry(request, &request->err);
 }

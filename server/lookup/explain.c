@@ -56,12 +56,12 @@ static void explain_part(struct request *request, const struct hps_lookup_part *
     }
     if (part->form == HPS_PART_POOLED) {
         add_note(explain, notes,
-                 printed_note(request->arena, table, "bags added where their rows lie",
-                              part->n_whole_bags, part->n_bags));
+                 printed_note(request->arena, table, "bags pooled in place", part->n_whole_bags,
+                              part->n_bags));
     }
     if (n_shared > 0) {
         add_note(explain, notes,
-                 printed_note(request->arena, table, "fetched by another look-up", n_shared,
+                 printed_note(request->arena, table, "fetched by another lookup", n_shared,
                               part->n_unique));
     }
     if (part->n_unknown > 0) {
@@ -69,7 +69,7 @@ static void explain_part(struct request *request, const struct hps_lookup_part *
                  printed_note(request->arena, table, "in no tier", part->n_unknown, part->n_keys));
     }
     if (part->n_defaulted > 0) {
-        snprintf(what, sizeof(what), "not waited for (%s)",
+        snprintf(what, sizeof(what), "defaulted (%s)",
                  hps_defaulted_reason(request->lookup.miss_policy));
         add_note(explain, notes,
                  printed_note(request->arena, table, what, part->n_defaulted, part->n_keys));
@@ -99,7 +99,7 @@ const struct hps_encode_explain *request_explain(struct request *request)
     explain->n_stages = HPS_STAGE_ENCODE;
     explain->notes = notes;
     if (hps_course_was_repeated(&request->course) || request->lookup.n_reread > 0) {
-        add_note(explain, notes, "read again: updates arrived during the look-up");
+        add_note(explain, notes, "read again: updates arrived during the lookup");
     }
     for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
         explain_part(request, &request->lookup.parts[i], explain, notes);

@@ -38,7 +38,7 @@ static enum hps_outcome no_thread(struct request *request, hps_status status, st
 {
     hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     hps_error_set(&request->err, status,
-                  "look-up rejected: %zu others wait for %s, which is the limit; retry later",
+                  "lookup rejected: %zu lookups wait for %s, the limit; retry later",
                   hps_pool_depth(pool), name);
     return HPS_OUTCOME_BUSY;
 }

@@ -24,7 +24,7 @@ bool request_take_turn(struct request *request)
         return true;
     }
     hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: %s may ask for %" PRIu32
+                  "lookup rejected: %s may send %" PRIu32
                   " a second (requests_per_s of its rule); retry in %" PRIu64 " ms",
                   hps_access_grant_who(grant), requests_per_s, retry_us / 1000 + 1);
     request_reject_for(request, HPS_REJECT_REQUESTS_PER_S, retry_us, &err);
@@ -48,8 +48,8 @@ bool request_charge_quota(struct request *request, uint64_t bytes)
         return true;
     }
     hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: beside its others in flight, a reply of %" PRIu64
-                  " bytes is more than the %" PRIu64
+                  "lookup rejected: with the replies in flight, a reply of %" PRIu64
+                  " bytes exceeds the %" PRIu64
                   " bytes that %s may have (reply_bytes of its rule); retry later",
                   bytes, bytes_max, hps_access_grant_who(grant));
     request_reject(request, HPS_REJECT_REPLY_QUOTA, &err);

@@ -119,7 +119,7 @@ static void to_worker(struct request *request, const struct hps_grpc_packed *pac
         return;
     }
     hps_error_set(&request->err, status,
-                  "look-up rejected: %zu others wait for a worker, which is the limit; retry later",
+                  "lookup rejected: %zu lookups wait for a worker, the limit; retry later",
                   hps_pool_depth(workers));
     request_reject(request, HPS_REJECT_WORKERS, &request->err);
 }

@@ -13,7 +13,7 @@ static hps_status too_large(struct hps_error *err)
 {
     return hps_error_set(
         err, HPS_EXHAUSTED,
-        "the versions of the model are more than one answer can have; ask for one");
+        "the versions of the model do not fit into one reply; request one version");
 }
 
 void hps_model_unpin(const struct hps_model_pinned *pinned)

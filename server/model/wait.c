@@ -32,7 +32,7 @@ void hps_wait_init(struct hps_wait *wait, const Hps__V1__WaitForUpdatesRequest *
                               .offset = -1};
     hps__v1__update_mark__init(&wait->mark);
     hps_ignore(hps_error_set(&wait->why, HPS_DEADLINE,
-                             "model \"%s\" has not been looked at: the server is busy; ask again",
+                             "model \"%s\" was not checked: the server is busy; retry",
                              request->model));
 }
 
@@ -76,10 +76,10 @@ hps_status hps_wait_check(const Hps__V1__WaitForUpdatesRequest *request, struct 
         return hps_error_set(err, HPS_INVALID, "goal: got %d, expected 1 to 3", (int)request->goal);
     }
     if (records != (request->n_records > 0)) {
-        return hps_error_set(err, HPS_INVALID, "records: expected with RECORDS, and only then");
+        return hps_error_set(err, HPS_INVALID, "records: expected with goal RECORDS only");
     }
     if (request->topic[0] != '\0' && request->goal != GOAL(READY)) {
-        return hps_error_set(err, HPS_INVALID, "topic: expected with READY alone");
+        return hps_error_set(err, HPS_INVALID, "topic: expected with goal READY only");
     }
     for (size_t r = 0; r < request->n_records && status == HPS_OK; r++) {
         status = check_records(request, r, err);
@@ -114,10 +114,10 @@ static Hps__V1__WaitOutcome answer_frozen(struct judging *at)
 {
     const struct hps_stream_view *view = at->view;
     return answer(at, OUTCOME(FROZEN), NULL, -1,
-                  "version %" PRId64 " of model \"%s\" is frozen: a version of another lineage was "
-                  "made the active one, and records that name no version are passed over since; "
-                  "hpsctl updates seek --model %s --version %" PRId64
-                  " --to OFFSET|earliest|latest|@MS lets it go on",
+                  "version %" PRId64
+                  " of model \"%s\" is frozen: a version of another lineage was activated, and "
+                  "this version skips records that name no version; to continue: hpsctl updates "
+                  "seek --model %s --version %" PRId64 " --to OFFSET|earliest|latest|@MS",
                   view->version, view->model, view->model, view->version);
 }
 
@@ -130,17 +130,17 @@ static Hps__V1__WaitOutcome answer_stop(struct judging *at, const struct hps_par
         const char *is, *cause, *advice;
     } stops[HPS_PARTITION_STATES] = {
         [HPS_PARTITION_PAUSED] = {OUTCOME(PAUSED), "is paused", "by hpsctl updates pause",
-                                  "hpsctl updates resume ends that"},
+                                  "to continue: hpsctl updates resume"},
         [HPS_PARTITION_GAP] = {OUTCOME(GAP), "is stopped at a gap",
                                "records that were not applied are lost",
-                               "load the model anew, or use hpsctl updates seek or accept-gap"},
+                               "load the model again, or use hpsctl updates seek or accept-gap"},
         [HPS_PARTITION_GONE] = {OUTCOME(FAILED), "is gone", "the topic was deleted",
-                                "the server reads it when it is created again"},
-        [HPS_PARTITION_FAILED] = {OUTCOME(FAILED), "has failed", "Kafka refuses it",
-                                  "remove the cause, then hpsctl updates resume"},
+                                "the server reads it once it is created again"},
+        [HPS_PARTITION_FAILED] = {OUTCOME(FAILED), "has failed", "Kafka rejects requests for it",
+                                  "fix the cause, then hpsctl updates resume"},
         [HPS_PARTITION_FROZEN] = {OUTCOME(FROZEN), "is frozen",
-                                  "a version of another lineage was made the active one",
-                                  "hpsctl updates seek lets it go on"},
+                                  "a version of another lineage was activated",
+                                  "to continue: hpsctl updates seek"},
     };
     bool named = at->wait->request->names_version;
     if (stops[of->state].is == NULL || (named && of->state == HPS_PARTITION_FROZEN)) {
@@ -234,8 +234,8 @@ static const struct hps_rejected_view *find_rejected(struct judging *at)
     wait->number_seen = view->n_rejected_numbers;
     if (newest != NULL) {
         (void)snprintf(wait->rejected, sizeof(wait->rejected),
-                       "%.140s:%" PRId32 ":%" PRId64 " was refused by version %" PRId64
-                       ": %s (%.20s), and is in no row",
+                       "%.140s:%" PRId32 ":%" PRId64 " was rejected by version %" PRId64
+                       ": %s (%.20s); no row has it",
                        newest->topic, newest->partition, newest->offset, view->version,
                        newest->text, newest->reason);
     }
@@ -368,12 +368,12 @@ static Hps__V1__WaitOutcome answer_passed_over(struct judging *at,
     bool lost = of->skipped == HPS_POSITION_LOST;
     return answer(at, OUTCOME(PASSED_OVER), of, offset,
                   "%s:%" PRId32 ":%" PRId64 " %s by version %" PRId64 ": %s", of->topic,
-                  of->partition, offset, lost ? "may not have been applied" : "was passed over",
+                  of->partition, offset, lost ? "may not have been applied" : "was skipped",
                   at->view->version,
-                  lost ? "a gap there was accepted, or moved past; publish it again, or load the "
-                         "model anew"
-                       : "the version was frozen, or moved past the offset; hpsctl updates seek to "
-                         "that offset reads it");
+                  lost ? "an operator accepted the gap, or moved past it; publish the record "
+                         "again, or load the model again"
+                       : "the version was frozen, or an operator moved past the offset; to read "
+                         "it, use hpsctl updates seek");
 }
 
 static Hps__V1__WaitOutcome judge_partition(struct judging *at,
@@ -437,9 +437,9 @@ static Hps__V1__WaitOutcome judge_records(struct judging *at)
     }
     if (wait->unlisted) {
         return answer(at, OUTCOME(UNKNOWN), NULL, -1,
-                      "version %" PRId64 " of model \"%s\" has refused more records meanwhile than "
-                      "it lists: whether these were refused, too, is in the server's log alone; "
-                      "look there for \"record rejected\"",
+                      "version %" PRId64
+                      " of model \"%s\" has rejected more records than it lists: only the server's "
+                      "log tells whether these are among them; search it for \"record rejected\"",
                       at->view->version, at->view->model);
     }
     return answer(at, OUTCOME(VISIBLE), NULL, -1, "%s", "");
@@ -484,8 +484,8 @@ enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_strea
     }
     if (mark != NULL && mark->instance != view->instance) {
         wait->outcome = answer(&at, OUTCOME(UNKNOWN), NULL, -1,
-                               "the server was restarted meanwhile: what it refused before is in "
-                               "its log alone; look there, or publish again");
+                               "the server was restarted: records that it rejected before are only "
+                               "in its log; search it, or publish again");
     } else {
         wait->outcome = wait->request->goal == GOAL(NOW)       ? judge_now(&at)
                         : wait->request->goal == GOAL(RECORDS) ? judge_records(&at)
@@ -505,7 +505,7 @@ void hps_wait_end(struct hps_wait *wait, int64_t version)
     wait->outcome = OUTCOME(VERSION_ENDED);
     hps_ignore(hps_error_set(&wait->why, HPS_PRECONDITION,
                              "version %" PRId64
-                             " of model \"%s\" takes no more updates: it was unloaded; ask again",
+                             " of model \"%s\" takes no more updates: it was unloaded; retry",
                              version, wait->request->model));
 }
 
@@ -513,10 +513,9 @@ void hps_wait_no_table(struct hps_wait *wait, int64_t version, const char *topic
 {
     wait->outcome = OUTCOME(NO_TOPIC);
     (void)snprintf(wait->topic, sizeof(wait->topic), "%s", topic);
-    hps_ignore(
-        hps_error_set(&wait->why, HPS_PRECONDITION,
-                      "topic %s is not read by version %" PRId64
-                      " of model \"%s\": the version has no table %s; hpsctl tables %s lists "
-                      "those that it has",
-                      topic, version, wait->request->model, table, wait->request->model));
+    hps_ignore(hps_error_set(
+        &wait->why, HPS_PRECONDITION,
+        "topic %s is not read by version %" PRId64
+        " of model \"%s\": the version has no table %s; hpsctl tables %s lists its tables",
+        topic, version, wait->request->model, table, wait->request->model));
 }

@@ -109,10 +109,10 @@ static hps_status begin_again(struct waiting *waiting)
     waiting->wait.begin_ms = begin_ms;
     waiting->waiter.state = HPS_UPDATE_WAITER_NEW;
     hps_status status = hps_pool_post(parts->workers, &waiting->op.task);
-    return status == HPS_OK ? HPS_OK
-                            : hps_error_set(&waiting->op.error, status,
-                                            "call rejected: too many others wait for a thread; "
-                                            "retry later");
+    return status == HPS_OK
+               ? HPS_OK
+               : hps_error_set(&waiting->op.error, status,
+                               "call rejected: too many calls wait for a thread; retry later");
 }
 
 /* Threads as on_look, and any thread that ends the wait. Under the lock of waits. */
@@ -153,7 +153,7 @@ static hps_status begin(struct waiting *waiting)
     struct hps_version *version;
     if (parts->updater == NULL) {
         return hps_error_set(err, HPS_PRECONDITION,
-                             "update_source.type is null: no updates are taken");
+                             "update_source.type is null: the server applies no updates");
     }
     hps_status status = hps_models_pin(parts->models, request->model, strlen(request->model),
                                        request->version, &version, err);

@@ -62,10 +62,10 @@ hps_status hps_audit_open(const char *path, int *out_fd, struct hps_error *err)
     }
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         close(fd);
-        return hps_error_set(err, HPS_INVALID,
-                             "server.audit_log: \"%s\" is no regular file; expected one, or a name "
-                             "that is free",
-                             path);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "server.audit_log: \"%s\" is not a regular file; expected one, or an unused name",
+            path);
     }
     *out_fd = fd;
     return HPS_OK;
@@ -75,8 +75,8 @@ static void count_lost(struct hps_audit *audit, const char *why)
 {
     hps_metric_add(audit->lost, 1);
     HPS_LOG(ERROR, "audit",
-            "audit line lost: server.audit_log cannot be written; what it would have said is in "
-            "the lines of component=audit here",
+            "audit line lost: server.audit_log cannot be written; this log has the line, with "
+            "component=audit",
             HPS_STR("reason", why));
 }
 

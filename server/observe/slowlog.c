@@ -53,7 +53,7 @@ void hps_slowlog_threshold_set(struct hps_slowlog *log, uint64_t threshold_us)
 
 static void log_line(const struct hps_slow_request *request)
 {
-    HPS_LOG(WARN, "lookup", "look-up slow: see the longest of its stages",
+    HPS_LOG(WARN, "lookup", "lookup slow: see the longest of its stages",
             HPS_STR("request_id", request->request_id), HPS_STR("trace_id", request->trace_id),
             HPS_STR("peer", request->peer), HPS_STR("model", request->model),
             HPS_I64("version", request->version), HPS_I64("code", request->grpc_code),

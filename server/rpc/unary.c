@@ -33,9 +33,9 @@ void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size)
     HPS_ASSERT(op->arena != NULL && size > 0);
     void *memory = hps_arena_calloc(op->arena, count != 0 ? count : 1, size);
     if (memory == NULL) {
-        hps_ignore(hps_error_set(&op->error, HPS_EXHAUSTED,
-                                 "the answer is larger than one can be; ask for one model, and one "
-                                 "version of it"));
+        hps_ignore(hps_error_set(
+            &op->error, HPS_EXHAUSTED,
+            "the reply would exceed its size limit; request one model and one version"));
     }
     return memory;
 }
@@ -317,7 +317,7 @@ static void run_work(struct hps_task *task)
     enum hps_unary_kind kind = op->method->kind; /* the work may free `op` */
     bool cancelled = kind < HPS_UNARY_CHANGES && hps_grpc_call_cancelled(op->call);
     if (cancelled) {
-        hps_ignore(hps_error_set(&op->error, HPS_CANCELLED, "the call ended before its turn"));
+        hps_ignore(hps_error_set(&op->error, HPS_CANCELLED, "the call ended before it ran"));
     } else {
         op->method->work(op);
     }
@@ -379,7 +379,7 @@ void hps_unary_start(struct hps_unary *op)
             return;
         }
         hps_ignore(hps_error_set(&op->error, status,
-                                 "call rejected: too many others wait for a thread; retry later"));
+                                 "call rejected: too many calls wait for a thread; retry later"));
     }
     audit_refused(op->service, op->call, op->method, &op->error);
     hps_grpc_call_set_user(op->call, NULL);
