@@ -52,23 +52,23 @@ static struct {
 
 static const struct hps_arg args[] = {
     {"addr", 0, HPS_ARG_TEXT, "ADDR", &tool_connect.address,
-     "listener, HOST:PORT or unix:PATH (default 127.0.0.1:8601)"},
+     "gRPC listener of the server, HOST:PORT or unix:PATH (default 127.0.0.1:8601)"},
     {"admin", 0, HPS_ARG_TEXT, "ADDR", &flags.admin,
-     "admin listener, asked for tables and row counts unless --rows is given (default $HPSD_ADDR, "
-     "else " TOOL_ADMIN_ADDRESS ")"},
+     "admin listener, which reports tables and row counts; not used with --rows (default "
+     "$HPSD_ADDR, else " TOOL_ADMIN_ADDRESS ")"},
     {"model", 0, HPS_ARG_TEXT, "NAME", &plan.model, "name of the model (default \"default\")"},
     {"tables", 0, HPS_ARG_TEXT, "all|A,B", &flags.tables, "tables of each request (default all)"},
     {"rows", 0, HPS_ARG_U64, "N", &flags.n_rows,
-     "ask for keys 0 to N-1 of the tables named by --tables; asks no admin listener"},
+     "draw keys from 0 to N-1 for the tables of --tables; the admin listener is not used"},
     {"duration", 'd', HPS_ARG_US, "SECONDS", &plan.duration_us,
-     "how long (default 10, unless --requests is given)"},
+     "how long to run (default 10, unless --requests is given)"},
     {"requests", 'n', HPS_ARG_U64, "N", &plan.n_requests, "end after N requests"},
     {"rate", 'r', HPS_ARG_TEXT, "N|max", &flags.rate,
-     "N requests a second, open loop: latency counts from when a request was due; max (default): "
-     "closed loop, the next one when one is answered"},
+     "N: open loop of N requests a second, latency counts from when a request was due; max "
+     "(default): closed loop, a reply starts the next request"},
     {"connections", 'c', HPS_ARG_U64, "N", &plan.n_connections, "connections (default 1)"},
     {"concurrency", 'p', HPS_ARG_U64, "N", &plan.concurrency,
-     "calls under way per connection (default 8)"},
+     "calls in flight per connection (default 8)"},
     {"threads", 't', HPS_ARG_U64, "N", &plan.n_threads,
      "client threads, each with its share of the connections (default 1)"},
     {"keys", 'k', HPS_ARG_U64, "N", &plan.n_keys, "keys per table and request (default 64)"},
@@ -76,34 +76,34 @@ static const struct hps_arg args[] = {
      "skew of the keys, 0 to 10 (default 0: uniform); a share Q, 0 to 1, goes to the one hottest "
      "key"},
     {"miss-policy", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_MISS_POLICIES, &flags.miss_policy,
-     "what the server does about misses (default table: as the model is configured)"},
+     "what the server does on a miss (default table: as the model is configured)"},
     {"max-wait", 0, HPS_ARG_US, "SECONDS", &flags.max_wait_us,
-     "how long --miss-policy wait waits (default 0)"},
+     "limit for --miss-policy wait (default 0)"},
     {"output-type", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_OUTPUT_TYPES, &flags.output_type,
-     "type of the rows that are sent (default fp32); raw: as they are stored"},
+     "type of the rows in replies (default fp32); raw: as stored"},
     {"pooling", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_POOLINGS, &flags.pooling,
-     "have the rows of each bag of keys added by the server (default none: a row for each key)"},
+     "the server combines the rows of each bag of keys (default none: one row for each key)"},
     {"bag-keys", 0, HPS_ARG_U64, "N", &plan.n_bag_keys,
      "keys of a bag, with --pooling (default: the --keys of a table are one bag)"},
     {"weighted", 0, HPS_ARG_FLAG, NULL, &plan.weighted,
      "with --pooling: a weight for each key, 0 to 2 at random"},
     {"row-layout", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_LAYOUTS, &flags.row_layout,
-     "how the rows of several tables come (default per-table); concat: as one matrix"},
+     "layout of the rows of several tables (default per-table); concat: one matrix"},
     {"stream", 0, HPS_ARG_FLAG, NULL, &plan.stream, "call LookupStream instead of Lookup"},
     {"verify", 0, HPS_ARG_FLAG, NULL, &plan.verify,
      "check every row of a model made by hps-gen; exit 5 if one is wrong"},
     {"data-seed", 0, HPS_ARG_U64, "N", &plan.data_seed,
-     "--verify: the --seed that hps-gen had (default 1)"},
-    {"hashed-keys", 0, HPS_ARG_FLAG, NULL, &plan.hashed, "hps-gen had --keys hashed"},
-    {"seed", 0, HPS_ARG_U64, "N", &plan.seed, "of the keys that are drawn (default 1)"},
+     "--verify: the --seed of hps-gen (default 1)"},
+    {"hashed-keys", 0, HPS_ARG_FLAG, NULL, &plan.hashed, "--verify: hps-gen used --keys hashed"},
+    {"seed", 0, HPS_ARG_U64, "N", &plan.seed, "seed of the random keys (default 1)"},
     {"timeout", 0, HPS_ARG_US, "SECONDS", &plan.timeout_us, "deadline of a call (default 10)"},
-    {"output", 'o', HPS_ARG_CHOICE, "table|json", &flags.output, "how to print (default table)"},
-    {"quiet", 'q', HPS_ARG_FLAG, NULL, &plan.quiet, "no line each second on stderr"},
+    {"output", 'o', HPS_ARG_CHOICE, "table|json", &flags.output, "output format (default table)"},
+    {"quiet", 'q', HPS_ARG_FLAG, NULL, &plan.quiet, "do not print a line each second on stderr"},
     HPS_ARGS_END,
 };
 
 static const struct hps_arg_removed removed[] = {
-    {"protocol", "hps-bench calls hps.v1; put load on KServe with Triton's perf_analyzer"},
+    {"protocol", "hps-bench calls only hps.v1; for KServe use perf_analyzer of Triton"},
     {NULL, NULL},
 };
 
@@ -112,12 +112,13 @@ static const struct hps_program program = {
         {
             .name = "hps-bench",
             .words = "",
-            .summary = "Put load on an hpsd; print throughput and latency as a client sees them.",
+            .summary = "Put load on hpsd; print throughput and latency as clients see them.",
             .args = args,
             .shared_args = tool_connect_args,
             .example = "hps-bench --model dlrm --duration 30 --rate 2000 --keys 128 --zipf 0.99",
         },
-    .exit_codes = TOOL_EXIT_CODES "\n5 --verify has found a wrong row",
+    .exit_codes = TOOL_EXIT_CODES "\n"
+                                  "5 --verify found a wrong row",
     .removed = removed,
 };
 
@@ -227,8 +228,8 @@ static hps_status find_tables(struct hps_error *err)
     return status != HPS_UNAVAILABLE
                ? status
                : hps_error_prefix(err, status,
-                                  "the admin listener, which is asked for tables and row counts "
-                                  "(name it by --admin, or give --tables and --rows)");
+                                  "the admin listener, which reports tables and row counts (set "
+                                  "--admin, or give --tables and --rows)");
 }
 
 bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_code)

@@ -115,7 +115,7 @@ static void take_results(struct bench_slot *slot, struct hps_client_lookup_reply
     struct hps_error err = {0};
 
     if (plan->concat && (reply->n_results != plan->n_tables || slot->table_at > 0)) {
-        break_slot(slot, "the answer has not one result for each table");
+        break_slot(slot, "expected one result for each table in the reply");
         return;
     }
     for (uint32_t i = 0; i < reply->n_results && !slot->broken; i++) {
@@ -125,7 +125,7 @@ static void take_results(struct bench_slot *slot, struct hps_client_lookup_reply
         }
         uint64_t table = plan->concat ? i : slot->table_at;
         if (table == plan->n_tables) {
-            break_slot(slot, "the answer has more rows than were asked for");
+            break_slot(slot, "the reply has more rows than requested");
             return;
         }
         take_result(slot, table, &result);
@@ -197,7 +197,7 @@ static void on_done(void *ctx, int grpc_code, const char *message)
     struct bench_slot *slot = ctx;
 
     if (grpc_code == 0 && !slot->broken && slot->table_at != slot->worker->plan->n_tables) {
-        break_slot(slot, "the answer has fewer rows than were asked for");
+        break_slot(slot, "the reply has fewer rows than requested");
     }
     count_end(slot, grpc_code == 0 && slot->broken ? data_loss : grpc_code, message);
     make_idle(slot);

@@ -66,12 +66,12 @@ static hps_status add_table(struct bench_plan *plan, const char *name, size_t si
     struct bench_table *table = &plan->tables[plan->n_tables];
 
     if (size == 0 || size >= sizeof(table->name)) {
-        return hps_error_set(err, HPS_INVALID, "--tables: a name of %zu bytes; 1 to %d", size,
+        return hps_error_set(err, HPS_INVALID,
+                             "--tables: got a name of %zu bytes, expected 1 to %d", size,
                              BENCH_NAME_BYTES - 1);
     }
     if (is->n_rows == 0) {
-        return hps_error_set(err, HPS_INVALID, "table \"%.*s\" has no rows to ask for", (int)size,
-                             name);
+        return hps_error_set(err, HPS_INVALID, "table \"%.*s\" has no rows", (int)size, name);
     }
     *table = *is;
     memcpy(table->name, name, size);
@@ -102,8 +102,8 @@ static hps_status take_list(struct bench_plan *plan, const Hps__V1__ListTablesRe
     }
     if (status == HPS_OK && strcmp(names, "all") != 0 && plan->n_tables != names_count(names)) {
         return hps_error_set(err, HPS_INVALID,
-                             "--tables %s: model \"%s\" has %" PRIu64 " of these %" PRIu64, names,
-                             plan->model, plan->n_tables, names_count(names));
+                             "--tables %s: model \"%s\" has only %" PRIu64 " of these %" PRIu64,
+                             names, plan->model, plan->n_tables, names_count(names));
     }
     if (status == HPS_OK && plan->n_tables == 0) {
         return hps_error_set(err, HPS_INVALID, "model \"%s\" has no tables", plan->model);
@@ -142,8 +142,9 @@ hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64
     hps_status status = HPS_OK;
 
     if (strcmp(names, "all") == 0) {
-        return hps_error_set(err, HPS_INVALID,
-                             "--rows needs --tables A,B,... in the model's order");
+        return hps_error_set(
+            err, HPS_INVALID,
+            "--rows: expected --tables A,B,... with it, in the order of the model");
     }
     plan->tables = n > TABLES_MAX ? NULL : hps_calloc(n, sizeof(*plan->tables));
     if (plan->tables == NULL) {

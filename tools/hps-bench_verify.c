@@ -208,11 +208,11 @@ static void note_wrong(struct bench_counts *counts, const struct bench_table *ta
         (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
                        "table %s, key %" PRId64 ": %s", table->name, (int64_t)query->keys[key],
                        unknown ? "the key is unknown to the server"
-                               : "the row is not what hps-gen writes (other --data-seed?)");
+                               : "the row does not match that of hps-gen (other --data-seed?)");
     } else {
         (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
-                       "table %s, bag %zu, of %zu keys: not what rows that hps-gen writes come to "
-                       "(other --data-seed?)",
+                       "table %s, bag %zu, of %zu keys: does not match the rows of hps-gen (other "
+                       "--data-seed?)",
                        table->name, row, n);
     }
 }

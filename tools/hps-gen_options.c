@@ -37,25 +37,24 @@ static const struct hps_arg args[] = {
     {"scale", 0, HPS_ARG_TEXT, "SHARE", &flags.scale,
      "share of the preset's rows, above 0 and up to 1 (default 1)"},
     {"tables", 0, HPS_ARG_U64, "N", &flags.n_tables,
-     "instead of a preset: how many tables, 1 to 4096"},
+     "without a preset: number of tables, 1 to 4096"},
     {"rows", 0, HPS_ARG_U64, "N", &flags.rows, "rows of each table"},
     {"dim", 0, HPS_ARG_U64, "N", &flags.dim,
      "values of each row, 1 to 65536 (default with --preset 128)"},
     {"dtype", 0, HPS_ARG_CHOICE, "fp32|fp16|bf16|int8_rowwise_f32|int8_rowwise_f16", &flags.dtype,
      "type of the rows (default fp32; the only type of --format hugectr): bf16 as uint16, "
      "int8_rowwise as uint8 with T.scale_bias.npy"},
-    {"seed", 0, HPS_ARG_U64, "N", &flags.seed, "other rows for another seed (default 1)"},
+    {"seed", 0, HPS_ARG_U64, "N", &flags.seed, "seed of the values (default 1)"},
     {"format", 0, HPS_ARG_CHOICE, "hugectr|npy|dle", &flags.form,
-     "hugectr (default): T/key and T/emb_vector, keys in no order; npy: T.npy, or T.keys.npy and "
-     "T.rows.npy with --keys hashed; dle: T.npy and config.json, as DeepLearningExamples writes "
-     "them"},
+     "hugectr (default): T/key and T/emb_vector, keys not sorted; npy: T.npy, or T.keys.npy and "
+     "T.rows.npy with --keys hashed; dle: T.npy and config.json, as in DeepLearningExamples"},
     {"keys", 0, HPS_ARG_CHOICE, "dense|hashed", &flags.keys,
-     "dense (default): keys 0 to ROWS-1; hashed: these, hashed to 64 bits"},
+     "dense (default): keys 0 to ROWS-1; hashed: the same numbers, hashed to 64 bits"},
     {"model", 0, HPS_ARG_TEXT, "NAME", &flags.model,
      "name of the model in ps.json (default model; with --preset dlrm)"},
     {"state-dir", 0, HPS_ARG_TEXT, "DIR", &flags.state_dir,
-     "where ps.json puts the persistent store (default: the directory of --out)"},
-    {"out", 0, HPS_ARG_TEXT, "DIR", &flags.out, "where to write; new or empty"},
+     "path of the persistent store in ps.json (default: the directory of --out)"},
+    {"out", 0, HPS_ARG_TEXT, "DIR", &flags.out, "where to write; a new or empty directory"},
     HPS_ARGS_END,
 };
 
@@ -65,13 +64,13 @@ static const struct hps_program program = {
             .name = "hps-gen",
             .words = "--preset dlrm-dcnv2 [--scale SHARE] --out DIR\n"
                      "--tables N --rows N --dim N --out DIR",
-            .summary = "Write the files of a model for trials, with a ps.json that serves it.",
+            .summary = "Write the files of a test model, and a ps.json to serve it.",
             .args = args,
             .details =
                 "\n"
-                "Tables are feature_0, feature_1, ...; a manifest.json describes them. Every\n"
-                "value is a pure function of seed, table and key, so that anybody can check\n"
-                "what a server answers; `hps-bench --verify` does.",
+                "The tables are feature_0, feature_1, ...; a manifest.json describes them. Every\n"
+                "value depends only on seed, table and key, so clients can check the rows\n"
+                "that a server returns; `hps-bench --verify` does.",
             .example = "hps-gen --tables 2 --rows 100000 --dim 16 --format npy --out /tmp/model",
         },
     .exit_codes = "0 written   1 failed, nothing was written   2 usage",
@@ -111,15 +110,15 @@ static const char *wrong_together(void)
     bool tables = flags.n_tables != NOT_GIVEN, rows = flags.rows != NOT_GIVEN;
 
     return preset && (tables || rows)
-               ? "--preset with --tables or --rows: expected one way to say the size"
-           : !preset && flags.scale != NULL ? "--scale: expected --preset beside it"
+               ? "--preset with --tables or --rows: expected only one of them"
+           : !preset && flags.scale != NULL ? "--scale: expected --preset with it"
            : !preset && !(tables && rows && flags.dim != NOT_GIVEN)
                ? "no size: expected --preset, or --tables, --rows and --dim"
            : flags.out == NULL || flags.out[0] == '\0' ? "no directory: expected --out DIR"
            : flags.form[0] == 'h' && strcmp(flags.dtype, "fp32") != 0
-               ? "--dtype: expected --format npy or dle beside it, hugectr has fp32 only"
+               ? "--dtype: expected --format npy or dle; hugectr has only fp32"
            : flags.form[0] == 'd' && flags.keys[0] == 'h'
-               ? "--keys hashed: expected --format hugectr or npy, dle has no keys"
+               ? "--keys hashed: expected --format hugectr or npy; dle has no keys"
                : NULL;
 }
 

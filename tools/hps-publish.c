@@ -418,10 +418,11 @@ static hps_status gather(const struct publish *publish, struct gathered *all, st
 
     hps_producer_counts_get(publish->producer, &counts);
     if (counts.n_unplaced > 0) {
-        return hps_error_set(err, HPS_PRECONDITION,
-                             "published, not waited for: the broker returned no offset for %" PRIu64
-                             " records; hpsctl wait-for now waits for them",
-                             counts.n_unplaced);
+        return hps_error_set(
+            err, HPS_PRECONDITION,
+            "published, but the wait was skipped: the broker returned no offset for %" PRIu64
+            " records; use hpsctl wait-for now",
+            counts.n_unplaced);
     }
     hps_producer_ranges(publish->producer, gather_range, all);
     if (all->ranges.size > 0) {

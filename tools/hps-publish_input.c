@@ -85,7 +85,7 @@ static hps_status source_open_one(struct source *source, const char *table, cons
     hps_status status = HPS_OK;
     if (!hps_model_name_valid(name)) {
         status = hps_error_set(err, HPS_INVALID,
-                               "%s: \"%s\" is not a table name; name one with --table", path, name);
+                               "%s: \"%s\" is not a table name; give one with --table", path, name);
     } else {
         status = hps_model_table_open(name, path, NULL, &source->one, err);
     }
@@ -374,8 +374,8 @@ static hps_status diff_table(struct publish *publish, const struct publish_input
         if (was->dim != is->dim || was->dtype != is->dtype) {
             status = hps_error_set(
                 err, HPS_INVALID,
-                "table %s: rows of %u values as %s in %s, of %u as %s in %s: a table changes its "
-                "width or type with a version, so load a new one instead",
+                "table %s: rows of %u values as %s in %s, and of %u as %s in %s: a table changes "
+                "its width or type only with a new version; load a new one",
                 new_table->name, was->dim, hps_dtype_name(was->dtype), old_table->path, is->dim,
                 hps_dtype_name(is->dtype), new_table->path);
         }
@@ -398,7 +398,8 @@ static hps_status same_tables(const struct source *a, const struct source *b, co
     for (size_t i = 0; i < a->n; i++) {
         if (source_find(b, a->tables[i].name) == NULL) {
             return hps_error_set(err, HPS_INVALID,
-                                 "table %s is in %s and not in %s: load a new version instead",
+                                 "table %s is in %s but not in %s: a model changes its tables only "
+                                 "with a new version; load a new one",
                                  a->tables[i].name, a_path, b_path);
         }
     }

@@ -58,7 +58,8 @@ static hps_status parse_values(const struct lines *lines, char *at, uint32_t *ou
     }
     if (field == NULL) {
         return hps_error_set(err, HPS_INVALID,
-                             "line %" PRIu64 ": a key without values; \"null\" deletes it",
+                             "line %" PRIu64
+                             ": got a key without values; to delete it write \"null\"",
                              lines->number);
     }
     for (; field != NULL; field = next_field(&at)) {
@@ -105,8 +106,8 @@ static hps_status one_line(struct lines *lines, char *line, struct hps_error *er
     }
     if (lines->input->keys_only) {
         if (next_field(&at) != NULL) {
-            return hps_error_set(err, HPS_INVALID, "line %" PRIu64 ": more than a key to delete",
-                                 lines->number);
+            return hps_error_set(err, HPS_INVALID,
+                                 "line %" PRIu64 ": expected only a key to delete", lines->number);
         }
         return publish_deletes(lines->publish, table, &key, 1, err);
     }

@@ -39,56 +39,54 @@ static const struct hps_arg args[] = {
     {"bootstrap-server", 'b', HPS_ARG_TEXT, "HOST:PORT,...", &given.broker.brokers,
      "brokers of the Kafka cluster"},
     {"model", 'm', HPS_ARG_TEXT, "NAME", &given.model,
-     "the model; records go to topics hps_et.MODEL.TABLE"},
+     "name of the model; records go to topics hps_et.MODEL.TABLE"},
     {"table", 't', HPS_ARG_TEXT, "NAME", &given.table,
-     "the one table (default: those of the files; of lines the first word names it)"},
+     "name of the table (default: from the files, or the first word of each line)"},
     {"from", 0, HPS_ARG_TEXT, "PATH", &given.from,
      "publish every row of a table's files (.npy, .rows.npy, HugeCTR) or of a model directory"},
     {"diff", 0, HPS_ARG_PAIR, "OLD NEW", given.diff,
-     "publish what makes OLD into NEW: rows that differ or are new, deletes of keys that are gone"},
+     "publish the changes from OLD to NEW: new and changed rows, and deletes of missing keys"},
     {"deletes", 0, HPS_ARG_TEXT, "FILE", &given.deletes,
-     "delete these keys, after the rows: a .npy of keys, or lines `[TABLE] KEY`"},
+     "delete these keys after publishing rows: a .npy of keys, or lines `[TABLE] KEY`"},
     {"format", 'f', HPS_ARG_CHOICE, "keyed|hctr|packed", &words.form,
-     "keyed (default): a record for each row; hctr: HPS's batches, no deletes; packed: batches on "
-     "topic hps_et.MODEL"},
+     "keyed (default): one record for each row; hctr: batches of HPS, without deletes; packed: "
+     "batches on topic hps_et.MODEL"},
     {"batch-bytes", 0, HPS_ARG_BYTES, "SIZE", &given.batch_bytes,
      "size of an hctr or packed record (default 256KiB, at most 64MiB)"},
     {"key-bytes", 0, HPS_ARG_CHOICE, "8|4", &words.key_bytes,
-     "width of hctr keys: 4 where the server has supportlonglong false (default 8)"},
+     "bytes of hctr keys: 4 if the server has supportlonglong false (default 8)"},
     {"row-dtype", 0, HPS_ARG_CHOICE, "fp32|fp16|bf16|int8_rowwise_f32|int8_rowwise_f16",
      &words.row_dtype,
-     "how rows are sent: fp32, which every table takes (default; int8 rows of files go as they "
-     "are), or as the table stores them, which is less; hctr: fp32 alone"},
+     "type of the rows in records: fp32 (default; int8 rows of files stay int8) fits every table; "
+     "the type that the table stores is smaller; hctr: only fp32"},
     {"units", 0, HPS_ARG_FLAG, NULL, &given.units,
-     "packed lines: all up to a line `commit` is one record, which look-ups see whole or not at "
-     "all"},
+     "packed lines: the lines up to `commit` form one record; lookups see all of it or nothing"},
     {"for-version", 0, HPS_ARG_I64, "N", &given.for_version,
-     "for this version alone (default: for all that follow the topic)"},
+     "apply only to this version (default: to all that follow the topic)"},
     {"row-version", 0, HPS_ARG_TEXT, "N", &words.row_version,
-     "header hps-row-version, for tables with row_versions (default none)"},
+     "value of the header hps-row-version, for tables with row_versions (default none)"},
     {"rate", 'r', HPS_ARG_U64, "N", &given.rate,
-     "rows and deletes a second at most (default 0: no limit)"},
+     "at most N rows and deletes a second (default 0: no limit)"},
     {"property", 'X', HPS_ARG_LIST, "NAME=VALUE", &words.properties,
-     "a property of librdkafka, repeatable: compression.type=zstd, security.protocol=SSL, ..."},
+     "property of librdkafka, repeatable: compression.type=zstd, security.protocol=SSL, ..."},
     {"timeout", 0, HPS_ARG_US, "SECONDS", &given.broker.timeout_us,
-     "end when the brokers do not answer for so long (default 30)"},
+     "give up when the brokers do not answer for this long (default 30)"},
     {"allow-nan", 0, HPS_ARG_FLAG, NULL, &given.allow_nan,
-     "send NaN and Inf, too (servers refuse them unless nan_policy says otherwise)"},
+     "also send NaN and Inf (servers reject them unless nan_policy allows them)"},
     {"dry-run", 'n', HPS_ARG_FLAG, NULL, &given.dry_run,
-     "read and check everything; send nothing, ask no broker"},
+     "read and check all input; send nothing, connect to no broker"},
     {"wait", 'w', HPS_ARG_FLAG, NULL, &given.wait,
-     "wait until look-ups see it on every server of --addr; asks them first whether they would "
-     "take it"},
+     "wait until lookups on every server of --addr see the records; first check that the servers "
+     "can apply them"},
     {"addr", 0, HPS_ARG_LIST, "ADDR", &given.servers,
      "--wait: gRPC listener, repeatable (default $HPSD_ADDR, else " TOOL_ADMIN_ADDRESS ")"},
-    {"wait-timeout", 0, HPS_ARG_US, "SECONDS", &given.wait_us,
-     "--wait: how long at most (default 60)"},
+    {"wait-timeout", 0, HPS_ARG_US, "SECONDS", &given.wait_us, "--wait: time limit (default 60)"},
     {"output", 'o', HPS_ARG_CHOICE, "table|json", &words.output,
-     "how to print (default table); json has the last record of each partition, as `hpsctl "
-     "wait-for` takes it"},
+     "output format (default table); json has the last record of each partition, for `hpsctl "
+     "wait-for`"},
     {"progress", 0, HPS_ARG_FLAG, NULL, &words.progress,
-     "show progress even where stderr is no terminal"},
-    {"quiet", 'q', HPS_ARG_FLAG, NULL, &words.quiet, "no progress"},
+     "show progress even if stderr is not a terminal"},
+    {"quiet", 'q', HPS_ARG_FLAG, NULL, &words.quiet, "do not show progress"},
     HPS_ARGS_END,
 };
 
@@ -106,16 +104,16 @@ static const struct hps_program program = {
             .shared_args = tool_connect_args,
             .details =
                 "\n"
-                "- reads lines `[TABLE] KEY VALUE...`, or `[TABLE] KEY null` to delete; TABLE\n"
-                "stands there only without --table. Records go to the partitions of Kafka's\n"
-                "default partitioner, in order, exactly once.",
+                "- reads lines `[TABLE] KEY VALUE...`, or `[TABLE] KEY null` to delete.\n"
+                "TABLE is expected only without --table. The default partitioner of Kafka chooses\n"
+                "the partition; records are written in order, exactly once.",
             .example = "echo '7 0.25 -1 3.5' | hps-publish -b localhost:9092 -m dlrm -t items "
                        "--wait -",
         },
-    .exit_codes = "0 published   1 refused, or failed   2 usage or input\n"
+    .exit_codes = "0 published   1 rejected, or failed   2 usage or input\n"
                   "3 no broker (--wait: no server) reached\n"
                   "4 not acknowledged (--wait: not visible) in time\n"
-                  "5 does not become visible: refused, frozen, paused, a gap   130 interrupted",
+                  "5 will not become visible: rejected, frozen, paused, a gap   130 interrupted",
 };
 
 static const char name_expected[] = "1 to 120 letters, digits, '_' or '-'";
@@ -165,15 +163,15 @@ static const char *wrong_together(void)
            : n_inputs == 0 && given.deletes == NULL
                ? "nothing to publish: expected --from, --diff, --deletes or -"
            : given.table == NULL && n > 4 && strcmp(given.deletes + n - 4, ".npy") == 0
-               ? "--deletes of a .npy: expected --table NAME beside it"
+               ? "--deletes of a .npy: expected --table NAME with it"
            : hctr && (given.deletes != NULL || given.diff[0] != NULL)
-               ? "--format hctr: expected keyed or packed where keys are deleted"
+               ? "--format hctr: expected keyed or packed; hctr records cannot delete keys"
            : given.units && !(given.lines && packed) ? "--units: expected lines and --format packed"
-           : packed && words.row_version != NULL
-               ? "--row-version: expected --format keyed or hctr, packed records have none"
+           : packed && words.row_version != NULL     ? "--row-version: expected --format keyed or "
+                                                       "hctr; packed records have no row version"
            : hctr && given.row_dtype != 0 && given.row_dtype != HPS_DTYPE_FP32
-               ? "--row-dtype: expected --format keyed or packed, hctr records have fp32 alone"
-           : !given.wait && given.servers.n > 0 ? "--addr: expected --wait beside it"
+               ? "--row-dtype: expected --format keyed or packed; hctr records have only fp32"
+           : !given.wait && given.servers.n > 0 ? "--addr: expected --wait with it"
                                                 : NULL;
 }
 

@@ -120,7 +120,7 @@ static hps_status refusal(const struct server *server, hps_status status, struct
     HPS_ASSERT(status != HPS_OK);
     bool refused = status == HPS_NOT_FOUND || status == HPS_PRECONDITION || status == HPS_DEADLINE;
     err->status = refused ? HPS_INVALID : status;
-    return hps_error_prefix(err, err->status, "nothing was sent: %s", server->address);
+    return hps_error_prefix(err, err->status, "sent no records: %s", server->address);
 }
 
 static hps_status begin_one(const struct publish_target *target, struct server *server,
@@ -134,11 +134,11 @@ static hps_status begin_one(const struct publish_target *target, struct server *
         hps_client_wait(server->client, &request, CALL_US, tool_interrupted, &server->before, err);
     if (status == HPS_OK && target->key_bytes != 0 &&
         target->key_bytes != server->before->key_bytes) {
-        status =
-            hps_error_set(err, HPS_PRECONDITION,
-                          "keys of HPS's records have %" PRIu32 " bytes there "
-                          "(supportlonglong), and these %" PRIu32 ": use --key-bytes %" PRIu32,
-                          server->before->key_bytes, target->key_bytes, server->before->key_bytes);
+        status = hps_error_set(
+            err, HPS_PRECONDITION,
+            "the server expects keys of %" PRIu32
+            " bytes in hctr records (supportlonglong), got %" PRIu32 ": use --key-bytes %" PRIu32,
+            server->before->key_bytes, target->key_bytes, server->before->key_bytes);
     }
     return status == HPS_OK ? HPS_OK : refusal(server, status, err);
 }
@@ -177,21 +177,20 @@ static hps_status check_rows(const struct publish_target *target, const struct s
     const Hps__V1__LookupResponse *found = (const Hps__V1__LookupResponse *)(void *)reply;
     const Hps__V1__TableResult *has = found->n_results == 1 ? found->results[0] : NULL;
     if (has == NULL) {
-        status = hps_error_set(err, HPS_INTERNAL, "%s: no answer of table %s", server->address,
+        status = hps_error_set(err, HPS_INTERNAL, "%s: no reply for table %s", server->address,
                                form->table);
     } else if (form->dim != 0 && form->dim != has->dim) {
         status = hps_error_set(err, HPS_INVALID,
                                "table %s of model %s has rows of %" PRIu32
-                               " values on %s, and these have %" PRIu32,
+                               " values on %s, got rows of %" PRIu32,
                                form->table, target->model, has->dim, server->address, form->dim);
     } else if (form->dim != 0 && form->dtype != HPS_DTYPE_FP32 &&
                (int)has->data_type != (int)form->dtype) {
-        status = hps_error_set(err, HPS_INVALID,
-                               "table %s of model %s has rows of %s on %s, and these would be "
-                               "sent as %s: use --row-dtype fp32",
-                               form->table, target->model,
-                               hps_dtype_name((enum hps_dtype)has->data_type), server->address,
-                               hps_dtype_name(form->dtype));
+        status = hps_error_set(
+            err, HPS_INVALID,
+            "table %s of model %s has rows of %s on %s, got rows of %s: use --row-dtype fp32",
+            form->table, target->model, hps_dtype_name((enum hps_dtype)has->data_type),
+            server->address, hps_dtype_name(form->dtype));
     }
     hps_message_free(reply);
     return status;

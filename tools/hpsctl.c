@@ -24,8 +24,8 @@ const struct hps_arg hpsctl_global_args[] = {
      "admin listener of the server, unix:PATH or HOST:PORT (default $HPSD_ADDR, "
      "else " TOOL_ADMIN_ADDRESS ")"},
     {"timeout", 0, HPS_ARG_US, "SECONDS", &state.timeout_us,
-     "end a call that takes longer (default 10; load, activate and snapshot: never)"},
-    {"output", 'o', HPS_ARG_CHOICE, "table|json", &state.output, "how to print (default table)"},
+     "deadline of a call (default 10; none for load, activate and snapshot)"},
+    {"output", 'o', HPS_ARG_CHOICE, "table|json", &state.output, "output format (default table)"},
     HPS_ARGS_END,
 };
 
@@ -196,7 +196,7 @@ static int run_verb(struct hpsctl *ctl)
     }
     int code = verb->run(ctl);
     if (fflush(stdout) != 0 && code == TOOL_OK) {
-        (void)fprintf(stderr, "hpsctl: standard output cannot be written\n");
+        (void)fprintf(stderr, "hpsctl: cannot write to standard output\n");
         code = TOOL_REFUSED;
     }
     hps_client_close(ctl->client);

@@ -360,7 +360,7 @@ int hpsctl_log_level(struct hpsctl *ctl)
 static int print_drain(struct hpsctl *ctl, const void *reply)
 {
     (void)reply;
-    printf("hpsd at %s drains: it finishes its calls and exits\n", ctl->connect.address);
+    printf("hpsd at %s is draining: it finishes its calls and exits\n", ctl->connect.address);
     return TOOL_OK;
 }
 

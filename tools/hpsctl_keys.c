@@ -37,7 +37,7 @@ static bool read_weighted(const struct hpsctl *ctl, const char *text, size_t siz
     if (colon != NULL) {
         *colon = '\0';
         if (!hps_args_f64(colon + 1, &weight) || !isfinite((float)weight)) {
-            (void)hpsctl_usage(ctl, "weight \"%s\" of key %s: expected a number that fp32 holds",
+            (void)hpsctl_usage(ctl, "weight \"%s\" of key %s: expected a number that fits fp32",
                                colon + 1, copy);
             return false;
         }
@@ -67,10 +67,8 @@ static bool read_bag(const struct hpsctl *ctl, const char *bag, struct hpsctl_ke
 static bool read_key(const struct hpsctl *ctl, const char *word, struct hpsctl_keys *keys)
 {
     if (word[strcspn(word, ",:")] != '\0') {
-        (void)hpsctl_usage(ctl,
-                           "key \"%s\": expected a 64-bit integer, or, for a bag of keys, "
-                           "--pooling beside it",
-                           word);
+        (void)hpsctl_usage(
+            ctl, "key \"%s\": expected a 64-bit integer, or --pooling for a bag of keys", word);
         return false;
     }
     return hpsctl_key_arg(ctl, word, &keys->keys[keys->n_keys++]);

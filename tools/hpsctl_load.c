@@ -38,33 +38,35 @@ static struct {
 
 const struct hps_arg hpsctl_load_args[] = {
     {"from", 0, HPS_ARG_TEXT, "DIR", &load_flags.from,
-     "directory of the model's files, on the server's machine and below its model_roots"},
+     "directory of the model files, on the machine of the server and below its model_roots"},
     {"table", 0, HPS_ARG_LIST, "NAME=PATH", &load_flags.tables,
-     "instead: directory or file of one table; repeatable, in the order of the model's tables"},
+     "instead of --from: directory or file of one table; repeatable, in the order of the tables"},
     {"config", 0, HPS_ARG_TEXT, "FILE", &load_flags.config,
-     "instead: the model's whole entry in this ps.json: files, default rows, cache, policies"},
+     "instead of --from: use the entry of the model in this ps.json (files, default rows, cache, "
+     "policies)"},
     {"model", 0, HPS_ARG_TEXT, "NAME", &load_flags.model,
-     "--config: the model's name in that file (default MODEL)"},
+     "--config: name of the model in that file (default MODEL)"},
     {"version", 0, HPS_ARG_I64, "N", &load_flags.version,
      "number of the new version (default: the highest + 1)"},
     {"label", 0, HPS_ARG_TEXT, "TEXT", &load_flags.label,
-     "a name that look-ups may ask for (default none)"},
+     "name by which lookups can select the version (default none)"},
     {"lineage", 0, HPS_ARG_TEXT, "NAME", &load_flags.lineage,
-     "the training run that it belongs to; one stream of updates fits all versions of a lineage "
-     "(default: that of the newest version)"},
+     "training run of the version; all versions of a lineage apply the same updates (default: that "
+     "of the newest version)"},
     {"row-dtype", 0, HPS_ARG_CHOICE, "fp32|fp16|bf16|int8_rowwise_f32|int8_rowwise_f16|file",
      &load_flags.row_dtype,
-     "store all rows as this type; file: as the files have them (default: models[].row_dtype of "
-     "the server's configuration, else file)"},
-    {"activate", 0, HPS_ARG_FLAG, NULL, &load_flags.activate, "make it the active one when loaded"},
+     "type of the stored rows; file: as in the files (default: models[].row_dtype of the server, "
+     "else file)"},
+    {"activate", 0, HPS_ARG_FLAG, NULL, &load_flags.activate,
+     "activate the version when it is loaded"},
     {"force", 0, HPS_ARG_FLAG, NULL, &load_flags.force,
-     "--activate: even if it differs much from the active version (tables, widths, rows)"},
+     "--activate: even if it differs a lot from the active version (tables, widths, rows)"},
     {"replace", 0, HPS_ARG_FLAG, NULL, &load_flags.replace,
-     "when it is loaded, unload the versions that never were active"},
+     "after the load, unload the versions that were never active"},
     {"dry-run", 0, HPS_ARG_FLAG, NULL, &load_flags.dry_run,
-     "load nothing: check the files, print what disk and memory they need and what they change "
+     "load nothing; check the files, print the disk and memory that they need and the changes "
      "(exit 5: they do not fit)"},
-    {"no-wait", 0, HPS_ARG_FLAG, NULL, &load_flags.no_wait, "return when the load has begun"},
+    {"no-wait", 0, HPS_ARG_FLAG, NULL, &load_flags.no_wait, "return once the load has started"},
     HPS_ARGS_END,
 };
 
@@ -177,14 +179,13 @@ static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progr
     }
     printf("\n");
     if (progress->dropped_row_count > 0) {
-        printf("warning: %" PRIu64
-               " of its rows were dropped by volatile_db.overflow_margin, and no "
-               "other store has them\n",
+        printf("warning: volatile_db.overflow_margin dropped %" PRIu64
+               " of its rows, and no other store keeps them\n",
                progress->dropped_row_count);
     }
     if (!progress->activated) {
-        printf("it is not active yet: hpsctl activate %s %" PRId64 "\n", progress->model,
-               progress->version);
+        printf("it is not active yet; to activate it: hpsctl activate %s %" PRId64 "\n",
+               progress->model, progress->version);
     }
     hpsctl_print_versions(stdout, progress->model, "unloaded", progress->unload_versions,
                           progress->n_unload_versions);
@@ -265,7 +266,8 @@ static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status st
 {
     tool_progress_end(&view->bar);
     if (tool_interrupted() && status != HPS_OK) {
-        (void)fprintf(stderr, "hpsctl: the load of %s goes on in the server; see `hpsctl models`\n",
+        (void)fprintf(stderr,
+                      "hpsctl: the load of %s continues in the server; see `hpsctl models`\n",
                       ctl->words[0]);
         return TOOL_INTERRUPTED;
     }
@@ -276,7 +278,7 @@ static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status st
         return view->short_of_room ? TOOL_NEGATIVE : TOOL_OK;
     }
     if (load_flags.no_wait && !view->done && !hpsctl_json(ctl)) {
-        printf("the load of %s has begun; see `hpsctl models`\n", ctl->words[0]);
+        printf("the load of %s has started; see `hpsctl models`\n", ctl->words[0]);
     }
     return TOOL_OK;
 }

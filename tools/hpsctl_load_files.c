@@ -118,8 +118,9 @@ static int take_config(struct hpsctl *ctl, const char *file, const char *name,
     }
     const struct hps_config_model *model = hps_config_model_find(config, name);
     if (model == NULL) {
-        code = hpsctl_usage(ctl, "%s: models[] has no \"%s\": expected --model NAME, another one",
-                            file, name);
+        code = hpsctl_usage(
+            ctl, "%s: models[] has no \"%s\"; expected the name of another model with --model NAME",
+            file, name);
     } else if (!print_entry(model, &files->config)) {
         code = hpsctl_no_memory();
     }
@@ -138,10 +139,10 @@ int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *fr
         return hpsctl_usage(ctl,
                             "%s: expected one of --from DIR, --table NAME=PATH for each table, "
                             "--config FILE",
-                            n_given == 0 ? "no files" : "files named in two ways");
+                            n_given == 0 ? "no files" : "more than one source of files");
     }
     if (from->model != NULL && from->config == NULL) {
-        return hpsctl_usage(ctl, "--model: expected --config FILE beside it");
+        return hpsctl_usage(ctl, "--model: expected --config FILE with it");
     }
     if (from->directory != NULL) {
         char directory[PATH_MAX];

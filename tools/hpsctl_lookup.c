@@ -29,16 +29,14 @@ const struct hps_arg hpsctl_lookup_args[] = {
     {"version", 0, HPS_ARG_I64, "N", &lookup_flags.version,
      "ask this version (default: the active one)"},
     {"miss-policy", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_MISS_POLICIES, &lookup_flags.miss_policy,
-     "what the server does about misses (default table: as the model is configured)"},
+     "what the server does on a miss (default table: as the model is configured)"},
     {"pooling", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_POOLINGS, &lookup_flags.pooling,
-     "each word is a bag, KEY[:WEIGHT],KEY[:WEIGHT],..., whose rows come as one (default none: "
-     "each "
-     "word is a key); '' is a bag without keys"},
+     "each argument is a bag, KEY[:WEIGHT],KEY[:WEIGHT],..., whose rows are combined into one "
+     "(default none: each argument is a key); '' is a bag without keys"},
     {"output-type", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_OUTPUT_TYPES, &lookup_flags.output_type,
-     "type of the values that are sent (default fp32); raw: as they are stored, and of which type "
-     "that is"},
+     "type of the values in the reply (default fp32); raw: as stored, and print that type"},
     {"values", 0, HPS_ARG_U64, "N", &lookup_flags.n_values,
-     "how many values of each row to show (default 6; 0: all)"},
+     "number of values of each row to show (default 6; 0: all)"},
     HPS_ARGS_END,
 };
 
@@ -61,7 +59,7 @@ static int show_reply(struct hpsctl *ctl, const struct hps_client_lookup_query *
         status = hps_client_lookup_check(query, 0, &result, &err);
     }
     if (status == HPS_OK && result.row_count != hps_client_lookup_rows(query)) {
-        status = hps_error_set(&err, HPS_DATA_LOSS, "the server answered %" PRIu32 " of %zu rows",
+        status = hps_error_set(&err, HPS_DATA_LOSS, "the server returned %" PRIu32 " of %zu rows",
                                result.row_count, hps_client_lookup_rows(query));
     }
     if (status != HPS_OK) {

@@ -102,8 +102,7 @@ int hpsctl_models(struct hpsctl *ctl)
 static int64_t tables_version;
 
 const struct hps_arg hpsctl_tables_args[] = {
-    {"version", 0, HPS_ARG_I64, "N", &tables_version,
-     "those of this version (default: the active one)"},
+    {"version", 0, HPS_ARG_I64, "N", &tables_version, "version to show (default: the active one)"},
     HPS_ARGS_END,
 };
 
@@ -187,7 +186,7 @@ static void warn_frozen(struct hpsctl *ctl, const char *model, int64_t version)
     if (reply != NULL && reply->outcome == HPS__V1__WAIT_OUTCOME__WAIT_OUTCOME_FROZEN) {
         (void)fprintf(stderr, "hpsctl: warning: %s\n", err.text);
     } else if (status != HPS_OK && status != HPS_PRECONDITION) { /* else it takes no updates */
-        (void)fprintf(stderr, "hpsctl: active, but whether it follows its updates is unknown: %s\n",
+        (void)fprintf(stderr, "hpsctl: active, but the state of its updates is unknown: %s\n",
                       err.text);
     }
     hps_message_free((ProtobufCMessage *)reply);
@@ -217,7 +216,7 @@ static bool activate_force;
 
 const struct hps_arg hpsctl_activate_args[] = {
     {"force", 0, HPS_ARG_FLAG, NULL, &activate_force,
-     "even if it differs much from the active version (tables, widths, rows)"},
+     "even if it differs a lot from the active version (tables, widths, rows)"},
     HPS_ARGS_END,
 };
 
@@ -233,8 +232,9 @@ int hpsctl_activate(struct hpsctl *ctl)
     }
     int code = switch_version(ctl, "ActivateVersion", &request.base);
     if (code == TOOL_DEADLINE) {
-        (void)fprintf(stderr, "hpsctl: a switch that has begun goes on in the server; see "
-                              "`hpsctl models`\n");
+        (void)fprintf(
+            stderr,
+            "hpsctl: a switch that has started continues in the server; see `hpsctl models`\n");
     }
     return code;
 }
@@ -267,8 +267,9 @@ int hpsctl_unload(struct hpsctl *ctl)
     int code = hpsctl_call_print(ctl, "UnloadVersion", &request.base,
                                  &hps__v1__unload_version_response__descriptor, print_unloaded);
     if (code == TOOL_DEADLINE) {
-        (void)fprintf(stderr, "hpsctl: an unload that has begun goes on in the server; see "
-                              "`hpsctl models`\n");
+        (void)fprintf(
+            stderr,
+            "hpsctl: an unload that has started continues in the server; see `hpsctl models`\n");
     }
     return code;
 }

@@ -65,8 +65,9 @@ static void print_needs(const Hps__V1__LoadPlan *plan)
     only_needed_cells(&table, "device memory", plan->device_bytes_needed);
     (void)hpsctl_table_print(&table);
     if (plan->dropped_row_count > 0) {
-        printf("\nwarning: %" PRIu64 " rows are beyond volatile_db.overflow_margin and would be "
-               "dropped; no other store has them\n",
+        printf("\n"
+               "warning: %" PRIu64 " rows exceed volatile_db.overflow_margin and would be dropped; "
+               "no other store keeps them\n",
                plan->dropped_row_count);
     }
 }
@@ -116,8 +117,9 @@ void hpsctl_print_diffs(int64_t version, int64_t before, Hps__V1__TableDiff **di
     if (n == 0) {
         return;
     }
-    printf("\nversion %" PRId64 " against version %" PRId64
-           " (rows as loaded; tables not named are the same):\n",
+    printf("\n"
+           "version %" PRId64 " compared with version %" PRId64
+           " (rows as loaded; other tables are the same):\n",
            version, before);
     hpsctl_table_init(&table, columns);
     for (size_t i = 0; i < n; i++) {

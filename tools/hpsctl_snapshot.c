@@ -17,8 +17,8 @@ static struct {
 
 const struct hps_arg hpsctl_snapshot_args[] = {
     {"state-dir", 0, HPS_ARG_TEXT, "PATH", &flags.state_dir,
-     "restore: the state directory of a stopped hpsd (or its persistent_db.path), without a "
-     "database in it"},
+     "restore: state directory (or persistent_db.path) of a stopped hpsd; it must not have a "
+     "database"},
     HPS_ARGS_END,
 };
 
@@ -72,11 +72,10 @@ static int restore(struct hpsctl *ctl, const char *dir)
         return err.status == HPS_DATA_LOSS ? TOOL_NEGATIVE : code;
     }
     if (!report.verified) {
-        (void)fprintf(
-            stderr,
-            "hpsctl: note: %s is of format 1, which has no checksums: its bytes cannot be "
-            "verified, only their number\n",
-            dir);
+        (void)fprintf(stderr,
+                      "hpsctl: note: %s is of format 1, which has no checksums: only the sizes of "
+                      "its files are verified\n",
+                      dir);
     }
     if (hpsctl_json(ctl)) {
         printf("{\"file_count\":%" PRIu32 ",\"byte_count\":%" PRIu64 ",\"verified\":%s}\n",

@@ -20,8 +20,8 @@ static struct {
 
 const struct hps_arg hpsctl_top_args[] = {
     {"interval", 0, HPS_ARG_US, "SECONDS", &top_flags.interval_us,
-     "between two readings (default 1)"},
-    {"count", 0, HPS_ARG_U64, "N", &top_flags.count, "end after N readings (default: never)"},
+     "time between two readings (default 1)"},
+    {"count", 0, HPS_ARG_U64, "N", &top_flags.count, "exit after N readings (default: never)"},
     HPS_ARGS_END,
 };
 

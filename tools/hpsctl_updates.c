@@ -29,29 +29,31 @@ static struct {
 } flags = {.model = "", .topic = "", .partition = -1, .refused_us = REFUSED_US_DEFAULT};
 
 const struct hps_arg hpsctl_updates_args[] = {
-    {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model, "of this model (default: all)"},
-    {"version", 0, HPS_ARG_I64, "N", &flags.version, "of this version (default: all)"},
+    {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model, "only this model (default: all)"},
+    {"version", 0, HPS_ARG_I64, "N", &flags.version, "only this version (default: all)"},
     {"topic", 0, HPS_ARG_TEXT, "TOPIC", &flags.topic,
-     "pause, resume, seek, accept-gap: this topic (default: all)"},
+     "pause, resume, seek, accept-gap: only this topic (default: all)"},
     {"partition", 0, HPS_ARG_I64, "N", &flags.partition,
-     "pause, resume, seek, accept-gap: this partition (default: all)"},
+     "pause, resume, seek, accept-gap: only this partition (default: all)"},
     {"to", 0, HPS_ARG_TEXT, "OFFSET", &flags.to,
-     "seek: go on from this offset, earliest, latest, or the time @MS (milliseconds since 1970)"},
+     "seek: continue at this offset, at earliest, latest, or the time @MS (milliseconds since "
+     "1970)"},
     {"all", 0, HPS_ARG_FLAG, NULL, &flags.all,
-     "what is changed: every partition of every version of every model"},
+     "change every partition of every version of every model"},
     {"refresh", 0, HPS_ARG_FLAG, NULL, &flags.refresh,
-     "first ask Kafka for topics, and the leader of each partition for its end"},
+     "first get the topics, and the end offset of each partition, from Kafka"},
     HPS_ARGS_END,
 };
 
 const struct hps_arg hpsctl_wait_for_args[] = {
     {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model,
-     "in this model (default: all; for an offset that of its topic)"},
-    {"version", 0, HPS_ARG_I64, "N", &flags.version, "in this version (default: the active ones)"},
+     "only this model (default: all; with an offset: the model of its topic)"},
+    {"version", 0, HPS_ARG_I64, "N", &flags.version,
+     "only this version (default: the active ones)"},
     {"refused-within", 0, HPS_ARG_US, "SECONDS", &flags.refused_us,
-     "now: exit 5 if a record was refused in this time before (default 60)"},
+     "now: exit 5 if a record was rejected within this time (default 60)"},
     {"allow-refused", 0, HPS_ARG_FLAG, NULL, &flags.allow_refused,
-     "now: exit 0 although records were refused, and print the newest"},
+     "now: exit 0 even if records were rejected, and print the newest one"},
     HPS_ARGS_END,
 };
 
@@ -82,7 +84,7 @@ static void print_refused(const Hps__V1__VersionUpdates *of, int64_t now_ms)
         (void)snprintf(text, sizeof(text), "%s:%" PRId32 ":%" PRId64 ", %s: %s (%s)", newest->topic,
                        newest->partition, newest->offset, age_text(now_ms, newest->unix_ms, age),
                        newest->message, newest->reason);
-        print_line("newest refused record", text);
+        print_line("newest rejected record", text);
     }
 }
 
@@ -99,10 +101,11 @@ static void print_version(const Hps__V1__VersionUpdates *of, int64_t now_ms)
         print_line("not connected", of->connection_error);
     }
     if (of->frozen) {
-        printf("  frozen: records that name no version are passed over since a version of another "
-               "lineage was made the active one; hpsctl updates seek --model %s --version %" PRId64
-               " --to OFFSET|earliest|latest|@MS lets it go on\n",
-               of->model, of->version);
+        printf(
+            "  frozen: a version of another lineage was activated, and this version skips records "
+            "that name no version; to continue: hpsctl updates seek --model %s --version %" PRId64
+            " --to OFFSET|earliest|latest|@MS\n",
+            of->model, of->version);
     }
     if (of->held[0] != '\0') {
         print_line("a batch cannot be applied", of->held);
@@ -115,10 +118,9 @@ static void print_version(const Hps__V1__VersionUpdates *of, int64_t now_ms)
         printf("  the shared tier is %s: shards that lack updates are not read\n", of->shared_tier);
     }
     if (of->listed && of->n_partitions == 0) {
-        printf(
-            "  no topic hps_et.%s or hps_et.%s.<table>: none was created, or the server's user may "
-            "not see it\n",
-            of->model, of->model);
+        printf("  no topic hps_et.%s or hps_et.%s.<table>: none was created, or the Kafka user of "
+               "the server may not see it\n",
+               of->model, of->model);
     }
 }
 
@@ -147,14 +149,14 @@ static void lag_cell(struct hpsctl_table *table, const Hps__V1__PartitionUpdates
 static void reason_cell(struct hpsctl_table *table, const Hps__V1__VersionUpdates *of,
                         const Hps__V1__PartitionUpdates *partition)
 {
-    const char *reason = partition->reason[0] != '\0'              ? partition->reason
-                         : strcmp(partition->state, "held") == 0   ? of->held
-                         : strcmp(partition->state, "frozen") == 0 ? "a version of another lineage "
-                                                                     "was made the active one"
+    const char *reason = partition->reason[0] != '\0'            ? partition->reason
+                         : strcmp(partition->state, "held") == 0 ? of->held
+                         : strcmp(partition->state, "frozen") == 0
+                             ? "a version of another lineage was activated"
                          : strcmp(partition->state, "paused") == 0 ? "by hpsctl updates pause"
                                                                    : "";
     if (partition->passed_over_offset >= 0 && partition->passed_over_end_offset > 0) {
-        hpsctl_table_cell(table, "%s%srecords %" PRId64 " to %" PRId64 " were passed over", reason,
+        hpsctl_table_cell(table, "%s%srecords %" PRId64 " to %" PRId64 " were skipped", reason,
                           reason[0] != '\0' ? "; " : "", partition->passed_over_offset,
                           partition->passed_over_end_offset - 1);
     } else {
@@ -202,8 +204,9 @@ static int print_updates(struct hpsctl *ctl, const void *reply)
     printf("\n");
     int code = hpsctl_table_print(&table);
     if (silent) {
-        printf("\n?: the leader of the partition has not answered for more than %d s; END and LAG "
-               "are from its last answer\n",
+        printf("\n"
+               "?: the leader of the partition has not replied for more than %d s; END and LAG are "
+               "from its last reply\n",
                SILENT_MS / 1000);
     }
     return code;
@@ -229,7 +232,7 @@ static int print_paused(struct hpsctl *ctl)
     request.version = flags.version;
     if (hpsctl_call(ctl, "GetUpdates", &request.base, &hps__v1__get_updates_response__descriptor,
                     &now) != TOOL_OK) {
-        (void)fprintf(stderr, "hpsctl: done, but whether partitions are paused is unknown\n");
+        (void)fprintf(stderr, "hpsctl: done, but could not check for paused partitions\n");
         return TOOL_OK;
     }
     for (size_t v = 0; v < now->n_versions; v++) {
@@ -243,9 +246,11 @@ static int print_paused(struct hpsctl *ctl)
     }
     hps_message_free(&now->base);
     if (n > 0) {
-        FILE *out = hpsctl_json(ctl) ? stderr : stdout; /* stdout has only the JSON document */
-        (void)fprintf(out, "%" PRIu32 " of them %s paused and stay%s so: hpsctl updates resume", n,
-                      n == 1 ? "is" : "are", n == 1 ? "s" : "");
+        FILE *out = hpsctl_json(ctl) ? stderr : stdout; /* one document is all that is there */
+        (void)fprintf(out,
+                      "%" PRIu32
+                      " of them %s paused and stay%s paused; to continue: hpsctl updates resume",
+                      n, n == 1 ? "is" : "are", n == 1 ? "s" : "");
         if (flags.model[0] != '\0') {
             (void)fprintf(out, " --model %s", flags.model);
         }
@@ -258,7 +263,7 @@ static int print_paused(struct hpsctl *ctl)
         if (flags.partition >= 0) {
             (void)fprintf(out, " --partition %" PRId64, flags.partition);
         }
-        (void)fprintf(out, " lets them go on\n");
+        (void)fprintf(out, "\n");
     }
     return TOOL_OK;
 }
@@ -279,8 +284,8 @@ static int check_filters(const struct hpsctl *ctl)
     }
     if (!any && !flags.all) {
         return hpsctl_usage(ctl,
-                            "updates %s: expected --model, --version, --topic or --partition, what "
-                            "it is for; --all is everything",
+                            "updates %s: expected --model, --version, --topic or --partition, or "
+                            "--all for everything",
                             ctl->words[0]);
     }
     return TOOL_OK;
@@ -485,8 +490,8 @@ static hps_status wait_for_all(struct hpsctl *ctl, Hps__V1__WaitForUpdatesReques
     }
     return met ? status
                : hps_error_set(err, HPS_PRECONDITION,
-                               "no model has such a version, or an active one; hpsctl models lists "
-                               "versions, hpsctl activate makes one active");
+                               "no model has this version, or an active version; hpsctl models "
+                               "lists versions, hpsctl activate activates one");
 }
 
 int hpsctl_wait_for(struct hpsctl *ctl)

@@ -9,7 +9,7 @@ enum { KEYS_MAX = 1 << 20 };
 const struct hpsctl_verb hpsctl_verbs[] = {
     {{.name = "ping",
       .words = "",
-      .summary = "Ask whether the server is there and ready (exit 5: not ready)",
+      .summary = "Check that the server is reachable and ready (exit 5: not ready)",
       .example = "hpsctl ping && echo ready"},
      .run = hpsctl_ping},
     {{.name = "status",
@@ -22,8 +22,7 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .summary = "List models and their versions",
       .details = "\n"
                  "STATE is loading, resident (loaded; answers requests that name it) or active\n"
-                 "(answers those that name no version). WARM is how far a warm-up is, if one is\n"
-                 "under way.",
+                 "(also answers requests that name no version). WARM is the progress of a warm-up.",
       .example = "hpsctl models"},
      .run = hpsctl_models},
     {{.name = "tables",
@@ -39,12 +38,13 @@ const struct hpsctl_verb hpsctl_verbs[] = {
                "MODEL --config FILE",
       .n_words_min = 1,
       .n_words_max = 1,
-      .summary = "Load a new version of a model beside the active one",
+      .summary = "Load a new version of a model next to the active one",
       .args = hpsctl_load_args,
-      .details = "\n"
-                 "Shows how far it is and waits for the end; Ctrl-C leaves the load running.\n"
-                 "The first version of a model becomes active by itself, a later one with\n"
-                 "--activate, or by `hpsctl activate`.",
+      .details =
+          "\n"
+          "Shows progress and waits for the end; after Ctrl-C the server continues the load.\n"
+          "The first version of a model becomes active when it is loaded, a later one with\n"
+          "--activate or `hpsctl activate`.",
       .example = "hpsctl load dlrm --from /srv/models/dlrm/2 --dry-run\n"
                  "hpsctl load dlrm --from /srv/models/dlrm/2 --activate"},
      .lasts = true,
@@ -53,11 +53,12 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .words = "MODEL VERSION",
       .n_words_min = 2,
       .n_words_max = 2,
-      .summary = "Make another version of a model the active one",
+      .summary = "Activate another version of a model",
       .args = hpsctl_activate_args,
-      .details = "\n"
-                 "All tables are switched at once, after a warm-up. A version that differs too\n"
-                 "much from the active one, or lags behind its updates, is refused.",
+      .details =
+          "\n"
+          "Switches all tables at once, after a warm-up. Refuses a version that differs too\n"
+          "much from the active one, or lags behind its updates.",
       .example = "hpsctl activate dlrm 2"},
      .lasts = true,
      .run = hpsctl_activate},
@@ -65,17 +66,17 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .words = "MODEL",
       .n_words_min = 1,
       .n_words_max = 1,
-      .summary = "Make the previously active version active again",
+      .summary = "Activate the previously active version again",
       .details = "\n"
-                 "Once: a second rollback is refused, as it would lead back to the version that\n"
-                 "the first one left. `hpsctl activate` goes to any version.",
+                 "Works once: a second rollback is refused, as it would return to the version\n"
+                 "that the first one left. `hpsctl activate` can activate any version.",
       .example = "hpsctl rollback dlrm"},
      .run = hpsctl_rollback},
     {{.name = "unload",
       .words = "MODEL VERSION",
       .n_words_min = 2,
       .n_words_max = 2,
-      .summary = "Drop a version and its rows; the active one only as the last",
+      .summary = "Delete a version and its rows; the active version can only be the last one",
       .example = "hpsctl unload dlrm 1"},
      .run = hpsctl_unload},
     {{.name = "lookup",
@@ -98,7 +99,7 @@ const struct hpsctl_verb hpsctl_verbs[] = {
     {{.name = "stats",
       .words = "[MODEL]",
       .n_words_max = 1,
-      .summary = "Show keys and hit rates per table since the server's start",
+      .summary = "Show keys and hit rates per table since the server started",
       .example = "hpsctl stats dlrm"},
      .run = hpsctl_stats},
     {{.name = "top",
@@ -111,14 +112,14 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .words = "[pause|resume|seek|accept-gap]",
       .choices = "pause|resume|seek|accept-gap",
       .n_words_max = 1,
-      .summary = "Show lag and state of updates; pause, move, accept a gap",
+      .summary = "Show lag and state of updates; pause, resume, seek, accept a gap",
       .args = hpsctl_updates_args,
       .details = "\n"
-                 "  pause, resume   stop applying updates, and go on\n"
-                 "  seek            go on from --to\n"
-                 "  accept-gap      go on although records were lost before they were applied\n"
+                 "  pause, resume   stop applying updates, and continue\n"
+                 "  seek            continue at --to\n"
+                 "  accept-gap      continue although records were lost before they were applied\n"
                  "\n"
-                 "Each wants one of --model, --version, --topic and --partition, or --all.",
+                 "Each needs one of --model, --version, --topic and --partition, or --all.",
       .example = "hpsctl updates --model dlrm\n"
                  "hpsctl updates seek --topic hps_et.dlrm.items --partition 3 --to earliest"},
      .run = hpsctl_updates},
@@ -126,7 +127,7 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .words = "TOPIC:PARTITION:OFFSET|now",
       .n_words_min = 1,
       .n_words_max = 1,
-      .summary = "Wait until look-ups see an update, or all updates so far",
+      .summary = "Wait until lookups see an update, or all updates so far",
       .args = hpsctl_wait_for_args,
       .example = "hpsctl wait-for now --model dlrm --timeout 60\n"
                  "hpsctl wait-for hps_et.dlrm.items:3:123456"},
@@ -137,11 +138,11 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .choices = "create|restore",
       .n_words_min = 2,
       .n_words_max = 2,
-      .summary = "Copy a server's RocksDB store; make a store of such a copy",
+      .summary = "Copy the RocksDB store of a server; restore such a copy",
       .args = hpsctl_snapshot_args,
       .details = "\n"
-                 "create asks the server, which writes DIR on its own machine and goes on\n"
-                 "serving. restore needs no server: the one of PATH has to be stopped.",
+                 "create: the server writes DIR on its own machine while it serves.\n"
+                 "restore: works without a server; the hpsd that uses PATH must be stopped.",
       .example = "hpsctl snapshot create /var/lib/hpsd/monday\n"
                  "hpsctl snapshot restore /var/lib/hpsd/monday --state-dir /var/lib/hpsd"},
      .lasts = true,
@@ -151,9 +152,9 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .choices = "get|reset",
       .n_words_min = 1,
       .n_words_max = 1,
-      .summary = "Show the last slow requests, and where their time went",
+      .summary = "Show the last slow requests, and how long each stage took",
       .details = "\n"
-                 "Times are microseconds. A request is slow from server.slow_request_ms on.",
+                 "Times are microseconds. Slow means at least server.slow_request_ms.",
       .example = "hpsctl slowlog get"},
      .run = hpsctl_slowlog},
     {{.name = "config",
@@ -161,7 +162,7 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .choices = "get",
       .n_words_min = 1,
       .n_words_max = 1,
-      .summary = "Print the configuration that is in effect, as JSON",
+      .summary = "Print the effective configuration as JSON",
       .example = "hpsctl config get"},
      .run = hpsctl_config},
     {{.name = "log-level",

@@ -43,13 +43,14 @@ struct hps_client_options tool_connect;
 
 const struct hps_arg tool_connect_args[] = {
     {"token-file", 0, HPS_ARG_TEXT, "FILE", &tool_connect.token_file,
-     "bearer token, the first line of this file"},
-    {"tls", 0, HPS_ARG_FLAG, NULL, &tool_connect.tls, "connect by TLS, with the system's roots"},
+     "file whose first line is the bearer token"},
+    {"tls", 0, HPS_ARG_FLAG, NULL, &tool_connect.tls,
+     "use TLS with the CA certificates of the system"},
     {"tls-ca", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_ca,
-     "connect by TLS, with the roots in this file (PEM)"},
+     "use TLS with the CA certificates of this file (PEM)"},
     {"tls-cert", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_cert,
      "certificate of this client (PEM)"},
-    {"tls-key", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_key, "its private key (PEM)"},
+    {"tls-key", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_key, "private key of this client (PEM)"},
     HPS_ARGS_END,
 };
 

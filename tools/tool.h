@@ -26,7 +26,7 @@ enum tool_exit {
 };
 
 #define TOOL_EXIT_CODES \
-    "0 ok   1 refused by the server, or failed   2 usage\n3 unreachable   4 deadline"
+    "0 ok   1 rejected by the server, or failed   2 usage\n3 unreachable   4 deadline"
 
 /* The exit code after a failed call. */
 int tool_exit_of(hps_status status);

@@ -327,7 +327,7 @@ def listening():
 def test_service_when_given_an_admin_socket_that_asks_nobody_who_he_is_then_refused(service):
     with listening() as one:
         text = refused(service, [("admin", one)])
-        assert "nobody is said to be an administrator" in text and "127.0.0.1:%d" % one.getsockname()[1] in text
+        assert "without a configured administrator" in text and "127.0.0.1:%d" % one.getsockname()[1] in text
         token = f"{service.work}/token"
         with open(token, "w", encoding="ascii") as f:
             f.write("secret\n")

@@ -214,8 +214,8 @@ def test_check_when_keys_are_missing_or_repeated_then_all_are_told_and_a_start_s
         code, _, err = run_hpsd("--config", f"{work}/ps.json", "--state-dir", f"{work}/state", *how)
         assert code == 2
         assert err.splitlines() == [
-            f"hpsd: warning: {work}/ps.json:2: models[0].gpucache: the key is there more than once, and its last value "
-            "counts",
+            f"hpsd: warning: {work}/ps.json:2: models[0].gpucache: duplicate key; its last value "
+            "is used",
             *(f'hpsd: {work}/ps.json:2: models[0]: got no "{key}", which is required' for key in needed[1:]),
             *(f'hpsd: {work}/ps.json:3: models[1]: got no "{key}", which is required' for key in needed
               if key not in ("sparse_files", "deployed_device_list"))]

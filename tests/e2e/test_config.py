@@ -110,7 +110,7 @@ def reload(daemon, config=None, message="reloaded"):
     return until(lambda: lines(daemon, message)[before:], f"a line {message!r}")[0]
 
 
-REFUSED = ("configuration not reloaded: the new one is invalid and nothing of it is applied; "
+REFUSED = ("configuration not reloaded: the new one is invalid, and no part of it is applied; "
            "fix the file and reload again")
 RESTART = "options not applied: they need a restart; see keys"
 
@@ -294,7 +294,7 @@ def test_reload_when_a_key_is_repeated_then_a_warning_and_the_last_counts(daemon
         f.write(text.replace('"unknown_key_policy"', '"unknown_key_policy": "error", "unknown_key_policy"'))
     reload(one)
     stored.check_rows(stored.ask(one.stub(), "m")[1], "true", "zero")
-    [line] = [line for line in one.log().splitlines() if "more than once" in line]
+    [line] = [line for line in one.log().splitlines() if "duplicate key" in line]
     assert "level=warn" in line and "models[0].unknown_key_policy" in line
 
 

@@ -139,7 +139,7 @@ def test_version_when_loaded_by_hand_then_it_is_no_drift_before_and_after_a_rest
         assert served(one) == 2 and not status(one).config_drift
         assert "was loaded by hand" in status(one).notes[0]
         again(one, config)
-        assert "version loaded by hand served" in one.log() and "command=" not in one.log()
+        assert "version loaded by hand is active" in one.log() and "command=" not in one.log()
     one.ctl("rollback", "m")
     assert served(one) == 1 and not status(one).config_drift and not status(one).notes
     one.ctl("activate", "m", "2")
@@ -156,9 +156,9 @@ def test_version_when_loaded_by_hand_then_it_is_no_drift_before_and_after_a_rest
 def test_version_when_there_is_no_persistent_db_then_a_load_and_a_start_warn(work, daemon):
     entry(work, 2)
     one = daemon(config_of(work, entry(work, 1), durable=False))
-    assert "versions not stored: there is no persistent_db" in one.log()
+    assert "versions not stored: persistent_db is disabled" in one.log()
     assert "restart" not in one.ctl("load", "m", "--config", one.config_file, "--version", "5")  # the same
-    assert "a restart loads what models[] says, not this version" in one.ctl(
+    assert "a restart loads models[], and forgets this version" in one.ctl(
         "load", "m", "--from", f"{work}/m/2", "--activate")
     assert "a restart forgets this version" in one.ctl("load", "n", "--from", f"{work}/m/2", "--dry-run")
     assert "version not stored" in one.log()

@@ -274,4 +274,4 @@ def test_check_when_rows_would_not_be_loaded_so_then_it_says_why(work):
             json.dump(config, f)
         got, out, err = run_hpsd("--check", "--config", f"{work}/ps.json", "--state-dir", f"{work}/state")
         assert got == code, out + err
-        assert ("never converted again" in out + err) == (code != 0)
+        assert ("already quantised" in out + err) == (code != 0)

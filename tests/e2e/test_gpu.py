@@ -243,9 +243,9 @@ def test_versions_when_both_do_not_fit_then_the_active_one_gets_its_caches(work)
         old, new = some_keys(first, 200, 1), some_keys(second, 200, 2)
         until(lambda: from_gpu(first, old), "version 1 on the device")
         versions = daemon.ctl("-o", "json", "models")[0]["models"][0]["versions"]
-        assert [version.get("device_note", "") for version in versions] == ["", "no room for 1 of 3 tables"]
-        assert "no room for 1 of 3" in daemon.ctl("models").splitlines()[2]
-        assert "no room for 1 table" in daemon.ctl("status")
+        assert [version.get("device_note", "") for version in versions] == ["", "no device memory for 1 of 3 tables"]
+        assert "no device memory for 1 of 3" in daemon.ctl("models").splitlines()[2]
+        assert "no device memory for 1 table" in daemon.ctl("status")
         for _ in range(2):
             for result in check(stub, second, new, version=2).results:
                 assert result.table != "c" or "gpu" not in tiers(result)
@@ -303,14 +303,14 @@ def test_whole_tables_when_not_all_fit_then_those_that_do_are_cached_whole(work)
     with Daemon(work, config, env=SIM) as daemon:
         stub = daemon.stub()
         version = daemon.ctl("-o", "json", "models")[0]["models"][0]["versions"][0]
-        assert version["device_note"] == "no room for 1 of 3 tables"
+        assert version["device_note"] == "no device memory for 1 of 3 tables"
         says = [line for line in daemon.log().splitlines() if "embedding caches incomplete" in line]
         assert says and all("tables=c " in line for line in says)
         all_from_gpu(stub, {name: tables[name] for name in "ab"})
         for _ in range(2):  # without a cache each answer is exact
             result = ask(stub, "m", {"c": tables["c"].keys[:500]}).results[0]
             assert set(statuses(result)) == {FOUND} and tiers(result) == {"rocksdb": 500}
-        assert "no room for 1 table" in daemon.ctl("status")
+        assert "no device memory for 1 table" in daemon.ctl("status")
 
 
 @pytest.mark.one_thread
@@ -402,7 +402,7 @@ def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(w
     config = config_of(work, tables, volatile=HOST, hit_rate_threshold=0.0)
     with Daemon(work, config, env=NO_GPU) as daemon:
         says = [line for line in daemon.log().splitlines() if "embedding caches off" in line]
-        assert len(says) == 1 and "every answer is exact" in says[0] and "no GPU can be used" in says[0]
+        assert len(says) == 1 and "every answer is exact" in says[0] and "no usable GPU" in says[0]
         stub = daemon.stub()
         for seed in range(3):
             for result in check(stub, tables, some_keys(tables, 1000, seed)).results:
@@ -416,7 +416,7 @@ def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(w
 @pytest.mark.one_thread
 def test_start_when_a_device_must_be_there_and_is_not_then_exit_1(work):
     config = config_of(work, tables_of(), server={"on_device_loss": "exit"})
-    with pytest.raises(AssertionError, match="ended with 1 before it was listening(.|\n)*no GPU can be used"):
+    with pytest.raises(AssertionError, match="ended with 1 before it was listening(.|\n)*no usable GPU"):
         Daemon(work, config, env=NO_GPU)
     with pytest.raises(AssertionError, match="ended with 2 before it was listening(.|\n)*HPS_DEVICE: got"):
         Daemon(work, config, env={"HPS_DEVICE": "sim:fial=1"})

@@ -222,7 +222,7 @@ BAD_BODIES = {  # what its JSON may say wrong is in tests/unit/server/kserve
     "an array": ((b"[]", {}), "expected an object"),
     "no inputs": ((b"{}", {}), "inputs"),
     "a header beyond the body": (good(header=lambda head, size: str(size + 1)), "but the body has"),
-    "a header of 0": (good(header=lambda head, size: "0"), "models of one input"),
+    "a header of 0": (good(header=lambda head, size: "0"), "models with one input"),
     "a header that is no number": (good(header=lambda head, size: "0x10"), LENGTH),
     "a negative header": (good(header=lambda head, size: "-1"), LENGTH),
     "a header of 20 digits": (good(header=lambda head, size: str(2**64 + 10)), LENGTH),

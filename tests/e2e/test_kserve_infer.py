@@ -173,7 +173,7 @@ def test_infer_when_there_are_offsets_then_rows_are_pooled(served, way, pooling,
 def test_infer_when_an_output_type_is_asked_for_then_values_are_of_it_but_not_as_json(served, way, name):
     groups = served.groups()
     if way.json_output:
-        way.refused(400, f"values of {name} are not sent as JSON", "m", hps_inputs(groups), hps_output_type=name)
+        way.refused(400, f"values of {name} cannot be sent as JSON", "m", hps_inputs(groups), hps_output_type=name)
         return
     answer = way.infer("m", hps_inputs(groups), hps_output_type=name)
     assert answer.about["outputs"][0]["datatype"] == name
@@ -203,7 +203,7 @@ WRONG = [  # what, the model, its inputs, more, words of the error
     ("tables", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([3, 0, 0, 3], "<i4"))], {},
      "NUMKEYS[3]: by position, but model 'm' has 3"),
     ("rows", "m", [("KEYS", KEYS), ("NUMKEYS", np.ones((2, 3), "<i4"))], {},
-     "'NUMKEYS' has 2 rows, which are as many samples, but input 'KEYS' has 1 rows"),
+     "'NUMKEYS' has 2 rows, one for each sample, but input 'KEYS' has 1 rows"),
     ("rows of another number", "m", [("KEYS", KEYS.reshape(3, 2)), ("NUMKEYS", np.ones((2, 3), "<i4"))], {},
      "'KEYS' has 3 rows"),
     ("sum of a row", "m", [("KEYS", KEYS.reshape(2, 3)), ("NUMKEYS", np.array([[1, 1, 1], [0, 2, 2]], "<i4"))], {},
@@ -213,9 +213,9 @@ WRONG = [  # what, the model, its inputs, more, words of the error
     ("type of counts", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS.astype("<i8"))], {}, "is INT64, expected INT32"),
     ("missing", "m", [("KEYS", KEYS)], {}, "input 'NUMKEYS' of model 'm' is missing"),
     ("unknown input", "m", [*GOOD, ("X", KEYS)], {}, "unexpected input 'X'"),
-    ("twice", "m", [*GOOD, ("KEYS", KEYS)], {}, "input 'KEYS' is there twice"),
+    ("twice", "m", [*GOOD, ("KEYS", KEYS)], {}, "input 'KEYS' twice"),
     ("unknown output", "m", GOOD, {"outputs": ["items"]}, "unexpected output 'items'"),
-    ("output twice", "m", GOOD, {"outputs": ["OUTPUT0"] * 2}, "is there twice"),
+    ("output twice", "m", GOOD, {"outputs": ["OUTPUT0"] * 2}, "twice"),
     ("pooling by position", "m", GOOD, {"hps_pooling": "sum"}, "'m.tables'"),
     ("policy", "m", GOOD, {"hps_miss_policy": "x"}, "'x' is not exact, wait"),
     ("raw rows", "m", GOOD, {"hps_output_type": "RAW"}, "'RAW' is not FP32, FP16"),
@@ -224,10 +224,10 @@ WRONG = [  # what, the model, its inputs, more, words of the error
     ("misspelt", "m", GOOD, {"hps_pool": "sum"}, "hps_pooling"),
     ("version", "m", GOOD, {"version": "-1"}, "below 0"),
     ("table", "m.tables", [("itmes", KEYS)], {}, "no table 'itmes'; its tables: items, users, ads"),
-    ("offsets alone", "m.tables", [("items", KEYS), ("items.offsets", COUNTS)], {}, "without the parameter 'hps_pooling'"),
+    ("offsets alone", "m.tables", [("items", KEYS), ("items.offsets", COUNTS)], {}, "needs the parameter 'hps_pooling'"),
     ("pooling alone", "m.tables", [("items", KEYS)], {"hps_pooling": "sum"}, "no table has an input"),
     ("weights alone", "m.tables", [("items", KEYS), ("items.weights", np.ones(6, "<f4"))], {"hps_pooling": "sum"},
-     "without 'items.offsets'"),
+     "needs the input 'items.offsets'"),
     ("beside what is beside", "m.tables", [("items", KEYS), ("items.offsets", np.array([0, 6])),
                                            ("items.offsets.weights", np.ones(2, "<f4"))], {"hps_pooling": "sum"},
      "input 'items.offsets.weights'"),
@@ -265,13 +265,13 @@ def test_infer_when_the_model_is_unknown_then_in_words_that_clients_know(way):
 @pytest.mark.parametrize("change, words", [
     (lambda message: message.raw_input_contents.pop(), "1 buffers, but there are 2 inputs"),
     (lambda message: message.raw_input_contents.append(b""), "3 buffers, but there are 2 inputs"),
-    (lambda message: message.inputs[0].contents.int64_contents.append(1), "stand beside"),
-    (lambda message: message.inputs[0].shape.__setitem__(0, 7), "48 bytes, its shape of 7 values of INT64 has 56"),
+    (lambda message: message.inputs[0].contents.int64_contents.append(1), "got contents of 1 inputs"),
+    (lambda message: message.inputs[0].shape.__setitem__(0, 7), "48 bytes, but 7 values of INT64 have 56"),
     (lambda message: message.inputs[0].shape.__setitem__(0, -1), "shape[0] is -1"),
     (lambda message: message.inputs[0].shape.extend([2**40]), "shape[1] is 1099511627776"),
     (lambda message: message.inputs[0].shape.extend([2**30, 2**30]), "limit is 2147483647"),
     (lambda message: message.inputs[0].shape.extend([1] * 9), "more than 8 dimensions"),
-    (lambda message: setattr(message.inputs[0], "datatype", "BYTES"), "hpsd has no tensor of"),
+    (lambda message: setattr(message.inputs[0], "datatype", "BYTES"), "got no datatype or an unsupported one"),
     (lambda message: setattr(message.inputs[0], "name", ""), "without a name"),
     (lambda message: setattr(message, "id", "x" * 129), "limit is 128"),
 ])
@@ -283,11 +283,11 @@ def test_infer_when_sizes_lie_then_refused_with_both(served, change, words):
 
 
 @pytest.mark.parametrize("change, words", [
-    (lambda one: one.contents.uint64_contents.append(1), "uint64_contents has values, but those of INT64 go into int64_contents"),
-    (lambda one: one.contents.int_contents.extend([1] * 9), "int_contents has values"),
-    (lambda one: setattr(one, "datatype", "FP16"), "int64_contents has values, but those of FP16 go into raw_input_contents"),
-    (lambda one: one.contents.int64_contents.append(1), "int64_contents has not the 6 values of its shape"),
-    (lambda one: one.contents.Clear(), "int64_contents has not the 6 values of its shape"),
+    (lambda one: one.contents.uint64_contents.append(1), "got uint64_contents, but values of INT64 belong in int64_contents"),
+    (lambda one: one.contents.int_contents.extend([1] * 9), "got int_contents"),
+    (lambda one: setattr(one, "datatype", "FP16"), "got int64_contents, but values of FP16 belong in raw_input_contents"),
+    (lambda one: one.contents.int64_contents.append(1), "expected int64_contents to have 6 values"),
+    (lambda one: one.contents.Clear(), "expected int64_contents to have 6 values"),
 ])
 def test_infer_when_contents_are_wrong_then_their_field_is_named(served, change, words):
     message = request("m", GOOD, raw=False)
@@ -317,7 +317,7 @@ def test_infer_when_model_and_inputs_are_wrong_then_the_model_is_not_found(serve
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 @short_ways
 def test_infer_when_shared_memory_is_named_then_unimplemented(way, side):
-    way.refused(501, "shared memory is not offered", "m", GOOD, ["OUTPUT0"], change=(side, "shared_memory_region"))
+    way.refused(501, "shared memory is not supported", "m", GOOD, ["OUTPUT0"], change=(side, "shared_memory_region"))
 
 
 @pytest.mark.parametrize("way", ["gRPC", "HTTP"], indirect=True)

@@ -153,7 +153,7 @@ def test_load_when_tables_are_wrong_then_the_table_is_named(work, daemon):
 
 @pytest.mark.parametrize("words, told", [
     ((), "no files: expected one of --from DIR, "),
-    (("--from", "/m", "--table", "a=b"), "files named in two ways: expected one of --from DIR, "),
+    (("--from", "/m", "--table", "a=b"), "more than one source of files: expected one of --from DIR, "),
     (("--table", "a"), "NAME=PATH"),
     (("--table", "a=b", "--model", "m"), "--model: expected --config FILE"),
     (("--config", "/nowhere/ps.json"), "/nowhere/ps.json"),

@@ -58,8 +58,8 @@ def test_load_when_the_margin_drops_rows_then_everybody_is_told(work, daemon):
     table.save(f"{work}/m")
     Table.random("a", 900, 4).save(f"{work}/fits")
     one = daemon(only_in_memory(work, overflow_margin=1000, overflow_resolution_target=1))
-    assert "4000 rows are beyond volatile_db.overflow_margin" in one.ctl("load", "m", "--from", f"{work}/m", "--dry-run")
-    assert "4000 of its rows were dropped" in one.ctl("load", "m", "--from", f"{work}/m")
+    assert "4000 rows exceed volatile_db.overflow_margin" in one.ctl("load", "m", "--from", f"{work}/m", "--dry-run")
+    assert "volatile_db.overflow_margin dropped 4000 of its rows" in one.ctl("load", "m", "--from", f"{work}/m")
     assert "4000 rows dropped by overflow_margin" in one.ctl("status")
     assert one.metrics()['hpsd_tier_dropped_rows{model="m",version="1",tier="host"}'] == 4000
     assert "rows dropped" in one.log()

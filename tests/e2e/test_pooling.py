@@ -134,7 +134,7 @@ def test_explain_when_bags_are_asked_then_it_says_how_many_were_added_where_thei
     table = served.tables["fp16"]
     keys = table.some_keys(20)
     told = served.ask([query(table, keys, np.array([0, 20]), SUM)], explain=True)
-    [note] = [note for note in told.explain.notes if "bags added where their rows lie" in note]
+    [note] = [note for note in told.explain.notes if "bags pooled in place" in note]
     assert note.startswith(f"table '{table.name}': ") and note.endswith(" of 1"), note
 
 
@@ -259,10 +259,10 @@ REFUSED = {
     "queries[1].offsets[0]": dict(keys=bytes(8), offsets=np.array([1, 1]), pooling=SUM),
     "queries[1].offsets[2]": dict(keys=bytes(8), offsets=np.array([0, 1, 0, 1]), pooling=SUM),
     "queries[1].offsets[1]": dict(keys=bytes(8), offsets=np.array([0, 2**32 - 1]), pooling=SUM),
-    "queries[1].offsets: empty": dict(keys=bytes(8), pooling=SUM),
-    "queries[1].offsets: set without": dict(keys=bytes(8), offsets=np.array([0, 1])),
-    "queries[1].weights: set without": dict(keys=bytes(8), weights=bytes(4)),
-    "queries[1].weights: 8 bytes": dict(keys=bytes(8), offsets=np.array([0, 1]), pooling=SUM, weights=bytes(8)),
+    "queries[1].offsets: got none": dict(keys=bytes(8), pooling=SUM),
+    "queries[1].offsets: needs": dict(keys=bytes(8), offsets=np.array([0, 1])),
+    "queries[1].weights: needs": dict(keys=bytes(8), weights=bytes(4)),
+    "queries[1].weights: got 8 bytes": dict(keys=bytes(8), offsets=np.array([0, 1]), pooling=SUM, weights=bytes(8)),
     "queries[1].pooling: 6": dict(keys=bytes(8), offsets=np.array([0, 1]), pooling=6),
 }
 

@@ -416,7 +416,7 @@ def test_ready_when_the_only_copy_is_lost_then_not_until_it_is_loaded_again(daem
     server.ask("FLUSHALL")
     with refused(grpc.StatusCode.UNAVAILABLE, "redis"):
         check(one, table)
-    why = f'redis has lost {N_SHARDS} shards of model "m" version 1, of which it has the only copy: load it again'
+    why = f'redis has lost {N_SHARDS} shards of model "m" version 1, of which it held the only copy: load the version again'
     until(lambda: one.get("/readyz")[0] == 503 and why in one.get("/readyz")[1], "the loss of all shards to be told")
     assert one.ctl("-o", "json", "status")[0]["not_ready_reasons"] == [why]
     assert lost() == N_SHARDS

@@ -88,7 +88,7 @@ def test_bench_when_bags_and_matrices_are_right_then_0_and_when_one_is_not_then_
         for words in ([], ["--output-type", "raw"], ["--pooling", "sum", "--bag-keys", 7, "--weighted"]):
             run("hps-bench", *args[:-1], row_dtype, *words)
     told = run("hps-bench", *args, "--pooling", "mean", "--bag-keys", 9, "--data-seed", 2, code=5).stdout
-    assert "of 9 keys: not what rows that hps-gen writes come to" in told, told
+    assert "of 9 keys: does not match the rows of hps-gen" in told, told
     for words in (["--bag-keys", 3], ["--weighted"], ["--output-type", "raw", "--pooling", "sum"],
                   ["--output-type", "raw", "--row-layout", "concat"], ["--pooling", "sum", "--bag-keys", 101]):
         run("hps-bench", *args, *words, code=2)
@@ -208,12 +208,12 @@ def test_ctl_when_asked_about_a_verb_then_the_same_in_every_spelling():
      "no directory: expected --out DIR; see hps-gen --help"),
     ("hps-bench", ["--threads", "65"], "--threads 65: expected 1 to 64; see hps-bench --help"),
     ("hps-bench", ["--zipf", "x"], '--zipf "x": expected ALPHA[,Q], ALPHA 0 to 10 and Q 0 to 1; see hps-bench --help'),
-    ("hps-bench", ["--protocol=kserve"], "--protocol: removed; hps-bench calls hps.v1; put load on KServe with Triton's "
-     "perf_analyzer; see hps-bench --help"),
+    ("hps-bench", ["--protocol=kserve"], "--protocol: removed; hps-bench calls only hps.v1; for KServe use "
+     "perf_analyzer of Triton; see hps-bench --help"),
     ("hps-publish", ["-b", "x:1", "-m", "m"],
      "nothing to publish: expected --from, --diff, --deletes or -; see hps-publish --help"),
     ("hps-publish", ["-b", "x:1", "-m", "m", "--diff", "old"],
-     "--diff: expected a value behind it, OLD NEW; see hps-publish --help"),
+     "--diff: got no value, expected OLD NEW; see hps-publish --help"),
     ("hpsd", ["--check"], "no configuration: expected --config FILE or --table NAME=PATH; see hpsd --help"),
 ])
 def test_tool_when_arguments_are_wrong_then_what_was_given_and_what_is_expected(tool, words, said):

@@ -96,7 +96,7 @@ def test_unload_when_its_caller_gives_up_then_it_goes_on(in_use, end):
         in_use.begin_unload().cancel()
     else:
         told = one.ctl_out_of_time("unload", "m", 1, has_begun=lambda: one.versions("m")[1] == "unloading")
-        assert "goes on in the server" in told
+        assert "continues in the server" in told
     until(lambda: one.versions("m") == {1: "unloading", 2: "active"}, "version 1 unloading")
     in_use.let_go()
     until(lambda: one.versions("m") == {2: "active"}, "the unload's end")

@@ -457,7 +457,7 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
         assert f"partition 0 of {topic} is paused" in said and "hpsctl updates resume" in said
     assert values(one.stub(), "ops", "a", [1]) == {1: 1}
     said = one.ctl("updates", "seek", "--to", "earliest", "--topic", topic)
-    assert f"1 of them is paused and stays so: hpsctl updates resume --topic {topic}" in said
+    assert f"1 of them is paused and stays paused; to continue: hpsctl updates resume --topic {topic}" in said
     assert states(one, "ops") == {("a", 0): "paused"}
     one.kill()
     one.restart()
@@ -713,7 +713,7 @@ def test_versions_when_another_lineage_is_active_then_the_old_one_is_frozen(brok
     assert values(stub, "lines", "a", [1, 2], version=1) == {1: 101, 2: 2}
     assert values(stub, "lines", "a", [1, 2], version=2) == {1: 101, 2: 102}
     one.ctl("--timeout", PATIENCE_S, "wait-for", f"{topic}:0:0", "--version", "1")
-    assert "passed over" in one.ctl("wait-for", f"{topic}:0:1", "--version", "1", code=5)
+    assert "skipped" in one.ctl("wait-for", f"{topic}:0:1", "--version", "1", code=5)
     said = one.ctl("rollback", "lines")  # now both of them are
     assert 'warning: version 1 of model "lines" is frozen' in said
     assert "hpsctl updates seek --model lines --version 1" in said

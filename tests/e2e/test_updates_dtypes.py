@@ -148,8 +148,8 @@ def test_records_when_tables_have_any_type_then_converted_once_or_as_they_are(br
         write_all(broker, model, content, name, 10)
         reasons += write_bad(broker, model, name, 20)
         write_all(broker, model, content, name, 1000)
-    assert "is in no row" in wait_now(one, model, "--allow-refused")
-    assert "is in no row" in wait_now(one, model, code=5)
+    assert "no row has it" in wait_now(one, model, "--allow-refused")
+    assert "no row has it" in wait_now(one, model, code=5)
     check(one, model, content)
     told = [dict(message.headers())["hps-reason"].decode() for message in broker.read(letters)]
     assert sorted(told) == sorted(reasons)

@@ -210,7 +210,7 @@ def test_ready_when_the_only_copy_falls_back_behind_the_log_then_not_until_it_is
     copy("", "new:")
     broker.drop(topic, 0, 2 * KEYS)
     copy("old:", "")
-    why = 'redis has lost updates that the log no longer has of model "older" version 1, of which it has the only copy'
+    why = 'redis has lost updates that have left the log of model "older" version 1, of which it held the only copy'
     until(lambda: one.get("/readyz")[0] == 503 and why in one.get("/readyz")[1], "the loss to be told")
     copy("new:", "")
     one.wait_ready()

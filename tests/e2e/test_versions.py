@@ -212,7 +212,7 @@ def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
     _, rest = load.communicate(timeout=PATIENCE_S)
     until(lambda: loaded.versions("big") == {1: "active"}, "the load's end")
     if load.returncode != 0:  # it was still under way
-        assert "goes on in the server" in rest
+        assert "continues in the server" in rest
 
 
 def test_hpsctl_when_the_daemon_hangs_then_it_gives_up_in_time(loaded):

@@ -219,12 +219,12 @@ def test_updates_when_shown_then_only_what_is_known():
         out, _ = ctl(server, "updates")
     assert re.search(r"^m 1 \(active\): connected, FROZEN, lineage l, .* 2 bad, as of not known, 12.5 records/s, "
                      r"340.0 keys/s$", out, re.M), out
-    assert f"newest refused record: {TOPIC}:0:5, 3." in out and "rows of 20 bytes, expected 16 (width)" in out
+    assert f"newest rejected record: {TOPIC}:0:5, 3." in out and "rows of 20 bytes, expected 16 (width)" in out
     assert "updates seek --model m --version 1" in out
     rows = rows_of(out)
     assert [row["STATE"] for row in rows] == ["running", "running", "starting", "held", "frozen"]
     assert [row["LAG"] for row in rows] == ["2", "2?", "-", "0", "0"]
-    assert "has not answered for more than 2 s" in out.splitlines()[-1]
+    assert "has not replied for more than 2 s" in out.splitlines()[-1]
     assert [(row["OFFSET"], row["END"]) for row in rows][:3] == [("10", "12"), ("10", "12"), ("-", "-")]
     assert rows[0]["RECORDS/S"] in ("7.2", "7.3")
     assert rows[1]["REASON"] == "the leader does not answer"
@@ -258,9 +258,9 @@ def test_seek_when_partitions_are_paused_then_told_how_to_resume():
     parts = [partition(TOPIC, number, state=state) for number, state in enumerate(("paused", "running", "paused"))]
     with Admin([version(parts)]) as server:
         out, _ = ctl(server, "updates", "seek", "--to", "latest", "--model", "m")
-        assert "2 of them are paused and stay so: hpsctl updates resume --model m lets them go on" in out
+        assert "2 of them are paused and stay paused; to continue: hpsctl updates resume --model m\n" in out
         out, _ = ctl(server, "updates", "seek", "--to", "latest", "--topic", TOPIC, "--partition", 2)
-        assert f"1 of them is paused and stays so: hpsctl updates resume --topic {TOPIC} --partition 2" in out
+        assert f"1 of them is paused and stays paused; to continue: hpsctl updates resume --topic {TOPIC} --partition 2" in out
         out, error = ctl(server, "updates", "seek", "--to", "latest", "--version", 1, "-o", "json")
         assert json.loads(out)["partition_count"] == 3 and "hpsctl updates resume --version 1" in error
 
@@ -280,4 +280,4 @@ def test_switch_when_the_version_is_frozen_then_warned_with_the_way_on(args):
         with Admin(waits=lambda _, said=said: said) as server:
             assert ctl(server, *args)[1] == ""
     with Admin(waits=lambda _: grpc.StatusCode.UNAVAILABLE) as server:
-        assert "whether it follows its updates is unknown" in ctl(server, *args)[1]
+        assert "the state of its updates is unknown" in ctl(server, *args)[1]
