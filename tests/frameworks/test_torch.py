@@ -135,7 +135,7 @@ def test_padding_when_it_is_a_key_of_64_bits_then_that_key_is_left_out(client):
 
 
 @pytest.mark.parametrize("padding_idx, num_embeddings, words", [
-    (-1, None, "padding_idx: got -1, expected .*counts a negative one from num_embeddings back"),
+    (-1, None, "padding_idx: got -1, expected .*from which torch counts a negative one back"),
     (-11, 10, "padding_idx: got -11, expected a whole number from -10 to 9"), (10, 10, "got 10, expected"),
     (2**64, None, "padding_idx: got 18446744073709551616"), (1.5, 10, "padding_idx: got 1.5"), ("1", 10, "padding_idx: got '1'"),
     (1, "10", "num_embeddings: got '10', expected a whole number from 1"), (1, 0, "num_embeddings: got 0"),
@@ -179,7 +179,7 @@ def test_flat_when_of_tensors_then_a_tensor(client):
 
 
 @pytest.mark.parametrize("call, words", [
-    (lambda bag: bag(torch.zeros((2, 2), dtype=torch.int64), torch.tensor([0])), "offsets: got some with an input of two"),
+    (lambda bag: bag(torch.zeros((2, 2), dtype=torch.int64), torch.tensor([0])), "offsets: got offsets with an input of two"),
     (lambda bag: bag(torch.tensor([1])), "offsets: expected one dimension"),
     (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([0, 0.5])), "offsets: got float32, expected any integer dtype"),
     (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([1])), "offsets: got 2 values from 1 to 2, expected"),
@@ -187,7 +187,7 @@ def test_flat_when_of_tensors_then_a_tensor(client):
     (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([0, 9])), "offsets: got 3 values from 0 to 2, expected"),
     (lambda bag: bag(torch.zeros((1, 1, 1), dtype=torch.int64)), "input: got 3 dimensions"),
     (lambda bag: bag(torch.tensor([1.5]), torch.tensor([0])), "table 'items', keys: got float32, expected any integer"),
-    (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([1])), "expected bags \\+ 1 of them that begin with 0"),
+    (lambda bag: bag(torch.tensor([1, 2]), torch.tensor([1])), "expected bags \\+ 1 values that begin with 0"),
     (lambda bag: bag(torch.tensor([1]), torch.tensor([0]), torch.tensor([1., 2.])), "per_sample_weights: got shape \\(2,\\)"),
 ])
 @pytest.mark.parametrize("padding_idx", [None, 1])
@@ -207,9 +207,9 @@ def test_layers_when_made_wrongly_then_say_what_was_expected(client):
         layers.Embedding(client, "items", max_norm=1.0)
     with pytest.raises(hpsd.NotFound, match="its tables: items, users, wide"):
         layers.Embedding(client, "itmes")
-    with pytest.raises(hpsd.InvalidArgument, match="table 'items': expected rows of 5 values, but they have 4"):
+    with pytest.raises(hpsd.InvalidArgument, match="table 'items': got rows of 4 values, expected 5"):
         layers.Embedding(client, "items", 5)(torch.tensor([1]))
-    with pytest.raises(hpsd.InvalidArgument, match="per_sample_weights: got some with mode 'mean'"):
+    with pytest.raises(hpsd.InvalidArgument, match="per_sample_weights: got weights with mode 'mean'"):
         layers.EmbeddingBag(client, "items")(torch.tensor([[1]]), None, torch.tensor([[1.]]))
 
 

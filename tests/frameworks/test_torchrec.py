@@ -108,7 +108,7 @@ def test_bag_collection_when_weighted_then_a_mean_is_by_the_number_of_keys(clien
         out = layers.EmbeddingBagCollection(client, tables, is_weighted=True)(jagged(bags, weights=weights.to(dtype)))
         expected = np.stack([(table[1] * 0.5 + table[2] * 3) / 2, table[3] * 2, table[0] * 0])
         np.testing.assert_allclose(out["user"].numpy(), expected, rtol=1e-6)
-    with pytest.raises(hpsd.InvalidArgument, match="weights: the KeyedJaggedTensor has none"):
+    with pytest.raises(hpsd.InvalidArgument, match="weights: got a KeyedJaggedTensor without weights"):
         layers.EmbeddingBagCollection(client, tables, is_weighted=True)(jagged(bags))
 
 
@@ -143,7 +143,7 @@ def duplicated():
 @pytest.mark.parametrize("batch, words", [
     (jagged({"clicked": [[1]], "user": [[1]]}), "feature 'bought' is not among the keys \\['clicked', 'user'\\]"),
     (KeyedJaggedTensor.empty(), "feature 'clicked' is not among the keys \\[\\]"),
-    (duplicated(), "keys .*got \\['clicked', 'clicked'\\], expected each of them once"),
+    (duplicated(), "keys .*got \\['clicked', 'clicked'\\], expected each key once"),
     (torchrec.JaggedTensor(torch.tensor([1]), lengths=torch.tensor([1])), "got JaggedTensor, expected a KeyedJaggedTensor"),
     (KeyedJaggedTensor(keys=["clicked", "bought"], values=torch.arange(6), lengths=torch.tensor([1, 1, 2, 1])),
      "values .*got shape \\(6,\\), expected \\(5,\\)"),  # padded
@@ -166,9 +166,9 @@ def test_bag_collection_when_called_wrongly_then_says_what_was_expected(client, 
 def test_collections_when_the_table_has_other_rows_then_say_so(client):
     wrong = [layers.EmbeddingBagConfig("wide", 8, ["clicked"])]
     for batch in (jagged(BATCH), jagged(BATCH, inverse_indices=(list(BATCH), torch.tensor([[0]] * 4)))):
-        with pytest.raises(hpsd.InvalidArgument, match="table 'wide': expected rows of 8 values, but they have 16"):
+        with pytest.raises(hpsd.InvalidArgument, match="table 'wide': got rows of 16 values, expected 8"):
             layers.EmbeddingBagCollection(client, wrong)(batch)
-    with pytest.raises(hpsd.InvalidArgument, match="table 'wide': expected rows of 8 values, but they have 16"):
+    with pytest.raises(hpsd.InvalidArgument, match="table 'wide': got rows of 16 values, expected 8"):
         layers.EmbeddingCollection(client, wrong)(jagged(BATCH))
 
 

@@ -179,7 +179,7 @@ def test_flat_when_full_then_statuses_widths_and_version(client):
     ([1], [1.0], {}, "counts: got float64"),
     ([1], 1, {}, "counts: got shape (), expected one dimension with a count for each table"),
     ([1], [], {}, "counts: got shape (0,)"),
-    ([1, 2], [1, 2], {}, "counts: got [1, 2], expected numbers from 0 on whose sum is 2"),
+    ([1, 2], [1, 2], {}, "counts: got [1, 2], expected numbers of 0 or more with the sum 2"),
     ([1], [2, -1], {}, "counts: got [2, -1]"),
     ([], np.array([2**63, 2**63], np.uint64), {}, "counts: got [9223372036854775808"),
     ([1], [0, 0, 0, 1], {}, "has 3 tables"),
@@ -206,7 +206,7 @@ def test_flat_when_written_then_protobuf_reads_it_and_when_read_then_no_byte_is_
     with grpc.insecure_channel(daemon.grpc[0]) as channel:
         data = channel.unary_unary(_messages.INFER)(flat.request(MODEL, 0), timeout=30)
     for bad in (*(data[:cut] for cut in range(len(data))), data + b"\x32\x00", data.replace(b"\x12\x011", b"\x12\x01x")):
-        with pytest.raises(hpsd.Error, match="the reply is not what a server of hpsd sends"):
+        with pytest.raises(hpsd.Error, match="the reply is malformed"):
             flat.result(flat.read(bad), _lookup.Dims((4,), 4))
 
 
@@ -275,16 +275,16 @@ def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, conc
     ("items", None, {}, "table 'items': got no keys"),
     ("items", (1, 2), {}, "expected (keys, offsets)"),
     ("items", ([1], [0, 1]), {}, "got offsets without pooling, expected pooling= one of sum, mean"),
-    ("items", ([1, 2], [0, 1]), {"pooling": "sum"}, "got 2 values from 0 to 1, expected bags + 1 of them that begin with 0"),
-    ("items", ([1, 2], [0, 2, 1, 2]), {"pooling": "sum"}, "never fall"),
+    ("items", ([1, 2], [0, 1]), {"pooling": "sum"}, "got 2 values from 0 to 1, expected bags + 1 values that begin with 0"),
+    ("items", ([1, 2], [0, 2, 1, 2]), {"pooling": "sum"}, "never decrease"),
     ("items", ([1, 2], [0, 2], [1.0]), {"pooling": "sum"}, "weights: got 1 values of float64, expected 2 real ones"),
     ("items", [1], {"pooling": "max"}, "pooling: got 'max', expected one of none, sum, mean"),
     ("items", [1], {"output": "fp8"}, "output: got 'fp8', expected one of fp32, fp16, bf16, raw"),
     ("items", [1], {"miss": "never"}, "miss: got 'never', expected one of exact, wait"),
     ("items", ([1, 2], [0, 2], [1.0, 1e300]), {"pooling": "sum"}, "weights: got values of float64 that float32 cannot hold"),
-    ({"items": [1]}, [1], {}, "keys: got some beside a mapping"),
+    ({"items": [1]}, [1], {}, "keys: got keys and a mapping"),
     (["items"], None, {}, "tables: got list, expected the name of a table, a mapping"),
-    ({"items": [1]}, None, {"pooling": {"user": "sum"}}, "pooling: got table 'user', expected tables that are asked for"),
+    ({"items": [1]}, None, {"pooling": {"user": "sum"}}, "pooling: got table 'user', expected tables of the lookup"),
     ({"items": [1], "users": [1, 2]}, None, {"concat": True}, "concat: got [1, 2] bags or keys"),
 ])
 def test_error_when_the_request_is_wrong_then_says_what_was_expected(client, tables, keys, how, words):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of embedding tables from hpsd.
+"""Client of hpsd: look up rows of embedding tables.
 
     import hpsd
     client = hpsd.connect("127.0.0.1:8601", model="dlrm")
     rows = client.lookup("items", [1, 2, 3])    # numpy in, numpy out; torch in, torch out
 
-hpsd.aio is the same for asyncio, hpsd.torch has layers for PyTorch.
+hpsd.aio is the same client for asyncio. hpsd.torch has layers for PyTorch.
 """
 from ._address import TLS
 from ._answer import Answer, Status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the servers are and what they are shown: addresses, TLS, tokens, options of channels."""
+"""Addresses of servers, TLS, tokens, and options of gRPC channels."""
 from __future__ import annotations
 
 import ipaddress
@@ -19,28 +19,32 @@ PEM = Union[None, bytes, str, "os.PathLike[str]"]
 
 DEFAULT_PORT = 8601
 UNIX_PATH_BYTES_MAX = 107
-CONNECT_MS_MAX = 1000  # of one attempt
+CONNECT_MS_MAX = 1000  # timeout of one connection attempt
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 1000
 
 _OPTIONS: List[Tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", -1),  # 4 MB are few for rows; the server has a limit of its own
+    ("grpc.max_receive_message_length", -1),  # the default of 4 MB is too small for rows; the server has its own limit
     ("grpc.max_send_message_length", -1),
-    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),  # of a name with many addresses
+    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),  # for names with several addresses
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
     ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
-    ("grpc.use_local_subchannel_pool", 1),  # a connection is of one client, and of one process
+    ("grpc.use_local_subchannel_pool", 1),  # a connection belongs to one client in one process
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.primary_user_agent", "hpsd-python"),
-    ("SingleThreadedUnaryStream", 1),  # whoever reads a stream waits for it, with no thread beside
+    ("SingleThreadedUnaryStream", 1),  # the reader of a stream waits for it, without another thread
 ]
 
 
 @dataclass(frozen=True)
 class TLS:
-    """Certificates, as paths of PEM files or as their bytes. `ca`: whom to trust, without it the system's; `cert` and
-    `key`: this client's own; `name`: whose certificate the server shows, where that is not the host of its address."""
+    """Certificates, each as the path of a PEM file or as its bytes.
+
+    ca: the trusted authorities (default: the authorities of the system).
+    cert, key: the certificate of this client and its private key.
+    name: the name in the certificate of the server, if it differs from the host in the address.
+    """
 
     ca: PEM = None
     cert: PEM = None
@@ -59,7 +63,8 @@ def _pem(given: PEM) -> Optional[bytes]:
 
 
 def as_tls(given: Any) -> Optional[TLS]:
-    """None, True (the system's authorities), the path of a CA's file, or a TLS."""
+    """The TLS options that `given` means: None or False for no TLS, True for the authorities of the system, the path
+    of a CA file, or a TLS."""
     if given is None or given is False:
         return None
     if given is True:
@@ -71,7 +76,7 @@ _PARTS = re.compile(r"(?P<host>\[[^\[\]\s]*\]|[^\x00-\x20\x7f,:/?#@\[\]]+)(:(?P<
 
 
 def _is_host(host: str) -> bool:
-    """False: an IP address that is not valid. Any other name is for the resolver."""
+    """False for an invalid IP address. The resolver checks any other name."""
     try:
         if host.startswith("["):
             ipaddress.IPv6Address(host[1:-1].partition("%")[0])
@@ -83,8 +88,8 @@ def _is_host(host: str) -> bool:
 
 
 def as_target(address: str) -> str:
-    """What gRPC calls an address: "unix:PATH", "HOST:PORT", "HOST", or one with a scheme of gRPC's own. Any
-    other raises InvalidArgument: gRPC would try to resolve it until the deadline."""
+    """The gRPC target of an address: "unix:PATH", "HOST:PORT", "HOST", or one with a scheme of gRPC. Any other address
+    raises InvalidArgument, as gRPC would try to resolve it until the deadline."""
     if isinstance(address, str):
         if address.startswith("unix:"):
             path = os.path.abspath(address[len("unix:"):])
@@ -98,7 +103,7 @@ def as_target(address: str) -> str:
             if parts and 0 < port < 65536 and _is_host(parts["host"]):
                 return f"{parts['host']}:{port}"
     raise InvalidArgument(f"address: got {address!r}, expected HOST:PORT with a port from 1 to 65535, HOST, [IPV6]:PORT, or "
-                          f"unix:PATH with a path of at most {UNIX_PATH_BYTES_MAX} bytes; of several servers a list of these")
+                          f"unix:PATH with a path of at most {UNIX_PATH_BYTES_MAX} bytes, or a list of these")
 
 
 def as_targets(addresses: Addresses) -> List[str]:
@@ -110,7 +115,7 @@ def as_targets(addresses: Addresses) -> List[str]:
 
 
 def open_channel(module: Any, target: str, tls: Optional[TLS]) -> Any:
-    """A channel of grpc, or of grpc.aio. It connects when it is first used."""
+    """A channel of `module`: grpc or grpc.aio. It connects on first use."""
     options = list(_OPTIONS)
     if tls is None:
         return module.insecure_channel(target, options=options)

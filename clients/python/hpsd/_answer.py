@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From replies to arrays: rows are copied once, from where they lie in the message to the array that the caller gets."""
+"""Replies to arrays. Rows are copied once, from the message to the array that the caller gets."""
 from __future__ import annotations
 
 import enum
@@ -16,50 +16,49 @@ from ._query import Query
 from .errors import Error
 
 FP32, FP16, BF16 = 1, 2, 3
-ALIGNMENT = 64  # of arrays
-_INT8_BYTES_MORE = {4: 8, 5: 4}  # than values: by the type, for scale and bias in fp32 or fp16
+ALIGNMENT = 64  # of arrays, in bytes
+_INT8_BYTES_MORE = {4: 8, 5: 4}  # bytes after the values, by type: scale and bias in fp32 or fp16
 VALUES: Dict[int, "np.dtype[Any]"] = {FP32: np.dtype("<f4"), FP16: np.dtype("<f2"), BF16: np.dtype("<u2")}
 
 
 class Status(enum.IntEnum):
-    """What became of a key."""
+    """Where the row of a key comes from."""
 
     FOUND = 1
-    DEFAULTED = 2  # the true row was not waited for
+    DEFAULTED = 2  # the default row; the server did not wait for the true row
     UNKNOWN = 3  # no tier has the key
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A look-up with full=True. Of several tables `rows`, `status` and `columns` are as the tables were given: a dictionary
-    or a list; `rows` with concat=True is one matrix."""
+    """The result of a lookup with full=True. For several tables `rows`, `status` and `columns` are a dictionary or a
+    list, like the tables in the call. With concat=True `rows` is one matrix."""
 
     rows: Any
     status: Any  # Status of each key as uint8, in the shape of the keys
-    columns: Any  # with concat=True: where each table is in a row, as slices; else None
+    columns: Any  # with concat=True: the columns of each table, as slices; else None
     model: str
     version: int
     label: str
-    update_sequence: int  # batches of updates that the rows have, at least
-    event_time_unix_ms: int  # of the newest of them; 0: none
+    update_sequence: int  # the rows include at least this many batches of updates
+    event_time_unix_ms: int  # event time of the newest of these updates; 0: none
 
 
 def _layout(result: _wire.Result) -> Tuple[int, "np.dtype[Any]"]:
-    """Of a row: how many elements it has, and of which type. Rows of INT8 are bytes: the values, scale and bias."""
+    """The number and type of the elements of a row. INT8 rows are bytes: the values, then scale and bias."""
     if result.data_type in _INT8_BYTES_MORE:
         return result.dim + _INT8_BYTES_MORE[result.data_type], np.dtype(np.uint8)
     values = VALUES.get(result.data_type or FP32)
     if values is None:
-        raise _wire.Malformed(f"table {result.table!r} has rows of the type {result.data_type}")
+        raise _wire.Malformed(f"table {result.table!r} has rows of the unknown type {result.data_type}")
     return result.dim, values
 
 
 class Memory:
-    """One piece of memory for what a message has of many tables: an allocation for each of them would cost more than
-    the copies."""
+    """One allocation for the arrays of all tables of a message: one for each would cost more than the copies."""
 
     def __init__(self, size: int, n: int) -> None:
-        """For n arrays, of `size` bytes together."""
+        """For n arrays of `size` bytes in total."""
         self.of_one = n == 1
         self._bytes = None if n < 2 else np.empty(size + n * ALIGNMENT, np.uint8)
         self._used = 0
@@ -76,7 +75,7 @@ class Memory:
 
 
 class Block:
-    """An array of rows that is filled from the pieces of a reply, in order."""
+    """An array of rows, filled in order from the messages of a reply."""
 
     def __init__(self, row_count: int) -> None:
         self.row_count = row_count
@@ -87,12 +86,12 @@ class Block:
         return self.rows is not None and self.filled == self.row_count
 
     def add(self, data: bytes, span: _wire.Span, shape: Tuple[int, int], values: "np.dtype[Any]", memory: Memory) -> None:
-        """The next rows. Raises _wire.Malformed."""
+        """Append the next rows. Raises _wire.Malformed."""
         begin, end = span
         n, width = shape
         if self.filled + n > self.row_count or end - begin != n * width * values.itemsize:
-            raise _wire.Malformed(f"{n} rows of {width} values in {end - begin} bytes, where {self.row_count - self.filled} "
-                                  "are to come")
+            raise _wire.Malformed(f"got {n} rows of {width} values in {end - begin} bytes, expected at most "
+                                  f"{self.row_count - self.filled} rows")
         there: npt.NDArray[Any] = np.ndarray(shape, values, data, begin)
         if n == self.row_count and memory.of_one:
             self.rows = there.copy()
@@ -102,24 +101,24 @@ class Block:
         elif self.rows.shape[1] == width and self.rows.dtype == values:
             self.rows[self.filled:self.filled + n] = there
         else:
-            raise _wire.Malformed("a width or type of rows that changes")
+            raise _wire.Malformed("the width or type of rows changes within the reply")
         self.filled += n
 
 
 class Statuses:
-    """What became of the keys of a query."""
+    """The status of each key of a query."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
-        self._status: Optional[npt.NDArray[np.uint8]] = None  # None: all found, as yet
+        self._status: Optional[npt.NDArray[np.uint8]] = None  # None: all keys so far were found
 
     def add(self, data: bytes, span: _wire.Span, row: int, n: int) -> None:
-        """Of the keys of the n rows from `row` on. Raises _wire.Malformed."""
+        """Set the statuses of the keys of n rows, beginning with `row`. Raises _wire.Malformed."""
         begin, end = span
         offsets = self._query.offsets
         first, last = (row, row + n) if offsets is None else (int(offsets[row]), int(offsets[row + n]))
         if end - begin != last - first:
-            raise _wire.Malformed(f"{end - begin} statuses of {last - first} keys")
+            raise _wire.Malformed(f"got {end - begin} statuses for {last - first} keys")
         if self._status is None:
             self._status = np.full(len(self._query.keys), Status.FOUND, np.uint8)
         self._status[first:last] = np.frombuffer(data, np.uint8, end - begin, begin)
@@ -132,20 +131,20 @@ class Statuses:
 
 
 class Reading:
-    """The answer to a request while its messages come: one, or the pieces of a stream."""
+    """The reply to a request while its messages arrive: one message, or a stream."""
 
     def __init__(self, asked: List[Query], concat: bool = False) -> None:
         self.asked = asked
-        self._statuses: Dict[int, Statuses] = {}  # of queries with keys that were not found
+        self._statuses: Dict[int, Statuses] = {}  # only of queries with keys that were not found
         self.dims = [0] * len(asked)
         self.head: Optional[_wire.Response] = None
-        # One for each query, or one for all of them.
+        # One for each query, or one for all queries.
         self.blocks = [Block(query.row_count) for query in (asked[:1] if concat else asked)]
         self._concat = concat
-        self._at = 0  # the block that comes next
+        self._at = 0  # index of the next block
 
     def add(self, data: bytes) -> None:
-        """The next message."""
+        """Add the next message."""
         try:
             response = _wire.read(data)
             memory = Memory(len(data), len(response.results))
@@ -155,13 +154,13 @@ class Reading:
                 for result in response.results:
                     self._add_result(data, result, memory)
         except _wire.Malformed as error:
-            raise Error(f"the reply is not what a server of hpsd sends: {error}", grpc.StatusCode.INTERNAL) from None
+            raise Error(f"the reply is malformed: {error}", grpc.StatusCode.INTERNAL) from None
         if self.head is None:
             self.head = response
 
     def _add_result(self, data: bytes, result: _wire.Result, memory: Memory) -> None:
         if self._at == len(self.blocks):
-            raise _wire.Malformed(f"more results than the {len(self.blocks)} queries")
+            raise _wire.Malformed(f"got more results than the {len(self.blocks)} queries")
         block = self.blocks[self._at]
         row = block.filled
         width, values = _layout(result)
@@ -174,15 +173,15 @@ class Reading:
     def _add_matrix(self, response: _wire.Response, memory: Memory) -> None:
         results = response.results
         if len(results) != len(self.asked):
-            raise _wire.Malformed(f"{len(results)} results of {len(self.asked)} queries")
+            raise _wire.Malformed(f"got {len(results)} results for {len(self.asked)} queries")
         if self._at == len(self.blocks):
-            raise _wire.Malformed("more rows than there are bags or keys")
+            raise _wire.Malformed("got more rows than bags or keys")
         block = self.blocks[0]
         row, n, column = block.filled, results[0].row_count, 0
         for i, result in enumerate(results):
             if result.row_count != n or result.column != column:
-                raise _wire.Malformed(f"table {result.table!r} has {result.row_count} rows from column {result.column} on, "
-                                      f"where {n} from column {column} on were expected")
+                raise _wire.Malformed(f"table {result.table!r} has {result.row_count} rows from column {result.column}, "
+                                      f"expected {n} from column {column}")
             self.dims[i] = result.dim
             column += result.dim
         block.add(response.data, response.matrix, (n, column), _layout(results[0])[1], memory)
@@ -192,7 +191,7 @@ class Reading:
         self._at += block.complete()
 
     def end(self) -> _wire.Response:
-        """All messages are there; what is the same in each of them."""
+        """The fields that all messages share, after the last message."""
         if self.head is None or self._at < len(self.blocks):
             raise Error(f"the reply ended after {self._at} of {len(self.blocks)} tables", grpc.StatusCode.INTERNAL)
         return self.head
@@ -201,11 +200,11 @@ class Reading:
         return self._statuses.setdefault(i, Statuses(self.asked[i]))
 
     def statuses(self) -> List[npt.NDArray[np.uint8]]:
-        """Of the keys of each query."""
+        """The statuses of the keys of each query."""
         return [self._statuses_of(i).shaped() for i in range(len(self.asked))]
 
     def columns(self) -> List[slice]:
-        """Of each query in the matrix of all of them."""
+        """The columns of each query in the matrix."""
         ends = np.cumsum([0, *self.dims]).tolist()
         return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
 
@@ -219,7 +218,7 @@ def as_tensor(rows: npt.NDArray[Any]) -> Any:
 
 
 def shaped(query: Query, block: Block) -> Any:
-    """The rows as the caller gets them: an array, or a tensor where the keys were one."""
+    """The rows as the caller gets them: an array, or a tensor if the keys were a tensor."""
     assert block.rows is not None
     rows = block.rows.reshape(*query.shape, block.rows.shape[1])
     return rows if query.like is None else as_tensor(rows).to(query.like.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hpsd.connect, and what it returns."""
+"""hpsd.connect and hpsd.Client."""
 from __future__ import annotations
 
 import queue
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def _watch(channel: Any, connected: Callable[[], None]) -> Callable[[], None]:
-    """As Servers want it: in a thread of grpc's, until there is a connection."""
+    """The `watch` of Servers: runs in a thread of grpc until the channel has a connection."""
     def changed(state: grpc.ChannelConnectivity) -> None:
         if state is grpc.ChannelConnectivity.READY:
             channel.unsubscribe(changed)
@@ -34,7 +34,7 @@ def _watch(channel: Any, connected: Callable[[], None]) -> Callable[[], None]:
 
 
 class Transport:
-    """Calls with a deadline, made again on another server, or later, while it is not reached. Any thread."""
+    """Calls with a deadline. A call that reaches no server is retried on another one, or later. Thread-safe."""
 
     def __init__(self, targets: List[str], tls: Optional[_address.TLS], token: Token) -> None:
         self.servers = Servers(targets, lambda target: _address.open_channel(grpc, target, tls), _watch)
@@ -46,7 +46,7 @@ class Transport:
             channel.close()
 
     def retried(self, timeout_s: float, attempt: Callable[[Server, Attempts], Result]) -> Result:
-        """What `attempt` returns; it raises grpc.RpcError."""
+        """Call `attempt`, which raises grpc.RpcError, until it succeeds. Returns its result."""
         attempts = Attempts(self.servers, timeout_s)
         while True:
             server = attempts.next()
@@ -74,7 +74,7 @@ class Transport:
         return self.retried(timeout_s, once)
 
     def _race(self, path: str, request: bytes, server: Server, attempts: Attempts, hedge_s: Optional[float]) -> bytes:
-        """The first answer: of the server, or of another one that is asked as well when this one takes too long."""
+        """The first reply: of `server`, or of another one that gets the request after hedge_s seconds."""
         ended: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         racing: Dict[Any, Server] = {}
 
@@ -97,7 +97,7 @@ class Transport:
                 if call.code() is grpc.StatusCode.OK:
                     self.servers.worked(which)
                     return call.result()
-                if racing or which is not server:  # else the attempt has failed, which is counted there
+                if racing or which is not server:  # else the caller counts the failure
                     self.servers.failed(which)
                 if not racing:
                     raise call.exception()
@@ -106,7 +106,7 @@ class Transport:
                 call.cancel()
 
     def at(self, server: Server, path: str, request: bytes, timeout_s: float) -> bytes:
-        """Of this server and no other; a connection to it is waited for."""
+        """The reply of this server only. Waits for a connection to it."""
         try:
             reply: bytes = self.servers.method(server, "unary_unary", path)(
                 request, timeout=timeout_s, wait_for_ready=True, metadata=_address.metadata(self._token))
@@ -115,7 +115,7 @@ class Transport:
         return reply
 
     def stream(self, path: str, request: bytes, timeout_s: float, begin: Callable[[], Reading]) -> Reading:
-        """`begin` makes what takes the messages, anew for each attempt."""
+        """Call a streaming method. Each attempt takes its messages with a new Reading from `begin`."""
         def once(server: Server, attempts: Attempts) -> Reading:
             reading = begin()
             for data in self.servers.method(server, "unary_stream", path)(request, **self._how(server, attempts)):
@@ -126,13 +126,13 @@ class Transport:
 
 
 class Client:
-    """Look-ups of one model, of the version that is active at the time or of a pinned one. Any thread."""
+    """Lookups in one model, in its active version or in a pinned one. Thread-safe."""
 
     def __init__(self, transport: Transport, defaults: Defaults, how: Tuple[Any, ...]) -> None:
         self._transport = transport
         self._defaults = defaults
         self._how = how  # the arguments of connect
-        self._owns = True  # the connections; a pinned client shares those of another one
+        self._owns = True  # the connections; a pinned client shares the connections of another client
         self._widths = transport.widths
         self._version = 0
         self._pins = False
@@ -140,19 +140,19 @@ class Client:
     @classmethod
     def of_version(cls, transport: Transport, model: str, timeout: float, hedge_ms: Optional[float],
                    version: int) -> "Client":
-        """One that shares connections. version 0: whichever is active."""
+        """A client that shares connections. version 0: the active version of each call."""
         made = cls(transport, Defaults(model, timeout, hedge_ms), ())
         made._owns, made._version, made._pins = False, version, version != 0
         return made
 
     @property
     def timeout(self) -> float:
-        """Seconds that a call has which says nothing else."""
+        """Default timeout of a call, in seconds."""
         return self._defaults.timeout
 
-    # ---- look-ups ----
+    # ---- lookups ----
 
-    @overload  # type: ignore[misc]  # who has tensors is looked for first
+    @overload  # type: ignore[misc]  # tensors first: they also match the next overload
     def lookup(self, tables: str, keys: Keys[T], *, pooling: Pooling = ..., concat: bool = ...,
                output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
                unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
@@ -186,23 +186,23 @@ class Client:
                output: Any = None, miss: Word = None, max_wait: Seconds = None,
                unknown: Word = None, max_staleness: Seconds = None,
                consistency: Word = None, timeout: Seconds = None, full: bool = False) -> Any:
-        """Rows of keys.
+        """Look up rows of keys.
 
         lookup("items", keys) takes keys of any integer dtype and any shape, and returns an array of shape + (dim,).
-        lookup({"items": keys, "users": keys}) asks for several tables at once and returns {table: rows}; pairs
+        lookup({"items": keys, "users": keys}) looks up several tables at once and returns {table: rows}; pairs
         [("items", keys), ("items", others)] return a list.
 
-        pooling: "sum", "mean", "sqrtn", "mean_by_count", or one for each table. In place of keys there may then be
-            (keys, offsets) or (keys, offsets, weights): bag b has keys[offsets[b]:offsets[b + 1]]; without offsets the
-            last dimension of the keys is a bag.
-        concat: return one matrix instead, with the values of all tables beside each other in each row.
-        output: "fp32" (also by default), "fp16", "bf16", or such a dtype. bf16 in numpy is uint16.
-        miss: "exact", "wait" (for max_wait seconds), "memory_only", "threshold"; by default the model's.
-        unknown: "default_row", "zero", "error", for keys that no tier has; by default the model's.
-        max_staleness: seconds; a server that may lack older updates is not asked.
-        consistency: "unit" for rows of all tables of the same updates.
-        timeout: seconds, for all attempts together.
-        full: return an Answer: the rows, the status of each key, version, label and update sequence.
+        pooling: "sum", "mean", "sqrtn", "mean_by_count", or {table: pooling}. Keys may then be (keys, offsets) or
+            (keys, offsets, weights): bag b has keys[offsets[b]:offsets[b + 1]]. Without offsets the last dimension of
+            the keys is a bag.
+        concat: return one matrix, whose rows hold the values of all tables one after the other.
+        output: "fp32" (default), "fp16", "bf16", or the corresponding dtype. bf16 in numpy is uint16.
+        miss: "exact", "wait" (at most max_wait seconds), "memory_only", "threshold" (default: the policy of the model).
+        unknown: "default_row", "zero", "error", for keys that no tier has (default: the policy of the model).
+        max_staleness: seconds; a server that may lack older updates refuses, and the client tries another one.
+        consistency: "unit": the rows of all tables include the same updates.
+        timeout: seconds for all attempts together.
+        full: return an Answer: rows, status of each key, version, label and update sequence.
         """
         lookup = Lookup(tables, keys, pooling, concat)
         options = Options(miss, max_wait, unknown, output, max_staleness, consistency)
@@ -240,15 +240,15 @@ class Client:
 
     def lookup_flat(self, keys: Any, counts: Any, *, output: Any = None, miss: Word = None, max_wait: Seconds = None,
                     timeout: Seconds = None, full: bool = False) -> Any:
-        """Rows of many tables in one array. For many small tables it costs half as much as lookup.
+        """Look up rows of many tables in one array. For many small tables it costs half as much as lookup.
 
-        keys: of any integer dtype and shape, read in C order: the keys of the model's first table, then of its second.
-        counts: the number of keys of each table, in the model's order (client.model().tables); it may end early.
-        Returns a matrix of shape (number of keys, dim) if all tables that have a count, also one of 0, have rows of one
-        width; otherwise a vector with one row after another.
+        keys: any integer dtype and shape, read in C order: the keys of the first table of the model, then of the second.
+        counts: the number of keys of each table, in the order of client.model().tables. Later tables may be omitted.
+        Returns a matrix of shape (number of keys, dim) if all tables in counts have rows of the same width, otherwise
+        a vector with one row after another. A table with count 0 is in counts, too.
 
-        output, miss, max_wait, timeout: as of lookup; rows as they are stored ("raw") come by lookup alone.
-        full: return a FlatAnswer: the rows, the status of each key, the widths of the tables and the version.
+        output, miss, max_wait, timeout: as in lookup.
+        full: return a FlatAnswer: rows, status of each key, widths of the tables, and version.
         """
         flat = Flat(keys, counts, miss, max_wait, output, full)
         timeout_s = self._defaults.timeout_of(timeout)
@@ -259,15 +259,15 @@ class Client:
             version = flat.read(self._transport.unary(_messages.INFER, request, max(end - time.monotonic(), SECONDS_MIN),
                                                        self._defaults.hedge_s))
             dims = self._widths.of_version(version, len(flat.counts))
-            if dims is None or not flat.fits(dims):  # a new version, or one with the number of an unloaded one
+            if dims is None or not flat.fits(dims):  # a new version, or another one with the same number
                 dims = self._dims_of(version, flat.dims_lookup(), end)
         if self._pins and self._version == 0:
             self._version = version
         return flat.result(version, dims)
 
     def _dims_of(self, version: int, lookup: Lookup, end: float) -> Optional[Dims]:
-        """Of the tables of a version. A server that does not have it yet, or no longer, is passed over. None: no server has
-        it any more, and this client may ask for another one."""
+        """The dims of the tables of a version. Skips servers that do not have the version. None: no server has it, and
+        this client is not pinned to it."""
         request = lookup.request(self._defaults.model, version, Options())
         n_left = 2 * len(self._transport.servers)
         while True:
@@ -287,9 +287,11 @@ class Client:
     # ---- models and versions ----
 
     def wait_for_updates(self, records: Optional[Records] = None, *, timeout: Optional[float] = None) -> None:
-        """Wait until lookups at every address of this client see updates: the records with these (topic, partition, offset),
-        or all that is in the log now. Raises DeadlineExceeded, with what is missing, or NotVisible if waiting longer does
-        not help. Needs the role `lookup`."""
+        """Wait until lookups at every address of this client see updates: the given records, as (topic, partition, offset),
+        or all records that are in the log now.
+
+        Raises DeadlineExceeded, which names the missing updates, or NotVisible if more waiting does not help. Needs the
+        role `lookup`."""
         request = _wait.request(self._defaults.model, self._version, records)
         end = time.monotonic() + self._defaults.timeout_of(timeout)
         for server in self._transport.servers:
@@ -298,23 +300,23 @@ class Client:
             _wait.read(server.target, data)
 
     def model(self, timeout: Optional[float] = None) -> Model:
-        """What can be asked for: tables in order, widths, types, versions and how far their updates are. Where the
-        server has a role file this needs the role `read`."""
+        """The versions of the model, with their tables, widths, types and positions of updates. Needs the role `read` if
+        the server has access rules."""
         request = _model.request(self._defaults.model, self._version)
         timeout_s = self._defaults.timeout_of(timeout)
         return _model.read(self._transport.unary(_messages.GET_MODEL, request, timeout_s))
 
     def version(self, number: int = 0) -> "Client":
-        """A client of one version, whichever is active meanwhile; 0: of the one that answers first. It shares the
-        connections of this one."""
+        """A client pinned to one version, also after a switch. 0: the version of its first reply. It shares the
+        connections of this client."""
         pinned = Client(self._transport, self._defaults, self._how)
         pinned._owns, pinned._version, pinned._pins = False, _model.version_number(number), True
         return pinned
 
-    # ---- life ----
+    # ---- lifetime ----
 
     def close(self) -> None:
-        """End the connections. Those of a pinned client are of the one that it came from."""
+        """Close the connections. No effect on a pinned client."""
         if self._owns:
             self._transport.close()
 
@@ -326,20 +328,20 @@ class Client:
         self.close()
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        """Copies and pickles connect by themselves."""
+        """Copies and unpickled clients make their own connections."""
         return _connect_again, (*self._how, self._version, self._pins)
 
 
 def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, token: Token = None,
             timeout: float = 5.0, hedge_ms: Optional[float] = None) -> Client:
-    """A client of the servers at `addresses`: "HOST:PORT", "unix:PATH", or a list of them, which are asked in turn.
-    It connects when it is first used.
+    """A client of the servers at `addresses`: "HOST:PORT", "unix:PATH", or a list of them, which it uses in turn.
+    It connects on first use.
 
-    model: whose tables are asked for; hpsd --table serves "default".
-    tls: True (the system's authorities), the path of the CA's file, or hpsd.TLS.
-    token: a bearer token, or what returns one.
-    timeout: seconds for a call with all its attempts, unless it says otherwise.
-    hedge_ms: when there is no answer after so many milliseconds, another server is asked as well.
+    model: name of the model; hpsd --table serves "default".
+    tls: True (the authorities of the system), the path of a CA file, or hpsd.TLS.
+    token: a bearer token, or a function that returns one.
+    timeout: default timeout of a call with all its attempts, in seconds.
+    hedge_ms: after this many milliseconds without a reply, send the request to another server as well.
     """
     targets = _address.as_targets(addresses)
     transport = Transport(targets, _address.as_tls(tls), token)

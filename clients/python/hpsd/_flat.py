@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lookup_flat: one array of keys for all tables, and one array of rows. It sends KServe's ModelInfer, because that answers
-with one piece of memory for any number of tables."""
+"""lookup_flat: one array of keys for all tables, and one array of rows. It calls ModelInfer of KServe, whose reply has
+one array for any number of tables."""
 from __future__ import annotations
 
 import math
@@ -26,7 +26,7 @@ class FlatAnswer:
 
     rows: Any
     status: npt.NDArray[np.uint8]  # Status of each key
-    dims: Tuple[int, ...]  # values per row of each table that has a count; 0: the version lacks the table
+    dims: Tuple[int, ...]  # values per row of each table in counts; 0: the version lacks the table
     version: int
 
 
@@ -42,9 +42,9 @@ class Flat:
         n_keys = len(self.keys)
         if self.counts.ndim != 1 or len(self.counts) == 0:
             raise InvalidArgument(f"counts: got shape {self.counts.shape}, expected one dimension with a count for each table")
-        listed = self.counts.tolist()  # ufuncs on so few values cost more
+        listed = self.counts.tolist()  # faster than ufuncs for so few values
         if min(listed) < 0 or sum(listed) != n_keys:
-            raise InvalidArgument(f"counts: got {listed}, expected numbers from 0 on whose sum is {n_keys}, the number of keys")
+            raise InvalidArgument(f"counts: got {listed}, expected numbers of 0 or more with the sum {n_keys}, the number of keys")
         self._values = FP32
         self._parameters: List[Tuple[str, Any]] = []
         if miss is not None:
@@ -55,7 +55,7 @@ class Flat:
         if output is not None:
             self._values = output_number(output)
             if self._values not in _DATATYPES:
-                raise InvalidArgument(f"output: got {output!r}, expected one of fp32, fp16, bf16; client.lookup has the others")
+                raise InvalidArgument(f"output: got {output!r}, expected one of fp32, fp16, bf16; client.lookup supports the others")
             self._parameters.append(("hps_output_type", _DATATYPES[self._values]))
 
     def request(self, model: str, version: int) -> bytes:
@@ -66,34 +66,34 @@ class Flat:
         return b"".join(parts)
 
     def read(self, data: bytes) -> int:
-        """Take an inference.ModelInferResponse; return the version that answered."""
+        """Read an inference.ModelInferResponse. Returns the version that answered."""
         try:
             version, self._tensors = _wire.read_infer(data)
         except _wire.Malformed as error:
             raise _malformed(error) from None
         if len(self._tensors) != 1 + self.full:
-            raise _malformed(f"{len(self._tensors)} outputs")
+            raise _malformed(f"got {len(self._tensors)} outputs, expected {1 + self.full}")
         self._data = data
         return version
 
     def dims_lookup(self) -> Lookup:
-        """A lookup without keys. Its answer has the dims of the tables."""
+        """A lookup without keys, whose reply has the dims of the tables."""
         return Lookup([("", [])] * len(self.counts), None, None, False)
 
     def _shape(self, dims: Dims) -> Tuple[int, ...]:
         return (len(self.keys), dims.width) if dims.width else (int(np.dot(self.counts, dims.of_tables)),)
 
     def fits(self, dims: Dims) -> bool:
-        """Whether the reply that was read has as many bytes as rows of these widths."""
+        """Whether the size of the reply matches rows of these widths."""
         begin, end = self._tensors[0]
         return end - begin == math.prod(self._shape(dims)) * VALUES[self._values].itemsize
 
     def result(self, version: int, dims: Dims) -> Any:
-        """The rows of the reply that was read. dims: of the tables, in the version that answered."""
+        """The result of the call. dims: of the tables, in the version that answered."""
         n_keys, shape = len(self.keys), self._shape(dims)
         begin, end = self._tensors[0]
         if not self.fits(dims):
-            raise _malformed(f"{end - begin} bytes of rows of shape {shape}")
+            raise _malformed(f"got {end - begin} bytes for rows of shape {shape}")
         rows: Any = np.ndarray(shape, VALUES[self._values], self._data, begin).copy()
         if self._like is not None:
             rows = as_tensor(rows).to(self._like.device)
@@ -101,9 +101,9 @@ class Flat:
             return rows
         begin, end = self._tensors[1]
         if end - begin != n_keys:
-            raise _malformed(f"{end - begin} statuses of {n_keys} keys")
+            raise _malformed(f"got {end - begin} statuses for {n_keys} keys")
         return FlatAnswer(rows, np.frombuffer(self._data, np.uint8, n_keys, begin).copy(), dims.of_tables, version)
 
 
 def _malformed(error: Any) -> Error:
-    return Error(f"the reply is not what a server of hpsd sends: {error}", grpc.StatusCode.INTERNAL)
+    return Error(f"the reply is malformed: {error}", grpc.StatusCode.INTERNAL)

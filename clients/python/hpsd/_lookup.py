@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look-up from what the caller gave to what the caller gets, without the calls in between: hpsd and hpsd.aio make
-those in their own ways."""
+"""A lookup without its calls: arguments to request, and reply to result. hpsd and hpsd.aio make the calls."""
 from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, TypeVar, Union
@@ -16,7 +15,7 @@ Seconds = Optional[float]
 
 
 class _Tensor(Protocol):
-    """What a type checker knows torch.Tensor by: whoever asks with tensors gets tensors."""
+    """Matches torch.Tensor in type checks: keys as tensors give rows as tensors."""
 
     def data_ptr(self) -> int: ...
 
@@ -24,23 +23,23 @@ class _Tensor(Protocol):
 T = TypeVar("T", bound=_Tensor)
 Keys = Union[T, Tuple[T, Any], Tuple[T, Any, Any]]
 
-# An answer as large comes in pieces, each copied to its place while the processor has it at hand.
+# Larger replies are streamed in pieces; each piece is copied while it is in the CPU cache.
 STREAM_BYTES_MIN = 2 << 20
-STREAM_BYTES_MIN_ELSE = 32 << 20  # in an event loop, where pieces cost more, and with hedging, which they exclude
+STREAM_BYTES_MIN_ELSE = 32 << 20  # in an event loop, where pieces cost more, and with hedging, which excludes streams
 
 
 VERSIONS_MAX = 64  # in Widths
 
 
 class Dims(NamedTuple):
-    """Of the first tables of a version."""
+    """Widths of the first tables of a version."""
 
     of_tables: Tuple[int, ...]  # values per row; 0: the version lacks the table
-    width: int  # that of all these tables; 0: they differ
+    width: int  # the width that all these tables have; 0: they differ
 
 
 class Widths:
-    """Values per row of tables: by name from the last answer, to estimate the size of the next one; and by version and
+    """Values per row of tables: by name from the last reply, to estimate the size of the next one; and by version and
     place."""
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class Widths:
         self._of_versions: Dict[Tuple[int, int], Dims] = {}
 
     def of_version(self, version: int, n_tables: int) -> Optional[Dims]:
-        """The dims of the first tables of a version, or None if they are not known yet."""
+        """The dims of the first tables of a version; None if unknown."""
         return self._of_versions.get((version, n_tables))
 
     def learn_version(self, version: int, dims: List[int]) -> Dims:
@@ -70,7 +69,7 @@ class Widths:
 
 
 class Lookup:
-    """`tables`: the name of one, whose `keys` are asked for; {name: keys}; or pairs of name and keys."""
+    """`tables` is the name of one table, with `keys`; or {name: keys}; or pairs of name and keys."""
 
     def __init__(self, tables: Tables, keys: Any, pooling: Pooling, concat: bool) -> None:
         self.tables = tables
@@ -81,7 +80,7 @@ class Lookup:
             pairs = [(tables, keys)]
         else:
             if keys is not None:
-                raise InvalidArgument("keys: got some beside a mapping of tables to keys, expected one or the other")
+                raise InvalidArgument("keys: got keys and a mapping of tables to keys, expected only one of them")
             pairs = _pairs(tables)
         self.asked = queries(pairs, pooling)
         if concat:
@@ -90,14 +89,14 @@ class Lookup:
     def _check_concat(self) -> None:
         counts = [one.row_count for one in self.asked]
         if len(set(counts)) != 1:
-            raise InvalidArgument(f"concat: got {counts} bags or keys of tables {[one.table for one in self.asked]}, "
-                                  "expected as many of each, and at least one table")
+            raise InvalidArgument(f"concat: got {counts} bags or keys for tables {[one.table for one in self.asked]}, "
+                                  "expected the same number for each, and at least one table")
 
     def request(self, model: str, version: int, options: Options) -> bytes:
         return request(model, version, self.asked, options, self.concat)
 
     def path(self, widths: Widths, likes_pieces: bool) -> str:
-        """How to ask: for one message, or for pieces if the answer is large."""
+        """The RPC to call: the streaming one if the reply is large."""
         large = widths.expected_bytes(self.asked) >= (STREAM_BYTES_MIN if likes_pieces else STREAM_BYTES_MIN_ELSE)
         return _messages.LOOKUP_STREAM if large else _messages.LOOKUP
 
@@ -105,7 +104,7 @@ class Lookup:
         return Reading(self.asked, self.concat)
 
     def _as_given(self, of_queries: List[Any]) -> Any:
-        """One thing for each query, in the form of `tables`."""
+        """The items of `of_queries`, in the form of `tables`."""
         if isinstance(self.tables, str):
             return of_queries[0]
         return dict(zip(self.tables, of_queries)) if isinstance(self.tables, Mapping) else of_queries
@@ -135,7 +134,7 @@ def _pairs(tables: Any) -> List[Tuple[str, Any]]:
 
 
 class Defaults:
-    """What calls of a client have in common."""
+    """Defaults of the calls of a client."""
 
     def __init__(self, model: str, timeout: float, hedge_ms: Optional[float]) -> None:
         if not isinstance(model, str):
@@ -145,7 +144,7 @@ class Defaults:
         self.hedge_s = None if hedge_ms is None else seconds(hedge_ms, "hedge_ms", 1e-3)
 
     def timeout_of(self, timeout: Seconds) -> float:
-        """Of a call that says this."""
+        """The timeout of a call with this argument, in seconds."""
         return self.timeout if timeout is None else seconds(timeout, "timeout")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of proto/hps/v1/lookup.proto. Their classes are made from its serialised descriptor, so that no
-protobuf runtime refuses them, and in a pool of their own, so that modules that protoc made do not clash."""
+"""The messages of proto/hps/v1/lookup.proto. The classes are built from its serialised descriptor, so that they work with
+any protobuf runtime. They use a separate pool, to avoid conflicts with modules that protoc generated."""
 from __future__ import annotations
 
 import pkgutil
@@ -21,7 +21,7 @@ def class_of(name: str) -> Any:
 
 
 def words(enum: str, prefix: str) -> Dict[str, int]:
-    """What the values of an enum are called here, and their numbers: "exact" for MISS_POLICY_EXACT."""
+    """The short names of the values of an enum, and their numbers: "exact" for MISS_POLICY_EXACT."""
     values = _pool.FindEnumTypeByName(f"{_PACKAGE}.{enum}").values
     return {value.name[len(prefix):].lower(): value.number for value in values if value.number != 0}
 

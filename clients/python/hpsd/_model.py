@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a model can be asked for, as GetModel tells."""
+"""Models, versions and tables, from GetModel."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ class Table:
     """A table of a version."""
 
     name: str
-    dim: int  # values of a row
-    data_type: str  # of its rows as they are stored: "fp32", "fp16", "bf16", ...
+    dim: int  # values per row
+    data_type: str  # type of the stored rows: "fp32", "fp16", "bf16", ...
     row_count: int
     row_count_estimated: bool
-    place: int  # in the model's order of tables
+    place: int  # in the order of tables of the model
 
 
 @dataclass(frozen=True)
 class Position:
-    """Up to where a partition of the update log is applied: `next_offset` is that of the record that is next."""
+    """Position of a version in a partition of the update log. `next_offset` is the offset of the next record to apply."""
 
     topic: str
     partition: int
@@ -36,23 +36,23 @@ class Position:
 
 @dataclass(frozen=True)
 class Version:
-    """A version that can be asked for."""
+    """A version that lookups can use."""
 
     number: int
     label: str
     lineage: str
     loaded_unix_ms: int
-    tables: Dict[str, Table]  # in the model's order
+    tables: Dict[str, Table]  # in the order of the model
     update_sequence: int
-    event_time_unix_ms: int  # of the newest update; 0: none
-    as_of_unix_ms: int  # every update logged before is applied; 0: not known
+    event_time_unix_ms: int  # event time of the newest update; 0: none
+    as_of_unix_ms: int  # every update logged before this time is applied; 0: unknown
     positions: Tuple[Position, ...]
     rejected_record_count: int
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and its versions by their numbers."""
+    """A model, and its versions by number."""
 
     name: str
     active_version: Optional[int]
@@ -60,14 +60,14 @@ class Model:
 
     @property
     def active(self) -> Version:
-        """The version of lookups that name no version. Raises NotFound if the model has no active one."""
+        """The active version, which lookups without a version use. Raises NotFound if the model has none."""
         if self.active_version is None or self.active_version not in self.versions:
             raise NotFound(f"model {self.name!r} has no active version", grpc.StatusCode.NOT_FOUND)
         return self.versions[self.active_version]
 
     @property
     def tables(self) -> Dict[str, Table]:
-        """Those of the active version, in the model's order."""
+        """The tables of the active version, in the order of the model."""
         return self.active.tables
 
 
@@ -83,17 +83,17 @@ def _version(of: Any) -> Version:
 
 
 def version_number(value: Any) -> int:
-    """Of a version, or 0, as an int that the messages can hold."""
+    """`value` as an int from 0 to 2**63 - 1. Raises InvalidArgument."""
     return int(in_range(value, "version", 0, 2**63 - 1, "a whole number", whole=True))
 
 
 def request(model: str, version: int) -> bytes:
-    """hps.v1.GetModelRequest, serialised. version 0: all of them."""
+    """hps.v1.GetModelRequest, serialised. version 0: all versions."""
     return bytes(_messages.GetModelRequest(model=model, version=version).SerializeToString())
 
 
 def read(data: bytes) -> Model:
-    """From hps.v1.GetModelResponse."""
+    """The model in a serialised hps.v1.GetModelResponse."""
     reply = _messages.GetModelResponse.FromString(data)
     versions = {of.version: _version(of) for of in reply.versions}
     return Model(reply.model, reply.active_version or None, versions)

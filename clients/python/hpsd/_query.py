@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller asks for, as queries of a request: keys of any integer type and shape, bags of them, weights."""
+"""Queries of a request: keys of any integer type and shape, bags, and weights."""
 from __future__ import annotations
 
 import sys
@@ -33,26 +33,26 @@ class Query:
 
     table: str
     keys: npt.NDArray[Any]  # int64 LE, one dimension
-    shape: Tuple[int, ...]  # of the answer, less its last dimension
-    keys_shape: Tuple[int, ...]  # as they were given
+    shape: Tuple[int, ...]  # of the rows, without the last dimension
+    keys_shape: Tuple[int, ...]  # shape of the given keys
     offsets: Optional[npt.NDArray[Any]] = None  # uint32 LE
     weights: Optional[npt.NDArray[Any]] = None  # float32 LE
     pooling: int = NOT_POOLED
-    like: Any = None  # the torch.Tensor that the keys were, or nothing
+    like: Any = None  # the torch.Tensor with the keys, or None
 
     @property
     def row_count(self) -> int:
         return len(self.keys) if self.offsets is None else len(self.offsets) - 1
 
     def parts(self) -> List[Any]:
-        """Of a LookupRequest."""
+        """The serialised query, in parts."""
         pooling = 0 if self.offsets is None else self.pooling
         return _wire.query_parts(self.table.encode(), self.keys, self.offsets, self.weights, pooling)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What holds for all queries of a request."""
+    """Options of all queries of a request."""
 
     miss: Optional[str] = None
     max_wait: Optional[float] = None  # s
@@ -63,13 +63,13 @@ class Options:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a torch.Tensor; torch is not imported for that."""
+    """Whether `value` is a torch.Tensor. Does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
 def as_array(value: Any, what: str) -> npt.NDArray[Any]:
-    """`value` as an array, without a copy where numpy needs none. bfloat16, which numpy lacks, becomes float32."""
+    """`value` as an array, without a copy if possible. bfloat16, which numpy lacks, becomes float32."""
     if is_tensor(value):
         torch: Any = sys.modules["torch"]
         if value.layout is not torch.strided or value.is_nested:
@@ -84,8 +84,8 @@ def as_array(value: Any, what: str) -> npt.NDArray[Any]:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"{what}: got a {type(value).__name__} that is no array, expected lists of the same length; bags "
-                              "of different sizes are (keys, offsets)") from None
+        raise InvalidArgument(f"{what}: got a {type(value).__name__} that is not an array, expected lists of the same length; "
+                              "bags of different sizes are (keys, offsets)") from None
     if array.size == 0 and array.dtype == np.float64 and not isinstance(value, np.ndarray):
         return array.astype(np.int64)  # an empty list has no type
     return array
@@ -95,7 +95,7 @@ def integers(value: Any, what: str) -> npt.NDArray[Any]:
     array = as_array(value, what)
     if array.dtype.kind in "iu":
         return array
-    # numpy has no integer dtype for lists with values on both sides of 2^63, and takes float64.
+    # For lists with values below and above 2^63 numpy has no integer dtype, and uses float64.
     if array.dtype.kind == "O" or (array.dtype.kind == "f" and not isinstance(value, np.ndarray) and not is_tensor(value)):
         exact = np.array(value, object)
         if all(isinstance(one, (int, np.integer)) for one in exact.flat):
@@ -105,7 +105,7 @@ def integers(value: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _of_python_integers(exact: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
-    """As uint64 with the same 64 bits."""
+    """The integers as uint64 with the same 64 bits."""
     for one in exact.flat:
         if not -2**63 <= one < 2**64:
             raise InvalidArgument(f"{what}: got {one}, expected integers from -2^63 to 2^64 - 1")
@@ -113,7 +113,7 @@ def _of_python_integers(exact: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
 
 
 def key_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """int64 LE; keys beyond 2^63 - 1 are those of the same 64 bits."""
+    """The keys as int64 LE. Keys above 2^63 - 1 keep their 64 bits."""
     if array.ndim != 1:
         array = array.reshape(-1)
     return np.ascontiguousarray(array, _INT64)
@@ -125,15 +125,15 @@ def offset_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
         raise InvalidArgument(f"{what}: got shape {offsets.shape}, expected one dimension of bags + 1 values")
     wide = offsets.astype(np.int64, copy=False)
     if wide[0] != 0 or wide[-1] != n_keys or np.any(wide[1:] < wide[:-1]):
-        raise InvalidArgument(f"{what}: got {len(wide)} values from {wide[0]} to {wide[-1]}, expected bags + 1 of them "
-                              f"that begin with 0, never fall and end with {n_keys}, the number of keys")
+        raise InvalidArgument(f"{what}: got {len(wide)} values from {wide[0]} to {wide[-1]}, expected bags + 1 "
+                              f"values that begin with 0, never decrease and end with {n_keys}, the number of keys")
     return wide.astype("<u4")
 
 
 def _weight_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
     weights = as_array(value, what)
     if weights.dtype.kind not in "fiu" or weights.size != n_keys:
-        raise InvalidArgument(f"{what}: got {weights.size} values of {weights.dtype}, expected {n_keys} real ones, "
+        raise InvalidArgument(f"{what}: got {weights.size} values of {weights.dtype}, expected {n_keys} real numbers, "
                               "one for each key")
     try:
         with np.errstate(over="raise"):
@@ -143,7 +143,7 @@ def _weight_bytes(value: Any, n_keys: int, what: str) -> npt.NDArray[Any]:
 
 
 def number_of(words: Mapping[str, int], word: Optional[str], what: str) -> int:
-    """0 for None: as the server has it."""
+    """The number of `word`; 0, the default of the server, for None."""
     if word is None:
         return 0
     number = words.get(word) if isinstance(word, str) else None
@@ -171,7 +171,7 @@ def _dtype_name(output: Any) -> str:
 
 
 def _split(spec: Any, what: str) -> Tuple[Any, Any, Any]:
-    """keys, offsets, weights."""
+    """Split `spec` into keys, offsets and weights."""
     if not isinstance(spec, tuple):
         return spec, None, None
     if len(spec) not in (2, 3) or isinstance(spec[0], (int, np.integer)):
@@ -202,7 +202,7 @@ def query(table: str, spec: Any, pooling: Optional[str] = None) -> Query:
         made.offsets = offset_bytes(offsets, n_keys, f"{what}, offsets")
         made.shape = (made.row_count,)
     elif keys.ndim == 0:
-        raise InvalidArgument(f"{what}, keys: got a single one with pooling {pooling!r}, expected at least one dimension")
+        raise InvalidArgument(f"{what}, keys: got a single key with pooling {pooling!r}, expected at least one dimension")
     else:
         made.shape = keys.shape[:-1]
         n_bags = int(np.prod(made.shape, dtype=np.int64))
@@ -211,19 +211,19 @@ def query(table: str, spec: Any, pooling: Optional[str] = None) -> Query:
 
 
 def queries(pairs: Sequence[Tuple[str, Any]], pooling: Pooling) -> List[Query]:
-    """One for each pair of a table and what is asked of it."""
+    """A query for each pair of a table and its keys."""
     if not isinstance(pooling, Mapping):
         return [query(table, spec, pooling) for table, spec in pairs]
     names = [table for table, _ in pairs]
     unknown = [table for table in pooling if table not in names]
     if unknown:
-        raise InvalidArgument(f"pooling: got table {unknown[0]!r}, expected tables that are asked for: "
+        raise InvalidArgument(f"pooling: got table {unknown[0]!r}, expected tables of the lookup: "
                               f"{', '.join(map(repr, names))}")
     return [query(table, spec, pooling.get(table)) for table, spec in pairs]
 
 
 def whole(seconds: Optional[float], unit: float, what: str) -> int:
-    """Seconds as a number of units that a uint32 holds, at least one; 0 for None."""
+    """Seconds as a number of units in a uint32, at least 1; 0 for None."""
     if seconds is None:
         return 0
     return max(1, round(in_range(seconds, what, 0, _UINT32_MAX / unit, "seconds") * unit))
@@ -236,7 +236,7 @@ _NO_OPTIONS = Options()
 
 
 def request(model: str, version: int, asked: List[Query], options: Options, concat: bool) -> bytes:
-    """hps.v1.LookupRequest, serialised. concat: for one matrix of all tables."""
+    """hps.v1.LookupRequest, serialised. concat: request one matrix of all tables."""
     numbers = {_VERSION: version, _ROW_LAYOUT: CONCAT if concat else 0}
     if options != _NO_OPTIONS:
         numbers[_MISS_POLICY] = number_of(MISS_POLICIES, options.miss, "miss")

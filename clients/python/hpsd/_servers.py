@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which server is asked next. Several are asked in turn; one that failed is left alone for a moment, and until there is
-a connection to it again, so that a call seldom meets a host that is gone, and then has time for another one."""
+"""Choice of the server for each attempt. Servers are used in turn. After a failure a server is skipped for a short time,
+and until it has a connection again, so that few calls meet a dead host, and those have time for another server."""
 from __future__ import annotations
 
 import ctypes
@@ -15,15 +15,15 @@ import grpc
 
 from .errors import Error, error
 
-DOWN_S_MIN, DOWN_S_MAX = 0.1, 2.0  # for how long one is left alone, after one failure and after several
-UNPROVEN_S = 1.0  # for the first answer of a server, while there are others
-PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5  # between two rounds in which nobody answered
+DOWN_S_MIN, DOWN_S_MAX = 0.1, 2.0  # how long a server is skipped, after one failure and after many
+UNPROVEN_S = 1.0  # limit for the first reply of a server, if there are others
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5  # between two rounds without a reply
 
 _first_pid = 0  # the process that made the first connection of all clients
 
 
 class Server:
-    """One address. Fields are changed under the lock of its Servers."""
+    """One address. The lock of its Servers protects the fields."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -32,20 +32,20 @@ class Server:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known of it."""
+        """Reset to the state of a new server."""
         self.channel, self.methods = None, {}
         self.proven = False  # it has answered since it last failed
         self.failures = 0  # in a row
         self.down_until = 0.0
-        self.unreachable = False  # there is no connection to it, and somebody watches for one
+        self.unreachable = False  # it has no connection, and a watch waits for one
         self.unwatch: Optional[Callable[[], None]] = None
 
 
 class Servers:
-    """The addresses of a client. Any thread.
+    """The addresses of a client. Thread-safe.
 
-    watch(channel, connected): call `connected` once when the channel has a connection, and make one if it has none; it
-    returns what ends that. Nobody else does so for gRPC of threads, where connections are made by those alone who wait for them.
+    watch(channel, connected): connect the channel if it has no connection, call `connected` once when it has one, and
+    return a function that cancels the watch. grpc without asyncio connects only while a call waits, so it needs this.
     """
 
     def __init__(self, targets: List[str], open_channel: Callable[[str], Any],
@@ -56,7 +56,7 @@ class Servers:
         self._watch = watch if len(targets) > 1 else None
         self._all = [Server(target) for target in targets]
         self._lock = threading.Lock()
-        self._next = random.randrange(len(targets))  # clients that start together begin with different ones
+        self._next = random.randrange(len(targets))  # clients that start together begin with different servers
 
     def __len__(self) -> int:
         return len(self._all)
@@ -65,7 +65,7 @@ class Servers:
         return iter(self._all)
 
     def pick(self, tried: Tuple[Server, ...] = ()) -> Server:
-        """The next one in turn of those that are not down and not yet tried; else the one that failed longest ago."""
+        """The next server in turn that is not down and not tried; else the one that failed longest ago."""
         now = time.monotonic()
         with self._lock:
             n = len(self._all)
@@ -78,12 +78,12 @@ class Servers:
                        key=lambda server: server.down_until)
 
     def method(self, server: Server, kind: str, path: str) -> Callable[..., Any]:
-        """A callable of grpc: bytes in, bytes out. kind: "unary_unary" or "unary_stream". Raises Error in a child of a fork,
-        which has no threads of gRPC and shares its epoll set with the parent."""
+        """A callable of grpc from bytes to bytes. kind: "unary_unary" or "unary_stream". Raises Error in a forked child,
+        which lacks the threads of gRPC and shares its epoll set with the parent."""
         global _first_pid  # pylint: disable=global-statement
         if os.getpid() != self._pid or _first_pid not in (0, self._pid):
-            raise Error("gRPC does not survive a fork: create the client after the fork, in a child of a process that has not "
-                        "looked up yet, or start processes by spawn", grpc.StatusCode.FAILED_PRECONDITION)
+            raise Error("gRPC does not survive a fork: create the client after the fork, in a child of a process that has made "
+                        "no lookup yet, or start processes by spawn", grpc.StatusCode.FAILED_PRECONDITION)
         made = server.methods.get(path)
         if made is None:
             with self._lock:
@@ -94,7 +94,7 @@ class Servers:
         return made
 
     def limit(self, server: Server, left_s: float) -> float:
-        """How long an attempt at it may take. One that has not answered lately leaves time for another that has."""
+        """Time limit of an attempt, in seconds. A server without a recent reply leaves time for one that has replied."""
         if server.proven or len(self._all) == 1:
             return left_s
         return min(left_s / 2 if any(other.proven for other in self._all) else left_s, UNPROVEN_S)
@@ -122,8 +122,8 @@ class Servers:
                 server.unreachable = False
 
     def take_channels(self) -> List[Any]:
-        """Forget all connections; the next calls make new ones. Returns those to be closed: not the ones that are
-        watched, on which grpcio's thread would fail, and which end with it."""
+        """Forget all connections; the next calls make new ones. Returns the channels to close. Watched channels are not
+        among them: closing them would fail in the thread of grpcio, which ends them itself."""
         channels: List[Any] = []
         if os.getpid() != self._pid:
             return channels
@@ -141,8 +141,8 @@ _alive: "weakref.WeakSet[Servers]" = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    """After a fork: keep connections of the parent until the process ends, also while Python ends. Their destructors would
-    wait for threads of gRPC, which only the parent has."""
+    """After a fork: keep the connections of the parent until the child has ended. Their destructors would wait for threads
+    of gRPC, which only the parent has."""
     for servers in list(_alive):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(servers))
 
@@ -153,7 +153,7 @@ os.register_at_fork(after_in_child=_in_child)
 # ---- attempts ----------------------------------------------------------------------------------------
 
 class Attempts:
-    """One call: what of it failed so far, and whether there is time for more."""
+    """The attempts of one call, and its remaining time."""
 
     def __init__(self, servers: Servers, timeout_s: float) -> None:
         self.servers = servers
@@ -162,7 +162,7 @@ class Attempts:
         self.n = 0
         self._tried: Tuple[Server, ...] = ()  # in this round
         self._n_rounds = 0
-        self._unreached = ""  # who could not be reached last, and why
+        self._unreached = ""  # the last server that could not be reached, and why
 
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
@@ -172,15 +172,15 @@ class Attempts:
         return self.servers.pick(self._tried)
 
     def how(self, server: Server) -> Dict[str, Any]:
-        """Arguments of a call to it. The first round tells at once who cannot be reached; then connections are waited
-        for."""
+        """Arguments of a call to `server`. In the first round, calls to unreachable servers fail at once; later rounds wait
+        for connections."""
         return {"timeout": self.servers.limit(server, self.left_s()), "wait_for_ready": self._n_rounds > 0}
 
     def may_retry(self, server: Server, code: grpc.StatusCode, details: str) -> bool:
-        """After a failure: whether another attempt may do better."""
+        """After a failure: whether to make another attempt."""
         if code is grpc.StatusCode.UNAVAILABLE:
             self._unreached = f"{server.target}: {details}"
-        elif code is grpc.StatusCode.ABORTED:  # updates came between the rows of a unit; the server is well
+        elif code is grpc.StatusCode.ABORTED:  # an update arrived between the rows of a unit; the server is healthy
             self._tried += (server,)
             return self.left_s() > 0
         elif code is not grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -190,7 +190,7 @@ class Attempts:
         return self.left_s() > 0
 
     def pause_s(self) -> float:
-        """Before the next attempt: 0 while there are servers that were not asked."""
+        """Pause before the next attempt: 0 while some servers are untried."""
         if len(self._tried) < len(self.servers):
             return 0.0
         self._tried = ()
@@ -199,12 +199,12 @@ class Attempts:
         return max(0.0, min(pause_s, self.left_s()))
 
     def verdict(self, server: Server, code: grpc.StatusCode, details: str) -> Error:
-        """The error that ends the call, of the last failure. Time that runs out while a connection is made says less
-        than why the ones before it could not be made."""
+        """The error of the call, from its last failure. If the deadline passed while connecting, the error is the reason of
+        the connection failure before it, which says more."""
         timed_out = code is grpc.StatusCode.DEADLINE_EXCEEDED
         if code is grpc.StatusCode.UNAVAILABLE or (timed_out and self._unreached and not server.proven):
             return error(grpc.StatusCode.UNAVAILABLE,
                          f"{self._unreached} (the last of {self.n} attempts within {self.timeout_s:g} s)")
         if timed_out:
-            details = f"{server.target}: no answer within {self.timeout_s:g} s"
+            details = f"{server.target}: no reply within {self.timeout_s:g} s"
         return error(code, details)

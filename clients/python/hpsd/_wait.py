@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting until look-ups see updates: WaitForUpdates."""
+"""WaitForUpdates: wait until lookups see updates."""
 from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Optional, Tuple
@@ -9,13 +9,13 @@ import grpc
 from . import _messages
 from .errors import DeadlineExceeded, InvalidArgument, NotVisible
 
-Records = Iterable[Tuple[str, int, int]]  # topic, partition and offset, as producers are told
+Records = Iterable[Tuple[str, int, int]]  # topic, partition and offset, as the producer received them
 _WORDS = {number: word for word, number in _messages.words("WaitOutcome", "WAIT_OUTCOME_").items()}
 _GOALS = _messages.words("WaitGoal", "WAIT_GOAL_")
 
 
 def request(model: str, version: int, records: Optional[Records]) -> Any:
-    """hps.v1.WaitForUpdatesRequest, without how long to wait. records None: all that is logged now."""
+    """hps.v1.WaitForUpdatesRequest without its time limit. records None: all records that are in the log now."""
     partitions: Dict[Tuple[str, int], List[int]] = {}
     made = _messages.WaitForUpdatesRequest(model=model, version=version, goal=_GOALS["now"])
     if records is None:
@@ -37,13 +37,13 @@ def request(model: str, version: int, records: Optional[Records]) -> Any:
 
 
 def within(made: Any, left_s: float) -> bytes:
-    """The request with a wait that leaves time for the answer, serialised."""
+    """The serialised request, with a time limit that leaves time for the reply."""
     made.max_wait_ms = max(1, min(int(900 * left_s), 2**32 - 1))
     return bytes(made.SerializeToString())
 
 
 def read(target: str, data: bytes) -> None:
-    """From hps.v1.WaitForUpdatesResponse. Raises what it says unless all is visible."""
+    """Read hps.v1.WaitForUpdatesResponse. Raises DeadlineExceeded or NotVisible unless all updates are visible."""
     reply = _messages.WaitForUpdatesResponse.FromString(data)
     outcome = _WORDS.get(reply.outcome, str(reply.outcome))
     if outcome == "not_yet":

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LookupRequest to its bytes, and LookupResponse from its. protobuf would copy the rows twice before anybody sees them;
-here a message is walked through and says where they lie. And a look-up of one key is mostly this."""
+"""Serialise LookupRequest, and parse LookupResponse without copying rows: the result has their positions in the message.
+protobuf would copy the rows twice. This code is most of the cost of a lookup of one key."""
 from __future__ import annotations
 
 import functools
 from typing import Any, Dict, List, Tuple
 
-Span = Tuple[int, int]  # of bytes of the message: begin, end
+Span = Tuple[int, int]  # byte positions in the message: begin, end
 NOTHING: Span = (0, 0)
 
 
@@ -28,7 +28,7 @@ def _varint_bytes(value: int) -> bytes:
 
 
 def query_parts(table: bytes, keys: Any, offsets: Any, weights: Any, pooling: int) -> List[Any]:
-    """LookupRequest.queries, to be joined; arrays are C-contiguous, or None."""
+    """LookupRequest.queries, as parts to join. Arrays are C-contiguous, or None."""
     inner: List[Any] = [b"\x0a", _varint_bytes(len(table)), table]
     size = 2 + len(table) if len(table) < 128 else 1 + len(inner[1]) + len(table)
     for tag, array in ((b"\x12", keys), (b"\x22", offsets), (b"\x32", weights)):
@@ -43,7 +43,7 @@ def query_parts(table: bytes, keys: Any, offsets: Any, weights: Any, pooling: in
 
 
 def request_head(model: bytes, numbers: Dict[int, int]) -> bytes:
-    """All of a LookupRequest but its queries: the model, and fields that are numbers, by theirs."""
+    """A LookupRequest without its queries: the model, and the numeric fields by their numbers."""
     out = b"\x0a" + _varint_bytes(len(model)) + model
     for number, value in numbers.items():
         if value != 0:
@@ -76,7 +76,8 @@ def infer_head(model: str, version: int, parameters: Tuple[Tuple[str, Any], ...]
 
 
 def read_infer(data: bytes) -> Tuple[int, List[Span]]:
-    """The version that answered, and where the outputs lie. All fields of the message are bytes. Raises Malformed."""
+    """The version that answered, and the positions of the outputs. All fields of the message are bytes. Raises
+    Malformed."""
     at, end, version, spans = 0, len(data), b"", []
     try:
         while at < end:
@@ -85,14 +86,14 @@ def read_infer(data: bytes) -> Tuple[int, List[Span]]:
             if size > 127:
                 size, at = _varint(data, at - 1)
             if tag & 0x87 != 2:
-                raise Malformed(f"a field with the tag {tag}")
+                raise Malformed(f"got a field with the tag {tag}")
             if tag == 0x12:
                 version = data[at:at + size]
             elif tag == 0x32:
                 spans.append((at, at + size))
             at += size
         if at > end:
-            raise Malformed("a field that is longer than its message")
+            raise Malformed("got a field that is longer than its message")
         return int(version), spans
     except (IndexError, ValueError) as error:
         raise Malformed(str(error)) from None
@@ -105,7 +106,7 @@ class Malformed(ValueError):
 
 
 class Result:
-    """TableResult: of one query, or of some of its rows."""
+    """TableResult: the rows of one query, or some of them."""
 
     __slots__ = ("_data", "_table", "dim", "data_type", "row_count", "status", "column", "rows")
 
@@ -150,10 +151,10 @@ class Response:
 def _check(numbers: Tuple[Any, ...], spans: Tuple[Any, ...]) -> None:
     for value in numbers:
         if value.__class__ is not int:
-            raise Malformed("bytes where a number was expected")
+            raise Malformed("got bytes, expected a number")
     for value in spans:
         if value.__class__ is not tuple:
-            raise Malformed("a number where bytes were expected")
+            raise Malformed("got a number, expected bytes")
 
 
 def _varint(data: bytes, at: int) -> Tuple[int, int]:
@@ -166,7 +167,7 @@ def _varint(data: bytes, at: int) -> Tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            raise Malformed("a number of more than 10 bytes")
+            raise Malformed("got a number of more than 10 bytes")
 
 
 def _signed(value: int) -> int:
@@ -174,9 +175,9 @@ def _signed(value: int) -> int:
 
 
 def _fields(data: bytes, at: int, end: int, repeated: int = 0) -> Dict[int, Any]:
-    """The fields of the message in data[at:end] by their numbers: of each the last one, or all in a list of the one that
-    is repeated. A value is a number, or where its bytes are. Every look-up comes by here, so what is usual, numbers
-    below 128, is not left to a function."""
+    """The fields of the message in data[at:end], by number: the last value of each field, and a list of all values of the
+    field `repeated`. A value is a number or the position of its bytes. Every lookup runs this code, so numbers below 128
+    are decoded inline."""
     found: Dict[int, Any] = {}
     many: List[Any] = []
     while at < end:
@@ -196,15 +197,15 @@ def _fields(data: bytes, at: int, end: int, repeated: int = 0) -> Dict[int, Any]
                 at = value[1]
         elif kind == 1 or kind == 5:
             at += 8 if kind == 1 else 4
-            continue  # none that is looked at
+            continue  # no such field is used
         else:
-            raise Malformed(f"a field of wire type {kind}")
+            raise Malformed(f"got a field of wire type {kind}")
         if tag >> 3 == repeated:
             many.append(value)
         else:
             found[tag >> 3] = value
     if at > end:
-        raise Malformed("a field that is longer than its message")
+        raise Malformed("got a field that is longer than its message")
     if repeated:
         found[repeated] = many
     return found
@@ -215,8 +216,8 @@ def _text(data: bytes, span: Span) -> str:
 
 
 def read(data: bytes) -> Response:
-    """Raises Malformed."""
+    """Parse a LookupResponse. Raises Malformed."""
     try:
         return Response(data)
     except IndexError:
-        raise Malformed("it ends within a field") from None
+        raise Malformed("the message ends within a field") from None

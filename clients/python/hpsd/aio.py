@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same as hpsd, asynchronous: `client = hpsd.aio.connect("127.0.0.1:8601")`, `await client.lookup("items", keys)`."""
+"""The client of hpsd for asyncio: `client = hpsd.aio.connect("127.0.0.1:8601")`, `await client.lookup("items", keys)`."""
 from __future__ import annotations
 
 import asyncio
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Transport:
-    """As hpsd's; its connections are of the event loop that runs when they are first used."""
+    """Like the Transport of hpsd. The connections belong to the event loop that first uses them."""
 
     def __init__(self, targets: List[str], tls: Optional[_address.TLS], token: Token) -> None:
         self.servers = Servers(targets, lambda target: _address.open_channel(grpc.aio, target, tls))
@@ -53,7 +53,7 @@ class Transport:
     def _call(self, kind: str, path: str, request: bytes, server: Server, how: Dict[str, Any]) -> Any:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self.servers.take_channels()  # those of another loop are of no use here
+            self.servers.take_channels()  # another event loop cannot use them
             self._loop = loop
         return self.servers.method(server, kind, path)(request, **how, metadata=_address.metadata(self._token))
 
@@ -67,7 +67,7 @@ class Transport:
         return await self.retried(timeout_s, once)
 
     async def _race(self, path: str, request: bytes, server: Server, attempts: Attempts, hedge_s: float) -> bytes:
-        """The first answer: of the server, or of another one that is asked as well when this one takes too long."""
+        """The first reply: of `server`, or of another one that gets the request after hedge_s seconds."""
         racing: Dict["asyncio.Task[bytes]", Server] = {}
 
         async def ask(which: Server) -> bytes:
@@ -86,7 +86,7 @@ class Transport:
                 which = racing.pop(task)
                 if task.exception() is None:
                     self.servers.worked(which)
-                elif racing or which is not server:  # else the attempt has failed, which is counted there
+                elif racing or which is not server:  # else the caller counts the failure
                     self.servers.failed(which)
                 if task.exception() is None or not racing:
                     return task.result()
@@ -95,7 +95,7 @@ class Transport:
                 task.cancel()
 
     async def at(self, server: Server, path: str, request: bytes, timeout_s: float) -> bytes:
-        """Of this server and no other; a connection to it is waited for."""
+        """The reply of this server only. Waits for a connection to it."""
         try:
             reply: bytes = await self._call("unary_unary", path, request, server,
                                             {"timeout": timeout_s, "wait_for_ready": True})
@@ -104,7 +104,7 @@ class Transport:
         return reply
 
     async def stream(self, path: str, request: bytes, timeout_s: float, begin: Callable[[], Reading]) -> Reading:
-        """`begin` makes what takes the messages, anew for each attempt."""
+        """Call a streaming method. Each attempt takes its messages with a new Reading from `begin`."""
         async def once(server: Server, attempts: Attempts) -> Reading:
             reading = begin()
             async for data in self._call("unary_stream", path, request, server, attempts.how(server)):
@@ -115,7 +115,7 @@ class Transport:
 
 
 class Client:
-    """Look-ups of one model, as hpsd.Client. One event loop."""
+    """Lookups in one model, like hpsd.Client. For one event loop."""
 
     def __init__(self, transport: Transport, defaults: Defaults, owns: bool = True) -> None:
         self._transport = transport
@@ -125,7 +125,7 @@ class Client:
         self._version = 0
         self._pins = False
 
-    @overload  # type: ignore[misc]  # who has tensors is looked for first
+    @overload  # type: ignore[misc]  # tensors first: they also match the next overload
     async def lookup(self, tables: str, keys: Keys[T], *, pooling: Pooling = ..., concat: bool = ...,
                      output: Any = ..., miss: Word = ..., max_wait: Seconds = ...,
                      unknown: Word = ..., max_staleness: Seconds = ..., consistency: Word = ..., timeout: Seconds = ...,
@@ -159,7 +159,7 @@ class Client:
                      output: Any = None, miss: Word = None, max_wait: Seconds = None,
                      unknown: Word = None, max_staleness: Seconds = None,
                      consistency: Word = None, timeout: Seconds = None, full: bool = False) -> Any:
-        """As hpsd.Client.lookup."""
+        """Like hpsd.Client.lookup."""
         lookup = Lookup(tables, keys, pooling, concat)
         options = Options(miss, max_wait, unknown, output, max_staleness, consistency)
         timeout_s = self._defaults.timeout_of(timeout)
@@ -193,7 +193,7 @@ class Client:
 
     async def lookup_flat(self, keys: Any, counts: Any, *, output: Any = None, miss: Word = None, max_wait: Seconds = None,
                     timeout: Seconds = None, full: bool = False) -> Any:
-        """As hpsd.Client.lookup_flat."""
+        """Like hpsd.Client.lookup_flat."""
         flat = Flat(keys, counts, miss, max_wait, output, full)
         timeout_s = self._defaults.timeout_of(timeout)
         end = time.monotonic() + timeout_s
@@ -203,15 +203,15 @@ class Client:
             version = flat.read(await self._transport.unary(_messages.INFER, request, max(end - time.monotonic(), SECONDS_MIN),
                                                        self._defaults.hedge_s))
             dims = self._widths.of_version(version, len(flat.counts))
-            if dims is None or not flat.fits(dims):  # a new version, or one with the number of an unloaded one
+            if dims is None or not flat.fits(dims):  # a new version, or another one with the same number
                 dims = await self._dims_of(version, flat.dims_lookup(), end)
         if self._pins and self._version == 0:
             self._version = version
         return flat.result(version, dims)
 
     async def _dims_of(self, version: int, lookup: Lookup, end: float) -> Optional[Dims]:
-        """Of the tables of a version. A server that does not have it yet, or no longer, is passed over. None: no server has
-        it any more, and this client may ask for another one."""
+        """The dims of the tables of a version. Skips servers that do not have the version. None: no server has it, and
+        this client is not pinned to it."""
         request = lookup.request(self._defaults.model, version, Options())
         n_left = 2 * len(self._transport.servers)
         while True:
@@ -229,7 +229,7 @@ class Client:
                 return self._widths.learn_version(version, reading.dims)
 
     async def wait_for_updates(self, records: Optional[Records] = None, *, timeout: Optional[float] = None) -> None:
-        """As hpsd.Client.wait_for_updates."""
+        """Like hpsd.Client.wait_for_updates."""
         request = _wait.request(self._defaults.model, self._version, records)
         end = time.monotonic() + self._defaults.timeout_of(timeout)
         for server in self._transport.servers:
@@ -238,19 +238,19 @@ class Client:
             _wait.read(server.target, data)
 
     async def model(self, timeout: Optional[float] = None) -> Model:
-        """As hpsd.Client.model."""
+        """Like hpsd.Client.model."""
         request = _model.request(self._defaults.model, self._version)
         timeout_s = self._defaults.timeout_of(timeout)
         return _model.read(await self._transport.unary(_messages.GET_MODEL, request, timeout_s))
 
     def version(self, number: int = 0) -> "Client":
-        """As hpsd.Client.version."""
+        """Like hpsd.Client.version."""
         pinned = Client(self._transport, self._defaults, owns=False)
         pinned._version, pinned._pins = _model.version_number(number), True
         return pinned
 
     async def close(self) -> None:
-        """End the connections. Those of a pinned client are of the one that it came from."""
+        """Close the connections. No effect on a pinned client."""
         if self._owns:
             await self._transport.close()
 
@@ -264,6 +264,6 @@ class Client:
 
 def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, token: Token = None,
             timeout: float = 5.0, hedge_ms: Optional[float] = None) -> Client:
-    """As hpsd.connect."""
+    """Like hpsd.connect."""
     transport = Transport(_address.as_targets(addresses), _address.as_tls(tls), token)
     return Client(transport, Defaults(model, timeout, hedge_ms))

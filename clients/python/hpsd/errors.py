@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, by gRPC's codes: each error is also of the built-in class that it is like."""
+"""Errors by gRPC status code. Each class also derives from a similar built-in exception."""
 from __future__ import annotations
 
 from typing import Any, Dict, Tuple, Type
@@ -10,7 +10,7 @@ SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
 
 
 class Error(Exception):
-    """A look-up failed. `code`: a grpc.StatusCode; `details`: what was expected and what is there."""
+    """A call failed. `code`: a grpc.StatusCode; `details`: the message."""
 
     def __init__(self, details: str, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN) -> None:
         super().__init__(details)
@@ -25,7 +25,7 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """The request is wrong; found here or by the server."""
+    """The request is invalid. The client or the server found this."""
 
     def __init__(self, details: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> None:
         super().__init__(details, code)
@@ -36,23 +36,23 @@ class NotFound(Error, LookupError):
 
 
 class Unavailable(Error, ConnectionError):
-    """No server could answer, however often it was tried within the deadline."""
+    """No server could answer within the deadline, in spite of retries."""
 
 
 class DeadlineExceeded(Error, TimeoutError):
-    """A server was asked, and the answer did not come in time."""
+    """A server got the request, but did not reply in time."""
 
 
 class ResourceExhausted(Error):
-    """The server has no room for the answer, or the caller is beyond its quota."""
+    """The server has no capacity for the request, or the caller exceeds its quota."""
 
 
 class PermissionDenied(Error, PermissionError):
-    """The caller has not the role for this model."""
+    """The caller lacks the role for this model."""
 
 
 class NotVisible(Error):
-    """The updates that were waited for do not become visible. `outcome`: "rejected", "passed_over", "frozen", "paused",
+    """The awaited updates will not become visible. `outcome`: "rejected", "passed_over", "frozen", "paused",
     "gap", "failed", "no_topic", "unknown" or "version_ended"."""
 
     def __init__(self, details: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
@@ -65,16 +65,15 @@ class NotVisible(Error):
 
 
 class Unauthenticated(Error, PermissionError):
-    """The server knows the caller by nothing: no token, no certificate, or one that is not valid."""
+    """The call has no valid token or certificate."""
 
 
 class Unimplemented(Error, NotImplementedError):
-    """This server cannot do that."""
+    """The server does not support this."""
 
 
 def in_range(value: Any, what: str, least: float, most: float, expected: str, whole: bool = False) -> Any:
-    """`value`, if it is a number that the next layer can hold, from `least` to `most`. Else, and for nan, raises
-    InvalidArgument."""
+    """Return `value` if it is a number from `least` to `most`. Otherwise, also for nan, raise InvalidArgument."""
     try:
         if least <= value <= most and (not whole or value == int(value)):
             return value
@@ -84,7 +83,8 @@ def in_range(value: Any, what: str, least: float, most: float, expected: str, wh
 
 
 def seconds(value: Any, what: str, unit_s: float = 1) -> float:
-    """A time that a call may take, in units of `unit_s`, as seconds. gRPC takes times of centuries for none at all."""
+    """Convert a timeout in units of `unit_s` to seconds. Values beyond SECONDS_MAX are errors: gRPC would treat them as
+    no timeout."""
     unit = "seconds" if unit_s == 1 else "milliseconds"
     return float(in_range(value, what, SECONDS_MIN / unit_s, SECONDS_MAX / unit_s, unit)) * unit_s
 
@@ -102,5 +102,5 @@ _CLASSES: Dict[grpc.StatusCode, Type[Error]] = {
 
 
 def error(code: grpc.StatusCode, details: str) -> Error:
-    """The error of a gRPC code."""
+    """The exception for a gRPC status code."""
     return _CLASSES.get(code, Error)(details, code)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers for PyTorch whose rows are in hpsd: for inference, in the places of torch.nn.Embedding and EmbeddingBag, of
-TorchRec's collections and of HPS's LookupLayer.
+"""PyTorch layers that look up their rows in hpsd. For inference, they replace torch.nn.Embedding and EmbeddingBag, the
+collections of TorchRec, and LookupLayer of HPS.
 
     client = hpsd.connect("127.0.0.1:8601", model="dlrm")
     model.items = hpsd.torch.EmbeddingBag(client, "items", mode="mean")
 
-They have no weights, so nothing of them is in a state_dict; what they return is on the device, and of the dtype, that the
-module was moved to with .to().
+The layers have no weights and no entries in a state_dict. Results have the device and the dtype that the module was moved
+to with .to().
 """
 from ._collections import (EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig)
 from ._hps import LookupLayer

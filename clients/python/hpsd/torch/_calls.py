@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all layers have in common: a client, a device and a dtype, no gradients, and the operator `hpsd::rows`, by which
-torch.compile and torch.export record them. The operator's first argument says all of a layer in text, so that a program
-does the same in every process (_program.py)."""
+"""The base class of layers: client, device and dtype, no gradients, and the operator `hpsd::rows`, with which
+torch.compile and torch.export record layers. The first argument of the operator describes the layer as text, so that a
+program works in every process (_program.py)."""
 from __future__ import annotations
 
 from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
@@ -13,23 +13,26 @@ from ..errors import InvalidArgument
 from . import _program
 
 Tensors = Tuple[Optional[torch.Tensor], ...]
-_OUTPUTS = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # all else is made of fp32
+_OUTPUTS = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # other dtypes are converted from fp32
 _OPTIONS = {"miss", "max_wait", "unknown", "max_staleness", "consistency", "timeout"}
 
 
 def check_client(client: Any) -> None:
     if not isinstance(client, Client):
         raise InvalidArgument(f"client: got {type(client).__module__}.{type(client).__qualname__}, expected an hpsd.Client, "
-                              "which hpsd.connect returns: layers wait for their rows")
+                              "which hpsd.connect returns; layers cannot use an asyncio client")
 
 
 class Layer(torch.nn.Module):
-    """A layer without weights. `options` are those of hpsd.Client.lookup; `arguments` are the other arguments of the
-    constructor. client: None for the layer of a program, whose calls bring a client.
+    """A layer without weights.
+
+    options: the options of hpsd.Client.lookup.
+    arguments: the other arguments of the constructor.
+    client: None for the layer of a program, whose calls pass a client.
     """
 
     kind: ClassVar[str]
-    _place: torch.Tensor  # goes where the module goes: to its device and dtype; not in a state_dict
+    _place: torch.Tensor  # has the device and dtype of the module; not in a state_dict
 
     def __init__(self, client: Optional[Client], options: Dict[str, Any], **arguments: Any) -> None:
         if client is not None:
@@ -42,7 +45,7 @@ class Layer(torch.nn.Module):
         self.options = options
         self._arguments = arguments
         self.register_buffer("_place", torch.empty(0), persistent=False)
-        self._anchor = torch.empty(0, requires_grad=True)  # by which a backward pass comes here
+        self._anchor = torch.empty(0, requires_grad=True)  # makes a backward pass call this operator
         self._describe()
 
     def __init_subclass__(cls) -> None:
@@ -62,7 +65,7 @@ class Layer(torch.nn.Module):
         self._describe()  # the copy has another client
 
     def __prepare_scriptable__(self) -> Any:
-        """torch.jit.script asks for it."""
+        """torch.jit.script calls it."""
         raise self._not_recorded()
 
     def _describe(self) -> None:
@@ -75,17 +78,17 @@ class Layer(torch.nn.Module):
             "looking them up. Use torch.compile or torch.export, or call client.lookup outside of the recorded module and "
             "pass the rows to it as an input")
 
-    # ---- of each kind of layer ----
+    # ---- implemented by each kind of layer ----
 
     def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
-        """The rows, on any device, and of the dtype that `output` asks for."""
+        """The rows, on any device, of the dtype `output`."""
         raise NotImplementedError
 
     def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
-        """Of what look_up returns."""
+        """The shape of the result of look_up."""
         raise NotImplementedError
 
-    # ---- of all ----
+    # ---- common ----
 
     def check_inputs(self, tensors: Tensors) -> None:
         for given in tensors:
@@ -101,7 +104,7 @@ class Layer(torch.nn.Module):
                                       "one; bags of different sizes are an input of one dimension with offsets")
 
     def rows(self, *tensors: Optional[torch.Tensor], layout: Sequence[int] = ()) -> torch.Tensor:
-        """What the layer returns for these inputs."""
+        """The result of the layer for these inputs."""
         if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
             raise self._not_recorded()
         self.check_inputs(tensors)
@@ -124,14 +127,14 @@ def _shape_of_rows(layer: str, first: torch.Tensor, second: Optional[torch.Tenso
                    fourth: Optional[torch.Tensor], layout: Sequence[int], place: torch.Tensor,
                    anchor: Optional[torch.Tensor]) -> torch.Tensor:
     made = _program.read(layer)
-    if torch.onnx.is_in_onnx_export():  # Dynamo, by which ONNX's exporter may come, takes that for False in Layer.rows
+    if torch.onnx.is_in_onnx_export():  # under Dynamo, which the ONNX exporter may use, this is False in Layer.rows
         raise made._not_recorded()
     return place.new_empty(made.shape((first, second, third, fourth), layout))
 
 
 _library: Any = torch.library
 if not hasattr(_library, "custom_op"):
-    raise ImportError(f"hpsd.torch: got torch {torch.__version__}, expected 2.4 or later; client.lookup takes tensors of any")
+    raise ImportError(f"hpsd.torch: got torch {torch.__version__}, expected 2.4 or later; client.lookup accepts tensors of any version")
 _operator = _library.custom_op(
     "hpsd::rows", _rows, mutates_args=(), schema="(str layer, Tensor first, Tensor? second, Tensor? third, Tensor? fourth, "
     "SymInt[] layout, Tensor place, Tensor? anchor) -> Tensor")
@@ -140,10 +143,10 @@ _operator.register_fake(_shape_of_rows)
 
 def _no_gradients(gradient: torch.Tensor, layer: str) -> torch.Tensor:
     raise RuntimeError(f"hpsd.torch.{_program.read(layer)!r} is for inference: its rows are in hpsd, and have no gradients. "
-                       "Use it in eval() or under torch.no_grad(), or detach() what it returns")
+                       "Use it in eval() or under torch.no_grad(), or detach() its result")
 
 
-# A separate operator, since a compiler records the backward pass before it is known whether it will run.
+# A separate operator: a compiler records the backward pass even if it will not run.
 _fail = _library.custom_op("hpsd::no_gradients", _no_gradients, mutates_args=(),
                            schema="(Tensor gradient, str layer) -> Tensor")
 _fail.register_fake(lambda gradient, layer: gradient.new_empty(0))

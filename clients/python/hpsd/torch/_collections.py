@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRec's collections for inference. They take a KeyedJaggedTensor by its methods keys(), values(), lengths(),
-weights_or_none(), stride_per_key() and inverse_indices_or_none(); torchrec need not be installed."""
+"""The collections of TorchRec for inference. They accept any object with the methods of KeyedJaggedTensor: keys(),
+values(), lengths(), weights_or_none(), stride_per_key() and inverse_indices_or_none(). torchrec is optional."""
 from __future__ import annotations
 
 import itertools
@@ -21,32 +21,32 @@ from ._layers import check_dim
 
 @dataclass
 class EmbeddingConfig:
-    """A table and the features that are looked up in it; torchrec's own do as well."""
+    """A table and its features. The configurations of torchrec are accepted, too."""
 
     name: str
     embedding_dim: int
-    feature_names: List[str]  # without any: the name of the table
-    num_embeddings: int = 0  # not asked for
+    feature_names: List[str]  # default: the name of the table
+    num_embeddings: int = 0  # not used
 
 
 @dataclass
 class EmbeddingBagConfig(EmbeddingConfig):
-    """The same of bags. pooling: "sum", "mean", or torchrec's PoolingType."""
+    """A table and its features, whose bags are pooled. pooling: "sum", "mean", or a PoolingType of torchrec."""
 
     pooling: Any = "sum"
 
 
 @dataclass
 class _Feature:
-    """One use of a table: a query of each request."""
+    """One use of a table: one query in each request."""
 
     feature: str
     table: str
     dim: int
-    output: str  # the name of its rows in the answer
+    output: str  # the name of its rows in the result
 
 
-# Fields of TorchRec's configurations that would change the meaning of keys, and their neutral values.
+# Fields of TorchRec configurations that would change the meaning of keys, and their neutral values.
 _PLAIN = {"num_embeddings_post_pruning": None, "has_feature_processor": False}
 
 
@@ -57,7 +57,7 @@ def _config(given: Any, kind: Any) -> Any:
     for field, plain in _PLAIN.items():
         if getattr(given, field, plain) != plain:
             raise InvalidArgument(f"table {given.name!r}, {field}: got {getattr(given, field)!r}, expected {plain!r}: hpsd "
-                                  "looks up the keys as they are")
+                                  "looks up the keys unchanged")
     made = kind(given.name, int(given.embedding_dim), list(given.feature_names) or [given.name])
     if kind is EmbeddingBagConfig:
         pooling = getattr(given, "pooling", None)
@@ -68,12 +68,13 @@ def _config(given: Any, kind: Any) -> Any:
 
 
 def _features(configs: Sequence[Any]) -> List[_Feature]:
-    """In the order of their rows, named as in TorchRec: those of several tables with the name of each."""
+    """The features in the order of their rows, named as in TorchRec: with the table name if several tables have the
+    feature."""
     names = [config.name for config in configs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidArgument(f"tables: got {twice[0]!r} twice, expected one configuration with all its features; to pool a "
-                              "table in two ways takes two collections")
+                              "table in two ways use two collections")
     if not configs:
         raise InvalidArgument("tables: got none, expected at least one")
     uses = [feature for config in configs for feature in config.feature_names]
@@ -96,7 +97,7 @@ class _Collection(Layer):
             raise InvalidArgument(f"features: got {type(keyed).__name__}, expected a KeyedJaggedTensor")
         keys, strides = list(keyed.keys()), list(keyed.stride_per_key())
         if len(set(keys)) != len(keys):
-            raise InvalidArgument(f"keys of the KeyedJaggedTensor: got {keys}, expected each of them once")
+            raise InvalidArgument(f"keys of the KeyedJaggedTensor: got {keys}, expected each key once")
         missing = [of.feature for of in self._features if of.feature not in keys]
         if missing:
             raise InvalidArgument(f"feature {missing[0]!r} is not among the keys {keys} of the KeyedJaggedTensor")
@@ -120,7 +121,7 @@ class _Collection(Layer):
         for what, array in (("values", values), ("weights", weights)):
             if array is not None and array.shape != (ends[-1],):
                 raise InvalidArgument(f"{what} of the KeyedJaggedTensor: got shape {array.shape}, expected ({ends[-1]},), the "
-                                      "sum of its lengths")
+                                      "sum of the lengths")
         queries: List[Tuple[str, Any]] = []
         for of, first, n_bags in zip(self._features, layout[::2], layout[1::2]):
             bags = ends[first:first + n_bags + 1]
@@ -133,8 +134,8 @@ class _Collection(Layer):
 
 
 class EmbeddingBagCollection(_Collection):
-    """torchrec.EmbeddingBagCollection: a KeyedJaggedTensor to a KeyedTensor of [B, sum of embedding_dims]. hpsd makes its
-    matrix. With inverse_indices it is made here, from the distinct bags."""
+    """Replaces torchrec.EmbeddingBagCollection: from a KeyedJaggedTensor to a KeyedTensor of [B, sum of embedding_dims].
+    hpsd builds the matrix. With inverse_indices the layer builds it from the distinct bags."""
 
     kind = "EmbeddingBagCollection"
 
@@ -175,26 +176,26 @@ class EmbeddingBagCollection(_Collection):
             raise InvalidArgument(f"features: got batches of {layout[1::2]}, expected one size, or inverse_indices")
         weights = features.weights_or_none() if self.is_weighted else None
         if self.is_weighted and weights is None:
-            raise InvalidArgument("weights: the KeyedJaggedTensor has none, expected some, as is_weighted says")
+            raise InvalidArgument("weights: got a KeyedJaggedTensor without weights, expected weights, as is_weighted is set")
         matrix = self.rows(features.values(), features.lengths(), weights, indices, layout=layout)
         return self._keyed_tensor(keys=[of.output for of in self._features], length_per_key=list(self._dims),
                                   values=matrix)
 
     def _inverse_indices(self, keyed: Any) -> Optional[torch.Tensor]:
-        """A row for each feature."""
+        """The inverse indices, one row for each feature; None if there are none."""
         given = keyed.inverse_indices_or_none()
         if given is None or given[1].numel() == 0:
             return None
         missing = [of.feature for of in self._features if of.feature not in given[0]]
         if missing:
-            raise InvalidArgument(f"inverse_indices: got those of {given[0]}, expected feature {missing[0]!r} among them")
+            raise InvalidArgument(f"inverse_indices: got the features {given[0]}, expected also {missing[0]!r}")
         rows: torch.Tensor = given[1][[given[0].index(of.feature) for of in self._features]]
         return rows
 
 
 class EmbeddingCollection(_Collection):
-    """torchrec.EmbeddingCollection: a KeyedJaggedTensor to {feature: JaggedTensor of a row for each key}. As there, all
-    tables have one embedding_dim, and inverse_indices are not used."""
+    """Replaces torchrec.EmbeddingCollection: from a KeyedJaggedTensor to {feature: JaggedTensor with a row for each key}.
+    As in TorchRec, all tables have the same embedding_dim, and inverse_indices are not used."""
 
     kind = "EmbeddingCollection"
 
@@ -214,7 +215,7 @@ class EmbeddingCollection(_Collection):
 
     def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
         library: Any = torch.library
-        return [library.get_ctx().new_dynamic_size(), self.embedding_dim]  # as many as there are keys
+        return [library.get_ctx().new_dynamic_size(), self.embedding_dim]  # the number of keys
 
     def forward(self, features: Any) -> Dict[str, Any]:
         layout = self._layout(features)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HPS's layer for PyTorch, with hpsd in the place of its library."""
+"""LookupLayer of HPS for PyTorch, which looks up rows in hpsd."""
 from __future__ import annotations
 
 import json
@@ -12,11 +12,11 @@ from .._client import Client, connect
 from ..errors import InvalidArgument
 from ._layers import Embedding
 
-_clients: Dict[Tuple[Tuple[str, ...], str], Client] = {}  # layers of one model share connections
+_clients: Dict[Tuple[Tuple[str, ...], str], Client] = {}  # the layers of a model share connections
 
 
 def _parsed(text: str) -> Any:
-    """JSON, with comments as hpsd allows them."""
+    """Parse JSON with comments, as hpsd accepts it."""
     out: List[str] = []
     at = 0
     while at < len(text):
@@ -56,10 +56,10 @@ def _address(config: Any) -> Addresses:
 
 
 class LookupLayer(Embedding):
-    """hps_torch.LookupLayer: keys of any shape to float32 rows of shape keys.shape + (emb_vec_size,).
+    """Replaces hps_torch.LookupLayer: from keys of any shape to float32 rows of shape keys.shape + (emb_vec_size,).
 
-    ps_config_file: the ps.json that hpsd serves by; from it are the name of the table and, unless `address` says
-    otherwise, where hpsd listens.
+    ps_config_file: the ps.json of hpsd. The layer reads the name of the table from it, and the address of hpsd unless
+    `address` is given.
     """
 
     def __init__(self, ps_config_file: str, model_name: str, table_id: int, emb_vec_size: int,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TorchRec's collections take and return, by its methods: its own classes where it is installed."""
+"""The tensor classes of TorchRec collections: from torchrec if it is installed, otherwise equivalent ones."""
 from __future__ import annotations
 
 import itertools
@@ -9,7 +9,7 @@ import torch
 
 
 class JaggedTensor:
-    """Rows of bags of different sizes, as torchrec.JaggedTensor has them."""
+    """Rows of bags of different sizes, like torchrec.JaggedTensor."""
 
     def __init__(self, values: torch.Tensor, weights: Optional[torch.Tensor] = None,
                  lengths: Optional[torch.Tensor] = None, offsets: Optional[torch.Tensor] = None) -> None:
@@ -39,7 +39,7 @@ class JaggedTensor:
 
 
 class KeyedTensor:
-    """A matrix whose columns have names, as torchrec.KeyedTensor has them."""
+    """A matrix with named columns, like torchrec.KeyedTensor."""
 
     def __init__(self, keys: List[str], length_per_key: List[int], values: torch.Tensor) -> None:
         self._keys, self._length_per_key, self._values = keys, length_per_key, values
@@ -66,7 +66,7 @@ class KeyedTensor:
 
 
 def classes() -> Tuple[Any, Any]:
-    """Those of KeyedTensor and JaggedTensor that are to be returned."""
+    """The classes KeyedTensor and JaggedTensor for results."""
     try:
         import torchrec
     except ImportError:

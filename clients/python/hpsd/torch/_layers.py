@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding and EmbeddingBag: the forward passes of torch.nn's, with rows of hpsd."""
+"""Embedding and EmbeddingBag: the forward passes of the torch.nn layers, with rows from hpsd."""
 from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence
@@ -16,19 +16,19 @@ from ._calls import Layer, Tensors, check_client
 
 def check_dim(table: str, expected: Optional[int], there: int) -> None:
     if expected is not None and expected != there:
-        raise InvalidArgument(f"table {table!r}: expected rows of {expected} values, but they have {there}")
+        raise InvalidArgument(f"table {table!r}: got rows of {there} values, expected {expected}")
 
 
 def dim_of(client: Client, table: str) -> int:
-    """Values per row, as the server has it."""
+    """Values per row. Asks the server."""
     return int(client.lookup(table, []).shape[-1])
 
 
 def key_of_padding(padding_idx: Optional[int], num_embeddings: Optional[int]) -> Optional[int]:
-    """The key that padding_idx means, as torch's layers read it: below 0 it counts from num_embeddings back."""
+    """The key that padding_idx means. As in torch, a negative one counts back from num_embeddings."""
     if padding_idx is None:
         return None
-    least, most, expected = 0, 2**64 - 1, "num_embeddings, as torch counts a negative one from num_embeddings back, or a whole number"
+    least, most, expected = 0, 2**64 - 1, "num_embeddings, from which torch counts a negative one back, or a whole number"
     if num_embeddings is not None:
         n_rows = int(in_range(num_embeddings, "num_embeddings", 1, 2**63, "a whole number", whole=True))
         least, most, expected = -n_rows, n_rows - 1, "a whole number"
@@ -37,7 +37,7 @@ def key_of_padding(padding_idx: Optional[int], num_embeddings: Optional[int]) ->
 
 
 class _OfOneTable(Layer):
-    """embedding_dim: values per row; if it is not given the server is asked for it, now."""
+    """embedding_dim: values per row; if it is None, the constructor asks the server."""
 
     def __init__(self, client: Client, table: str, embedding_dim: Optional[int], options: Any, **arguments: Any) -> None:
         if embedding_dim is None:
@@ -51,10 +51,10 @@ class _OfOneTable(Layer):
 
 
 class Embedding(_OfOneTable):
-    """torch.nn.Embedding: input of any shape to rows of shape input.shape + (embedding_dim,).
+    """Replaces torch.nn.Embedding: from an input of any shape to rows of shape input.shape + (embedding_dim,).
 
-    As there, what padding_idx names is looked up like any other key. num_embeddings: rows of the trained layer, from
-    which a negative padding_idx is counted back.
+    padding_idx: as in torch, this key is looked up like any other.
+    num_embeddings: rows of the trained layer; a negative padding_idx counts back from it.
     """
 
     kind = "Embedding"
@@ -79,11 +79,13 @@ class Embedding(_OfOneTable):
 
 
 class EmbeddingBag(_OfOneTable):
-    """torch.nn.EmbeddingBag, of mode "sum" or "mean": bags of keys to a row for each.
+    """Replaces torch.nn.EmbeddingBag with mode "sum" or "mean": from bags of keys to one row for each bag.
 
-    input: of two dimensions, bags of one size; or of one, with offsets where each bag begins (include_last_offset: and
-    where the last one ends). per_sample_weights: with mode "sum". Keys equal to padding_idx are in no bag: not in its
-    sum, nor in the number by which a mean is divided. num_embeddings: as of Embedding.
+    input: two dimensions, for bags of one size; or one dimension, with offsets where each bag begins. With
+    include_last_offset the offsets also say where the last bag ends.
+    per_sample_weights: only with mode "sum".
+    padding_idx: keys equal to it are left out of bags, of their sums and of the divisor of a mean.
+    num_embeddings: as in Embedding.
     """
 
     kind = "EmbeddingBag"
@@ -110,7 +112,7 @@ class EmbeddingBag(_OfOneTable):
         if self.padding_idx is not None:
             signed = self.padding_idx - 2**64 if self.padding_idx >= 2**63 else self.padding_idx
             kept = flat != signed
-            ends = offset_bytes(ends, len(flat), f"table {self.table!r}, offsets")  # of all keys
+            ends = offset_bytes(ends, len(flat), f"table {self.table!r}, offsets")  # offsets into all keys
             ends = np.append(0, kept.cpu().numpy().cumsum())[ends]
             flat, weights = flat[kept], None if weights is None else weights[kept]
         spec = (flat, ends) if weights is None else (flat, ends, weights)
@@ -119,7 +121,7 @@ class EmbeddingBag(_OfOneTable):
         return rows
 
     def _ends(self, keys: torch.Tensor, offsets: Optional[torch.Tensor]) -> npt.NDArray[Any]:
-        """Where bags begin, and where the last one ends."""
+        """The offsets at which bags begin, and at which the last one ends."""
         if offsets is None:
             return np.arange(keys.shape[0] + 1) * keys.shape[1]
         begins = integers(offsets, f"table {self.table!r}, offsets").astype(np.int64, copy=False)
@@ -140,20 +142,20 @@ class EmbeddingBag(_OfOneTable):
     def _check(self, keys: torch.Tensor, offsets: Optional[torch.Tensor], weights: Optional[torch.Tensor]) -> None:
         self.check_inputs((keys, offsets, weights))
         if keys.dim() == 2 and offsets is not None:
-            raise InvalidArgument("offsets: got some with an input of two dimensions, expected None: its rows are the bags")
+            raise InvalidArgument("offsets: got offsets with an input of two dimensions, expected None: its rows are the bags")
         if keys.dim() == 1 and (offsets is None or offsets.dim() != 1):
-            raise InvalidArgument("offsets: expected one dimension of them, with an input of one dimension")
+            raise InvalidArgument("offsets: expected one dimension, with an input of one dimension")
         if keys.dim() not in (1, 2):
             raise InvalidArgument(f"input: got {keys.dim()} dimensions, expected 1 or 2")
         if self.include_last_offset and offsets is not None and offsets.shape[0] == 0:
-            raise InvalidArgument("offsets: got none, expected where the last bag ends, as include_last_offset says")
+            raise InvalidArgument("offsets: got none, expected the end of the last bag, as include_last_offset is set")
         if weights is None:
             return
         if self.mode != "sum":
-            raise InvalidArgument(f"per_sample_weights: got some with mode {self.mode!r}, expected mode 'sum'")
+            raise InvalidArgument(f"per_sample_weights: got weights with mode {self.mode!r}, expected mode 'sum'")
         if weights.shape != keys.shape:
-            raise InvalidArgument(f"per_sample_weights: got shape {tuple(weights.shape)}, expected {tuple(keys.shape)}, that "
-                                  "of the input")
+            raise InvalidArgument(f"per_sample_weights: got shape {tuple(weights.shape)}, expected {tuple(keys.shape)}, "
+                                  "the shape of the input")
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"

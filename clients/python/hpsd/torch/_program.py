@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer as text, for programs of torch.export and torch.compile, which other processes can load. The text has the
+"""Layers as text, for programs of torch.export and torch.compile, which other processes can load. The text has the
 addresses, model, version, table and options, and never a token. A program uses the connections and the token of a
-client of this process that was made with the same arguments. Without such a client it connects by itself, with the
-token of set_token. Those connections last as long as the process. Any thread."""
+client of this process that was made with the same arguments. Without such a client it makes its own connections, with
+the token of set_token, and keeps them until the process ends. Thread-safe."""
 from __future__ import annotations
 
 import functools
@@ -16,16 +16,16 @@ from .._address import PEM, TLS, Token, as_targets, as_tls
 from .._client import Client, Transport, connect
 from ..errors import InvalidArgument
 
-KINDS: Dict[str, Any] = {}  # classes of layers by their names
+KINDS: Dict[str, Any] = {}  # classes of layers, by name
 _token: Token = None
 _lock = threading.Lock()
-_transports: "weakref.WeakValueDictionary[str, Transport]" = weakref.WeakValueDictionary()  # by their descriptions
-_connected: Dict[str, Client] = {}  # clients that programs have made
+_transports: "weakref.WeakValueDictionary[str, Transport]" = weakref.WeakValueDictionary()  # by description
+_connected: Dict[str, Client] = {}  # clients that programs made
 
 
 def set_token(token: Token) -> None:
-    """The bearer token, or the function that returns one, of connections that loaded programs make. Programs do not
-    carry tokens."""
+    """Set the bearer token, or a function that returns one, for connections that loaded programs make. Programs do not
+    contain tokens."""
     global _token
     _token = token
 
@@ -35,12 +35,12 @@ def _current_token() -> Any:
 
 
 def _path(pem: PEM) -> Any:
-    """False: certificates given as bytes are left out."""
+    """The absolute path of `pem`; None if not set; False for certificates as bytes, which the text leaves out."""
     return False if isinstance(pem, bytes) else None if pem is None else os.path.abspath(os.fspath(pem))
 
 
 def _connection(client: Client) -> str:
-    """The arguments of `connect` without the token, and a number by which clients differ that share all of them."""
+    """The arguments of `connect` without the token, and a number that tells clients with equal arguments apart."""
     addresses, model, given, _, timeout, hedge_ms = client._how
     tls = as_tls(given)
     how = {"addresses": as_targets(addresses), "model": model, "timeout": timeout, "hedge_ms": hedge_ms,
@@ -55,7 +55,7 @@ def _connection(client: Client) -> str:
 
 
 def write(client: Client, kind: str, arguments: Dict[str, Any], options: Dict[str, Any]) -> str:
-    """The text of a layer. A pinned client that has no version yet asks the server for it."""
+    """The text of a layer. A pinned client without a version first gets one from the server."""
     if client._pins and client._version == 0:
         client.lookup({})
     return json.dumps({"connection": _connection(client), "version": client._version, "kind": kind, "arguments": arguments,
@@ -64,7 +64,7 @@ def write(client: Client, kind: str, arguments: Dict[str, Any], options: Dict[st
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> Tuple[Any, str, Dict[str, Any], int]:
-    """The layer, its connection as text and in parts, its version."""
+    """The layer, its connection as text and as a dictionary, and its version."""
     of = json.loads(text)
     layer = KINDS[of["kind"]](None, **of["arguments"], **of["options"])
     return layer, of["connection"], json.loads(of["connection"]), of["version"]
@@ -76,7 +76,7 @@ def read(text: str) -> Any:
 
 
 def client_of(text: str) -> Client:
-    """The client that `write` was called with, or one that is made alike."""
+    """The client that `write` was called with, or an equal one."""
     _, connection, how, version = _parsed(text)
     transport = _transports.get(connection)
     if transport is None:
@@ -87,8 +87,8 @@ def client_of(text: str) -> Client:
 def _connect(connection: str, how: Dict[str, Any]) -> Transport:
     tls = how["tls"]
     if tls is not None and False in tls.values():
-        raise InvalidArgument("tls: the program was made with certificates as bytes, which it does not carry; make it with "
-                              "the paths of files")
+        raise InvalidArgument("tls: the program was made with certificates as bytes, which it does not contain; make it with "
+                              "paths of files")
     with _lock:
         if connection not in _connected:
             _connected[connection] = connect(how["addresses"], how["model"], tls=tls and TLS(**tls), token=_current_token,
