@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# ./dev demo: a model of DLRM-DCNv2's shape from nothing to verified look-ups, a restart without its
-# files, the tiers side by side, cold and warm, one table as each type of rows, and rows that stream in through Kafka. Everything lives
-# in build/demo and on free ports of 127.0.0.1, and is gone at the end. `--keep` leaves the daemon running until Ctrl-C.
+# ./dev demo: generates a model with the shape of DLRM-DCNv2, serves it and verifies lookups. Then it restarts hpsd without
+# the model files, compares the tiers, cold and warm, compares row types, and streams rows through Kafka. It uses build/demo
+# and free ports of 127.0.0.1, and cleans up at the end. `--keep` leaves the daemon running until Ctrl-C.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
 bin=${HPS_BIN_DIR:-$PWD/build/bin}
 program=hpsd
-python=/usr/bin/python3 # the one that Debian's packages are for
+python=/usr/bin/python3 # the Python of the Debian packages
 demo=$PWD/build/demo
 model=$demo/models/dlrm/1
 state=$demo/state
 log=$demo/hpsd.log
-admin=unix:build/demo/admin.sock # from here: the path of a checkout may be too long for a socket
+admin=unix:build/demo/admin.sock # relative: the path of a checkout may be too long for a socket
 export HPSD_ADDR=$admin
 pid=
 broker_pid=
@@ -49,7 +49,7 @@ shown() {
 }
 now_ms() { date +%s%3N; }
 
-# What Prometheus would read.
+# The metrics, as Prometheus reads them.
 scrape() {
     {
         printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
@@ -57,14 +57,14 @@ scrape() {
     } 3<>"/dev/tcp/${http%:*}/${http##*:}"
 }
 
-# Share of the load that is done, in percent.
+# Progress of the load in percent.
 progress() {
     local ratio
     ratio=$(scrape | sed -nE 's/^hpsd_model_load_progress_ratio\{.*\} ([0-9.]+).*/\1/p')
     awk -v ratio="${ratio:-0}" 'BEGIN { printf "%d", 100 * ratio }'
 }
 
-# start CONFIG: start hpsd, wait for its first line on stdout, which tells where it listens, and for every model.
+# start CONFIG: start hpsd, wait for its first line on stdout, which has its addresses, and for every model.
 start() {
     local line began
     began=$(now_ms)
@@ -72,7 +72,7 @@ start() {
     "$bin/$program" --config "$demo/$1.json" >"$demo/stdout" 2>>"$log" &
     pid=$!
     if ! IFS= read -r line <"$demo/stdout"; then
-        echo "demo: hpsd ended before it listened" >&2
+        echo "demo: hpsd exited before it listened" >&2
         exit 1
     fi
     rm "$demo/stdout"
@@ -81,11 +81,11 @@ start() {
     kserve=$(sed -E 's/.* kserve=([^ ,]+).*/\1/' <<<" $line")
     until "$bin/hpsctl" ping >/dev/null 2>&1; do
         if ! kill -0 "$pid" 2>/dev/null; then
-            echo "demo: hpsd ended while it loaded" >&2
+            echo "demo: hpsd exited during the load" >&2
             exit 1
         fi
         if "$bin/hpsctl" -o json models 2>/dev/null | grep -q '"state":"failed"'; then
-            echo "demo: a model could not be loaded:" >&2
+            echo "demo: a model failed to load:" >&2
             "$bin/hpsctl" status >&2 || true
             exit 1
         fi
@@ -105,7 +105,7 @@ start() {
     fi
 }
 
-# A broker of tests/lib/kafka.py, in the background; it ends with its standard input.
+# Run a broker of tests/lib/kafka.py in the background; it exits when its standard input is closed.
 broker_start() {
     local line
     coproc BROKER { exec "$python" tests/lib/kafka.py run 2>"$demo/kafka.log"; }
@@ -114,7 +114,7 @@ broker_start() {
     exec {broker_in}>&"${BROKER[1]}"- {broker_out}<&"${BROKER[0]}"-
     if ! IFS= read -r line <&"$broker_out"; then
         cat "$demo/kafka.log" >&2
-        echo "demo: the Kafka broker ended before it was ready" >&2
+        echo "demo: the Kafka broker exited before it was ready" >&2
         exit 1
     fi
     bootstrap=$(sed -E 's/.* bootstrap=([^ ]+).*/\1/' <<<"$line")
@@ -124,7 +124,7 @@ broker_do() {
     local line
     printf '%s\n' "$*" >&"$broker_in"
     if ! IFS= read -r line <&"$broker_out" || [[ $line != ok ]]; then
-        echo "demo: the Kafka broker, asked to $*: $line" >&2
+        echo "demo: the Kafka broker failed to $*: $line" >&2
         exit 1
     fi
 }
@@ -146,7 +146,7 @@ stop() { # drains
     pid=
 }
 
-# The kernel forgets what it has of the database's files.
+# Drop the files of the database from the page cache.
 chill() {
     "$python" - "$state" <<'PYTHON'
 import os
@@ -163,7 +163,7 @@ for folder, _, names in os.walk(sys.argv[1]):
 PYTHON
 }
 
-# measure NAME: two seconds of skewed look-ups, other ones each time, and what the tiers then hold.
+# measure NAME: run skewed lookups for two seconds, with a new seed each time, and save the metrics.
 measure() {
     seed=$((seed + 1))
     "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 2 \
@@ -174,16 +174,16 @@ measure() {
 rm -rf "$demo"
 mkdir -p "$state" "$demo/models/dlrm"
 
-step "1. A model of DLRM-DCNv2's shape: 26 tables of width 128, a hundredth of the rows"
+step "1. Generate a model with the shape of DLRM-DCNv2: 26 tables of width 128, with 1 % of the rows"
 shown "hps-gen --preset dlrm-dcnv2 --scale 0.01 --out build/demo/models/dlrm/1" true
 if ! "$bin/hps-gen" --preset dlrm-dcnv2 --scale 0.01 --out "$model" --state-dir "$state" >"$demo/gen.log" 2>&1; then
     cat "$demo/gen.log" >&2
     exit 1
 fi
-echo "   $(du -sh --si "$model" | cut -f1) of files that HugeCTR would have written, and a ps.json"
+echo "   $(du -sh --si "$model" | cut -f1) of files in HugeCTR format, and a ps.json"
 
-# The ps.json of the generator as it is, plus one object that is ours: where to listen. Beside it the
-# same with a budget for a tenth of the rows in memory, and with RocksDB alone.
+# The ps.json of the generator with a server object that sets the addresses. Two more have memory for a tenth of the rows,
+# and only RocksDB.
 "$python" - "$model/ps.json" "$demo" "$state" <<'PYTHON'
 import json
 import sys
@@ -207,35 +207,35 @@ with open(f"{target}/gpu.json", "w", encoding="utf-8") as f:
     json.dump({**config, "volatile_db": {"type": "disabled"}}, f, indent=2)
 PYTHON
 
-step "2. hpsd loads it into RocksDB (kept) and into memory (fast)"
+step "2. hpsd loads it into RocksDB (persistent) and into memory (fast)"
 start all
 echo "   ready after $took: gRPC on $grpc, metrics on http://$http/metrics"
 shown "hpsctl models" "$bin/hpsctl" models
 
-step "3. Look-ups over gRPC, every row checked against the generator's formula"
+step "3. Lookups over gRPC; every row is checked against the formula of the generator"
 shown "hps-bench --model dlrm --keys 64 --zipf 1.05 --duration 2 --verify" \
     "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 2 \
     --verify --quiet
 protoc -I proto --python_out="$demo" proto/hps/v1/lookup.proto proto/inference/*.proto
-shown "python3 docs/examples/verify.py $grpc dlrm ...     # stock grpcio, no code of hpsd" \
+shown "python3 docs/examples/verify.py $grpc dlrm ...     # stock grpcio, without the hpsd client" \
     env PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$model"
-shown "python3     # the same in three lines of hpsd's own client" \
+shown "python3     # the same with the hpsd client" \
     env PYTHONPATH=clients/python "$python" -c "import hpsd
 client = hpsd.connect('$grpc', model='dlrm')
 print('  ', client.lookup('feature_0', [0, 1, 2]).shape, len(client.model().tables), 'tables')"
-shown "python3 docs/examples/kserve.py $grpc $kserve dlrm ...     # as a client of Triton asks HPS: KEYS, NUMKEYS, OUTPUT0" \
+shown "python3 docs/examples/kserve.py $grpc $kserve dlrm ...     # like a Triton client of HPS: KEYS, NUMKEYS, OUTPUT0" \
     env PYTHONPATH="$demo" "$python" docs/examples/kserve.py "$grpc" "$kserve" dlrm "$model"
 measure all-warm
 
-step "4. A restart without the model's files: RocksDB has every row"
+step "4. A restart without the model files: RocksDB has every row"
 stop
 mv "$demo/models" "$demo/models-gone"
 start all
-echo "   ready again $took after it was started; rows come from RocksDB until memory is filled behind it"
+echo "   ready $took after the start; rows come from RocksDB until hpsd has filled the memory in the background"
 measure all-cold
 PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
 
-step "5. The tiers side by side: 26 x 64 keys a request, Zipf 1.05, two seconds each"
+step "5. The tiers compared: 26 x 64 keys per request, Zipf 1.05, two seconds each"
 for budget in tenth none; do
     stop
     chill
@@ -270,13 +270,13 @@ for budget, text in (("all", "all"), ("tenth", "a tenth"), ("none", "none")):
         print(f"{text:<16}{state:<6}{run['keys_per_s']:>12,.0f}{run['latency_us']['p50'] / 1e3:>9.1f}"
               f"{run['latency_us']['p99'] / 1e3:>9.1f}{hits:>15.1%} {bytes_per_row('host'):>16}"
               f"{bytes_per_row('rocksdb'):>9}")
-print("A row is 512 bytes. Cold: just started, with nothing of the database in the page cache but for\n"
-      "what the start reads (all: after the restart above, while memory is filled behind it).")
+print("A row is 512 bytes. Cold: just started, with only those parts of the database in the page cache that\n"
+      "the start reads (all: after the restart above, while hpsd fills the memory).")
 PYTHON
 stop
 
 dtypes=(fp32 fp16 bf16 int8_rowwise_f32 int8_rowwise_f16)
-# A version of each type from the same files, each asked for its rows as float32, and as they are stored.
+# Load a version of each type from the same files, and look up its rows as float32 and as stored.
 narrow() {
     local dtype output
     "$bin/hps-gen" --tables 1 --rows 200000 --dim 128 --format npy --out "$demo/narrow" >"$demo/gen.log" 2>&1
@@ -328,22 +328,22 @@ for version, dtype in enumerate(dtypes, 1):
     sizes = [of("tier_used_bytes", tier) / of("tier_rows", tier) for tier in ("host", "rocksdb")]
     print(f"{dtype:<18}{sizes[0]:>16.0f}{sizes[1]:>9.0f}{speeds[0]:>17,.0f}{speeds[1]:>12,.0f}{made.get('error_max', 0):>15.2g}"
           f"{made.get('error_mean', 0):>10.2g}")
-print("200,000 rows of 128 values between -1 and 1, each type a version beside the others. Answered as float32, or as they are stored.")
+print("200,000 rows of 128 values between -1 and 1, one version for each type. Replies have float32 rows, or rows as stored.")
 PYTHON
 }
-step "6. One table, its rows as each type: the same files of float32, loaded with --row-dtype"
+step "6. One table with each row type: the same float32 files, loaded with --row-dtype"
 narrow
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
-    device="this machine's GPU"
+    device="the GPU of this machine"
 else
     device="a simulated GPU"
     program=hpsd-sim
 fi
-step "7. An embedding cache in GPU memory ($device): below a hit rate of 0.7 answers wait for true rows"
+step "7. An embedding cache in GPU memory ($device): below a hit rate of 0.7 lookups wait for the true rows"
 start gpu
 PYTHONPATH="$demo" "$python" docs/examples/threshold.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
-echo "   First exact and slow; from the threshold on, rows that are missing come as the table's default at once and"
-echo "   are fetched behind the answer; in the end the cache has them all. A key's status says which row it got."
+echo "   Below the threshold replies are exact and slow. Above it, a missing row is replaced by the default row, and hpsd"
+echo "   fetches the true row in the background, until the cache has all rows. The status of each key says which row it is."
 stop
 program=hpsd
 stream() {
@@ -395,31 +395,31 @@ def within(share):
     return next(bound for bound, count in counts if count >= share * counts[-1][1])
 
 
-print(f"   {publish['rows']:,} rows in {publish['records']:,} records, {publish['rows'] / publish['seconds']:,.0f} rows/s, beside "
-      f"look-ups of {bench['keys_per_s']:,.0f} keys/s (p50 {bench['latency_us']['p50'] / 1e3:.1f} ms, "
+print(f"   {publish['rows']:,} rows in {publish['records']:,} records, {publish['rows'] / publish['seconds']:,.0f} rows/s, during "
+      f"lookups of {bench['keys_per_s']:,.0f} keys/s (p50 {bench['latency_us']['p50'] / 1e3:.1f} ms, "
       f"p99 {bench['latency_us']['p99'] / 1e3:.1f} ms)")
 with open(f"{demo}/freshness.txt", encoding="utf-8") as f:
     print(f"   freshness, {f.read().strip()}")
 print(f"   hpsd_update_freshness_seconds of all {counts[-1][1]:,.0f} records: p50 within {within(0.5)} s, p99 within {within(0.99)} s")
 PYTHON
-    shown "python3 docs/examples/verify.py ...     # the rows that were streamed" \
+    shown "python3 docs/examples/verify.py ...     # the streamed rows" \
         env PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$demo/changes" 2
     stop
     broker_stop
 }
-step "8. Rows stream in through Kafka while look-ups run: broker, trainer, clients and hpsd on this machine"
+step "8. Rows arrive through Kafka during lookups: broker, trainer, clients and hpsd on this machine"
 if why=$("$python" tests/lib/kafka.py missing 2>&1); then
     stream
 else
     echo "   skipped: $why"
 fi
-step "What next"
+step "Next steps"
 cat <<'TEXT'
-   ./dev demo --keep                   the same, and the daemon stays up for you to try:
-   hpsctl top                          traffic and hit rates, live; hpsctl stats: per table and tier
-   hpsctl load dlrm --from DIR         a new version beside the active one, then: activate, rollback
-   hpsctl explain dlrm feature_0 42    what each tier says about one key
-   README.md                           your own tables: hpsd --table NAME=FILE.npy --state-dir DIR
+   ./dev demo --keep                   run the demo and leave the daemon running; then try:
+   hpsctl top                          live traffic and hit rates; hpsctl stats: per table and tier
+   hpsctl load dlrm --from DIR         load a new version next to the active one; then: activate, rollback
+   hpsctl explain dlrm feature_0 42    what each tier has for one key
+   README.md                           serve your own tables: hpsd --table NAME=FILE.npy --state-dir DIR
 TEXT
 if [[ $keep == --keep ]]; then
     start all

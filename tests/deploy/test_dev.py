@@ -114,10 +114,10 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
     "packages that others provide": (None, ["packages", "fuzz"], {"STATUS": "not-installed", "PROVIDES": "clang (= 1), libclang-rt-dev, llvm"}, 0, "^$"),
     "no network": (None, ["packages", "fuzz"], {"STATUS": "not-installed", "OFFLINE": "1"}, 1, "run as root, with network: apt-get .* clang "),
     "not root, no sudo": (without("sudo"), ["packages", "fuzz"], {"STATUS": "not-installed", "other_user": True, "PATH": "{bin}"}, 1,
-                          "no sudo; run as root, .*apt-get .* clang "),
-    "no Debian": (without("apt-get", "dpkg-query"), ["packages", "fuzz"], {"PATH": "{bin}"}, 1, "no apt-get; install what Debian 12 has.* clang "),
-    "a checkout of somebody else": (None, ["build"], {"other_user": True}, 1, "cannot be written: copy it"),
-    "a path that PATH cannot have": (renamed, ["build"], {}, 1, "must not have any of : .*: rename it"),
+                          "sudo is not installed; run as root, .*apt-get .* clang "),
+    "no Debian": (without("apt-get", "dpkg-query"), ["packages", "fuzz"], {"PATH": "{bin}"}, 1, "apt-get is missing; install the equivalent.* clang "),
+    "a checkout of somebody else": (None, ["build"], {"other_user": True}, 1, "cannot write to .*: copy it"),
+    "a path that PATH cannot have": (renamed, ["build"], {}, 1, "must not contain : .*: rename it"),
     "no HOME": (None, ["build"], {"HOME": None}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
     "no HOME, not root": (None, ["help"], {"HOME": None, "other_user": True}, 0, "usage"),
     "a HOME that cannot be written": (open_to_all, ["build"], {"HOME": "/", "other_user": True}, 0, 'home: {tree}/build/home$\njava: "-Duser.home={tree}/build/home"'),
@@ -126,10 +126,10 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
     "a Python that is active, which ./dev gpu uses": (others_gpu, ["gpu"], {"PYTHONPATH": "/x", "PATH": "{tree}/venv/bin:/usr/bin:/bin"}, 0,
                                                       "^{tree}/venv/bin/python3 /x $"),
     "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder: configuring it again"),
-    "an environment that cannot be installed": (broken_environment, ["interop"], {"XDG_CACHE_HOME": "{tree}/cache"}, 77, "SKIPPED: the genuine Triton"),
+    "an environment that cannot be installed": (broken_environment, ["interop"], {"XDG_CACHE_HOME": "{tree}/cache"}, 77, "SKIPPED: Triton"),
     "a peer left out": (left_out, ["bench", "grpc", "python"], {}, 77, "judged"),
     "a peer left out, and a failure": (lambda tree: left_out(tree, 1), ["bench", "grpc", "python"], {}, 1, "judged"),
-    **{f"{verb} and a wrong word": (None, [verb, *wrong], {}, 2, rf"usage: \./dev {verb} .*\n.*does not take '{' '.join(wrong)}'{names}")
+    **{f"{verb} and a wrong word": (None, [verb, *wrong], {}, 2, rf"usage: \./dev {verb} .*\n.*does not accept '{' '.join(wrong)}'{names}")
        for verb, wrong, names in (
            ("packages", ["nosuch"], "; names: .*kafka"), ("packages", [], "; names"), ("bench", ["nosuch"], "; names: grpc .* kserve"),
            ("fuzz", ["60", "nosuch"], "; names: .* npy"), ("fuzz", ["soon"], ""), ("demo", ["--kep"], ""), ("build", ["msan"], ""),
@@ -157,7 +157,7 @@ def test_build_folder_when_another_verb_uses_it_then_one_waits_and_clean_refuses
         fcntl.flock(lock, fcntl.LOCK_EX)
         print("demo (pid 7)", file=lock, flush=True)
         refused = dev(tree, "clean")
-        assert refused.returncode == 1 and "./dev demo (pid 7) uses build: end it first" in refused.stdout
+        assert refused.returncode == 1 and "./dev demo (pid 7) uses build: stop it first" in refused.stdout
         with dev(tree, "build", start=subprocess.Popen) as waiting:
             assert "waiting for ./dev demo (pid 7) and its child processes, which use build" in waiting.stdout.readline()
             fcntl.flock(lock, fcntl.LOCK_UN)
@@ -182,7 +182,7 @@ while [ "$1" != --out ]; do shift; done
 truncate -s 3 "$2"/*3/emb_vector''')
     done = dev(tree, str(PATIENCE_S - 5), "tools/demo.sh", command="timeout", HPS_BIN_DIR=None)
     assert done.returncode == 1, done.stdout
-    assert "a model could not be loaded" in done.stdout and re.search("emb_vector: 3 bytes, expected", done.stdout)
+    assert "a model failed to load" in done.stdout and re.search("emb_vector: 3 bytes, expected", done.stdout)
     assert not os.path.exists(f"{tree}/build/demo")
 
 
