@@ -40,11 +40,10 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .n_words_max = 1,
       .summary = "Load a new version of a model next to the active one",
       .args = hpsctl_load_args,
-      .details =
-          "\n"
-          "Shows progress and waits for the end; after Ctrl-C the server continues the load.\n"
-          "The first version of a model becomes active when it is loaded, a later one with\n"
-          "--activate or `hpsctl activate`.",
+      .details = "\n"
+                 "Shows progress and waits for the end; after Ctrl-C the load continues.\n"
+                 "The first version of a model becomes active when it is loaded, a later one with\n"
+                 "--activate or `hpsctl activate`.",
       .example = "hpsctl load dlrm --from /srv/models/dlrm/2 --dry-run\n"
                  "hpsctl load dlrm --from /srv/models/dlrm/2 --activate"},
      .lasts = true,
@@ -76,7 +75,7 @@ const struct hpsctl_verb hpsctl_verbs[] = {
       .words = "MODEL VERSION",
       .n_words_min = 2,
       .n_words_max = 2,
-      .summary = "Delete a version and its rows; the active version can only be the last one",
+      .summary = "Delete a version and its rows (the active one must be the last)",
       .example = "hpsctl unload dlrm 1"},
      .run = hpsctl_unload},
     {{.name = "lookup",

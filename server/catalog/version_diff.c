@@ -107,7 +107,7 @@ static bool speaks_against(const struct hps_table_diff *table, double rows_loss_
 {
     double kept_min = (1.0 - rows_loss_max) * (double)table->n_rows_before;
     if (table->dim_after == 0) {
-        snprintf(out, size, "table \"%.60s\" is missing", table->table);
+        snprintf(out, size, "table \"%.60s\" is gone", table->table);
     } else if (table->dim_before == 0) {
         snprintf(out, size, "table \"%.60s\" is new", table->table);
     } else if (table->dim_before != table->dim_after) {

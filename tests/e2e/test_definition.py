@@ -209,8 +209,8 @@ def test_load_when_the_file_has_the_model_then_its_entry_says_how_it_is_served(w
 
 
 @pytest.mark.parametrize("change, words", [
-    ({"directory": "/m"}, ("config: set beside directory",)),
-    ({"tables": [admin_pb.TableSource(table="t", path="/m")]}, ("config: set beside tables",)),
+    ({"directory": "/m"}, ("config: got it together with directory",)),
+    ({"tables": [admin_pb.TableSource(table="t", path="/m")]}, ("config: got it together with tables",)),
     ({"config": "{"}, ("config:1",)),
     ({"label": "3"}, ("label", "digits")),
     ({"config": {"label": "a b"}}, ("label", "a b")),

@@ -234,7 +234,7 @@ def test_rows_when_a_type_cannot_hold_them_then_refused_with_table_key_and_value
     for row_dtype in ("", "bf16"):
         with refused(grpc.StatusCode.INVALID_ARGUMENT, 'table "t"', "NaN or Inf", "(key 18), value 4"):
             one.load("m", f"{work}/nan", row_dtype=row_dtype)
-    with refused(grpc.StatusCode.INVALID_ARGUMENT, 'table "t"', "int8_rowwise_f32 already", "row_dtype is fp16"):
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, 'table "t"', "already quantised as int8_rowwise_f32", "row_dtype is fp16"):
         one.load("m", f"{work}/int8", row_dtype="fp16")
     with refused(grpc.StatusCode.INVALID_ARGUMENT, 'table "t"', "uint16", "manifest.json"):
         one.load("m", f"{work}/bf16")

@@ -207,7 +207,7 @@ WRONG = [  # what, the model, its inputs, more, words of the error
     ("rows of another number", "m", [("KEYS", KEYS.reshape(3, 2)), ("NUMKEYS", np.ones((2, 3), "<i4"))], {},
      "'KEYS' has 3 rows"),
     ("sum of a row", "m", [("KEYS", KEYS.reshape(2, 3)), ("NUMKEYS", np.array([[1, 1, 1], [0, 2, 2]], "<i4"))], {},
-     "row 1 makes 4 keys, but a row of 'KEYS' has 3"),
+     "the sum of row 1 is 4 keys, but a row of 'KEYS' has 3"),
     ("type of keys", "m", [("KEYS", KEYS.astype("<f4")), ("NUMKEYS", COUNTS)], {}, "is FP32, expected INT64 or INT32"),
     ("type of keys by table", "m.tables", [("items", KEYS.astype("<f4"))], {}, "is FP32, expected INT64 or INT32"),
     ("type of counts", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS.astype("<i8"))], {}, "is INT64, expected INT32"),

@@ -144,11 +144,11 @@ def test_create_when_there_is_no_persistent_store_then_refused(daemon, work):
 
 def test_restore_when_the_state_directory_is_used_or_full_then_refused(kept):
     one, snapshot = kept
-    assert "runs" in one.ctl("snapshot", "restore", snapshot, "--state-dir", one.state, code=1)
+    assert "in use by a running hpsd" in one.ctl("snapshot", "restore", snapshot, "--state-dir", one.state, code=1)
     address = one.admin
     one.stop()
     one.admin = address
-    assert "is there" in one.ctl("snapshot", "restore", snapshot, "--state-dir", one.state, code=1)
+    assert "already exists" in one.ctl("snapshot", "restore", snapshot, "--state-dir", one.state, code=1)
     shutil.rmtree(f"{one.state}/hpsd")
     one.ctl("snapshot", "restore", snapshot, "--state-dir", one.state)
     one.restart()

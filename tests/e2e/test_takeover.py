@@ -114,9 +114,9 @@ def test_activate_when_a_table_is_gone_or_most_rows_then_refused_unless_forced(s
         table(name, 1, n=5).save(f"{work}/m/3")
     for number in (2, 3):
         shown = served.ctl("load", "m", "--from", f"{work}/m/{number}")
-        assert "against version 1" in shown
+        assert "compared with version 1" in shown
     assert "items" in shown and "40 -> 5" in shown and "-87.5 %" in shown
-    with refused(grpc.StatusCode.FAILED_PRECONDITION, '"items" is missing', "--force"):
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, '"items" is gone', "--force"):
         served.admin_stub().ActivateVersion(admin_pb.ActivateVersionRequest(model="m", version=2))
     refusal = served.ctl("activate", "m", 3, code=1)
     assert "5 rows, were 40" in refusal and "activate_rows_loss_max" in refusal
@@ -128,10 +128,10 @@ def test_activate_when_a_table_is_gone_or_most_rows_then_refused_unless_forced(s
 
 def test_load_when_to_be_activated_and_it_differs_too_much_then_nothing_is_loaded(served, work):
     save(f"{work}/m/2", users=1)
-    assert '"items" is missing' in served.ctl("load", "m", "--from", f"{work}/m/2", "--activate", code=1)
+    assert '"items" is gone' in served.ctl("load", "m", "--from", f"{work}/m/2", "--activate", code=1)
     assert served.versions("m") == {1: "active"}
     plan = served.ctl("load", "m", "--from", f"{work}/m/2", "--dry-run")
-    assert "gone" in plan and "against version 1" in plan
+    assert "gone" in plan and "compared with version 1" in plan
     served.ctl("load", "m", "--from", f"{work}/m/2", "--activate", "--force")
     assert served.versions("m") == {1: "resident", 2: "active"}
 

@@ -229,7 +229,7 @@ def test_updates_when_shown_then_only_what_is_known():
     assert rows[0]["RECORDS/S"] in ("7.2", "7.3")
     assert rows[1]["REASON"] == "the leader does not answer"
     assert rows[3]["REASON"] == "no room on the disk"
-    assert "another lineage" in rows[4]["REASON"] and "records 3 to 9 were passed over" in rows[4]["REASON"]
+    assert "another lineage" in rows[4]["REASON"] and "records 3 to 9 were skipped" in rows[4]["REASON"]
 
 
 def test_updates_when_not_connected_or_without_topics_then_said_why():

@@ -277,7 +277,7 @@ def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, conc
     ("items", ([1], [0, 1]), {}, "got offsets without pooling, expected pooling= one of sum, mean"),
     ("items", ([1, 2], [0, 1]), {"pooling": "sum"}, "got 2 values from 0 to 1, expected bags + 1 values that begin with 0"),
     ("items", ([1, 2], [0, 2, 1, 2]), {"pooling": "sum"}, "never decrease"),
-    ("items", ([1, 2], [0, 2], [1.0]), {"pooling": "sum"}, "weights: got 1 values of float64, expected 2 real ones"),
+    ("items", ([1, 2], [0, 2], [1.0]), {"pooling": "sum"}, "weights: got 1 values of float64, expected 2 real numbers"),
     ("items", [1], {"pooling": "max"}, "pooling: got 'max', expected one of none, sum, mean"),
     ("items", [1], {"output": "fp8"}, "output: got 'fp8', expected one of fp32, fp16, bf16, raw"),
     ("items", [1], {"miss": "never"}, "miss: got 'never', expected one of exact, wait"),

@@ -207,7 +207,7 @@ def silent_server():
 
 def test_deadline_when_the_server_does_not_answer_then_it_ends_the_call():
     with silent_server() as (address, calls), hpsd.connect(address, timeout=0.2) as client:
-        with pytest.raises(hpsd.DeadlineExceeded, match=f"{address}: no answer within 0.2 s"):
+        with pytest.raises(hpsd.DeadlineExceeded, match=f"{address}: no reply within 0.2 s"):
             client.lookup("items", [1])
         assert len(calls) == 1
         with pytest.raises(TimeoutError):

@@ -107,7 +107,7 @@ static void test_check_when_too_much_changes_then_refused_and_named(void **state
     const struct table lost[] = {{"users", 4, 49}, {"items", 8, 200000}};
     struct hps_error err = {0};
     assert_int_equal(check(gone, 1, 1, &err), HPS_PRECONDITION);
-    assert_non_null(strstr(err.text, "\"items\" is missing"));
+    assert_non_null(strstr(err.text, "\"items\" is gone"));
     assert_int_equal(check(more, 3, 1, &err), HPS_PRECONDITION);
     assert_non_null(strstr(err.text, "\"extra\" is new"));
     assert_int_equal(check(wide, 2, 1, &err), HPS_PRECONDITION);
