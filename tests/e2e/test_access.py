@@ -248,7 +248,7 @@ def test_requests_when_more_a_second_than_the_rule_says_then_told_when_to_come_b
             for _ in range(1000):  # however slow the machine is, it is quicker than one in a second
                 look(one, "m", "app")
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "token:app may ask for 1 a second" in caught.value.details()
+        assert "token:app may send 1 a second" in caught.value.details()
         assert 0 < pushback_ms(caught.value) <= 1000
         for _ in range(5):
             look(one, "m", "free")  # a quota of its own

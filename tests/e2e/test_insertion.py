@@ -188,7 +188,7 @@ def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(wor
         assert (before["by memory_only"], before["async"], before["hit"]) == (10, 90 if cache == "gpu" else 0, 90)
         reply = ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_WAIT, explain=True)
         small.check(reply.results[0], keys, part)  # it waits for 0 us, and what it left comes behind
-        assert "table 'a': not waited for (deadline) 10 of 100" in list(reply.explain.notes)
+        assert "table 'a': defaulted (deadline) 10 of 100" in list(reply.explain.notes)
         now = small.settle()
         assert (now["by deadline"], now["async"], now["sync"]) == ((10, 100, 0) if cache == "gpu" else (10, 10, 90))
         small.check(ask(stub, "m", {"a": keys}).results[0], keys, [FOUND] * 100)
@@ -201,7 +201,7 @@ def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(wor
         keys = table.keys[:120]
         reply = ask(stub, "m", {"a": keys}, explain=True)
         small.check(reply.results[0], keys, [FOUND] * 110 + [DEFAULTED] * 10)
-        assert "table 'a': not waited for (async) 10 of 120" in list(reply.explain.notes)
+        assert "table 'a': defaulted (async) 10 of 120" in list(reply.explain.notes)
         assert small.settle()["async"] == (120 if cache == "gpu" else 20)
 
 

@@ -163,7 +163,7 @@ def test_hpsctl_when_asked_of_updates_then_tables_and_exit_codes_tell(broker, da
     broker.write(topic, [keyed(1, 101), {"key": b"odd", "value": b""}])
     assert wait_now(one, "table", "--allow-refused").split("\n")[0] == "visible"
     text = one.ctl("updates")
-    assert re.search(rf"^  newest refused record: {topic}:0:1, [\d.]+ s ago: .*\(key\)$", text, re.M), text
+    assert re.search(rf"^  newest rejected record: {topic}:0:1, [\d.]+ s ago: .*\(key\)$", text, re.M), text
     assert re.search(r"^table 1 \(active\): connected, lineage \S+, 2 records, 1 keys, 1 bad, as of", text, re.M), text
     assert re.search(rf"^table +1 +{topic} +0 +running +2 +2 +0 ", text, re.M), text
     [line] = [line for line in one.log().splitlines() if "record rejected:" in line]
