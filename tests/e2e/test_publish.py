@@ -372,9 +372,9 @@ def test_wait_when_there_are_many_ranges_then_they_are_waited_for_piece_by_piece
     ("paused", dict(topic=("PAUSED", "partition 0 is paused")), ("partition 0 is paused",)),
     ("hidden", dict(topic=("NOT_YET", "it is not read")), ("it is not read",)),
     ("table", dict(tables=[]), ("no table 'refused-table'; its tables: t",)),
-    ("width", dict(tables=[("refused-width", 2, "FP32")]), ("rows of 2 values", "these have 1")),
+    ("width", dict(tables=[("refused-width", 2, "FP32")]), ("rows of 2 values", "got rows of 1")),
     ("keys", dict(), ("--key-bytes 8",)),
-    ("type", dict(tables=[("refused-type", 1, "FP16")]), ("rows of fp16", "sent as bf16", "--row-dtype fp32")),
+    ("type", dict(tables=[("refused-type", 1, "FP16")]), ("rows of fp16", "got rows of bf16", "--row-dtype fp32")),
 ))
 def test_wait_when_a_server_would_not_take_it_then_exit_1_before_anything_is_sent(broker, what, says, words):
     table = f"refused-{what}"
@@ -494,7 +494,7 @@ def test_wait_when_hpsd_refuses_a_record_then_exit_5_and_before_that_what_can_be
     one = daemon(config)
     wait = ("--model", "picky", "-t", "items", "-", "--wait", "--addr", one.admin, "--wait-timeout", PATIENCE_S)
     _, error = publish(broker, *wait, code=1, lines="1 1 2 3\n")
-    assert "rows of 4 values" in error and "these have 3" in error
+    assert "rows of 4 values" in error and "got rows of 3" in error
     _, error = publish(broker, *wait, "--format", "hctr", code=1, lines="1 1 2 3 4\n")
     assert "--key-bytes 4" in error
     _, error = publish(broker, *wait, "-t", "gadgets", code=1, lines="1 1 2 3 4\n")
@@ -502,7 +502,7 @@ def test_wait_when_hpsd_refuses_a_record_then_exit_5_and_before_that_what_can_be
     assert broker.read(topic) == []
     publish(broker, *wait, "--format", "hctr", "--key-bytes", 4, lines="1 1 2 3 4\n")
     _, error = publish(broker, *wait, "--allow-nan", code=5, lines="2 1 2 3 4\n3 1 2 3 nan\n4 1 2 3 4\n")
-    assert f"{topic}:0:2 was refused" in error and "(not_finite)" in error
+    assert f"{topic}:0:2 was rejected" in error and "(not_finite)" in error
     one.ctl("updates", "pause", "--model", "picky")
     _, error = publish(broker, *wait, code=1, lines="5 1 2 3 4\n")
     assert f"partition 0 of {topic} is paused" in error and "hpsctl updates resume" in error

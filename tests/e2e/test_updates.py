@@ -167,8 +167,8 @@ def test_bad_records_when_between_good_ones_then_left_out_counted_and_kept(broke
     unknown = packed({"ghost": ({1: 1}, [])})
     broker.write("hps_et.bad.a", [keyed(1, 201), nan, wide, cut, unknown, {"key": None, "value": b"junk, and long enough"},
                                   {"key": b"12345", "value": b""}, keyed(2, 202)])
-    assert "hps_et.bad.a:0:6 was refused" in wait_now(one, "bad", "--allow-refused")
-    assert "hps_et.bad.a:0:6 was refused" in wait_now(one, "bad", code=5)
+    assert "hps_et.bad.a:0:6 was rejected" in wait_now(one, "bad", "--allow-refused")
+    assert "hps_et.bad.a:0:6 was rejected" in wait_now(one, "bad", code=5)
     assert "(width)" in one.ctl("wait-for", "hps_et.bad.a:0:2", code=5)
     one.ctl("--timeout", PATIENCE_S, "wait-for", "hps_et.bad.a:0:7")
     got = values(one.stub(), "bad", "a", [1, 2])
