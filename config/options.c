@@ -132,7 +132,7 @@ const struct hps_option_past hps_options_past[] = {
     {"label_dim", IN(model), NULL},
     {"slot_num", IN(model), NULL},
     {"redis_layout", IN(volatile_db),
-     "hpsd reads only rows of its own layout; load the model files of HPS, see docs/redis.md"},
+     "hpsd reads only its own layout; load the model files of HPS, see docs/redis.md"},
     {NULL, 0, NULL},
 };
 

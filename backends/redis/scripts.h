@@ -9,14 +9,14 @@
 #include "base/buf.h"
 
 enum hps_redis_script {
-    HPS_REDIS_APPLY,  /* what the log says of a shard */
-    HPS_REDIS_SHRINK, /* the same when the server is full: it must only take rows out */
-    HPS_REDIS_INSERT, /* rows found below */
+    HPS_REDIS_APPLY,  /* apply updates to a shard, and set its positions */
+    HPS_REDIS_SHRINK, /* the same if the server is full: only removes rows */
+    HPS_REDIS_INSERT, /* insert rows of a lower tier if the digest is still the same */
     HPS_REDIS_RESET,  /* empty a shard */
-    HPS_REDIS_COMMIT, /* what was loaded becomes a shard */
-    HPS_REDIS_EVICT,  /* a few rows go */
-    HPS_REDIS_TOUCH,  /* rows that were asked for */
-    HPS_REDIS_LEASE,  /* who uses a version */
+    HPS_REDIS_COMMIT, /* make a loaded shard valid */
+    HPS_REDIS_EVICT,  /* evict some rows */
+    HPS_REDIS_TOUCH,  /* record the use of rows */
+    HPS_REDIS_LEASE,  /* record that a daemon uses a version */
     HPS_REDIS_SCRIPTS
 };
 
@@ -30,11 +30,11 @@ struct hps_redis_name {
     const char *text;
     size_t size;
 };
-/* The beginning of a call; n_args more arguments are for the caller to append. */
+/* Append the beginning of a call. The caller appends its n_args arguments. */
 hps_status hps_redis_script_begin(struct hps_buf *buf, enum hps_redis_script script,
                                   const struct hps_redis_name *keys, uint32_t n_keys,
                                   uint32_t n_args) HPS_MUST_CHECK;
-/* The command that makes the script known to a server. */
+/* Append the command that loads the script into a server. */
 hps_status hps_redis_script_load(struct hps_buf *buf, enum hps_redis_script script) HPS_MUST_CHECK;
 
 #endif

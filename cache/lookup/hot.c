@@ -44,7 +44,7 @@ struct bucket {
     hps_key keys[WAYS];
     uint32_t counts[WAYS]; /* 0: free, whatever the key */
 };
-_Static_assert(sizeof(struct bucket) == WAYS * HPS_HOT_KEY_BYTES, "what a key is said to need");
+_Static_assert(sizeof(struct bucket) == WAYS * HPS_HOT_KEY_BYTES, "size of a key");
 
 struct hps_hot {
     _Atomic uint64_t n_seen;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fresh look-ups are, seen from outside: writes a row to Kafka and looks it up until it is there, again and again.
+"""Measures how fresh lookups are: writes a row to Kafka, looks it up until it is visible, and repeats that.
 
 usage: freshness.py HOST:PORT ADDRESS MODEL TABLE DIM SECONDS: the broker, then hpsd. Stock clients, no code of hpsd.
-The key is one that the table has not (2^62); it is deleted in the end.
+The key, 2^62, must not be in the table. It is deleted at the end.
 """
 import struct
 import sys

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks random keys of every table of a model up by KServe v2, as a client of Triton asks HPS's model, over gRPC (stock
-grpcio) and over HTTP (urllib), and compares each row with what hps-gen wrote.
+"""Looks up random keys of every table of a model by KServe v2, in the way Triton clients query HPS's model. It uses gRPC
+(stock grpcio) and HTTP (urllib), and compares each row with the files of hps-gen.
 
 usage: kserve.py GRPC_ADDRESS HTTP_ADDRESS MODEL DIR [SEED], where DIR is the directory that hps-gen wrote (its
 manifest.json is read) with --seed SEED (1).

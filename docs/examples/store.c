@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The example of a store. A store embeds `struct hps_store` as its first member, a space `struct
- * hps_space`; the table of calls at the end says what it can do. One lock guards everything, so
- * that any thread may call.
+ * Example of a store. A store embeds `struct hps_store` as its first member, and a space embeds
+ * `struct hps_space`. The table of calls at the end lists its operations. One lock guards
+ * everything, so any thread may call.
  */
 #include "docs/examples/store.h"
 
@@ -209,7 +209,7 @@ static void space_usage(struct hps_space *base, struct hps_store_usage *out_usag
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What is found goes behind `n`: from the back, so that no key is looked at twice. */
+/* Moves each key that it finds behind `n`. It runs from the back, so it visits each key once. */
 static hps_status get(struct hps_space *base, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch)
 {
@@ -231,7 +231,7 @@ static hps_status get(struct hps_space *base, const struct hps_call *call,
     return HPS_OK;
 }
 
-/* A key that is there keeps its row; whether one that is not is fresh is asked under the lock. */
+/* A key that the store has keeps its row. For other keys it calls the guard under the lock. */
 static hps_status insert(struct hps_space *base, const struct hps_call *call,
                          const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
                          const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,
@@ -291,8 +291,8 @@ static hps_status put(struct hps_space *base, const struct hps_call *call,
     return status;
 }
 
-/* `fn` may ask the store: it is called without the lock. Rows that come or go meanwhile may be
- * missed, or come twice. */
+/* `fn` is called without the lock, so it may query the store. A row that is inserted or erased
+ * during the scan may be left out, or passed twice. */
 static hps_status scan(struct hps_space *base, const struct hps_table *table,
                        hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                         uint32_t n),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the hit-rate threshold at work with stock grpcio: skewed keys are asked for again and again while the
-embedding cache fills, and every row that is said to be true is compared with what hps-gen wrote.
+"""Shows the effect of the hit-rate threshold with stock grpcio. It looks up skewed keys repeatedly while the embedding
+cache fills, and compares every row that the reply marks as true with the files of hps-gen.
 
-Counts are of keys, but for those from the gpu tier: of different keys.
+The counts are keys; the count of the gpu tier is different keys.
 usage: threshold.py ADDRESS MODEL DIR, where DIR is the directory that hps-gen wrote (its manifest.json is read).
 """
 import json
@@ -27,7 +27,7 @@ def main():
         tables = [(number, t) for number, t in enumerate(json.load(f)["tables"]) if t["rows"] >= LARGE]
     rng = np.random.default_rng(1)
     pools = [rng.integers(0, t["rows"], POOL, dtype="<i8") for _, t in tables]
-    print(f"{'look-up':>8}{'true rows':>12}{'of them from':>16}{'default rows':>16}{'ms':>8}")
+    print(f"{'lookup':>8}{'true rows':>12}{'of them from':>16}{'default rows':>16}{'ms':>8}")
     print(f"{'':>8}{'':>12}{'the gpu tier':>16}{'for now':>16}")
     with grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)]) as channel:
         lookup = channel.unary_unary("/hps.v1.ParameterServer/Lookup",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks random keys of every table of a model up with stock grpcio and compares each row with what hps-gen wrote, of
-whichever type.
+"""Looks up random keys of every table of a model with stock grpcio, and compares each row with the files of hps-gen. Any
+row type.
 
 usage: verify.py ADDRESS MODEL DIR [SEED], where DIR is the directory that hps-gen wrote (its manifest.json is read)
 with --seed SEED (1).

@@ -44,7 +44,7 @@ PATTERN = re.compile(r"\b(?:" + "|".join(PHRASES).replace(" ", BLANK) + r")\b", 
 STRING = r'"(?:\\.|[^"\\\n])*"'
 C_TOKEN = re.compile(r"(?P<comment>/\*.*?\*/|//[^\n]*(?:\n[ \t]*//[^\n]*)*)|(?P<string>" + STRING + r"(?:[\s\\]*" + STRING +
                      r")*)|'(?:\\.|[^'\\\n])*'|^[ \t]*#[ \t]*include[^\n]*", re.S | re.M)
-PY_TOKEN = re.compile(r'""".*?"""|(?:^|[ \t])#\s.*(?:\n[ \t]*#\s.*)*', re.S | re.M)
+PY_TOKEN = re.compile(r'""".*?"""|(?:^|[ \t])#[ \t][^\n]*(?:\n[ \t]*#[ \t][^\n]*)*', re.S | re.M)
 LINK = re.compile(r"\s*(?:[-*] |\d+\. )?(?:!?\[[^]]*\]\([^)]*\)|\[[^]]*\]: \S+|<?https?://\S+)[.,;]?\s*")
 WORD = re.compile(r"[A-Za-z']+")
 
@@ -145,6 +145,7 @@ CASES = [  # the rule that is broken, {path: text}
     (None, {"a.md": "Is told.\n"}),
     (None, {"a.md": "Is told anew. Whoever, nobody.\n" + "word\n" * 996}),
     (None, {"a.md": f"```\n{BAD}{LONG}\n```\n    {LONG}\n| {LONG} |\n- [{LONG}](a.md)\n`is told` `is told`\n"}),
+    (None, {"a.py": "# A comment.\nassert he is told and she is told\n"}),
     (None, {"tests/a.c": 'char *a = "he is told anew";\n', "tools/a.c": 'char *a = "is told", b = "anew";\n'}),
 ]
 

@@ -77,7 +77,7 @@ class Flat:
         return version
 
     def dims_lookup(self) -> Lookup:
-        """A lookup without keys, whose reply has the dims of the tables."""
+        """A lookup without keys. Its reply has the dims of the tables."""
         return Lookup([("", [])] * len(self.counts), None, None, False)
 
     def _shape(self, dims: Dims) -> Tuple[int, ...]:

@@ -31,7 +31,7 @@ class EmbeddingConfig:
 
 @dataclass
 class EmbeddingBagConfig(EmbeddingConfig):
-    """A table and its features, whose bags are pooled. pooling: "sum", "mean", or a PoolingType of torchrec."""
+    """A table, and the features that pool its rows. pooling: "sum", "mean", or a PoolingType of torchrec."""
 
     pooling: Any = "sum"
 
@@ -182,7 +182,7 @@ class EmbeddingBagCollection(_Collection):
                                   values=matrix)
 
     def _inverse_indices(self, keyed: Any) -> Optional[torch.Tensor]:
-        """The inverse indices, one row for each feature; None if there are none."""
+        """The inverse indices, one row for each feature; None if the input has no inverse indices."""
         given = keyed.inverse_indices_or_none()
         if given is None or given[1].numel() == 0:
             return None
