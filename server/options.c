@@ -19,8 +19,8 @@ static const struct hps_arg args[] = {
      "instead of --config: serve a .npy file or the directory of a HugeCTR table; repeatable; all "
      "tables belong to the model \"default\""},
     {"state-dir", 0, HPS_ARG_TEXT, "DIR", &given.flags.state_dir,
-     "where the RocksDB store and the admin socket live (default /var/lib/hpsd as a systemd "
-     "service, else required)"},
+     "where the RocksDB store and the admin socket live; required unless FILE has "
+     "server.state_dir"},
     {"listen", 0, HPS_ARG_LIST, "ADDR", &given.listen,
      "gRPC listener: HOST:PORT (port 0: any free port) or unix:PATH; repeatable (default "
      "127.0.0.1:8601)"},
@@ -53,7 +53,7 @@ static const struct hps_program program = {
     .self = {.name = "hpsd",
              .words = "--config FILE\n"
                       "--table NAME=PATH... --state-dir DIR\n"
-                      "--config FILE --check",
+                      "--config FILE [--state-dir DIR] --check",
              .summary = "Serve embedding tables over gRPC from GPU, memory, Redis and RocksDB.",
              .args = args,
              .details =

@@ -53,8 +53,9 @@ static const struct hps_arg args[] = {
     {"model", 0, HPS_ARG_TEXT, "NAME", &flags.model,
      "name of the model in ps.json (default model; with --preset dlrm)"},
     {"state-dir", 0, HPS_ARG_TEXT, "DIR", &flags.state_dir,
-     "path of the persistent store in ps.json (default: the directory of --out)"},
-    {"out", 0, HPS_ARG_TEXT, "DIR", &flags.out, "where to write; a new or empty directory"},
+     "ps.json puts the persistent store into DIR/rocksdb (default DIR: that of --out)"},
+    {"out", 0, HPS_ARG_TEXT, "DIR", &flags.out,
+     "where to write: an empty directory, or a new one in a directory that exists"},
     HPS_ARGS_END,
 };
 
