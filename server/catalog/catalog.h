@@ -19,104 +19,114 @@
 struct hps_catalog;
 
 struct hps_catalog_options {
-    struct hps_models *models; /* all borrowed */
-    /* After the open the catalog reads reloadable options in hps_catalog_reconfigure only, except
-     * the policies of models[]: it also reads those when a version is added. */
+    /* The pointers are borrowed until hps_catalog_close. */
+    struct hps_models *models; /* the catalog publishes its versions here */
+    /* Reloadable options are read at the open and in hps_catalog_reconfigure. The policies of
+     * models[] are also read when a version is added. */
     const struct hps_config *config;
     struct hps_metrics *metrics;
-    struct hps_insertion *insertion; /* may be NULL */
+    struct hps_insertion *insertion; /* NULL: no asynchronous insertion */
     struct hps_devices *devices;     /* NULL: no embedding caches */
     struct hps_updater *updater;     /* NULL: versions take no updates; hps_catalog_stop stops it */
     struct hps_load_env env;         /* memory_bytes and nan_allowed are set from `config` */
 };
 
-/* Open the catalog: serve the versions of the persistent store again, and remove rows that no
- * record names. May block.
- * error   DATA_LOSS: a record cannot be read; errors of the store */
+/* Open the catalog. With a persistent store, serve its versions again, and remove rows of versions
+ * that have no record. May block. The caller closes *out_catalog with hps_catalog_close.
+ * error   DATA_LOSS: a record cannot be read; NO_MEMORY; errors of the store */
 hps_status hps_catalog_open(const struct hps_catalog_options *options,
                             struct hps_catalog **out_catalog, struct hps_error *err) HPS_MUST_CHECK;
-/* Begin to load each model of models[] that has no version. A failure is logged, and the server
- * stays unready. Does not wait: the loader thread opens the files.
+/* Queue a load of each model of models[] that has no version. The loader thread opens the files,
+ * and this call does not wait for it. A failed load is logged, and the server stays unready.
  *
- * With --table, also load files that have changed since they were loaded, as the next version, and
- * activate it. The server is unready until then. If that load fails, the failure is logged and the
- * stored version is served. */
+ * If hpsd was started with --table and its files have changed since they were loaded, also queue a
+ * load of these files as the next version. The server is unready until that version is active. If
+ * the load fails, the failure is logged and the stored version is served. */
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
 /* As hps_catalog_ensure_models, only for models whose last load failed. */
 void hps_catalog_retry_models(struct hps_catalog *catalog);
 /* Apply the reloadable options of `config`: the policies of models, the rate limit of updates, and
- * limits and roots for later loads and switches. takes the contents of `model_roots`, a copy of the
- * configuration's. Main thread. `config` must have the same models as the options. */
+ * limits and roots for later loads and switches. model_roots: a copy of server.model_roots; the
+ * catalog takes its contents. `config` must have the same models as hps_catalog_options.config.
+ * Main thread. */
 void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
                              struct hps_strings *model_roots);
-/* A device was lost: set the policies of its versions again, because they now lack embedding
- * caches. */
+/* Call it after a device was lost: versions with embedding caches on this device no longer have
+ * them, so the policies of all versions are set again. */
 void hps_catalog_device_lost(struct hps_catalog *catalog);
-/* Periodic work: progress of loads, retries, writes of the hot keys. Main thread, at least once a
- * second. */
+/* Do periodic work: log the progress of loads, queue retries, and save the hot keys. Main thread,
+ * at least once a second. */
 void hps_catalog_tick(struct hps_catalog *catalog);
-/* End the catalog's threads and write the hot keys. Loads are cancelled, and pending unloads and
- * switches get UNAVAILABLE. Afterwards only views and hps_catalog_close may be called. May block.
- * No effect if NULL. */
+/* End the catalog's threads and save the hot keys. Loads are cancelled, and pending unloads and
+ * switches get UNAVAILABLE. Afterwards only the calls under "views" below and hps_catalog_close are
+ * allowed. May block. No effect if NULL. */
 void hps_catalog_stop(struct hps_catalog *catalog);
-/* Stop, remove unloaded versions, close every space and free the catalog. No version may be pinned.
- * May block. No effect if NULL. */
+/* Do hps_catalog_stop, remove unloaded versions, close the spaces of all others, and free the
+ * catalog. No version may be pinned. May block. No effect if NULL. */
 void hps_catalog_close(struct hps_catalog *catalog);
 
 /* ---- loads ----------------------------------------------------------------------------------- */
 
+/* The files are named by exactly one of `directory`, `tables` and `config`. Pointers are borrowed
+ * for the call. */
 struct hps_load_request {
     const char *model;
-    const char *directory;                 /* with all tables; "" or NULL: `tables` has them */
+    const char *directory;                 /* a directory with all tables; "" or NULL: not used */
     const struct hps_source_named *tables; /* [n_tables] in the order of the model */
-    size_t n_tables;
-    /* Instead of directory and tables: an entry of models[] as JSON; its name is ignored. "" or
-     * NULL: none. The fields version, label, lineage and row_dtype of this struct override it. */
+    size_t n_tables;                       /* 0: `tables` is not used */
+    /* A models[] entry as JSON, which names the tables; its `model` is ignored. "" or NULL: not
+     * used. The fields version, label, lineage and row_dtype of this struct override it. */
     const char *config;
-    /* set by the catalog, as the next field; callers set NULL */
-    const struct hps_config_model *entry;
-    const struct hps_notes *entry_notes; /* notes of `config`; NULL: none */
-    int64_t version;                     /* 0: the highest number + 1 */
-    const char *label;                   /* "" or NULL: none */
-    const char *lineage;                 /* "" or NULL: lineage of the newest version */
-    /* for all tables; not given: from `tables`, else from models[] */
+    const struct hps_config_model *entry; /* set by the catalog; the caller sets NULL */
+    const struct hps_notes *entry_notes;  /* set by the catalog; the caller sets NULL */
+    /* Number of the new version. 0: the number in `config` unless it is taken, else the highest
+     * number of the model + 1. */
+    int64_t version;
+    const char *label; /* "" or NULL: the label in `config`, else no label */
+    /* "" or NULL: the first that exists of the lineage in `config`, that of manifest.json, that of
+     * the newest version, and the number of the new version. */
+    const char *lineage;
+    /* Type of the stored rows of all tables. Not given: for each table from `tables`, else from
+     * `config` or models[]. */
     struct hps_row_wish row_dtype;
-    bool activate;
+    bool activate;   /* a first version is activated in any case */
     bool awaited;    /* the load of a configured model: the server is unready until it ends */
-    bool only_first; /* EXISTS if the model has a version or is loading one */
-    bool force;      /* activate it even if it differs too much from the active version */
+    bool only_first; /* fail with EXISTS if the model has a version or is loading one */
+    bool force;      /* activate the version even if it differs too much from the active one */
     bool replace;    /* after the load, unload the versions that never were active */
 };
 
-/* Versions that a switch or a load unloads. */
+/* Numbers of the versions that a switch, load or unload has unloaded. Versions beyond the maximum
+ * are unloaded, but not listed. */
 enum { HPS_VERSIONS_GONE_MAX = 64 };
 struct hps_versions_gone {
-    int64_t numbers[HPS_VERSIONS_GONE_MAX];
+    int64_t numbers[HPS_VERSIONS_GONE_MAX]; /* [n] */
     uint32_t n;
 };
 
-/* Result of a switch, or of a load without one. The caller frees `diff`. */
+/* Result of a switch, or of a load that may include one. */
 struct hps_switched {
-    int64_t version;              /* 0: none was activated yet */
-    int64_t previous;             /* 0: none was active */
-    uint64_t pause_us;            /* time that the switch itself took */
-    struct hps_version_diff diff; /* from the version that was active before */
-    struct hps_versions_gone gone;
+    int64_t version;               /* the version that was activated; 0: none */
+    int64_t previous;              /* the version that was active before; 0: none */
+    uint64_t pause_us;             /* time of the switch alone, without writing its record */
+    struct hps_version_diff diff;  /* from `previous` to the new version */
+    struct hps_versions_gone gone; /* versions that were unloaded */
 };
 
 struct hps_load; /* a load; reference-counted, may outlive its entry in the catalog */
 
 struct hps_load_state {
     int64_t version;
-    const char *stage;
-    char table[128];
+    const char *stage; /* a stage of struct hps_load_progress */
+    char table[128];   /* the table that is being loaded */
+    /* remaining_ms: an estimate; 0: unknown */
     uint64_t rows_done, rows_total, bytes_done, bytes_total, remaining_ms;
-    uint64_t duplicate_keys;
-    uint64_t n_rows; /* rows of the version without duplicates, after `done` */
-    /* rows of these that overflow_margin dropped although no other store has them */
+    uint64_t duplicate_keys; /* set after the rows are written */
+    uint64_t n_rows;         /* of the version, without duplicates; final once `done` */
+    /* Of n_rows, rows that overflow_margin dropped although no other store has them. */
     uint64_t n_rows_dropped;
-    /* Versions that the load will unload, as predicted at its start. After `done`: the versions
-     * that it has unloaded. */
+    /* Before `done`: versions that the load is expected to unload. After it: versions that the load
+     * has unloaded. */
     struct hps_versions_gone going;
     bool done;
     bool activated;
@@ -125,89 +135,103 @@ struct hps_load_state {
 
 enum { HPS_ENTRY_BYTES_MAX = 1 << 20 }; /* limit of hps_load_request.config */
 
-/* Check the request, open its files, and queue the load. May block. out_load: the caller owns a
- * reference.
- * error   INVALID, NOT_FOUND, EXISTS (the version), RANGE (no next number), PERMISSION (outside
- *         model_roots), EXHAUSTED, PRECONDITION (to be activated, but it differs too much from the
- *         active version), UNAVAILABLE (draining)
+/* Check the request, open its files, and queue the load. May block. The caller owns a reference to
+ * *out_load, for hps_load_unref.
+ * error   INVALID; NOT_FOUND; EXISTS: the model has that version, or `only_first`; RANGE: the
+ *         highest version number has no successor; PERMISSION: a file is outside model_roots;
+ *         EXHAUSTED; PRECONDITION: `activate` without `force`, and the version differs too much
+ *         from the active one; UNAVAILABLE: the server is draining; NO_MEMORY
  */
 hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
                             struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
-/* Load the model from its entry in models[], as the next version, and activate it. If a resident
- * version was loaded from the same files, that one is activated and *out_load is NULL. Otherwise as
- * hps_catalog_load.
- * error   also NOT_FOUND: models[] has no such model */
+/* Queue a load of the model from its entry in models[], which also activates the version. The
+ * version gets the number in the entry, or the next one if that is taken. If a resident version
+ * already equals what the entry would give, it is activated instead, and *out_load is NULL. May
+ * block. The caller owns a reference to *out_load.
+ * error   as hps_catalog_load; also NOT_FOUND: models[] has no such model */
 hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *model,
                                        struct hps_load **out_load, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Dry run: what hps_catalog_load would need and change. May block. The caller frees out_version
- * (its tables; hps_version_free), out_effect->diff, and out_notes (as hps_load_notes;
- * hps_strings_fini). Errors as above, except PRECONDITION: out_effect has the difference. */
+/* A dry run of hps_catalog_load: compute what the load would need and change. May block.
+ * *out_version has the tables of the version; *out_notes has the notes of hps_load_notes. A version
+ * that differs too much is no error: out_effect->diff has the difference. The caller frees
+ * *out_version (hps_version_free), out_effect->diff (hps_version_diff_free) and *out_notes
+ * (hps_strings_fini).
+ * error   as hps_catalog_load */
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
                                  struct hps_switched *out_effect, struct hps_strings *out_notes,
                                  struct hps_error *err) HPS_MUST_CHECK;
 void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state);
-/* Result of a load that is `done`. Valid while the caller holds the load. */
+/* The result of a load that is `done`. The load owns it, with its `diff`; valid until the caller's
+ * hps_load_unref. */
 const struct hps_switched *hps_load_outcome(const struct hps_load *load);
-/* How a load that is `done` converted the rows of its tables. Valid while the caller holds the
- * load. shape: [*out_n]; names by hps_load_table_name */
+/* How a load that is `done` converted the rows of its tables; hps_load_table_name has their names.
+ * Valid until the caller's hps_load_unref. shape: [*out_n] */
 const struct hps_load_conversion *hps_load_conversions(const struct hps_load *load,
                                                        uint32_t *out_n);
-/* One sentence each: order of the tables, start of updates, inherited lineage, ignored options of
- * the entry, whether a restart keeps the version. Valid while the caller holds the load. */
+/* Notes for the operator about a load, one sentence each: the order of the tables, where updates
+ * begin, an inherited lineage, options that are ignored, and a warning if a restart will not keep
+ * the version. Valid until the caller's hps_load_unref. */
 const struct hps_strings *hps_load_notes(const struct hps_load *load);
+/* The name of the load's table number `table`. Valid until the caller's hps_load_unref. */
 const char *hps_load_table_name(const struct hps_load *load, uint32_t table);
+/* Release the caller's reference; the load itself continues. No effect if NULL. */
 void hps_load_unref(struct hps_load *load);
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-/* Activate a version at once, without a warm-up. Both calls may block. out_switched: set on
- * success; the caller frees `diff`.
- * error   NOT_FOUND: no such model or version; PRECONDITION: not possible now, or, without `force`,
- *         the version differs too much from the active one
+/* Activate a version at once, without a warm-up. May block. The caller frees out_switched->diff.
+ * error   NOT_FOUND: no such model or version; PRECONDITION: the version is loading or unloading,
+ *         or it differs too much from the active one and `force` is false
  */
 hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *model, int64_t version,
                                 bool force, struct hps_switched *out_switched,
                                 struct hps_error *err) HPS_MUST_CHECK;
+/* Activate the version that was active before the last switch, however much it differs. A second
+ * rollback in a row is rejected. May block. The caller frees out_switched->diff.
+ * error   NOT_FOUND: no such model; PRECONDITION: there is no version to roll back to */
 hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model,
                                 struct hps_switched *out_switched, struct hps_error *err)
     HPS_MUST_CHECK;
-/* A pending switch, owned by its caller. */
+/* A pending switch. The caller owns it, and keeps it until `done` was called. */
 struct hps_switch {
-    /* Called once, with status OK or the error: on the caller's thread, also before
-     * hps_catalog_switch returns, or on the catalog's switch thread. Must not block. */
+    /* Called once, with status OK or the error. It may run on the caller's thread before
+     * hps_catalog_switch returns, or later on the catalog's switch thread. Must not block. */
     void (*done)(struct hps_switch *waiter, const struct hps_error *error);
     bool force;                   /* as in hps_catalog_activate */
     struct hps_switched switched; /* set before `done` with OK; the owner frees its diff */
 };
 
-/* hps_catalog_activate after a warm-up, if one is useful, of at most server.warmup_timeout_s. Does
- * not wait for the warm-up. May block for small writes.
- * error   (to `done`) also PRECONDITION: the version has not caught up with its updates */
+/* Warm the version up, if that is useful, for at most server.warmup_timeout_s, and then activate it
+ * as hps_catalog_activate does. Does not wait for the warm-up. May block for small writes.
+ * error   passed to waiter->done: as hps_catalog_activate; also PRECONDITION: the version lags too
+ *         far behind its updates; UNAVAILABLE: the server stops */
 void hps_catalog_switch(struct hps_catalog *catalog, const char *model, int64_t version,
                         struct hps_switch *waiter);
-/* A pending unload, owned by its caller. */
+/* A pending unload. The caller owns it, and keeps it until `done` was called. */
 struct hps_unload {
-    /* Called once, with status OK or the error: on the caller's thread, also before
-     * hps_catalog_unload returns, on another thread that changes versions, or in hps_catalog_stop.
-     * Must not block. */
+    /* Called once, with status OK or the error. It may run on the caller's thread before
+     * hps_catalog_unload returns, later on a thread of the catalog or of another caller, or in
+     * hps_catalog_stop. Must not block. */
     void (*done)(struct hps_unload *unload, const struct hps_error *error);
 };
 
-/* Unload a version. After OK no new request gets it, also after a restart. Its rows are removed
- * when the last request that uses it has ended; then unload->done is called (unload may be NULL).
- * May block.
+/* Unload a version. Once this returns OK, no new request gets the version, also after a restart.
+ * When the last request that uses it has ended, its rows are removed and unload->done is called.
+ * `unload` may be NULL. May block.
  * error   NOT_FOUND; PRECONDITION: the version is loading, already unloading, or active while the
  *         model has others; errors of the store. After an error unload->done is not called.
  */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
                               struct hps_unload *unload, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Unload all versions of a model, the active one last, each as hps_catalog_unload does. There is no
- * notice when their rows are removed. out_gone is also set on failure. May block.
- * error   NOT_FOUND: no resident version; PRECONDITION: a version is loading, and would be served
+/* Unload all versions of a model, the active one last, each as hps_catalog_unload does. The caller
+ * is not notified when their rows are removed. *out_gone has the versions that were unloaded, also
+ * after an error. May block.
+ * error   NOT_FOUND: the model has no resident version; PRECONDITION: a version is loading, so that
+ *         the model would be served again
  */
 hps_status hps_catalog_unload_model(struct hps_catalog *catalog, const char *model,
                                     struct hps_versions_gone *out_gone, struct hps_error *err)
@@ -215,28 +239,32 @@ hps_status hps_catalog_unload_model(struct hps_catalog *catalog, const char *mod
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
+/* A version as views show it. Pointers are valid during the callback. */
 struct hps_version_view {
     const char *model;
-    int64_t active_version; /* of the model */
+    int64_t active_version; /* the model's active version; 0: none */
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
+    /* Rows of the version, and the bytes that it uses in each store. */
     uint64_t n_rows, host_bytes, shared_bytes, persistent_bytes;
-    bool rows_estimated; /* n_rows is an estimate, because of updates */
-    /* rows that overflow_margin dropped although no other store has them */
+    bool rows_estimated; /* n_rows is an estimate, because updates changed the version */
+    /* Rows that overflow_margin dropped although no other store has them. */
     uint64_t n_rows_dropped;
     struct hps_gpu_space *gpu; /* NULL: no embedding cache */
+    /* Rows and bytes in the embedding caches of the version. */
     uint64_t gpu_rows, gpu_bytes;
-    const struct hps_embed_range_usage *gpu_usages; /* [n_tables]; NULL if gpu is */
-    /* Why the version lacks an embedding cache, or some tables do, although its model is configured
-     * for one; "" otherwise. */
+    const struct hps_embed_range_usage *gpu_usages; /* [n_tables]; NULL if `gpu` is NULL */
+    /* If the model is configured for embedding caches, and the version or some of its tables lack
+     * one: the reason. Otherwise "". */
     char gpu_note[64];
-    double load_ratio; /* share of the load that is done; 1 after the load */
-    /* Hot keys that the current warm-up has tried, and all of them; 0: no warm-up. */
+    double load_ratio; /* part of the load that is done, 0 to 1; 1 after the load */
+    /* n_keys_hot: hot keys of the running warm-up; n_keys_warm: how many of them it has tried. Both
+     * are 0 if no warm-up is running. */
     uint64_t n_keys_warm, n_keys_hot;
 };
 
-/* Call `fn` for every version, models by name, versions ascending. `fn` runs under the catalog's
- * lock: it must copy what it needs, and must not call the catalog. */
+/* Call `fn` for every version, in the order of model names and version numbers. `fn` runs under the
+ * catalog's lock: it must copy what it needs, and must not call the catalog. */
 void hps_catalog_each(struct hps_catalog *catalog,
                       void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx);
 enum { HPS_MODEL_WHY_BYTES = 640 };
@@ -248,31 +276,37 @@ struct hps_unserved_view {
     const char *why;   /* one sentence that names the model, with the progress of a load */
 };
 
-/* Call `fn` for each such model, by name. The rules of hps_catalog_each apply. */
+/* Call `fn` for each model without a version that can serve, in the order of names. The rules for
+ * `fn` in hps_catalog_each apply. */
 void hps_catalog_each_unserved(struct hps_catalog *catalog,
                                void (*fn)(void *ctx, const struct hps_unserved_view *view),
                                void *ctx);
-/* Whether the catalog is ready: every model of models[] has an active version and no changed files
- * to load; no active version has lost rows of its only copy; and every server of a shared store
- * that has the only copy is reachable. Otherwise calls `fn` (may be NULL) with each reason, as
- * hps_catalog_each. For the readiness of the server use server/catalog/readiness.h. */
+/* Whether the catalog is ready. It is ready if all of these are true:
+ * - Every model of models[] has an active version, and no changed files of it are to be loaded.
+ * - No active version has lost rows of which a store had the only copy.
+ * - If a shared store has the only copy of the rows, each of its slots has a reachable server.
+ * If not ready, calls `fn` (may be NULL) with each reason; the rules for `fn` in hps_catalog_each
+ * apply. For the readiness of the server use server/catalog/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
-/* Call `fn` with a sentence for each model whose active version differs from models[]. Also for
- * each version with a label that a load would reject now. The rules of hps_catalog_each apply. */
+/* Call `fn` with a sentence about each model whose active version differs from its models[] entry,
+ * or whose entry cannot be loaded any more. Also call it about each version with a label that a
+ * load would now reject. The rules for `fn` in hps_catalog_each apply. */
 void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
                        void *ctx);
-/* Returns the number of models with drift: their models[] entry changed after the active version
- * was loaded, or cannot be loaded any more. Calls `fn` (may be NULL) for each, as hps_catalog_each.
- */
+/* Returns the number of models with drift. A model has drift if its models[] entry changed after
+ * the active version was loaded, or cannot be loaded any more. Calls `fn` (may be NULL) with the
+ * name of each; the rules for `fn` in hps_catalog_each apply. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
+/* The stores and limits of loads. A reload may change memory_bytes and nan_allowed at any time. */
 const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);
+/* Sums over all versions of all models. */
 struct hps_catalog_totals {
     uint64_t host_rows, host_rows_dropped, host_bytes, shared_rows, shared_bytes, persistent_rows,
         persistent_bytes;
     bool persistent_estimated; /* persistent_rows is an estimate */
-    unsigned n_loading;
+    unsigned n_loading;        /* versions that are loading */
 };
 void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals);
 

@@ -12,15 +12,17 @@ enum { HPS_STORE_SERVERS_MAX = 128 }; /* servers shown in metrics */
 
 struct hps_store_servers;
 
-/* Both are borrowed. NULL: out of memory. */
+/* `store` and `metrics` are borrowed until hps_store_servers_free. Returns NULL if there is no
+ * memory. */
 struct hps_store_servers *hps_store_servers_new(struct hps_store *store,
                                                 struct hps_metrics *metrics);
 void hps_store_servers_free(struct hps_store_servers *servers); /* no effect if NULL */
-/* Update the series, and remove the series of servers that have left. One thread at a time. */
+/* Update the series of all servers, and remove the series of servers that left the store. One
+ * thread at a time. */
 void hps_store_servers_refresh(struct hps_store_servers *servers);
 
-/* Whether every slot of the store has a reachable server. If not, `out_text` says so in a sentence.
- * True for a store without servers. Any thread. */
+/* Whether every slot of the store has a reachable server. If not, out_text[size] gets a sentence
+ * with the number of slots. True for a store that does not consist of servers. Any thread. */
 bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t size);
 
 #endif

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a version differs from the one that it will replace: added and removed tables, widths, types,
- * row counts at the load. Any thread; the caller keeps the versions alive.
+ * How a version differs from the one that it will replace: added and removed tables, widths, row
+ * types, and numbers of rows when the versions were loaded. Any thread; the caller keeps the
+ * versions alive.
  */
 #ifndef HPS_SERVER_CATALOG_VERSION_DIFF_H
 #define HPS_SERVER_CATALOG_VERSION_DIFF_H
 
 #include "cache/version/version.h"
 
-/* A table that differs. dim 0: that version has no such table. */
+/* A table that differs. `before` is the version that is replaced, `after` the one that replaces it.
+ */
 struct hps_table_diff {
-    char *table; /* owned */
-    uint32_t dim_before, dim_after;
+    char *table;                    /* its name, owned */
+    uint32_t dim_before, dim_after; /* 0: that version has no such table */
     enum hps_dtype dtype_before, dtype_after;
     uint64_t n_rows_before, n_rows_after;
 };
@@ -21,13 +23,18 @@ struct hps_version_diff {
     uint32_t n_tables;
 };
 
-/* out_diff must be zeroed. The caller frees it, also on NO_MEMORY. */
+/* Compare two versions; tables are matched by name. The caller passes *out_diff zeroed, and frees
+ * it with hps_version_diff_free, also after an error.
+ * error   NO_MEMORY */
 hps_status hps_version_diff(const struct hps_version *before, const struct hps_version *after,
                             struct hps_version_diff *out_diff) HPS_MUST_CHECK;
-void hps_version_diff_free(struct hps_version_diff *diff); /* may be zeroed; is empty afterwards */
-/* Whether `after` may replace `before` without `force`. PRECONDITION names the reason: a removed or
- * new table, another width, or a table with fewer than 1 - rows_loss_max of its rows. Another type
- * is accepted: values are the same, except for the conversion error that the load reports. */
+/* Free the contents and zero *diff; it may be zeroed already. */
+void hps_version_diff_free(struct hps_version_diff *diff);
+/* OK if `after` may replace `before` without `force`. rows_loss_max: the largest share of rows, 0
+ * to 1, that a table may lose. Another row type is accepted: the values are the same, except for
+ * the conversion error that the load reports.
+ * error   PRECONDITION: a table was removed, is new, has another width, or lost too many rows; the
+ *         text names the table */
 hps_status hps_version_diff_check(const struct hps_version_diff *diff, double rows_loss_max,
                                   struct hps_error *err) HPS_MUST_CHECK;
 
