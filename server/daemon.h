@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The running daemon: its threads and services, from open to drained. Main thread.
+ * The daemon: its threads and services, from the open until it has drained. Main thread.
  */
 #ifndef HPS_SERVER_DAEMON_H
 #define HPS_SERVER_DAEMON_H
@@ -11,7 +11,7 @@
 
 struct hps_daemon;
 
-struct hps_daemon_options {                  /* borrowed for the life of the daemon */
+struct hps_daemon_options {                  /* copied; its pointers are borrowed */
     struct hps_config *config;               /* a reload changes it */
     const char *config_file;                 /* read again on SIGHUP; NULL: started with --table */
     const struct hps_config_flags *flags;    /* applied again after a reload */
@@ -20,14 +20,15 @@ struct hps_daemon_options {                  /* borrowed for the life of the dae
     const struct hps_device_driver *devices; /* for embedding caches */
 };
 
-/* Bind the listeners, open the catalog, start the threads.
- * error   BUSY: an address is in use; other errors of the catalog and of the TLS files */
+/* Bind the listeners, open the catalog, and start the threads. The caller frees *out_daemon with
+ * hps_daemon_close.
+ * error   BUSY: an address is in use; errors of the catalog, the access rules and the TLS files */
 hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_daemon **out_daemon,
                            struct hps_error *err) HPS_MUST_CHECK;
-/* Print the `listening` line, and the `ready` line when the daemon is ready for the first time.
- * Serve until the daemon has drained or must stop at once. */
+/* Serve until the daemon has drained or must stop at once. Prints the `listening` line on stdout,
+ * and the `ready` line when the daemon is ready for the first time. */
 void hps_daemon_run(struct hps_daemon *daemon);
-/* After hps_daemon_run: whether a failure ended the daemon. The log has the reason. */
+/* Whether a failure ended hps_daemon_run. The log has the reason. */
 bool hps_daemon_failed(const struct hps_daemon *daemon);
 /* Join every thread and free the daemon. The stores stay open. No effect if NULL. */
 void hps_daemon_close(struct hps_daemon *daemon);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by daemon.c (assembly), run.c (the main thread), reload.c and pages.c. Main thread, unless
- * stated otherwise.
+ * Shared by daemon.c (creates and frees the parts), run.c (the main thread's loop), reload.c
+ * (SIGHUP) and pages.c (probes and /metrics). Main thread, unless stated otherwise.
  */
 #ifndef HPS_SERVER_DAEMON_INTERNAL_H
 #define HPS_SERVER_DAEMON_INTERNAL_H
@@ -36,25 +36,27 @@ struct loop_thread {
     struct hps_loop *loop;
     struct hps_grpc_loop *grpc; /* NULL after the loop has stopped */
     struct hps_worker worker;
-    struct hps_task drain; /* posted once */
-    struct hps_task echo;  /* the main thread posts it, and the loop sets alive_us */
-    _Atomic uint64_t alive_us;
-    atomic_bool echo_pending;
-    struct hps_task recheck; /* access rules or certificates have changed */
-    atomic_bool recheck_pending;
+    /* The main thread posts these tasks to the loop. */
+    struct hps_task drain;       /* end the connections; posted once */
+    struct hps_task echo;        /* set alive_us, for the watchdog */
+    _Atomic uint64_t alive_us;   /* hps_clock_us when the loop last ran `echo` */
+    atomic_bool echo_pending;    /* `echo` is posted and has not run */
+    struct hps_task recheck;     /* check connections again: rules or certificates have changed */
+    atomic_bool recheck_pending; /* `recheck` is posted and has not run */
 };
 
-/* The contexts of server.tls, which share one certificate. All NULL without TLS. */
+/* The TLS contexts of the listeners, made from server.tls with one certificate. All are NULL
+ * without TLS. */
 struct daemon_tls {
     struct hps_tls *grpc;
-    struct hps_tls *http;   /* client certificates are optional */
+    struct hps_tls *http;   /* of http_listen; client certificates are optional */
     struct hps_tls *kserve; /* as grpc, but for HTTP/1.1 */
 };
 
 enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED };
 
-/* The parts of the program, in the order in which they are created. Each part gets the fields that
- * it needs; only the files above know this struct. */
+/* The parts of the program. Each part is passed only what it needs; this struct is known to the
+ * files above alone. */
 struct hps_daemon {
     struct hps_daemon_options options;
     /* Protects the reloadable options of `options.config`. Only the main thread changes them, so it
@@ -69,7 +71,7 @@ struct hps_daemon {
     struct hps_store_servers *shared_servers; /* NULL: no store consists of servers */
     struct hps_models *models;
     struct hps_updater *updater; /* NULL: versions take no updates */
-    const char **update_filters; /* from the configuration */
+    const char **update_filters; /* array of the configuration's update_filters, for `updater` */
     struct hps_catalog *catalog;
     struct hps_block_pool *blocks;
     struct hps_devices *devices; /* NULL: no model has an embedding cache */
@@ -81,10 +83,10 @@ struct hps_daemon {
     struct hps_pool *admin_pool;
     struct hps_insertion *insertion;
     struct hps_lookup_service *lookup;
-    struct hps_grpc_service kserve_infer; /* `lookup` with KServe messages */
-    struct hps_unary_service *model;
-    struct hps_unary_service *wait;
-    struct hps_unary_service *kserve;
+    struct hps_grpc_service kserve_infer; /* ModelInfer, which uses `lookup` */
+    struct hps_unary_service *model;      /* GetModel */
+    struct hps_unary_service *wait;       /* WaitForUpdates */
+    struct hps_unary_service *kserve;     /* the other methods of KServe */
     struct hps_http_route *kserve_routes; /* of `kserve` */
     struct hps_unary_service *admin;
     struct hps_health_service *health;
@@ -100,59 +102,67 @@ struct hps_daemon {
     const char *kserve_addresses[HPS_LISTENERS_MAX];
     unsigned n_kserve_addresses;
 
-    struct hps_loop *loop; /* main thread's */
-    struct hps_acceptor *acceptor;
+    struct hps_loop *loop;         /* the main thread's loop */
+    struct hps_acceptor *acceptor; /* of the public listeners */
     struct hps_acceptor *admin_acceptor;
     struct {
         struct hps_grpc_server *server;
-        struct hps_grpc_loop *loop; /* main thread's */
+        struct hps_grpc_loop *loop; /* the connections, on the main thread */
         struct hps_acceptor *acceptor;
     } pages; /* of http_listen; all NULL without it */
     struct hps_loop_signals *signals;
-    struct hps_timer tick;
-    struct hps_timer phase_timer;
-    uint64_t started_us;
-    uint64_t watchdog_us; /* half of the service manager's limit; 0: no watchdog */
-    uint64_t watchdog_at_us;
+    struct hps_timer tick;        /* periodic work */
+    struct hps_timer phase_timer; /* while draining: the current phase ends */
+    uint64_t started_us;          /* hps_clock_us */
+    uint64_t watchdog_us;         /* the service manager's watchdog interval; 0: no watchdog */
+    uint64_t watchdog_at_us;      /* hps_clock_us: the next notification is due */
     enum daemon_phase phase;
-    bool failed; /* a failure ends the daemon */
-    atomic_bool draining;
-    unsigned n_draining; /* loops that still have connections; main thread */
+    bool failed;          /* a failure ends the daemon */
+    atomic_bool draining; /* a drain was requested or has begun; any thread may set it */
+    unsigned n_draining;  /* loops that still have connections; main thread */
 
     struct loop_thread *threads;
     unsigned n_threads;
 };
 
-/* daemon.c: values from the configuration */
+/* ---- daemon.c: values from the configuration ------------------------------------------------- */
+
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits);
 void daemon_lookup_limits(const struct hps_config_server *config,
                           struct hps_lookup_limits *out_limits);
-/* Read the access rules that the configuration names. owner: the caller */
+/* Read the access rules that the configuration names. The caller owns a reference to *out_rules. */
 hps_status daemon_read_rules(const struct hps_config_server *config,
                              struct hps_access_rules **out_rules, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Without TLS all contexts are NULL. owner: the caller, daemon_tls_free, also on failure */
+/* Make the TLS contexts. The caller frees them with daemon_tls_free, also on failure. */
 hps_status daemon_make_tls(const struct hps_config_server *config, struct daemon_tls *out_tls,
                            struct hps_error *err) HPS_MUST_CHECK;
 void daemon_tls_free(struct daemon_tls *tls);
 
-/* reload.c */
+/* ---- reload.c -------------------------------------------------------------------------------- */
+
+/* Read the configuration again (SIGHUP). On an error it is logged, and the old one stays. */
 void daemon_reload(struct hps_daemon *daemon);
 
-/* run.c */
-/* Limits of the public listeners or of the admin listener. connections_max of the public listeners
- * is the configured one, or less if RLIMIT_NOFILE allows fewer. */
+/* ---- run.c and pages.c ----------------------------------------------------------------------- */
+
+/* Limits of the admin listener, if `admin`, else of the public listeners. The connections_max of
+ * the public listeners is the configured one, or less if RLIMIT_NOFILE allows fewer. */
 void daemon_peers_limits(const struct hps_config_server *config, bool admin,
                          struct hps_peers_limits *out_limits);
+/* Install the signal handlers, and start the acceptors and the pages. */
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
-/* pages.c: probes and /metrics. No effect without an HTTP listener. */
+/* Serve the probes and /metrics (pages.c). The three calls have no effect without http_listen. */
 hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 void daemon_pages_reload(struct hps_daemon *daemon);
-void daemon_pages_stop(struct hps_daemon *daemon); /* the gRPC server is freed later */
-void daemon_status(void *ctx, struct hps_admin_status *out_status); /* any thread */
-void daemon_ask_drain(void *ctx);                                   /* any thread */
+/* Close the listener and its connections; hps_daemon_close frees pages.server later. */
+void daemon_pages_stop(struct hps_daemon *daemon);
+/* For struct hps_admin_parts; ctx: the daemon. Any thread. */
+void daemon_status(void *ctx, struct hps_admin_status *out_status);
+void daemon_ask_drain(void *ctx);
 /* Make every loop check the access rules and certificates of its connections again. Main thread. */
 void daemon_recheck(struct hps_daemon *daemon);
-void daemon_first_ready(void *ctx); /* prints the `ready` line */
+/* For struct hps_readiness_parts: print the `ready` line. ctx: the daemon. */
+void daemon_first_ready(void *ctx);
 
 #endif

@@ -15,14 +15,14 @@ struct hps_options {
     struct hps_arg_list kserve_listen;
     struct hps_config_flags flags;
     bool check;
-    struct hps_args args; /* help or version requested: nothing else is checked */
+    struct hps_args args; /* whether --help or --version is given; if so, the rest is not checked */
 };
 
-/* Texts and lists stay in argv and *out_options. Prints nothing.
+/* Parse the command line. Texts in *out_options point into argv. Prints nothing.
  * error   INVALID: the text names the wrong argument */
 hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_options,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* For hps_args_answer and hps_args_wrong. */
+/* The description of the command line, for hps_args_answer and hps_args_wrong. */
 const struct hps_program *hps_options_program(void);
 
 #endif

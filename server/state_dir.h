@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state directory: created if it is missing, and locked by one process at a time. It has a file
- * with a random name. Daemons that share a store tell each other apart by that name. Main thread.
+ * The state directory: created if it is missing, and locked by one process at a time. Its file
+ * `instance` contains a random name, by which daemons that share a store tell each other apart.
+ * Main thread.
  */
 #ifndef HPS_SERVER_STATE_DIR_H
 #define HPS_SERVER_STATE_DIR_H
@@ -11,12 +12,13 @@
 enum { HPS_INSTANCE_CHARS = 16 };
 
 struct hps_state_dir {
-    int lock_fd;                           /* -1: not held */
-    char *spill;                           /* "<dir>/tmp": sorts write unnamed files there */
-    char instance[HPS_INSTANCE_CHARS + 1]; /* random hex; the same at each start */
+    int lock_fd;                           /* the locked file; -1: the lock is not held */
+    char *spill;                           /* "<dir>/tmp": sorts write temporary files there */
+    char instance[HPS_INSTANCE_CHARS + 1]; /* random hex digits; the same at each start */
 };
 
-/* Symbolic links in the directory are not followed.
+/* Create and lock the directory. Symbolic links inside it are not followed. The caller closes
+ * *out_state with hps_state_dir_close.
  * error   BUSY: another process holds the lock (the text has its pid); INVALID: root would use a
  *         directory of another user; PERMISSION, IO, NO_MEMORY
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One admin call in progress (server/rpc/unary.h). Works run on the admin pool.
+ * One admin call in progress (server/rpc/unary.h). Its work runs on a thread of the admin pool.
  */
 #ifndef HPS_SERVER_ADMIN_OP_H
 #define HPS_SERVER_ADMIN_OP_H
@@ -11,11 +11,11 @@
 
 struct admin_op {
     struct hps_unary rpc;
-    struct hps_load *load; /* LoadModel streams its progress */
-    struct hps_timer timer;
-    bool told;                /* facts that the progress stream sends once have been sent */
-    struct hps_switch waiter; /* ActivateVersion: its end replies to the call */
-    struct hps_unload unload; /* UnloadVersion: its end replies to the call */
+    struct hps_load *load;    /* LoadModel: the load whose progress the call streams; referenced */
+    struct hps_timer timer;   /* LoadModel: sends the next message */
+    bool told;                /* LoadModel: the notes of the load have been sent */
+    struct hps_switch waiter; /* ActivateVersion: when it is done, the call is answered */
+    struct hps_unload unload; /* UnloadVersion: when it is done, the call is answered */
 };
 
 static inline struct admin_op *admin_of(struct hps_unary *op)
@@ -31,10 +31,11 @@ static inline const struct hps_admin_parts *admin_parts(const struct hps_unary *
 /* op->follow of LoadModel: stream the progress of the load. Loop thread. */
 void admin_follow_load(struct hps_unary *op);
 
-/* "fp32", "fp16", "bf16": static text. */
+/* The name of a row type, such as "fp16". Static text. */
 char *admin_dtype_text(enum hps_dtype dtype);
 struct Hps__V1__TableDiff;
-/* Messages for the differences, [diff->n_tables], all in the arena; NULL: out of memory. */
+/* Make a message for each table of `diff`, in the arena. shape: [diff->n_tables]. NULL: out of
+ * memory. */
 struct Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena,
                                               const struct hps_version_diff *diff);
 

@@ -95,7 +95,7 @@ struct hps_load {
     /* The catalog's lock protects the fields below. */
     int64_t number;
     struct hps_versions_gone going; /* predicted when the load began */
-    struct hps_switched outcome;    /* final after `done` */
+    struct hps_switched outcome;    /* the loader thread's; other threads read it after `done` */
     bool done;
     struct hps_error error;
 };
