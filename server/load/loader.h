@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads the rows of a new version from files into stores, as a stream. It sorts the rows if their
- * keys do not ascend. Then it writes the persistent store and the host map in one pass. Runs on the
- * loader thread.
+ * Loads the rows of a new version from files into stores, as a stream. Rows whose keys do not
+ * ascend are sorted first. One pass then writes the durable store (persistent_db) and the host map.
+ * Runs on the loader thread, unless stated otherwise.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_H
 #define HPS_SERVER_LOAD_LOADER_H
@@ -14,47 +14,50 @@
 struct hps_load_env {
     struct hps_stores stores;            /* at least one */
     struct hps_breaker *durable_breaker; /* of the durable store; NULL: no breaker */
-    const char *spill_dir;               /* for the spilled runs of a sort */
-    uint64_t memory_bytes;               /* for a sort */
-    uint64_t host_bytes_max;
-    uint64_t host_rows_max; /* limit of a table with its only copy in the host map; 0: none */
-    uint32_t key_bytes;     /* 8, or 4 without supportlonglong */
-    bool nan_allowed;
-    uint64_t disk_free_min_bytes;
-    /* share of a load's rows that a shared store above a durable one gets */
+    const char *spill_dir;               /* directory of the files of a sort that exceeds memory */
+    uint64_t memory_bytes;               /* memory that a sort may use */
+    uint64_t host_bytes_max;             /* capacity of the host map */
+    /* Most rows of a table of which the host map has the only copy; further rows are dropped. 0: no
+     * limit. */
+    uint64_t host_rows_max;
+    uint32_t key_bytes;           /* bytes of a key in the files: 8, or 4 without supportlonglong */
+    bool nan_allowed;             /* false: a row with a NaN fails the load */
+    uint64_t disk_free_min_bytes; /* a sort leaves this much disk space free */
+    /* The part of a load's rows, 0 to 1, that is written to a shared store above a durable one. */
     double shared_seed_ratio;
-    bool shared_takes_missed; /* the shared store gets rows that lookups find below it */
+    bool shared_takes_missed; /* rows that lookups find below the shared store are inserted there */
 };
 
-/* How the stores identify this version. With a shared store its load id must be known. */
+/* How the stores identify this version. If there is a shared store, version->load_id must be set.
+ */
 struct hps_space_id hps_load_space_id(const struct hps_version *version);
 
-/* Remove the space of a failed load. takes `space`, which may be NULL. Its rows are deleted, unless
- * the store is a shared one with the only copy. That store may have rows of earlier loads, with
+/* Remove the space of a failed load, and delete its rows. Takes `space`; no effect if NULL. A
+ * shared store without a durable one below it keeps the rows: they may be of an earlier load, with
  * updates that no file has. */
 void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space);
 
-/* Open the spaces of a version that is in the stores already. On an error version->tiers has the
- * spaces that were opened before it. */
+/* Open the spaces of a version whose rows are in the stores already, and set version->tiers. After
+ * an error, version->tiers has the spaces that were opened before it. */
 hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_version *version,
                                 struct hps_error *err) HPS_MUST_CHECK;
 
-/* Needs of a load, in bytes. `available`: bytes that the load may use. */
+/* What a load needs, and how much of it is available to the load. */
 struct hps_load_plan {
-    uint64_t n_rows;
-    uint64_t row_bytes; /* of all rows */
-    uint64_t disk_bytes_needed;
-    uint64_t disk_bytes_available; /* both 0: nothing is written to disk */
-    uint64_t host_bytes_needed;
-    uint64_t host_bytes_available;
-    uint64_t n_rows_dropped;      /* beyond host_rows_max: no store will have them */
-    uint64_t shared_bytes_needed; /* estimate; the capacity is not known here */
-    uint64_t device_bytes_needed; /* of a dry run, for embedding caches; 0: none */
-    uint64_t start_hash; /* of where updates begin (server/update/updates.h); set by the caller */
+    uint64_t n_rows;               /* rows in the files, with duplicates */
+    uint64_t row_bytes;            /* bytes of all these rows as stored, without keys */
+    uint64_t disk_bytes_needed;    /* estimate for the durable store and the largest sort */
+    uint64_t disk_bytes_available; /* free for the durable store; 0: there is none */
+    uint64_t host_bytes_needed;    /* estimate for the host map; 0: the load does not fill it */
+    uint64_t host_bytes_available; /* free in the host map */
+    uint64_t n_rows_dropped;       /* rows beyond host_rows_max, which no store will have */
+    uint64_t shared_bytes_needed;  /* estimate for the shared store; its capacity is not known */
+    uint64_t device_bytes_needed;  /* embedding caches; the caller sets it for a dry run, else 0 */
+    uint64_t start_hash;           /* hps_updater_start_hash; the caller sets it; 0: no updater */
 };
 
-/* Estimated bytes in the persistent store: the rows, 3 % for index and filter, and 16 bytes for
- * each key. */
+/* Estimated bytes of a load in the durable store: the rows, 3 % for index and filter, and 16 bytes
+ * for each key. */
 static inline uint64_t hps_load_store_bytes(const struct hps_load_plan *plan)
 {
     return plan->row_bytes + plan->row_bytes / 32 + plan->n_rows * 16;
@@ -62,72 +65,81 @@ static inline uint64_t hps_load_store_bytes(const struct hps_load_plan *plan)
 
 /* How a load converted the rows of a table. */
 struct hps_load_conversion {
-    enum hps_dtype from, to; /* equal: nothing was converted */
+    enum hps_dtype from, to; /* row type of the file, and of the store; equal: not converted */
     struct hps_row_loss loss;
 };
 
-/* Written by the loader thread, read by any thread. */
+/* The loader thread writes it; any thread reads it. */
 struct hps_load_progress {
-    /* "plan", "sort", "write", "ingest", "fill", "warm", "catch-up", "done"; static text */
+    /* "plan", "sort", "write", "ingest", "fill", "warm", "catch-up" or "done"; static text. */
     _Atomic(const char *) stage;
-    atomic_uint table; /* index of the current table */
+    atomic_uint table; /* index of the table that is being loaded */
     _Atomic uint64_t rows_done;
     _Atomic uint64_t rows_total;
     _Atomic uint64_t bytes_done;
     _Atomic uint64_t bytes_total;
-    _Atomic uint64_t started_us;
-    /* [n_tables of the version], the caller's, zeroed; read after the load. May be NULL. */
+    _Atomic uint64_t started_us; /* hps_clock_us; 0: not started */
+    /* [n_tables of the version]: the caller provides it zeroed, and reads it after the load. NULL:
+     * conversions are not reported. */
     struct hps_load_conversion *conversions;
     atomic_bool cancel; /* set by any thread: the load ends with CANCELLED */
     uint64_t logged_us; /* used by hps_load_progress_log */
 };
 
-/* Remaining time at the average rate so far, in milliseconds; 0: unknown. */
+/* Estimate of the remaining time in milliseconds, from the average rate so far. 0: unknown, or all
+ * rows are done. now_us: hps_clock_us. Any thread. */
 uint64_t hps_load_remaining_ms(const struct hps_load_progress *progress, uint64_t now_us);
-/* Log the progress of a load, once in 10 s. table: the name of progress->table. Any thread, one
- * call at a time; cheap enough for a timer. */
+/* Log the progress of a load, unless it was logged or started less than 10 s ago. table: the name
+ * of table number progress->table. Any thread, one call at a time; cheap enough for a timer. */
 void hps_load_progress_log(struct hps_load_progress *progress, const char *model, int64_t version,
                            const char *table, uint64_t now_us);
 
-/* Describe the files of a table and the rows that they will give. May block. error: as
- * hps_row_reader_open, with the table's name */
+/* Describe the rows that a load would read from the files of a table. Any thread; may block. error:
+ * as hps_row_reader_open, with the table's name */
 hps_status hps_load_describe(const struct hps_load_env *env, const struct hps_source_table *table,
                              struct hps_row_desc *out_desc, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Set table->default_row from the configured values; name, dim, dtype and row_bytes must be set.
- * Any thread. owner of the row: the table, also after an error.
- * error   INVALID; NO_MEMORY */
+/* Set table->default_row from the default values of `source`. The table's name, dim, dtype and
+ * row_bytes must be set. The table owns the row, also after an error. Any thread.
+ * error   INVALID: the number of values is wrong, or a value does not fit the type; NO_MEMORY */
 hps_status hps_load_default_row(const struct hps_source_table *source, struct hps_table *table,
                                 struct hps_error *err) HPS_MUST_CHECK;
 
-/* Open every file once, set version->tables (names, widths, default rows), and compute what a load
- * needs. host_used_bytes: bytes that all resident versions use. The version has as many tables as
- * the source. May block. */
+/* Open every file once, set version->tables (names, widths, types, default rows), and compute what
+ * a load needs. host_used_bytes: bytes that all versions use in the host map. The version must have
+ * as many tables as the source. Any thread; may block. */
 hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
                          uint64_t host_used_bytes, struct hps_version *version,
                          struct hps_load_plan *out_plan, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Load the version. On success version->tiers has open spaces, and load_id and the number of
- * duplicates are set. After a failure no store keeps rows of the load, except as in
- * hps_load_drop_space. If the rows do not fit in the host map, lookups insert them later; that
- * needs a store below it, else EXHAUSTED. A shared store may already have the rows from another
- * daemon. Above a persistent store it may be unreachable. */
+/* Load the version. On success version->tiers has open spaces, and version->load_id and
+ * duplicate_keys are set. After a failure no store keeps rows of the load, except as in
+ * hps_load_drop_space. May block.
+ *
+ * If the rows do not fit in the host map and a store below it has them, the map starts empty, and
+ * lookups insert rows. If another daemon has loaded the same rows into a shared store, they are
+ * used. A shared store above a durable one may be unreachable: it then starts empty.
+ * error   CANCELLED; EXHAUSTED: disk or memory is too small; PRECONDITION: a file changed during
+ *         the load; errors of the files and stores */
 hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source *source,
                         const struct hps_load_plan *plan, struct hps_version *version,
                         struct hps_load_progress *progress, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Insert every row of the lowest tier that the host map lacks, and mark the map complete. Used
- * after a restart, while the version serves. The lowest tier is not a shared store. */
+/* Insert all rows of the lowest tier into the host map, and set version->host_complete. Used after
+ * a restart, while the version serves and takes updates. The lowest tier must not be a shared
+ * store. May block.
+ * error   CANCELLED; EXHAUSTED: not all rows fit; ABORTED: updates changed some rows each time they
+ *         were read; errors of the stores */
 hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_version *version,
                                 const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
-/* Estimated bytes of a row in the host map: its place, and 24 bytes of index. */
+/* Estimated bytes of a row in the host map: its slot in a slab, and 24 bytes of index. */
 static inline uint64_t hps_load_host_row_bytes(uint32_t row_bytes)
 {
     uint64_t step = row_bytes < 256 ? 4 : 16;
     return (row_bytes + step - 1) / step * step + 24;
 }
-/* Estimated bytes in the host map for all rows of these tables, at most host_rows_max of each if it
- * has the only copy. */
+/* Estimated bytes that all rows of these tables need in the host map. If the map has the only copy,
+ * at most host_rows_max rows of each table count. Any thread. */
 uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_table *tables,
                              uint32_t n_tables);
 

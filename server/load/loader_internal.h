@@ -4,9 +4,10 @@
  *
  * - plan.c: memory and disk that a load needs
  * - loader.c: the pass from files into stores
- * - seed_shared.c: filling a shared store above another afterwards
+ * - seed_shared.c: after that pass, the rows of a shared store above the durable one
  *
- * refill.c, the refill after a restart, is separate. On the loader thread.
+ * refill.c, which fills the host map after a restart, does not use this header. Loader thread,
+ * unless stated otherwise.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_INTERNAL_H
 #define HPS_SERVER_LOAD_LOADER_INTERNAL_H
@@ -16,9 +17,9 @@
 
 /* The store of a role during a load. */
 struct loader_target {
-    struct hps_store *store;     /* NULL: none */
-    struct hps_space *space;     /* open space of the version; NULL: not yet open */
-    struct hps_store_load *load; /* NULL: it gets no rows in this pass */
+    struct hps_store *store;     /* NULL: there is no store of this role */
+    struct hps_space *space;     /* the version's space in it; NULL: not open yet */
+    struct hps_store_load *load; /* NULL: this pass writes no rows to the store */
 };
 
 /* A running load. */
@@ -28,37 +29,38 @@ struct loader_run {
     struct hps_version *version;
     struct hps_load_progress *progress;
     struct loader_target targets[HPS_ROLE_COUNT];
-    uint64_t load_hash;
-    hps_key *keys; /* [batch] */
-    uint8_t *rows; /* [batch][row_bytes] */
-    uint32_t batch;
+    uint64_t load_hash; /* hash of all keys and rows so far; becomes the load id */
+    hps_key *keys;      /* [batch] */
+    uint8_t *rows;      /* [batch][row_bytes of the table] */
+    uint32_t batch;     /* rows that are written to the stores at a time */
 };
 
 /* ---- plan.c ---------------------------------------------------------------------------------- */
 
-/* Open the file of a table. The caller closes out_reader. error: of the reader, with the table's
- * name. Any thread; may block. */
+/* Open a reader of a table's files. The caller closes *out_reader. Any thread; may block. error: as
+ * hps_row_reader_open, with the table's name */
 hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_source_table *table,
                               struct hps_row_reader **out_reader, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* ---- loader.c -------------------------------------------------------------------------------- */
 
-/* Allocate run->keys and run->rows for run->batch rows of `table`; frees the previous ones.
- * NO_MEMORY */
+/* Set run->batch for rows of `table`, and allocate run->keys and run->rows anew for as many rows.
+ * error   NO_MEMORY */
 hps_status loader_batch_room(struct loader_run *run, const struct hps_table *table,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Open a space in the role's store, which must exist. For a shared store the load id must be known.
- * error: of the store */
+/* Open the version's space in the store of this role, which must exist. If the store is shared,
+ * version->load_id must be set. error: of the store */
 hps_status loader_open_space(struct loader_run *run, enum hps_store_role role,
                              struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- seed_shared.c --------------------------------------------------------------------------- */
 
-/* Open the space in the shared store above the durable one, and give it its share of the rows. The
- * durable store has all rows, and the load id is known. A shared store that is unreachable, or has
- * the rows from another daemon, is left unchanged: no row in it is wrong. error: CANCELLED; of the
- * durable store */
+/* Open the version's space in the shared store above the durable one, and copy a part
+ * shared_seed_ratio of the rows there. The durable store must have all rows, and version->load_id
+ * must be set. Returns OK without copying if another daemon has already done so. Also returns OK if
+ * the shared store is unreachable or fails: it then starts empty.
+ * error   CANCELLED; of the durable store */
 hps_status loader_seed_shared(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

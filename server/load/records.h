@@ -12,16 +12,17 @@
 /* The record of a model, without its versions. Pointers are borrowed. */
 struct hps_model_record {
     const char *model;
-    int64_t active;            /* 0: none */
+    int64_t active;            /* number of the active version; 0: none */
     int64_t previous;          /* version that rollback activates; 0: none */
     uint64_t n_switches;       /* number of activations */
     const char *const *tables; /* [n_tables] in the model's order */
     uint32_t n_tables;
-    const int64_t *past; /* [n_past] versions that have been active, latest first */
+    const int64_t *past; /* [n_past] versions that are or have been active, latest first */
     uint32_t n_past;
 };
 
-/* The calls below write with a sync, and may block. */
+/* All calls with `put` or `delete` in their name write with a sync, and may block. `store` is the
+ * persistent store. */
 hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
                                    struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
@@ -31,8 +32,9 @@ hps_status hps_records_put_model(struct hps_store *store, const struct hps_model
 hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
-/* Record that a shared store may still have rows of a version that is unloaded, or about to be.
- * Delete the record after the rows. */
+/* Record that a shared store may have rows of a version that does not exist: one that is being
+ * unloaded, or that is being loaded and not yet published. Delete the record once the rows are
+ * deleted, or the version is published. */
 hps_status hps_records_put_unused(struct hps_store *store, const struct hps_version *version,
                                   struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_version *version,
@@ -41,23 +43,27 @@ hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_v
 enum { HPS_UNUSED_MAX = 16 };
 
 struct hps_unused_list {
-    struct hps_version *versions[HPS_UNUSED_MAX]; /* [n] owned by the caller; without tiers */
+    struct hps_version *versions[HPS_UNUSED_MAX]; /* [n] without tiers */
     uint32_t n;
 };
 
-/* Read up to HPS_UNUSED_MAX records. After an error the list has the versions read before it. */
+/* Read up to HPS_UNUSED_MAX of these records; unreadable ones are skipped. The caller frees the
+ * versions with hps_version_free, also after an error. */
 hps_status hps_records_read_unused(struct hps_store *store, struct hps_unused_list *out_list,
                                    struct hps_error *err) HPS_MUST_CHECK;
 
 struct hps_records_reader {
     void *ctx;
-    /* takes `version`, which has no tiers yet, also on failure */
+    /* Takes `version`, also on failure. It has no tiers yet. */
     hps_status (*version)(void *ctx, struct hps_version *version, struct hps_error *err);
-    /* a record of an earlier build has no tables and no past versions */
+    /* `record` is valid during the call. If an earlier build wrote it, it has no tables and no past
+     * versions. */
     hps_status (*model)(void *ctx, const struct hps_model_record *record);
 };
 
-/* Read every record, versions before models. DATA_LOSS names the unreadable record. */
+/* Call the reader for every record of a version, and then for every record of a model. An error of
+ * the reader ends the scan and is returned.
+ * error   DATA_LOSS: a record cannot be read; the text has its key; errors of the store */
 hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,
                             struct hps_error *err) HPS_MUST_CHECK;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files of every table that a load reads, from a model directory or from models[], checked
- * against their manifest. Used by one thread at a time.
+ * Finds and opens the files of every table that a load reads: in a model directory with or without
+ * a manifest.json, in named places, or in a models[] entry. Used by one thread at a time.
  */
 #ifndef HPS_SERVER_LOAD_SOURCE_H
 #define HPS_SERVER_LOAD_SOURCE_H
@@ -18,38 +18,39 @@ struct hps_source_table {
     struct hps_model_table files;
     uint32_t dim;                /* configured width; 0: as in the files */
     const float *default_values; /* borrowed from the configuration; NULL: zeros */
-    uint32_t n_default_values;   /* 1: one value for the whole row; else dim */
-    enum hps_dtype file_dtype;   /* from the manifest; 0: not given */
-    enum hps_dtype row_dtype;    /* type of stored rows; 0: as in the files */
-    struct hps_fingerprint print;
-    uint64_t place; /* position in the last sort */
+    uint32_t n_default_values;   /* 1: the value of all columns; else one for each of dim columns */
+    enum hps_dtype file_dtype;   /* type of the rows in the files by the manifest; 0: not given */
+    enum hps_dtype row_dtype;    /* type of the stored rows; 0: as in the files */
+    struct hps_fingerprint print; /* of the files of this table */
+    uint64_t place;               /* used by hps_source_sort */
 };
 
 struct hps_source {
-    struct hps_roots *roots; /* the files are read below these */
-    char *text;              /* for messages: the directory, or the name in the configuration */
-    char *dir;               /* NULL: the tables are in several places */
+    struct hps_roots *roots; /* files are read only below these directories; NULL: anywhere */
+    char *text;              /* for messages: a directory, a path, or HPS_SOURCE_CONFIG */
+    char *dir;               /* the model directory; NULL: the source is none */
     struct hps_source_table *tables;
     uint32_t n_tables;
-    struct hps_manifest manifest;
-    struct hps_fingerprint print;
-    struct hps_fingerprint canonical; /* fingerprint by the paths of hps_source_canonical */
+    struct hps_manifest manifest;     /* of the model directory; empty if there is none */
+    struct hps_fingerprint print;     /* of all files, by their paths as given */
+    struct hps_fingerprint canonical; /* of all files, by their paths of hps_source_canonical */
 };
 
-/* `text` of hps_source_open_config if the model has several tables. */
+/* `text` of a source of hps_source_open_config with several tables. */
 #define HPS_SOURCE_CONFIG "models[]"
 
-/* Open the tables of a directory, in the order of its manifest, or by name without one. Default
- * rows and row_dtype come from the table of that name in `model` (may be NULL). Only files below
- * one of `roots` are read, after links are followed; NULL: any file. takes `roots`, also on
- * failure. owner of out_source: the caller, hps_source_close. */
+/* Open the tables of a model directory, in the order of its manifest.json or, without one, of their
+ * names. A manifest must match the directory. Widths, default rows and row types come from the
+ * table of the same name in `model` (may be NULL). The targets of links must be below one of
+ * `roots`, too; NULL: files may be anywhere. Takes `roots`, also on failure. The caller closes
+ * *out_source with hps_source_close. May block. */
 hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
                                const struct hps_config_model *model, struct hps_source *out_source,
                                struct hps_error *err) HPS_MUST_CHECK;
-/* The row type that a load request asks to store. */
+/* The type in which a load request wants rows to be stored. */
 struct hps_row_wish {
-    bool given;           /* false: from models[], else as in the files */
-    enum hps_dtype dtype; /* 0: as in the files */
+    bool given;           /* false: the type in models[] or, if it has none, that of the files */
+    enum hps_dtype dtype; /* 0: the type of the files */
 };
 
 /* A table and its files, as for hps_model_table_open. */
@@ -59,30 +60,35 @@ struct hps_source_named {
     struct hps_row_wish row_dtype;
 };
 
-/* Open named tables in any place, in this order. Widths, default rows and, if not given, row_dtype
- * come from `model` (may be NULL). No manifest is read. takes `roots`, as above.
+/* Open named tables, each with its own path, in this order. Widths, default rows and, for tables
+ * without a given row_dtype, row types come from `model` (may be NULL). No manifest is read. May
+ * block. For `roots` and *out_source the rules of hps_source_open_dir apply.
  * error   also INVALID: no table, too many, or a name twice */
 hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_source_named *tables,
                                   size_t n_tables, const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Open the tables of a models[] entry, in its order. The operator chose each path, so links in it
- * may lead anywhere. Files inside a named directory must be below one of `model_roots`, or below
- * the directory that the path leads to. */
+/* Open the tables of a models[] entry, in its order. The operator chose each path, so links in a
+ * path may lead anywhere. Links to files of the table are followed only to places below one of
+ * `model_roots`, or below the directory that contains the target of a path in the entry. May block.
+ * The caller closes *out_source with hps_source_close. */
 hps_status hps_source_open_config(const struct hps_strings *model_roots,
                                   const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Store the rows of all tables in this type; overrides models[] and `tables`. */
+/* Set row_dtype of all tables, whatever it was before. 0: as in the files. */
 void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype);
-/* Make a path absolute, and resolve links in its directories, but not in the last name. So all
- * names of a file's directory give the same path. `path` need not exist. False: no such directory;
- * out_path is then `path`. */
+/* Make a path absolute, and resolve links in its directory part, but not in its last component. So
+ * a file gets the same path by whatever name its directory was given. The file need not exist, but
+ * its directory must. False: the directory does not exist, or the path is too long; out_path is
+ * then `path`. */
 bool hps_source_canonical(const char *path, char out_path[PATH_MAX]);
-/* Whether the files of the table are unchanged since the open. PRECONDITION names the table. */
+/* OK if the files of the table have not changed since they were opened.
+ * error   PRECONDITION: a file changed; the text has its path; errors of reading its properties */
 hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Sort the tables by an order. Tables that are not in it come last, in their present order. */
+/* Sort the tables by their places in `order`. Tables that it lacks come last, and keep their order
+ * among themselves. */
 void hps_source_sort(struct hps_source *source, const struct hps_table_order *order);
 void hps_source_close(struct hps_source *source); /* may be zeroed */
 

@@ -2,9 +2,9 @@
  *
  * Shared by the files of warm-ups:
  *
- * - warmup.c: hot keys and their records
- * - warmup_run.c: rows of hot keys into memory
- * - whole.c: all rows of a table onto a device
+ * - warmup.c: counts hot keys, and saves and reads their records
+ * - warmup_run.c: inserts the rows of hot keys into the host map and embedding caches
+ * - whole.c: inserts all rows of a table into its embedding cache
  */
 #ifndef HPS_SERVER_LOAD_WARMUP_INTERNAL_H
 #define HPS_SERVER_LOAD_WARMUP_INTERNAL_H
@@ -14,9 +14,9 @@
 #include "server/load/warmup.h"
 
 enum {
-    WARMUP_BATCH_KEYS_MAX = 1024, /* keys that are read and inserted together */
-    WARMUP_BATCH_BYTES_MAX = 1 << 20,
-    /* interval of checks for a stop while waiting for a device's caches */
+    WARMUP_BATCH_KEYS_MAX = 1024,     /* keys that are read and inserted together */
+    WARMUP_BATCH_BYTES_MAX = 1 << 20, /* bytes of their rows */
+    /* While a warm-up waits for a device's caches: how often it checks whether to stop. */
     WARMUP_LOOK_US = 20 * 1000
 };
 
@@ -31,30 +31,32 @@ static inline uint32_t warmup_batch_keys(const struct hps_table *table)
 struct warm_table {
     struct warm_table *next;
     char *name;
-    struct hps_hot *hot; /* same life as this struct */
+    struct hps_hot *hot; /* the counts; versions point to it while the model is attached */
 };
 
 struct warm_model {
     struct warm_model *next;
     char *name;
     struct warm_table *tables;
-    bool attached; /* a version exists, or existed at the last save */
-    /* Used only by the thread that saves: */
-    uint32_t n_records; /* record numbers in the store are below this */
-    uint64_t n_seen;    /* lookups counted at the last save */
-    bool stale;         /* the last save failed */
+    bool attached; /* hps_warmup_attach was called, and not hps_warmup_detach since */
+    /* The next three are used by the thread that saves, and before it by hps_warmup_read. */
+    uint32_t n_records; /* the numbers of the model's records in the store are below this */
+    uint64_t n_seen;    /* lookups that were counted before the last save */
+    bool stale;         /* the last save failed, or a record was unreadable: save again */
 };
 
 struct hps_warmup {
     struct hps_warmup_options options;
-    struct hps_metric *rows;
-    struct hps_lock lock; /* protects the lists, which only a save shortens, and `attached` */
+    struct hps_metric *rows; /* insertion_rows_total of the host map by warm-ups */
+    struct hps_lock
+        lock; /* protects `attached` and the lists; only a save removes from the lists */
     struct warm_model *models;
 };
 
-/* Find or make the model. Lock held. NULL: not found, or out of memory. */
+/* Find the model of this name. make: create it if there is none. NULL: not found, or out of memory.
+ * Lock held. */
 struct warm_model *warmup_model(struct hps_warmup *warmup, const char *name, bool make);
-/* Find the table of this name of `size` bytes. Lock held. NULL: not found. */
+/* Find the table whose name is name[size]. NULL: not found. Lock held. */
 struct warm_table *warmup_table(const struct warm_model *model, const char *name, size_t size);
 
 #endif

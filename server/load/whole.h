@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables with all rows cached on a device (`gpucacheper` 1, `static`): their caches get all rows
- * from the version's lowest tier before lookups need them. Without this, a row is inserted only
- * after a lookup has missed it. For a thread that may block.
+ * Fills the embedding caches of tables that are cached whole: their model has `gpucacheper` 1 or
+ * static tables. The caches get all rows from the version's lowest tier, so that lookups need not
+ * miss a row before it is cached.
  */
 #ifndef HPS_SERVER_LOAD_WHOLE_H
 #define HPS_SERVER_LOAD_WHOLE_H
 
 #include "server/load/warmup.h"
 
-/* Whether a table's cache exists or is coming, and has not had all its rows since it was created.
- * False without init_ec. Any thread. */
+/* Whether at least one table of the version is cached whole and its cache is not filled yet: the
+ * cache exists and has not had all rows since it was created, or it will be created soon. False if
+ * the model lacks init_ec. Any thread. */
 bool hps_whole_useful(const struct hps_version *version);
-/* Fill the caches of all such tables, one after the other, from the lowest tier. A row that an
- * update changes during the scan is read again. Memory: a scan and one batch of at most 1 MiB. The
- * thread pauses for half of the time. Limits may stop it before each batch; a later call can do the
- * rest. The version must be pinned or not yet published. May block; any thread, one per version at
- * a time.
+/* Fill the caches of all tables that are cached whole and not filled yet, one after the other. Rows
+ * that an update changes during the scan are read again. Uses memory for a scan, and for a batch of
+ * rows of at most 1 MiB. The thread pauses for about half of the time. `limits` may stop it before
+ * each batch; a later call scans the unfinished table again. The version must be pinned or not yet
+ * published. May block. Any thread, but one call per version at a time.
  *
- * limits      out_room_bytes is ignored
- * out_report  n_keys: rows read, n_gpu_rows: rows given to the device */
+ * limits      out_room_bytes of go_on is ignored
+ * out_report  n_keys: rows that were read; n_gpu_rows: rows queued for the device */
 void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limits *limits,
                       struct hps_warmup_report *out_report);
 
