@@ -10,21 +10,23 @@
 #include "server/kserve/infer_service.h"
 #include "server/lookup/front.h"
 
-/* Makes the lookup of a decoded request if `status` is OK, and keeps the data for its reply. On
- * failure *out_request has model and version, and *out_asked has the id. Returns `status`, or an
- * error of kserve_view. */
+/* Ends the decoding of a request. status: the result of kserve_infer_grpc or kserve_infer_http. If
+ * it is OK, makes the lookup, and keeps the data for the reply in *out_asked. After an error,
+ * *out_request has only model, version and label, and *out_asked only the id.
+ * error   `status`; others as kserve_view */
 hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
                        const struct hps_decode_limits *limits, struct hps_arena *arena,
                        struct hps_lookup_request *out_request, struct hps_lookup_asked **out_asked,
                        struct hps_error *err) HPS_MUST_CHECK;
+/* The data for the reply that kserve_keep has kept. */
 const struct kserve_answer *kserve_answer_of(const struct hps_lookup_asked *asked);
 
-/* `check_answer` of struct hps_lookup_front, for each transport.
- * error   INVALID: the rows of several samples exceed KSERVE_SAMPLES_BYTES_MAX */
+/* `check_answer` of struct hps_lookup_front, for gRPC and HTTP.
+ * error   INVALID: a reply with several samples exceeds KSERVE_SAMPLES_BYTES_MAX */
 hps_status kserve_front_check_answer(const struct hps_lookup_asked *asked,
                                      const struct hps_lookup *lookup, struct hps_error *err)
     HPS_MUST_CHECK;
-/* `not_found` of struct hps_lookup_front, for each transport. */
+/* `not_found` of struct hps_lookup_front, for gRPC and HTTP. */
 void kserve_front_not_found(const struct hps_lookup_request *request,
                             enum hps_lookup_missing missing, struct hps_error *err);
 
@@ -36,15 +38,16 @@ enum {
     KSERVE_STREAM_ID_BYTES_MAX = 512
 };
 
-/* Wraps a ModelInferResponse as a ModelStreamInferResponse: one more slice, then its slices. Adds
- * the parameter triton_final_response, true, which ends the read loop of Triton's clients.
+/* Wraps an encoded ModelInferResponse in a ModelStreamInferResponse, by a slice before its slices.
+ * Sets its parameter triton_final_response to true, which ends the read loop of Triton's clients.
  *
- * owner   the references of `response` move to *out; on failure they stay
+ * owner   the references of `response` move to *out; after an error they stay in `response`
  * error   NO_MEMORY; EXHAUSTED: the arena is full */
 hps_status kserve_stream_wrap(const struct hps_encoded *response, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out) HPS_MUST_CHECK;
-/* Writes a ModelStreamInferResponse with an error and the id of the request, which has at most
- * KSERVE_STREAM_ID_BYTES_MAX bytes. A long text is cut. Returns the size. */
+/* Writes a ModelStreamInferResponse with an error text and the id of the request into `out`. The id
+ * must have at most KSERVE_STREAM_ID_BYTES_MAX bytes; a long text is cut. Returns the number of
+ * bytes written. */
 size_t kserve_stream_error(struct kserve_text id, const char *text,
                            uint8_t out[KSERVE_STREAM_ERROR_BYTES_MAX]);
 

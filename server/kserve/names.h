@@ -19,18 +19,19 @@
 #define KSERVE_NUMKEYS "NUMKEYS"
 #define KSERVE_OUTPUT0 "OUTPUT0"
 #define KSERVE_STATUS  "STATUS"
-/* STATUS for models with a table named STATUS: table names have no dot. */
+/* Another name of STATUS, for models with a table named STATUS. No table has it, because names of
+ * tables have no dot. */
 #define KSERVE_STATUS_ANY "hps.STATUS"
-#define KSERVE_TABLES     ".tables" /* suffix of a model's name, which has no '.' */
+#define KSERVE_TABLES     ".tables" /* suffix of a model's name, which itself has no dot */
 #define KSERVE_OFFSETS    ".offsets"
 #define KSERVE_WEIGHTS    ".weights"
-#define KSERVE_PLATFORM   "hps" /* and backend */
+#define KSERVE_PLATFORM   "hps" /* `platform` and `backend` in metadata and configuration */
 
-struct kserve_text { /* not terminated */
+struct kserve_text { /* not terminated by NUL; `at` may be NULL if size is 0 */
     const char *at;
     size_t size;
 };
-/* Two arguments for "%.*s", cut to the size of an error. */
+/* The two arguments of "%.*s" for a text, of which at most 256 bytes are printed. */
 #define KSERVE_TEXT_ARGS(text) \
     ((text).size < 256 ? (int)(text).size : 256), ((text).at == NULL ? "" : (text).at)
 
@@ -38,25 +39,25 @@ static inline bool kserve_is(struct kserve_text text, const char *name)
 {
     return hps_text_is(name, text.at, text.size);
 }
-/* Any total order, for qsort and bsearch. */
+/* Compares two texts for qsort and bsearch: a total order, but not an alphabetical one. */
 int kserve_text_compare(const struct kserve_text *left, const struct kserve_text *right);
 
 /* Removes the suffix KSERVE_TABLES from the name of a model. False: it has no such suffix. */
 bool kserve_take_tables(struct kserve_text *model);
 
-/* The version that a text means: digits are a number, an empty text is the active version, other
- * texts are labels. */
+/* The version that a request names. */
 struct kserve_version {
-    int64_t number; /* 0: by label, or the active version if that is empty */
-    struct kserve_text label;
+    int64_t number;           /* 0: the request names a label or, if `label` is empty, no version */
+    struct kserve_text label; /* empty if number is not 0 */
 };
-/* Parses a version.
- * error   INVALID: a number below 0 or above int64 */
+/* Parses the version of a request. Digits are a number, other texts are labels, and an empty text
+ * means the active version. "0" counts as a label, which no version has.
+ * error   INVALID: the number is below 0, or does not fit int64 */
 hps_status kserve_version_read(struct kserve_text text, struct kserve_version *out_version,
                                struct hps_error *err) HPS_MUST_CHECK;
 
-/* Sets *err to NOT_FOUND for a model, or for that version of it (NULL: the model). The text has
- * Triton's words, for which clients look. */
+/* Sets *err to NOT_FOUND for a version of a model or, if `version` is NULL, for the model. The
+ * wording is Triton's, which clients search for. */
 void kserve_say_not_found(struct kserve_text model, const struct kserve_version *version,
                           struct hps_error *err);
 

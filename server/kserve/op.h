@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A call of the KServe service, except ModelInfer, while it runs (server/rpc/unary.h).
+ * A call of the KServe service while it runs (server/rpc/unary.h). ModelInfer and ModelStreamInfer
+ * do not use this.
  */
 #ifndef HPS_SERVER_KSERVE_OP_H
 #define HPS_SERVER_KSERVE_OP_H
@@ -12,12 +13,12 @@
 #include "server/rpc/message.h"
 
 struct kserve_op {
-    struct hps_unary rpc; /* model: without KSERVE_TABLES */
-    const char *name;     /* as in the request; "": none */
-    bool by_table;        /* the name means the view ".tables" */
-    struct kserve_version version;
-    struct hps_load *load; /* the reply waits for it; NULL: none */
-    struct hps_timer timer;
+    struct hps_unary rpc;          /* rpc.model has no suffix KSERVE_TABLES */
+    const char *name;              /* the model's name as in the request; "": it names none */
+    bool by_table;                 /* `name` has the suffix KSERVE_TABLES */
+    struct kserve_version version; /* that the request names */
+    struct hps_load *load;         /* the reply waits for its end; referenced; NULL: no load */
+    struct hps_timer timer;        /* checks whether `load` has ended */
 };
 
 static inline struct kserve_op *kserve_of(struct hps_unary *op)
@@ -30,25 +31,26 @@ static inline const struct hps_kserve_parts *kserve_parts(const struct hps_unary
     return op->parts;
 }
 
-/* op->follow of a load: replies when the load has ended. Loop thread. */
+/* op->follow of a call that began a load: replies when the load has ended. Loop thread. */
 void kserve_follow_load(struct hps_unary *op);
 
-/* The next three return memory of the arena. Without memory they set op->error. */
+/* A number as decimal text, in the arena. If there is no memory, op->error is set and the result is
+ * "". */
 char *kserve_number(struct hps_unary *op, int64_t number);
-/* Concatenates two texts. */
+/* The two texts as one, in the arena. NULL: op->error is set. */
 char *kserve_join(struct hps_unary *op, const char *first, const char *second);
-/* An array of n pointers to new messages; n may be 0. */
+/* An array of n pointers to new messages, in the arena; n may be 0. NULL: op->error is set. */
 void *kserve_messages(struct hps_unary *op, const ProtobufCMessageDescriptor *type, size_t n);
 
 /* Pins the version that the request names, or all versions of op->model if it names none.
- * *out_chosen is the named version, or the active one.
+ * *out_chosen is the named version, or the active one. The caller unpins the versions, with
+ * *out_chosen among them, by hps_model_unpin.
  *
- * owner   the caller, hps_model_unpin; *out_chosen is one of them
- * error   false: op->error is NOT_FOUND in Triton's words, UNAVAILABLE or EXHAUSTED */
+ * error   false: op->error is NOT_FOUND (in Triton's wording), UNAVAILABLE or EXHAUSTED */
 bool kserve_pin(struct hps_unary *op, struct hps_model_pinned *out_pinned,
                 struct hps_version **out_chosen);
 
-/* The work of each method: sets op->reply or op->error. */
+/* The work of the methods. Each sets op->reply or op->error. */
 void kserve_server_live(struct hps_unary *op);
 void kserve_server_ready(struct hps_unary *op);
 void kserve_server_metadata(struct hps_unary *op);
@@ -59,9 +61,11 @@ void kserve_model_statistics(struct hps_unary *op);
 void kserve_repository_index(struct hps_unary *op);
 void kserve_repository_load(struct hps_unary *op);
 void kserve_repository_unload(struct hps_unary *op);
-/* No region can be registered: the status is an empty list, and unregister always succeeds. */
+/* Shared memory is not supported, so no region is ever registered: the status is an empty list, and
+ * an unregister always succeeds. */
 void kserve_memory_status(struct hps_unary *op);
 void kserve_memory_unregister(struct hps_unary *op);
+/* For methods that hpsd does not support: fails with UNIMPLEMENTED. */
 void kserve_not_built(struct hps_unary *op);
 
 #endif

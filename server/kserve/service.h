@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * inference.GRPCInferenceService without ModelInfer: server and model metadata, configuration,
- * statistics, and Triton's repository for the loads and unloads of the catalog. Over gRPC, and over
- * HTTP/1.1 as JSON. Calls run on the loop thread of their connection; workers build larger replies,
- * and the admin pool does loads and unloads.
+ * inference.GRPCInferenceService without ModelInfer and ModelStreamInfer: metadata of server and
+ * models, configuration, statistics, and Triton's repository methods, which load and unload models
+ * of the catalog. They are served over gRPC, and over HTTP/1.1 as JSON. Calls run on the loop
+ * thread of their connection. Workers build larger replies, and the admin pool does loads and
+ * unloads.
  */
 #ifndef HPS_SERVER_KSERVE_SERVICE_H
 #define HPS_SERVER_KSERVE_SERVICE_H
@@ -21,11 +22,13 @@ struct hps_kserve_parts { /* copied; its pointers are borrowed */
     struct hps_pool *admin_pool; /* for work that may block */
 };
 
-/* Returns NULL if there is no memory. */
+/* The caller frees it with hps_unary_service_free. NULL: no memory. */
 struct hps_unary_service *hps_kserve_service_new(const struct hps_kserve_parts *parts);
-/* The same methods as routes of HTTP/1.1, for hps_grpc_server_add_http with `service` as ctx.
+/* The HTTP/1.1 routes of the methods, for hps_grpc_server_add_http with `service` as ctx. NULL: no
+ * memory.
  *
- * owner   the caller, hps_free; NULL: no memory */
+ * shape   [*out_n]
+ * owner   the caller, hps_free */
 struct hps_http_route *hps_kserve_service_routes(const struct hps_unary_service *service,
                                                  unsigned *out_n);
 
