@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The methods of hps.v1.ParameterServer other than lookups. GetModel describes the tables of a
- * model and the updates of its versions. A model may have thousands of tables, so workers build the
- * replies.
+ * The methods of hps.v1.ParameterServer other than lookups: GetModel and WaitForUpdates.
  */
 #ifndef HPS_SERVER_MODEL_SERVICE_H
 #define HPS_SERVER_MODEL_SERVICE_H
@@ -17,11 +15,14 @@ struct hps_model_service_parts { /* copied; its pointers are borrowed */
     struct hps_pool *workers;
 };
 
-/* Returns NULL if there is no memory. */
+/* The service of GetModel, which describes the tables of a model and the updates of its versions. A
+ * model may have thousands of tables, so workers build the replies. The caller frees the service
+ * with hps_unary_service_free. NULL: no memory. */
 struct hps_unary_service *hps_model_service_new(const struct hps_model_service_parts *parts);
-/* WaitForUpdates: a worker checks a call and begins its wait. The wait holds no thread: the update
- * stream of the version passes it each new view (hps_updater_wait). Call hps_updater_waits_close
- * before you free the service. NULL: no memory. */
+/* The service of WaitForUpdates. A worker checks a call and begins its wait. The wait occupies no
+ * thread: the update stream of the version passes each new view to it (hps_updater_wait). The
+ * caller calls hps_updater_waits_close, and later frees the service with hps_unary_service_free.
+ * NULL: no memory. */
 struct hps_unary_service *hps_wait_service_new(const struct hps_model_service_parts *parts);
 
 #endif

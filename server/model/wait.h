@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides for WaitForUpdates whether updates are visible to lookups, by comparing the request with
- * views of the version's stream. For the goals NOW and RECORDS, visibility must be proved after the
- * start of the wait. Plain data, used by one thread at a time.
+ * Decides for WaitForUpdates whether updates are visible to lookups. It compares the request with
+ * views of the version's update stream. For the goals NOW and RECORDS, a proof of visibility counts
+ * only if it is newer than the start of the wait. struct hps_wait has no locks, and is used by one
+ * thread at a time.
  */
 #ifndef HPS_SERVER_MODEL_WAIT_H
 #define HPS_SERVER_MODEL_WAIT_H
@@ -11,41 +12,44 @@
 #include "server/update/updates.h"
 
 struct hps_wait {
-    const Hps__V1__WaitForUpdatesRequest *request; /* borrowed; valid by hps_wait_check */
-    /* Unix ms: start of the wait. Proofs must not be older. NOW covers the records logged before
-     * it. */
+    const Hps__V1__WaitForUpdatesRequest *request; /* borrowed; hps_wait_check returned OK for it */
+    /* Start of the wait, Unix time in ms. A proof must not be older. The goal NOW is about the
+     * records that were logged before this time. */
     int64_t begin_ms;
-    bool begun;           /* a view was examined */
-    bool unlisted;        /* more records were rejected since the mark than a view lists */
+    bool begun; /* a view was examined */
+    /* More records were rejected, since the mark in the request or since the last view, than a view
+     * lists. So some were not examined. */
+    bool unlisted;
     uint64_t number_seen; /* rejected records up to this number were examined */
     size_t n_visible;     /* the first n_visible of request->records are visible */
-    char rejected[400];   /* goal NOW: text of the newest rejected record; "": none */
+    char rejected[400];   /* text about the newest rejected record of this wait; "": none */
 
     /* The reply, as of the last view. */
     Hps__V1__WaitOutcome outcome; /* NOT_YET: still waiting */
-    struct hps_error why;         /* only its text is used */
-    char topic[249];              /* "": none */
-    int32_t partition;
-    int64_t offset; /* -1: none */
+    struct hps_error why;         /* only its text is used: the reason of `outcome` */
+    char topic[249];              /* the topic that the outcome is about; "": none */
+    int32_t partition;            /* its partition; -1: none */
+    int64_t offset;               /* the record that the outcome is about; -1: none */
     Hps__V1__UpdateMark mark;
     uint32_t key_bytes;
 };
 
-/* Starts a wait now. */
+/* Starts a wait at the present time. */
 void hps_wait_init(struct hps_wait *wait, const Hps__V1__WaitForUpdatesRequest *request);
-/* Checks a request, except whether the version has its tables.
+/* Checks a request. Does not check whether the version has the tables of its topics.
  *
  * error   INVALID: the text names the field */
 hps_status hps_wait_check(const Hps__V1__WaitForUpdatesRequest *request, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Updates the reply from a view. refreshed: since the wait began, Kafka was queried for topics and
- * the leaders for the ends of partitions. DONE: the reply is final. REFRESH: another such query
- * would help. */
+/* Updates the reply from a view. refreshed: since the wait began, Kafka has replied with the list
+ * of topics, and the leaders with the ends of their partitions. Returns DONE if the reply is final,
+ * REFRESH if it helps to query Kafka for these again, else WAIT. */
 enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
                                    bool refreshed);
-/* Sets the reply: the version takes no more updates. */
+/* Sets the reply of a wait that ends because the version takes no more updates. */
 void hps_wait_end(struct hps_wait *wait, int64_t version);
-/* Sets the reply: the version has no such table, so no record of the topic becomes visible. */
+/* Sets the reply of a wait that ends because the version lacks the table of the topic, so that no
+ * record of the topic can become visible. */
 void hps_wait_no_table(struct hps_wait *wait, int64_t version, const char *topic,
                        const char *table);
 
