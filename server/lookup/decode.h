@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decodes LookupRequest in place: the result points into the message. Rejects fields and values
- * that this build does not support. tests/fuzz/fuzz_request.c compares it with protobuf-c. Any
- * thread.
+ * Decodes LookupRequest in place: the result points into the message. Rejects values that this
+ * build does not support, and skips unknown fields. tests/fuzz/fuzz_request.c compares the decoder
+ * with protobuf-c. Any thread.
  */
 #ifndef HPS_SERVER_LOOKUP_DECODE_H
 #define HPS_SERVER_LOOKUP_DECODE_H
@@ -14,54 +14,56 @@
 #include "cache/version/version.h"
 
 struct hps_decode_limits {
-    uint32_t tables_max;
-    uint32_t keys_max;       /* keys of all queries together; also bags */
-    uint32_t request_id_max; /* bytes */
+    uint32_t tables_max;     /* queries of a request */
+    uint32_t keys_max;       /* keys of all queries together; also the limit of their bags */
+    uint32_t request_id_max; /* bytes of the request id */
 };
 
 struct hps_lookup_query {
-    const char *table; /* not terminated; empty: by position */
+    const char *table; /* name, not terminated; empty: the table is selected by position */
     size_t table_size;
-    const uint8_t *keys; /* [n_keys] int64 LE, any alignment; NULL if none */
+    const uint8_t *keys; /* [n_keys] int64, little-endian, any alignment; NULL if n_keys is 0 */
     uint32_t n_keys;
-    enum hps_pooling pooling; /* UNSPECIFIED (0) becomes NONE; NONE: the next three are unset */
-    uint32_t n_bags;
-    /* [n_bags + 1] uint32 LE, any alignment: the first is 0, none is less than the one before, the
-     * last is n_keys. */
+    enum hps_pooling pooling; /* NONE if the request has UNSPECIFIED (0) */
+    uint32_t n_bags;          /* 0 without pooling */
+    /* [n_bags + 1] uint32, little-endian, any alignment. The first is 0, none is less than the one
+     * before it, and the last is n_keys. NULL without pooling. */
     const uint8_t *offsets;
-    const uint8_t *weights; /* [n_keys] float32 LE, any alignment; NULL: all 1 */
+    /* [n_keys] float32, little-endian, any alignment. NULL: all weights are 1, or no pooling. */
+    const uint8_t *weights;
 };
 
-/* Strings, keys and bags point into the message; a key list in several pieces is joined in the
- * arena. */
+/* Strings, keys, offsets and weights point into the message. A key list in several pieces is joined
+ * in the arena. */
 struct hps_lookup_request {
-    const char *model;
+    const char *model; /* not terminated */
     size_t model_size;
-    int64_t version;
+    int64_t version;   /* 0: selected by `label` or, without one, the active version */
     const char *label; /* not terminated; if set, version is 0 */
-    size_t label_size; /* 0: none */
+    size_t label_size; /* 0: no label */
     struct hps_lookup_query *queries;
     uint32_t n_queries;
-    uint64_t n_keys;
-    uint64_t n_bags;
-    enum hps_miss_policy miss_policy;
+    uint64_t n_keys;                  /* of all queries */
+    uint64_t n_bags;                  /* of all queries */
+    enum hps_miss_policy miss_policy; /* 0 (UNSPECIFIED): the policy of the version */
     uint32_t max_wait_us;
-    uint32_t max_staleness_ms; /* 0: any */
-    bool unit;                 /* CONSISTENCY_UNIT */
-    enum hps_unknown_policy unknown_policy;
-    /* 0 (UNSPECIFIED) is decoded as FP32. RAW excludes pooling and `concat`. */
+    uint32_t max_staleness_ms;              /* 0: any staleness */
+    bool unit;                              /* CONSISTENCY_UNIT is set */
+    enum hps_unknown_policy unknown_policy; /* 0 (UNSPECIFIED): the policy of the version */
+    /* FP32 if the request has 0 (UNSPECIFIED). If RAW, no query has pooling, and concat is false.
+     */
     enum hps_dtype output;
-    bool concat; /* ROW_LAYOUT_CONCAT: all queries have the same number of rows */
-    bool explain;
-    uint64_t timeout_us; /* from the arrival of the request; 0: only the call's deadline counts */
-    const char *request_id; /* NULL: none */
+    bool concat;  /* ROW_LAYOUT_CONCAT is set, and all queries have the same number of rows */
+    bool explain; /* the client wants the field `explain` in the reply */
+    uint64_t timeout_us; /* from the arrival of the request; 0: only the call's deadline applies */
+    const char *request_id; /* not terminated; NULL: the request has none */
     size_t request_id_size;
 };
 
-/* Decodes data[size].
+/* Decodes the LookupRequest in data[size]. After an error *out_request is unchanged.
  *
- * error   INVALID: malformed, or the text names the field, its value and its limit; UNIMPLEMENTED:
- *         the text names the field; EXHAUSTED: the arena is full. *out_request is then unchanged.
+ * error   INVALID: the message is malformed, or a value is not allowed; the text names the field
+ *         and its limit; EXHAUSTED: the arena is full
  */
 hps_status hps_decode_lookup(const uint8_t *data, size_t size,
                              const struct hps_decode_limits *limits, struct hps_arena *arena,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of the decoder: decode_field.c (errors of fields), decode_query.c
- * (TableQuery), decode.c (LookupRequest). Any thread.
+ * Shared by the files of the decoder: decode_field.c (errors), decode_query.c (TableQuery),
+ * decode.c (LookupRequest). Any thread.
  */
 #ifndef HPS_SERVER_LOOKUP_DECODE_INTERNAL_H
 #define HPS_SERVER_LOOKUP_DECODE_INTERNAL_H
@@ -10,8 +10,9 @@
 #include "server/lookup/decode.h"
 #include "server/rpc/wire.h"
 
-/* Limit on the fields of a message other than queries and pieces of keys. It leaves room for
- * scalars that are repeated and for fields of newer clients. */
+/* Limit on the fields of a message, without queries and pieces of key lists. It is higher than the
+ * number of known fields, because a message may set a scalar several times, and newer clients may
+ * send fields that are unknown here. */
 enum { FIELDS_MAX = 64 };
 
 struct decoder {
@@ -22,23 +23,27 @@ struct decoder {
 
 /* ---- decode_field.c -------------------------------------------------------------------------- */
 
-/* Set the error for a message of that name, and return INVALID. */
+/* Sets the error "malformed". message: the name of the message type. Returns INVALID. */
 hps_status decode_malformed(const struct decoder *decoder, const char *message) HPS_MUST_CHECK;
+/* Sets the error for a message with more than FIELDS_MAX fields. message: the name of the message
+ * type. Returns INVALID. */
 hps_status decode_too_many_fields(const struct decoder *decoder, const char *message)
     HPS_MUST_CHECK;
-/* Checks an enum value as protobuf reads it: its low 32 bits. INVALID if above `last`. */
+/* Checks the value of an enum field. As in protobuf, only the low 32 bits of `value` count.
+ * error   INVALID: the value is above `last`, the last number of the enum */
 hps_status decode_check_enum(const struct decoder *decoder, const char *field, uint64_t value,
                              uint32_t last) HPS_MUST_CHECK;
 
 /* ---- decode_query.c -------------------------------------------------------------------------- */
 
-/* Decodes query number request->n_queries, for which request->queries has space. Adds its keys and
- * bags to the counts of the request.
- * error   INVALID, EXHAUSTED: the text names the query; RANGE, without a text: the request then has
- *         too many keys or bags */
+/* Decodes the TableQuery in `in` and appends it to request->queries, which has space for it. Adds
+ * its keys and bags to the counts of the request.
+ * error   INVALID, EXHAUSTED: the text names the query; RANGE: with this query the request has too
+ *         many keys or bags; the caller sets the text */
 hps_status decode_query(const struct decoder *decoder, struct cursor in,
                         struct hps_lookup_request *request) HPS_MUST_CHECK;
-/* Adds the keys and bags of a query to `count`, unless it is malformed. */
+/* Adds the numbers of keys and bags of the TableQuery in `in` to `count`. No effect if the query is
+ * malformed. */
 struct decode_count {
     uint64_t n_keys, n_bags;
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Encodes LookupResponse as slices. The heads are written into one small block. The rows are sent
- * from the block into which the lookup wrote them. One thread at a time.
+ * Encodes LookupResponse as slices. The head of each result (everything but its rows) is written
+ * into one small block. The rows are sent from the block into which the lookup wrote them. One
+ * thread at a time.
  */
 #ifndef HPS_SERVER_LOOKUP_ENCODE_H
 #define HPS_SERVER_LOOKUP_ENCODE_H
@@ -17,7 +18,7 @@ struct hps_encode_stage {
     uint64_t duration_us;
 };
 
-/* The field `explain` of a reply; not sent if n_stages is 0. */
+/* The field `explain` of a reply. It is not sent if there are no stages and no notes. */
 struct hps_encode_explain {
     const struct hps_encode_stage *stages;
     uint32_t n_stages;
@@ -26,13 +27,14 @@ struct hps_encode_explain {
 };
 
 struct hps_encoded {
-    struct hps_slice *slices; /* [n_slices] in the arena; each holds a reference of its block */
+    struct hps_slice *slices; /* [n_slices] in the arena; each holds a reference to its block */
     unsigned n_slices;
-    uint64_t size; /* of the message */
+    uint64_t size; /* bytes of all slices: the message */
 };
 
-/* Adds a slice, unless it is empty. The caller must have left space for it in encoded->slices.
- * owner   takes its own reference of the block */
+/* Appends the slice data[size] of `block`; no effect if size is 0. The array encoded->slices must
+ * have space for it.
+ * owner   the slice gets its own reference to the block */
 static inline void hps_encoded_add(struct hps_encoded *encoded, struct hps_block *block,
                                    const void *data, uint64_t size)
 {
@@ -45,32 +47,43 @@ static inline void hps_encoded_add(struct hps_encoded *encoded, struct hps_block
     encoded->size += size;
 }
 
-/* Upper bound of the bytes of the whole reply as one message, before the lookup runs. */
+/* Upper bound of the bytes of the whole reply as one message. The lookup must be planned; it need
+ * not have run. */
 uint64_t hps_encode_size_max(const struct hps_lookup *lookup);
 
-/* Encodes the whole reply. `rows` is the block that holds lookup->rows. The caller sends the
- * slices, which passes their references on, or releases them with hps_encoded_release.
+/* Encodes the reply of a lookup that is done as one message. explain: may be NULL; rows: the block
+ * that holds lookup->rows.
  *
+ * owner   the caller has the references of the slices: hps_grpc_call_send takes them, or the caller
+ *         releases them with hps_encoded_release
  * error   NO_MEMORY; EXHAUSTED: the arena is full */
 hps_status hps_encode_lookup(const struct hps_lookup *lookup,
                              const struct hps_encode_explain *explain, struct hps_block *rows,
                              struct hps_block_pool *pool, struct hps_arena *arena,
                              struct hps_encoded *out_encoded) HPS_MUST_CHECK;
+/* Releases the references of the slices, and empties *encoded. */
 void hps_encoded_release(struct hps_encoded *encoded);
 
-/* The same reply as messages of at most HPS_STREAM_MESSAGE_BYTES_MAX; a message of one row may be
- * larger. Each message has consecutive rows of one part, in the order of the queries, or whole rows
- * of the matrix. A reply without queries is one empty message. `lookup`, `rows`, `pool` and the
- * pointers in `explain` are borrowed for the life of the stream; the version only for
- * hps_stream_new. */
+/* The reply as several messages of at most HPS_STREAM_MESSAGE_BYTES_MAX bytes each; a message with
+ * a single row may be larger. A message has consecutive rows of one query or, with
+ * ROW_LAYOUT_CONCAT, whole rows of the matrix. The messages are in the order of the queries. A
+ * reply without queries is one message without results.
+ *
+ * The stream is in the arena. It borrows `lookup`, `rows`, `pool` and the pointers in `explain` for
+ * its life; lookup->version may be unpinned after hps_stream_new. */
 struct hps_stream;
 
+/* Begins the stream of a lookup that is done. explain: may be NULL.
+ * error   EXHAUSTED: the arena is full */
 hps_status hps_stream_new(const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
                           struct hps_block *rows, struct hps_block_pool *pool,
                           struct hps_arena *arena, struct hps_stream **out_stream) HPS_MUST_CHECK;
+/* Whether all messages were encoded. */
 bool hps_stream_done(const struct hps_stream *stream);
-/* Encodes the next message; hps_stream_done must be false. The slices are valid until the next
- * call.
+/* Encodes the next message; hps_stream_done must be false. The array out_encoded->slices is valid
+ * until the next call.
+ *
+ * owner   the references of the slices, as in hps_encode_lookup
  * error   NO_MEMORY */
 hps_status hps_stream_next(struct hps_stream *stream, struct hps_encoded *out_encoded)
     HPS_MUST_CHECK;

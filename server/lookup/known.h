@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adds the names that exist to an error about an unknown name, so that a client sees the right
- * spelling. Any thread that has the call.
+ * Adds the names that do exist to an error about an unknown name, so that a client sees the right
+ * spelling. Any thread that holds a reference to the call.
  */
 #ifndef HPS_SERVER_LOOKUP_KNOWN_H
 #define HPS_SERVER_LOOKUP_KNOWN_H
@@ -9,7 +9,7 @@
 #include "cache/version/models.h"
 #include "server/access/access.h"
 
-/* Appends to the text of `err` the names of the models for which the call has the role. */
+/* Appends to the text of `err` the names of the models for which the caller has the role. */
 void hps_known_models(struct hps_models *models, const struct hps_grpc_call *call,
                       enum hps_access_role role, struct hps_error *err);
 /* Appends to the text of `err` the names of the version's tables, in the model's order. */

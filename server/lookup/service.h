@@ -17,15 +17,15 @@
 
 struct hps_lookup_limits {
     uint32_t tables_max;   /* queries of one request */
-    uint32_t keys_max;     /* of one request */
-    uint64_t queue_us_max; /* longest wait for the capacity of reply_bytes_in_flight */
-    /* Limits of a lookup that may run on a loop thread. Handing a lookup over costs about half as
-     * much again, because another core writes the rows. But a loop does nothing else while it runs
-     * one. */
-    uint64_t inline_bytes_max;
-    uint32_t inline_keys_max;
-    uint32_t inline_message_bytes; /* inflated size of a request that may be decoded on the loop */
-    uint32_t arenas_idle_max;      /* idle requests, with their arenas, kept for reuse */
+    uint32_t keys_max;     /* keys of one request */
+    uint64_t queue_us_max; /* longest wait for capacity of reply_bytes_in_flight */
+    /* A lookup up to both of the next limits runs on the loop thread; larger ones run on a worker.
+     * A worker takes about 1.5 times as long for a lookup, because its core writes the rows and
+     * another core sends them. But while a loop runs a lookup, all its connections wait. */
+    uint64_t inline_bytes_max;     /* bytes of rows */
+    uint32_t inline_keys_max;      /* keys */
+    uint32_t inline_message_bytes; /* largest message, inflated, that is decoded on the loop */
+    uint32_t arenas_idle_max;      /* idle requests, with their arenas, that are kept for reuse */
 };
 
 /* Defaults; the caller sets the fields that its configuration has. */
@@ -43,27 +43,28 @@ struct hps_lookup_service_parts {
     struct hps_models *models;
     struct hps_pool *workers; /* for large messages, and large lookups in memory tiers */
     struct hps_pool *io;      /* for tiers that may block, so that a slow disk occupies no worker */
-    struct hps_insertion *insertion; /* keys to insert after the reply; NULL: none */
+    struct hps_insertion *insertion; /* for asynchronous insertion; NULL: lookups wait instead */
     struct hps_block_pool *blocks;
     struct hps_admission *admission;
     struct hps_slowlog *slowlog;
     const struct hps_service_metrics *metrics;
     struct hps_lookup_limits limits;
     enum hps_lookup_path path;
-    uint32_t key_bytes; /* 8 (or 0); 4: keys of requests are narrowed (hps_keys_narrow) */
+    uint32_t
+        key_bytes; /* 4: keys of requests are narrowed (hps_keys_narrow); 8 or 0: they are not */
 };
 
 struct hps_lookup_service;
 
-/* Returns NULL if there is no memory. */
+/* NULL: no memory. */
 struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts);
-/* Sets tables_max, keys_max and queue_us_max for later requests; other limits are ignored. Any
- * thread. */
+/* Sets tables_max, keys_max and queue_us_max for later requests. The other limits do not change.
+ * Any thread. */
 void hps_lookup_service_limits_set(struct hps_lookup_service *service,
                                    const struct hps_lookup_limits *limits);
 /* All requests must have ended: loops drained, workers stopped. No effect if NULL. */
 void hps_lookup_service_free(struct hps_lookup_service *service);
-/* For hps_grpc_server_add. */
+/* The methods Lookup and LookupStream, for hps_grpc_server_add. */
 const struct hps_grpc_service *hps_lookup_service_grpc(const struct hps_lookup_service *service);
 
 #endif
