@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * grpc.health.v1: SERVING while the server is ready, for "" (the server) and for each service by
- * name; otherwise NOT_SERVING, also during a drain. Set and get: any thread. Calls: the loop thread
- * of their connection.
+ * grpc.health.v1. The status is SERVING while the server is ready, else NOT_SERVING, also during a
+ * drain. It is the same for the server (the empty service name) and for each service. RPCs are
+ * handled on the loop thread of their connection.
  */
 #ifndef HPS_SERVER_RPC_HEALTH_H
 #define HPS_SERVER_RPC_HEALTH_H
@@ -11,14 +11,15 @@
 
 struct hps_health_service;
 
-/* names: the services with a status, borrowed. NULL: out of memory. */
+/* names: the names of the services that clients may query; borrowed. NULL: out of memory. */
 struct hps_health_service *hps_health_service_new(const char *const *names, unsigned n_names);
 void hps_health_service_free(struct hps_health_service *service); /* no call may be open */
 const struct hps_grpc_service *hps_health_service_grpc(const struct hps_health_service *service);
-/* Set the status, and notify watchers of a change. Any thread. */
+/* Set the status. If it changes, clients with a Watch call are notified. Any thread. */
 void hps_health_service_set(struct hps_health_service *service, bool serving);
+/* Whether the status is SERVING. Any thread. */
 bool hps_health_service_get(const struct hps_health_service *service);
-/* The server drains: end every current and later Watch with UNAVAILABLE. Any thread. */
+/* For a drain: end every Watch call, also later ones, with UNAVAILABLE. Any thread. */
 void hps_health_service_close(struct hps_health_service *service);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * protobuf-c messages of the small services (Admin, Health, Reflection): unpacking within a limit
- * of memory, and sending. Unpacking: any thread; sending: the call's loop thread.
+ * Unpacks and sends protobuf-c messages of services with small messages: all except lookups.
+ * Unpacked messages are in an arena, whose limit bounds their memory. Any thread, unless stated
+ * otherwise.
  */
 #ifndef HPS_SERVER_RPC_MESSAGE_H
 #define HPS_SERVER_RPC_MESSAGE_H
@@ -11,19 +12,21 @@
 #include "base/arena.h"
 #include "net/grpc.h"
 
-/* Limit of a request, compressed and inflated, because it is unpacked on the loop. */
+/* Default limit on the size of a request, compressed and inflated. It is low, because requests are
+ * unpacked on the loop. */
 enum { HPS_REQUEST_BYTES_MAX = 64 * 1024 };
-/* Unpack a message of at most HPS_MESSAGE_BYTES_MAX decoded bytes into `arena`. NULL: malformed or
- * too large. */
+/* Usual limit of the arena of a call, for its request and its reply. */
 enum { HPS_MESSAGE_BYTES_MAX = 8 << 20 };
+/* Unpack the message in data[size] into `arena`. NULL: it is malformed, or the arena is full. */
 ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type,
                                      struct hps_arena *arena, const uint8_t *data, size_t size);
-/* As hps_message_unpack, with the error. INVALID: malformed; EXHAUSTED: the arena has reached its
- * limit. */
+/* As hps_message_unpack, but returns the error.
+ * error   INVALID: the message is malformed; EXHAUSTED: the arena is full */
 hps_status hps_message_read(const ProtobufCMessageDescriptor *type, struct hps_arena *arena,
                             const uint8_t *data, size_t size, ProtobufCMessage **out_message)
     HPS_MUST_CHECK;
-/* Queue `message`. Without memory the call fails with RESOURCE_EXHAUSTED. Loop thread. */
+/* Queue a copy of `message` for sending. If there is no memory, the call ends with
+ * RESOURCE_EXHAUSTED. The call's loop thread. */
 void hps_message_send(struct hps_grpc_call *call, const ProtobufCMessage *message);
 
 #endif

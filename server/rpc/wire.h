@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hand-written protobuf, field by field, for messages that are large or frequent: lookups and their
- * replies. Readers stop at the end of the bytes. Writers need enough space, which the caller has
- * computed. Any thread.
+ * Reads and writes protobuf messages field by field, for messages that are large or frequent:
+ * lookups and their replies. Readers never read past the end of the bytes. Writers require enough
+ * space, which the caller computes beforehand. Any thread.
  */
 #ifndef HPS_SERVER_RPC_WIRE_H
 #define HPS_SERVER_RPC_WIRE_H
@@ -19,7 +19,7 @@ enum wire { WIRE_VARINT = 0, WIRE_I64 = 1, WIRE_LEN = 2, WIRE_I32 = 5 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Unread bytes. */
+/* The bytes of a message that are not read yet. */
 struct cursor {
     const uint8_t *at;
     const uint8_t *end;
@@ -28,9 +28,9 @@ struct cursor {
 struct field {
     uint32_t number;
     uint32_t wire;
-    uint64_t value;      /* WIRE_VARINT */
-    const uint8_t *data; /* other wire types */
-    size_t size;
+    uint64_t value;      /* of WIRE_VARINT; else 0 */
+    const uint8_t *data; /* [size] the bytes of the other wire types */
+    size_t size;         /* 0 for WIRE_VARINT */
 };
 
 static inline size_t cursor_size(const struct cursor *in)
@@ -44,7 +44,7 @@ static inline struct cursor field_bytes(const struct field *field)
     return (struct cursor){.at = field->data, .end = field->data + field->size};
 }
 
-/* Read a varint of at most bytes_max bytes. False: malformed. */
+/* Read a varint of at most bytes_max bytes, and advance the cursor. False: malformed. */
 static inline bool HPS_MUST_CHECK varint_read(struct cursor *in, unsigned bytes_max,
                                               uint64_t *out_value)
 {
@@ -112,7 +112,7 @@ enum {
     PREFIX_BYTES_MAX = 1 + VARINT_BYTES_MAX /* tag and length, for field numbers below 16 */
 };
 
-/* The space for fields. */
+/* The unused part of a buffer, to which fields are written. */
 struct out {
     uint8_t *at;
     uint8_t *end;
@@ -138,7 +138,7 @@ static inline void put_tag(struct out *out, uint32_t field, enum wire wire)
     put_varint(out, (uint64_t)field << 3 | wire);
 }
 
-/* Writes nothing if the value is 0. The functions below write nothing if the value is empty. */
+/* Writes an unsigned integer; nothing if it is 0. */
 static inline void put_uint(struct out *out, uint32_t field, uint64_t value)
 {
     if (value != 0) {
@@ -147,6 +147,7 @@ static inline void put_uint(struct out *out, uint32_t field, uint64_t value)
     }
 }
 
+/* Writes a bytes field; nothing if size is 0. */
 static inline void put_bytes(struct out *out, uint32_t field, const void *data, size_t size)
 {
     if (size == 0) {
@@ -159,15 +160,16 @@ static inline void put_bytes(struct out *out, uint32_t field, const void *data, 
     out->at += size;
 }
 
-/* NULL counts as empty. */
+/* Writes a string field; nothing if the text is NULL or empty. */
 static inline void put_text(struct out *out, uint32_t field, const char *text)
 {
     put_bytes(out, field, text, text == NULL ? 0 : strlen(text));
 }
 
-/* Write tag and length of a nested message, right before it. The message was written from `inner`,
- * after a gap of PREFIX_BYTES_MAX; `behind` more bytes of it follow elsewhere. Returns the first
- * byte of the tag. */
+/* Writes the tag and the length of a nested message directly before it. The caller has left a gap
+ * of PREFIX_BYTES_MAX bytes before `inner`, and has written the message from `inner` to out->at.
+ * behind: number of further bytes of the message, which are not in this buffer. `field` must be
+ * below 16. Returns the first byte of the tag. */
 static inline uint8_t *put_prefix(const struct out *out, uint8_t *inner, uint32_t field,
                                   uint64_t behind)
 {
