@@ -12,7 +12,8 @@
 
 /* Ends the decoding of a request. status: the result of kserve_infer_grpc or kserve_infer_http. If
  * it is OK, makes the lookup, and keeps the data for the reply in *out_asked. After an error,
- * *out_request has only model, version and label, and *out_asked only the id.
+ * *out_request has only model, version and label, and *out_asked only the id. If the arena has no
+ * space for the id, neither is set.
  * error   `status`; others as kserve_view */
 hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
                        const struct hps_decode_limits *limits, struct hps_arena *arena,

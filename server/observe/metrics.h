@@ -165,23 +165,23 @@ enum hps_metric_id {
 
 enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
-/* Stages of a look-up, which add up to its duration; also in the slow log and in Explain, which has
- * those up to ENCODE. */
-#define HPS_STAGE_LIST(X)                                                                         \
-    X(DECODE, "decode")                                                                           \
-    X(RECEIVE, "receive")     /* before: from its head to its last byte */                        \
-    X(ADMISSION, "admission") /* waiting for room for its reply */                                \
-    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                         \
-    X(GPU, "gpu")             /* asked of a device until it has answered */                       \
-    X(HOST, "host")           /* in the tier, as the next two */                                  \
-    X(REDIS, "redis")                                                                             \
-    X(ROCKSDB, "rocksdb")                                                                         \
-    X(WAIT, "wait") /* for rows that another look-up was fetching already */                      \
-    X(UNIT, "unit") /* of one that wants a unit: waiting for updates, or until they are held */   \
-    X(WORK, "work") /* its own: duplicates, policies, rows put into higher tiers and the reply */ \
-    X(LOOP, "loop") /* waiting for its event loop, which is busy with others */                   \
-    X(ENCODE, "encode")                                                                           \
-    X(SEND, "send")
+/* Stages of a lookup; their times add up to its duration. The slow log shows all stages, the field
+ * `explain` of a reply those before ENCODE. */
+#define HPS_STAGE_LIST(X)                                                                      \
+    X(DECODE, "decode")       /* inflating and decoding the message */                         \
+    X(RECEIVE, "receive")     /* before DECODE: from the headers to the last byte */           \
+    X(ADMISSION, "admission") /* waiting for capacity for the reply */                         \
+    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                      \
+    X(GPU, "gpu")             /* waiting for the answer of a device */                         \
+    X(HOST, "host")           /* reading the host map */                                       \
+    X(REDIS, "redis")         /* reading the redis tier */                                     \
+    X(ROCKSDB, "rocksdb")     /* reading the rocksdb tier */                                   \
+    X(WAIT, "wait")           /* waiting for rows that another lookup fetches */               \
+    X(UNIT, "unit")           /* CONSISTENCY_UNIT: waiting before rows are read again */       \
+    X(WORK, "work")           /* duplicates, policies, copies to higher tiers and the reply */ \
+    X(LOOP, "loop")           /* waiting for a busy event loop */                              \
+    X(ENCODE, "encode")       /* encoding the reply */                                         \
+    X(SEND, "send")           /* sending the reply, until the call ends */
 
 enum hps_stage {
 #define HPS_STAGE_ENUM(id, name) HPS_STAGE_##id,
@@ -192,23 +192,23 @@ enum hps_stage {
 
 const char *hps_stage_name(enum hps_stage stage);
 
-/* Why look-ups of this policy answer default rows: label of lookup_defaulted_keys_total. Not of
- * exact ones, which answer none. */
+/* The label `reason` of lookup_defaulted_keys_total for a lookup with this policy. It must be WAIT,
+ * MEMORY_ONLY or THRESHOLD; HPS_MISS_EXACT waits for all rows. */
 const char *hps_defaulted_reason(enum hps_miss_policy policy);
 
-/* Why a look-up was rejected: label of requests_rejected_total. */
+/* Why a lookup was rejected: the label `reason` of requests_rejected_total. */
 enum hps_reject {
-    HPS_REJECT_REPLY_BYTES, /* its reply would be larger than one may be */
-    HPS_REJECT_QUEUE,       /* no room for its reply beside the others, in time */
-    HPS_REJECT_CONNECTION,  /* no room for it beside the other replies of its connection, in time */
-    HPS_REJECT_WORKERS,     /* too many wait for a worker or an I/O thread */
-    HPS_REJECT_REQUESTS_PER_S, /* whoever asks has had its look-ups of this second */
-    HPS_REJECT_REPLY_QUOTA,    /* whoever asks has as many bytes of replies in flight as it may */
+    HPS_REJECT_REPLY_BYTES,    /* the reply would exceed reply_bytes_max */
+    HPS_REJECT_QUEUE,          /* no capacity of reply_bytes_in_flight within queue_ms_max */
+    HPS_REJECT_CONNECTION,     /* no capacity of connection_reply_bytes in time */
+    HPS_REJECT_WORKERS,        /* too many lookups wait for a worker or an I/O thread */
+    HPS_REJECT_REQUESTS_PER_S, /* the identity has used up its quota requests_per_s */
+    HPS_REJECT_REPLY_QUOTA,    /* the identity has used up its quota reply_bytes */
     HPS_REJECT_COUNT
 };
 
-enum { HPS_RPC_CODES = 17 };
-/* "NOT_FOUND" and so on, below HPS_RPC_CODES: label of rpc_requests_total. */
+enum { HPS_RPC_CODES = 17 }; /* gRPC codes: 0 to 16 */
+/* The name of a gRPC code, such as "NOT_FOUND": label `code` of metrics. code < HPS_RPC_CODES. */
 const char *hps_rpc_code_name(unsigned code);
 
 /* What the look-up service counts. */
@@ -222,20 +222,24 @@ struct hps_service_metrics {
     struct hps_metric *reply_bytes_in_flight;
 };
 
-/* A registry with all families. NULL: no memory. Free with hps_metrics_free. */
+/* Make a registry with all families of HPS_METRIC_LIST. The caller frees it with hps_metrics_free.
+ * NULL: no memory. */
 struct hps_metrics *hps_server_metrics_new(void);
 
-/* The series of a family; as many values as it has labels, the others NULL. Never NULL. */
+/* The series of a family with these label values, created if it is missing. The values are in the
+ * order of the family's labels; pass NULL for the rest. Never returns NULL. */
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
                                      const char *v0, const char *v1, const char *v2,
                                      const char *v3);
 
+/* Set the series of the lookup service, created if they are missing. */
 void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_metrics *out_series);
-/* Fill in the series of a table. Series of tiers that the version lacks stay NULL, so that they are
- * not exported. */
+/* Set the series of a table, created if they are missing. Series of tiers that the version lacks
+ * are NULL, so that they are not exported. */
 void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
                             uint32_t table_id, struct hps_table_metrics *out_series);
-/* Count the rows of a version that went for others since the last time. Its spaces are open. */
+/* Add the evictions from the version's spaces since the last call to the series of its tables. The
+ * spaces must be open. */
 void hps_table_metrics_evictions(const struct hps_version *version);
 
 #endif

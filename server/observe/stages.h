@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Time of a lookup by stage. A lookup is in exactly one stage at a time, from its first byte to its
- * last, so the stages add up to its duration. The thread that owns the lookup begins the next
- * stage; one thread at a time.
+ * Measures how long a lookup is in each stage. It is in exactly one stage at a time, from its
+ * arrival to its end, so the stages add up to its duration. The thread that owns the lookup begins
+ * the next stage. One thread at a time.
  */
 #ifndef HPS_SERVER_OBSERVE_STAGES_H
 #define HPS_SERVER_OBSERVE_STAGES_H
@@ -14,19 +14,20 @@
 #include "server/observe/metrics.h"
 
 struct hps_stages {
-    enum hps_stage now;
-    uint64_t since_us; /* hps_clock_us */
-    uint64_t us[HPS_STAGE_COUNT];
+    enum hps_stage now;           /* the current stage */
+    uint64_t since_us;            /* hps_clock_us: the current stage began */
+    uint64_t us[HPS_STAGE_COUNT]; /* time in each stage so far, without the current stay */
 };
 
-/* Begin: the lookup is in `stage` since since_us. */
+/* Begin to measure: the lookup has been in `stage` since since_us. */
 static inline void hps_stages_begin(struct hps_stages *stages, enum hps_stage stage,
                                     uint64_t since_us)
 {
     *stages = (struct hps_stages){.now = stage, .since_us = since_us};
 }
 
-/* The lookup enters `stage` at at_us. A time before the last change counts as that change. */
+/* The lookup entered `stage` at at_us. If at_us is before the current stage began, the current
+ * stage gets no time. */
 static inline void hps_stages_enter_at(struct hps_stages *stages, enum hps_stage stage,
                                        uint64_t at_us)
 {
@@ -38,12 +39,14 @@ static inline void hps_stages_enter_at(struct hps_stages *stages, enum hps_stage
     stages->now = stage;
 }
 
+/* The lookup enters `stage` now. */
 static inline void hps_stages_enter(struct hps_stages *stages, enum hps_stage stage)
 {
     hps_stages_enter_at(stages, stage, hps_clock_us());
 }
 
-/* Move time from stage `from` to `to`, at most the time that `from` has. */
+/* Move `us` microseconds from the time of stage `from` to that of `to`, or as many as `from` has.
+ */
 static inline void hps_stages_name(struct hps_stages *stages, enum hps_stage from,
                                    enum hps_stage to, uint64_t us)
 {
