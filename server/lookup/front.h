@@ -75,8 +75,8 @@ void hps_lookup_call_packed(struct hps_lookup_service *service,
                             const struct hps_grpc_packed *packed);
 void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
 void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
-/* on_undelivered of all lookup methods: the call ended before its message was complete. Counts it
- * as a lookup, unless the access rules denied it. */
+/* on_undelivered of all lookup methods: the call ended before the method got
+ * a message. Counts it as a lookup, unless the access rules denied the call. */
 void hps_lookup_call_undelivered(struct hps_grpc_call *call, int grpc_code);
 
 /* For a method with many requests on one call: its on_packed calls this, and its other callbacks

@@ -19,9 +19,9 @@ struct hps_lookup_limits {
     uint32_t tables_max;   /* queries of one request */
     uint32_t keys_max;     /* keys of one request */
     uint64_t queue_us_max; /* longest wait for capacity of reply_bytes_in_flight */
-    /* A lookup up to both of the next limits runs on the loop thread; larger ones run on a worker.
-     * A worker takes about 1.5 times as long for a lookup, because its core writes the rows and
-     * another core sends them. But while a loop runs a lookup, all its connections wait. */
+    /* A lookup within the next two limits runs on the loop thread, a larger one on a worker.
+     * On a worker a lookup costs about 1.5 times as much, because one core writes the rows and
+     * another sends them. But while a loop runs a lookup, all its connections wait. */
     uint64_t inline_bytes_max;     /* bytes of rows */
     uint32_t inline_keys_max;      /* keys */
     uint32_t inline_message_bytes; /* largest message, inflated, that is decoded on the loop */

@@ -48,8 +48,8 @@ void hps_audit_pool_set(struct hps_audit *audit, struct hps_pool *pool);
 void hps_audit_reopened(struct hps_audit *audit, int fd);
 void hps_audit_free(struct hps_audit *audit); /* no effect if NULL; no line may be in progress */
 
-/* Write the event at once, at every log level and without a rate limit. May wait for the disk of the
- * file. Any thread except loop threads. */
+/* Write the event at once, at every log level and without a rate limit. May wait for the disk of
+ * the file. Any thread except loop threads. */
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event);
 /* As hps_audit_write, for events that any client can cause. Does not wait. Writes at most 10 events
  * a second; the field `suppressed` of the next line has the number of events left out. Any thread.

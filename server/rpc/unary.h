@@ -96,8 +96,8 @@ struct hps_unary_options {                  /* copied */
     hps_status (*read)(struct hps_unary *op);
     /* Sends op->reply and ends the call. NULL: the reply is sent as a gRPC message. */
     void (*answer)(struct hps_unary *op);
-    /* The call of a WAITS method ended before hps_unary_finish, which must still be called. Not
-     * NULL if there is such a method. */
+    /* The call of a WAITS method ended before its reply. If hps_unary_finish was not called
+     * yet, it must still be called. Not NULL if there is a WAITS method. */
     void (*closed)(struct hps_unary *op);
     /* Called before the struct of a call is freed. */
     void (*fini)(struct hps_unary *op);
