@@ -27,9 +27,9 @@ unsigned hps_check_models(const struct hps_check *check);
 /* Estimate the bytes that all configured tables would take in the persistent store, in the row type
  * in which they would be stored. A table with unreadable files counts as empty. May block. */
 uint64_t hps_check_store_bytes(const struct hps_config *config);
-/* Check what a start reads before it listens: the certificates, keys, CAs, revocation lists and
- * ciphers of server.tls, and whether they match each other; the file of server.access; and
- * server.admin_token_file. May block. Returns the number of errors. */
+/* Check the files that a start reads before it listens: those of server.tls (certificates, keys,
+ * CAs, revocation lists), its ciphers, and whether they match each other; the file of
+ * server.access; and server.admin_token_file. May block. Returns the number of errors. */
 unsigned hps_check_server(const struct hps_check *check);
 
 #endif

@@ -55,8 +55,8 @@ struct daemon_tls {
 
 enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED };
 
-/* The parts of the program. Each part is passed only what it needs; this struct is known to the
- * files above alone. */
+/* The parts of the program. Only the files above know this struct; each part gets pointers to the
+ * parts that it uses. */
 struct hps_daemon {
     struct hps_daemon_options options;
     /* Protects the reloadable options of `options.config`. Only the main thread changes them, so it

@@ -89,7 +89,7 @@ struct hps_load_request {
     /* Type of the stored rows of all tables. Not given: for each table from `tables`, else from
      * `config` or models[]. */
     struct hps_row_wish row_dtype;
-    bool activate;   /* a first version is activated in any case */
+    bool activate;   /* implied if the model has no active version */
     bool awaited;    /* the load of a configured model: the server is unready until it ends */
     bool only_first; /* fail with EXISTS if the model has a version or is loading one */
     bool force;      /* activate the version even if it differs too much from the active one */

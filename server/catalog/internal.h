@@ -154,8 +154,7 @@ static inline struct hps_store *catalog_durable(const struct hps_catalog *catalo
 
 /* "Lock held" below means catalog->lock, or that no other thread uses the catalog yet. */
 
-/* The model of this name. make: create it if there is none. NULL: not found, or out of memory. Lock
- * held. */
+/* The model of this name, created if `make`. NULL: not found, or out of memory. Lock held. */
 struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make);
 /* The entry of version `number`; NULL: the model has none. Lock held. */
 struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
@@ -284,8 +283,7 @@ void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry);
 /* Add the last counts of the caches to the metrics, and remove the caches from the views. Lock
  * held. */
 void catalog_gpu_hide(struct hps_catalog *catalog, struct catalog_entry *entry);
-/* Close the caches; no effect if there are none. No view and no request may use them. lock not
- * held. */
+/* Close the version's caches, if it has any. No view and no request may use them. lock not held. */
 void catalog_gpu_close(struct hps_version *version);
 /* Tell the devices whether the entry is its model's active version. No effect if `entry` is NULL.
  * switch_lock held, lock not, because this waits for the device's thread. */
@@ -317,8 +315,8 @@ void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
 void catalog_warm_refill(struct hps_catalog *catalog, struct hps_pool *pool,
                          struct hps_version *version);
 /* Before a loaded version is published, fill the caches of its tables that are cached whole. If the
- * load will activate it, also warm it up. Returns when that has ended. Loader thread, no lock held.
- */
+ * load will activate it, also warm it up. Returns when both have ended. Loader thread, no lock
+ * held. */
 void catalog_warm_load(struct hps_load *load);
 /* Progress of the running warm-up of a version: *out_n_done of *out_n_all keys were tried. Both 0:
  * no warm-up is running. Lock held. */

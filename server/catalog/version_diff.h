@@ -9,8 +9,7 @@
 
 #include "cache/version/version.h"
 
-/* A table that differs. `before` is the version that is replaced, `after` the one that replaces it.
- */
+/* A table that differs. `before` is the version that is replaced, `after` the new version. */
 struct hps_table_diff {
     char *table;                    /* its name, owned */
     uint32_t dim_before, dim_after; /* 0: that version has no such table */

@@ -124,8 +124,7 @@ hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tens
     HPS_MUST_CHECK;
 
 /* Computes the bytes of an input from its datatype and shape; `data` and `size` are not used.
- * error   INVALID: the shape is invalid, or the datatype is not supported; the text names the input
- */
+ * error   INVALID: the shape is invalid, or the datatype unsupported; the text names the input */
 hps_status kserve_tensor_bytes(const struct kserve_tensor *tensor, size_t *out_size,
                                struct hps_error *err) HPS_MUST_CHECK;
 
@@ -139,7 +138,7 @@ hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_are
 /* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
 
 /* Sets model, model_version and id of `infer` from the first 64 fields of the ModelInferRequest in
- * data[size]. Clients send these three before the tensors. A field that cannot be read stays unset.
+ * data[size]. Clients send these three before the tensors. Fields that cannot be read stay unset.
  */
 void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer);
 /* Decodes the ModelInferRequest in data[size]. Texts and raw_input_contents in *out point into the

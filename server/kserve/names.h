@@ -31,7 +31,7 @@ struct kserve_text { /* not terminated by NUL; `at` may be NULL if size is 0 */
     const char *at;
     size_t size;
 };
-/* The two arguments of "%.*s" for a text, of which at most 256 bytes are printed. */
+/* The two arguments of "%.*s" for a text. At most 256 bytes of the text are printed. */
 #define KSERVE_TEXT_ARGS(text) \
     ((text).size < 256 ? (int)(text).size : 256), ((text).at == NULL ? "" : (text).at)
 

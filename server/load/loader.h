@@ -17,8 +17,8 @@ struct hps_load_env {
     const char *spill_dir;               /* directory of the files of a sort that exceeds memory */
     uint64_t memory_bytes;               /* memory that a sort may use */
     uint64_t host_bytes_max;             /* capacity of the host map */
-    /* Most rows of a table of which the host map has the only copy; further rows are dropped. 0: no
-     * limit. */
+    /* Limit on the rows of a table if the host map has the only copy; further rows are dropped. 0:
+     * no limit. */
     uint64_t host_rows_max;
     uint32_t key_bytes;           /* bytes of a key in the files: 8, or 4 without supportlonglong */
     bool nan_allowed;             /* false: a row with a NaN fails the load */
@@ -28,8 +28,7 @@ struct hps_load_env {
     bool shared_takes_missed; /* rows that lookups find below the shared store are inserted there */
 };
 
-/* How the stores identify this version. If there is a shared store, version->load_id must be set.
- */
+/* How the stores identify this version. With a shared store version->load_id must be set. */
 struct hps_space_id hps_load_space_id(const struct hps_version *version);
 
 /* Remove the space of a failed load, and delete its rows. Takes `space`; no effect if NULL. A

@@ -45,7 +45,7 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
 
 /* ---- loader.c -------------------------------------------------------------------------------- */
 
-/* Set run->batch for rows of `table`, and allocate run->keys and run->rows anew for as many rows.
+/* Set run->batch for rows of `table`, and replace run->keys and run->rows by arrays of that length.
  * error   NO_MEMORY */
 hps_status loader_batch_room(struct loader_run *run, const struct hps_table *table,
                              struct hps_error *err) HPS_MUST_CHECK;

@@ -48,13 +48,12 @@ struct warm_model {
 struct hps_warmup {
     struct hps_warmup_options options;
     struct hps_metric *rows; /* insertion_rows_total of the host map by warm-ups */
-    struct hps_lock
-        lock; /* protects `attached` and the lists; only a save removes from the lists */
+    struct hps_lock lock;    /* protects `attached` and the lists, from which only a save removes */
     struct warm_model *models;
 };
 
-/* Find the model of this name. make: create it if there is none. NULL: not found, or out of memory.
- * Lock held. */
+/* Find the model of this name, or create it if `make`. NULL: not found, or out of memory. Lock
+ * held. */
 struct warm_model *warmup_model(struct hps_warmup *warmup, const char *name, bool make);
 /* Find the table whose name is name[size]. NULL: not found. Lock held. */
 struct warm_table *warmup_table(const struct warm_model *model, const char *name, size_t size);

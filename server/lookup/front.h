@@ -60,8 +60,8 @@ struct hps_lookup_front {
                          struct hps_arena *arena, struct hps_encoded *out_encoded,
                          struct hps_error *err);
     /* Sends the error of one request of a call with many requests; the call continues. asked: the
-     * result of `name` or `decode`, or NULL. NULL if the front end has no such calls. Loop thread.
-     */
+     * result of `name` or `decode`, or NULL. The callback may be NULL if the front end has no such
+     * calls. Loop thread. */
     void (*tell)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                  const struct hps_error *err);
 };
@@ -75,8 +75,8 @@ void hps_lookup_call_packed(struct hps_lookup_service *service,
                             const struct hps_grpc_packed *packed);
 void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
 void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
-/* on_undelivered of all lookup methods: the call ended before the method got
- * a message. Counts it as a lookup, unless the access rules denied the call. */
+/* on_undelivered of all lookup methods: the call ended before the method got a message. Counts it
+ * as a lookup, unless the access rules denied the call. */
 void hps_lookup_call_undelivered(struct hps_grpc_call *call, int grpc_code);
 
 /* For a method with many requests on one call: its on_packed calls this, and its other callbacks

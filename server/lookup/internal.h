@@ -125,9 +125,8 @@ struct request {
     enum request_phase phase;
     unsigned n_turns; /* nested callbacks of the loop thread that are running */
     struct hps_timer timer;
-    struct hps_task task; /* posted to a worker, an I/O thread or the loop */
-    struct hps_pool
-        *pool; /* that has `task` in PHASE_UNPACK, PHASE_WORKER and PHASE_IO; else NULL */
+    struct hps_task task;  /* posted to a worker, an I/O thread or the loop */
+    struct hps_pool *pool; /* in PHASE_UNPACK, PHASE_WORKER, PHASE_IO: it has `task`; else NULL */
     struct hps_grpc_packed packed; /* in PHASE_UNPACK: the message, which the call keeps valid */
     struct request_call call;
     struct exchange *exchange; /* of a call with many requests; NULL: the call has one request */
@@ -148,9 +147,7 @@ struct request {
 /* Shared by all loops. */
 struct hps_lookup_service {
     struct hps_lookup_service_parts parts;
-    /* Limits that can change. They are used instead of the fields of the same names in
-     * parts.limits.
-     */
+    /* Limits that a reload may change, used instead of the same fields of parts.limits. */
     _Atomic uint32_t tables_max;
     _Atomic uint32_t keys_max;
     _Atomic uint64_t queue_us_max;
@@ -176,8 +173,7 @@ void request_free_idle(struct hps_lookup_service *service);
 /* ---- request.c ------------------------------------------------------------------------------- */
 
 /* Makes a request for a call, in PHASE_LOOP. start_us (hps_clock_us): when it arrived; its duration
- * and its own timeout count from then. The request holds a reference to the call. NULL: no memory.
- */
+ * and its timeout count from then. The request holds a reference to the call. NULL: no memory. */
 struct request *request_new(struct hps_lookup_service *service,
                             const struct hps_lookup_front *front, struct hps_grpc_call *call,
                             bool streaming, uint64_t start_us);
@@ -187,8 +183,7 @@ struct request *request_new(struct hps_lookup_service *service,
  * use the request afterwards. */
 void request_turn_begin(struct request *request);
 void request_turn_end(struct request *request);
-/* Asserts that phase, timer, pool, pins, ticket and reply are consistent. They are between turns.
- */
+/* Asserts that phase, timer, pool, pins, ticket and reply are consistent. Call it between turns. */
 void request_sane(const struct request *request);
 /* The request has come back from another thread or a queue: sets PHASE_LOOP and stops its timer. */
 void request_arrive(struct request *request);
@@ -205,8 +200,7 @@ void request_reject(struct request *request, enum hps_reject reason, const struc
 /* As request_reject, but tells the client to retry after retry_us. */
 void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
                         const struct hps_error *err);
-/* Unpins the version; no effect if none is pinned. Call it once the rows are copied or not needed.
- */
+/* Unpins the version, once its rows are copied or not needed. No effect if no version is pinned. */
 void request_unpin(struct request *request);
 
 /* ---- unpack.c -------------------------------------------------------------------------------- */
@@ -282,9 +276,7 @@ void request_on_timer(void *ctx);
 /* For the steps MEMORY and COLLECT of a large lookup. BUSY, with a text in request->err: the queue
  * of the pool is full. */
 enum hps_outcome request_to_worker(struct request *request) HPS_MUST_CHECK;
-/* For the steps STORES and REREAD. BUSY, with a text in request->err: the queue of the pool is
- * full.
- */
+/* For the steps STORES and REREAD. BUSY: as request_to_worker. */
 enum hps_outcome request_to_io(struct request *request) HPS_MUST_CHECK;
 /* Takes the request back from the queue of its pool, into PHASE_LOOP. False: a thread of the pool
  * has it, and will return it. */
@@ -302,8 +294,7 @@ void request_gpu_done(struct hps_lookup *lookup);
 
 /* Encodes the reply of a lookup that is done, unpins the version, and sends the reply. */
 void request_reply(struct request *request);
-/* Sends messages of a streamed reply until 2 MiB are queued in the call, or the reply is complete.
- */
+/* Sends messages of a streamed reply until 2 MiB are queued in the call, or the reply is sent. */
 void request_pump(struct request *request);
 
 /* ---- exchange.c ------------------------------------------------------------------------------ */

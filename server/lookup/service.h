@@ -50,8 +50,7 @@ struct hps_lookup_service_parts {
     const struct hps_service_metrics *metrics;
     struct hps_lookup_limits limits;
     enum hps_lookup_path path;
-    uint32_t
-        key_bytes; /* 4: keys of requests are narrowed (hps_keys_narrow); 8 or 0: they are not */
+    uint32_t key_bytes; /* 4: keys of requests are narrowed (hps_keys_narrow); 8 or 0: not */
 };
 
 struct hps_lookup_service;

@@ -52,8 +52,7 @@ void hps_audit_free(struct hps_audit *audit); /* no effect if NULL; no line may 
  * the file. Any thread except loop threads. */
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event);
 /* As hps_audit_write, for events that any client can cause. Does not wait. Writes at most 10 events
- * a second; the field `suppressed` of the next line has the number of events left out. Any thread.
- */
+ * a second; the field `suppressed` of the next line counts the events left out. Any thread. */
 void hps_audit_refused(struct hps_audit *audit, const struct hps_audit_event *event);
 
 #endif

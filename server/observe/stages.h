@@ -45,8 +45,7 @@ static inline void hps_stages_enter(struct hps_stages *stages, enum hps_stage st
     hps_stages_enter_at(stages, stage, hps_clock_us());
 }
 
-/* Move `us` microseconds from the time of stage `from` to that of `to`, or as many as `from` has.
- */
+/* Move `us` microseconds, but at most the time of stage `from`, from that stage to stage `to`. */
 static inline void hps_stages_name(struct hps_stages *stages, enum hps_stage from,
                                    enum hps_stage to, uint64_t us)
 {

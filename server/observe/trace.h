@@ -12,9 +12,8 @@
 enum { HPS_TRACE_ID_CHARS = 32 };
 
 /* Copy the trace id, hex digits, from the value header[size] of a `traceparent` header. `header` is
- * not terminated by NUL, and may be NULL. False: the header is missing or invalid, and out_id is
- * "".
- */
+ * not terminated by NUL; NULL: there is no such header. False: the header is missing or invalid,
+ * and out_id is "". */
 bool hps_trace_id(const char *header, size_t size, char out_id[HPS_TRACE_ID_CHARS + 1]);
 
 #endif

@@ -96,8 +96,8 @@ struct hps_unary_options {                  /* copied */
     hps_status (*read)(struct hps_unary *op);
     /* Sends op->reply and ends the call. NULL: the reply is sent as a gRPC message. */
     void (*answer)(struct hps_unary *op);
-    /* The call of a WAITS method ended before its reply. If hps_unary_finish was not called
-     * yet, it must still be called. Not NULL if there is a WAITS method. */
+    /* The call of a WAITS method ended before its reply. If hps_unary_finish was not called yet, it
+     * must still be called. Not NULL if there is a WAITS method. */
     void (*closed)(struct hps_unary *op);
     /* Called before the struct of a call is freed. */
     void (*fini)(struct hps_unary *op);
@@ -135,8 +135,7 @@ struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, 
 
 /* These functions run on the thread of the work. */
 
-/* Zeroed memory in the arena for count * size bytes. NULL: the arena is full, and op->error is set.
- */
+/* Zeroed memory of count * size bytes in the arena. NULL: it is full, and op->error is set. */
 void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size);
 /* A new message in the arena, with its fields at their defaults. NULL: op->error is set. */
 void *hps_unary_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type);
