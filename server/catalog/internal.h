@@ -27,12 +27,12 @@ struct catalog_entry {
     struct catalog_model *model;
     struct hps_version *version;
     struct hps_space *host, *shared, *durable; /* spaces of version->tiers by role; NULL: none */
-    struct hps_gpu_space *gpu;                 /* version->gpu; NULL: no caches, or hidden */
+    struct hps_gpu_space *gpu;                 /* version->gpu; NULL: none, or hidden from views */
     struct hps_embed_range_usage *gpu_usages;  /* [n_tables] when metrics last counted them */
     struct hps_config *own; /* the version's own models[] entry, parsed; NULL: it has none */
     enum entry_state state;
-    uint64_t last_active; /* order of activations: higher is later; 0: never active */
-    unsigned n_switching; /* pending switches to it, which wait for a warm-up or for updates */
+    uint64_t last_active; /* place in the order of activations, ascending; 0: never active */
+    unsigned n_switching; /* switches to the version that wait for a warm-up or for updates */
     struct catalog_entry *next_unloading; /* in catalog->unloading */
     struct hps_unload *unload; /* in ENTRY_UNLOADING: to notify of the end; NULL: no caller waits */
 };
@@ -299,8 +299,8 @@ uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_v
 
 /* ---- warm.c ---------------------------------------------------------------------------------- */
 
-/* The first three calls post a task to `pool` and pin the version until the task has ended. The
- * version must be resident during the call. */
+/* The next three calls post a task to `pool`, which keeps the version pinned until it has ended.
+ * The version must be resident during the call. */
 
 /* In the background, warm up a serving version with its hot keys, and fill the caches of its tables
  * that are cached whole. No effect if neither can have one. */

@@ -138,8 +138,7 @@ hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_are
 /* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
 
 /* Sets model, model_version and id of `infer` from the first 64 fields of the ModelInferRequest in
- * data[size]. Clients send these three before the tensors. Fields that cannot be read stay unset.
- */
+ * data[size]. Clients send these before the tensors. Fields that cannot be read stay unset. */
 void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer);
 /* Decodes the ModelInferRequest in data[size]. Texts and raw_input_contents in *out point into the
  * message; values in `contents` are copied to the arena in the same form. After an error *out has

@@ -19,7 +19,7 @@ struct hps_source_table {
     uint32_t dim;                /* configured width; 0: as in the files */
     const float *default_values; /* borrowed from the configuration; NULL: zeros */
     uint32_t n_default_values;   /* 1: the value of all columns; else one for each of dim columns */
-    enum hps_dtype file_dtype;   /* type of the rows in the files by the manifest; 0: not given */
+    enum hps_dtype file_dtype;   /* row type of the files, from the manifest; 0: not given */
     enum hps_dtype row_dtype;    /* type of the stored rows; 0: as in the files */
     struct hps_fingerprint print; /* of the files of this table */
     uint64_t place;               /* used by hps_source_sort */
@@ -28,7 +28,7 @@ struct hps_source_table {
 struct hps_source {
     struct hps_roots *roots; /* files are read only below these directories; NULL: anywhere */
     char *text;              /* for messages: a directory, a path, or HPS_SOURCE_CONFIG */
-    char *dir;               /* the model directory; NULL: the source is none */
+    char *dir;               /* the model directory; NULL: the tables have their own paths */
     struct hps_source_table *tables;
     uint32_t n_tables;
     struct hps_manifest manifest;     /* of the model directory; empty if there is none */

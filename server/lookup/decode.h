@@ -50,8 +50,7 @@ struct hps_lookup_request {
     uint32_t max_staleness_ms;              /* 0: any staleness */
     bool unit;                              /* CONSISTENCY_UNIT is set */
     enum hps_unknown_policy unknown_policy; /* 0 (UNSPECIFIED): the policy of the version */
-    /* FP32 if the request has 0 (UNSPECIFIED). With RAW no query has pooling, and concat is false.
-     */
+    /* FP32 if the request has 0 (UNSPECIFIED). RAW excludes pooling and `concat`. */
     enum hps_dtype output;
     bool concat;  /* ROW_LAYOUT_CONCAT is set, and all queries have the same number of rows */
     bool explain; /* the client wants the field `explain` in the reply */

@@ -52,8 +52,8 @@ struct hps_lookup_front {
                       struct hps_error *err);
     /* Upper bound of the bytes of the whole reply to a planned lookup. Loop thread. */
     uint64_t (*bytes_max)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup);
-    /* Encodes the whole reply, as hps_encode_lookup, with a text in *err or none. It may add
-     * headers to `call`. Loop thread. */
+    /* Encodes the whole reply, as hps_encode_lookup. It may add headers to `call`. After an error
+     * *err may have no text. Loop thread. */
     hps_status (*encode)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                          const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
                          struct hps_block *rows, struct hps_block_pool *pool,

@@ -151,7 +151,7 @@ struct hps_lookup_service {
     _Atomic uint32_t tables_max;
     _Atomic uint32_t keys_max;
     _Atomic uint64_t queue_us_max;
-    struct hps_grpc_method methods[2]; /* of hps.v1 */
+    struct hps_grpc_method methods[2]; /* Lookup and LookupStream */
     struct hps_grpc_service grpc;
     struct hps_lock lock; /* protects the fields below */
     struct request *idle; /* list of idle requests */

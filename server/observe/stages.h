@@ -26,8 +26,8 @@ static inline void hps_stages_begin(struct hps_stages *stages, enum hps_stage st
     *stages = (struct hps_stages){.now = stage, .since_us = since_us};
 }
 
-/* The lookup entered `stage` at at_us. If at_us is before the current stage began, the current
- * stage gets no time. */
+/* The lookup entered `stage` at at_us. If the current stage began later than that, no time is added
+ * to it. */
 static inline void hps_stages_enter_at(struct hps_stages *stages, enum hps_stage stage,
                                        uint64_t at_us)
 {
