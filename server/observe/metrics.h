@@ -174,8 +174,8 @@ enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
     X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                      \
     X(GPU, "gpu")             /* waiting for the answer of a device */                         \
     X(HOST, "host")           /* reading the host map */                                       \
-    X(REDIS, "redis")         /* reading the redis tier */                                     \
-    X(ROCKSDB, "rocksdb")     /* reading the rocksdb tier */                                   \
+    X(REDIS, "redis")         /* reading the shared store */                                   \
+    X(ROCKSDB, "rocksdb")     /* reading the durable store */                                  \
     X(WAIT, "wait")           /* waiting for rows that another lookup fetches */               \
     X(UNIT, "unit")           /* CONSISTENCY_UNIT: waiting before rows are read again */       \
     X(WORK, "work")           /* duplicates, policies, copies to higher tiers and the reply */ \
