@@ -4,7 +4,8 @@
  * open it. While it is open, callers skip the store. One probe call is let through after each
  * pause, and the pause doubles until a probe succeeds.
  *
- * A store has one breaker, which all versions share; each node may have its own. Thread-safe.
+ * All versions share the breaker of a store. Each node of a store may have its own breaker, too.
+ * Thread-safe.
  */
 #ifndef HPS_BACKENDS_BREAKER_H
 #define HPS_BACKENDS_BREAKER_H
@@ -15,17 +16,18 @@ struct hps_breaker;
 
 struct hps_breaker_options {
     const char *tier; /* for the log; static text */
-    const char *node; /* node name for the log, borrowed; NULL: the breaker is of the whole tier */
-    /* Reason of the last failure for the log, borrowed; NULL: the status text is logged. */
+    const char *node; /* node name for the log, borrowed; NULL: the breaker is for the tier */
+    /* Reason of the last failure for the log, in memory that the owner updates; borrowed. NULL or
+     * "": the status text is logged. */
     const char *reason;
     uint32_t failures_max; /* consecutive failures that open the breaker */
-    /* A missed deadline counts as a failure if the call took at least this long. */
+    /* A call that missed its deadline counts as a failure if it took at least this long. */
     uint64_t timeout_us;
     uint64_t pause_us_first; /* from opening to the first probe */
-    uint64_t pause_us_max;
+    uint64_t pause_us_max;   /* limit of the pause, which doubles after each failed probe */
 };
 
-/* Defaults. timeout_us suits an authoritative store: skipping it fails lookups, so a call with a
+/* Defaults. timeout_us suits the lowest store. Lookups fail while it is skipped, so a call with a
  * short deadline must not count as a failure. */
 #define HPS_BREAKER_DEFAULT(tier_)                                        \
     ((struct hps_breaker_options){.tier = (tier_),                        \
@@ -36,8 +38,9 @@ struct hps_breaker_options {
 
 enum hps_breaker_pass {
     HPS_BREAKER_REFUSED, /* do not call the store */
-    HPS_BREAKER_PASSED,
-    /* Call it; the result opens or closes the breaker, and other calls are refused until then. */
+    HPS_BREAKER_PASSED,  /* call the store */
+    /* Call the store as a probe. Other calls are refused until it ends. A success closes the
+     * breaker. */
     HPS_BREAKER_PROBE
 };
 
@@ -45,11 +48,13 @@ enum hps_breaker_pass {
 struct hps_breaker *hps_breaker_new(const struct hps_breaker_options *options);
 void hps_breaker_free(struct hps_breaker *breaker); /* NULL: no effect */
 
-/* Call before each call of the store. Unless it returns REFUSED, hps_breaker_leave must follow. */
+/* To be called before each call of the store. Unless it returns REFUSED, hps_breaker_leave must
+ * follow. */
 enum hps_breaker_pass hps_breaker_enter(struct hps_breaker *breaker) HPS_MUST_CHECK;
-/* Call after the call of the store. Failures are UNAVAILABLE, and DEADLINE if the call took
- * timeout_us or longer. A shorter DEADLINE and CANCELLED count as neither failure nor success.
- * Every other status is a success: damaged rows, for example, do not make a store unreachable. */
+/* Report the result of the call of the store, which took duration_us. Failures are UNAVAILABLE, and
+ * DEADLINE of a call that took timeout_us or longer. A shorter call with DEADLINE, and CANCELLED,
+ * count as neither failure nor success. Every other status is a success: damaged rows, for example,
+ * do not make a store unreachable. */
 void hps_breaker_leave(struct hps_breaker *breaker, enum hps_breaker_pass pass, hps_status status,
                        uint64_t duration_us);
 

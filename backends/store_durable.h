@@ -9,7 +9,7 @@
 
 #include "backends/store.h"
 
-/* One record of an atomic write. */
+/* A record to write or delete. */
 struct hps_record {
     const void *key; /* at most HPS_RECORD_KEY_BYTES_MAX */
     size_t key_size;
@@ -24,26 +24,27 @@ enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
  * table. */
 #define HPS_TABLE_HIDDEN (UINT32_C(1) << 31)
 
-/* Called for each record or space found. Any status but OK ends the scan and is returned. */
+/* Receives a record of a scan. Any status but OK ends the scan and is returned. */
 typedef hps_status (*hps_record_fn)(void *ctx, const void *key, size_t key_size, const void *value,
                                     size_t value_size);
+/* Receives a space of a list. Any status but OK ends the list and is returned. */
 typedef hps_status (*hps_space_fn)(void *ctx, const char *model, int64_t version);
 
 struct hps_store_durable_ops {
     /* Apply all writes and records to the space, or none of them, also after a crash. A killed
      * process loses nothing. A power cut loses the writes since the last sync.
      *
-     * The records belong to the space; positions of updates are one example. Loads and scans do not
-     * see them. Dropping the space drops them. A later record with the same key replaces an earlier
-     * one.
+     * The records belong to the space; positions of updates are one example. Loads and scans of
+     * rows do not see them. Dropping the space deletes them. A record replaces an earlier record
+     * with the same key.
      *
-     * shape   writes[n_writes], may be 0; records[n_records]
+     * shape   writes[n_writes]; records[n_records]; both numbers may be 0
      * error   EXHAUSTED: less than the minimum free space would be left; nothing was written */
     hps_status (*apply)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_write *writes, uint32_t n_writes,
                         const struct hps_record *records, uint32_t n_records,
                         struct hps_error *err);
-    /* Pass the records that apply wrote to this space to `fn`, in byte order of their keys. */
+    /* Pass the records that `apply` wrote to this space to `fn`, in byte order of their keys. */
     hps_status (*space_record_scan)(struct hps_space *space, hps_record_fn fn, void *ctx,
                                     struct hps_error *err);
 
@@ -60,9 +61,9 @@ struct hps_store_durable_ops {
     /* Pass every space on disk to `fn`, open or not. */
     hps_status (*space_list)(struct hps_store *store, hps_space_fn fn, void *ctx,
                              struct hps_error *err);
-    /* Bytes that loads and updates may use before the minimum free space is reached; 0: none. */
+    /* Bytes that loads and updates may still use before the minimum free space is reached. */
     uint64_t (*bytes_free)(struct hps_store *store);
-    /* Why the store refuses writes now, as static text for people; NULL: it takes writes. */
+    /* Why the store refuses writes now, as static text for people. NULL: it accepts writes. */
     const char *(*writes_refused)(struct hps_store *store);
     /* Copy the current state of the store to `<dir>/hpsd`, with hard links if `dir` is on the same
      * file system. The copy is a store with `dir` as its path. Data in memory is written out first.

@@ -17,15 +17,15 @@ struct hps_store_server {
     uint32_t n_connections;
     uint64_t latency_us; /* of a round trip, moving average; 0: no reply yet */
     uint64_t n_commands;
-    uint64_t n_keys; /* that lookups requested */
+    uint64_t n_keys; /* keys that lookups requested from it, and it answered */
     uint64_t n_keys_found;
     uint64_t n_bytes_sent;
     uint64_t n_bytes_received;
     uint64_t n_errors; /* error replies */
     uint64_t n_timeouts;
     uint64_t n_broken;  /* connections that broke or could not be opened */
-    uint64_t n_refused; /* commands not sent because the server is down */
-    char error[320];    /* why it is down, or its last failure; "": none */
+    uint64_t n_refused; /* commands not sent because the server was down */
+    char error[320];    /* why it is down, or its last failure; "": it has never failed */
 };
 
 /* Sums over all servers, and counts of rows and shards. */
@@ -34,28 +34,32 @@ struct hps_store_shared_stats {
     uint32_t n_slots; /* hash slots that have a server */
     /* Hash slots with a server that is up; lookups of other slots find nothing. */
     uint32_t n_slots_up;
-    uint64_t n_redirects; /* commands redirected to another server */
-    uint64_t n_rows_found;
-    uint64_t n_rows_absent;
-    uint64_t n_rows_behind; /* found at earlier positions than the version, and left out */
-    /* Found at later positions than the version, and left out by exact_position. */
+    uint64_t n_redirects;   /* commands redirected to another server */
+    uint64_t n_rows_found;  /* rows that lookups found and returned */
+    uint64_t n_rows_absent; /* rows that lookups did not find */
+    /* Rows found, but not returned: their shard was at earlier positions than the version. */
+    uint64_t n_rows_behind;
+    /* Rows found, but not returned: their shard was at later positions than the version, and the
+     * lookup had exact_position. */
     uint64_t n_rows_ahead;
     uint64_t n_rows_inserted;
-    /* rows refused by insert: stale, or the shard was not at the version's positions */
+    /* Rows that insert refused: stale, or their shard was not at the version's positions. */
     uint64_t n_rows_refused;
-    uint64_t n_rows_evicted;
-    uint64_t n_shards_gap;    /* shards found behind the start of a batch of updates */
-    uint64_t n_shards_failed; /* shards that a batch did not reach */
-    uint64_t n_shards_reset;
-    char error[320]; /* why the map of slots could not be refreshed; "": no failure */
+    uint64_t n_rows_evicted;  /* by this daemon */
+    uint64_t n_shards_gap;    /* shards found at an offset before a batch of updates, per batch */
+    uint64_t n_shards_failed; /* shards that could not be reached or refused a batch, per batch */
+    uint64_t n_shards_reset;  /* shards emptied because they were behind or missing */
+    char error[320]; /* why the last request of the map of slots failed; "": it did not fail */
 };
 
 struct hps_store_servers_ops {
-    /* Describe the first `capacity` servers. Returns how many were written. */
+    /* Describe the first `capacity` servers. Returns the number of servers written. */
     uint32_t (*list)(struct hps_store *store, struct hps_store_server *out_servers,
                      uint32_t capacity);
+    /* Set *out_stats, all counts since the store was opened. */
     void (*stats)(struct hps_store *store, struct hps_store_shared_stats *out_stats);
-    /* Read the certificates for the servers again. After a failure the old ones stay in use. */
+    /* Read the TLS files again; new connections use them. After a failure the old certificates stay
+     * in use. */
     hps_status (*renew_tls)(struct hps_store *store, struct hps_error *err) HPS_MUST_CHECK;
 };
 

@@ -30,9 +30,9 @@ enum hps_store_role hps_store_role(const struct hps_store *store);
 void hps_stores_add(struct hps_stores *stores, struct hps_store *store);
 /* The store with this role, or NULL. */
 struct hps_store *hps_stores_find(const struct hps_stores *stores, enum hps_store_role role);
-/* The authoritative store, which has every row of a version. NULL: there are no stores. */
+/* The lowest store, which has every row of a version. NULL: there are no stores. */
 struct hps_store *hps_stores_lowest(const struct hps_stores *stores);
-/* Close all stores, from the top. All spaces must be closed. */
+/* Close all stores in lookup order. All spaces must be closed already. */
 void hps_stores_close(struct hps_stores *stores);
 
 static inline struct hps_store *hps_stores_host(const struct hps_stores *stores)
