@@ -3,12 +3,12 @@
  * Shared by the files of the host map:
  *
  *     map.c      the store and its options; lookups, insertions, updates and scans of rows
- *     pool.c     pooled answers: rows are summed in place
+ *     pool.c     pooled rows: rows are added in place
  *     space.c    spaces: the tables of a version as one set; usage
  *     load.c     loads, which replace the set of a space
- *     share.c    shares of the budget, and which table loses memory to another
+ *     share.c    quotas of tables in the budget, and which table loses memory to another
  *
- * A table and its parts have headers of their own, from table.h on.
+ * table.h is the interface of one table; it includes the headers of a table's parts.
  */
 #ifndef HPS_BACKENDS_HOST_INTERNAL_H
 #define HPS_BACKENDS_HOST_INTERNAL_H
@@ -33,32 +33,36 @@ struct host_space {
     char *model;
     int64_t version;
     uint32_t n_tables;
-    struct hps_table *tables;   /* [n_tables] copies; names are not used */
-    struct hps_rwlock set_lock; /* shared: writers; exclusive: while `set` is replaced */
+    struct hps_table *tables; /* [n_tables] copies; names are not used */
+    /* Writers of rows hold it for reading, a load for writing while it replaces `set`. */
+    struct hps_rwlock set_lock;
     _Atomic(struct host_set *) set;
-    bool loading; /* protected by the store's lock, like the next three */
-    bool active;
-    struct hps_store_load *load; /* a load with rows that are not in `set` yet */
+
+    /* Protected by the store's lock: */
+    bool loading;                /* a load has begun and not ended */
+    bool active;                 /* see hps_store_limits_ops.space_active */
+    struct hps_store_load *load; /* that load once it has a set of tables; otherwise NULL */
     struct host_space *next;
 };
 
-/* Lock order: set_lock of a space, lock of a table, lock of the store. The holder of the store's
- * lock may only try locks of tables. */
+/* Lock order: set_lock of a space, lock of a table, lock of the store. A thread that holds the
+ * store's lock must not wait for the lock of a table (hps_lock_try is allowed). */
 struct host_map {
     struct hps_store base;
     struct hps_store_ops ops; /* host_ops with the capabilities of this store */
     struct hps_host_shared shared;
-    struct hps_lock lock; /* protects the list of spaces; held while the `set` of one is replaced */
+    /* Protects the list of spaces; also held while the `set` of a space is replaced. */
+    struct hps_lock lock;
     struct host_space *spaces;
 };
 
 struct hps_store_load {
     struct host_space *space;
     struct host_set *set;
-    atomic_bool gave_way; /* some of its rows were removed for an active version */
-    bool any;             /* a row was added; the next two fields are its place */
-    uint32_t table;
-    hps_key key;
+    atomic_bool gave_way; /* some of its rows were removed for an active version: it fails */
+    bool any;             /* a row was added */
+    uint32_t table;       /* id of the table of the last added row */
+    hps_key key;          /* of the last added row */
 };
 
 static inline struct host_map *host_of(struct hps_space *space)
@@ -66,7 +70,8 @@ static inline struct host_map *host_of(struct hps_space *space)
     return (struct host_map *)space->store;
 }
 
-/* The current table. For a reader in an epoch, or while no load can be committed. */
+/* The host table in the current set of a space. The caller must be in an epoch, or ensure that no
+ * load is committed concurrently. */
 static inline struct hps_host_table *host_table_of(struct hps_space *base,
                                                    const struct hps_table *table)
 {
@@ -94,17 +99,17 @@ void host_space_usage(struct hps_space *space, struct hps_store_usage *out_usage
 uint64_t host_evictions_take(struct hps_space *space, const struct hps_table *table);
 hps_status host_reserve(struct hps_space *space, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Create a set of empty tables for the space, [n_tables]. sized: allocate the indexes for the
- * expected rows. EXHAUSTED; NO_MEMORY */
+/* Create a set of empty host tables for tables[n_tables]. sized: allocate their indexes for
+ * hps_table.n_rows rows now. EXHAUSTED; NO_MEMORY */
 hps_status host_set_new(struct host_map *store, struct host_space *space,
                         const struct hps_table *tables, uint32_t n_tables, bool sized,
                         struct host_set **out_set) HPS_MUST_CHECK;
 /* No reader or writer may be inside. NULL: no effect. */
 void host_set_free(struct host_set *set);
-/* How many of n_rows rows a table keeps in the end. */
+/* How many rows remain in a table after n_rows rows were added: at most rows_max. */
 uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
-/* Set `err` to say that there is no memory for `what`, which needs `bytes`. Returns `status`.
- * EXHAUSTED: the budget lacks the bytes. */
+/* Set `err` to say that there is no memory for `what`, which needs `bytes`. With `status` EXHAUSTED
+ * the text has the needed bytes and the available bytes of the budget. Returns `status`. */
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
                             uint64_t bytes, struct hps_error *err);
 
@@ -120,12 +125,14 @@ void host_load_abort(struct hps_store_load *load);
 
 /* ---- share.c --------------------------------------------------------------------------------- */
 
-/* Recompute the shares. If the active tables do not all fit, each has a share. Without shares the
- * first table used would take the whole budget. Caller must hold the store's lock. */
+/* Compute the quotas of the tables again. If the tables of active versions do not all fit the
+ * budget, each of them gets a quota. Without quotas the first table used would take the whole
+ * budget. Caller must hold the store's lock. */
 void host_shares_update(struct host_map *store);
 void host_space_active(struct hps_space *space, bool active);
-/* For struct hps_host_shared: clear the table with the lowest claim, to free memory for `table`.
- * Takes the store's lock. If the table belongs to a load, that load fails. */
+/* The callback give_way of struct hps_host_shared: clear the table with the lowest claim to its
+ * memory, to free memory for `table`. If the cleared table belongs to a load, that load fails.
+ * Takes the store's lock. */
 enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table);
 
 #endif

@@ -12,33 +12,33 @@
 
 enum {
     HPS_HOST_LINE_BYTES = 64,
-    HPS_HOST_BLOCK_KEYS = 512, /* a block's notes between the passes fit L1 */
+    HPS_HOST_BLOCK_KEYS = 512, /* so that struct hps_host_block fits the L1 cache */
     HPS_HOST_AHEAD = 48,       /* keys between prefetch and use: 24 to 64 measured the same */
 };
 
-/* What to do with the place of a found key. */
+/* What the first pass does with the place of a found key. */
 enum hps_host_note {
     HPS_HOST_NOTE_NOTHING,
     HPS_HOST_NOTE_TOUCH, /* count the hit in the index, for eviction */
-    HPS_HOST_NOTE_PLACE, /* store it in the block, to be counted later */
+    HPS_HOST_NOTE_PLACE, /* store it in the block; the caller counts the hit later */
 };
 
-/* Keys that are looked up together. */
+/* Keys [lo, lo + n) of a batch, which are looked up together, and the results of the first pass. */
 struct hps_host_block {
     const struct hps_host_buckets *now;
-    uint32_t lo; /* keys[lo .. lo + n) of a batch */
+    uint32_t lo;
     uint32_t n;
     uint32_t n_found;
-    /* First bucket to probe for each key. With HPS_HOST_NOTE_PLACE, then the bucket where it was
-     * found. */
+    /* First bucket to probe for each key. With HPS_HOST_NOTE_PLACE, the first pass replaces it by
+     * the bucket where the key was found. */
     struct hps_host_bucket *buckets[HPS_HOST_BLOCK_KEYS];
-    const uint8_t *rows[HPS_HOST_BLOCK_KEYS]; /* NULL: not found */
-    uint8_t places[HPS_HOST_BLOCK_KEYS];      /* with HPS_HOST_NOTE_PLACE: slot of the bucket */
+    const uint8_t *rows[HPS_HOST_BLOCK_KEYS]; /* row of each key; NULL: not found */
+    uint8_t places[HPS_HOST_BLOCK_KEYS];      /* with HPS_HOST_NOTE_PLACE: slot in that bucket */
 };
 
-/* Destination and form of rows. */
+/* Destination and type of rows. */
 struct hps_host_out {
-    uint8_t *rows; /* row of slot s at rows + s * stride */
+    uint8_t *rows; /* row number s (hps_batch.slots) at rows + s * stride */
     size_t stride;
     hps_row_convert_fn convert; /* NULL: copy as stored */
     uint32_t dim;
@@ -47,10 +47,11 @@ struct hps_host_out {
 
 struct hps_host_lookup {
     const struct hps_host_index *index;
-    const uint8_t *rows; /* row n at rows + n * stride */
+    const uint8_t *rows; /* the row with id n is at rows + n * stride */
     uint32_t row_bytes;
     uint32_t stride;
-    /* Prefetch offsets 0, 64, … below this, then the last byte: covers all lines of a row. */
+    /* A prefetch touches the offsets 0, 64, … below fetch_bytes and the last byte of a row, and so
+     * all its cache lines. */
     uint32_t fetch_bytes;
     enum hps_host_note note;
     struct hps_host_out out;
@@ -58,7 +59,7 @@ struct hps_host_lookup {
 
 struct hps_host_kernel {
     const char *name;
-    bool (*runs)(void); /* on this CPU */
+    bool (*runs)(void); /* whether this CPU supports it */
     /* First pass: find the rows. */
     void (*probe)(const struct hps_host_lookup *lookup, const hps_key *keys,
                   struct hps_host_block *block);
@@ -67,11 +68,12 @@ struct hps_host_kernel {
                  const struct hps_host_block *block);
 };
 
-/* The destination for a batch: its shape, or rows as stored. Rows bypass the caches if they are
- * aligned and do not fit L2 together. */
+/* The destination that a batch requests: its shape, or rows as stored. `stream` is set if the rows
+ * are aligned and together do not fit the L2 cache. */
 struct hps_host_out hps_host_out(const struct hps_table *table, const struct hps_batch *batch);
 
-/* A lookup that only reads: nothing is noted. Set `out` before copying. */
+/* A lookup that does not count hits (HPS_HOST_NOTE_NOTHING). The caller must set `out` before the
+ * second pass. */
 struct hps_host_lookup hps_host_lookup(const struct hps_host_index *index,
                                        const struct hps_host_rows *rows);
 
@@ -80,12 +82,12 @@ const struct hps_host_kernel *hps_host_kernels(unsigned *out_n);
 /* The best kernel for this CPU. */
 const struct hps_host_kernel *hps_host_kernel(void);
 
-/* Look up keys [lo, hi) of the batch. The keys [hi, n) are known to be missing. */
+/* Look up keys [lo, hi) of the batch. The keys [hi, batch->n) are known to be missing. */
 void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
                       struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
-/* For loops over the lines of a row with a constant count. clang unrolls them without the pragma,
- * and rejects it if the count is not constant. */
+/* Unrolls a loop over the cache lines of a row. clang unrolls loops with a constant count without
+ * this pragma, and rejects it if the count is not constant. */
 #ifdef __clang__
 #define HPS_HOST_UNROLL
 #else

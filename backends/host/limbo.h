@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows and slots of erased keys that are unlinked from a table but may still be read. A FIFO: an
- * entry can be reused once every reader that may have seen it has left. Used by the table's writer
- * only. The writer waits for readers only if push has no memory.
+ * A FIFO of rows that a writer has replaced or erased, but that readers may still see. An erased
+ * row also has its slot in the index. An entry can be reused once every reader that may have seen
+ * it has left. Used by the table's writer only. The writer waits for readers only if push has no
+ * memory.
  */
 #ifndef HPS_BACKENDS_HOST_LIMBO_H
 #define HPS_BACKENDS_HOST_LIMBO_H
@@ -15,11 +16,11 @@
 
 struct hps_host_gone {
     uint32_t row;
-    uint32_t generation; /* of the bucket array of `slot`; 0: no slot */
+    uint32_t generation; /* of the bucket array of `slot`; 0: no slot, as the row was replaced */
     uint64_t slot;
 };
 
-/* Memory of an entry, in addition to its row. */
+/* Memory of an entry of the FIFO, in addition to its row. */
 enum { HPS_HOST_GONE_BYTES = sizeof(struct hps_host_gone) };
 
 struct hps_host_limbo_block;
@@ -30,17 +31,19 @@ struct hps_host_limbo {
     struct hps_host_limbo_block *tail;  /* newest block, pushed to */
     struct hps_host_limbo_block *spare; /* unused blocks */
     uint32_t n_spare;
-    uint64_t n;
+    uint64_t n; /* entries */
 };
 
 hps_status hps_host_limbo_open(struct hps_host_limbo *limbo, struct hps_epoch *epoch)
     HPS_MUST_CHECK;
 void hps_host_limbo_close(struct hps_host_limbo *limbo);
-/* False: no memory for another entry. Pop entries first, waiting for readers if needed. */
+/* Append an entry. False: there is no memory for it. The caller must pop entries first, and wait
+ * for readers if needed. */
 bool hps_host_limbo_push(struct hps_host_limbo *limbo, const struct hps_host_gone *gone);
-/* Start the grace period of all entries, even if the last block is not full. */
+/* Start the grace period of the last block although it is not full. Entries cannot be popped before
+ * the grace period of their block has started. */
 void hps_host_limbo_seal(struct hps_host_limbo *limbo);
-/* Pop the oldest entry. False: its readers have not left. */
+/* Pop the oldest entry. False: there is no entry, or readers may still see it. */
 bool hps_host_limbo_pop(struct hps_host_limbo *limbo, struct hps_host_gone *out_gone);
 
 #endif

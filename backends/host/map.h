@@ -10,26 +10,27 @@
 #include "base/epoch.h"
 
 struct hps_host_map_options {
-    uint64_t bytes_max; /* index and rows of all spaces */
-    /* Set if a store below has every row. New rows then evict rows that are used less. Otherwise
+    uint64_t bytes_max; /* limit for the indexes and rows of all spaces together */
+    /* Set if a store below has every row. If set, new rows evict rows that are used less. If not,
      * rows that do not fit are refused. */
     bool evicts;
     /* Set if no store below has the rows, but tables may drop rows at rows_max. Loads and updates
-     * then evict, too. A lack of bytes is still refused. Excludes `evicts`. */
+     * also evict in this mode. Rows that do not fit bytes_max are refused. Excludes `evicts`. */
     bool lossy;
-    uint64_t rows_max;   /* limit of each table; 0: only bytes_max counts */
-    double target_ratio; /* a table that has reached rows_max evicts down to this share of it */
+    uint64_t rows_max;   /* limit of each table; 0: only bytes_max limits it */
+    double target_ratio; /* a table that has reached rows_max evicts down to rows_max times this */
 };
 
-/* Open the store; close it by its ops. NO_MEMORY */
+/* Open the store. The caller closes it with its `close` call. NO_MEMORY */
 hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
                                   struct hps_store **out_store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Open a host map that never evicts. */
+/* Open a host map that never evicts, with only bytes_max set. */
 hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
                              struct hps_error *err) HPS_MUST_CHECK;
 
-/* The epoch that readers enter while they copy rows; for tests that stay inside. */
+/* The epoch that readers enter while they copy rows. For tests, which stay in it to act as a slow
+ * reader. */
 struct hps_epoch *hps_host_map_epoch(struct hps_store *store);
 
 #endif

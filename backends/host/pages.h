@@ -21,46 +21,48 @@ struct hps_host_budget {
     bool huge;                        /* the system provides huge pages on request */
 };
 
-/* The share of the budget that one table uses. */
+/* The bytes of the budget that one table uses. */
 struct hps_host_account {
     struct hps_host_budget *budget;
     _Atomic(uint64_t) bytes_max; /* limit of this table; UINT64_MAX: only the budget counts */
     _Atomic(uint64_t) used_bytes;
-    /* In areas that requested huge pages, if the system provides them. */
-    _Atomic(uint64_t) huge_bytes;
-    bool starved; /* the last charge failed because of the budget; of the owner's thread */
+    _Atomic(uint64_t) huge_bytes; /* bytes in areas with huge pages */
+    bool starved; /* the last charge failed because of the budget; used by the owner's thread */
 };
 
 void hps_host_account_init(struct hps_host_account *account, struct hps_host_budget *budget);
-/* False: over the budget or the limit of the table; nothing is charged. */
+/* Charge bytes to the table and the budget. False: this would exceed the budget or the limit of the
+ * table; nothing is charged. */
 bool hps_host_charge(struct hps_host_account *account, uint64_t bytes);
 void hps_host_discharge(struct hps_host_account *account, uint64_t bytes);
+/* Bytes of the budget that are not charged. */
 uint64_t hps_host_available(const struct hps_host_budget *budget);
 
-/* Starts at a multiple of 2 MB. It uses one or two mappings at any size. One per slab would reach
- * the system's limit of 65,530 mappings at 128 GiB. */
+/* A range of address space that starts at a multiple of 2 MB. It needs one or two mappings at any
+ * size. With one mapping per 2 MB, 128 GiB would reach the system's limit of 65,530 mappings. */
 struct hps_host_area {
     uint8_t *start;
     size_t bytes;     /* reserved */
     size_t committed; /* bytes from the start that are accessible; initially zero */
 };
 
-/* `bytes` is rounded up to pages. False: no address space. */
+/* Reserve address space; `bytes` is rounded up to pages. False: the system has no such range. */
 bool hps_host_area_reserve(struct hps_host_area *area, size_t bytes);
 /* Make the first `bytes` accessible. False: the system refuses; nothing has changed. */
 bool hps_host_area_commit(struct hps_host_area *area, size_t bytes);
-/* Request huge pages (2 MB) for the whole area, or small ones. Returns whether it will have huge
- * pages. */
+/* Request huge pages (2 MB) for the whole area if `huge`, otherwise small pages. Returns whether
+ * the area will have huge pages. */
 bool hps_host_area_advise(const struct hps_host_area *area, const struct hps_host_budget *budget,
                           bool huge);
-/* Merge the small pages from `from` on, a multiple of 2 MB, into one huge page now. If the system
- * cannot, it may do so later. */
+/* Merge the small pages of the 2 MB at offset `from`, a multiple of 2 MB, into one huge page now.
+ * If the system cannot do it now, it may do it later. */
 void hps_host_area_collapse(const struct hps_host_area *area, size_t from);
-/* Return the whole pages in [from, to) to the system. They then read as zeros. */
+/* Return the complete pages in the byte range [from, to) to the system. They read as zeros
+ * afterwards. */
 void hps_host_area_discard(const struct hps_host_area *area, size_t from, size_t to);
 void hps_host_area_free(struct hps_host_area *area); /* no effect on a zeroed area */
 
-/* Whether the system provides transparent huge pages on request. If not, *out_why is the reason, as
+/* Whether the system provides transparent huge pages on request. False: *out_why is the reason, as
  * static text. */
 bool hps_host_huge_pages(const char **out_why);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of the host map: index, rows, and unlinked data that readers may still see. A writer
- * holds `lock`. Readers only need an epoch.
+ * One table of the host map: index, rows, and old data that readers may still see. A writer holds
+ * `lock`. A reader holds no lock, but is in an epoch.
  */
 #ifndef HPS_BACKENDS_HOST_TABLE_H
 #define HPS_BACKENDS_HOST_TABLE_H
@@ -17,9 +17,9 @@ struct hps_host_table;
 
 /* Result of taking memory from another table. */
 enum hps_host_way {
-    HPS_HOST_WAY_NONE,  /* no table should lose its memory */
-    HPS_HOST_WAY_SOON,  /* possible once the readers or the writer of a table have left */
-    HPS_HOST_WAY_GIVEN, /* its memory is free */
+    HPS_HOST_WAY_NONE,  /* no other table should lose its memory */
+    HPS_HOST_WAY_SOON,  /* memory will be free once readers or the writer of a table have left */
+    HPS_HOST_WAY_GIVEN, /* the memory of another table is free now */
 };
 
 /* Shared by all tables of a store. */
@@ -29,11 +29,11 @@ struct hps_host_shared {
     uint64_t seed; /* secret, so that clients cannot choose keys of one bucket */
     const struct hps_host_kernel *kernel;
     bool evicts;          /* may evict: a store below has every row, or `lossy` is set */
-    bool lossy;           /* evicts at rows_max only, but also for rows that are put */
+    bool lossy;           /* no store below has the rows; evicts at rows_max, also in a put */
     uint64_t rows_max;    /* limit per table, in addition to the budget */
     uint64_t rows_target; /* a table that has reached rows_max evicts gradually down to this */
-    /* Take memory for `table`, which lacks it, from a table with a lower claim. Called with the
-     * lock of `table` held. */
+    /* Take memory from a table with a lower claim to it, for `table`. Called with the lock of
+     * `table` held. */
     enum hps_host_way (*give_way)(struct hps_host_shared *shared,
                                   const struct hps_host_table *table);
 };
@@ -49,26 +49,26 @@ struct hps_host_table {
     uint64_t n_refused; /* times that the budget was full and no other table gave memory */
     bool awaits;        /* memory will be free soon; do not evict a key now */
     bool draining;      /* evicting from rows_max to rows_target */
-    struct hps_host_cursor moved; /* progress of moving rows to return memory */
-    atomic_bool clearing;         /* all rows were removed; their memory is freed ... */
-    uint64_t clearing_stamp;      /* ... once this epoch stamp has passed */
+    struct hps_host_cursor moved; /* progress of moving rows below the limit (rows.h) */
+    atomic_bool clearing;         /* all rows were removed, but their memory is not free yet */
+    uint64_t clearing_stamp;      /* it can be freed once this epoch stamp has passed */
     atomic_bool active;           /* its version is the active one */
     atomic_bool touched;          /* readers count hits, for eviction */
-    atomic_bool *incomplete;      /* of the space; set before a row is lost */
+    atomic_bool *incomplete;      /* hps_space.incomplete of its space */
     _Atomic(uint64_t) n_rows;
-    _Atomic(uint64_t) n_dropped; /* of a lossy table: rows dropped by rows_max, in total */
-    /* Evicted rows since last read, including those of cleared tables. */
+    _Atomic(uint64_t) n_dropped; /* of a lossy table: rows dropped because of rows_max, in total */
+    /* Rows evicted since evictions_take was last called, including rows removed by a clear. */
     _Atomic(uint64_t) n_evicted;
 };
 
-/* Limit of rows of a table, without spare rows: ids have 32 bits. */
+/* Limit of rows of a table. Row ids have 32 bits, and some are kept for spare rows. */
 #define HPS_HOST_TABLE_ROWS_MAX (UINT32_MAX - (UINT32_C(1) << 16))
 
 /* The charge for a table with n_rows rows; UINT64_MAX if it does not fit 64 bits. */
 uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
                               uint64_t n_rows);
 
-/* Create an empty table for about n_rows rows. sized: allocate its index for them. EXHAUSTED,
+/* Create an empty table for about n_rows rows. sized: allocate its index for n_rows now. EXHAUSTED,
  * NO_MEMORY. */
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
                               bool sized, atomic_bool *incomplete,
@@ -76,13 +76,13 @@ hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes
 /* No reader or writer may be inside. NULL: no effect. */
 void hps_host_table_free(struct hps_host_table *table);
 
-/* Caller must hold the lock for the calls below, except hps_host_table_reserve and
+/* The caller of the functions below must hold the lock, except for hps_host_table_reserve and
  * hps_host_table_get. */
 
 /* Replace the row of a key, or add the key if there is space.
- * error   EXHAUSTED, NO_MEMORY: a table that evicts (not lossy) no longer has the key; any other
- *         keeps its old row. EXHAUSTED also if readers still hold as many old rows as permitted;
- *         the same call works once they have left */
+ * error   EXHAUSTED, NO_MEMORY: a table that evicts and is not lossy no longer has the key; any
+ *         other table keeps its old row. EXHAUSTED can also mean that readers still hold as many
+ *         old rows as permitted. In that case the call works once they have left. */
 hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)
     HPS_MUST_CHECK;
 /* Add a key that the table lacks, evicting others if the table evicts. Adds the number of evicted
@@ -92,19 +92,22 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
 void hps_host_table_erase(struct hps_host_table *table, hps_key key);
 bool hps_host_table_has(const struct hps_host_table *table, hps_key key);
 
-/* Prefetch buckets for the next writes. Call it before the write of each keys[i]. */
+/* Prefetch index buckets for a loop that writes keys[n]. To be called before the write of each
+ * keys[i]. */
 void hps_host_table_fetch(const struct hps_host_table *table, const hps_key *keys, uint32_t n,
                           uint32_t i);
 
-/* Remove all rows without disturbing readers. hps_host_table_clear_end frees their memory once the
- * readers have left. Until it returns true, the table takes no rows. */
+/* Remove all rows. Readers in an epoch may still see them. The table accepts no rows until
+ * hps_host_table_clear_end has returned true. */
 void hps_host_table_clear(struct hps_host_table *table);
+/* Free the memory of the removed rows. False: readers may still see them; call again. */
 bool hps_host_table_clear_end(struct hps_host_table *table);
 
 /* Make the index large enough for n_rows. Takes the lock, and releases it between steps. */
 hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows) HPS_MUST_CHECK;
 
-/* Look up keys [lo, hi) of the batch. The keys [hi, n) are known to be missing. Inside an epoch. */
+/* Look up keys [lo, hi) of the batch. The keys [hi, batch->n) are known to be missing. The caller
+ * must be in an epoch. */
 void hps_host_table_get(const struct hps_host_table *table, const struct hps_host_out *out,
                         struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
