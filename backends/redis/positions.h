@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A set of log positions, one per partition: the positions of a shard's rows, or the positions that
- * a version has reached. A few to a few hundred, in the order in which they were added. Not
- * thread-safe.
+ * a version has reached. A set usually has a few to a few hundred positions, in the order in which
+ * they were added. Not thread-safe.
  */
 #ifndef HPS_BACKENDS_REDIS_POSITIONS_H
 #define HPS_BACKENDS_REDIS_POSITIONS_H
@@ -17,9 +17,11 @@ enum {
 };
 
 struct hps_redis_position {
-    uint64_t partition;
-    int64_t offset;
-    int64_t start; /* position of a shard that does not name the partition; -1: not known */
+    uint64_t partition; /* hps_log_partition */
+    int64_t offset;     /* of the next record to apply */
+    /* A shard that has no position for the partition counts as being at this offset; -1: not
+     * known. */
+    int64_t start;
 };
 
 struct hps_redis_positions {
@@ -30,14 +32,14 @@ struct hps_redis_positions {
 
 void hps_redis_positions_fini(struct hps_redis_positions *positions); /* leaves an empty set */
 void hps_redis_positions_clear(struct hps_redis_positions *positions);
-/* NULL: the set does not name the partition. Valid until the next change. */
+/* The position of a partition, valid until the set changes. NULL: the set has none. */
 const struct hps_redis_position *hps_redis_positions_find(
     const struct hps_redis_positions *positions, uint64_t partition);
 /* Make `to` a copy of `from`. NO_MEMORY: `to` is unchanged. */
 hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
                                     const struct hps_redis_positions *from) HPS_MUST_CHECK;
-/* Raise the position of `partition` to at least `offset`, adding it if it is not named. A start
- * that is not negative replaces the old one. NO_MEMORY */
+/* Raise the position of `partition` to at least `offset`; add it if the set has none. `start`
+ * replaces the old start unless it is negative. NO_MEMORY */
 hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint64_t partition,
                                      int64_t start, int64_t offset) HPS_MUST_CHECK;
 /* Replace the set by its stored form. INVALID: malformed; NO_MEMORY */
@@ -48,10 +50,10 @@ hps_status hps_redis_positions_encode(const struct hps_redis_positions *position
 hps_status hps_redis_spans_encode(const struct hps_log_span *spans, uint32_t n, struct hps_buf *out)
     HPS_MUST_CHECK;
 
-/* True if `shard` has applied everything that `of` has. */
+/* Whether `shard` is at or beyond the positions in `of` in every partition. */
 bool hps_redis_positions_cover(const struct hps_redis_positions *shard,
                                const struct hps_redis_positions *of);
-/* True if `of` has applied everything that `shard` has. */
+/* Whether `of` is at or beyond the positions in `shard` in every partition. */
 bool hps_redis_positions_within(const struct hps_redis_positions *shard,
                                 const struct hps_redis_positions *of);
 

@@ -9,28 +9,29 @@
 #include "backends/redis/client/client.h"
 #include "backends/store.h"
 
-/* Which rows a shard evicts when it has too many. */
+/* Which rows a shard evicts when it has more than its limit. */
 enum hps_redis_evict {
     HPS_REDIS_EVICT_RANDOM,
-    HPS_REDIS_EVICT_USED,  /* the least used of a sample */
-    HPS_REDIS_EVICT_OLDEST /* the least recently used of a sample */
+    HPS_REDIS_EVICT_USED,  /* of a random sample, the rows used least often */
+    HPS_REDIS_EVICT_OLDEST /* of a random sample, the rows used least recently */
 };
 
 struct hps_redis_store_options {
     struct hps_redis_options redis;
-    uint32_t n_shards;   /* per version; must be the same in all daemons */
-    uint32_t fields_max; /* per command */
-    uint64_t write_timeout_us;
-    bool authoritative; /* no store below has the rows, so shards are never emptied */
-    const char *member; /* name of this daemon, unique on the shared server */
-    uint64_t lease_ms;  /* a daemon without a sign of life for this long counts as gone */
-    /* Rows expire this long after the last sign of life of any daemon; 0: kept until dropped. */
+    uint32_t n_shards;         /* per version; must be the same in all daemons */
+    uint32_t fields_max;       /* rows per command */
+    uint64_t write_timeout_us; /* limit for writes without an earlier deadline */
+    bool authoritative;        /* no store below has the rows, so shards are never emptied */
+    const char *member;        /* name of this daemon, unique among the daemons that share Redis */
+    uint64_t lease_ms;         /* a lease expires this long after it was last renewed */
+    /* Rows expire this long after a daemon last renewed a lease; 0: they do not expire. */
     uint64_t ttl_ms;
-    /* Limit of rows of each table in each shard; 0: none. Enforced on the sum of all tables. */
+    /* Limit of rows per table and shard; 0: no limit. A shard evicts when all its tables together
+     * have more than rows_max times the number of tables. */
     uint64_t rows_max;
-    double target_ratio; /* a shard over its limit evicts down to this share of it */
+    double target_ratio; /* a shard over its limit evicts rows down to its limit times this */
     enum hps_redis_evict evict;
-    uint32_t sample_every; /* one in this many found rows is recorded as used */
+    uint32_t sample_every; /* of this many rows looked up, one is recorded as used */
 };
 
 #define HPS_REDIS_STORE_DEFAULT                                                  \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lua scripts that a Redis server runs, each as one atomic step. They are called by their hash.
- * scripts.c documents the arguments and the reply of each. Thread-safe.
+ * Lua scripts that a Redis server runs, each as one atomic step. A command calls a script by its
+ * SHA-1 hash. scripts.c documents the arguments and the reply of each script. Thread-safe.
  */
 #ifndef HPS_BACKENDS_REDIS_SCRIPTS_H
 #define HPS_BACKENDS_REDIS_SCRIPTS_H
@@ -9,28 +9,29 @@
 #include "base/buf.h"
 
 enum hps_redis_script {
-    HPS_REDIS_APPLY,  /* apply updates to a shard, and set its positions */
-    HPS_REDIS_SHRINK, /* the same if the server is full: only removes rows */
-    HPS_REDIS_INSERT, /* insert rows of a lower tier if the digest is still the same */
+    HPS_REDIS_APPLY,  /* apply updates of the log to a shard */
+    HPS_REDIS_SHRINK, /* the same on a full server, where only deletes are allowed */
+    HPS_REDIS_INSERT, /* insert rows that were found in a lower tier */
     HPS_REDIS_RESET,  /* empty a shard */
-    HPS_REDIS_COMMIT, /* make a loaded shard valid */
-    HPS_REDIS_EVICT,  /* evict some rows */
-    HPS_REDIS_TOUCH,  /* record the use of rows */
-    HPS_REDIS_LEASE,  /* record that a daemon uses a version */
-    HPS_REDIS_SCRIPTS
+    HPS_REDIS_COMMIT, /* make loaded rows visible as a shard */
+    HPS_REDIS_EVICT,  /* evict a few rows */
+    HPS_REDIS_TOUCH,  /* record that rows were used */
+    HPS_REDIS_LEASE,  /* take, renew or give up a lease */
+    HPS_REDIS_SCRIPTS /* number of scripts; as an argument: no script */
 };
 
 enum { HPS_REDIS_SHA_BYTES = 40 };
 
 const char *hps_redis_script_text(enum hps_redis_script script);
-/* In hexadecimal, as Redis names it. */
+/* Hash of the script in hexadecimal, the name by which Redis calls it. */
 const char *hps_redis_script_sha(enum hps_redis_script script);
 
+/* The name of a Redis key. */
 struct hps_redis_name {
     const char *text;
     size_t size;
 };
-/* Append the beginning of a call. The caller appends its n_args arguments. */
+/* Append the beginning of a call with its keys. The caller must append n_args arguments. */
 hps_status hps_redis_script_begin(struct hps_buf *buf, enum hps_redis_script script,
                                   const struct hps_redis_name *keys, uint32_t n_keys,
                                   uint32_t n_args) HPS_MUST_CHECK;

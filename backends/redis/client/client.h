@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A client for one Redis server or a cluster: slots, nodes, connections and their failures. A
- * single server is treated as a cluster of one node with all slots. The client asks the server
- * which of the two it is.
+ * single server is treated as a cluster of one node with all slots. The client queries the servers
+ * to find out which of the two they are.
  *
- * Worker threads call it and block, each on the connections that it has checked out. One thread of
- * the cluster opens connections, probes nodes that are down and requests the map of slots. So no
- * lookup waits for name resolution or a handshake longer than for a reply.
+ * Worker threads call the client and block, each on the connections that it has checked out. One
+ * thread of the client opens connections, probes nodes that are down and requests the map of slots.
+ * So a lookup that needs a connection waits for it no longer than it would wait for a reply.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_CLIENT_H
 #define HPS_BACKENDS_REDIS_CLIENT_CLIENT_H
@@ -25,17 +25,17 @@ struct hps_redis_cluster;
 struct hps_tls_names;
 
 struct hps_redis_options {
-    /* "host:port", "unix:PATH"; separated by ',' or ';'; default port 6379. */
+    /* List of "host:port" or "unix:PATH", separated by ',' or ';'. The default port is 6379. */
     const char *addresses;
     const char *user;     /* NULL, "" or "default": AUTH without a user name */
     const char *password; /* NULL or "": no AUTH */
     bool tls;
-    const char *ca_file;   /* file or directory; NULL: the system's */
+    const char *ca_file;   /* file or directory; NULL: the system's CA certificates */
     const char *cert_file; /* NULL: no client certificate */
     const char *key_file;  /* NULL: the key is in cert_file */
-    /* Option names for errors; must outlive the client; NULL: plain text. */
+    /* Names of the TLS options for error texts; must outlive the client. NULL: generic names. */
     const struct hps_tls_names *tls_names;
-    const char *server_name; /* for SNI and verification; NULL: the host that is connected to */
+    const char *server_name; /* for SNI and verification; NULL: the host name of each address */
     bool replica_reads;      /* commands with HPS_REDIS_READ may go to replicas */
     uint32_t connections_per_node;
     uint32_t failures_max; /* consecutive failures after which a node is down */
@@ -46,7 +46,7 @@ struct hps_redis_options {
     /* How long a resolved name is reused. Must be longer than pause_us_max, so that a name that is
      * resolved late serves the next probe. */
     uint64_t name_kept_us;
-    size_t reply_bytes_max; /* of one value, or of one small reply */
+    size_t reply_bytes_max; /* limit of undecoded bytes of a reply, so also of a single value */
 };
 
 #define HPS_REDIS_OPTIONS_DEFAULT                                           \
@@ -60,16 +60,17 @@ struct hps_redis_options {
                                 .name_kept_us = UINT64_C(10) * 1000 * 1000, \
                                 .reply_bytes_max = (size_t)64 * 1024 * 1024})
 
-/* INVALID: hps_redis_cluster_open would refuse an address, named in `err`. Any thread. */
+/* Check a list of addresses. INVALID: hps_redis_cluster_open would refuse the address named in
+ * `err`. Any thread. */
 hps_status hps_redis_addresses_check(const char *addresses, struct hps_error *err) HPS_MUST_CHECK;
 
-/* INVALID, IO: hps_redis_cluster_open could not use the TLS files named in `err`. OK without TLS.
- * Any thread. */
+/* Check the TLS files. INVALID, IO: hps_redis_cluster_open could not use the file named in `err`.
+ * OK without TLS. Any thread. */
 hps_status hps_redis_tls_check(const struct hps_redis_options *options, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* Read certificates and start the thread. Does not wait for servers: an unreachable one is no
- * error. INVALID: an option, named in `err`. */
+/* Open a client: read certificates and start its thread. Does not wait for servers; an unreachable
+ * server is no error. INVALID: an option, named in `err`. */
 hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
                                   struct hps_redis_cluster **out_cluster, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -83,29 +84,30 @@ void hps_redis_cluster_close(struct hps_redis_cluster *cluster);
 /* ---- commands -------------------------------------------------------------------------------- */
 
 enum {
-    HPS_REDIS_READ = 1, /* read-only; a replica may answer if replica_reads is set */
-    /* Do not send again if the connection breaks after it may have been executed. All other
-     * commands must have the same effect when executed twice. */
+    HPS_REDIS_READ = 1, /* read-only command; a replica may execute it if replica_reads is set */
+    /* If the connection breaks after the command may have been executed, do not send it again. A
+     * command without this flag must have the same effect when executed twice. */
     HPS_REDIS_ONCE = 2,
-    /* The node has failed if it sends nothing for command_timeout_us, whatever the deadline. A long
-     * reply may take longer as long as bytes arrive. */
+    /* The node has failed if it sends nothing for command_timeout_us, even before the deadline. A
+     * long reply may take longer as long as bytes arrive. */
     HPS_REDIS_QUICK = 4,
 };
 
-/* One command for one slot. Set all of it to zero, then fill in the first part. */
+/* One command for one slot. The caller zeroes the struct and sets the fields before `reply`, and
+ * the destinations in `reply`. */
 struct hps_redis_command {
-    uint16_t slot; /* of its keys; a command without keys takes any slot of the intended node */
+    uint16_t slot; /* of its keys; a command without keys uses any slot of the intended node */
     uint8_t flags;
     const void *bytes; /* encoded by codec.h; borrowed for the call */
     size_t size;
-    /* Out: reply.status is OK, the status of a server error (codec.h), or
+    /* Result: reply.status is OK, the status of a server error (codec.h), or
      *   DEADLINE     no reply in time
      *   UNAVAILABLE  the node is down, the connection broke, or no node has the slot
      *   IO           a malformed reply
      *   EXHAUSTED    a reply larger than allowed
-     * reply.error has the reason. Callers never see MOVED, ASK and TRYAGAIN. */
+     * reply.error has the reason. The client handles MOVED, ASK and TRYAGAIN itself. */
     struct hps_redis_reply reply;
-    bool maybe_done; /* Out, if not OK: it was sent, so the server may have executed it. */
+    bool maybe_done; /* Result if not OK: it was sent, so the server may have executed it. */
 
     /* Private to the client. */
     struct hps_redis_command *next;
@@ -114,13 +116,13 @@ struct hps_redis_command {
     uint8_t state;
 };
 
-/* Run the commands. Those of one node are pipelined over one connection, in order; different nodes
- * work at the same time. So all commands together take one round trip. A command that is redirected
- * or sent again may run after later ones.
+/* Run the commands. The commands of one node are pipelined over one connection, in order; different
+ * nodes work at the same time. So all commands together take one round trip. A command that is
+ * redirected or sent again may run after later commands.
  *
- * unit    deadline_us: hps_clock_us; 0: none, and all commands count as HPS_REDIS_QUICK
- * thread  any; blocks until every command is answered or given up
- * error   that of the first command that is not OK; each command has its own in reply.status */
+ * unit    deadline_us: hps_clock_us; 0: no deadline, and all commands count as HPS_REDIS_QUICK
+ * thread  any; blocks until every command has a reply or has failed
+ * error   the status of the first command that failed; each command has its own in reply.status */
 hps_status hps_redis_cluster_run(struct hps_redis_cluster *cluster,
                                  struct hps_redis_command *commands, uint32_t n,
                                  uint64_t deadline_us) HPS_MUST_CHECK;
@@ -130,14 +132,14 @@ hps_status hps_redis_cluster_run(struct hps_redis_cluster *cluster,
 enum hps_redis_kind { HPS_REDIS_UNKNOWN, HPS_REDIS_STANDALONE, HPS_REDIS_CLUSTERED };
 enum hps_redis_role { HPS_REDIS_ENTRY, HPS_REDIS_MASTER, HPS_REDIS_REPLICA };
 
-/* Wait until the map of slots is known and all its masters are connected. For start-up and tests.
- * False: not by the deadline. */
+/* Wait until the map of slots is known and the client is connected to all its masters. For start-up
+ * and tests. False: the deadline (hps_clock_us) has passed. */
 bool hps_redis_cluster_wait(struct hps_redis_cluster *cluster, uint64_t deadline_us);
 /* One slot of each master, for commands without keys: *out_n slots, at most `capacity`. */
 void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_slots,
                                uint32_t capacity, uint32_t *out_n);
-/* For people: "ADDRESS: last failure" of a node that is down or does not return the map of slots;
- * "" if there is no such node. */
+/* Write "ADDRESS: last failure", for people, of a node that is down or does not return the map of
+ * slots; "" if there is no such node. */
 void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, size_t size);
 
 struct hps_redis_node_stats {
@@ -146,9 +148,10 @@ struct hps_redis_node_stats {
     bool up;          /* usable for commands; false: down, or never reached */
     uint32_t n_slots; /* 0 for replicas and entries */
     uint32_t n_connections;
-    uint64_t latency_us; /* until the first reply of a round trip, moving average over about 16 */
+    /* Time until the first reply of a round trip, moving average over about 16 round trips. */
+    uint64_t latency_us;
     uint64_t n_commands;
-    uint64_t n_rows; /* requested rows (reply.rows) that were answered: found or absent */
+    uint64_t n_rows; /* rows in replies (hps_redis_rows), found or absent */
     uint64_t n_rows_found;
     uint64_t n_errors; /* error replies, except NOSCRIPT, which only requests a script */
     uint64_t n_timeouts;
@@ -156,27 +159,27 @@ struct hps_redis_node_stats {
     uint64_t n_refused; /* commands not sent because the node was down */
     uint64_t n_bytes_sent;
     uint64_t n_bytes_received;
-    char error[HPS_REDIS_ERROR_MAX]; /* why it is down, or its last failure; "": none */
+    char error[HPS_REDIS_ERROR_MAX]; /* why it is down, or its last failure; "": never failed */
 };
 
 struct hps_redis_stats {
     enum hps_redis_kind kind;
-    uint32_t n_nodes;    /* as hps_redis_cluster_nodes lists them */
-    uint32_t n_slots;    /* slots that have a node */
-    uint32_t n_slots_up; /* slots whose master is up */
-    uint64_t n_refreshes;
-    uint64_t n_moved;
-    uint64_t n_ask;
-    uint64_t n_tryagain;
-    uint64_t n_down; /* CLUSTERDOWN and LOADING */
-    /* Node and reason of the last failure to get the map of slots; the last map stays in use. "":
-     * no failure since the last map. */
+    uint32_t n_nodes;     /* number of nodes that hps_redis_cluster_nodes lists */
+    uint32_t n_slots;     /* slots that have a node */
+    uint32_t n_slots_up;  /* slots whose master is up */
+    uint64_t n_refreshes; /* requests of the map of slots that have ended, failed ones included */
+    uint64_t n_moved;     /* MOVED replies */
+    uint64_t n_ask;       /* ASK replies */
+    uint64_t n_tryagain;  /* TRYAGAIN replies */
+    uint64_t n_down;      /* CLUSTERDOWN and LOADING replies */
+    /* Node and reason of the last failure to get the map of slots. "": no failure since the current
+     * map was received. */
     char error[HPS_REDIS_ERROR_MAX];
 };
 
 void hps_redis_cluster_stats(struct hps_redis_cluster *cluster, struct hps_redis_stats *out_stats);
-/* The first `capacity` nodes: masters, replicas, and configured entries that are neither. Returns
- * their number. */
+/* Describe the first `capacity` nodes: masters, replicas, and configured addresses that are neither
+ * (HPS_REDIS_ENTRY). Returns the number of nodes written. */
 uint32_t hps_redis_cluster_nodes(struct hps_redis_cluster *cluster,
                                  struct hps_redis_node_stats *out_nodes, uint32_t capacity);
 

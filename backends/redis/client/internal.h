@@ -23,34 +23,37 @@ struct hps_redis_link {
     struct hps_redis_conn *conn;
     uint64_t generation; /* of its node when the connection was opened */
     uint64_t n_uses;
-    uint64_t n_bytes_told; /* bytes received that the node's counter includes */
+    uint64_t n_bytes_told; /* received bytes that are already in the node's n_bytes_received */
 };
 
 struct hps_redis_node {
-    struct hps_addr addr;         /* immutable, like the next two */
-    char text[HPS_ADDR_TEXT_MAX]; /* printed address */
-    struct hps_breaker *breaker;
-    bool entry;        /* a configured address */
-    bool listed;       /* in the map of slots */
-    uint64_t last_map; /* n_maps when the node was last named */
-    int16_t master; /* for a listed replica: its master; HPS_REDIS_NOBODY: this node is a master */
+    struct hps_addr addr;         /* immutable */
+    char text[HPS_ADDR_TEXT_MAX]; /* immutable: printed address */
+    struct hps_breaker *breaker;  /* immutable pointer */
+    bool entry;                   /* a configured address */
+    bool listed;                  /* in the map of slots */
+    uint64_t last_map;            /* cluster's n_maps when hps_redis_node_find last returned it */
+    /* For a listed replica, the index of its master; HPS_REDIS_NOBODY: this node is a master. */
+    int16_t master;
     uint32_t n_slots;
-    /* [n_idle], capacity connections_per_node; the most recently used last. */
+    /* [n_idle], capacity connections_per_node; the most recently used link is the last one. */
     struct hps_redis_link *idle;
     uint32_t n_idle;
-    uint32_t n_live;      /* idle or checked out */
-    uint32_t n_making;    /* being opened */
+    uint32_t n_live;      /* connections that are idle or checked out */
+    uint32_t n_making;    /* connections that are being opened */
     uint32_t n_waiting;   /* calls that wait for a connection */
     uint64_t generation;  /* links of an older generation are not reused */
     uint64_t made_bad_us; /* last time that opening a connection failed */
     uint64_t unnamed_us;  /* last time that its name could not be resolved */
     bool finding;         /* its name is being resolved */
-    /* While n_making > 0, used by the thread (keeper.c) alone, without the lock: */
-    struct hps_resolve *resolve; /* in progress, or kept; NULL: none */
-    /* Index of the address to try first: the last that worked, or the one after it. */
+    /* While n_making > 0, only the thread of keeper.c uses `resolve` and `turn`, without the
+     * lock. */
+    struct hps_resolve *resolve; /* resolution in progress, or its result; NULL: not resolved */
+    /* Index of the resolved address to try first: the last address that worked, or the next one
+     * after it. */
     uint32_t turn;
     struct hps_redis_node_stats stats;
-    /* When an error of this kind was last logged; 0: never. */
+    /* For each kind of error: when it was last logged; 0: never. */
     uint64_t logged_us[HPS_REDIS_ERROR_KINDS];
 };
 
@@ -59,80 +62,82 @@ struct hps_redis_cluster {
     struct hps_tls *tls;
     struct hps_lock lock;
     struct hps_cond changed; /* a link was returned, or a node's state or the map has changed */
-    /* The place of a node that has left is reused once it is idle. */
+    /* The index of a node that has left the cluster is reused once the node is idle. */
     struct hps_redis_node *nodes[HPS_REDIS_NODES_MAX];
     uint32_t n_nodes;
-    uint64_t n_maps;    /* number of maps adopted */
-    uint32_t n_waiting; /* threads that wait for `changed` */
-    int16_t slots[HPS_REDIS_SLOTS];
-    uint32_t turn; /* for choosing replicas */
+    uint64_t n_maps;                /* number of maps of slots adopted */
+    uint32_t n_waiting;             /* threads that wait for `changed` */
+    int16_t slots[HPS_REDIS_SLOTS]; /* the map: index of each slot's node, or HPS_REDIS_NOBODY */
+    uint32_t turn;                  /* counts reads, to use replicas in turn */
     enum hps_redis_kind kind;
     struct hps_redis_stats stats;
 
     /* The map of slots is requested if refresh_wanted is set and refresh_at_us has passed. */
     bool refresh_wanted;
-    int16_t refresh_hint; /* node to ask first, or HPS_REDIS_NOBODY */
+    int16_t refresh_hint; /* node to query first, or HPS_REDIS_NOBODY */
     uint64_t refresh_at_us;
-    uint64_t refreshed_us;
-    uint32_t n_refreshes_failed; /* consecutive failures; each attempt asked every candidate */
+    uint64_t refreshed_us; /* when the current map was received; 0: never */
+    /* Consecutive failures. One failure means that no candidate node returned a valid map. */
+    uint32_t n_refreshes_failed;
 
-    struct hps_worker thread;
-    void *keeper; /* private to keeper.c */
-    int wake_fd;
+    struct hps_worker thread; /* the thread of keeper.c */
+    void *keeper;             /* private to keeper.c */
+    int wake_fd;              /* wakes the thread */
     bool stopping;
 };
 
-/* ---- node.c: all need the lock --------------------------------------------------------------- */
+/* ---- node.c: callers must hold the lock ------------------------------------------------------ */
 
-/* The index of the node, created if needed. HPS_REDIS_NOBODY: no memory, or more than
- * HPS_REDIS_NODES_MAX nodes. The index stays valid while the node is configured, listed or in
- * use. Otherwise it stays valid until two maps of slots have been adopted since the node was
- * last named. */
+/* The index of the node with this address; the node is created if needed. HPS_REDIS_NOBODY: no
+ * memory, or more than HPS_REDIS_NODES_MAX nodes. The index stays valid while the node is
+ * configured, listed or in use. Otherwise it stays valid until two more maps of slots have been
+ * adopted after the last call for this node. */
 int16_t hps_redis_node_find(struct hps_redis_cluster *cluster, const struct hps_addr *addr);
 void hps_redis_node_free(struct hps_redis_node *node);
-/* Take an idle link that looks sound. False: none. */
+/* Check out an idle link that can be reused (hps_redis_conn_idle_ok). False: there is none. */
 bool hps_redis_node_checkout(struct hps_redis_node *node, struct hps_redis_link *out_link);
-/* Takes ownership of the link: returns it to the pool, or closes it if it is too old or the pool is
- * full. */
+/* Takes ownership of the link: returns it to the pool, or closes it if its generation is old or the
+ * pool is full. */
 void hps_redis_node_checkin(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                             struct hps_redis_link link);
-/* Takes ownership of a broken link and closes it. The idle links of its generation are closed,
- * too. */
+/* Takes ownership of a broken link and closes it. Unless its generation is old, the idle links of
+ * the node are closed, too. */
 void hps_redis_node_broke(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                           struct hps_redis_link link);
 /* Takes ownership of a new connection, started when the node's generation was `generation`. */
 void hps_redis_node_add(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                         struct hps_redis_conn *conn, uint64_t generation);
-/* Report the result of a call of the node to its breaker, and to `stats.error`; `why` is for
- * people. */
+/* Report the result of a call of the node to its breaker. After a failure, `why` is stored as
+ * stats.error, for people. */
 void hps_redis_node_account(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                             hps_status status, uint64_t duration_us, const char *why);
 /* Same, for the probe of a node that is down (hps_breaker_enter let it through). */
 void hps_redis_node_probed(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                            hps_status status, const char *why);
-/* The server answered with `error`: count it and store it as `stats.error`. Log it, each kind of
+/* The server sent an error reply: count it and store it as `stats.error`. Log it, each kind of
  * error at most once a minute. */
 void hps_redis_node_refused(struct hps_redis_node *node, const char *error);
-/* Close the idle links, and the checked-out ones when they come back. */
+/* Close the idle links now, and the checked-out links when they are checked in. */
 void hps_redis_node_drop_links(struct hps_redis_node *node);
 
-/* A new map of slots: begin, tell each range, commit. */
+/* A new map of slots. Fill it with hps_redis_map_begin and one hps_redis_map_tell for each range of
+ * slots; hps_redis_map_commit adopts it. */
 struct hps_redis_map {
     struct hps_redis_cluster *cluster;
-    int16_t slots[HPS_REDIS_SLOTS];
-    uint32_t n_slots;
+    int16_t slots[HPS_REDIS_SLOTS]; /* index of the node of each slot, or HPS_REDIS_NOBODY */
+    uint32_t n_slots;               /* slots with a node */
     bool listed[HPS_REDIS_NODES_MAX];
-    int16_t master[HPS_REDIS_NODES_MAX];
-    int16_t told; /* the last master passed to tell */
+    int16_t master[HPS_REDIS_NODES_MAX]; /* as hps_redis_node.master */
+    int16_t told;                        /* the last master passed to hps_redis_map_tell */
 };
 void hps_redis_map_begin(struct hps_redis_map *map, struct hps_redis_cluster *cluster);
 void hps_redis_map_tell(void *map, uint16_t first, uint16_t last, bool master,
                         const struct hps_addr *addr); /* hps_redis_slots_fn */
 void hps_redis_map_commit(struct hps_redis_map *map, enum hps_redis_kind kind);
-/* Move one slot to another node. */
+/* Change the node of one slot in the current map. */
 void hps_redis_map_move(struct hps_redis_cluster *cluster, uint16_t slot, int16_t node);
 
-/* As hps_redis_cluster_why, with the lock held. */
+/* Same as hps_redis_cluster_why. */
 void hps_redis_why(const struct hps_redis_cluster *cluster, char *out_text, size_t size);
 
 /* Wake all threads that wait for `changed`. */
@@ -140,17 +145,18 @@ void hps_redis_changed(struct hps_redis_cluster *cluster);
 
 /* ---- keeper.c -------------------------------------------------------------------------------- */
 
+/* Start the thread that opens connections, probes nodes and requests the map of slots. */
 hps_status hps_redis_keeper_start(struct hps_redis_cluster *cluster, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Waits until the thread has ended. */
+/* Stop the thread and wait until it has ended. */
 void hps_redis_keeper_stop(struct hps_redis_cluster *cluster);
-/* Any thread, with or without the lock. */
+/* Make the thread look for work now. Any thread, with or without the lock. */
 void hps_redis_keeper_wake(struct hps_redis_cluster *cluster);
-/* How many connections the node still needs. Caller must hold the lock. */
+/* How many more connections the node needs. Caller must hold the lock. */
 uint32_t hps_redis_links_wanted(const struct hps_redis_cluster *cluster,
                                 const struct hps_redis_node *node);
-/* Request the map of slots, from `hint` first unless it is HPS_REDIS_NOBODY. Caller must hold the
- * lock. */
+/* Have the thread request the map of slots, first from the node `hint` unless it is
+ * HPS_REDIS_NOBODY. Caller must hold the lock. */
 void hps_redis_refresh(struct hps_redis_cluster *cluster, int16_t hint);
 
 #endif
