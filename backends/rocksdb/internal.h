@@ -9,20 +9,20 @@
  *     damaged.c      families with damage in their files
  *     read.c         lookups and scans
  *     write.c        put, erase, apply
- *     wal.c          RocksDB's write-ahead log, its sync
- *     health.c       whether RocksDB takes writes
- *     listener.cc    RocksDB's reports about that
+ *     wal.c          RocksDB's write-ahead log (WAL) and its sync
+ *     health.c       whether RocksDB accepts writes
+ *     listener.cc    RocksDB's reports of errors and recoveries
  *     load.c         bulk loads
  *     records.c      the catalog, and reading the records of a space
  *     checkpoint.c   copies of the store
  *     errors.c       meaning of RocksDB's errors
  *
- * dir.c and write_order.c belong to the store but do not use RocksDB.
+ * dir.c and write_order.c are part of the store but do not use RocksDB.
  *
- * Threads: open and close have the store to themselves. In between, any number of threads use it,
- * and all of them may wait for the disk. The store's own threads are rocksdb-sync (wal.c), the
- * readers (read.c) and one for each load (load.c). Fields without a note are immutable once the
- * store is open.
+ * Threads: no other thread may use the store during open and close. In between, any number of
+ * threads use it, and all of them may wait for the disk. The store's own threads are rocksdb-sync
+ * (wal.c), the readers (read.c) and one for each load (load.c). Fields without a note are immutable
+ * once the store is open. A *family* is a column family of RocksDB.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_INTERNAL_H
 #define HPS_BACKENDS_ROCKSDB_INTERNAL_H
@@ -42,36 +42,36 @@
 #include "base/worker.h"
 
 #define HPS_ROCKSDB_FORMAT_KEY "hpsd.format"
-/* No directory can be created there, so RocksDB writes no log file of its own. */
+/* Path for RocksDB's own log files. No directory can be created there, so RocksDB writes none. */
 #define HPS_ROCKSDB_NO_LOG_DIR "/dev/null/none"
 
 enum {
     HPS_ROCKSDB_KEY_BYTES = 12,       /* table u32, key u64, both big-endian */
-    HPS_ROCKSDB_ENTRY_BYTES = 24,     /* key and overhead of the block format per row, rounded up */
+    HPS_ROCKSDB_ENTRY_BYTES = 24,     /* on disk per row: key and overhead of blocks, rounded up */
     HPS_ROCKSDB_NAME_MAX_BYTES = 160, /* of a family, including the NUL */
-    HPS_ROCKSDB_RECORD_PREFIX_BYTES = 4,
+    HPS_ROCKSDB_RECORD_PREFIX_BYTES = 4, /* size of HPS_ROCKSDB_RECORD_TABLE in a key */
 };
 
-/* Takes the place of the table id in the keys of a space's records. */
+/* Keys of a space's records begin with this number instead of a table id. */
 #define HPS_ROCKSDB_RECORD_TABLE UINT32_MAX
 
 struct hps_rocksdb_family {
     char *name;
     rocksdb_column_family_handle_t *handle;
     bool open;      /* a space handle exists */
-    bool leftover;  /* a drop has failed; its content must not be used */
+    bool leftover;  /* a drop was begun and may have failed; the rows must not be used */
     bool damaged;   /* a compaction found damage; from the next open on it is not compacted */
-    bool flushed;   /* after the drop: no flush is left that ran at the drop */
-    bool compacted; /* after the drop: no compaction is left that ran at the drop */
+    bool flushed;   /* in store->dropped: every flush that ran at the drop has ended */
+    bool compacted; /* in store->dropped: every compaction that ran at the drop has ended */
     struct hps_rocksdb_family *next;
 };
 
-/* Whether RocksDB takes writes. The transitions are drawn in health.c. */
+/* Whether RocksDB accepts writes. health.c has a diagram of the transitions. */
 enum hps_rocksdb_writes {
-    HPS_WRITES_TAKEN = 1 << 0,
-    HPS_WRITES_STOPPED = 1 << 1,    /* by an error, until a write succeeds */
-    HPS_WRITES_RECOVERING = 1 << 2, /* same, while RocksDB tries to recover */
-    HPS_WRITES_WAL_FULL = 1 << 3,   /* the disk was full under the WAL: hpsd sends no writes */
+    HPS_WRITES_TAKEN = 1 << 0,      /* writes are accepted */
+    HPS_WRITES_STOPPED = 1 << 1,    /* an error has stopped writes, until a write succeeds */
+    HPS_WRITES_RECOVERING = 1 << 2, /* same, and RocksDB tries to recover */
+    HPS_WRITES_WAL_FULL = 1 << 3,   /* a write to the WAL met a full disk: hpsd sends no writes */
     HPS_WRITES_WAL_LOST = 1 << 4,   /* same, and RocksDB starts no new WAL until the next open */
 };
 
@@ -82,25 +82,27 @@ struct hps_rocksdb_damage {
 };
 
 struct hps_rocksdb_health {
-    struct hps_lock lock; /* leaf lock; protects the fields below; atomics may be read without it */
+    /* Protects the fields below; atomics may be read without it. Its holder takes no other lock of
+     * the store. */
+    struct hps_lock lock;
     _Atomic(enum hps_rocksdb_writes) writes;
-    uint64_t full_wal;         /* number of the WAL in which a write failed; 0: none */
-    atomic_bool needs_open;    /* an error that only a new open can end */
+    uint64_t full_wal;         /* number of the WAL in which a write met a full disk; 0: no WAL */
+    atomic_bool needs_open;    /* an error has occurred that only a new open can end */
     _Atomic uint64_t n_events; /* errors and recoveries reported by RocksDB */
-    /* n_events when rocksdb-sync last saw a write succeed; of rocksdb-sync. */
+    /* n_events when rocksdb-sync last saw a write succeed. Used by rocksdb-sync only. */
     uint64_t n_events_seen;
-    struct hps_rocksdb_damage *damages; /* reported, but not recorded yet */
+    struct hps_rocksdb_damage *damages; /* reported by RocksDB, but not recorded on disk yet */
 };
 
 struct hps_rocksdb_wal {
-    uint32_t sync_ms;       /* 0: each write is synced */
+    uint32_t sync_ms;       /* interval of syncs; 0: each write is synced */
     atomic_bool dirty;      /* unsynced writes exist */
-    struct hps_rwlock gate; /* shared: a write to the WAL; exclusive: its sync */
+    struct hps_rwlock gate; /* writes to the WAL hold it for reading, a sync for writing */
     struct hps_worker sync; /* rocksdb-sync */
     struct hps_lock lock;   /* protects woken and closing */
-    struct hps_cond wake;
-    bool woken; /* an event was reported */
-    bool closing;
+    struct hps_cond wake;   /* wakes rocksdb-sync */
+    bool woken;             /* RocksDB has reported an event */
+    bool closing;           /* rocksdb-sync must end */
 };
 
 struct hps_rocksdb {
@@ -121,15 +123,16 @@ struct hps_rocksdb {
     rocksdb_envoptions_t *env_options;
     rocksdb_column_family_handle_t *default_family;
     rocksdb_column_family_handle_t *catalog;
-    _Atomic uint64_t format; /* number in the format record */
+    _Atomic uint64_t format; /* format number of the database */
     struct hps_lock lock;    /* protects the families and their flags */
     struct hps_rocksdb_family *families;
     struct hps_rocksdb_family *dropped; /* dropped families with open handles, see spaces.c */
 
-    struct hps_pool *readers; /* NULL: each caller reads alone */
+    struct hps_pool *readers; /* threads that share large gets; NULL: the caller reads alone */
     uint64_t memory_bytes;    /* page cache available for the files */
     uint32_t n_cpus;
-    /* The files exceed memory_bytes, or reads are direct: hps_rocksdb_mode_review. */
+    /* Reads wait for the disk: the files exceed memory_bytes, or reads are direct. Set by
+     * hps_rocksdb_mode_review. */
     atomic_bool disk_bound;
 
     struct hps_rocksdb_wal wal;
@@ -172,19 +175,20 @@ static inline void hps_rocksdb_key_encode(char *out, uint32_t table, hps_key key
 
 /* ---- errors.c -------------------------------------------------------------------------------- */
 
-/* From now on an uncaught exception of RocksDB is logged with its cause, and the process ends with
- * exit code 4. */
+/* Install a handler for uncaught exceptions of RocksDB. It logs the exception and its cause, and
+ * ends the process with exit code 4. */
 void hps_rocksdb_catch_exceptions(void);
 
-/* The meaning of an error text of RocksDB, borrowed. IO: an unknown text. */
+/* The status for an error text of RocksDB. IO if the text is unknown. */
 hps_status hps_rocksdb_text_status(const char *text);
-/* Takes ownership of `text`, which RocksDB allocated. Sets err to "rocksdb: what: text". */
+/* Set err to "rocksdb: what: text", and return the status for `text`. Takes ownership of `text`,
+ * which RocksDB allocated. */
 hps_status hps_rocksdb_fail_text(char *text, struct hps_error *err, const char *what);
-/* Same, for calls without an hps_error: logs the message, except for DEADLINE. */
+/* Same, for callers without an hps_error: logs `what` and `text`, except for DEADLINE. */
 hps_status hps_rocksdb_log_text(char *text, const char *what);
-/* NO_MEMORY */
+/* Set err, and return NO_MEMORY. */
 hps_status hps_rocksdb_fail_memory(struct hps_error *err);
-/* PRECONDITION */
+/* Set err to say that the store is read-only, and return PRECONDITION. */
 hps_status hps_rocksdb_fail_read_only(const struct hps_rocksdb *store, struct hps_error *err);
 
 /* ---- options.c ------------------------------------------------------------------------------- */
@@ -198,22 +202,23 @@ hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_er
 /* No effect if they were not created. The database must be closed. */
 void hps_rocksdb_options_free(struct hps_rocksdb *store);
 /* Set store->mode and store->memory_bytes from `given` and the existing files. INVALID: the file
- * system cannot do it. */
+ * system does not support direct reads, which `given` requires. */
 hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
                                    const struct hps_rocksdb_options *given, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Copy store->mode into the options. */
 void hps_rocksdb_options_set_mode(struct hps_rocksdb *store);
-/* Compare the existing files with the memory for them. Called at the open, after each load and
- * drop, and at intervals. */
+/* Set store->disk_bound from the size of the existing files. Called at the open, after each load
+ * and drop, and at intervals. */
 void hps_rocksdb_mode_review(struct hps_rocksdb *store);
 
 /* ---- damaged.c ------------------------------------------------------------------------------- */
 
-/* Names of damaged families, one per line; NULL: none.
+/* Read the names of damaged families from disk. Returns them one per line; NULL: there are none, or
+ * an error.
  *
- * owner   the caller (hps_free), on failure too
- * error   in *out_status, which is always set: NO_MEMORY, IO */
+ * owner   the caller frees the result (hps_free), also on failure
+ * error   in *out_status, which is always set: NO_MEMORY, IO, PERMISSION */
 char *hps_rocksdb_damaged_read(const struct hps_rocksdb *store, struct hps_error *err,
                                hps_status *out_status);
 /* Whether the family `name` is in `names`, which may be NULL. */
@@ -221,9 +226,11 @@ bool hps_rocksdb_damaged_names(const char *names, const char *name);
 /* Record on disk which families are damaged. Caller must hold the store's lock. */
 hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Note that a compaction found damage in this family. Does not block on the store's lock. */
+/* Add this family, in which a compaction found damage, to health.damages. Does not take the store's
+ * lock. */
 void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *family);
-/* Mark the noted families and record them on disk. Takes the store's lock. */
+/* Set `damaged` of the families in health.damages, record them on disk, and empty that list. Takes
+ * the store's lock. */
 void hps_rocksdb_damaged_mark(struct hps_rocksdb *store);
 
 /* ---- health.c -------------------------------------------------------------------------------- */
@@ -231,15 +238,16 @@ void hps_rocksdb_damaged_mark(struct hps_rocksdb *store);
 void hps_rocksdb_health_init(struct hps_rocksdb_health *health);
 /* The database must be closed, so that RocksDB reports nothing. */
 void hps_rocksdb_health_fini(struct hps_rocksdb_health *health);
-/* The listener's callback; ctx: the store. It may be called from before the database is opened
- * until after it is closed. */
+/* The listener's callback (listener.h); ctx is the store. RocksDB may call it from the start of the
+ * open to the end of the close. */
 hps_rocksdb_event_fn hps_rocksdb_health_event;
 
-/* Check before a write. EXHAUSTED: the WAL met a full disk, and RocksDB has not started a new
- * one. */
+/* To be called before a write. EXHAUSTED: a write to the WAL met a full disk, and RocksDB has not
+ * started a new WAL since. */
 hps_status hps_rocksdb_wal_check(const struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Call around each write to the WAL. The gate is held in between.
+/* To be called before and after each write to the WAL. write_begin takes the gate for reading,
+ * write_end releases it and reports the result of the write.
  *
  * begun   the result of write_begin
  * text    the error of the write, borrowed; NULL: it succeeded */
@@ -250,21 +258,24 @@ void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text);
 
 /* Whether a write has succeeded since RocksDB last reported an event. For rocksdb-sync. */
 bool hps_rocksdb_health_settled(const struct hps_rocksdb *store);
-/* Same, but makes a write to find out if needed. For rocksdb-sync, which holds the gate
+/* Same, but writes something if needed to find out. For rocksdb-sync, which holds the gate
  * exclusively. */
 bool hps_rocksdb_takes_writes(struct hps_rocksdb *store);
-/* Ensure that RocksDB has data in memory. False: it takes no writes now. */
+/* Ensure that the memtable of the default family is not empty. Only then does RocksDB start a new
+ * WAL after a full disk (health.c). False: RocksDB accepts no writes now. */
 bool hps_rocksdb_memory_keep(struct hps_rocksdb *store);
 
 /* ---- wal.c ----------------------------------------------------------------------------------- */
 
-/* Call before the database is opened. */
+/* To be called before the database is opened. */
 void hps_rocksdb_wal_init(struct hps_rocksdb_wal *wal, uint32_t sync_ms);
-/* Call after the database is closed; until then RocksDB may wake rocksdb-sync. */
+/* To be called after the database was closed. Before that, RocksDB may call
+ * hps_rocksdb_sync_wake. */
 void hps_rocksdb_wal_fini(struct hps_rocksdb_wal *wal);
-/* Remove old WALs if there are too many. Called at a start. */
+/* If there are many old WALs, write out all memtables, so that RocksDB deletes the WALs. Called at
+ * the open. */
 void hps_rocksdb_wals_limit(struct hps_rocksdb *store);
-/* Start rocksdb-sync, as the last step of an open. EXHAUSTED */
+/* Start rocksdb-sync, as the last step of an open. EXHAUSTED: no thread can be started. */
 hps_status hps_rocksdb_sync_start(struct hps_rocksdb *store, struct hps_error *err) HPS_MUST_CHECK;
 /* Wake rocksdb-sync, because RocksDB has reported an event. Any thread. */
 void hps_rocksdb_sync_wake(struct hps_rocksdb *store);
@@ -274,7 +285,7 @@ void hps_rocksdb_sync_stop(struct hps_rocksdb *store);
 /* ---- spaces.c -------------------------------------------------------------------------------- */
 
 /* Add a family to the store's list. Takes ownership of `handle`, also on failure. Once the store is
- * open, caller must hold its lock.
+ * open, the caller must hold its lock.
  *
  * out_family   may be NULL
  * error        NO_MEMORY */
@@ -284,30 +295,32 @@ hps_status hps_rocksdb_family_add(struct hps_rocksdb *store, const char *name,
     HPS_MUST_CHECK;
 /* Free a family that is in no list. Its files stay, unless it was dropped. */
 void hps_rocksdb_family_free(struct hps_rocksdb_family *family);
-/* Free dropped families that no job of RocksDB uses. True: some are left. */
+/* Free dropped families that no flush, compaction or write of RocksDB uses any more. True: some
+ * dropped families are left. */
 bool hps_rocksdb_dropped_free(struct hps_rocksdb *store);
-/* Free all dropped families, and end RocksDB's jobs for that. Only as part of the close. */
+/* Free all dropped families. If there are any, cancel RocksDB's background jobs first. Only as part
+ * of the close. */
 void hps_rocksdb_dropped_close(struct hps_rocksdb *store);
 
 /* ---- database.c ------------------------------------------------------------------------------ */
 
-/* Find the database, or create it in an empty place, and open it with all its families. Runs on a
- * thread of its own, and waits for it. The directory must be open and the options created. On
- * failure some handles may be open, for the close.
+/* Open the database with all its families; create it if its place is absent or empty. This runs on
+ * a new thread, and the caller waits for it. The directory must be open and the options created. On
+ * failure some handles may be open, which the close of the store closes.
  *
  * error   NEWER_FORMAT, DATA_LOSS (corrupt), PRECONDITION (not a database of hpsd), NOT_FOUND
  *         (read-only and no database), BUSY, EXHAUSTED, INVALID (read mode), NO_MEMORY, IO */
 hps_status hps_rocksdb_database_start_behind(struct hps_rocksdb *store,
                                              const struct hps_rocksdb_options *given,
                                              struct hps_error *err) HPS_MUST_CHECK;
-/* Check the file sizes before the first lookup. DATA_LOSS: a file is shorter or longer than the
- * database records. */
+/* Compare the sizes of all files with the sizes that the database has recorded. To be called before
+ * the first lookup. DATA_LOSS: a file is shorter or longer. */
 hps_status hps_rocksdb_files_check(const struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* ---- read.c ---------------------------------------------------------------------------------- */
 
-/* Start the reader threads. store->mode must be set. The close frees them. */
+/* Start the reader threads. store->mode must be set. The close of the store ends them. */
 hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                                      const struct hps_rocksdb_options *given, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * RocksDB's reports about its health: background errors, attempts to recover, failed compactions.
- * RocksDB's C interface reports none of them. So listener.cc, the only C++ file of the store, is a
- * rocksdb::EventListener.
+ * RocksDB's C interface reports none of them. So listener.cc, the only C++ file of the store,
+ * implements a rocksdb::EventListener.
  *
- * Options are made through the C interface, which has opaque structs. The listener does not depend
- * on their layout. It is registered by name in RocksDB's object library (a public header). The text
- * form of options, which the C interface reads, makes RocksDB create it by that name.
+ * The store creates RocksDB's options through the C interface, which cannot set a listener. So
+ * listener.cc registers the listener by name in RocksDB's object library (a public C++ interface).
+ * Options in text form name it, and RocksDB creates it by that name.
  *
- * Threads: events arrive on RocksDB's background threads and on writing threads. No lock of RocksDB
- * is held, but writes wait for the callback. It must not block or call RocksDB.
+ * Threads: RocksDB calls the listener on its background threads and on writing threads. It holds no
+ * lock of its own during the call, but writes wait. The callback must not block or call RocksDB.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_LISTENER_H
 #define HPS_BACKENDS_ROCKSDB_LISTENER_H
@@ -22,12 +22,13 @@
 enum hps_rocksdb_event_kind {
     HPS_ROCKSDB_ERROR,          /* a background error */
     HPS_ROCKSDB_RECOVERY_BEGUN, /* RocksDB tries to recover from the last error */
-    HPS_ROCKSDB_RECOVERY_ENDED, /* code OK: it takes writes again; otherwise why recovery failed */
-    /* Compaction of `family`; the resulting error is reported next. */
+    HPS_ROCKSDB_RECOVERY_ENDED, /* code OK: writes work again; otherwise why recovery failed */
+    /* A compaction of `family` failed. RocksDB reports the error (ERROR) after this event. */
     HPS_ROCKSDB_COMPACTION_FAILED,
 };
 
-/* RocksDB's numbers, as far as hpsd needs them; listener.cc checks them at compile time. */
+/* The numbers of RocksDB's enums that hpsd needs, in this enum and the next three. listener.cc
+ * checks them at compile time. */
 enum hps_rocksdb_reason {
     HPS_ROCKSDB_REASON_FLUSH = 0,
     HPS_ROCKSDB_REASON_COMPACTION = 1,
@@ -46,22 +47,21 @@ enum hps_rocksdb_subcode {
 };
 
 enum hps_rocksdb_severity {
-    HPS_ROCKSDB_SEVERITY_NONE = 0, /* not decided by RocksDB */
-    HPS_ROCKSDB_SEVERITY_SOFT = 1, /* writes continue */
-    /* Writes stop, recovery is possible; higher values need a new open. */
-    HPS_ROCKSDB_SEVERITY_HARD = 2,
-    HPS_ROCKSDB_SEVERITY_FATAL = 3,
-    HPS_ROCKSDB_SEVERITY_UNRECOVERABLE = 4,
+    HPS_ROCKSDB_SEVERITY_NONE = 0,  /* RocksDB has set no severity */
+    HPS_ROCKSDB_SEVERITY_SOFT = 1,  /* writes continue */
+    HPS_ROCKSDB_SEVERITY_HARD = 2,  /* writes stop; RocksDB can recover while the store is open */
+    HPS_ROCKSDB_SEVERITY_FATAL = 3, /* writes stop until the store is opened again */
+    HPS_ROCKSDB_SEVERITY_UNRECOVERABLE = 4, /* same */
 };
 
 struct hps_rocksdb_event {
     enum hps_rocksdb_event_kind kind;
-    int reason; /* enum hps_rocksdb_reason, or another number; -1: not given */
-    int code;   /* enum hps_rocksdb_code, or another number; the next two likewise */
-    int subcode;
-    int severity;
+    int reason;         /* enum hps_rocksdb_reason, or another number; -1: not given */
+    int code;           /* enum hps_rocksdb_code, or another number */
+    int subcode;        /* enum hps_rocksdb_subcode, or another number */
+    int severity;       /* enum hps_rocksdb_severity, or another number */
     const char *family; /* of a failed compaction; otherwise NULL */
-    const char *text;   /* as the C interface would report it */
+    const char *text;   /* error text, as RocksDB's C interface would return it */
 };
 
 /* The event and its texts are borrowed for the call. */
@@ -71,16 +71,17 @@ typedef void hps_rocksdb_event_fn(void *ctx, const struct hps_rocksdb_event *eve
 extern "C" {
 #endif
 
-/* Let the next listener that options of this thread create call `fn`. A database opened with these
- * options calls it until it is closed. */
+/* Offer a callback to the next listener that RocksDB creates on this thread, from options in text
+ * form. RocksDB calls `fn` with `ctx` until the database opened with these options is closed. */
 void hps_rocksdb_listener_offer(hps_rocksdb_event_fn *fn, void *ctx);
-/* End the offer. False: RocksDB has not created a listener. */
+/* End the offer. False: RocksDB has not created a listener since. */
 bool hps_rocksdb_listener_made(void);
 
-/* Call `fn` when RocksDB throws an exception that it does not catch, such as std::system_error if a
- * thread cannot be started. It replaces the message of std::terminate, and must end the process.
- * exception: the mangled name of its type, or "". */
+/* Called when RocksDB throws an exception that it does not catch, such as std::system_error if a
+ * thread cannot be started. The function must end the process. exception: the mangled name of the
+ * exception's type, or "". */
 typedef void hps_rocksdb_terminate_fn(const char *exception);
+/* Make `fn` the handler of std::terminate. */
 void hps_rocksdb_terminate_set(hps_rocksdb_terminate_fn *fn);
 
 #ifdef __cplusplus

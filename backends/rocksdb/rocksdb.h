@@ -11,33 +11,34 @@
 
 /* How rows are read from disk. */
 enum hps_rocksdb_read_mode {
-    /* Chosen at the open: MMAP if the files and the rows to be loaded fit memory_bytes, otherwise
-     * DIRECT, or BUFFERED if the file system lacks direct reads. */
+    /* The store chooses at the open: MMAP if the files and the rows to be loaded each fit
+     * memory_bytes, otherwise DIRECT, or BUFFERED if the file system lacks direct reads. */
     HPS_ROCKSDB_READ_AUTO,
-    HPS_ROCKSDB_READ_MMAP,     /* no copy in the kernel; an unreadable sector ends the process */
+    HPS_ROCKSDB_READ_MMAP,     /* files are mapped; an unreadable disk sector ends the process */
     HPS_ROCKSDB_READ_DIRECT,   /* past the page cache, by many threads */
     HPS_ROCKSDB_READ_BUFFERED, /* through the page cache */
 };
 
 struct hps_rocksdb_options {
     const char *path;   /* the database is in `<path>/hpsd` */
-    unsigned n_threads; /* number of background jobs, and of readers that share one large get */
+    unsigned n_threads; /* RocksDB's background jobs; also reader threads that share a large get */
     uint32_t batch_keys_max; /* keys per multi-get and rows per write batch */
     bool read_only;
     /* Free bytes that writes must leave; 0: max(2 GiB, 5 % of the file system). */
     uint64_t disk_free_min_bytes;
     uint64_t block_cache_bytes;
     enum hps_rocksdb_read_mode read_mode;
-    /* Page cache available for the files; if they are larger, reads wait for the disk, and more
-     * threads share a large one. */
+    /* Page cache available for the files. If the files are larger, reads wait for the disk, and
+     * more threads share a large get. */
     uint64_t memory_bytes;
     uint64_t load_bytes;  /* size of the configured tables to be loaded, for AUTO; 0: not known */
-    uint32_t wal_sync_ms; /* writes reach the disk within this time; 0: before they return */
+    uint32_t wal_sync_ms; /* interval at which the WAL is synced; 0: before each write returns */
 };
 
-/* The newest database format that this build reads and writes. A newer one is refused with
- * NEWER_FORMAT. A database has the oldest format that can hold its content, so that an older build
- * can open it: 1 until a version with INT8 rows is made, then 2. */
+/* The newest and the first database format that this build reads and writes. A database with a
+ * newer format is refused with NEWER_FORMAT. A database has the oldest format that can hold its
+ * content, so that older builds can open it: format 1, or 2 once a version with INT8 rows was
+ * created. */
 enum { HPS_ROCKSDB_FORMAT = 2, HPS_ROCKSDB_FORMAT_FIRST = 1 };
 
 /* Open the store.
