@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Command lines of all programs: `--name VALUE`, `--name=VALUE`, `-n VALUE`, `--` before words that
- * begin with a dash, `-h`, `--help`, `help` and `--version`. Programs with verbs also take `VERB
+ * begin with a dash, `-h`, `--help`, `help` and `--version`. Programs with verbs also accept `VERB
  * --help` and `help VERB`.
  *
- * A program describes its options in tables; its help is printed from the same tables. An error is
- * one line of this form, and the exit code is 2:
+ * A program describes its options in tables; its help is printed from the same tables. After a bad
+ * command line, a program prints one line of this form and exits with code 2:
  *
  *     hpsctl: --timeout "soon": expected seconds, or 250ms, 3min; see hpsctl load --help
  *
- * Main thread.
+ * For the main thread only.
  */
 #ifndef HPS_BASE_ARGS_H
 #define HPS_BASE_ARGS_H
@@ -21,16 +21,17 @@
 
 #include "base/status.h"
 
+/* Type of an option, with the C type of its `target`. Texts point into argv. */
 enum hps_arg_type {
-    HPS_ARG_FLAG,   /* bool * */
-    HPS_ARG_TEXT,   /* const char ** into argv */
-    HPS_ARG_PAIR,   /* const char *[2] into argv: an option with two values */
+    HPS_ARG_FLAG,   /* bool *: an option without a value */
+    HPS_ARG_TEXT,   /* const char ** */
+    HPS_ARG_PAIR,   /* const char *[2]: an option with two values */
     HPS_ARG_U64,    /* uint64_t * */
     HPS_ARG_I64,    /* int64_t * */
-    HPS_ARG_US,     /* uint64_t *, microseconds; users write seconds, or 250ms, 3min */
-    HPS_ARG_BYTES,  /* uint64_t *; users may write 4KiB, 1.5GiB, 2MB */
-    HPS_ARG_CHOICE, /* const char ** into argv; a word of `metavar`, "table|json" */
-    HPS_ARG_LIST,   /* struct hps_arg_list *; each use of the option adds a value */
+    HPS_ARG_US,     /* uint64_t *: microseconds; users write seconds, or 250ms, 3min */
+    HPS_ARG_BYTES,  /* uint64_t *: bytes; users may write 4KiB, 1.5GiB, 2MB */
+    HPS_ARG_CHOICE, /* const char **: one of the words of `metavar`, such as "table|json" */
+    HPS_ARG_LIST,   /* struct hps_arg_list *: each use of the option adds a value */
 };
 
 enum { HPS_ARG_LIST_MAX = 64, HPS_ARGS_EXIT_USAGE = 2 };
@@ -42,10 +43,10 @@ struct hps_arg_list {
 
 struct hps_arg {
     const char *name; /* without dashes; NULL ends a table */
-    char letter;      /* short form; 0: none */
+    char letter;      /* short form; 0: there is no short form */
     enum hps_arg_type type;
     const char *metavar; /* name of the value in the help: "SECONDS"; NULL for flags */
-    void *target;        /* unchanged if the option is not given */
+    void *target;        /* receives the value; unchanged if the option is not given */
     const char *help;    /* includes unit and default; wrapped when printed */
 };
 
@@ -56,22 +57,22 @@ struct hps_arg {
 
 /* A program, or one verb of a program. */
 struct hps_command {
-    const char *name;    /* NULL ends a table of verbs */
-    const char *words;   /* arguments after the name: "MODEL VERSION"; one line for each form */
-    const char *summary; /* one line */
-    const struct hps_arg *args;        /* own options; may be NULL */
+    const char *name;           /* NULL ends a table of verbs */
+    const char *words;          /* arguments in the help: "MODEL VERSION"; one line for each form */
+    const char *summary;        /* one line */
+    const struct hps_arg *args; /* own options; may be NULL */
     const struct hps_arg *shared_args; /* options shared with other programs; may be NULL */
-    const char *choices;               /* allowed first words, "get|reset"; NULL: any */
+    const char *choices;               /* allowed first words, "get|reset"; NULL: any word */
     int n_words_min;
     int n_words_max;
     const char *details; /* further explanation, in lines; may be NULL */
     const char *example; /* lines to paste; may be NULL */
 };
 
-/* An option of earlier releases. */
+/* An option of earlier releases. Its use is an error that says what to do instead. */
 struct hps_arg_removed {
     const char *name;    /* without dashes; NULL ends a table */
-    const char *instead; /* what to do now: "use perf_analyzer" */
+    const char *instead; /* text of the error: "use perf_analyzer" */
 };
 
 struct hps_program {
@@ -82,6 +83,7 @@ struct hps_program {
     const struct hps_arg_removed *removed;  /* may be NULL */
 };
 
+/* What a command line requests: to run the program, or to print its help or version. */
 enum hps_args_ask { HPS_ARGS_RUN, HPS_ARGS_HELP, HPS_ARGS_VERSION };
 
 /* The result of reading a command line, without its options. */
@@ -89,17 +91,17 @@ struct hps_args {
     enum hps_args_ask ask;
     const struct hps_command *verb; /* NULL if the program has no verbs or none was given */
     size_t verb_index;              /* in program->verbs */
-    char **words;                   /* [n_words] in argv: arguments that are no options, in order */
+    char **words;                   /* [n_words] in argv: arguments that are not options */
     int n_words;
     uint32_t choice; /* index of the first word in `choices` */
 };
 
-/* Read a command line: store options in their targets and move other words to the front of argv.
- * Reading stops at a request for help or version. Prints nothing.
+/* Read a command line: store values of options in their targets, and move other words to the front
+ * of argv. Reading stops at a request for help or version. Prints nothing.
  *
  * owner   values and words point into argv
- * error   INVALID: unknown option or verb, missing or bad value, too few or too many words; `err`
- *         names the input and the expected one; out_args->verb is set if it was known
+ * error   INVALID: unknown option or verb, missing or bad value, too few or too many words. `err`
+ *         names the given and the expected input. out_args->verb is set if the verb was read
  */
 hps_status hps_args_read(const struct hps_program *program, int argc, char **argv,
                          struct hps_args *out_args, struct hps_error *err) HPS_MUST_CHECK;
@@ -128,27 +130,28 @@ struct hps_arg_range {
     uint64_t value, min, max;
 };
 
-/* error   INVALID: a value of ranges[n] is out of range; names the first */
+/* Check the values of ranges[n]. INVALID: a value is out of its range; `err` names the first such
+ * option. */
 hps_status hps_args_ranges(const struct hps_arg_range *ranges, size_t n, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* The whole text must be a number in range. False: it is not. */
+/* Parse a number. False: the text has other characters, or the number does not fit the type. */
 bool hps_args_u64(const char *text, uint64_t *out_value);
 bool hps_args_i64(const char *text, int64_t *out_value);
 bool hps_args_f64(const char *text, double *out_value);
-bool hps_args_key(const char *text, uint64_t *out_key); /* 64 bits, signed or not */
-bool hps_args_duration_us(const char *text, uint64_t *out_us);
-bool hps_args_bytes(const char *text, uint64_t *out_bytes);
+bool hps_args_key(const char *text, uint64_t *out_key);        /* an int64 or a uint64 */
+bool hps_args_duration_us(const char *text, uint64_t *out_us); /* as HPS_ARG_US */
+bool hps_args_bytes(const char *text, uint64_t *out_bytes);    /* as HPS_ARG_BYTES */
 
-/* Index of the word in "table|json", from 0. False: not in the list. */
+/* Index of `word` in a list such as "table|json", from 0. False: it is not in the list. */
 bool hps_args_choice(const char *choices, const char *word, uint32_t *out_index);
 
-/* Write " (did you mean WORD?)" to `out`, with the nearest of the words (NULL-terminated), or "" if
- * no word is near. `dashes` is put before the word. Returns `out`. */
+/* Write " (did you mean WORD?)" to `out`, with the nearest of `words` (NULL-terminated), or "" if
+ * no word is near (base/suggest.h). `dashes` is written before the word. Returns `out`. */
 enum { HPS_ARGS_HINT_BYTES = 96 };
 const char *hps_args_hint(const char *text, const char *const *words, const char *dashes,
                           char out[HPS_ARGS_HINT_BYTES]);
-/* The same for words given as "table|json". */
+/* The same for a list of words such as "table|json". */
 const char *hps_args_hint_choice(const char *text, const char *choices,
                                  char out[HPS_ARGS_HINT_BYTES]);
 

@@ -2,7 +2,7 @@
  *
  * Assertions about the program itself: preconditions, owners, lock ranks. Never assert about input:
  * peers, files or available memory. HPS_ASSERT is active in every build. HPS_DEBUG_ASSERT is active
- * only in debug and sanitizer builds, for checks that cost O(n) or are on a path of every call.
+ * only in debug and sanitizer builds. It is for checks that cost O(n) or that run very often.
  */
 #ifndef HPS_BASE_ASSERT_H
 #define HPS_BASE_ASSERT_H
@@ -16,7 +16,8 @@ __attribute__((noreturn)) void hps_assert_failed(const char *expr, const char *f
 #else
 #define HPS_DEBUG_ASSERT(expr) ((void)sizeof(!(expr)))
 #endif
-/* For `<struct>_sane()` on hot paths: its assertions run only in debug and sanitizer builds. */
+/* Calls a function `<struct>_sane()`, whose assertions check a struct, in debug and sanitizer
+ * builds only. */
 #define HPS_DEBUG_SANE(check) HPS_DEBUG_ASSERT(((check), 1))
 
 /* Replace the action of a failed assertion (tests only); NULL restores abort(). `hook` must not

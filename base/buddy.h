@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Buddy allocator: pieces of one fixed range, in powers of two. Its state is kept outside the
- * range, so the range may be registered with a driver or poisoned while free. One thread at a time.
+ * Buddy allocator: pieces of one fixed range, in powers of two. It hands out offsets and never
+ * accesses the range itself. So the range may be device memory, or poisoned while it is free. One
+ * thread at a time.
  */
 #ifndef HPS_BASE_BUDDY_H
 #define HPS_BASE_BUDDY_H
@@ -11,16 +12,17 @@
 
 struct hps_buddy;
 
-enum { HPS_BUDDY_PIECE_BITS_MIN = 12 };
+enum { HPS_BUDDY_PIECE_BITS_MIN = 12 }; /* the smallest piece has 4 KiB */
 
-/* Manages offsets below `size`, in whole pieces of 4 KiB. NULL: no memory, or `size` has no whole
- * piece or 2^32 - 1 or more. */
+/* Manage the offsets below `size`, rounded down to a multiple of 4 KiB. NULL: no memory, or `size`
+ * is less than 4 KiB, or 2^32 - 1 times 4 KiB or more. */
 struct hps_buddy *hps_buddy_new(uint64_t size);
 void hps_buddy_free(struct hps_buddy *buddy); /* no effect if NULL */
 
-/* The offset of a piece of 2^bits bytes, a multiple of its size. UINT64_MAX: no such piece is free.
- */
+/* Allocate a piece of 2^bits bytes. Returns its offset, a multiple of its size. UINT64_MAX: no such
+ * piece is free. */
 uint64_t hps_buddy_take(struct hps_buddy *buddy, unsigned bits);
+/* Free a piece that hps_buddy_take returned for the same `bits`. */
 void hps_buddy_give(struct hps_buddy *buddy, uint64_t offset, unsigned bits);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Version of this build, as `--version`, the metric build_info and snapshots give it. Any thread.
+ * Version of this build, for `--version`, the metric build_info and snapshots. Any thread.
  */
 #ifndef HPS_BASE_BUILD_INFO_H
 #define HPS_BASE_BUILD_INFO_H

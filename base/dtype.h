@@ -17,8 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Numbers are those of hps.v1.DataType. RAW is no type of rows: it requests the type that is
- * stored. */
+/* The numbers are those of hps.v1.DataType. RAW is no type of rows: a request with RAW gets rows in
+ * the stored type of each table. */
 enum hps_dtype {
     HPS_DTYPE_FP32 = 1,
     HPS_DTYPE_FP16 = 2,
@@ -28,7 +28,8 @@ enum hps_dtype {
     HPS_DTYPE_RAW = 15
 };
 
-enum { HPS_DTYPE_STORED_END = HPS_DTYPE_INT8_ROWWISE_F16 + 1 }; /* arrays by stored type */
+/* Size of arrays that are indexed by stored type. */
+enum { HPS_DTYPE_STORED_END = HPS_DTYPE_INT8_ROWWISE_F16 + 1 };
 
 /* fp32 fp16 bf16 int8_rowwise_f32 int8_rowwise_f16 raw; "unknown" for other numbers. */
 const char *hps_dtype_name(enum hps_dtype dtype);
@@ -41,13 +42,13 @@ static inline bool hps_dtype_is_stored(unsigned number)
     return number >= HPS_DTYPE_FP32 && number < HPS_DTYPE_STORED_END;
 }
 
-/* Whether replies can have rows of this type, which all stored types can be converted to. */
+/* Whether replies can have rows of this type. Rows of every stored type can be converted to it. */
 static inline bool hps_dtype_is_output(unsigned number)
 {
     return number >= HPS_DTYPE_FP32 && number <= HPS_DTYPE_BF16;
 }
 
-/* One byte for each value, with one scale and one bias for the row. */
+/* Whether rows of this type have one byte for each value, and one scale and bias for the row. */
 static inline bool hps_dtype_is_int8(enum hps_dtype dtype)
 {
     return dtype == HPS_DTYPE_INT8_ROWWISE_F32 || dtype == HPS_DTYPE_INT8_ROWWISE_F16;
@@ -77,7 +78,8 @@ uint64_t hps_dtype_value_offset(enum hps_dtype dtype, uint64_t dim, uint64_t val
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
-/* Convert one row of dim values. Any alignment, no overlap; both types are stored types.
+/* Convert one row of dim values. Both types are stored types. Source and destination may have any
+ * alignment and must not overlap.
  *
  * To FP16 and BF16: values round to nearest, ties to even. Values that are too large become an
  * infinity, infinities stay, and a NaN becomes a quiet NaN.
@@ -91,34 +93,36 @@ uint64_t hps_dtype_value_offset(enum hps_dtype dtype, uint64_t dim, uint64_t val
  *     scale = half((max - bias) / 255), or 1 if that is 0,
  *     u8 = rint((x - bias) / scale), limited to 0 to 255
  *
- * The row must fit (hps_row_fits), else the bytes written are undefined. INT8 rows are never
- * quantised again: from INT8 to INT8 both types must be the same, and the row is copied.
+ * The row must fit (hps_row_fits), else the result is undefined. INT8 rows are never quantised
+ * again: if both types are INT8, they must be the same, and the row is copied.
  */
 void hps_row_convert(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
                      uint32_t dim);
 
 /* The conversion function, for callers that convert many rows of the same types. Never NULL. With
- * `stream`, conversions to FP32, FP16 and BF16 write past the caches if `to` and the row are whole
- * lines of 64 bytes. Call hps_row_stream_end after the last row. */
+ * `stream`, a conversion to FP32, FP16 or BF16 writes past the caches, if the destination is
+ * aligned to 64 bytes and its size is a multiple of 64. After the last such row, the caller must
+ * call hps_row_stream_end. */
 typedef void (*hps_row_convert_fn)(void *to, const void *from, uint32_t dim);
 hps_row_convert_fn hps_row_converter(enum hps_dtype to_type, enum hps_dtype from_type, bool stream);
-/* Makes streamed rows visible to threads that are later notified of them. */
+/* Order streamed rows before later writes, such as the notification of another thread. */
 void hps_row_stream_end(void);
 
-/* Whether a type can hold an FP32 row (any alignment). If not, *out_at is the index of a value that
- * does not fit. FP16, BF16: no finite value becomes an infinity; NaN and infinities fit
- * (base/rows/finite.h checks whether they are allowed). INT8: all values are finite, and so are
- * scale, bias and the largest value of the quantised row. */
+/* Whether an FP32 row (any alignment) can be converted to a type. False: *out_at is the index of a
+ * value that does not fit. A row fits FP16 and BF16 if no finite value becomes an infinity; NaN and
+ * infinities fit (base/rows/finite.h checks whether they are allowed). A row fits INT8 if all its
+ * values are finite, and scale, bias and the largest value of the quantised row, too. */
 bool hps_row_fits(const void *row, enum hps_dtype to_type, uint32_t dim, uint32_t *out_at);
 
-/* Error of conversions: |given - stored| over all finite values. Start from zeros. */
+/* Error of conversions: |given - stored| over all finite values. Zero it before the first row. */
 struct hps_row_loss {
     double max;
     double sum;
-    uint64_t n;
+    uint64_t n; /* number of values */
 };
 
-/* Add one row, as given and as stored; each of any stored type and alignment. */
+/* Add the error of one row. `given` is the row before the conversion, `stored` the row after it;
+ * both may have any stored type and alignment. */
 void hps_row_loss_add(struct hps_row_loss *loss, const void *given, enum hps_dtype given_type,
                       const void *stored, enum hps_dtype stored_type, uint32_t dim);
 

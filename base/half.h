@@ -41,7 +41,8 @@ static inline float hps_float_of_fp16(uint16_t half)
     return hps_float_of_bits(sign | 0x7f800000u | (fraction != 0 ? 0x400000u : 0) | fraction << 13);
 }
 
-/* Rounds to nearest, ties to even; infinity from 65520 on. A NaN becomes quiet. */
+/* Rounds to nearest, ties to even. Magnitudes from 65520 on become an infinity. A NaN becomes
+ * quiet. */
 static inline uint16_t hps_fp16_of_float(float value)
 {
     uint32_t bits = hps_bits_of_float(value);

@@ -26,12 +26,12 @@ HPS_HASH_ANYWHERE static inline uint64_t hps_mix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Random, constant for the life of the process. Hash tables of keys from clients XOR it into a key
- * before hashing. Otherwise a client could choose keys that all collide. */
+/* A random number, constant for the life of the process. Hash tables of keys from clients XOR it
+ * into a key before hashing. Otherwise a client could choose keys that all collide. */
 uint64_t hps_hash_secret(void);
 
-/* 64-bit hash of `size` bytes; chain calls by passing the last result as `seed`. The function must
- * never change: fingerprints made with it are stored on disk. */
+/* 64-bit hash of `size` bytes. To hash several pieces, pass each result as `seed` of the next call.
+ * The function must never change: hashes are stored on disk and in Redis. */
 static inline uint64_t hps_hash_bytes(const void *data, size_t size, uint64_t seed)
 {
     const unsigned char *bytes = (const unsigned char *)data;

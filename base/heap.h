@@ -8,10 +8,11 @@
 
 #include <stddef.h>
 
+/* The functions of a heap, with the contracts of malloc, calloc, realloc and free. */
 struct hps_heap {
-    void *ctx;
+    void *ctx; /* passed to each function */
     void *(*alloc)(void *ctx, size_t size);
-    /* Large zeroed blocks: memory fresh from the kernel is zero already. */
+    /* Zeroed memory. Need not clear memory that is fresh from the kernel. */
     void *(*calloc)(void *ctx, size_t size);
     void *(*realloc)(void *ctx, void *ptr, size_t size);
     void (*free)(void *ctx, void *ptr);
@@ -26,7 +27,7 @@ char *hps_strndup(const char *text, size_t size);
 void hps_free(void *ptr); /* no effect if NULL */
 void hps_free_aligned(void *ptr);
 
-/* Replace the heap (NULL restores libc's). No memory of the current heap may be in use. */
+/* Replace the heap; NULL: use that of libc again. No memory of the current heap may be in use. */
 void hps_heap_set(const struct hps_heap *heap);
 
 #endif

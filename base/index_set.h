@@ -18,7 +18,7 @@ struct hps_index_set {
     uint64_t mask;
 };
 
-/* Places for n_items: a power of two, at least twice n_items. */
+/* Number of places that a set of n_items needs: a power of two, at least twice n_items. */
 static inline uint64_t hps_index_set_places(uint64_t n_items)
 {
     uint64_t n_places = 16;
@@ -29,7 +29,7 @@ static inline uint64_t hps_index_set_places(uint64_t n_items)
     return n_places;
 }
 
-/* Start empty, in memory of the caller that must outlive the set. */
+/* Initialize an empty set. places[n_places] is the caller's memory and must outlive the set. */
 static inline void hps_index_set_init(struct hps_index_set *set, uint32_t *places,
                                       uint64_t n_places)
 {
@@ -38,9 +38,10 @@ static inline void hps_index_set_init(struct hps_index_set *set, uint32_t *place
     *set = (struct hps_index_set){.places = places, .mask = n_places - 1};
 }
 
-/* The place of the item of this hash for which is(ctx, item) is true; or else the free place for
- * it, which the caller sets to the item number + 1. Inlined together with a static `is`, so it is
- * as fast as a loop written by hand. */
+/* Find the item with this hash for which is(ctx, item) returns true. Returns its place. If there is
+ * no such item, returns the free place for it; to add the item, the caller sets that place to the
+ * item number + 1. Inlined together with a static `is`, so it is as fast as a loop written by hand.
+ */
 static inline __attribute__((always_inline)) uint32_t *hps_index_set_find(
     const struct hps_index_set *set, uint64_t hash, bool (*is)(const void *ctx, uint32_t item),
     const void *ctx)

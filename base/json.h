@@ -10,8 +10,8 @@
 /* Append `text` as a JSON string with quotes. Characters that are not plain (base/text.h) are
  * escaped; bytes that are not UTF-8 become U+FFFD. */
 void hps_json_text(struct hps_buf *buf, const char *text, size_t size);
-/* Write a finite float32 as a JSON number with a NUL. It reads back as the same float32; -0.0 keeps
- * its sign ("-0" is an integer to some readers). Returns the length. */
+/* Write a finite float32 as a JSON number with a NUL. It reads back as the same float32. Negative
+ * zero is "-0.0", because some parsers read "-0" as the integer 0. Returns the length. */
 enum { HPS_JSON_FLOAT_BYTES = 16 }; /* -1.17549435e-38 */
 size_t hps_json_float_text(float value, char out_text[HPS_JSON_FLOAT_BYTES]);
 /* Append a float32; NaN and infinities become null. */

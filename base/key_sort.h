@@ -10,7 +10,7 @@
 
 #include "base/types.h"
 
-/* Sort keys[n] ascending (unsigned) and permute slots[n] alike; slots may be NULL. */
+/* Sort keys[n] in ascending order (unsigned), and slots[n] in the same way. slots may be NULL. */
 void hps_key_sort(hps_key *keys, uint32_t *slots, size_t n);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mutexes, reader-writer locks, and conditions on the monotonic clock. Each lock has a class, a
+ * Mutexes, reader-writer locks, and conditions on the monotonic clock. Each lock has a class: a
  * line of base/lock_table.def with its purpose, the threads that take it, and its rank. A thread
- * may take a lock only if its rank is above the rank of every lock that the thread holds. This
- * prevents deadlocks. Debug and sanitizer builds (HPS_DEBUG) record the locks of each thread and
- * assert that order; other builds do not. Any thread.
+ * may take a lock only if the rank of the lock is higher than the ranks of all locks that the
+ * thread holds. This prevents deadlocks. Debug and sanitizer builds (HPS_DEBUG) record the locks of
+ * each thread and assert this order; other builds do not. Any thread.
  */
 #ifndef HPS_BASE_LOCK_H
 #define HPS_BASE_LOCK_H
@@ -65,22 +65,23 @@ void hps_cond_fini(struct hps_cond *cond); /* must have no waiters */
 /* ---- assertions of debug builds about the calling thread ------------------------------------- */
 
 #ifdef HPS_DEBUG
-/* The thread is about to take a lock of that class, and may block. */
+/* Assert that the calling thread may take a lock of that class now, and block for it. */
 void hps_lock_debug_order(enum hps_lock_class lock_class);
 void hps_lock_debug_taken(enum hps_lock_class lock_class, const void *lock);
 void hps_lock_debug_released(const void *lock);
 bool hps_lock_debug_is_held(const void *lock);
-/* The thread is about to wait. own: the lock of the condition, or NULL */
+/* Assert that the calling thread may wait now. own: the lock of the condition that it waits for, or
+ * NULL */
 void hps_lock_debug_waits(const void *own);
 #define HPS_LOCK_DEBUG(call) (call)
 #else
 #define HPS_LOCK_DEBUG(call) ((void)0)
 #endif
 
-/* The thread holds the lock (a reader-writer lock: for reading or writing). */
+/* Assert that the calling thread holds the lock; a reader-writer lock for reading or writing. */
 #define hps_lock_assert_held(lock) HPS_LOCK_DEBUG(HPS_ASSERT(hps_lock_debug_is_held(lock)))
-/* The thread may wait for a store or another thread. It holds only locks that the table allows to
- * be held while waiting. */
+/* Assert that the calling thread may wait for a store or another thread: it holds only locks that
+ * lock_table.def allows it to hold while it waits. */
 #define hps_lock_assert_may_wait() HPS_LOCK_DEBUG(hps_lock_debug_waits(NULL))
 
 /* ---- mutexes --------------------------------------------------------------------------------- */
@@ -100,7 +101,7 @@ static inline void hps_lock_release(struct hps_lock *lock)
     HPS_DEBUG_ASSERT(failed == 0);
 }
 
-/* Take the lock if it is free. This never waits, so the order does not matter. */
+/* Take the lock if it is free. False: it is not free. Never waits, so ranks do not matter. */
 static inline bool hps_lock_try(struct hps_lock *lock)
 {
     bool taken = pthread_mutex_trylock(&lock->mutex) == 0;
@@ -148,8 +149,8 @@ static inline void hps_cond_wait(struct hps_cond *cond, struct hps_lock *lock)
     HPS_DEBUG_ASSERT(failed == 0);
 }
 
-/* Wait until deadline_us of hps_clock_us at most. False: the deadline has passed. While a test has
- * frozen that clock, the remaining time passes in real time. */
+/* Same, but wait until deadline_us (hps_clock_us) at most. False: the deadline has passed. If a
+ * test has frozen that clock, the remaining time passes in real time. */
 bool hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t deadline_us);
 
 static inline void hps_cond_signal(struct hps_cond *cond)

@@ -9,9 +9,10 @@
 #include "base/buf.h"
 #include "base/lock.h"
 
-/* May a thread wait while it holds the lock? */
+/* Whether a thread may wait while it holds the lock. */
 enum hps_lock_may { HPS_LOCK_MAY_NOT_WAIT, HPS_LOCK_MAY_WAIT };
 
+/* One line of lock_table.def, which explains the fields. */
 struct hps_lock_row {
     unsigned rank;
     enum hps_lock_may may;
@@ -20,7 +21,7 @@ struct hps_lock_row {
     const char *takers;
 };
 
-extern const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES]; /* by class */
+extern const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES]; /* indexed by class */
 
 /* Append the table of docs/threads.md. */
 void hps_lock_doc(struct hps_buf *buf);

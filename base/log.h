@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Log: one line per event on stderr, as logfmt or JSON, with the fields of docs/operations.md. A
- * line is one write(2). Each call site is limited to 10 lines per second; its next line gives the
- * number of lines left out (suppressed=N). Any thread.
+ * The log: one line per event, as logfmt or JSON, with the fields of docs/monitoring.md, on stderr
+ * unless hps_log_setup changes it. A line is one write(2). Each call site is limited to 10 lines
+ * per second; its next line gives the number of lines left out (suppressed=N). Any thread.
  */
 #ifndef HPS_BASE_LOG_H
 #define HPS_BASE_LOG_H
@@ -31,7 +31,7 @@ struct hps_log_field {
 #define HPS_F64(field, v) ((struct hps_log_field){(field), HPS_LOG_F64, {.f64 = (double)(v)}})
 #define HPS_LOG_END       ((struct hps_log_field){0})
 
-/* Per call site; zero-initialised. */
+/* The rate limit of one call site. Zero it before its first use. */
 struct hps_log_site {
     uint64_t window_us;
     uint32_t count;
@@ -52,19 +52,19 @@ void hps_log_setup(enum hps_log_level level, enum hps_log_format format, int fd)
 void hps_log_level_set(enum hps_log_level level);
 enum hps_log_level hps_log_level_get(void);
 bool hps_log_enabled(enum hps_log_level level);
-/* "debug", "info", "warn" or "error"; false: no such level. */
+/* Parse "debug", "info", "warn" or "error". False: no such level. */
 bool hps_log_level_parse(const char *text, enum hps_log_level *out_level);
 void hps_log_write(struct hps_log_site *site, enum hps_log_level level, const char *component,
                    const char *msg, const struct hps_log_field *fields);
 
-/* ---- for lines written elsewhere too --------------------------------------------------------- */
+/* ---- lines for other destinations than the log ----------------------------------------------- */
 
 enum { HPS_LOG_LINE_BYTES = 8192 };
-/* Format a line as hps_log_write does, newline included, but without level, message and component.
- * Uses the format and the length limit of the log. Returns its size, at least 1. Any thread. */
+/* Format a line like hps_log_write, newline included, but without level, message and component.
+ * Returns its size, at least 1. Any thread. */
 size_t hps_log_line(const struct hps_log_field *fields, char out_line[HPS_LOG_LINE_BYTES]);
-/* Whether `site` may write a line now; if so, the line is counted, and *out_suppressed is the
- * number of lines left out before it. Any thread. */
+/* Whether `site` may write a line now, by the rate limit. True: the caller must write the line;
+ * *out_suppressed is the number of lines left out before it. Any thread. */
 bool hps_log_site_admit(struct hps_log_site *site, uint32_t *out_suppressed);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters, gauges and histograms, printed as Prometheus text. A family is declared once. The owner
- * of a series (family and label values) gets it once and then updates it without locks. Names have
- * no prefix here; "hpsd_" is added when printed. Any thread.
+ * Counters, gauges and histograms, printed as Prometheus text. A family is a metric name with its
+ * labels; a series is a family with label values. Code that updates a series gets it once
+ * (hps_metric_get) and then updates it without locks. Names have no prefix here; "hpsd_" is added
+ * when they are printed. Any thread.
  */
 #ifndef HPS_BASE_METRIC_H
 #define HPS_BASE_METRIC_H
@@ -26,15 +27,16 @@ struct hps_metric_family_def {
 struct hps_metrics; /* registry */
 struct hps_metric;  /* one series; valid until the registry is freed */
 
-/* table_series_max bounds the printed series with the label `table`, over all families, because a
- * model may have thousands of tables. Further series count, but are not printed;
- * metrics_series_dropped gives their number. A later hps_metric_get shows a series if the limit
- * then allows it. */
+/* Create a registry of the families defs[n_defs]. NULL: no memory. table_series_max limits how many
+ * series with the label `table` are printed, over all families, because a model may have thousands
+ * of tables. Further series are updated but not printed; metrics_series_dropped gives their number.
+ * A later hps_metric_get of such a series prints it if the limit allows it by then. */
 struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, unsigned n_defs,
                                     unsigned table_series_max);
 void hps_metrics_free(struct hps_metrics *metrics);
-/* The series of `family` (index in defs) with these label values, one for each label; created if
- * needed. Never NULL: without memory it returns a shared series that ignores all updates. */
+/* Get the series of `family` (index in defs) with these label values, one for each label. It is
+ * created if it does not exist. Never NULL: if there is no memory, the result is a shared series
+ * that ignores all updates. */
 struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
                                   const char *const *values);
 struct hps_metric_label {
@@ -42,9 +44,9 @@ struct hps_metric_label {
     const char *value;
 };
 
-/* Remove all series, of any family, that have all these labels (a model was unloaded, or one
- * version). Pointers to them stay valid, but they are no longer printed. A later hps_metric_get
- * starts such a series from zero. */
+/* Remove all series, of any family, that have all these labels, for example when a model is
+ * unloaded. Pointers to them stay valid, but they are no longer printed. A later hps_metric_get of
+ * such a series starts it from zero. */
 void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_label *labels,
                         unsigned n_labels);
 
@@ -56,7 +58,7 @@ void hps_metric_observe_us(struct hps_metric *metric, uint64_t us);
 /* Value of a counter or gauge; number of observations of a histogram. */
 double hps_metric_value(const struct hps_metric *metric);
 
-/* Call `fn` before each print, to refresh computed gauges (queue depths, sizes). */
+/* Register `fn`, which is called before each print to set computed gauges (queue depths, sizes). */
 void hps_metrics_on_print(struct hps_metrics *metrics, void (*fn)(void *ctx), void *ctx);
 /* Append the Prometheus text of all series, process_* included. */
 hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out) HPS_MUST_CHECK;

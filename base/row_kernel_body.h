@@ -4,18 +4,20 @@
  * file once, after it has defined:
  *
  *     TARGET, INLINE            attributes of functions; of functions inlined into their callers
- *     WIDTH                     values of a vector
- *     vec, struct tail          a vector; the lanes in use of a partial one, for the last columns
+ *     WIDTH                     number of fp32 values in a vector
+ *     vec                       a vector
+ *     struct tail               the lanes in use of a partial vector, for the last columns of a row
  *     tail_of(n)                the first n lanes, 0 < n < WIDTH
- *     v_all v_add v_sub v_mul v_div v_min v_max
- *                               v_max, v_min: the second operand where the first is a NaN
- *     v_load(type, from)        values as fp32 (of an INT8 type: its bytes); any alignment
- *     v_load_tail(type, from, tail)          0 in the other lanes
- *     v_store(type, to, v), v_store_tail(type, to, v, tail)    to FP32, FP16, BF16
- *     v_stream(type, to, v)     v_store past the caches; aligned
+ *     v_all(x)                  a vector of WIDTH times x
+ *     v_add v_sub v_mul v_div v_min v_max
+ *                               v_min, v_max: if the first operand is a NaN, the second operand
+ *     v_load(type, from)        load values as fp32 (of an INT8 type: its bytes); any alignment
+ *     v_load_tail(type, from, tail)          same; 0 in the lanes that are not in use
+ *     v_store(type, to, v), v_store_tail(type, to, v, tail)    store as FP32, FP16, BF16
+ *     v_stream(type, to, v)     v_store past the caches; `to` is aligned to the vector
  *     v_store_u8(to, v)         values from 0 to 255, rounded to nearest, ties to even
- *     v_least(v), v_largest(v)  over all values of the vector
- *     float_of_fp16(half)
+ *     v_least(v), v_largest(v)  smallest and largest value of the vector
+ *     float_of_fp16(half)       as hps_float_of_fp16
  *
  * Types are compile-time constants in all calls, so that no branch on a type remains.
  */
@@ -170,7 +172,8 @@ INLINE float value_at(enum hps_dtype type, const uint8_t *row, uint32_t column)
     return type == HPS_DTYPE_FP16 ? hps_float_of_fp16(half) : hps_float_of_bf16(half);
 }
 
-/* -0 becomes 0: which of the two is the minimum would depend on the width of the vectors. */
+/* -0 becomes 0. Otherwise it would depend on the width of the vectors which of the two is the
+ * minimum. */
 INLINE void range_of(enum hps_dtype type, const uint8_t *row, uint32_t dim, float *out_least,
                      float *out_largest)
 {
@@ -282,7 +285,7 @@ QUANTISE(BF16)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Prefetch to L2: it allows more misses in flight than L1. */
+/* Prefetch to the L2 cache, which allows more misses in flight than L1. */
 INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
 {
     uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
@@ -309,7 +312,7 @@ INLINE void row_fetch_lines(enum hps_dtype type, const uint8_t *row, uint32_t di
     }
 }
 
-/* The arguments of a sum. n_fetch: rows that may be prefetched, counted from the first. */
+/* The arguments of a sum. n_fetch: number of rows that may be prefetched, the n rows included. */
 struct sum {
     float *sum;
     const uint8_t *const *rows;
@@ -329,8 +332,8 @@ INLINE vec weight_at(const struct sum *sum, uint32_t i)
     return v_all(weight);
 }
 
-/* Add n_vectors (a constant) of columns, from `column` on, of all rows in order. The first columns
- * also prefetch rows ahead. width: dim if it is a constant, else 0. */
+/* Add the columns of n_vectors vectors, from `column` on, of all rows in order. The call for column
+ * 0 also prefetches rows ahead. n_vectors is a constant. width: dim if it is a constant, else 0. */
 INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t column,
                         uint32_t n_vectors, uint32_t width)
 {
@@ -365,7 +368,7 @@ INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t col
     }
 }
 
-/* The columns after the last whole vector. */
+/* Add the columns after the last complete vector. */
 INLINE void sum_tail(enum hps_dtype type, const struct sum *sum, uint32_t column)
 {
     struct tail tail = tail_of(sum->dim - column);
@@ -384,7 +387,8 @@ INLINE void sum_tail(enum hps_dtype type, const struct sum *sum, uint32_t column
     v_store_tail(HPS_DTYPE_FP32, to, acc, tail);
 }
 
-/* Several passes over the rows, each for as many columns as fit into registers. */
+/* Add all columns, in several passes over the rows. Each pass adds as many columns as fit into
+ * registers. */
 INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
 {
     uint32_t column = 0;
@@ -409,7 +413,7 @@ INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
     }
 }
 
-/* For the usual widths the loops over columns and prefetched lines are unrolled. */
+/* Add rows. For common values of dim, the loops over columns and prefetched lines are unrolled. */
 INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
 {
     switch (sum->dim) {

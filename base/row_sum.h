@@ -9,12 +9,13 @@
 
 #include "base/dtype.h"
 
-/* The numbers of hps.v1.Pooling. w: the weights of a bag, 1 without weights; x: its rows. */
+/* The numbers are those of hps.v1.Pooling. In the formulas, w are the weights of a bag (1 if it has
+ * no weights) and x its rows. */
 enum hps_pooling {
     HPS_POOLING_NONE = 1,          /* rows of keys, no bags */
     HPS_POOLING_SUM = 2,           /* sum of w * x */
-    HPS_POOLING_MEAN = 3,          /* SUM / sum of w; 0 if that is 0 */
-    HPS_POOLING_SQRTN = 4,         /* SUM / square root of the sum of w * w; 0 if that is 0 */
+    HPS_POOLING_MEAN = 3,          /* SUM / sum of w; 0 if the divisor is 0 */
+    HPS_POOLING_SQRTN = 4,         /* SUM / square root of the sum of w * w; 0 if it is 0 */
     HPS_POOLING_MEAN_BY_COUNT = 5, /* SUM / number of keys; 0 if there are no keys */
 };
 
@@ -32,26 +33,28 @@ bool hps_pooling_parse(const char *name, size_t size, enum hps_pooling *out);
 void hps_row_sum_add(float *sum, enum hps_dtype dtype, uint32_t dim, const uint8_t *const *rows,
                      const uint8_t *weights_le, uint32_t n);
 
-/* The same, with prefetching, for callers that add many bags of scattered rows. rows[n] to rows[n +
- * n_ahead - 1] are the rows of the next calls. While row i is added, row i + HPS_ROW_SUM_AHEAD is
- * prefetched if it is below n + n_ahead. */
-enum { HPS_ROW_SUM_AHEAD = 32 }; /* 12 and 64 were slower at dim 16 */
+/* The same with prefetching, for callers that add many bags of scattered rows. rows[n] to rows[n +
+ * n_ahead - 1] are rows that the next calls will add. While row i is added, row i +
+ * HPS_ROW_SUM_AHEAD is prefetched if i + HPS_ROW_SUM_AHEAD < n + n_ahead. */
+enum { HPS_ROW_SUM_AHEAD = 32 }; /* measured: 12 and 64 are slower at dim 16 */
 void hps_row_sum_add_ahead(float *sum, enum hps_dtype dtype, uint32_t dim,
                            const uint8_t *const *rows, const uint8_t *weights_le, uint32_t n,
                            uint32_t n_ahead);
 
-/* Data for the divisor of a bag. All zero: an empty bag. */
+/* Number of keys and sums of weights of a bag, from which its divisor is computed. Zero it before
+ * the first key of a bag. */
 struct hps_bag_weights {
     uint32_t n;    /* number of keys */
     float sum;     /* sum of weights, in order of the keys */
     float squares; /* sum of squared weights, in order of the keys */
 };
 
-/* Add the weights of the next n keys; NULL: n weights of 1. */
+/* Add the weights of the next n keys of the bag; weights_le NULL: n weights of 1. */
 void hps_bag_weights_add(struct hps_bag_weights *bag, const uint8_t *weights_le, uint32_t n);
 
-/* Write the pooled row of a bag: its sum, divided as the pooling says, as FP32, FP16 or BF16. `to`:
- * any alignment; may be `sum` itself if FP32. The row of an empty bag is all 0. */
+/* Write the pooled row of a bag: its sum, divided as the pooling says, as FP32, FP16 or BF16. `to`
+ * may have any alignment, and may be `sum` itself if the type is FP32. The row of an empty bag is
+ * all 0. */
 void hps_row_sum_end(void *to, enum hps_dtype to_type, const float *sum, uint32_t dim,
                      enum hps_pooling pooling, const struct hps_bag_weights *bag);
 

@@ -52,19 +52,20 @@ static inline void hps_ignore(hps_status status)
     (void)status;
 }
 
-/* Static text and gRPC code (0 to 16) of a status; accepts any value. Any thread. */
+/* Static text of a status, and its gRPC code (0 to 16). Both accept any number. Any thread. */
 const char *hps_status_text(hps_status status);
 int hps_status_grpc_code(hps_status status);
 
-/* An error message for people: names the field, the value and the limit. Owned by the caller. */
+/* An error message for people, which names the field, the value and the limit. Owned by the caller
+ * of the function that sets it. */
 struct hps_error {
     hps_status status;
     char text[480];
 };
 
 /* Set `err` (may be NULL) and return `status`, so that a failure is one statement. Long text is
- * cut. Characters that are unsafe for a terminal or a log are escaped (hps_text_plain), so `text`
- * may be printed even if it contains names from outside. */
+ * cut. Characters that are unsafe for a terminal or a log are escaped (hps_text_plain), so
+ * err->text may be printed even if it contains names from clients or files. */
 hps_status hps_error_set(struct hps_error *err, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
 /* Set err's status (`err` may be NULL) and put "prefix: " before its text. Returns `status`. */

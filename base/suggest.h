@@ -5,15 +5,15 @@
 #ifndef HPS_BASE_SUGGEST_H
 #define HPS_BASE_SUGGEST_H
 
-/* Start from zeros. */
+/* The best candidate so far. Zero it before the first candidate. */
 struct hps_suggestion {
-    const char *text; /* the nearest candidate so far; NULL: none is near */
-    unsigned distance;
+    const char *text;  /* borrowed; NULL: no candidate is near */
+    unsigned distance; /* number of edits between the name and `text` */
 };
 
-/* Keep `candidate` if it is nearer to `name` than the one kept, and near enough. Near enough is: at
- * most a third of its length + 1 edits, or `name` is a prefix of it with 2 or more characters.
- * Ignores case.
+/* Store `candidate` in `best` if it is near to `name`, and nearer than the stored candidate. It is
+ * near if `name` can be changed into it by at most L / 3 + 1 edits, where L is its length, or if
+ * `name` is a prefix of it with 2 or more characters. Ignores case.
  * owner   the caller owns the candidates
  */
 void hps_suggest(struct hps_suggestion *best, const char *name, const char *candidate);

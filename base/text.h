@@ -21,19 +21,20 @@ static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
 
 /* ---- for terminals and lines of a log -------------------------------------------------------- */
 
-/* Whether a code point is safe to display. These are not: control characters, which terminals obey
- * (a line break also begins a new log line); characters that change the direction or the lines of
- * text; and invisible characters, with which two different names look the same. */
+/* Whether a code point is plain, that is, safe to display. Not plain are: control characters, which
+ * terminals obey (a line break also begins a new log line); characters that change the direction or
+ * the lines of text; and invisible characters, which make two different names look the same. */
 bool hps_text_point_is_plain(uint32_t point);
-/* Whether all of the text is such characters, in well-formed UTF-8. */
+/* Whether the text is well-formed UTF-8 and has only plain characters. */
 bool hps_text_is_plain(const char *text, size_t size);
 
 enum { HPS_TEXT_ESCAPE_BYTES = 13, HPS_TEXT_GROWTH = 6 };
-/* Write \u001b, or a surrogate pair beyond U+FFFF, as in JSON, with a NUL. Returns the length. */
+/* Write a JSON escape of a code point, such as \u001b, or a surrogate pair beyond U+FFFF, with a
+ * NUL. Returns the length. */
 size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES]);
-/* Copy the text, with such escapes for unsafe characters and U+FFFD for each byte that is not
- * UTF-8. Cut between characters; ends with a NUL. A capacity of HPS_TEXT_GROWTH * size + 1 is
- * always enough.
+/* Copy the text, with escapes (hps_text_escape) for characters that are not plain, and U+FFFD for
+ * each byte that is not UTF-8. The copy ends with a NUL. If it does not fit, it is cut between
+ * characters. A capacity of HPS_TEXT_GROWTH * size + 1 is always enough.
  *
  * shape   out_text[capacity], not `text` itself; capacity > 0
  * returns its length
@@ -41,8 +42,8 @@ size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES]);
 size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capacity);
 
 enum { HPS_TEXT_F64_BYTES = 32 };
-/* A double in 15 digits, or 17 if it needs them to read back as the same; NaN, +Inf, -Inf. Returns
- * out_text. */
+/* Write a double with 15 digits, or with 17 if 15 digits would read back as another value. Special
+ * values are NaN, +Inf and -Inf. Returns out_text. */
 const char *hps_text_f64(double value, char out_text[HPS_TEXT_F64_BYTES]);
 
 /* ---- addresses ------------------------------------------------------------------------------- */

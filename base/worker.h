@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A named thread that works until its owner stops it. The owner provides its work, a condition that
- * wakes it, and a flag that stops it, both under a lock of the owner.
+ * A named thread that works until its owner stops it. The owner provides a function to run, a lock,
+ * a condition that wakes the thread, and a flag that stops it. The lock protects both.
  *
- * Start, join and stop: threads of the owner, one at a time. The worker never joins itself.
+ * The owner starts, joins and stops the worker, on one thread at a time, never on the worker
+ * itself.
  */
 #ifndef HPS_BASE_WORKER_H
 #define HPS_BASE_WORKER_H
@@ -17,8 +18,9 @@ struct hps_worker {
     bool running; /* started and not yet joined */
 };
 
-/* Start run(arg) unless it is running. `name` is shown by tools, cut after 15 bytes. stack_bytes 0:
- * the system's default. EXHAUSTED: it cannot be started now */
+/* Start a thread that calls run(arg), unless the worker is running. `name` is the name of the
+ * thread in tools, cut after 15 bytes. stack_bytes 0: the system's default. EXHAUSTED: the thread
+ * cannot be started. */
 hps_status hps_worker_start(struct hps_worker *worker, const char *name, size_t stack_bytes,
                             void *(*run)(void *arg), void *arg) HPS_MUST_CHECK;
 /* Wait until run() has returned. No effect on a worker that was not started or has been joined. */
