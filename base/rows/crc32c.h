@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-/* CRC of the bytes so far (`crc`, 0 at first) followed by data[size]. */
+/* Continue a CRC with data[size]. `crc` is the result of the previous call, 0 for the first. */
 uint32_t hps_crc32c(uint32_t crc, const void *data, size_t size);
 
 /* CRC of the first `bytes` of an open file, read in pieces of 1 MiB. `path` is for messages;

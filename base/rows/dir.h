@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A directory used by its descriptor. It is for directories that other users can write to, such as
- * the state directory of a service, used by root. Entries are opened, created and removed by name
- * relative to the descriptor; symbolic links in the directory are never followed. Any thread that
- * may block; one thread at a time uses a directory.
+ * A directory used by its descriptor. For a process that runs as root and uses a directory to which
+ * other users can write, such as the state directory of a service. Entries are opened, created and
+ * removed by name relative to the descriptor; symbolic links in the directory are never followed.
+ * Any thread that may block; one thread at a time uses a directory.
  */
 #ifndef HPS_BASE_ROWS_DIR_H
 #define HPS_BASE_ROWS_DIR_H
@@ -19,31 +19,33 @@ struct hps_dir {
     char *path; /* for messages */
 };
 
-/* Open `path`. Root follows only symbolic links that root owns: with others a service could lead
- * root out of its directory. owner of out_dir: the caller, hps_dir_close.
+/* Open `path`. A process of root follows a symbolic link in `path` only if root owns the link.
+ * Otherwise a service could use links to make root access other directories.
  *
- * error   NOT_FOUND, PERMISSION (for root also: a link of another user), NO_MEMORY, EXHAUSTED,
- *         IO (also: not a directory)
+ * owner   the caller closes out_dir (hps_dir_close)
+ * error   NOT_FOUND; PERMISSION (also: this process is root, and another user owns a link);
+ *         NO_MEMORY; EXHAUSTED; IO (also: not a directory)
  */
 hps_status hps_dir_open(const char *path, struct hps_dir *out_dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same, and create missing directories of the path, mode 0750. */
+/* Same as hps_dir_open, but first creates all missing directories of the path, mode 0750. */
 hps_status hps_dir_make(const char *path, struct hps_dir *out_dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same, but create only the last directory of the path. */
+/* Same as hps_dir_make, but creates only the last directory of the path. */
 hps_status hps_dir_make_last(const char *path, struct hps_dir *out_dir, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_dir_close(struct hps_dir *dir); /* no effect if not open: fd -1, or all zero */
 
-/* Open a directory in `dir`. With `make` a missing one is created, mode 0750. */
+/* Open the directory `name` in `dir`. With `make` it is created if it does not exist, mode 0750. */
 hps_status hps_dir_open_in(const struct hps_dir *dir, const char *name, bool make,
                            struct hps_dir *out_in, struct hps_error *err) HPS_MUST_CHECK;
 /* Open a regular file in `dir` with the `flags` of open(2). O_CREAT creates it with mode 0600.
- * error   INVALID: not a regular file; EXISTS; others as above
+ * error   INVALID: not a regular file; EXISTS; others as hps_dir_open
  */
 hps_status hps_dir_open_file(const struct hps_dir *dir, const char *name, int flags, int *out_fd,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Whether an entry of this name exists. A symbolic link counts, whatever its target. */
+/* Whether an entry with this name exists. A symbolic link counts as an entry, even if its target
+ * does not exist. */
 bool hps_dir_has(const struct hps_dir *dir, const char *name);
 /* Call fn for each entry except "." and "..". A status other than OK ends the loop and is the
  * result. */
@@ -51,33 +53,34 @@ hps_status hps_dir_each(const struct hps_dir *dir,
                         hps_status (*fn)(void *ctx, const struct hps_dir *dir, const char *name,
                                          struct hps_error *err),
                         void *ctx, struct hps_error *err) HPS_MUST_CHECK;
-/* Remove `name` with everything in it. Links are removed, not followed. A missing entry is no
- * error. */
+/* Remove the entry `name` with everything in it. Links are removed, not followed. A missing entry
+ * is no error. */
 hps_status hps_dir_remove(const struct hps_dir *dir, const char *name, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Rename within `dir`, and sync it. EXISTS, IO, PERMISSION. */
+/* Rename an entry within `dir`, and sync `dir`. EXISTS, IO, PERMISSION. */
 hps_status hps_dir_rename(const struct hps_dir *dir, const char *from, const char *to,
                           struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_dir_sync(const struct hps_dir *dir, struct hps_error *err) HPS_MUST_CHECK;
-/* INVALID: this process is root, but another user owns the directory and could redirect paths that
- * root opens there. The text names `option`. */
+/* Check that this process may use the directory. INVALID: the process is root, but another user
+ * owns the directory and could redirect paths that root opens there. The text names `option`, the
+ * option that sets the directory. */
 hps_status hps_dir_check_owner(const struct hps_dir *dir, const char *option, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* ---- acting as the owner of a directory ------------------------------------------------------ */
 
-/* The identity to return to. The change applies to all threads of the process, so no other thread
- * may use files until it ends. */
+/* The identity to restore at hps_dir_actor_end. The change of identity applies to all threads of
+ * the process, so until then no other thread may use files. */
 struct hps_dir_actor {
-    bool changed;
+    bool changed; /* false: the identity was not changed */
     uint32_t gid;
     int n_groups;
-    uint32_t *groups;
+    uint32_t *groups; /* [n_groups] */
 };
 
-/* If this process is root and another user owns `dir`: act with the user and group of its owner
- * until hps_dir_actor_end. Otherwise no change.
- * error   INVALID: the kernel refused; NO_MEMORY; IO and others: `dir` cannot be examined
+/* If this process is root and another user owns `dir`, act with the user id and group of that owner
+ * until hps_dir_actor_end. Otherwise nothing changes.
+ * error   INVALID: the kernel refused the change; NO_MEMORY; others: `dir` cannot be examined
  */
 hps_status hps_dir_actor_begin(const struct hps_dir *dir, struct hps_dir_actor *out_actor,
                                struct hps_error *err) HPS_MUST_CHECK;

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds the files of each table, in a model directory or from one path per table as in ps.json.
- * Computes the fingerprint that detects changes of those files. Any thread.
+ * Computes the fingerprint that detects changes of these files. Any thread. A model directory has
+ * one of these entries for each table T:
  *
- *   T/ with key and emb_vector     one HugeCTR table T
- *   T.npy                          table T, the row number is the key
- *   T.keys.npy + T.rows.npy        table T
- *   T.scale_bias.npy               with either: scales and biases, if the rows are uint8
- *   config.json + feature_<i>.npy  a checkpoint of NVIDIA DeepLearningExamples' DLRM and DCNv2
+ *   T/key, T/emb_vector            HugeCTR form
+ *   T.npy                          rows; the row number is the key
+ *   T.keys.npy, T.rows.npy         a pair: keys and rows
+ *   T.scale_bias.npy               with T.npy or the pair, if rows are uint8: scales and biases
+ *
+ * A checkpoint of NVIDIA DeepLearningExamples' (DLE) DLRM and DCNv2 has config.json and one
+ * feature_<i>.npy for each table.
  */
 #ifndef HPS_BASE_ROWS_MODELDIR_H
 #define HPS_BASE_ROWS_MODELDIR_H
@@ -22,43 +25,44 @@
 
 enum { HPS_MODEL_NAME_BYTES_MAX = 120, HPS_MODEL_TABLES_MAX = 4096 };
 
-/* Names of models and tables: [a-zA-Z0-9_-]{1,120}, as in HPS. */
+/* Whether this is a valid name of a model or table: [a-zA-Z0-9_-]{1,120}, as in HPS. */
 bool hps_model_name_valid(const char *name);
-/* Labels of versions follow HPS_LABEL_RULE: never a number, and usable in a path without escapes.
- */
+/* Whether this is a valid label of a version (HPS_LABEL_RULE). A label is never a number, and can
+ * be part of a URL path without escapes. */
 bool hps_label_valid(const char *label);
 #define HPS_LABEL_RULE \
     "1 to 120 of a-z A-Z 0-9 . _ -, beginning with a letter, a digit or _, and not digits alone"
 
 struct hps_model_table {
-    const struct hps_roots *roots; /* its files must be below them; borrowed; NULL: any path */
+    const struct hps_roots *roots; /* files must be below these; borrowed; NULL: any path */
     char *name;
     enum hps_row_form form; /* never AUTO */
-    char *path;             /* for hps_row_reader_open; T.rows.npy of a pair */
+    char *path;             /* for hps_row_reader_open; for a pair, T.rows.npy */
 };
 
 struct hps_model_dir {
     const struct hps_roots *roots; /* borrowed, also by its tables */
     char *path;
-    struct hps_model_table *tables; /* sorted by name, numbers within by value: t_2 before t_10 */
+    struct hps_model_table *tables; /* sorted by name, with numbers by value: t_2 before t_10 */
     size_t n_tables;
-    char *manifest_path; /* <path>/manifest.json; NULL: none */
-    char *dle_path;      /* <path>/config.json of a DLE checkpoint; NULL: none */
+    char *manifest_path; /* <path>/manifest.json; NULL: the file does not exist */
+    char *dle_path;      /* <path>/config.json of a DLE checkpoint; NULL: not such a checkpoint */
 };
 
-/* List the tables of a directory. Other files and hidden ones are ignored, except an entry that
- * leads out of `roots`: it could be a table. The result borrows `roots`; NULL: any path is allowed.
+/* List the tables of a directory. Hidden files, and files of other kinds, are ignored. But a link
+ * that leads out of `roots` is an error, because it could be a table. The result borrows `roots`;
+ * NULL: any path is allowed.
  *
  * error   NOT_FOUND, PERMISSION (also: not below the roots), IO, NO_MEMORY; INVALID: no table,
- *         one table in two forms, half of a pair or of a HugeCTR directory, scales without rows,
- *         a gap in feature_<i>, a bad name, too many tables
+ *         a table in two forms, one file without the other of a pair or of a HugeCTR table, scales
+ *         without rows, a missing number among feature_<i>, a bad name, too many tables
  */
 hps_status hps_model_dir_open(const char *path, const struct hps_roots *roots,
                               struct hps_model_dir *out_dir, struct hps_error *err) HPS_MUST_CHECK;
 void hps_model_dir_close(struct hps_model_dir *dir); /* no effect if all zero */
 
-/* One table given by its path: a HugeCTR directory, a .npy, or either file (or the common prefix)
- * of a pair. Roots and errors as above. */
+/* Find one table by its path: a HugeCTR directory, a .npy file, or a pair, given by one of its
+ * files or by their common prefix. Roots and errors as hps_model_dir_open. */
 hps_status hps_model_table_open(const char *name, const char *path, const struct hps_roots *roots,
                                 struct hps_model_table *out_table, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -72,7 +76,8 @@ struct hps_fingerprint {
     uint64_t mtime_ms_oldest; /* Unix time of the oldest file */
 };
 
-/* error   NOT_FOUND, PERMISSION, IO, NO_MEMORY */
+/* Compute the fingerprint of the files of tables[n_tables].
+ * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY */
 hps_status hps_model_fingerprint(const struct hps_model_table *tables, size_t n_tables,
                                  struct hps_fingerprint *out_print, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -13,13 +13,13 @@
 #include "base/types.h"
 
 enum {
-    HPS_NPY_HEADER_BYTES = 128,         /* size that hps_npy_format writes, for any shape */
+    HPS_NPY_HEADER_BYTES = 128,         /* size of the headers that hps_npy_format writes */
     HPS_NPY_HEADER_BYTES_MAX = 1 << 16, /* longer headers are rejected */
     HPS_NPY_DIMS_MAX = 2
 };
 
-/* Named as in NumPy, by bytes: U8 is uint64, U1 is uint8. V2 is an untyped item of two bytes;
- * ml_dtypes saves its bfloat16 as such. */
+/* Named as in NumPy, with the size in bytes: U8 is uint64, U1 is uint8. V2 is an untyped item of
+ * two bytes; ml_dtypes saves its bfloat16 as V2. */
 enum hps_npy_type {
     HPS_NPY_F4,
     HPS_NPY_F2,
@@ -42,14 +42,14 @@ struct hps_npy {
 };
 
 uint32_t hps_npy_type_bytes(enum hps_npy_type type);
-/* Whether it is an array of keys: one dimension of int64, uint64, int32 or uint32. */
+/* Whether the array can be keys: one dimension of int64, uint64, int32 or uint32. */
 bool hps_npy_is_keys(const struct hps_npy *npy);
 /* Widen n keys of this type, packed at the start of keys[n], to 8 bytes each, in place. int32 keeps
  * its sign. Keys of 8 bytes are unchanged. */
 void hps_npy_widen_keys(enum hps_npy_type type, hps_key *keys, size_t n);
-/* Parse the first `size` bytes of a file: all of it, or at least HPS_NPY_HEADER_BYTES_MAX + 12.
- * INVALID: the text names the byte offset and the expected bytes, or the format of the file, for
- * example HDF5. */
+/* Parse the header of a file from its first `size` bytes: the complete file, or at least
+ * HPS_NPY_HEADER_BYTES_MAX + 12 bytes. INVALID: the text names the byte offset and the expected
+ * bytes, or another known format that the file has, for example HDF5. */
 hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_npy,
                          struct hps_error *err) HPS_MUST_CHECK;
 /* Write a version 1.0 header of exactly HPS_NPY_HEADER_BYTES. Uses type, n_dims and shape. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directories (roots) below which files may be read, whichever user placed them there. A path is
- * first resolved, so links may lead anywhere below a root. The result is then opened from the
- * descriptor of the root. It cannot lead out, even if a link has replaced a directory since.
+ * Directories (roots) below which files may be read, no matter which user created the files. A path
+ * is first resolved; its links may lead to any place below any root. The resolved path is then
+ * opened relative to the root's descriptor, without following links. So it cannot leave the root,
+ * even if a directory was replaced by a link in between.
  *
  * If `roots` is NULL in a call below, any path may be read. One thread opens and closes the roots;
  * any thread may read with them.
@@ -19,31 +20,33 @@
 
 struct hps_roots;
 
-/* `option` names the option that lists the roots, for messages; borrowed. Paths that are not
- * directories are skipped.
+/* Open the roots paths[n]. Paths that are not directories, or cannot be opened, are skipped.
  *
+ * option  the name of the option that lists the roots, for messages; borrowed until the close
  * error   NO_MEMORY; EXHAUSTED: no descriptor
  */
 hps_status hps_roots_open(const char *option, const char *const *paths, size_t n,
                           struct hps_roots **out_roots, struct hps_error *err) HPS_MUST_CHECK;
-/* Add a root, unless it is below an existing one. Errors as above. */
+/* Add a root, unless it is below an existing root. Skips paths and fails as hps_roots_open does. */
 hps_status hps_roots_add(struct hps_roots *roots, const char *path, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_roots_close(struct hps_roots *roots); /* no effect if NULL */
 
-/* The path without links.
+/* Resolve all links of a path.
  *
- * error   PERMISSION: not below a root, or the kernel refused; NOT_FOUND; IO
+ * error   PERMISSION: the result is not below a root, or the kernel refused; NOT_FOUND; IO
  */
 hps_status hps_roots_resolve(const struct hps_roots *roots, const char *path,
                              char out_resolved[PATH_MAX], struct hps_error *err) HPS_MUST_CHECK;
-/* open(2) with `flags` (never O_CREAT) and O_CLOEXEC. Errors as above. */
+/* Same as open(2) with `flags` (never O_CREAT) and O_CLOEXEC, for a path below a root. Errors as
+ * hps_roots_resolve. */
 hps_status hps_roots_open_path(const struct hps_roots *roots, const char *path, int flags,
                                int *out_fd, struct hps_error *err) HPS_MUST_CHECK;
-/* stat(2). Errors as above. */
+/* Same as stat(2), for a path below a root. Errors as hps_roots_resolve. */
 hps_status hps_roots_stat(const struct hps_roots *roots, const char *path, struct stat *out_info,
                           struct hps_error *err) HPS_MUST_CHECK;
-/* Open a regular file for sequential reading. Errors as above; INVALID: not a regular file. */
+/* Open a regular file below a root for sequential reading. *out_bytes is its size. INVALID: not a
+ * regular file; other errors as hps_roots_resolve. */
 hps_status hps_roots_open_read(const struct hps_roots *roots, const char *path, int *out_fd,
                                uint64_t *out_bytes, struct hps_error *err) HPS_MUST_CHECK;
 

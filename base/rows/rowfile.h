@@ -11,15 +11,15 @@
  *
  *   float32, float16
  *   uint16    bits of bfloat16, if a manifest or row_dtype says so
- *   <V2       two untyped bytes: the same; ml_dtypes saves its bfloat16 as such
- *   uint8     bytes of INT8 rows; T.scale_bias.npy, float32 or float16 [rows, 2], has their scales
- *             and biases; its type decides: INT8_ROWWISE_F32 or INT8_ROWWISE_F16
+ *   <V2       two untyped bytes, as ml_dtypes saves its bfloat16; same as uint16
+ *   uint8     bytes of INT8 rows. Their scales and biases are in T.scale_bias.npy, [rows, 2]. If
+ *             that file is float32, the rows are INT8_ROWWISE_F32; if float16, INT8_ROWWISE_F16
  *
- * Rows can be read as another type than that of the files; the reader converts them. Only INT8 rows
- * cannot: they are quantised already, and a second conversion would add a second error.
+ * The reader can convert rows to another type than that of the files, except INT8 rows. These are
+ * quantised already, and a second conversion would add a second error.
  *
- * Files are read with pread, never mapped, so a file that is truncated during a read gives an error
- * and no SIGBUS. One thread at a time uses a reader or writer.
+ * Files are read with pread, never mapped. If a file is truncated during a read, the read returns
+ * an error, and there is no SIGBUS. One thread at a time uses a reader or writer.
  */
 #ifndef HPS_BASE_ROWS_ROWFILE_H
 #define HPS_BASE_ROWS_ROWFILE_H
@@ -36,7 +36,7 @@
 enum { HPS_ROW_DIM_MAX = 65536 };
 
 enum hps_row_form {
-    HPS_ROW_FORM_AUTO, /* a directory is HUGECTR, *.rows.npy and *.keys.npy are a pair, else NPY */
+    HPS_ROW_FORM_AUTO, /* HUGECTR if a directory, NPY_PAIR if *.rows.npy or *.keys.npy, else NPY */
     HPS_ROW_FORM_HUGECTR,
     HPS_ROW_FORM_NPY,
     HPS_ROW_FORM_NPY_PAIR
@@ -48,13 +48,15 @@ const char *hps_row_form_text(enum hps_row_form form);
 struct hps_row_options {
     enum hps_row_form form;
     uint32_t dim;       /* expected values per row; 0: as in the files */
-    uint32_t key_bytes; /* 8 (or 0); 4 keeps the low 32 bits (`supportlonglong` false) */
-    bool nan_allowed;   /* false: NaN and Inf fail the read with the row named, and so does a value
-                           that would become one as row_dtype */
-    enum hps_dtype dtype; /* of the files, from the manifest; 0: unknown. Only uint16 and <V2 rows
-                             need it (BF16), or row_dtype BF16 */
-    enum hps_dtype row_dtype;      /* type to read rows as; 0: as in the files */
-    const struct hps_roots *roots; /* the files must be below them, at open; NULL: any */
+    uint32_t key_bytes; /* 8 or 0: all 64 bits; 4: only the low 32 bits (`supportlonglong` false) */
+    /* False: a read fails if a value is NaN or Inf, or would become Inf as row_dtype. The error
+     * names the row. INT8 rows must be finite in any case. */
+    bool nan_allowed;
+    /* Type of the rows in the files, from the manifest; 0: unknown. uint16 and <V2 rows can be read
+     * only if this, or row_dtype, is BF16. */
+    enum hps_dtype dtype;
+    enum hps_dtype row_dtype;      /* type to convert rows to; 0: no conversion */
+    const struct hps_roots *roots; /* at the open, files must be below these; NULL: any path */
 };
 
 struct hps_row_desc {
@@ -71,34 +73,36 @@ struct hps_row_reader;
 
 /* Open the files of one table and check headers and sizes.
  *
- * path    the directory, the .npy file, or either file of a pair; copied
- * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: the text names file, byte offset and the
- *         expected content; also: INT8 rows with another row_dtype
+ * path    the directory, the .npy file, or one of the files of a pair; copied
+ * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: bad content (the text names file, byte
+ *         offset and the expected content), or INT8 rows and another row_dtype
  */
 hps_status hps_row_reader_open(const char *path, const struct hps_row_options *options,
                                struct hps_row_reader **out_reader, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_row_reader_close(struct hps_row_reader *reader); /* no effect if NULL */
 const struct hps_row_desc *hps_row_reader_desc(const struct hps_row_reader *reader);
-/* Read up to max_rows more rows; 0 rows: the end.
+/* Read the next rows, at most max_rows. *out_n is their number; 0: the end.
  *
  * shape   keys[max_rows]; rows[max_rows] of desc's dtype and dim, any alignment
- * error   DATA_LOSS: shorter than at open; INVALID: NaN or Inf, or a value that does not fit the
- *         dtype; IO. The reader is unusable after an error.
+ * error   DATA_LOSS: a file is shorter than at the open; INVALID: NaN or Inf, or a value that does
+ *         not fit row_dtype; IO. The reader is unusable after an error.
  */
 hps_status hps_row_reader_next(struct hps_row_reader *reader, size_t max_rows, hps_key *keys,
                                void *rows, size_t *out_n, struct hps_error *err) HPS_MUST_CHECK;
-/* Read all keys, without rows, and set desc's sorted_unique if they are strictly ascending. Stops
- * at the first key out of order. Does not move the reader. */
+/* Read all keys, without rows, and set desc's sorted_unique to whether they are strictly ascending.
+ * Stops at the first key out of order. The next hps_row_reader_next reads the same rows as without
+ * this call. */
 hps_status hps_row_reader_scan_keys(struct hps_row_reader *reader, struct hps_error *err)
     HPS_MUST_CHECK;
+/* Go back to the first row. */
 void hps_row_reader_rewind(struct hps_row_reader *reader);
-/* Loss from conversion in the rows read since the open or the last rewind. n is 0 if rows are not
- * converted. */
+/* Error of the conversion of the rows read since the open or the last rewind. Its n is 0 if rows
+ * are not converted. */
 const struct hps_row_loss *hps_row_reader_loss(const struct hps_row_reader *reader);
 
-/* Path of the scales of uint8 rows: T.scale_bias.npy of T.npy or T.rows.npy. NULL: no memory.
- * owner: the caller (hps_free) */
+/* The path T.scale_bias.npy for the path T.npy or T.rows.npy. The caller frees it (hps_free). NULL:
+ * no memory. */
 char *hps_row_scale_bias_path(const char *rows_path);
 
 struct hps_row_writer_options {
@@ -109,22 +113,25 @@ struct hps_row_writer_options {
 
 struct hps_row_writer;
 
-/* Create temporary files next to the final names; nothing appears under `path` before close.
+/* Create a table. The rows are written to temporary files in the same directory;
+ * hps_row_writer_close renames them to their final names.
  *
- * path    the directory, the .npy file, or T.rows.npy of a pair; copied. INT8 rows also get
- *         T.scale_bias.npy.
+ * path    the directory, the .npy file, or T.rows.npy of a pair; copied. For INT8 rows the writer
+ *         also creates T.scale_bias.npy.
  * error   INVALID; EXISTS: the directory of a HUGECTR table exists; EXHAUSTED: disk full; IO
  */
 hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_options *options,
                                struct hps_row_writer **out_writer, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Append n rows. INVALID: NPY, and keys are not the row numbers; EXHAUSTED: disk full; IO. */
+/* Append n rows. INVALID: the form is NPY and a key is not the row number; EXHAUSTED: disk full;
+ * IO. */
 hps_status hps_row_writer_append(struct hps_row_writer *writer, const hps_key *keys,
                                  const void *rows, size_t n, struct hps_error *err) HPS_MUST_CHECK;
-/* Write the rest, fsync, rename into place. Frees the writer, also on error; an error leaves no
- * temporary files. */
+/* Write buffered rows, sync the files and rename them to their final names. Frees the writer, also
+ * on error. After an error no temporary files are left. */
 hps_status hps_row_writer_close(struct hps_row_writer *writer, struct hps_error *err)
     HPS_MUST_CHECK;
-void hps_row_writer_abort(struct hps_row_writer *writer); /* remove all files; no effect if NULL */
+/* Remove the temporary files and free the writer. No effect if NULL. */
+void hps_row_writer_abort(struct hps_row_writer *writer);
 
 #endif

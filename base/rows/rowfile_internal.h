@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the two halves of the reader: rowfile.c finds, opens and checks files; rowread.c reads
+ * Shared by the two files of the reader: rowfile.c finds, opens and checks files; rowread.c reads
  * rows from them. One thread at a time.
  */
 #ifndef HPS_BASE_ROWS_ROWFILE_INTERNAL_H
@@ -20,7 +20,7 @@ struct rowfile_part {
 
 struct hps_row_reader {
     struct hps_row_desc desc;
-    struct rowfile_part keys; /* no file: the row number is the key */
+    struct rowfile_part keys; /* if there is no such file, the row number is the key */
     struct rowfile_part rows;
     struct rowfile_part scales;  /* scale and bias of each INT8 row */
     uint64_t row;                /* next row to read */
@@ -28,18 +28,20 @@ struct hps_row_reader {
     uint32_t key_bytes;
     bool nan_allowed;
 
-    /* For rows that are not read directly into the caller's array. */
-    size_t piece_rows;          /* rows per piece */
-    uint8_t *piece;             /* [piece_rows] as in the files; INT8: values, then scales */
-    float *wide;                /* [dim] FP32 values, if FP16 or BF16 become another type */
-    hps_row_convert_fn widen;   /* file_dtype to FP32 */
-    hps_row_convert_fn convert; /* to dtype; from FP32 if `wide` is set, else from file_dtype */
-    struct hps_row_loss loss;
+    /* For rows that are converted or combined from two files. They are read in pieces. */
+    size_t piece_rows; /* rows per piece */
+    uint8_t *piece;    /* [piece_rows] rows as in the files; INT8: first all values, then scales */
+    /* [dim] a row as FP32. Set if neither file_dtype nor dtype is FP32; then rows are converted by
+     * way of FP32. */
+    float *wide;
+    hps_row_convert_fn widen;   /* file_dtype to FP32; set with `wide` */
+    hps_row_convert_fn convert; /* to dtype, from FP32 if `wide` is set, else from file_dtype */
+    struct hps_row_loss loss;   /* error of the conversion */
 };
 
 /* ---- rowread.c ------------------------------------------------------------------------------- */
 
-/* Prepare to read; the files are open and desc is complete. NO_MEMORY */
+/* Prepare to read. The files must be open and desc complete. NO_MEMORY */
 hps_status rowread_begin(struct hps_row_reader *reader, struct hps_error *err) HPS_MUST_CHECK;
 void rowread_end(struct hps_row_reader *reader);
 

@@ -39,16 +39,18 @@ static inline float hps_rowgen_value(uint64_t base, uint32_t i)
     return (float)((int32_t)u - (1 << 23)) * 0x1p-23f;
 }
 
-/* Key of row r of a table: r, or with `hashed` spread over all 64-bit integers. */
+/* Key of row r of a table: r, or if `hashed` is not 0, a hash of r. Different rows have different
+ * hashes. */
 static inline hps_key hps_rowgen_key(uint64_t r, int hashed)
 {
     return hashed != 0 ? hps_mix64(r + HPS_HASH_GOLDEN) : r;
 }
 
-/* float32 to float16 bits, to nearest, ties to even. NaN stays NaN; overflow gives Inf. */
+/* The bits of a float32 as float16, rounded to nearest, ties to even. A NaN stays a NaN; too large
+ * values become Inf. */
 uint16_t hps_rowgen_half(float value);
 
-/* Fill `row` with FP32 values. shape row[dim], aligned for a float */
+/* Write the row of a key. shape: FP32 row[dim], aligned as floats */
 void hps_rowgen_row(uint64_t seed, uint32_t table, hps_key key, uint32_t dim, void *row);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the two halves of the sort: rowsort.c (input, and runs written to disk) and
- * rowsort_merge.c (merge of runs). Threads: see rowsort.h.
+ * Shared by the two files of the sort: rowsort.c (input, and writing runs to disk) and
+ * rowsort_merge.c (merging runs). Threads: see rowsort.h. A *record* is a key and its row in the
+ * spill file; a *run* is a sorted sequence of records.
  */
 #ifndef HPS_BASE_ROWS_ROWSORT_INTERNAL_H
 #define HPS_BASE_ROWS_ROWSORT_INTERNAL_H
@@ -13,41 +14,45 @@
 
 enum {
     ROWSORT_KEY_BYTES = 8,
-    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* per read; bounds the delay of a cancel */
+    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* per read; so a cancel takes effect soon */
     ROWSORT_ALIGN = 64
 };
 
+/* The key of a row and its place. Entries are sorted; the rows do not move. */
 struct entry {
     hps_key key;
-    uint64_t slot; /* index of a row, or of a run during a merge */
+    uint64_t slot; /* index of a row; during a merge, index of a run */
 };
 
 struct run {
-    uint64_t offset; /* bytes */
+    uint64_t offset; /* of its first byte in the spill file */
     uint64_t n_rows;
     hps_key key_last;
 };
 
+/* Progress of reading one run during a merge. */
 struct cursor {
-    uint64_t offset; /* offset in the file of the next byte to read */
-    uint64_t end;
+    uint64_t offset; /* in the spill file: next byte to read into the buffer */
+    uint64_t end;    /* in the spill file: end of the run */
     uint8_t *buffer;
-    size_t at;
-    size_t have;
+    size_t at;   /* in the buffer: next record */
+    size_t have; /* in the buffer: end of the bytes read */
 };
 
 /* Unsorted rows, and the entries to sort them. */
 struct area {
-    struct entry *entries;
-    struct entry *scratch;
+    struct entry *entries; /* [n] of [capacity] */
+    struct entry *scratch; /* [capacity] second buffer of the radix sort */
     uint8_t *rows;
     size_t n;
     bool ascending; /* entries are strictly ascending already */
 };
 
+/* DIRECT: rows come from `reader`. MEMORY: all rows are in one area. MERGE: rows come from runs. */
 enum phase { PHASE_INPUT, PHASE_DIRECT, PHASE_MEMORY, PHASE_MERGE, PHASE_FAILED };
 
-/* Destination of records: two arrays of the caller for keys and rows, or interleaved for a run. */
+/* Destination of records: separate arrays of the caller for keys and rows, or one buffer in which
+ * each row follows its key. */
 struct target {
     uint8_t *keys;
     uint8_t *rows;
@@ -55,8 +60,7 @@ struct target {
     size_t row_stride;
 };
 
-/* One sort. Its phases follow one another and reuse the same memory; so this is one struct with
- * many fields. */
+/* One sort. All phases use the same memory, the arena; so this is one struct with many fields. */
 struct hps_rowsort {
     struct hps_rowsort_options options;
     char *dir;
@@ -66,28 +70,29 @@ struct hps_rowsort {
     uint8_t *arena;
     size_t arena_bytes;
 
-    struct area areas[2];
+    struct area areas[2]; /* input */
     unsigned n_areas;
-    struct area *in; /* being filled */
-    uint8_t *out;
-    size_t out_records;
-    size_t capacity;   /* of an area */
-    size_t next_entry; /* PHASE_MEMORY */
+    struct area *in;    /* the area that is being filled */
+    uint8_t *out;       /* [out_records] buffer for records of a run */
+    size_t out_records; /* capacity of `out` */
+    size_t capacity;    /* of an area, in rows */
+    size_t next_entry;  /* PHASE_MEMORY: next entry to return */
 
-    /* While the thread spills, it owns the file, the runs and `out`. */
+    /* While this thread spills an area, it owns the file, the runs and `out`. */
     struct hps_worker spiller;
-    struct area *spilled; /* area that the thread spills */
+    struct area *spilled; /* the area that the thread spills */
     hps_status spill_status;
     struct hps_error spill_error;
 
-    int fd; /* -1: nothing spilled */
+    int fd; /* of the spill file; -1: nothing was spilled */
     uint64_t file_bytes;
-    struct run *runs;
+    struct run *runs; /* [n_runs] of [runs_max] */
     size_t runs_max;
     size_t n_runs;
 
+    /* PHASE_MERGE, and merge passes before it. */
     struct cursor *cursors;
-    struct entry *heap;
+    struct entry *heap; /* [n_heap] the first key of each run */
     size_t n_heap;
     size_t buffer_bytes; /* of each cursor */
 
@@ -117,26 +122,27 @@ static inline size_t rowsort_clamp(size_t n, size_t low, size_t high)
 
 /* ---- rowsort.c ------------------------------------------------------------------------------- */
 
-/* The target for records in `out`. */
+/* The buffer `out` as a target. */
 struct target rowsort_out_target(const struct hps_rowsort *sort);
-/* Open an unlinked file, which cannot be left behind. */
+/* Open a spill file without a name, so that a crash leaves no file. */
 hps_status rowsort_open_spill(const struct hps_rowsort *sort, int *out_fd, struct hps_error *err);
-/* Append n records of `out` to the file. */
+/* Append the first n records of `out` to the file, which has *file_bytes bytes. */
 hps_status rowsort_write_out(struct hps_rowsort *sort, int fd, uint64_t *file_bytes, size_t n,
                              struct hps_error *err);
 
 /* ---- rowsort_merge.c ------------------------------------------------------------------------- */
 
-/* Preferred number of records per buffer of a run, and how many runs can be merged at once. */
+/* Returns how many runs can be merged at once. *out_buffer_records is the number of records for
+ * which each of these runs can have a buffer. */
 size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records);
-/* Begin to merge runs[first .. first + k). The arena must hold no rows. */
+/* Begin to merge runs[first .. first + k). No rows may be left in the arena. */
 hps_status rowsort_merge_begin(struct hps_rowsort *sort, size_t first, size_t k,
                                size_t buffer_records, struct hps_error *err);
-/* Write up to max_records records, each key once. Equal keys arrive oldest first; the last one
- * stays. */
+/* Write the next records of the merge to `target`, at most max_records, each key once. Of equal
+ * keys the one in the last run, which is the newest, stays. */
 hps_status rowsort_merge_next(struct hps_rowsort *sort, size_t max_records,
                               const struct target *target, size_t *out_n, struct hps_error *err);
-/* One merge pass: fewer and longer runs, in a new file. */
+/* Run one merge pass: merge groups of runs into fewer and longer runs in a new file. */
 hps_status rowsort_merge_runs(struct hps_rowsort *sort, struct hps_error *err);
 
 #endif

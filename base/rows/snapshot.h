@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A snapshot on disk: the database of one hpsd at one moment, with a list that makes it verifiable.
+ * A snapshot on disk: the database of one hpsd at one moment, with a list of checksums.
  *
  *   DIR/hpsd/      the database
  *   DIR/snapshot   text, written last: a snapshot without it is incomplete
  *                    hpsd-snapshot 2           the format
- *                    hpsd 0.1.0                version of the writer
- *                    created 1700000000000     Unix ms
- *                    file BYTES CRC32C NAME    each file of hpsd/
- *                    end CRC32C                of all lines before this one, the last
+ *                    hpsd 0.1.0                version of hpsd that wrote it
+ *                    created 1700000000000     Unix time in ms
+ *                    file BYTES CRC32C NAME    one line for each file of hpsd/
+ *                    end CRC32C                last line: checksum of all lines before it
  *
- * Format 1 had no checksums and no last line: it can be restored, but not verified.
+ * Format 1 has no checksums and no last line: it can be restored, but not verified.
  *
  * All are plain files, which any tool can copy, pack and send. Any thread that may block.
  */
@@ -27,30 +27,32 @@ enum { HPS_SNAPSHOT_FORMAT = 2 };
 
 struct hps_snapshot_report {
     uint32_t n_files;
-    uint64_t n_bytes; /* of these files */
+    uint64_t n_bytes; /* size of these files */
     bool verified;    /* the checksum of each file was verified */
 };
 
-/* Prepare DIR for a snapshot; it is created if missing, its parent is not. EXISTS: it is not empty;
- * PERMISSION, NOT_FOUND, EXHAUSTED, IO. */
+/* Prepare DIR for a snapshot. DIR is created if it does not exist; its parent must exist. EXISTS:
+ * DIR is not empty; PERMISSION, NOT_FOUND, EXHAUSTED, IO. */
 hps_status hps_snapshot_begin(const char *dir, struct hps_error *err) HPS_MUST_CHECK;
-/* DIR/hpsd is complete: read all of it for the checksums, and write DIR/snapshot, synced. CANCELLED
- * once *cancel (may be NULL) is true. */
+/* Finish a snapshot after DIR/hpsd was written: read all files for the checksums, and write and
+ * sync DIR/snapshot. CANCELLED once *cancel (may be NULL) is true. */
 hps_status hps_snapshot_finish(const char *dir, const char *version, uint64_t unix_ms,
                                const atomic_bool *cancel, struct hps_snapshot_report *out_report,
                                struct hps_error *err) HPS_MUST_CHECK;
 
-/* Create PATH/hpsd from the snapshot, synced, completely or not at all. Every byte is read and
- * compared with the checksums. Files that RocksDB never rewrites are hard links if possible; others
- * are copies. PATH is created if missing, its parent is not. Other files in PATH stay, except the
- * list of damaged versions of an earlier database.
+/* Create PATH/hpsd from the snapshot in DIR, and sync it. The call creates it completely or not at
+ * all. Every byte is read and compared with the checksums. Files that RocksDB never changes are
+ * hard links if possible; other files are copies. PATH is created if it does not exist; its parent
+ * must exist. Other files in PATH stay, except hpsd.damaged, the list of damaged versions of an
+ * earlier database.
  *
- * No link in PATH or DIR is followed. Root acts as the user who owns PATH, with all threads: the
- * files become that user's, and nothing is done that this user could not do. DIR is read as that
- * user too, unless root owns it and no other user may write there.
+ * No link in PATH or DIR is followed. If this process is root, all its threads act as the user who
+ * owns PATH. So the files belong to that user, and the call does nothing that this user could not
+ * do. DIR is read as that user, too, unless root owns DIR and no other user may write to it.
  *
  * error   EXISTS: PATH has a database; BUSY: an hpsd uses PATH; DATA_LOSS: DIR is not a complete
- *         snapshot, or a file, which is named, is damaged; NEWER_FORMAT; and as above
+ *         snapshot, or a file is damaged (the text names it); NEWER_FORMAT; PERMISSION, NOT_FOUND,
+ *         EXHAUSTED, IO
  */
 hps_status hps_snapshot_restore(const char *dir, const char *path,
                                 struct hps_snapshot_report *out_report, struct hps_error *err)

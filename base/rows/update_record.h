@@ -4,14 +4,14 @@
  * allocation; decoded records point into the input. Any thread.
  *
  *   topic hps_et.<model>.<table>
- *     HCTR    key: none or empty    value: "HCTR", u32 value_size, then n times: key, value
- *             HPS's own record; keys are 8 bytes (`supportlonglong`) or 4; values are float32.
- *             8 bytes and no pairs are a beacon.
- *     KEYED   key: int64 LE         value: a row, or null: the key is deleted. The row is float32
- *             or of the stored type of the table. Its size decides: no other stored type of any
- *             dim is as wide as float32 of that dim.
- *   topic hps_et.<model>, or that of a table
- *     PACKED  key: none or empty    value: "HPS1", u32 format version, hps.v1.UpdateBatch
+ *     HCTR    key: null or empty    value: "HCTR", u32 value_size, then n times: key, value
+ *             The format of HPS. Keys have 8 bytes (`supportlonglong`) or 4; values are float32.
+ *             A value of 8 bytes has no pairs. It is a beacon, which changes no rows.
+ *     KEYED   key: int64 LE         value: a row; null deletes the key. The row is float32 or of
+ *             the stored type of the table. The size of the row shows which of the two, because
+ *             for the same dim no other stored type has the size of float32.
+ *   topic hps_et.<model>, or the topic of a table
+ *     PACKED  key: null or empty    value: "HPS1", u32 format version, hps.v1.UpdateBatch
  *
  * All integers are little-endian. The form of a record is recognised from its bytes.
  */
@@ -35,16 +35,17 @@ enum {
     HPS_UPDATE_TOPIC_BYTES_MAX = 249 /* with its NUL; names have at most 120 bytes each */
 };
 
-/* Headers of a keyed or HCTR record. The two versions have 8 bytes, LE: the model version that it
- * is for (int64, > 0), and the row version (u64) of tables that compare it. The type of the row is
- * text (hps_dtype_name), as types of the same width cannot be told apart. */
+/* Headers of a keyed or HCTR record:
+ *   VERSION      int64 LE, > 0: the model version that the record is for
+ *   ROW_VERSION  u64 LE: the row version, for tables with `row_versions`
+ *   DTYPE        text (hps_dtype_name): the type of the row; some types have the same width */
 #define HPS_UPDATE_HEADER_VERSION     "hps-version"
 #define HPS_UPDATE_HEADER_ROW_VERSION "hps-row-version"
 #define HPS_UPDATE_HEADER_DTYPE       "hps-dtype"
 
 enum hps_update_form { HPS_UPDATE_HCTR = 1, HPS_UPDATE_KEYED, HPS_UPDATE_PACKED };
 
-/* Why a record is rejected. X(NAME, label of metrics) */
+/* Why a record is rejected. X(NAME, label of the reason in metrics) */
 #define HPS_UPDATE_REJECT_LIST(X)                                                          \
     X(NONE, "none")                                                                        \
     X(KEY, "key")             /* neither empty nor 8 bytes; or a null value without key */ \
@@ -60,7 +61,8 @@ enum hps_update_reject {
 #undef HPS_UPDATE_REJECT_ENUM
 };
 
-/* A hash of a record, to recognise it later; NULL and empty are different. */
+/* A hash of a record, to recognise it later. NULL and an empty key or value give different
+ * hashes. */
 uint64_t hps_update_record_hash(const void *key, size_t key_size, const void *value,
                                 size_t value_size);
 
@@ -70,53 +72,55 @@ const char *hps_update_form_text(enum hps_update_form form);       /* "hctr", "k
 /* The shape of rows of the topic's table. */
 struct hps_update_shape {
     uint32_t key_bytes;   /* of HCTR pairs: 8 or 4 */
-    uint32_t dim;         /* values per row; 0: not checked, as on a topic without a table */
+    uint32_t dim;         /* values per row; 0: unknown, so widths are not checked */
     enum hps_dtype dtype; /* stored type of the table; 0: float32 */
 };
 
-/* Points into the record. */
+/* A decoded record. It points into the bytes that were decoded. */
 struct hps_update_record {
     enum hps_update_form form;
-    enum hps_update_reject reject; /* NONE: decoded */
-    uint32_t n;                    /* HCTR: pairs; KEYED: 1; PACKED: 0, see the batch */
-    uint32_t key_bytes;            /* of the pairs */
-    uint32_t row_bytes;            /* of a row; a delete: 0 */
-    enum hps_dtype dtype;          /* of the rows: FP32 or the table's; 0: unknown without dim */
-    /* HCTR: the pairs; KEYED: the row, NULL: a delete; PACKED: the UpdateBatch. */
+    enum hps_update_reject reject; /* NONE: the record was decoded */
+    uint32_t n;                    /* HCTR: number of pairs; KEYED: 1; PACKED: 0 */
+    uint32_t key_bytes;            /* HCTR: size of each key */
+    uint32_t row_bytes;            /* size of a row; 0: a delete */
+    enum hps_dtype dtype;          /* of the rows: FP32 or the table's; 0: unknown, as is dim */
+    /* HCTR: the pairs; KEYED: the row, or NULL for a delete; PACKED: the UpdateBatch. */
     const uint8_t *body;
     size_t body_size;
-    hps_key key; /* KEYED */
+    hps_key key; /* KEYED: the key */
 };
 
-/* Decode a record. key, value: NULL is Kafka's null, with size 0; an empty one is not NULL.
+/* Decode a record. `key` or `value` NULL is a null of Kafka, with size 0; an empty key or value is
+ * not NULL.
  *
  * out_record  always set: `form` if known, and the reason of a rejection
- * error       INVALID; the text names the input and the expected one
+ * error       INVALID: the record is rejected; the text names the given and the expected content
  */
 hps_status hps_update_record_decode(const void *key, size_t key_size, const void *value,
                                     size_t value_size, const struct hps_update_shape *shape,
                                     struct hps_update_record *out_record, struct hps_error *err)
     HPS_MUST_CHECK;
-/* A keyed record that deletes its key. */
+/* Whether this is a keyed record that deletes its key. */
 static inline bool hps_update_record_deletes(const struct hps_update_record *record)
 {
     return record->form == HPS_UPDATE_KEYED && record->body == NULL;
 }
-/* Copy keys [n] and rows [n][row_bytes] of an HCTR or KEYED record; rows may be NULL. */
+/* Copy the keys [n] and rows [n][row_bytes] of an HCTR or KEYED record; out_rows may be NULL. */
 void hps_update_record_copy(const struct hps_update_record *record, hps_key *out_keys,
                             uint8_t *out_rows);
 
-/* Decode a header of 8 bytes; false: another size. */
+/* Decode the value of a header with 8 bytes. False: it has another size. */
 bool hps_update_header_decode(const void *data, size_t size, uint64_t *out_value);
 
 /* ---- encode ---------------------------------------------------------------------------------- */
 
-/* Bytes of an HCTR record of n pairs. */
+/* Size in bytes of the value of an HCTR record of n pairs. */
 static inline size_t hps_update_hctr_bytes(size_t n, uint32_t key_bytes, uint32_t row_bytes)
 {
     return HPS_UPDATE_HEAD_BYTES + n * ((size_t)key_bytes + row_bytes);
 }
-/* Write it. With key_bytes 4 every key must be below 2^32. out_bytes: [hps_update_hctr_bytes] */
+/* Write the value of an HCTR record of n pairs. If key_bytes is 4, every key must be below 2^32.
+ * shape: out_bytes[hps_update_hctr_bytes] */
 void hps_update_hctr_encode(const hps_key *keys, const void *rows, size_t n, uint32_t key_bytes,
                             uint32_t row_bytes, uint8_t *out_bytes);
 /* Encode the key of a keyed record, or the value of a header. */
@@ -130,8 +134,8 @@ uint32_t hps_update_partition(hps_key key, uint32_t n_partitions);
 
 /* ---- topics ---------------------------------------------------------------------------------- */
 
-/* "hps_et.<model>.<table>"; table NULL: "hps_et.<model>". Names are valid (base/rows/modeldir.h).
- */
+/* Write "hps_et.<model>.<table>", or "hps_et.<model>" if table is NULL. Both names must be valid
+ * (base/rows/modeldir.h). */
 void hps_update_topic_format(const char *model, const char *table,
                              char out_topic[HPS_UPDATE_TOPIC_BYTES_MAX]);
 
@@ -140,7 +144,7 @@ struct hps_update_topic {
     char table[HPS_UPDATE_NAME_BYTES]; /* "": topic of the whole model */
 };
 
-/* False: not a topic of updates, or invalid names. */
+/* Parse the name of a topic. False: it is not a topic of updates, or model or table is invalid. */
 bool hps_update_topic_parse(const char *topic, struct hps_update_topic *out_topic);
 
 #endif
