@@ -9,8 +9,8 @@
  * `wake` may be called from other threads. Calls of the log itself are thread-safe.
  *
  * Errors: no call ends the process. An implementation writes only its library's messages to the
- * daemon's log, at debug level. It reports each change once, by an event or a status, to the thread
- * that polls.
+ * daemon's log, at debug level. It reports each change of state, such as DOWN and UP, once: by an
+ * event or a status, to the thread that polls.
  *
  *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                 │                            └▶ DOWN … UP: the consumer reconnects by itself

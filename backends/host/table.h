@@ -85,8 +85,8 @@ void hps_host_table_free(struct hps_host_table *table);
  *         old rows as permitted. In that case the call works once they have left. */
 hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)
     HPS_MUST_CHECK;
-/* Add a key that the table lacks, evicting others if the table evicts. Adds the number of evicted
- * keys to *n_evicted. EXHAUSTED, NO_MEMORY: the key was not added. */
+/* Add a key that the table lacks. A table that evicts may evict other keys for it, and adds their
+ * number to *n_evicted. EXHAUSTED, NO_MEMORY: the key was not added. */
 hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, const uint8_t *data,
                                  uint32_t *n_evicted) HPS_MUST_CHECK;
 void hps_host_table_erase(struct hps_host_table *table, hps_key key);

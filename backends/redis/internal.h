@@ -37,7 +37,8 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
  *    digest always means the same positions, so outdated state never makes a wrong row valid. It
  *    only causes extra requests. */
 
-/* Counters of a shard. The counters before a request are compared with those after it. */
+/* Counters of changes of a shard. A caller notes them before a request. If they differ afterwards,
+ * the reply may be older than the known state. */
 struct redis_shard_seen {
     uint32_t n_changes; /* changes of the known state of the shard */
     uint32_t n_writes;  /* writes of this daemon, and replies that the shard is missing */

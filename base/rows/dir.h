@@ -19,7 +19,7 @@ struct hps_dir {
     char *path; /* for messages */
 };
 
-/* Open `path`. A process of root follows a symbolic link in `path` only if root owns the link.
+/* Open `path`. If this process runs as root, it follows only symbolic links that root owns.
  * Otherwise a service could use links to make root access other directories.
  *
  * owner   the caller closes out_dir (hps_dir_close)
