@@ -45,10 +45,11 @@ struct hps_store_shared_stats {
     uint64_t n_rows_inserted;
     /* Rows that insert refused: stale, or their shard was not at the version's positions. */
     uint64_t n_rows_refused;
-    uint64_t n_rows_evicted;  /* by this daemon */
-    uint64_t n_shards_gap;    /* shards found at an offset before a batch of updates, per batch */
-    uint64_t n_shards_failed; /* shards that could not be reached or refused a batch, per batch */
-    uint64_t n_shards_reset;  /* shards emptied because they were behind or missing */
+    uint64_t n_rows_evicted; /* by this daemon */
+    /* Sums over all batches of updates (hps_log_report.n_gap and n_failed). */
+    uint64_t n_shards_gap;
+    uint64_t n_shards_failed;
+    uint64_t n_shards_reset; /* shards emptied because they were behind or missing */
     char error[320]; /* why the last request of the map of slots failed; "": it did not fail */
 };
 

@@ -15,7 +15,7 @@ enum hps_pooling {
     HPS_POOLING_NONE = 1,          /* rows of keys, no bags */
     HPS_POOLING_SUM = 2,           /* sum of w * x */
     HPS_POOLING_MEAN = 3,          /* SUM / sum of w; 0 if the divisor is 0 */
-    HPS_POOLING_SQRTN = 4,         /* SUM / square root of the sum of w * w; 0 if it is 0 */
+    HPS_POOLING_SQRTN = 4,         /* SUM / sqrt(sum of w * w); 0 if the divisor is 0 */
     HPS_POOLING_MEAN_BY_COUNT = 5, /* SUM / number of keys; 0 if there are no keys */
 };
 

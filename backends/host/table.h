@@ -32,8 +32,8 @@ struct hps_host_shared {
     bool lossy;           /* no store below has the rows; evicts at rows_max, also in a put */
     uint64_t rows_max;    /* limit per table, in addition to the budget */
     uint64_t rows_target; /* a table that has reached rows_max evicts gradually down to this */
-    /* Take memory from a table with a lower claim to it, for `table`. Called with the lock of
-     * `table` held. */
+    /* Clear another table, which should lose its memory to `table` (share.c). Called with the lock
+     * of `table` held. */
     enum hps_host_way (*give_way)(struct hps_host_shared *shared,
                                   const struct hps_host_table *table);
 };

@@ -74,14 +74,15 @@ struct redis_space {
     int64_t version;
     const struct hps_table *tables; /* owned by the version */
     uint32_t n_tables;
-    uint64_t rows_max;             /* limit of rows of a shard; 0: no limit */
-    struct hps_redis_name leases;  /* Redis key of the leases */
-    uint16_t leases_slot;          /* its hash slot */
-    char *names;                   /* memory of all key names */
-    atomic_bool loaded;            /* a load has committed, so every shard has existed */
-    atomic_bool loading;           /* a load is running: gets find nothing until its commit */
-    atomic_bool left;              /* log->leave was called: gets find nothing */
-    uint64_t lease_us;             /* when the lease was renewed; 0: never; store's lock */
+    uint64_t rows_max;            /* limit of rows of a shard; 0: no limit */
+    struct hps_redis_name leases; /* Redis key of the leases */
+    uint16_t leases_slot;         /* its hash slot */
+    char *names;                  /* memory of all key names */
+    atomic_bool loaded;           /* a load has committed, so every shard has existed */
+    atomic_bool loading;          /* a load is running: gets find nothing until its commit */
+    atomic_bool left;             /* log->leave was called: gets find nothing */
+    /* hps_clock_us when the lease was last renewed; 0: never. Protected by the store's lock. */
+    uint64_t lease_us;
     _Atomic uint32_t n_sampled;    /* rows looked up, for choosing one in sample_every */
     struct hps_lock lock;          /* protects the fields below */
     uint32_t n_shards;             /* immutable */

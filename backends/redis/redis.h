@@ -24,7 +24,8 @@ struct hps_redis_store_options {
     bool authoritative;        /* no store below has the rows, so shards are never emptied */
     const char *member;        /* name of this daemon, unique among the daemons that share Redis */
     uint64_t lease_ms;         /* a lease expires this long after it was last renewed */
-    /* Rows expire this long after a daemon last renewed a lease; 0: they do not expire. */
+    /* Rows expire this long after a daemon last renewed its lease on their version; 0: they do not
+     * expire. */
     uint64_t ttl_ms;
     /* Limit of rows per table and shard; 0: no limit. A shard evicts when all its tables together
      * have more than rows_max times the number of tables. */

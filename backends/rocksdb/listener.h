@@ -23,7 +23,7 @@ enum hps_rocksdb_event_kind {
     HPS_ROCKSDB_ERROR,          /* a background error */
     HPS_ROCKSDB_RECOVERY_BEGUN, /* RocksDB tries to recover from the last error */
     HPS_ROCKSDB_RECOVERY_ENDED, /* code OK: writes work again; otherwise why recovery failed */
-    /* A compaction of `family` failed. RocksDB reports the error (ERROR) after this event. */
+    /* A compaction of `family` failed. HPS_ROCKSDB_ERROR with its error follows. */
     HPS_ROCKSDB_COMPACTION_FAILED,
 };
 

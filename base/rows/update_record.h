@@ -52,7 +52,7 @@ enum hps_update_form { HPS_UPDATE_HCTR = 1, HPS_UPDATE_KEYED, HPS_UPDATE_PACKED 
     X(MAGIC, "magic")         /* begins with neither HCTR nor HPS1 */                      \
     X(TRUNCATED, "truncated") /* ends within its head or a pair */                         \
     X(WIDTH, "width")         /* neither float32[dim] nor a stored row */                  \
-    X(TOO_LARGE, "too_large") /* HPS_UPDATE_RECORD_BYTES_MAX */                            \
+    X(TOO_LARGE, "too_large") /* more than HPS_UPDATE_RECORD_BYTES_MAX */                  \
     X(NEWER_FORMAT, "newer_format")
 
 enum hps_update_reject {
@@ -83,7 +83,7 @@ struct hps_update_record {
     uint32_t n;                    /* HCTR: number of pairs; KEYED: 1; PACKED: 0 */
     uint32_t key_bytes;            /* HCTR: size of each key */
     uint32_t row_bytes;            /* size of a row; 0: a delete */
-    enum hps_dtype dtype;          /* of the rows: FP32 or the table's; 0: unknown, as is dim */
+    enum hps_dtype dtype;          /* of the rows: FP32 or the table's; 0: unknown, if dim is */
     /* HCTR: the pairs; KEYED: the row, or NULL for a delete; PACKED: the UpdateBatch. */
     const uint8_t *body;
     size_t body_size;

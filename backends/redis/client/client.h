@@ -43,8 +43,8 @@ struct hps_redis_options {
     uint64_t command_timeout_us;
     uint64_t pause_us_first; /* until a node that is down is probed */
     uint64_t pause_us_max;   /* the pause doubles up to this */
-    /* How long a resolved name is reused. Must be longer than pause_us_max, so that a name that is
-     * resolved late serves the next probe. */
+    /* How long a resolved name is reused. Must be longer than pause_us_max. If a name is
+     * resolved too late for a probe, the next probe uses the result. */
     uint64_t name_kept_us;
     size_t reply_bytes_max; /* limit of undecoded bytes of a reply, so also of a single value */
 };

@@ -26,7 +26,7 @@ hps_status hps_redis_put_u64(struct hps_buf *buf, uint64_t value) HPS_MUST_CHECK
 /* `n` arguments of `size` bytes each, contiguous in memory; for example fields of rows. */
 hps_status hps_redis_put_args(struct hps_buf *buf, const void *data, size_t size, uint32_t n)
     HPS_MUST_CHECK;
-/* A complete command from strings. */
+/* Append a complete command. args[0] is its name, and all arguments are strings. */
 hps_status hps_redis_put_command(struct hps_buf *buf, uint32_t n_args, const char *const *args)
     HPS_MUST_CHECK;
 
@@ -44,7 +44,7 @@ struct hps_redis_value {
     enum hps_redis_type type;
     uint32_t at;    /* TEXT, ERROR: begins at text.data + at, ends with a NUL */
     uint32_t size;  /* TEXT, ERROR: bytes; ARRAY: elements */
-    int64_t number; /* INT */
+    int64_t number; /* INT: the value */
 };
 
 /* The values of a reply, in order of arrival, without nesting. Its memory is kept for the next
@@ -123,7 +123,8 @@ struct hps_redis_reader;
 /* Create a reader, which buffers at most bytes_max of undecoded bytes. NULL: no memory. */
 struct hps_redis_reader *hps_redis_reader_new(size_t bytes_max);
 void hps_redis_reader_free(struct hps_redis_reader *reader); /* NULL: no effect */
-/* Add bytes from the peer. EXHAUSTED, NO_MEMORY: close the connection. */
+/* Add bytes from the server. EXHAUSTED: over bytes_max; NO_MEMORY. After an error, the caller must
+ * close the connection. */
 hps_status hps_redis_reader_feed(struct hps_redis_reader *reader, const void *data, size_t size)
     HPS_MUST_CHECK;
 /* Decode the next reply into `reply`. OK: it is complete. AGAIN: feed more bytes, then call again

@@ -29,7 +29,7 @@ struct hps_redis_link {
 struct hps_redis_node {
     struct hps_addr addr;         /* immutable */
     char text[HPS_ADDR_TEXT_MAX]; /* immutable: printed address */
-    struct hps_breaker *breaker;  /* immutable pointer */
+    struct hps_breaker *breaker;  /* immutable */
     bool entry;                   /* a configured address */
     bool listed;                  /* in the map of slots */
     uint64_t last_map;            /* cluster's n_maps when hps_redis_node_find last returned it */
@@ -124,9 +124,9 @@ void hps_redis_node_drop_links(struct hps_redis_node *node);
  * slots; hps_redis_map_commit adopts it. */
 struct hps_redis_map {
     struct hps_redis_cluster *cluster;
-    int16_t slots[HPS_REDIS_SLOTS]; /* index of the node of each slot, or HPS_REDIS_NOBODY */
-    uint32_t n_slots;               /* slots with a node */
-    bool listed[HPS_REDIS_NODES_MAX];
+    int16_t slots[HPS_REDIS_SLOTS];      /* index of the node of each slot, or HPS_REDIS_NOBODY */
+    uint32_t n_slots;                    /* slots with a node */
+    bool listed[HPS_REDIS_NODES_MAX];    /* as hps_redis_node.listed */
     int16_t master[HPS_REDIS_NODES_MAX]; /* as hps_redis_node.master */
     int16_t told;                        /* the last master passed to hps_redis_map_tell */
 };
