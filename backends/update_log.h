@@ -268,7 +268,8 @@ struct hps_update_log_ops {
     /* Close the log. All its consumers must be closed already. */
     void (*close)(struct hps_update_log *log);
     /* Open a consumer. Does not wait for the log to be reachable.
-     * error   INVALID: a filter, or a property that can only be checked now; NO_MEMORY */
+     * error   INVALID: a filter, or a configured property that the log's library refuses; NO_MEMORY
+     */
     hps_status (*consumer_open)(struct hps_update_log *log,
                                 const struct hps_consumer_options *options,
                                 struct hps_consumer **out_consumer, struct hps_error *err);

@@ -31,7 +31,8 @@ enum hps_dtype {
 /* Size of arrays that are indexed by stored type. */
 enum { HPS_DTYPE_STORED_END = HPS_DTYPE_INT8_ROWWISE_F16 + 1 };
 
-/* fp32 fp16 bf16 int8_rowwise_f32 int8_rowwise_f16 raw; "unknown" for other numbers. */
+/* The name: fp32, fp16, bf16, int8_rowwise_f32, int8_rowwise_f16 or raw; "unknown" for other
+ * numbers. */
 const char *hps_dtype_name(enum hps_dtype dtype);
 /* The type of that name, raw included. False: no such type; *out is unchanged. */
 bool hps_dtype_parse(const char *name, size_t size, enum hps_dtype *out);

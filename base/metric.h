@@ -53,7 +53,7 @@ void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_lab
 void hps_metric_add(struct hps_metric *metric, uint64_t n);     /* counter */
 void hps_metric_set(struct hps_metric *metric, double value);   /* gauge */
 void hps_metric_gauge_add(struct hps_metric *metric, double n); /* gauge, may be negative */
-/* A histogram; printed in seconds. */
+/* Add a duration to a histogram, which is printed in seconds. */
 void hps_metric_observe_us(struct hps_metric *metric, uint64_t us);
 /* Value of a counter or gauge; number of observations of a histogram. */
 double hps_metric_value(const struct hps_metric *metric);

@@ -19,7 +19,7 @@ enum hps_pooling {
     HPS_POOLING_MEAN_BY_COUNT = 5, /* SUM / number of keys; 0 if there are no keys */
 };
 
-/* sum none mean sqrtn mean_by_count; "unknown" for other numbers. */
+/* The name: none, sum, mean, sqrtn or mean_by_count; "unknown" for other numbers. */
 const char *hps_pooling_name(enum hps_pooling pooling);
 /* The pooling of that name. False: no such pooling; *out is unchanged. */
 bool hps_pooling_parse(const char *name, size_t size, enum hps_pooling *out);

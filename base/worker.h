@@ -12,7 +12,7 @@
 #include "base/lock.h"
 #include "base/thread.h"
 
-/* Zeroed before its first use. */
+/* To be zeroed before its first use. */
 struct hps_worker {
     pthread_t thread;
     bool running; /* started and not yet joined */

@@ -106,7 +106,8 @@ hps_status host_set_new(struct host_map *store, struct host_space *space,
                         struct host_set **out_set) HPS_MUST_CHECK;
 /* No reader or writer may be inside. NULL: no effect. */
 void host_set_free(struct host_set *set);
-/* How many rows remain in a table after n_rows rows were added: at most rows_max. */
+/* How many of n_rows loaded rows a table keeps: at most rows_max if the store is lossy, else all.
+ */
 uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
 /* Set `err` to say that there is no memory for `what`, which needs `bytes`. With `status` EXHAUSTED
  * the text has the needed bytes and the available bytes of the budget. Returns `status`. */

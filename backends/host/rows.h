@@ -48,8 +48,8 @@ struct hps_host_rows {
 /* The charge for n_rows rows; UINT64_MAX if it does not fit 64 bits. */
 uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows);
 
-/* Reserve address space for all rows that fit the budget. If the tables of a process have reserved
- * much already, reserve it for a few times n_rows only. NO_MEMORY: no address space. */
+/* Reserve address space for all rows that fit the budget. If the tables of the store have
+ * reserved much already, only for a few times n_rows. NO_MEMORY: no address space. */
 hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_account *account,
                               uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)
     HPS_MUST_CHECK;

@@ -36,7 +36,7 @@ struct hps_rocksdb_dir {
     bool ballast;                 /* the ballast exists */
 };
 
-/* What the place of the database has. */
+/* What is found at dir->path. */
 enum hps_rocksdb_dir_state {
     HPS_ROCKSDB_DIR_ABSENT,
     HPS_ROCKSDB_DIR_EMPTY,

@@ -199,7 +199,7 @@ void hps_rocksdb_options_fill(struct hps_rocksdb *store, const struct hps_rocksd
  * know one of them. */
 hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* No effect if they were not created. The database must be closed. */
+/* Free the options. The database must be closed. No effect if there are no options. */
 void hps_rocksdb_options_free(struct hps_rocksdb *store);
 /* Set store->mode and store->memory_bytes from `given` and the existing files. INVALID: the file
  * system does not support direct reads, which `given` requires. */
@@ -236,7 +236,7 @@ void hps_rocksdb_damaged_mark(struct hps_rocksdb *store);
 /* ---- health.c -------------------------------------------------------------------------------- */
 
 void hps_rocksdb_health_init(struct hps_rocksdb_health *health);
-/* The database must be closed, so that RocksDB reports nothing. */
+/* To be called after the database was closed, so that RocksDB reports nothing more. */
 void hps_rocksdb_health_fini(struct hps_rocksdb_health *health);
 /* The listener's callback (listener.h); ctx is the store. RocksDB may call it from the start of the
  * open to the end of the close. */

@@ -83,7 +83,7 @@ struct hps_update_record {
     uint32_t n;                    /* HCTR: number of pairs; KEYED: 1; PACKED: 0 */
     uint32_t key_bytes;            /* HCTR: size of each key */
     uint32_t row_bytes;            /* size of a row; 0: a delete */
-    enum hps_dtype dtype;          /* of the rows: FP32 or the table's; 0: unknown, if dim is */
+    enum hps_dtype dtype; /* of the rows: FP32 or the table's; 0: not known (KEYED, dim 0) */
     /* HCTR: the pairs; KEYED: the row, or NULL for a delete; PACKED: the UpdateBatch. */
     const uint8_t *body;
     size_t body_size;

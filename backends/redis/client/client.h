@@ -78,7 +78,7 @@ hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
  * certificates stay in use. OK without TLS. Any thread. */
 hps_status hps_redis_cluster_renew_tls(struct hps_redis_cluster *cluster, struct hps_error *err)
     HPS_MUST_CHECK;
-/* No call may be in flight. NULL: no effect. */
+/* Stop the thread and free the client. No call may be in flight. NULL: no effect. */
 void hps_redis_cluster_close(struct hps_redis_cluster *cluster);
 
 /* ---- commands -------------------------------------------------------------------------------- */
