@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of one version that are known to be in no tier. Lookups of unknown keys then do not reach
- * the stores that block. A bounded 4-way set-associative cache of whole keys: it may forget a key,
- * but never confuses two keys. Thread-safe; hps_absent_has takes no lock.
+ * Remembers keys of one version that are in no tier, so that lookups of these keys do not query the
+ * stores that block. It is a 4-way set-associative cache of 65,536 keys: it may forget a key, but
+ * never confuses two keys. Thread-safe; hps_absent_has takes no lock.
  */
 #ifndef HPS_CACHE_VERSION_ABSENT_H
 #define HPS_CACHE_VERSION_ABSENT_H
@@ -11,15 +11,16 @@
 
 struct hps_absent;
 
-/* Memory for keys is allocated with the first key. NULL: no memory. */
+/* The memory for keys is allocated by the first hps_absent_add. NULL: no memory. */
 struct hps_absent *hps_absent_new(void);
 void hps_absent_free(struct hps_absent *absent); /* may be NULL */
 
+/* Whether the key is remembered as absent. */
 bool hps_absent_has(const struct hps_absent *absent, uint32_t table_id, hps_key key);
 
-/* Remember keys that no tier has, except keys that `guard` reports as not fresh; guard NULL: all
- * are fresh. It is called under the lock that hps_absent_remove takes. Without memory, nothing is
- * remembered. */
+/* Remember keys that no tier has. Keys for which guard->fresh returns false are left out; guard
+ * NULL: no key is left out. The guard is called under the lock that hps_absent_remove takes.
+ * Without memory, nothing is remembered. */
 void hps_absent_add(struct hps_absent *absent, uint32_t table_id, const hps_key *keys, uint32_t n,
                     const struct hps_insert_guard *guard);
 

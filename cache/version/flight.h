@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Single flight: lookups of one version that miss the same key at the same time fetch it once. The
- * first lookup leads. Another lookup waits for it, unless an update has changed the key since the
- * leader began, and gets a copy of the row. A leader fetches all its keys before it waits for other
- * lookups, so lookups never wait in a circle. Thread-safe; no lock is held during a call of a
- * store.
+ * first lookup *leads* the key and fetches it. Another lookup waits for the leader and gets a copy
+ * of the row. It fetches the key itself if an update has changed the key since the leader's
+ * `since`. A lookup fetches all keys that it leads before it waits for others, so lookups never
+ * wait in a circle. Thread-safe; no lock is held during a call of a store.
  *
- *     join ─┬─▶ LEADS ── fetch ─┬─ land ─▶ done; waiting keys become FOUND or ABSENT
- *           │                   └─ leave ─▶ the first waiting key becomes LEADS
- *           ├─▶ WAITS ─▶ FOUND, ABSENT or LEADS; or leave
- *           └─▶ ALONE (updated since the leader began): fetch it, share nothing
+ *     join ─┬─▶ LEADS ── fetch ─┬─ land ──▶ ALONE; waiting keys become FOUND or ABSENT
+ *           │                   └─ leave ─▶ ALONE; the first waiting key becomes LEADS
+ *           ├─▶ WAITS ─┬─ the leader lands ──▶ FOUND or ABSENT
+ *           │          ├─ the leader leaves ─▶ LEADS, or it still waits, for the new leader
+ *           │          └─ leave ─▶ ALONE
+ *           └─▶ ALONE (an update has changed the key): fetch it without sharing
  */
 #ifndef HPS_CACHE_VERSION_FLIGHT_H
 #define HPS_CACHE_VERSION_FLIGHT_H
@@ -24,19 +26,20 @@
 struct hps_flight; /* of one version */
 
 enum hps_flight_state {
-    HPS_FLIGHT_ALONE,
-    HPS_FLIGHT_LEADS,
-    HPS_FLIGHT_WAITS,
-    HPS_FLIGHT_FOUND,
-    HPS_FLIGHT_ABSENT
+    HPS_FLIGHT_ALONE, /* not shared, or no longer */
+    HPS_FLIGHT_LEADS, /* its lookup fetches the key, also for the keys that wait */
+    HPS_FLIGHT_WAITS, /* another lookup fetches the key */
+    HPS_FLIGHT_FOUND, /* the other lookup found it; `row` is a copy */
+    HPS_FLIGHT_ABSENT /* the other lookup found that no tier has it */
 };
 
-/* One lookup with any number of keys. It may live on the stack. */
+/* The keys of one lookup that share fetches: how many wait. It may live on the stack. */
 struct hps_flight_trip {
     struct hps_lock lock;
     struct hps_cond changed;
-    uint32_t n_waiting;
-    uint32_t n_promoted; /* keys that changed from WAITS to LEADS, less those taken */
+    uint32_t n_waiting;  /* keys in the state WAITS */
+    uint32_t n_promoted; /* keys that changed from WAITS to LEADS, less those reported to
+                            hps_flight_take_promoted */
 };
 
 /* One key of a lookup. The memory belongs to the lookup; it must stay until the key has landed or
@@ -47,29 +50,30 @@ struct hps_flight_key {
     uint8_t *row; /* [row_bytes] where the row is copied to */
     uint32_t row_bytes;
     uint32_t table_id;
-    uint64_t since; /* hps_stamps_now, read before its fetch began */
+    uint64_t since; /* hps_stamps_now, read before the lookup fetches any key */
 
     _Atomic uint8_t state; /* enum hps_flight_state; its lookup may read it at any time */
-    uint8_t tier;          /* FOUND: the tier that had it */
+    uint8_t tier;          /* FOUND: enum hps_tier_kind of the tier that had the row */
     struct hps_flight_trip *trip;
     struct hps_flight_key *next;    /* LEADS: next in the hash chain; WAITS: next waiting key */
     struct hps_flight_key *waiting; /* LEADS: keys that wait for it, in order of arrival */
-    struct hps_flight_key *last;
+    struct hps_flight_key *last;    /* LEADS: the last of `waiting` */
 };
 
 /* NULL: no memory. */
 struct hps_flight *hps_flight_new(void);
-void hps_flight_free(struct hps_flight *flight); /* no key leads; may be NULL */
+void hps_flight_free(struct hps_flight *flight); /* every key has landed or left; may be NULL */
 
 void hps_flight_trip_begin(struct hps_flight_trip *trip);
 void hps_flight_trip_end(struct hps_flight_trip *trip); /* every key has landed or left */
 
-/* Returns LEADS, WAITS or ALONE. The state of a key that waits may have changed already. */
+/* Share the fetch of a key. Returns LEADS, WAITS or ALONE. After WAITS, key->state may have changed
+ * already. */
 enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_trip *trip,
                                       const struct hps_stamps *stamps, struct hps_flight_key *key);
 
-/* Report the row of a key, or NULL if no tier has it, to the keys that wait for it. No effect if
- * this trip does not lead the key. */
+/* The lookup has fetched a key: copy `row` (NULL: no tier has it) to the lookups that wait for the
+ * key. No effect if this trip does not lead the key. */
 void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *trip,
                      uint32_t table_id, hps_key key, const uint8_t *row, uint8_t tier);
 
@@ -79,7 +83,8 @@ void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key);
 /* Wait until no key of the trip waits or one has become LEADS, for at most max_us. Returns whether
  * either is true. */
 bool hps_flight_wait(struct hps_flight_trip *trip, uint32_t max_us);
-/* The lookup has taken note of n keys that became LEADS. */
+/* The lookup has seen n more of its keys change from WAITS to LEADS. hps_flight_wait no longer
+ * returns for them. */
 void hps_flight_take_promoted(struct hps_flight_trip *trip, uint32_t n);
 
 #endif

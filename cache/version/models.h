@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The resident versions and the active version of each model, as one immutable snapshot behind one
- * pointer. A version switch is a single store, and a request sees exactly one version. Readers
- * never wait. The catalog serialises writers.
+ * The model set: the resident versions of each model, and which one is active. Readers reach it as
+ * one immutable snapshot through one pointer. A writer replaces that pointer, so a request sees
+ * either the version before a switch or the one after it. Readers never wait. The catalog
+ * (server/catalog) calls hps_models_add, _activate and _remove, one at a time.
  */
 #ifndef HPS_CACHE_VERSION_MODELS_H
 #define HPS_CACHE_VERSION_MODELS_H
@@ -17,7 +18,7 @@ void hps_models_free(struct hps_models *models); /* it must be empty */
 /* Pin version `number` (0: the active one) of the model. Thread-safe.
  *
  * error   NOT_FOUND: unknown model or version, `err` names it; UNAVAILABLE: the model has no active
- *         version, or it is expected (hps_models_expect)
+ *         version, or no version yet but is announced (hps_models_expect)
  */
 hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
                           int64_t number, struct hps_version **out_version, struct hps_error *err)
@@ -50,22 +51,24 @@ uint32_t hps_models_table_at(struct hps_models *models, const char *model, uint3
 void hps_models_names(struct hps_models *models, bool (*fn)(void *ctx, const char *model),
                       void *ctx);
 
-/* For the catalog, one caller at a time. EXISTS, NO_MEMORY */
+/* Add a version to the set. The caller keeps it in memory until it has removed it and no pin is
+ * held. One caller at a time. EXISTS: the model has a version of that number; NO_MEMORY */
 hps_status hps_models_add(struct hps_models *models, struct hps_version *version) HPS_MUST_CHECK;
-/* Announce a model that has no version yet: requests for it get UNAVAILABLE with the text `why`, a
- * whole sentence, instead of NOT_FOUND. `why` NULL: cancel that; call it also after hps_models_add.
- * Thread-safe. NO_MEMORY */
+/* Announce a model that has no version yet. Requests for it then get UNAVAILABLE with the text
+ * `why`, a whole sentence, instead of NOT_FOUND. `why` NULL ends the announcement; do this after
+ * hps_models_add has added the model's first version. Thread-safe. NO_MEMORY */
 hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)
     HPS_MUST_CHECK;
-/* Set the model's order of tables, names[n], which is copied. n = 0: the model is gone; this needs
+/* Set the model's order of tables, names[n], which is copied. n = 0: remove the order; this needs
  * no memory. Thread-safe. NO_MEMORY: the old order stays. */
 hps_status hps_models_set_order(struct hps_models *models, const char *model,
                                 const char *const *names, uint32_t n) HPS_MUST_CHECK;
-/* Make a resident version the active one (number 0: none). This and hps_models_remove need no
- * memory. NOT_FOUND */
+/* Make a resident version the active one; number 0: the model has no active version. This and
+ * hps_models_remove need no memory. One caller at a time. NOT_FOUND: it is not resident */
 hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
     HPS_MUST_CHECK;
-/* Take a version out of the set. After OK it can no longer be pinned here. NOT_FOUND */
+/* Take a version out of the set. After OK, hps_models_pin no longer finds it. One caller at a time.
+ * NOT_FOUND: it is not resident */
 hps_status hps_models_remove(struct hps_models *models, const char *model, int64_t number)
     HPS_MUST_CHECK;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counters of the lookups of each version: how many succeeded and failed, and where the time was
- * spent. They only rise, also if a version is unloaded and loaded again under its number.
+ * spent. They only rise. A version that is unloaded and loaded again under the same number
+ * continues its counters.
  */
 #ifndef HPS_CACHE_VERSION_USAGE_H
 #define HPS_CACHE_VERSION_USAGE_H
@@ -9,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Parts of a lookup's time. The rest was spent by the network. */
+/* Parts of a lookup's time. The rest is the time that the network took. */
 enum hps_usage_part {
     HPS_USAGE_QUEUE,  /* waiting for admission or for a thread */
     HPS_USAGE_INPUT,  /* decoding the message */
@@ -20,33 +21,34 @@ enum hps_usage_part {
 
 /* One finished lookup. */
 struct hps_usage_lookup {
-    bool good;         /* it was answered */
+    bool good;         /* the client got a reply with rows, not an error */
     uint64_t ended_ms; /* hps_clock_wall_ms */
-    uint64_t us;       /* from its first byte to its last */
+    uint64_t us;       /* from the first byte of the request to the last byte of the reply */
     uint64_t part_us[HPS_USAGE_PARTS];
 };
 
-struct hps_usage; /* of one version; lives as long as its set */
+struct hps_usage; /* the counters of one version; they live as long as their struct hps_usages */
 
 /* Count a lookup. Thread-safe; most threads write to cache lines of their own. */
 void hps_usage_add(struct hps_usage *usage, const struct hps_usage_lookup *lookup);
 
 struct hps_usage_sums {
-    uint64_t n_good, good_us;
-    uint64_t n_failed, failed_us;
-    uint64_t part_us[HPS_USAGE_PARTS]; /* of good lookups */
-    uint64_t last_ms; /* hps_clock_wall_ms when the last lookup ended, good or not; 0: none has */
+    uint64_t n_good, good_us;          /* good lookups, and the sum of their `us` */
+    uint64_t n_failed, failed_us;      /* the other lookups, and the sum of their `us` */
+    uint64_t part_us[HPS_USAGE_PARTS]; /* sums of good lookups */
+    uint64_t last_ms; /* hps_clock_wall_ms when the last lookup ended, good or not; 0: no lookup has
+                         ended */
 };
 
 /* The sums. A lookup that ends during the call may be in some numbers and not in others.
  * Thread-safe. */
 void hps_usage_get(const struct hps_usage *usage, struct hps_usage_sums *out_sums);
 
-/* The counters of all versions, resident or not. One thread at a time. */
+/* The counters of all versions, resident or not. hps_usages_...: one thread at a time. */
 struct hps_usages;
 
 struct hps_usages *hps_usages_new(void);         /* NULL: no memory */
-void hps_usages_free(struct hps_usages *usages); /* frees its counters too; may be NULL */
+void hps_usages_free(struct hps_usages *usages); /* and all its counters; may be NULL */
 /* The counters of a version, created at the first call. NULL: no memory. */
 struct hps_usage *hps_usages_of(struct hps_usages *usages, const char *model, int64_t version);
 
