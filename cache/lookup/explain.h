@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shows what each tier of a version has for one key. An operator can see where the row of a key
- * comes from. Every tier is queried separately, also tiers below one that has the key.
+ * Shows which row each tier of a version has for one key, so that an operator can see where the row
+ * comes from. Every tier is queried separately, also tiers below a tier that has the key.
  */
 #ifndef HPS_CACHE_LOOKUP_EXPLAIN_H
 #define HPS_CACHE_LOOKUP_EXPLAIN_H
@@ -13,19 +13,19 @@
 struct hps_key_answer {
     enum hps_tier_kind tier;
     bool found;
-    const char *error;    /* static text: why there is no answer; NULL: there is one */
-    uint64_t duration_us; /* 0: it was not queried */
-    uint8_t *row;         /* [table->row_bytes] in the arena; valid if found */
+    const char *error;    /* static text: why the tier has not answered; NULL: it has answered */
+    uint64_t duration_us; /* of the query; 0: the tier was not queried */
+    uint8_t *row;         /* [table->row_bytes] as stored, in the arena; valid if `found` */
 };
 
 /* Query every tier. Nothing is inserted, counted or remembered. A store with an open breaker is not
  * queried.
  *
- * blocks       a pool with a slab that a device can write to
- * out_answers  [HPS_TIERS_MAX], set for the out_n tiers of the version, top to bottom
- * thread       one that may block; it waits for a device until that counts as lost
+ * blocks       a pool with a slab to which a device can write; not used without a gpu tier
+ * out_answers  [HPS_TIERS_MAX], set for the *out_n tiers of the version, from the top down
+ * thread       one that may block; the call waits until a device has answered or counts as lost
  * owner        the caller holds a pin of the version
- * error        EXHAUSTED: arena
+ * error        EXHAUSTED: the arena is full
  */
 hps_status hps_explain_key(struct hps_version *version, const struct hps_table *table, hps_key key,
                            struct hps_block_pool *blocks, struct hps_arena *arena,

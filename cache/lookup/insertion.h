@@ -5,15 +5,16 @@
  *
  *     lookup ── add ─▶ [ keys, one queue per version ] ── job: walk down, insert upward ─▶ done
  *
- * An inserted row is never older than the row in the tier. Each job reads the version's clock
- * before it reads rows. The tier inserts a row only if the stripe of its key is older
- * (cache/version/stamps.h). A stale row is dropped and counted.
+ * A job never inserts a row that is older than an update of its key: it reads the version's clock
+ * before it reads rows, and the insertion compares the key's stripe with it
+ * (cache/version/stamps.h). A row that an update may have changed since is dropped and counted.
  *
- * The number of queued rows is bounded. Rows beyond the bound are dropped and counted; no lookup
+ * The number of queued keys is bounded. Keys beyond the bound are dropped and counted; no lookup
  * waits for the queue. A key that is queued or being fetched is not queued again. Jobs run only
  * while no lookup waits for an I/O thread, and on a limited number of threads.
  *
- * The backfill of shared tiers (backfill.h) is called and stopped through this interface, too.
+ * A struct hps_insertion owns the backfill of shared tiers (backfill.h). Callers add rows to it,
+ * and stop it, through the functions below.
  */
 #ifndef HPS_CACHE_LOOKUP_INSERTION_H
 #define HPS_CACHE_LOOKUP_INSERTION_H
@@ -25,37 +26,40 @@
 struct hps_insertion;
 struct hps_lookup_metrics;
 
+/* Limits of one job: keys, and bytes of their rows. The last row may exceed the second one. */
 enum { HPS_INSERTION_JOB_KEYS = 4096, HPS_INSERTION_JOB_BYTES = 4 * 1024 * 1024 };
 
 struct hps_insertion_options {
-    struct hps_pool *io;                      /* borrowed, like `metrics` */
-    uint32_t rows_max;                        /* bound of rows queued or being fetched */
-    uint32_t jobs_max;                        /* jobs that may run at the same time */
+    struct hps_pool *io;                      /* the I/O threads; borrowed */
+    uint32_t rows_max;                        /* most keys that are queued or being fetched */
+    uint32_t jobs_max;                        /* most jobs that are posted or run at one time */
     size_t backfill_bytes_max;                /* 0: HPS_BACKFILL_BYTES_MAX */
-    const struct hps_lookup_metrics *metrics; /* NULL: not counted */
+    const struct hps_lookup_metrics *metrics; /* borrowed; NULL: not counted */
 };
 
-/* NO_MEMORY */
+/* *options is copied. NO_MEMORY */
 hps_status hps_insertion_new(const struct hps_insertion_options *options,
                              struct hps_insertion **out_insertion) HPS_MUST_CHECK;
-/* Queue keys of one table; keys that do not fit are counted. Never waits for a store. The caller
- * holds a pin of the version; the queue holds another until the keys have been fetched.
- * Thread-safe. */
+/* Queue keys of one table. Keys that do not fit are dropped and counted. Never waits for a store.
+ * The caller holds a pin of the version; the queue holds another one until the keys have been
+ * fetched. Thread-safe. */
 void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *version,
                        const struct hps_table *table, const hps_key *keys, uint32_t n);
-/* Rows for a shared tier: see hps_backfill_add. */
+/* hps_backfill_add: copy rows that a shared tier gets later. Thread-safe. */
 void hps_insertion_backfill(struct hps_insertion *insertion, const struct hps_backfill_rows *rows);
-/* Drop the queued keys of a version that is being unloaded, and cancel the jobs that fetch for it.
- * The queue's pin is released here, or when the last of these jobs ends. insertion: may be NULL.
- * Thread-safe. */
+/* Drop the queued keys and the backfill's copies of a version that is being unloaded, and cancel
+ * the jobs that fetch for it. The queue's pin is released by this call, or when the last of these
+ * jobs ends. No effect if insertion is NULL. Thread-safe. */
 void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_version *version);
-/* Drop all keys, cancel all jobs and accept no more. Waits for the current insertion into a shared
- * tier. Jobs end later: freeing the I/O pool waits for them. May be NULL. */
+/* Drop all keys and copies, cancel all jobs and accept no more keys. Waits for the current
+ * insertion into a shared tier. Does not wait for jobs; freeing the I/O pool does. No effect if
+ * NULL. */
 void hps_insertion_stop(struct hps_insertion *insertion);
-/* After hps_insertion_stop and after the I/O pool has been freed. May be NULL. */
+/* Call it after hps_insertion_stop and after the I/O pool has been freed. May be NULL. */
 void hps_insertion_free(struct hps_insertion *insertion);
-/* Rows queued or being fetched; bytes that wait for shared tiers. Thread-safe. */
+/* Number of keys that are queued or being fetched. Thread-safe. */
 uint32_t hps_insertion_rows(struct hps_insertion *insertion);
+/* hps_backfill_bytes. Thread-safe. */
 size_t hps_insertion_backfill_bytes(struct hps_insertion *insertion);
 
 #endif

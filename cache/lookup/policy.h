@@ -13,9 +13,11 @@
 
 #include <stdint.h>
 
-/* The least number of hits for which, with n_missed misses, the hit rate reaches `threshold`. Both
- * numbers are of unique keys. A caller that counts hits may stop there. UINT64_MAX: no number of
- * hits reaches it, as for every threshold of 1 or more if a key misses. */
+/* The least number of hits for which the hit rate reaches `threshold`, with n_missed misses.
+ * Hits and misses are unique keys. A caller that counts hits may stop at this number. UINT64_MAX:
+ * no number of hits reaches the threshold; this holds for thresholds of 1 or more, unless n_missed
+ * is 0.
+ */
 uint64_t hps_policy_hits_min(double threshold, uint32_t n_missed);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Performs one step of a lookup (cache/lookup/next.h) by a call of cache/lookup/lookup.h, on the
- * thread that owns the lookup. Steps that query the gpu, wait, or end the lookup are not calls.
+ * Performs one step of a lookup (cache/lookup/next.h) by a call of a function of
+ * cache/lookup/lookup.h. Steps that query the gpu, wait, or end the lookup are not performed here.
+ * For the thread that owns the lookup.
  */
 #ifndef HPS_CACHE_LOOKUP_STEP_H
 #define HPS_CACHE_LOOKUP_STEP_H
@@ -9,7 +10,7 @@
 #include "cache/lookup/lookup.h"
 #include "cache/lookup/next.h"
 
-/* Whether the step is a call. */
+/* Whether hps_lookup_step can perform the step. */
 static inline bool hps_step_is_call(enum hps_step step)
 {
     return step == HPS_STEP_BEGIN || step == HPS_STEP_MEMORY || step == HPS_STEP_COLLECT ||
@@ -17,9 +18,9 @@ static inline bool hps_step_is_call(enum hps_step step)
            step == HPS_STEP_ABANDON;
 }
 
-/* Perform a step that is a call.
+/* Perform a step for which hps_step_is_call is true.
  *
- * thread   STORES and REREAD: one that may block
+ * thread   for STORES and REREAD: one that may block
  * err      set if this returns TORN, AHEAD, OVERTAKEN or ERROR
  */
 enum hps_outcome hps_lookup_step(struct hps_lookup *lookup, enum hps_step step,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk: the parts of one lookup query the tiers of their version from the top, `for each tier
- * while keys are missing: get`. All code that reads several tiers uses it: lookups, insertion jobs,
- * warm-ups, refills, and the explanation of one key. They differ in their purpose, and in the tiers
- * that they query and insert into (struct hps_walk_call).
+ * The walk: keys of one table query the tiers of their version from the top down, as long as keys
+ * are missing. All code that reads several tiers uses it: lookups, insertion jobs, warm-ups,
+ * refills, and the explanation of one key. They differ in their purpose, and in the tiers that they
+ * query and insert into (struct hps_walk_call). A lookup with several parts links one walk for each
+ * part, and the steps below process the linked walks together.
  *
- * Memory tiers may be queried on a loop thread, blocking tiers only on a thread that may block;
- * hence two steps. One thread at a time uses a walk; it may move between threads between the steps.
- * A tier on a device is queried outside the walk (gpu.c of this folder), and its hits are handed to
- * the walk.
+ * A walk has two steps: hps_walk_memory for the memory tiers, which may run on a loop thread, and
+ * hps_walk_rest for the tiers that may block. One thread at a time uses a walk; another thread may
+ * continue it after a step. A walk does not query a tier on a device. gpu.c of this folder does,
+ * and reports the keys found to the walk.
  */
 #ifndef HPS_CACHE_LOOKUP_TIERS_H
 #define HPS_CACHE_LOOKUP_TIERS_H
@@ -18,166 +19,175 @@
 #include "cache/version/flight.h"
 #include "cache/version/tier.h"
 
-/* Keys per call of a memory tier and of a blocking tier; cancellation is checked between calls (a
- * shared tier gets all keys in one call). PIECE: keys of a large lookup that a helper takes at
- * once. SHARED: keys per lookup that share fetches with other lookups. Sharing takes 96 bytes per
- * key and up to 4 % of the time of a warm read. */
+/* Maximum numbers of keys. Cancellation and deadline are checked between calls of a tier. */
 enum {
-    HPS_WALK_KEYS_MEMORY = 1024,
+    HPS_WALK_KEYS_MEMORY = 1024, /* per call of a memory tier */
+    /* Per call of a tier that blocks. A shared tier gets all keys in one call. */
     HPS_WALK_KEYS_BLOCKING = 16384,
-    HPS_WALK_KEYS_PIECE = 2048,
+    HPS_WALK_KEYS_PIECE = 2048, /* of a large lookup that a helper takes at a time */
+    /* Keys of one step for which fetches are shared with other lookups (cache/version/flight.h).
+     * Sharing takes 96 bytes per key and up to 4 % of the time of a warm read. */
     HPS_WALK_KEYS_SHARED = 4096
 };
 
-/* The work of one tier for one part. All zero: the tier was not queried, or the version lacks it.
- */
+/* The work of one tier for one walk. All fields are 0 if the walk neither queried the tier nor
+ * inserted into it. "Below" means in any lower tier. */
 struct hps_tier_report {
-    uint32_t n_asked;
-    uint32_t n_unanswered; /* of n_asked: without an answer, because the call failed */
-    uint32_t n_found;      /* by this lookup or by one that it waited for */
-    uint32_t n_shared;     /* of n_found, by a lookup that this one waited for; not in n_asked */
+    uint32_t n_asked;      /* keys for which the tier was queried */
+    uint32_t n_unanswered; /* of n_asked: the call failed before it answered them */
+    uint32_t n_found;      /* keys that this lookup found, or a lookup that it waited for */
+    uint32_t n_shared;     /* of n_found: by a lookup that this one waited for; not in n_asked */
     uint32_t n_inserted;   /* rows found below and inserted into this tier */
-    uint32_t n_no_room;    /* rows found below that did not fit */
-    uint32_t n_stale;      /* rows found below that an update has changed since */
+    uint32_t n_no_room;    /* rows found below for which this tier had no capacity */
+    uint32_t n_stale;      /* rows found below that an update may have changed since the read */
     uint32_t n_dropped;    /* rows found below that were not inserted because of an error */
     uint32_t n_evicted;    /* rows that the insertions evicted */
-    uint32_t n_faults;     /* failed calls; a call for several parts counts for the first */
-    bool later;            /* an answer may include updates that this version does not have yet */
-    hps_status status;     /* of get; not OK: the tier was skipped, or the part failed */
-    hps_status insert_status;
-    uint64_t duration_us; /* a call for several parts counts for the first */
+    uint32_t n_faults;     /* failed calls; a call for several walks counts for the first one */
+    bool later;            /* a row may have updates that this version does not have yet */
+    hps_status status;     /* of the last failed query, or OK; not OK: the walk skipped the rest of
+                              the tier, or failed */
+    hps_status insert_status; /* of the last insertion into this tier */
+    uint64_t duration_us; /* of the queries; a call for several walks counts for the first one */
 };
 
-/* State of the second step of a walk. */
+/* Private: state of hps_walk_rest. */
 struct hps_walk_fetch {
     struct hps_flight_key *flights; /* [n_flights]; NULL: no fetches are shared */
-    struct hps_flight_key **joined; /* [n_joined] of the batch's first keys, which wait */
+    struct hps_flight_key **joined; /* [n_joined] keys that wait for other lookups; joined[i] is
+                                       batch.keys[i] */
     uint32_t n_flights;
     uint32_t n_joined;
-    uint32_t n_led;
-    uint32_t lo; /* in the batch, while a tier is queried: next key to read */
-    uint32_t hi; /* first key that the tier has answered */
-    bool later;  /* its answer may include updates that this version does not have yet */
+    uint32_t n_led; /* keys that this walk fetches for others, too */
+    /* While a tier is queried: keys [lo, hi) of the batch are yet to be queried, and keys from hi
+     * on have been found. */
+    uint32_t lo;
+    uint32_t hi;
+    bool later; /* rows of the current tier may have updates that this version does not have yet */
 };
 
-/* The batch's missing keys, followed by the keys found, by tier from the lowest one up:
+/* One walk: the keys of one table. The arrays of its batch begin with the missing keys. After them
+ * come the keys that no tier has, and the keys found by each tier, from the lowest one up:
  *
  *     [ missing | in no tier | found by rocksdb | by redis | by host | by the gpu ]
  *     0         batch.n      batch.n + n_absent                                   n_keys
  *
- * The row of key i is at batch.rows + slots[i] * row_bytes, in its stored form. If batch.shape is
- * set, rows that a memory tier with HPS_STORE_SHAPES found are there instead. batch.rows may be
- * NULL while only such tiers are queried.
+ * The row of batch.keys[i] is at batch.rows + slots[i] * row_bytes, as stored. If batch.shape is
+ * set, a memory tier with HPS_STORE_SHAPES writes its rows to batch.shape instead. batch.rows may
+ * be NULL while only such tiers are queried.
  */
 struct hps_walk {
     struct hps_version *version;
     const struct hps_table *table;
     struct hps_batch batch;
     uint32_t n_keys;         /* keys in the batch before the walk */
-    uint32_t n_found_before; /* keys as sent that one tier found; they were never in the batch */
-    enum hps_tier_kind kind_before; /* the kind of that tier */
-    uint32_t n_absent;              /* keys known to be in no tier */
-    uint32_t n_remembered;          /* of n_absent, known before: no blocking tier was queried */
-    uint32_t n_shared_absent;       /* of n_absent, from a lookup that this one waited for */
-    uint32_t kind_next;             /* tiers with a smaller kind have been queried */
-    bool recalled;                  /* keys known to be absent were removed */
+    uint32_t n_found_before; /* keys found before the walk, with duplicates; not in the batch */
+    enum hps_tier_kind kind_before; /* the tier that found them */
+    uint32_t n_absent;              /* keys of the batch known to be in no tier */
+    uint32_t n_remembered; /* of n_absent: known from an earlier lookup (cache/version/absent.h) */
+    uint32_t n_shared_absent; /* of n_absent: from a lookup that this one waited for */
+    uint32_t kind_next;       /* memory tiers with a smaller kind have been queried */
+    bool recalled;            /* the remembered absent keys have been looked for */
     struct hps_tier_report reports[HPS_TIER_COUNT]; /* by kind; n_found includes n_found_before */
-    const struct hps_gpu_space *gpu_missed;         /* the device that was queried; NULL: none */
-    struct hps_walk *next;                          /* next walk of the same step */
-    uint64_t wait_us; /* waiting for rows that others fetch; of linked walks: in the first */
+    const struct hps_gpu_space *gpu_missed; /* the device that was queried; NULL: no device was */
+    struct hps_walk *next; /* the next linked walk: all are of one lookup or one job */
+    uint64_t wait_us; /* time spent waiting for rows that other lookups fetch; the first of linked
+                         walks has the time of all */
     struct hps_walk_fetch fetch;
 };
 
 /* Why the rows are read. */
 enum hps_walk_purpose {
     HPS_WALK_ANSWER, /* for a lookup that waits for them */
-    /* For an asynchronous insertion: a lookup was answered without these rows. Rows that no memory
-     * tier took go to the device in any case. */
+    /* For an asynchronous insertion: a lookup was answered without these rows. The device inserts a
+     * row that the host map did not take even if its key is rarely requested. */
     HPS_WALK_BEHIND,
-    /* To warm up memory tiers: rows found by any tier are inserted into all memory tiers above it,
-     * and the walk waits for capacity in the device's queue. No fetches are shared, and the keys do
-     * not count as requested. */
+    /* To warm up memory tiers: rows found by any tier are inserted into all memory tiers above it.
+     * The walk waits for capacity in the device's queue, shares no fetches, and does not count the
+     * keys as requested. */
     HPS_WALK_WARM,
-    /* To report on the tiers: nothing is inserted, remembered or shared, and keys known to be
-     * absent are looked up too. */
+    /* To report on the tiers: nothing is inserted, remembered or shared. Keys that are remembered
+     * as absent are looked up, too. */
     HPS_WALK_REPORT
 };
 
-/* Permissions and limits of a step. `scratch` is reset before each call of a store. */
+/* Permissions and limits of a step. */
 struct hps_walk_call {
     enum hps_walk_purpose purpose;
-    uint32_t unasked; /* hps_tier_bit of each kind that is not queried */
-    uint32_t closed;  /* and of each kind that gets no insertions */
-    struct hps_arena *scratch;
-    uint64_t deadline_us;               /* 0 = none */
-    bool (*cancelled)(const void *ctx); /* NULL: never */
+    uint32_t unasked;                   /* set of kinds (hps_tier_bit) that are not queried */
+    uint32_t closed;                    /* set of kinds (hps_tier_bit) that get no insertions */
+    struct hps_arena *scratch;          /* reset before each call of a store; NULL: the heap */
+    uint64_t deadline_us;               /* hps_clock_us; 0: no deadline */
+    bool (*cancelled)(const void *ctx); /* NULL: never cancelled */
     const void *cancelled_ctx;
-    struct hps_pool *helpers; /* NULL: the caller does everything */
-    /* Takes rows for shared tiers, and keys to be fetched again; NULL: neither is done. */
+    struct hps_pool *helpers; /* threads that share the work; NULL: only the caller */
+    /* Queue for rows that shared tiers get later, and for keys whose rows a job is to fetch again;
+     * NULL: neither is queued. */
     struct hps_insertion *insertion;
-    bool exact; /* no rows of updates that this version does not have yet */
+    bool exact; /* take no rows with updates that this version does not have yet */
 };
 
-/* batch: its keys must be unique; it is permuted in place. */
+/* Copies *batch. The keys must be unique. The steps permute the arrays of keys and slots. */
 void hps_walk_init(struct hps_walk *walk, struct hps_version *version,
                    const struct hps_table *table, const struct hps_batch *batch);
 
 /* Whether every key is found or known to be in no tier. */
 bool hps_walk_done(const struct hps_walk *walk);
 
-/* Before the walk: the tier of this kind has found n keys, as sent, that are not in the batch. */
+/* Before the first step: report n keys, with duplicates, that the tier of this kind has found and
+ * that are not in the batch. */
 void hps_walk_found_before(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
-/* A tier outside the walk has found the last n missing keys, and their rows are in their places.
- * Between the walk's steps. */
+/* Before or after a step: report that the tier of this kind, on a device, has found the last n
+ * missing keys. Their rows are already in their places. */
 void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
 
-/* For this walk and those linked to it (of one version): query the memory tiers down to the
- * first that may block. Then remove keys that are known to be in no tier. With call->helpers,
- * several threads share a large lookup. Errors as of hps_walk_rest. */
+/* For this walk and those linked to it (of one version): query the memory tiers, down to the first
+ * tier that may block. Missing keys that are remembered as absent then count as known to be in no
+ * tier. With call->helpers, several threads share a large lookup. Errors as of hps_walk_rest. */
 hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *call,
                            struct hps_error *err) HPS_MUST_CHECK;
 
 /* For this walk and those linked to it (of one version): query all remaining tiers. Found rows are
- * inserted into the memory tiers above, unless an update has changed them since the read; a shared
- * tier above gets them later (backfill.h). A tier that fails is skipped, except the lowest one. For
- * a key that another lookup is fetching, the walk waits.
+ * inserted into the memory tiers above, unless an update has changed them since the read. A shared
+ * tier above gets them later (backfill.h). If a tier fails, the walk continues with the next one;
+ * if the lowest tier fails, the walk fails. If another lookup is fetching a key, the walk waits for
+ * its row.
  *
- * A shared tier may have rows of updates that this version does not have yet. They are valid
+ * A shared tier may have rows with updates that this version does not have yet. They are valid
  * answers, but are not inserted into the tiers above, because lookups of consistency units need
- * rows of this version there. Their keys are queued, and jobs fetch the rows of this version later.
+ * rows without these updates there. Their keys are queued in call->insertion, and jobs fetch their
+ * rows without these updates later.
  *
  * thread  one that may block
- * error   DEADLINE, CANCELLED (keys found so far stay found); the error of the authoritative tier;
- *         UNAVAILABLE: its breaker is open
+ * error   DEADLINE, CANCELLED: keys found so far stay found. The error of the lowest tier.
+ *         UNAVAILABLE: the breaker of the lowest tier is open
  */
 hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *call,
                          struct hps_error *err) HPS_MUST_CHECK;
 
-/* Hits of the tier of this kind: keys that it or a tier above it found, and keys known to be in no
- * tier. For a tier on a device: keys that any tier has found so far, because it may be queried
- * before or after the memory tiers. False: the version has no such tier, or the tier has not been
- * queried yet. */
+/* The number of hits for the hit rate of the tier of this kind: keys that this tier or a tier above
+ * it found, plus keys known to be in no tier. For a tier on a device, keys found by the memory
+ * tiers so far count, too, because it may be queried before or after them. False: the version has
+ * no such tier, or the tier has not been queried yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
-/* Record in the version whether its cache tier had capacity for the rows that the walk found below
- * it. If the cache tier is on a device, capacity in any memory tier suffices. Then only
- * HPS_WALK_BEHIND can report a lack of capacity: the device's queue may drop rows of other walks at
- * any time. */
+/* Set version->cache_full: whether its cache tier lacked capacity for the rows that the walk found
+ * below it. If the cache tier is on a device, the flag is set only if no memory tier had capacity,
+ * and only by walks of HPS_WALK_BEHIND: rows of other walks may be dropped because the device's
+ * queue is full. */
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
                         enum hps_walk_purpose purpose);
 
-/* The keys of the batch that the tier of this kind found: the first index, and the number. Keys
- * found before the walk are not in the batch. */
+/* The keys of the batch that the tier of this kind found: index of the first one, and how many.
+ * Without keys found before the walk, which are not in the batch. */
 uint32_t hps_walk_found_begin(const struct hps_walk *walk, enum hps_tier_kind kind);
 uint32_t hps_walk_found_n(const struct hps_walk *walk, enum hps_tier_kind kind);
-/* Checks the deadline and cancellation, between calls of a store. DEADLINE, CANCELLED. Thread-safe.
- */
+/* Check deadline and cancellation. DEADLINE, CANCELLED. Thread-safe. */
 hps_status hps_walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
 
-/* Offer the version's device the rows that the memory tiers have found. Rows that an update has
- * changed since `since` (hps_stamps_now before the tiers were queried) are left out, and so are
- * rows that the device has: bit slot % 32 of word slot / 32 of `cached`; NULL: none. Copies the
- * rows and never waits. No effect if the device refused the walk's query. Between the walk's steps.
- */
+/* After hps_walk_memory: offer the rows that the host map has found to the version's device for
+ * insertion. Copies the rows and never waits. No effect if the device refused the walk's query. Two
+ * kinds of rows are left out. First, rows that an update has changed since `since` (hps_stamps_now,
+ * read before the tiers were queried). Second, rows that the device has: bit slot % 32 of word
+ * slot / 32 of `cached` is set; cached NULL: it has none of these rows. */
 void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since, const uint32_t *cached);
 
 #endif

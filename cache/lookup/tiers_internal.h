@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the files of the walk: tiers.c (the order of tiers), tiers_blocking.c (querying one
- * tier that may block), tiers_upward.c (insertions upward), tiers_others.c (keys that other lookups
- * fetch). For the thread of the walk's lookup.
+ * tier that may block), tiers_upward.c (insertion of found rows into higher tiers), tiers_others.c
+ * (keys that other lookups fetch). All functions are for the thread that runs the walk's step.
  */
 #ifndef HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
 #define HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
@@ -10,15 +10,16 @@
 #include "base/assert.h"
 #include "cache/lookup/tiers.h"
 
-/* One step of walks of one version. It lives on the caller's stack. */
+/* One call of hps_walk_memory or hps_walk_rest, for `first` and the walks linked to it. It lives on
+ * the caller's stack. */
 struct walk_step {
     struct hps_walk *first;
     const struct hps_version *version;
     const struct hps_walk_call *call;
     struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] of the version, top to bottom */
     uint32_t n_tiers;
-    uint64_t since; /* hps_stamps_now before the current tiers were queried */
-    /* For hps_walk_rest only. */
+    uint64_t since; /* hps_stamps_now, read before any tier whose rows are being inserted */
+    /* Only hps_walk_rest uses these two. */
     struct hps_flight_trip trip;
     uint32_t n_share; /* how many more keys may share fetches */
 };
@@ -44,8 +45,8 @@ static inline void walk_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
     batch->slots[b] = slot;
 }
 
-/* Exchange two neighbouring ranges, [at, at + n) and the n_next keys after it. The order within
- * them is not kept. */
+/* Exchange the keys [at, at + n) with the n_next keys after them. The order within the two ranges
+ * is not kept. */
 static inline void walk_swap_ranges(struct hps_batch *batch, uint32_t at, uint32_t n,
                                     uint32_t n_next)
 {
@@ -56,7 +57,7 @@ static inline void walk_swap_ranges(struct hps_batch *batch, uint32_t at, uint32
     }
 }
 
-/* Whether the ranges of a walk add up to its batch. */
+/* Whether the ranges of a walk add up to its number of keys. For assertions. */
 static inline bool walk_sane(const struct hps_walk *walk)
 {
     uint64_t n = (uint64_t)walk->batch.n + walk->n_absent;
@@ -69,8 +70,8 @@ static inline bool walk_sane(const struct hps_walk *walk)
            walk->n_remembered + walk->n_shared_absent <= walk->n_absent;
 }
 
-/* The tier of this kind found the last n missing keys: move them into its range. Returns where they
- * begin. */
+/* The tier of this kind has found the last n missing keys: move them into its range. Returns the
+ * index of the first one. */
 static inline uint32_t walk_settle_found(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n)
 {
     uint32_t at = walk->batch.n - n;
@@ -98,45 +99,45 @@ static inline void walk_settle_absent(struct hps_walk *walk, uint32_t n)
 
 /* ---- tiers_blocking.c ------------------------------------------------------------------------ */
 
-/* Query one tier for the missing keys of all walks, except keys that wait for others.
+/* Query one tier for the missing keys of all walks, except keys that wait for other lookups.
  *
  * thread  one that may block
- * error   of the first call that failed; out_failed: the walk of that call; out_refused: the
- *         breaker of the tier is open, so it was not queried. Keys found so far stay found
+ * error   the status of the first call that failed. *out_failed is the first walk of that call;
+ *         *out_refused is true if the breaker refused the call. Keys found so far stay found
  */
 hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
                              const struct hps_walk **out_failed, bool *out_refused) HPS_MUST_CHECK;
 
 /* ---- tiers_upward.c -------------------------------------------------------------------------- */
 
-/* Tier `from` found keys [begin, begin + n) of the batch, and their rows are in their places.
- * Insert them into the memory tiers above it, from the lowest up. A tier that was skipped or failed
- * gets none. Failed insertions are only reported: they cost later lookups time. */
+/* Tier `from` (index in step->tiers) has found keys [begin, begin + n) of the batch. Insert their
+ * rows into the memory tiers above it, from the lowest up. A tier whose query failed gets no rows.
+ * Failed insertions are reported in walk->reports and are no error. */
 void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
                        uint32_t begin, uint32_t n);
-/* The same for rows of a tier that blocks. The rows also go to shared tiers above it and to lookups
- * that wait for them. */
+/* Like walk_insert_found, for a tier that blocks. Also copies the rows to lookups that wait for
+ * them, and queues them for shared tiers above `from`. */
 void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t from, uint32_t begin,
                        uint32_t n);
-/* The lowest tier has answered: keys that are still missing, and do not wait for others, are in no
- * tier. */
+/* The lowest tier has answered. Keys that are still missing, and do not wait for other lookups, are
+ * in no tier: remember them as absent, and report this to lookups that wait for them. */
 void walk_prove_absent(struct walk_step *step, struct hps_walk *walk);
 
 /* ---- tiers_others.c -------------------------------------------------------------------------- */
 
-/* Find the missing keys that other lookups are fetching, and move them to the front:
- * walk->fetch.n_joined keys. Without memory, no fetches are shared. walk_leave_others must follow.
- */
+/* Find the missing keys that other lookups are fetching, and move them to the front of the batch:
+ * walk->fetch.n_joined keys. Without memory, no fetches are shared. Call walk_leave_others at the
+ * end of the step. */
 void walk_join_others(struct walk_step *step, struct hps_walk *walk);
-/* Wait until others have fetched all keys that wait for them, or this walk must fetch one because
- * the other lookup gave it up.
+/* Wait until other lookups have fetched all keys that wait for them, or one of them has given up a
+ * key, so that this step must fetch it.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED
  */
 hps_status walk_await_others(struct walk_step *step, struct hps_error *err) HPS_MUST_CHECK;
-/* End of the walk: give up keys that were not fetched. Of the lookups that wait for such a key, the
- * first one then fetches it. */
+/* Give up the keys that this walk has not fetched. If other lookups wait for such a key, the first
+ * of them fetches it. */
 void walk_leave_others(struct walk_step *step, struct hps_walk *walk);
 
 #endif
