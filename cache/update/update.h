@@ -1,43 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Applies update batches: the only way in which rows of a resident version change. Rows, deletes
- * and the positions of their source are applied from the lowest tier up. At the end they become the
- * version's published state:
+ * Applies batches of updates: the only way in which rows of a resident version change. A batch has
+ * rows, deletes, and the positions of its source (such as Kafka) after it. Rows and deletes are
+ * applied from the lowest tier up. Then the positions become the version's published state:
  *
  *     check ─▶ last write per key ─▶ stamps ─▶ durable store: rows + deletes + positions, at once
  *           ─▶ tiers above, bottom-up, the gpu last ─▶ stamps ─▶ positions and sequence published
  *
- * A shared tier takes a batch together with the log positions before and after it (store_log.h:
- * apply). Shards that are behind are not read; they catch up when the log is applied to them again
- * (hps_update_replay).
+ * A shared tier gets each batch together with the log positions before and after it (store_log.h:
+ * apply). A shard that lacks earlier batches is not read. It catches up when these batches are
+ * applied to it again (hps_update_replay).
  *
- * What holds:
+ * Guarantees:
  * - An insertion never brings back an older row. hps_update_apply marks the stamps of all keys
- *   before it changes any tier, then changes the tiers from the lowest up. Every insertion compares
- *   the stamps (stamps.h). Batches of a version are applied in order, by one thread. Across
- *   partitions, row versions decide.
- * - Per key, a lookup finds the row before the batch or the row after it, never a mixture. Once the
- *   batch is published, it never finds the row before.
- * - A lookup may see some keys of a batch with new rows and others with old rows. If the stamps
- *   show that no batch has changed any of its keys since it began, it has seen each batch whole or
- *   not at all. A lookup whose keys change again and again may hold updates back.
- * - A batch that is refused (INVALID, NO_MEMORY), or that the durable store did not take, has
+ *   before it changes any tier, then changes the tiers from the lowest up. Every insertion
+ *   compares the stamps (stamps.h).
+ * - Batches of a version are applied in order, by one thread. If several partitions have records
+ *   of one key, the order of these records is not defined, unless the version has row versions.
+ * - With row versions, a write or delete of a key has an effect only if no update of the key with
+ *   a higher version has been applied, in any batch. So the order of arrival makes no difference.
+ *   The durable store keeps the versions, also those of deletes, with the rows.
+ * - For one key, a lookup finds the row before the batch or the row after it, never a mixture.
+ *   Once the batch is published, a lookup that begins finds the row after it.
+ * - A lookup may find some keys of a batch with new rows and others with old rows. If the stamps
+ *   show that no batch has changed any of its keys since it began, its rows have all changes of
+ *   each batch or none. A lookup whose keys change again and again may hold updates back.
+ * - A batch that fails with INVALID or NO_MEMORY, or that the durable store did not take, has
  *   changed nothing. After any failure nothing is published, and the same batch may be applied
- *   again: rows are absolute, so applying them twice gives the same result.
- * - A tier above a durable store that cannot take a row drops the older row of that key.
- * - A host map without a store below it undoes a batch if a row does not fit: all keys have their
- *   old rows again when the call returns. Until then, lookups may see rows of the failed batch.
- *   There is one exception, in a map that does not evict: if all new keys fit and only readers
- * delay a replacement, the batch stays half applied, and applying it again continues it.
- * - After a crash every row matches the stored positions.
- * - If the lowest tier is shared, a batch counts once all of that tier has it. A failed batch may
- *   have reached a part of the tier, and is applied again.
- * - With row versions, a write or delete of a key counts only if no higher version has been
- *   applied, in any batch. So the order of arrival makes no difference. The versions, also those of
- *   deletes, are kept in the durable store with the rows.
+ *   again. Updates contain whole rows, so applying them twice gives the same result.
+ * - If a tier above a durable store cannot take a row, it drops the older row of that key.
+ * - A host map without a store below it undoes a batch if a row does not fit. When the call
+ *   returns, all keys have their old rows again. Before that, lookups may find rows of the failed
+ *   batch. There is one exception, in a map that does not evict. If all new keys fit, and the map
+ *   only waits for readers to free the memory of old rows, the batch stays half applied. Applying
+ *   it again continues it.
+ * - After a crash, the rows of the durable store match the stored positions.
+ * - If the lowest tier is shared, a batch is published once all shards of that tier have it. If it
+ *   fails, some shards may have it; applying it again completes it.
  *
- * One thread per version at a time, which may block. It holds a pin, so that an unload waits for
- * the batch.
+ * One thread per version at a time, which may block, calls hps_update_apply. It holds a pin, so
+ * that an unload waits for the batch.
  */
 #ifndef HPS_CACHE_UPDATE_UPDATE_H
 #define HPS_CACHE_UPDATE_UPDATE_H
@@ -46,111 +48,122 @@
 #include "backends/store_log.h"
 #include "cache/version/version.h"
 
-/* Rows or deletes of one table, in order: the last write of a key counts. */
+/* Rows or deletes of one table. If a key occurs more than once, its last write counts. */
 struct hps_update_part {
     uint32_t table_id;   /* index in the version */
-    uint32_t row_bytes;  /* of each row; not used for deletes */
+    uint32_t row_bytes;  /* size of each row; not used for deletes */
     uint32_t source;     /* for the caller's use */
-    uint32_t n;          /* keys */
+    uint32_t n;          /* number of keys */
     const hps_key *keys; /* [n] */
     const uint8_t *rows; /* [n][row_bytes] in the table's type; NULL: the keys are deleted */
-    const uint64_t *row_versions; /* [n] for a version that compares them; else not used */
+    const uint64_t *row_versions; /* [n] for a version with row versions; else not used */
 };
 
 struct hps_update_batch {
-    const struct hps_update_part *parts; /* [n_parts] in order: the last write of a key counts */
+    /* [n_parts] in order: if a key occurs in several parts, its write in the last one counts */
+    const struct hps_update_part *parts;
     uint32_t n_parts;
-    const struct hps_record
-        *positions; /* [n_positions] of the source after the batch; key and value are any bytes */
+    /* [n_positions] where the source of updates is after this batch. Keys and values are bytes that
+     * only the source understands; a position replaces the earlier one with the same key. */
+    const struct hps_record *positions;
     uint32_t n_positions;
-    bool nan_allowed;
-    /* For a version with a shared tier: the log positions between which the parts lie. Without
-     * spans there are no parts. */
+    bool nan_allowed; /* rows may have NaN and Inf; otherwise they make the batch INVALID */
+    /* For a version with a shared tier: the parts have all updates of the log records in these
+     * spans. If n_spans is 0, n_parts must be 0. */
     const struct hps_log_span *spans; /* [n_spans] of different partitions */
     uint32_t n_spans;
-    const uint32_t *part_spans; /* [n_parts] the span of each part */
-    /* The version has skipped records, so its rows differ from those that the log gives. From now
-     * on its updates leave the shared tier alone, until the tier is given positions again. Not
-     * allowed if that tier is the lowest. */
+    const uint32_t *part_spans; /* [n_parts] index of the span from which each part comes */
+    /* The version has skipped records, so its rows differ from those that the log gives. This and
+     * later batches do not change the shared tier, and lookups find nothing there, until
+     * positions_set (store_log.h) is called. Not allowed if that tier is the lowest. */
     bool apart;
 };
 
 enum {
-    HPS_UPDATE_KEYS_MAX = 1 << 26,           /* of one batch */
-    HPS_UPDATE_HOLD_US_MAX = 100 * 1000,     /* how long a batch waits for the end of a hold */
-    HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000 /* and a hold for the end of a batch */
+    HPS_UPDATE_KEYS_MAX = 1 << 26,           /* keys of one batch */
+    HPS_UPDATE_HOLD_US_MAX = 100 * 1000,     /* longest wait of a batch for the end of a hold */
+    HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000 /* longest wait of a hold for the end of a batch */
 };
 
 /* Prepare a version for updates: make its stamps, and read the stored positions and sequence. Call
- * it before the version is visible and after its tiers are open. The state is freed with the
+ * it after its tiers are open and before the version is published. The state is freed with the
  * version.
  *
- * error   DATA_LOSS: the stored state cannot be read; PRECONDITION: row versions without a durable
- *         store; NO_MEMORY
+ * error   DATA_LOSS: the stored state cannot be read; PRECONDITION: the version has row versions
+ *         and no durable store; NO_MEMORY
  */
 hps_status hps_update_open(struct hps_version *version, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Check a part as hps_update_apply does. INVALID names table, value and limit. For sources that put
- * many records into one batch and skip bad ones. Thread-safe. */
+/* Check a part as hps_update_apply does, so that the caller can leave a bad record out of a batch.
+ * INVALID: `err` names table, value and limit. Thread-safe. */
 hps_status hps_update_check(const struct hps_version *version, const struct hps_update_part *part,
                             bool nan_allowed, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Apply a batch.
  *
  * owner   everything is borrowed for the call
- * error   INVALID; NO_MEMORY; EXHAUSTED: no space on the disk, or in a host map without a store
- *         below it: pause, then apply the same batch again; PRECONDITION: a tier takes no updates;
- *         DATA_LOSS: a host map without a store below it lost rows and could not restore them;
- *         other errors of the stores
+ * error   INVALID, NO_MEMORY. EXHAUSTED: there is no space on the disk, or in a host map without a
+ *         store below it; pause, then apply the same batch again. PRECONDITION: a tier takes no
+ *         updates. DATA_LOSS: a host map without a store below it could not undo a failed batch
+ *         and has lost rows. Other errors of the stores
  */
 hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
                             struct hps_error *err) HPS_MUST_CHECK;
 
-/* The space of the shared tier that takes updates; NULL: none. Its `log` calls may be made between
- * batches, on the updater's thread. */
+/* The version's space in the shared tier; NULL: it has no shared tier. The updater thread may call
+ * the store's `log` functions for this space between batches. */
 struct hps_space *hps_update_shared(const struct hps_version *version);
-/* Whether that tier exists and is the lowest one. */
+/* Whether the version has a shared tier and it is the lowest one. */
 bool hps_update_shared_alone(const struct hps_version *version);
-/* Return the sum of the shared tier's reports since the last call, and reset it. */
+/* Return the sum of the shared tier's reports since the last call, and reset it. Updater thread. */
 void hps_update_shared_take(struct hps_version *version, struct hps_log_report *out_report);
-/* Apply to the shared tier alone a batch that the version has applied before, for shards that are
- * behind. batch->positions are ignored. Errors as of hps_update_apply. */
+/* Apply a batch that the version has applied before to the shared tier only, for shards that lack
+ * it. batch->positions are ignored. Errors as of hps_update_apply. Updater thread. */
 hps_status hps_update_replay(struct hps_version *version, const struct hps_update_batch *batch,
                              struct hps_log_report *out_report, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* Hold updates back: wait for the batch that is being applied, and delay the next one until
- * hps_update_release, but at most for HPS_UPDATE_HOLD_US_MAX. One lookup at a time.
+/* Hold updates back: wait for the end of the batch that is being applied, then delay the next batch
+ * until hps_update_release. A batch is delayed by at most HPS_UPDATE_HOLD_US_MAX. One lookup at a
+ * time can hold updates back.
  *
- * Returns false if another lookup holds updates back, a batch waits for its turn, or the version
- * takes no updates. Also if the current batch takes longer than HPS_UPDATE_HOLD_WAIT_US_MAX.
+ * Returns true if updates are held back; hps_update_release must follow. Returns false if another
+ * lookup holds them back, a batch already waits for the end of a hold, the version takes no
+ * updates, or the current batch takes longer than HPS_UPDATE_HOLD_WAIT_US_MAX.
  *
- * thread  any that may block that long
+ * thread  any that may block for HPS_UPDATE_HOLD_WAIT_US_MAX
  */
 bool hps_update_hold(struct hps_version *version) HPS_MUST_CHECK;
 void hps_update_release(struct hps_version *version);
 
-/* Rows of the version: loaded rows, plus rows that updates added, less rows that they removed.
- * Exact until the first update. Afterwards an estimate, except for a version that is only in
- * memory. Thread-safe, like the next two. */
+/* The number of rows of the version: loaded rows, plus rows that updates added, less rows that they
+ * removed. It is exact until the first update, and afterwards if the host map is the lowest tier.
+ * Otherwise it is an estimate, and *out_estimated is true. Thread-safe. */
 uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated);
+/* The number of rows of one table, like hps_update_rows. If the host map is the lowest tier and has
+ * dropped rows of the version, it is an estimate. Thread-safe. */
 uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
                                bool *out_estimated);
-/* Usage of a tier by the version. If the store can only estimate its rows: hps_update_rows. */
+/* How much of a tier the version uses: the store's space_usage. If the store can only estimate the
+ * number of rows, hps_update_rows replaces it. Thread-safe. */
 void hps_update_usage(const struct hps_version *version, struct hps_space *space,
                       struct hps_store_usage *out_usage);
-/* Number of batches that every lookup sees which begins now. 0: none. Thread-safe. */
+/* The number of batches published so far; a lookup that begins now sees all of them. Thread-safe.
+ */
 uint64_t hps_update_sequence(const struct hps_version *version);
-/* Set by the updater for lookups: the newest applied event time, and the time before which all
- * updates are applied. Unix ms, 0: unknown. Thread-safe. */
+/* Set what the two functions below return. event_time_ms: the newest event time of an applied
+ * update. as_of_ms: the time before which every logged update is applied. Unix ms; 0: not known.
+ * Updater thread. */
 void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms);
-int64_t hps_update_event_time_ms(const struct hps_version *version);
-int64_t hps_update_as_of_ms(const struct hps_version *version);
-/* Upper bound of the age of the version's rows in ms; -1: unknown. At least the time for which
- * as-of has not changed, even if the wall clock is set back. */
+int64_t hps_update_event_time_ms(const struct hps_version *version); /* thread-safe */
+int64_t hps_update_as_of_ms(const struct hps_version *version);      /* thread-safe */
+/* How old the oldest update may be that the version lacks: the time since as_of_ms, in ms. -1: not
+ * known. If the wall clock was set back, it is at least the time for which as_of_ms has not
+ * changed. Thread-safe. */
 int64_t hps_update_age_ms(const struct hps_version *version);
-/* Calls fn with each published position, in no order. fn must not call functions of this header.
- * Returns the first status of fn that is not OK. Thread-safe. */
+/* Call fn with the key and value of each published position, in no order. fn must not call
+ * functions of this header. Stops at the first status of fn that is not OK, and returns it.
+ * Thread-safe. */
 hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
     HPS_MUST_CHECK;
 
