@@ -14,61 +14,66 @@
 
 enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128, GPU_NAMES_BYTES = 200 };
 
-/* A part of a lookup, or as many of its keys as fit into a batch. */
+/* Neighbouring keys of one part of a lookup: all of them, or as many as fit into a batch. */
 struct gpu_piece {
     struct hps_gpu_lookup *lookup;
-    uint32_t part;
-    uint32_t begin; /* the first key */
-    uint32_t n;
+    uint32_t part;  /* index in lookup->parts */
+    uint32_t begin; /* index of the first key */
+    uint32_t n;     /* number of keys */
 };
 
+/* Pieces of pending lookups that the embedding cache looks up in one launch. */
 struct gpu_batch {
-    struct hps_embed_ticket *ticket;
-    struct gpu_piece *pieces; /* [batch_parts_max] in the order submitted */
+    struct hps_embed_ticket *ticket; /* NULL: not submitted yet */
+    struct gpu_piece *pieces;        /* [batch_parts_max] piece i is part i of the ticket */
     uint32_t n_pieces;
 };
 
+/* An insertion, an update or an erasure of keys of one table. */
 struct gpu_change {
     struct gpu_change *next;
     struct hps_gpu_space *space;
     enum hps_embed_op op;
     uint32_t table_id;
-    uint32_t n;
-    uint32_t n_staged;
-    bool empties; /* erases all rows of the table, in place of an update without memory; a member of
-                     gpu_table */
-    uint64_t number;
-    size_t bytes;
-    hps_key *keys; /* [n] */
-    uint8_t *rows; /* [n][row_bytes]; NULL for an erasure */
+    uint32_t n;        /* number of keys */
+    uint32_t n_staged; /* the first n_staged keys are staged */
+    bool empties;      /* erases all rows of the table, because there was no memory for an update;
+                          this change is gpu_table.emptying */
+    uint64_t number;   /* position in the queue of changes, from 1 */
+    size_t bytes;      /* host memory of this change */
+    hps_key *keys;     /* [n] */
+    uint8_t *rows;     /* [n][row_bytes]; NULL for an erasure */
 };
 
+/* The queue of changes. A change is queued by any thread, then taken by the tier's thread, then
+ * staged in the embedding cache. Fields marked "lock" are protected by `lock`. */
 struct gpu_changes {
     struct hps_lock lock;
-    struct hps_cond room;
-    struct gpu_change *head; /* lock: not yet taken by the tier's thread */
+    struct hps_cond room;    /* signalled when bytes or staged_bytes decrease, or `ended` is set */
+    struct gpu_change *head; /* lock: queued, not yet taken by the tier's thread */
     struct gpu_change *tail; /* lock; undefined while head is NULL */
-    size_t bytes;            /* lock: queued, or taken but not staged */
-    uint64_t staged_bytes;   /* lock: staged and not yet applied, as of the last turn */
-    bool ended;              /* lock: the device is lost; no change is taken any more */
-    bool woken;              /* lock: the wake task is in the mailbox */
+    size_t bytes;            /* lock: bytes of changes that are queued, or taken but not staged */
+    uint64_t staged_bytes;   /* lock: bytes that are staged and not yet applied; updated once per
+                                turn of the thread */
+    bool ended;              /* lock: the device is lost, so no further change is queued */
+    bool woken;              /* lock: `wake` is in the mailbox */
     _Atomic uint64_t last;   /* number of the last queued change; written under the lock */
-    struct hps_task wake;
+    struct hps_task wake;    /* wakes the tier's thread */
 
     /* only the tier's thread */
-    struct gpu_change *staging;
+    struct gpu_change *staging;      /* changes taken and not yet staged, in order */
     struct gpu_change *staging_tail; /* undefined while staging is NULL */
     uint64_t n_taken;                /* number of the last change taken */
 };
 
-/* Figures that the tier's thread publishes, so that other threads need not wait for it. */
+/* Usage figures that the tier's thread publishes, so that other threads need not wait for it. */
 struct gpu_published {
-    struct hps_lock lock;    /* leaf; also protects the usages of tables */
-    struct hps_cond settled; /* signalled when caches have been made or will not be, no lookup is
-                                pending, or the device is lost */
+    struct hps_lock lock;    /* protects `usage` and gpu_table.usage; no lock is taken under it */
+    struct hps_cond settled; /* signalled when missing caches have been made or are known not to
+                                fit, when no lookup is pending, and when the device is lost */
     struct hps_embed_cache_usage usage;
-    uint64_t at_us; /* the tier's thread, as the next */
-    bool due;       /* the figures have changed since */
+    uint64_t at_us; /* the tier's thread: time of the last publication, hps_clock_us */
+    bool due;       /* the tier's thread: the usage has changed since then */
 };
 
 /* The thread that ends the process if the driver hangs. */
@@ -86,70 +91,81 @@ struct hps_gpu_tier {
     struct hps_embed_region *region; /* the slab of options.blocks */
     uint8_t *slab;
     size_t slab_size;
-    struct hps_mailbox *mailbox;
-    struct hps_worker worker;
+    struct hps_mailbox *mailbox; /* tasks for the tier's thread */
+    struct hps_worker worker;    /* the tier's thread */
     atomic_bool lost;
-    atomic_uint n_waiting;
+    atomic_uint n_waiting; /* pending lookups: accepted and not yet ended */
     struct gpu_changes changes;
     struct gpu_published published;
     struct gpu_watch watch;
 
     _Atomic pthread_t owner;  /* the tier's thread: first the opener, then the thread of `worker` */
-    _Atomic uint64_t n_steps; /* grows as the tier's thread works; even while it waits for mail */
+    _Atomic uint64_t n_steps; /* for the watch: increases as the tier's thread works, and is even
+                                 while that thread waits for mail */
 
     /* only the tier's thread */
-    struct hps_gpu_space *spaces;
-    struct hps_gpu_lookup *head; /* lookups not yet submitted completely, in order */
-    struct hps_gpu_lookup *tail; /* undefined while head is NULL */
-    struct gpu_batch batches[GPU_BATCHES_MAX];
-    struct hps_embed_part *parts;   /* [batch_parts_max] of the packed batch */
-    struct hps_embed_shape *shapes; /* [batch_parts_max] the shapes of these parts */
-    uint32_t first;                 /* of the batches in flight, in a ring */
-    uint32_t n_batches;
-    bool packed; /* the batch after those in flight is packed, but the cache has not taken it yet */
-    bool wanted; /* caches may have to be made or removed: gpu_spaces_settle */
-    bool stopping;
+    struct hps_gpu_space *spaces;              /* list of all open spaces */
+    struct hps_gpu_lookup *head;               /* lookups not yet submitted completely, in order */
+    struct hps_gpu_lookup *tail;               /* undefined while head is NULL */
+    struct gpu_batch batches[GPU_BATCHES_MAX]; /* a ring */
+    struct hps_embed_part *parts;   /* [batch_parts_max] parts of the batch being packed */
+    struct hps_embed_shape *shapes; /* [batch_parts_max] shapes of these parts */
+    uint32_t first;                 /* index of the oldest batch in flight */
+    uint32_t n_batches;             /* batches in flight */
+    bool packed;   /* the batch after those in flight is packed, but the embedding cache has not
+                      accepted it yet */
+    bool wanted;   /* caches may have to be made or removed: gpu_spaces_settle has work */
+    bool stopping; /* the thread ends */
 };
 
 /* The caches of one version on one device. */
 struct hps_gpu_space {
     struct hps_gpu_tier *tier;
-    struct hps_gpu_space *next; /* of the tier; only its thread */
-    struct hps_gpu_space
-        *sibling; /* the same version on another device; constant while the space is in use */
-    atomic_uint n_turns; /* of the first sibling: rotates lookups among equally loaded devices */
+    struct hps_gpu_space *next; /* the tier's thread: next in tier->spaces */
+    /* the same version on another device; constant while the space is in use */
+    struct hps_gpu_space *sibling;
+    atomic_uint n_turns; /* first sibling only: counts lookups, to rotate them among equally loaded
+                            devices */
     uint32_t n_tables;
-    bool active;    /* the tier's thread */
-    bool warned;    /* the tier's thread: it is logged that not all caches fit */
-    bool made_anew; /* the tier's thread: all caches were remade, to join fragments of memory */
-    bool spoiled;   /* the tier's thread: a cache was emptied, and all are to be remade */
-    atomic_bool present; /* it has caches, all or some, or needs none; written by the tier's thread,
-                            as the next */
+
+    /* only the tier's thread */
+    bool active;    /* set by hps_gpu_space_active */
+    bool warned;    /* it has been logged that not all caches fit */
+    bool made_anew; /* all caches were remade once, to join fragments of free memory */
+    bool spoiled;   /* a cache was emptied, so all caches of the space will be remade */
+
+    /* written by the tier's thread, read by all */
+    atomic_bool present;   /* the space has caches, all or some, or needs none */
     atomic_uint n_missing; /* tables that need a cache and have none */
     atomic_bool coming;    /* active, and it is undecided whether the missing caches fit */
-    /* Emptied caches are remade only once all changes up to this number are staged: they may carry
-     * old rows. */
+
+    /* Number of a change. Changes up to this one may have rows that are older than an update for
+     * which there was no memory. So emptied caches are remade only after all of them are staged. */
     _Atomic uint64_t spoiled_until;
-    char label[GPU_LABEL_BYTES]; /* for logs */
+    char label[GPU_LABEL_BYTES]; /* model/version, for logs */
     struct gpu_table {
         char *name; /* for logs; NULL: no memory for it */
         uint32_t row_bytes;
         uint32_t dim;
         enum hps_dtype dtype;
-        atomic_bool there; /* `range` is set; for all threads, written by the tier's, as the next */
-        atomic_uint n_made;
-        atomic_uint filling; /* n_made at the last hps_gpu_space_fill_begin, */
-        atomic_uint filled;  /* and at the fill that last ended; 0: never */
+        /* written by the tier's thread, read by all */
+        atomic_bool there;  /* the table has a cache: `range` is set */
+        atomic_uint n_made; /* how often a cache was made for the table */
+        /* written by the thread that fills the cache */
+        atomic_uint filling; /* n_made at the last hps_gpu_space_fill_begin */
+        atomic_uint filled;  /* `filling` at the last hps_gpu_space_fill_end; 0: never filled */
         struct hps_gpu_share share;
-        struct hps_embed_range *range;      /* the tier's thread, as the next; NULL: none */
-        struct hps_embed_range_usage past;  /* counts of ranges that were released */
+        struct hps_embed_range *range;      /* the tier's thread: the cache; NULL: it has none */
+        struct hps_embed_range_usage past;  /* the tier's thread: sum of counts of earlier caches */
         struct hps_embed_range_usage usage; /* lock of gpu_published */
+        /* lock of the changes: a change that empties the cache, so that queueing it allocates
+         * nothing */
         struct gpu_change emptying;
         bool is_emptying; /* lock of the changes: `emptying` is queued */
     } tables[];
 };
 
-/* Whether the caller is the tier's thread. */
+/* Whether the calling thread is the tier's thread. */
 static inline bool gpu_tier_is_mine(const struct hps_gpu_tier *tier)
 {
     return pthread_equal(atomic_load(&tier->owner), pthread_self()) != 0;
@@ -157,53 +173,60 @@ static inline bool gpu_tier_is_mine(const struct hps_gpu_tier *tier)
 
 /* ---- bags.c ---------------------------------------------------------------------------------- */
 
-/* A run of whole bags of a part. */
+/* Neighbouring whole bags of a part. */
 struct gpu_bags {
-    uint32_t first;
-    uint32_t n;
-    uint32_t n_keys;
+    uint32_t first;  /* index of the first bag */
+    uint32_t n;      /* number of bags */
+    uint32_t n_keys; /* keys of all these bags */
 };
-/* The bags from `first` on that fit into n_keys_max keys and n_rows_max rows. n_keys is 0 if none
- * fits. */
+/* The bags from `first` on that have at most n_keys_max keys and n_rows_max rows. n_keys is 0 if
+ * the first one has more. */
 struct gpu_bags gpu_bags_fit(const struct hps_gpu_part *part, uint32_t first, uint64_t n_keys_max,
                              uint64_t n_rows_max);
-/* Set bits [begin, begin + n), all of them 0, to the first n of `from`. */
+/* Copy the first n bits of `from` to bits [begin, begin + n) of `bits`, which must be 0. */
 void gpu_bits_put(uint32_t *bits, uint32_t begin, uint32_t n, const uint32_t *from);
 
 /* ---- space.c, tier.c ------------------------------------------------------------------------- */
 
-/* hps_gpu_space_caches for one device. Any thread. */
+/* hps_gpu_space_caches for the device of this space, without its siblings. Any thread. */
 bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
-/* Run fn(ctx) on the tier's thread and wait for it. Not for that thread itself. fn must not take a
- * lock that the caller holds. */
+/* Run fn(ctx) on the tier's thread and wait until it has returned. Any thread except the tier's. fn
+ * must not take a lock that the caller holds. */
 void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx);
 
-/* Wake the threads that wait for `settled`. */
+/* Wake the threads that wait for gpu_published.settled. */
 void gpu_tier_settled(struct hps_gpu_tier *tier);
-/* Publish the usage of the spaces. On the tier's thread, with the lock of gpu_published held. */
+/* Copy the usage of all caches to gpu_table.usage. On the tier's thread, with the lock of
+ * gpu_published held. */
 void gpu_spaces_publish(struct hps_gpu_tier *tier);
 
-/* ---- on the tier's thread; true: something was done ------------------------------------------ */
+/* ---- on the tier's thread -------------------------------------------------------------------- */
 
-bool gpu_changes_stage(struct hps_gpu_tier *tier);
-bool gpu_lookups_submit(struct hps_gpu_tier *tier);
-bool gpu_lookups_poll(struct hps_gpu_tier *tier);
-bool gpu_spaces_settle(struct hps_gpu_tier *tier);
+/* Each of these does what can be done now, and returns whether it did anything. */
+bool gpu_changes_stage(struct hps_gpu_tier *tier);  /* stages queued changes */
+bool gpu_lookups_submit(struct hps_gpu_tier *tier); /* packs and submits pending lookups */
+bool gpu_lookups_poll(struct hps_gpu_tier *tier);   /* ends lookups that the device has answered */
+bool gpu_spaces_settle(struct hps_gpu_tier *tier);  /* makes missing caches, removes others */
 
-/* Handle the loss of the device, noticed as `text` says. Ends all pending lookups and changes. */
+/* Handle the loss of the device: end all pending lookups and changes, and log it. text: how the
+ * loss was noticed. */
 void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text);
+/* After a loss: drop all changes, and accept no more. */
 void gpu_changes_end(struct hps_gpu_tier *tier);
-/* Drop the queued changes of the space (NULL: of all). */
+/* Drop the changes of the space that are not staged; NULL: of all spaces. */
 void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space);
-/* Update the count of bytes that are staged and not yet applied. */
+/* Update gpu_changes.staged_bytes. */
 void gpu_changes_note(struct hps_gpu_tier *tier);
-/* The number up to which every change is staged. but_waiting: changes that wait for the clearing of
- * their table's cache count as staged, as lookups find no row in it until then. */
+/* Returns a number up to which every change is staged. A change also waits while its table's new
+ * cache is being cleared; lookups find no row there until then. With but_waiting, such a change
+ * counts as staged. */
 uint64_t gpu_changes_done(const struct hps_gpu_tier *tier, bool but_waiting);
+/* After a loss: end all pending lookups with an error. */
 void gpu_lookups_end(struct hps_gpu_tier *tier);
 
 void gpu_changes_init(struct hps_gpu_tier *tier);
-void gpu_changes_fini(struct hps_gpu_tier *tier); /* any thread, after the tier's has ended */
+/* Any thread, after the tier's thread has ended. */
+void gpu_changes_fini(struct hps_gpu_tier *tier);
 hps_status gpu_lookups_init(struct hps_gpu_tier *tier);
 void gpu_lookups_fini(struct hps_gpu_tier *tier);
 
