@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ring of bytes. Its pieces are taken and released in order. It has no memory itself and only
- * counts, so one ring can describe equal areas of host and device memory. One thread.
+ * A ring buffer: pieces of memory that are released in the order in which they are taken. The
+ * struct only has positions and no memory, so one ring can describe two areas of equal size, on the
+ * host and on the device. One thread.
  *
- * Positions only increase. A piece is at position % size and never wraps around the end; bytes left
- * there are skipped.
+ * Positions only increase. A piece at position p begins at offset p % size. It never wraps around
+ * the end: bytes at the end that are too few for it are skipped.
  */
 #ifndef HPS_CACHE_EMBED_RING_H
 #define HPS_CACHE_EMBED_RING_H
@@ -15,12 +16,13 @@
 #include "base/assert.h"
 
 struct hps_embed_ring {
-    uint64_t size;
+    uint64_t size; /* of the area, in bytes */
     uint64_t head; /* position after the last piece taken */
     uint64_t tail; /* position up to which pieces have been released */
 };
 
-/* Take `bytes` (more than 0) at the offset returned. False: too little is free; nothing changes. */
+/* Take a piece of `bytes` (more than 0) at *out_offset of the area. False: too little is free, and
+ * no piece is taken. */
 static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t bytes,
                                        uint64_t *out_offset)
 {
@@ -44,7 +46,7 @@ static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t byt
     return true;
 }
 
-/* Release everything taken before the head was at `position`. */
+/* Release all pieces before `position`, a value of `head` after some piece was taken. */
 static inline void hps_embed_ring_give(struct hps_embed_ring *ring, uint64_t position)
 {
     HPS_ASSERT(position <= ring->head);

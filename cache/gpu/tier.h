@@ -49,8 +49,8 @@ struct hps_gpu_tier_options {
      * waits for the changes queued before it. */
     uint64_t queue_bytes_max;
     uint32_t waiting_max; /* most pending lookups; further ones are refused. 0: 4,096 */
-    /* A device that makes no progress for so long is lost. A call of the driver that takes so long
-     * ends the process. 0: the driver's default, or else 5 s */
+    /* A device that makes no progress for this time is lost. A call of the driver that takes this
+     * time ends the process. 0: the driver's stall_us_max, or 5 s if that is 0, too. */
     uint64_t stall_us_max;
 };
 
