@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The calls that each kind of device implements for device.c. device.c has already checked the
- * arguments and that the device is not lost. Used by C and CUDA C++.
+ * The functions that each kind of device (CUDA, simulated) implements for the functions of
+ * device.h. Before device.c calls them, it checks the arguments. It calls functions that return a
+ * status only while the device is not lost. Included by C and CUDA C++.
  */
 #ifndef HPS_CACHE_DEVICE_OPS_H
 #define HPS_CACHE_DEVICE_OPS_H
@@ -10,6 +11,7 @@
 
 enum hps_copy_kind { HPS_COPY_TO_DEVICE, HPS_COPY_TO_HOST, HPS_COPY_ON_DEVICE };
 
+/* A function without a comment does what the function of a similar name in device.h does. */
 struct hps_device_ops {
     void (*close)(struct hps_device *);
     hps_status (*alloc)(struct hps_device *, size_t size, hps_devptr *out_ptr, struct hps_error *);
@@ -17,16 +19,17 @@ struct hps_device_ops {
     hps_status (*host_alloc)(struct hps_device *, size_t size, void **out_host, hps_devptr *out_ptr,
                              struct hps_error *);
     void (*host_free)(struct hps_device *, void *host);
-    /* Per process: called when the first device registers the memory, and after the last one has
-     * unregistered it. */
+    /* Register host memory for the process: called when the first device registers the memory, and
+     * after the last one has unregistered it. */
     hps_status (*host_register)(struct hps_device *, void *host, size_t size, struct hps_error *);
     void (*host_unregister)(struct hps_device *, void *host);
-    /* Per device: maps memory that is registered. */
+    /* Map registered host memory for this device. */
     hps_status (*host_map)(struct hps_device *, void *host, size_t size, hps_devptr *out_ptr,
                            struct hps_error *);
     void (*host_unmap)(struct hps_device *, void *host);
     bool (*quiet)(struct hps_device *);
-    void (*lost)(struct hps_device *); /* wakes waiting threads; NULL: none wait */
+    void (*lost)(struct hps_device *); /* the device has been marked lost: wake threads that wait
+                                          for it; NULL: no thread waits */
 
     hps_status (*stream_new)(struct hps_device *, const char *name, bool low_priority,
                              struct hps_stream_q **out_stream, struct hps_error *);
@@ -45,14 +48,15 @@ struct hps_device_ops {
                          const void *args);
 };
 
-/* The struct of each kind begins with one of these. */
+/* Each kind of device has its own structs for devices, streams and events. They begin with these
+ * three. */
 struct hps_device {
     const struct hps_device_ops *ops;
     struct hps_device_info info;
-    const struct hps_kernel *const *kernels; /* [n_kernels] owned */
+    const struct hps_kernel *const *kernels; /* [n_kernels] loaded; the array is owned */
     size_t n_kernels;
-    int lost; /* 0: no; 1: yes, `why` is being written; 2: yes */
-    char why[256];
+    int lost;      /* 0: not lost; 1: lost, `why` is being written; 2: lost, `why` is complete */
+    char why[256]; /* why the device is lost */
 };
 struct hps_stream_q {
     struct hps_device *device;
@@ -61,13 +65,14 @@ struct hps_event {
     struct hps_device *device;
 };
 
-/* Mark the device lost and keep the first reason. Returns DATA_LOSS. Any thread. */
+/* Mark the device lost. If it is lost already, the first reason is kept. Returns DATA_LOSS. Any
+ * thread. */
 hps_status hps_device_lose(struct hps_device *device, const char *fmt, ...) HPS_PRINTF(2, 3);
 
 enum {
     HPS_KERNEL_ARGS_MAX = 4000,
     HPS_KERNEL_THREADS_MAX = 1024,
-    HPS_KERNEL_SHARED_MAX = 96 * 1024, /* every supported processor has that much */
+    HPS_KERNEL_SHARED_MAX = 96 * 1024, /* bytes per block that every supported GPU has */
 };
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The language of kernels. A kernel is a .cuh file in the common subset of C11 and CUDA C++ that
- * uses the calls of this file. It is compiled twice: by nvcc for a GPU, and by the C compiler for
- * the simulated device, where each thread of a block is a fiber (sim/simt.c).
+ * The functions and macros with which kernels are written. A kernel is a .cuh file in the common
+ * subset of C11 and CUDA C++ that uses this file. It is compiled twice: by nvcc for a GPU, and by
+ * the C compiler for the simulated device, where each thread of a block is a fiber (sim/simt.c).
  *
  *     struct add_args { const uint32_t *from; uint32_t *to; uint32_t n; };
  *
@@ -13,22 +13,24 @@
  *         }
  *     }
  *
- * This is in kernels.cuh. kernels.cu includes it and, for the simulated device, so does
- * sim/kernels.c. kernels.c has `HPS_KERNEL_DEFINE(hps_add, struct add_args, 256, 0);`.
+ * A kernel hps_add, for example, is in three files. kernels.cuh has the source above. kernels.cu
+ * includes kernels.cuh for nvcc, and sim/kernels.c includes it for the simulated device. kernels.c
+ * has `HPS_KERNEL_DEFINE(hps_add, struct add_args, 256, 0);`.
  *
- * Rules for a source that works on both:
- * - No templates, overloads or classes. Structs have an explicit layout (no padding, types of fixed
- *   width).
- * - hps_ballot, hps_any, hps_shuffle_* and hps_warp_barrier: all 32 lanes of a warp, at the same
- *   call. hps_block_barrier: all threads of the block, at the same call. A thread must not return
- *   before the other threads are past the last of these calls. The simulator aborts where a GPU may
- *   hang.
- * - A ballot or a shuffle orders no memory. A barrier orders memory among its threads, an atomic as
- *   its order says, and the start and end of a launch do for all threads.
+ * A *lane* is one of the 32 threads of a warp. Rules for a source that works on both:
+ * - No templates, overloads or classes. Structs have an explicit layout (no padding, types of
+ *   fixed width).
+ * - All 32 lanes of a warp must make the same call of hps_ballot, hps_any, hps_shuffle_* and
+ *   hps_warp_barrier. All threads of a block must make the same call of hps_block_barrier. A
+ *   thread must not return before the other threads have made the last of these calls. If a kernel
+ *   breaks this rule, a GPU may hang, and the simulator ends the process with a message.
+ * - Ballots and shuffles do not order memory. A barrier orders the memory accesses of its threads.
+ *   An atomic orders them as its argument `order` says. The start and the end of a launch order
+ *   the accesses of all threads.
  * - Blocks run in any order. Some may begin only after others have ended.
- * - Memory read by hps_load_* must not be written by any thread during the launch. Addresses are
+ * - No thread may write to memory during a launch in which hps_load_* reads it. Addresses must be
  *   aligned to the size of the access.
- * - Shared memory is declared by HPS_SHARED, once per kernel. Its initial contents are undefined.
+ * - HPS_SHARED declares shared memory, once per kernel. Its initial contents are undefined.
  */
 #ifndef HPS_CACHE_DEVICE_SIMT_H
 #define HPS_CACHE_DEVICE_SIMT_H
@@ -49,8 +51,9 @@ struct __align__(16) hps_quad
     uint32_t x, y, z, w;
 };
 
-/* args: the name of the pointer to the kernel's argument. min_blocks: blocks that must fit a
- * processor at once. */
+/* Declares a kernel; its body follows in braces. args: the name of the pointer to the kernel's
+ * argument. threads: threads per block. min_blocks: the least number of blocks that must run on a
+ * multiprocessor at the same time; it limits the registers. */
 #define HPS_KERNEL(kernel, args_type, args, threads, min_blocks)                 \
     static __device__ __forceinline__ void kernel##_body(const args_type *args); \
     static __global__ void __launch_bounds__(threads, min_blocks)                \
@@ -64,6 +67,7 @@ struct __align__(16) hps_quad
     }                                                                            \
     static __device__ __forceinline__ void kernel##_body(const args_type *args)
 
+/* Defines `name` as a pointer to the shared memory of the block (hps_kernel.shared_size). */
 #define HPS_SHARED(type, name)                                         \
     extern __shared__ __align__(16) unsigned char hps_shared_memory[]; \
     type *name = (type *)hps_shared_memory
@@ -89,6 +93,8 @@ HPS_DEVICE_CODE uint32_t hps_grid_blocks(void)
 
 /* ---- the warp and the block ------------------------------------------------------------------ */
 
+/* hps_ballot: bit i of the result is the vote of lane i. hps_any: whether any lane votes true.
+ * hps_shuffle_*: the value of the given lane. */
 HPS_DEVICE_CODE uint32_t hps_ballot(bool vote)
 {
     return __ballot_sync(0xffffffffu, vote);
@@ -130,7 +136,8 @@ HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
     struct hps_quad quad = {value.x, value.y, value.z, value.w};
     return quad;
 }
-/* Likewise, with a hint to the second-level cache: evict this line last (kept) or first (once). */
+/* Like hps_load_quad, with a hint to the second-level cache: evict the line last
+ * (hps_load_quad_kept) or first (hps_load_quad_once). */
 #define HPS_LOAD_QUAD_HINTED(name, policy)                                       \
     HPS_DEVICE_CODE struct hps_quad name(const void *from)                       \
     {                                                                            \
@@ -160,7 +167,8 @@ HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
 {
     __stcs((uint4 *)to, make_uint4(value.x, value.y, value.z, value.w));
 }
-/* The other stores mark their line to be evicted first; this one does not. */
+/* Like hps_store_quad. The other stores tell the second-level cache to evict the line first; this
+ * one does not. */
 HPS_DEVICE_CODE void hps_store_quad_kept(void *to, struct hps_quad value)
 {
     __stwb((uint4 *)to, make_uint4(value.x, value.y, value.z, value.w));
@@ -195,7 +203,7 @@ HPS_DEVICE_CODE void hps_store_quad_kept(void *to, struct hps_quad value)
 #define hps_atomic_cas_u64(to, expected, value, order)                                          \
     __nv_atomic_compare_exchange_n((uint64_t *)(to), expected, (uint64_t)(value), false, order, \
                                    HPS_RELAXED, __NV_THREAD_SCOPE_DEVICE)
-/* A byte, relaxed. */
+/* Relaxed atomic access to a byte. */
 HPS_DEVICE_CODE uint8_t hps_atomic_load_u8(const uint8_t *from)
 {
     return *(const volatile uint8_t *)from;
@@ -242,8 +250,9 @@ HPS_DEVICE_CODE uint32_t hps_first_bit(uint32_t bits)
     return (uint32_t)__ffs((int)bits) - 1;
 }
 
-/* fp32 as on the host: each result is rounded to nearest, ties to even. Compiler options never fuse
- * a product and a sum. A NaN result may be any NaN. */
+/* fp32 arithmetic with the same results as on the host: each result is rounded to nearest, ties to
+ * even. A product and a sum are never fused, whatever the compiler options. A NaN may have any
+ * bits. */
 HPS_DEVICE_CODE float hps_float_of_bits(uint32_t bits)
 {
     return __uint_as_float(bits);
@@ -304,8 +313,8 @@ struct hps_quad {
     }                                                            \
     static void kernel##_body(const args_type *args)
 
-/* In a test's .c file, after the .cuh: like HPS_KERNEL_DEFINE, with the body for the simulated
- * device. */
+/* For a kernel of a test. Use it instead of HPS_KERNEL_DEFINE in a .c file that has included the
+ * .cuh file, whose body it uses for the simulated device. */
 #define HPS_KERNEL_DEFINE_WITH_SIM(kernel, args_type, threads, shared_bytes) \
     HPS_KERNEL_DEFINE_AS(kernel, args_type, threads, shared_bytes, kernel##_sim)
 
@@ -411,29 +420,29 @@ HPS_DEVICE_CODE void hps_atomic_store_u8(uint8_t *to, uint8_t value)
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 
-/* The host sees the thread's earlier writes no later than its later ones. */
+/* The host does not see the thread's later writes before its earlier ones. */
 HPS_DEVICE_CODE void hps_fence_system(void)
 {
-#if !defined(HPS_TSAN) /* ThreadSanitizer does not support fences; the flag's own order must do */
+#if !defined(HPS_TSAN) /* it does not support fences; the release store of the flag suffices */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
-/* Signal the host. Once it reads the value by hps_flag_load, it sees everything before this
- * call. */
+/* Store a value to a flag in host memory. Once the host reads it by hps_flag_load, it sees
+ * everything that the thread did before this call. */
 HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
 {
     hps_fence_system();
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
-/* An acquire, for values that the thread has read from `ticket` by a relaxed or releasing
- * operation. Everything that happened before the releases it read from becomes visible to the
- * thread, and to threads at a later barrier with it. Here it is a load, as ThreadSanitizer does not
- * support fences. */
+/* Acquire what other threads have released by atomic operations on `ticket`, whose values this
+ * thread has read by a relaxed or releasing operation. What these threads did before becomes
+ * visible to this thread, and to the threads that pass a later barrier with it. On the simulated
+ * device this is an acquiring load, because ThreadSanitizer does not support fences. */
 HPS_DEVICE_CODE void hps_fence_acquire(const uint32_t *ticket)
 {
     (void)__atomic_load_n(ticket, __ATOMIC_ACQUIRE);
 }
-/* hps_fence_acquire, then hps_flag_raise, with a single fence on a GPU. */
+/* hps_fence_acquire, then hps_flag_raise. A GPU needs only one fence for both. */
 HPS_DEVICE_CODE void hps_flag_raise_acquire(uint32_t *flag, uint32_t value, const uint32_t *ticket)
 {
     hps_fence_acquire(ticket);
@@ -502,14 +511,17 @@ HPS_DEVICE_CODE uint16_t hps_half_of_float(float value)
 
 #endif
 
+/* Index of the thread in its warp. */
 HPS_DEVICE_CODE uint32_t hps_lane(void)
 {
     return hps_thread() % HPS_WARP;
 }
+/* Index of the thread's warp in its block. */
 HPS_DEVICE_CODE uint32_t hps_warp(void)
 {
     return hps_thread() / HPS_WARP;
-} /* of the block */
+}
+/* Index of the thread in the launch, and the number of threads of the launch. */
 HPS_DEVICE_CODE uint32_t hps_grid_thread(void)
 {
     return hps_block() * hps_block_threads() + hps_thread();
@@ -518,7 +530,7 @@ HPS_DEVICE_CODE uint32_t hps_grid_threads(void)
 {
     return hps_grid_blocks() * hps_block_threads();
 }
-/* In the launch: for warps that take tiles in turn. */
+/* Index of the thread's warp in the launch, and the number of warps of the launch. */
 HPS_DEVICE_CODE uint32_t hps_grid_warp(void)
 {
     return hps_grid_thread() / HPS_WARP;

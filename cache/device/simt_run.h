@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The primitives of simt.h for the simulated device, implemented in sim/simt.c. They run on the
- * thread of a stream; each stream has its own fibers.
+ * What simt.h needs for the simulated device, implemented in sim/simt.c. A kernel runs on the
+ * thread of its stream, with a fiber for each thread of a block. file, line: of the call in the
+ * kernel.
  */
 #ifndef HPS_CACHE_DEVICE_SIMT_RUN_H
 #define HPS_CACHE_DEVICE_SIMT_RUN_H
 
 #include "cache/device/device.h"
 
-/* The position of the running kernel thread. */
+/* The running kernel thread. */
 struct hps_simt_thread {
-    uint32_t thread;
-    uint32_t block;
-    uint32_t block_threads;
-    uint32_t grid_blocks;
-    void *shared;
+    uint32_t thread;        /* index in its block */
+    uint32_t block;         /* index of its block in the launch */
+    uint32_t block_threads; /* threads per block */
+    uint32_t grid_blocks;   /* blocks of the launch */
+    void *shared;           /* shared memory of its block */
 };
 extern _Thread_local const struct hps_simt_thread *hps_simt_here;
 
@@ -24,18 +25,20 @@ enum hps_simt_call {
     HPS_SIMT_WARP_BARRIER,
     HPS_SIMT_BLOCK_BARRIER
 };
-/* The votes and values of the lanes of a warp at one common call. */
+/* What the lanes of a warp have passed to one ballot, shuffle or barrier. */
 struct hps_simt_meeting {
-    uint32_t votes;
+    uint32_t votes; /* bit i: the vote of lane i */
     uint32_t pad;
-    uint64_t values[32];
+    uint64_t values[32]; /* of each lane */
 };
-/* One function for all calls, for speed. A processor predicts that a return goes back to the last
- * call, and each switch between lanes defeats that prediction. */
+/* Wait until all lanes of the warp have made the same call. Ends the process with a message if they
+ * make different calls. All kinds of calls use this function, for speed: a CPU predicts that a
+ * return goes back to the last call, and each switch between lanes defeats that prediction. */
 const struct hps_simt_meeting *hps_simt_meet(bool vote, uint64_t value, enum hps_simt_call call,
                                              const char *file, int line);
 void hps_simt_warp_barrier(const char *file, int line);
 void hps_simt_block_barrier(const char *file, int line);
+/* End the process with a message: an access that is not aligned, or a lane outside of 0 to 31. */
 void hps_simt_misaligned(const void *address, unsigned bytes) __attribute__((noreturn, cold));
 void hps_simt_far_lane(uint32_t lane, const char *file, int line) __attribute__((noreturn, cold));
 
@@ -52,7 +55,8 @@ static inline uint64_t hps_simt_shuffle(uint64_t value, uint32_t lane, const cha
     return hps_simt_meet(false, value, HPS_SIMT_SHUFFLE, file, line)->values[lane];
 }
 
-/* Aborts on an access that is not aligned to its size, as a GPU faults on it. */
+/* Returns `address`. Ends the process if it is not a multiple of `bytes`, the size of the access; a
+ * GPU would report an error. */
 static inline void *hps_simt_aligned(const void *address, unsigned bytes)
 {
     if (((uintptr_t)address & (bytes - 1)) != 0) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks and wake-ups of the simulated device, on futexes. ThreadSanitizer would take pthread locks
- * as ordering the host and the streams, which only events may do. For files compiled without
- * ThreadSanitizer. Any thread. Waiting takes no CPU time.
+ * Locks and wake-ups of the simulated device, implemented with futexes. With pthread locks,
+ * ThreadSanitizer would conclude that they order the memory accesses of host and streams; only
+ * events may do that. Include it only in files that are compiled without ThreadSanitizer. Any
+ * thread. Waiting takes no CPU time.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_LOCK_H
 #define HPS_CACHE_DEVICE_SIM_LOCK_H
@@ -26,7 +27,7 @@ static inline void hps_futex_wake(uint32_t *word, int n)
 /* ---- a lock ---------------------------------------------------------------------------------- */
 
 struct hps_sim_lock {
-    uint32_t state; /* 0: free; 1: taken; 2: taken, and a thread may wait */
+    uint32_t state; /* 0: free; 1: locked; 2: locked, and threads may wait for it */
 };
 
 static inline void hps_sim_lock(struct hps_sim_lock *lock)
@@ -50,18 +51,22 @@ static inline void hps_sim_unlock(struct hps_sim_lock *lock)
 
 /* ---- a pulse: wakes all waiting threads after a change --------------------------------------- */
 
+/* To wait for a condition: call hps_sim_pulse, check the condition, and if it is false call
+ * hps_sim_pulse_wait with the result of the first call. Repeat. A thread that changes the condition
+ * then calls hps_sim_pulse_beat. */
 struct hps_sim_pulse {
-    uint32_t beats;
-    uint32_t n_waiting;
+    uint32_t beats;     /* number of beats so far */
+    uint32_t n_waiting; /* threads in hps_sim_pulse_wait */
 };
 
-/* Call before checking the condition. */
+/* The number of beats so far. */
 static inline uint32_t hps_sim_pulse(struct hps_sim_pulse *pulse)
 {
     return __atomic_load_n(&pulse->beats, __ATOMIC_SEQ_CST);
 }
 
-/* Wait for the next beat. Returns at once if there was one since `seen`. */
+/* Wait for the next beat. Returns at once if the number of beats is no longer `seen`. May also
+ * return without a beat. */
 static inline void hps_sim_pulse_wait(struct hps_sim_pulse *pulse, uint32_t seen)
 {
     __atomic_fetch_add(&pulse->n_waiting, 1, __ATOMIC_SEQ_CST);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory of a simulated device, and the host memory it may access. A device address is an
- * address of the process. Each allocation has guard bytes on both sides. AddressSanitizer reports
- * accesses to them; in other builds they are checked when the allocation is freed.
+ * The memory of a simulated device, and the host memory that it may access. Device memory is memory
+ * of the process, so a device address is a normal address. Each allocation has guard bytes on both
+ * sides. AddressSanitizer reports accesses to them; in all builds they are checked when the
+ * allocation is freed. "Aborts" means: ends the process with a message.
  *
  * Thread: any.
  */
@@ -15,27 +16,30 @@
 #include "cache/device/sim/lock.h"
 
 enum hps_sim_memory_kind {
-    HPS_SIM_DEVICE,    /* counted against the limit; contents undefined */
-    HPS_SIM_HOST,      /* allocated here; zeroed */
-    HPS_SIM_REGISTERED /* the caller's */
+    HPS_SIM_DEVICE,    /* device memory; counts towards limit_bytes; contents undefined */
+    HPS_SIM_HOST,      /* host memory that hps_sim_memory_new allocates; zeroed */
+    HPS_SIM_REGISTERED /* host memory of the caller (hps_sim_memory_register) */
 };
 
 struct hps_sim_memory {
     struct hps_sim_lock lock;
-    struct hps_sim_range *ranges;
-    uint64_t limit_bytes;
-    uint64_t used_bytes;
+    struct hps_sim_range *ranges; /* list of allocations and registered areas */
+    uint64_t limit_bytes;         /* size of the device memory */
+    uint64_t used_bytes;          /* allocated device memory */
 };
 
+/* Allocate memory of the kind HPS_SIM_DEVICE or HPS_SIM_HOST. NO_MEMORY */
 hps_status hps_sim_memory_new(struct hps_sim_memory *memory, enum hps_sim_memory_kind kind,
                               size_t size, void **out_ptr, struct hps_error *err) HPS_MUST_CHECK;
-/* INVALID: part of it is registered already. */
+/* Register host memory of the caller. INVALID: a part of it is already registered or allocated
+ * here; NO_MEMORY. */
 hps_status hps_sim_memory_register(struct hps_sim_memory *memory, void *host, size_t size,
                                    struct hps_error *err) HPS_MUST_CHECK;
-/* Aborts unless an allocation of that kind begins at ptr and its guard bytes are intact. */
+/* Free an allocation, or end a registration. Aborts unless one of this kind begins at ptr, or if
+ * its guard bytes have changed. */
 void hps_sim_memory_free(struct hps_sim_memory *memory, enum hps_sim_memory_kind kind, void *ptr);
-/* Aborts, naming `what`, unless the bytes are within one allocation or registered area. host: it
- * must be host memory. */
+/* Aborts unless the `size` bytes at ptr are within one allocation or registered area. host: it must
+ * be host memory. what: the operation, for the message. */
 void hps_sim_memory_check(struct hps_sim_memory *memory, const void *ptr, size_t size, bool host,
                           const char *what);
 /* Aborts if anything is still allocated or registered. */

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Annotations for ThreadSanitizer and AddressSanitizer: which work is ordered before which, and
- * which stack a thread uses. Empty in other builds.
+ * Annotations for ThreadSanitizer and AddressSanitizer: which memory accesses are ordered, and
+ * which stack a thread uses. Without effect in other builds.
  *
- * The files of the simulator (fiber.c, simt.c, device.c) are not instrumented. So ThreadSanitizer
- * sees no order from their locks and queues, but only from the annotations here.
+ * The files of the simulator (fiber.c, simt.c, device.c) are compiled without ThreadSanitizer. So
+ * it learns about order only from these annotations, and not from the locks and queues of these
+ * files.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_SANITIZE_H
 #define HPS_CACHE_DEVICE_SIM_SANITIZE_H
 
 #if defined(HPS_TSAN)
 #include <sanitizer/tsan_interface.h>
-/* Everything before HPS_ORDER_RELEASE(x) happens before what follows HPS_ORDER_ACQUIRE(x). */
+/* For ThreadSanitizer, all accesses of a thread before HPS_ORDER_RELEASE(x) happen before the
+ * accesses of a thread after a later HPS_ORDER_ACQUIRE(x). */
 #define HPS_ORDER_RELEASE(address) __tsan_release(address)
 #define HPS_ORDER_ACQUIRE(address) __tsan_acquire(address)
 #else

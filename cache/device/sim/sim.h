@@ -1,52 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Simulated devices for tests: a separate library, linked by hpsd-sim and by test programs, and
- * never by hpsd.
+ * Simulated devices, for tests. They are in a separate library, which hpsd-sim and test programs
+ * link and hpsd does not. A *piece of work* is a copy, a fill or a launch. A *step* of a stream is
+ * a piece of work, or a record of or a wait for an event.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_SIM_H
 #define HPS_CACHE_DEVICE_SIM_SIM_H
 
 #include "cache/device/device.h"
 
-/* Zeroes: the defaults. */
 struct hps_device_sim_config {
-    uint64_t seed;         /* of the delays and of the order of blocks; 0: blocks in order */
-    uint32_t delay_us_max; /* before each step of a stream; 0: none */
-    uint64_t memory_bytes; /* 0: 256 MiB */
-    uint64_t fail_at; /* this piece of work, counted from 1, is not done, and the device is lost; 0:
-                         none */
-    uint64_t hang_at; /* from this piece of work on the driver hangs: no call returns; 0: never */
-    uint64_t stall_us; /* lost after so long without progress; 0: 60 s, as a busy CPU delays it */
+    /* For random delays, and for a random order of blocks and lanes; 0: they run in order. */
+    uint64_t seed;
+    uint32_t delay_us_max; /* longest delay before each step of a stream; 0: no delays */
+    uint64_t memory_bytes; /* device memory; 0: 256 MiB */
+    uint64_t fail_at; /* number of a piece of work, from 1: instead of it, the device is lost; 0:
+                         never */
+    uint64_t hang_at; /* number of a piece of work, from 1: then the driver hangs
+                         (hps_device_sim_driver_hang); 0: never */
+    /* The driver's stall_us_max; 0: 60 s, because a busy CPU delays the device. */
+    uint64_t stall_us;
 };
 
 struct hps_sim_driver {
-    struct hps_device_driver driver; /* for hps_device_open */
+    struct hps_device_driver driver; /* pass its address to hps_device_open */
     struct hps_device_sim_config config;
 };
 
 /* A driver of at most 8 simulated devices with this configuration. */
 struct hps_sim_driver hps_sim_driver(struct hps_device_sim_config config);
 
-/* Parse a configuration: "", or NAME=VALUE separated by commas. Names: fail, hang, delay_us, seed,
- * memory, stall_us, for the field of that name. INVALID: the text names the setting that is wrong,
- * and `name`, the source of the text. */
+/* Parse a configuration: settings NAME=VALUE separated by commas, or "" for the defaults. The names
+ * are seed, delay_us, memory, fail, hang and stall_us, for the fields of struct
+ * hps_device_sim_config. name: where `text` comes from, for the error. INVALID: `err` names the
+ * wrong setting. */
 hps_status hps_sim_config_parse(const char *name, const char *text,
                                 struct hps_device_sim_config *out_config, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* ---- faults that tests inject ---------------------------------------------------------------- */
 
-/* The n-th piece of work from now on (copy, fill or launch) is not done, and the device is lost; 0:
- * at once. Any thread. */
+/* Instead of the n-th piece of work from now on, the device is lost; n = 0: it is lost now. Any
+ * thread. */
 void hps_device_sim_fail(struct hps_device *device, uint64_t n);
-/* While held, no stream begins a step, so its work stays in flight. Any thread. */
+/* While `held`, no stream begins a step, so that its work stays in flight. Any thread. */
 void hps_device_sim_hold(struct hps_device *device, bool held);
-/* While hung, a piece of work that has begun does not end, even if the device is lost: it may still
- * write. Any thread. */
+/* While `hung`, a piece of work that has begun does not end, even if the device is lost: it may
+ * still write to memory. Any thread. */
 void hps_device_sim_hang(struct hps_device *device, bool hung);
-/* While the driver hangs, no call of it returns. Any thread. */
+/* While `hung`, these calls of the driver do not return: calls that queue work, wait for or check
+ * an event, free memory or a stream, unregister memory, or close the device. Any thread. */
 void hps_device_sim_driver_hang(struct hps_device *device, bool hung);
-/* The address of device memory in this process. */
+/* The address in this process of device memory. */
 void *hps_device_sim_host(struct hps_device *device, hps_devptr ptr);
 
 #endif
