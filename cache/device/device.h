@@ -40,8 +40,7 @@ struct hps_stream_q;
 struct hps_event;
 
 /* An address in the memory of a device, or of host memory as the device addresses it. 0: no
- * address.
- */
+ * address. */
 typedef uint64_t hps_devptr;
 
 enum hps_device_kind { HPS_DEVICE_CUDA, HPS_DEVICE_SIM };
@@ -140,8 +139,7 @@ hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *even
  * yet. DATA_LOSS. An event that was never recorded is complete. Does not block. */
 hps_status hps_event_done(struct hps_event *event) HPS_MUST_CHECK;
 /* Wait until hps_event_done would return OK, or the device is lost. Only while starting and
- * stopping.
- */
+ * stopping. */
 hps_status hps_event_wait(struct hps_event *event) HPS_MUST_CHECK;
 
 /* ---- work ------------------------------------------------------------------------------------ */

@@ -84,11 +84,11 @@ struct hps_embed_range_config {
                            of the table need less */
 };
 
-/* The size in bytes of a range for `n_rows_cached` of n_rows rows. If that is less than half of the
- * rows, the range has one slot per cached row. Otherwise its sets have n_rows_cached / 0.6 slots,
- * and its spills have 9 % of that number (more in a range of fewer than 128 sets). Then only 3 of
- * 10^8 rows find no slot, so in most tables all rows do. Without spills it would be 2 of 100 rows,
- * and with one slot per row 1 of 7. */
+/* The size in bytes of a range for n_rows_cached of the n_rows rows of a table. If n_rows_cached is
+ * less than half of n_rows, the range has one slot per cached row. Otherwise its sets have
+ * n_rows_cached / 0.6 slots, and its spills have 9 % of that number (more if the range has fewer
+ * than 128 sets). Only 3 of 10^8 rows then find no slot, so most tables are cached completely.
+ * Without spills, 2 of 100 rows would find no slot; with one slot per row, 1 of 7. */
 uint64_t hps_embed_range_bytes(uint32_t row_bytes, uint64_t n_rows, uint64_t n_rows_cached);
 /* Make a range.
  *
@@ -103,8 +103,7 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
     HPS_MUST_CHECK;
 /* Whether changes of the range can be staged. The memory of a new range is cleared first, in
  * pieces; hps_embed_advance queues the next piece. Until all is cleared, lookups in the range miss
- * every key.
- */
+ * every key. */
 bool hps_embed_range_ready(const struct hps_embed_range *range);
 /* From now on lookups in the range miss every key, and its changes are ignored. Its memory is
  * released when no work in flight uses the range any more. */
@@ -122,9 +121,10 @@ struct hps_embed_range_usage {
     uint64_t n_inserted; /* rows inserted */
     uint64_t n_evicted;  /* rows evicted by insertions */
     uint64_t n_erased;   /* rows erased by HPS_EMBED_ERASE */
-    uint64_t
-        n_refused;    /* insertions for which no resident row with fewer lookups could be evicted */
-    uint64_t n_stale; /* insertions that the guard rejected: an update may have changed the row */
+    /* insertions for which no resident row with fewer lookups could be evicted */
+    uint64_t n_refused;
+    /* insertions that the guard rejected, because an update may have changed the row */
+    uint64_t n_stale;
     double resident_share; /* n_rows divided by the rows of the table; at most 1 */
 };
 void hps_embed_range_usage(const struct hps_embed_range *range,

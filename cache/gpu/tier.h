@@ -79,7 +79,7 @@ void hps_gpu_tier_usage(struct hps_gpu_tier *tier, struct hps_embed_cache_usage 
 /* How much of a table is cached. */
 struct hps_gpu_share {
     uint64_t n_rows;        /* rows of the table */
-    uint64_t n_rows_cached; /* rows for which the cache has memory; 0: the table is not cached */
+    uint64_t n_rows_cached; /* rows that the cache is to hold; 0: the table is not cached */
 };
 
 /* Copied by the functions that take it. */
@@ -176,9 +176,9 @@ struct hps_gpu_part {
     const uint8_t *keys; /* [n] int64 LE, any alignment */
     uint64_t offset;     /* row i goes to block->data + offset + i * stride */
     uint32_t stride;     /* bytes; 0: the size of a row */
-    enum hps_dtype
-        dtype; /* type of the rows in the block: FP32, FP16 or BF16; offset and stride must
-                  be multiples of the size of a value. 0: as stored; not with pooling */
+    /* Type of the rows in the block: FP32, FP16 or BF16; offset and stride must then be multiples
+     * of the size of a value. 0: rows as stored; not allowed with pooling. */
+    enum hps_dtype dtype;
     enum hps_pooling pooling; /* 0 or NONE: n_bags, offsets and weights are not used */
     uint32_t n_bags;
     const uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]). They start
@@ -245,8 +245,8 @@ struct hps_gpu_insertion {
     const uint8_t *rows;                  /* the row of keys[i] is at rows + slots[i] * row_bytes */
     const struct hps_insert_guard *guard; /* called under the lock of the queue, for each key; NULL:
                                              all rows are inserted */
-    bool
-        wanted; /* a reply lacked these rows: insert them even if resident rows have more lookups */
+    bool wanted; /* a reply lacked these rows: insert them even if all resident rows have more
+                    lookups */
     const struct hps_gpu_space *missed; /* hps_gpu_lookup.asked: insert only on that device; NULL:
                                            on all devices of the space */
     bool waits; /* true: wait until the queue has capacity; false: drop rows that do not fit */

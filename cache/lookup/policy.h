@@ -16,8 +16,7 @@
 /* The least number of hits for which the hit rate reaches `threshold`, with n_missed misses.
  * Hits and misses are unique keys. A caller that counts hits may stop at this number. UINT64_MAX:
  * no number of hits reaches the threshold; this holds for thresholds of 1 or more, unless n_missed
- * is 0.
- */
+ * is 0. */
 uint64_t hps_policy_hits_min(double threshold, uint32_t n_missed);
 
 #endif
