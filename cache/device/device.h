@@ -11,13 +11,14 @@
  *   outside its target.
  *
  * A *stream* is a queue of work (copies, fills, launches of kernels) that the device does in order.
- * Only *events* order the work of two streams. The host sees the results of work after it has seen
- * a later event of the stream complete (hps_event_done), or has read a flag that the kernel raised
- * (simt.h). Before the host overwrites memory that the work reads, it must wait for the same.
+ * Only *events* order the work of two streams. The host sees the results of work after a later
+ * event of the stream has completed (hps_event_done). Alternatively, it can wait for a flag that a
+ * kernel raises (simt.h). Before the host overwrites memory that the work reads, it must wait in
+ * the same way.
  *
  * Threads: calls that open, close, allocate, free, register or unregister are made by one thread at
- * a time, and never while lookups run, because a driver may stop the device for them. Other calls:
- * one thread at a time per stream.
+ * a time. Do not make them while lookups run, because a driver may stop the device for them. Other
+ * calls: one thread at a time per stream.
  *
  * Errors: `err` has the text of the driver. NO_MEMORY: too little memory of the device or the host.
  * DATA_LOSS: the device is lost, until the process ends. It is lost after an error from which the

@@ -29,7 +29,7 @@ enum hps_simt_call {
 struct hps_simt_meeting {
     uint32_t votes; /* bit i: the vote of lane i */
     uint32_t pad;
-    uint64_t values[32]; /* of each lane */
+    uint64_t values[32]; /* the value of each lane */
 };
 /* Wait until all lanes of the warp have made the same call. Ends the process with a message if they
  * make different calls. All kinds of calls use this function, for speed: a CPU predicts that a

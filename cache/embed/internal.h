@@ -236,8 +236,9 @@ void hps_embed_range_unuse(struct hps_embed_range *range);
 
 /* ---- pack.c ---------------------------------------------------------------------------------- */
 
-/* Offsets in the block of a ticket: host memory that kernels access. At 0 is the flag, which the
- * last kernel sets to the ticket's sequence number. */
+/* Offsets of the arrays in the block of a ticket: host memory that kernels access. The names are
+ * those of hps_embed_lookup_args. At offset 0 is the flag, which the last kernel sets to the
+ * ticket's sequence number. */
 struct hps_embed_block {
     size_t parts, tiles, hits, bags, keys, weights, end;
 };

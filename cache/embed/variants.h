@@ -10,10 +10,11 @@
 #ifndef HPS_CACHE_EMBED_VARIANTS_H
 #define HPS_CACHE_EMBED_VARIANTS_H
 
-/* Threads of a block of the lookup kernel, a multiple of 128, and the blocks that must fit a
- * multiprocessor at once. 256 x 4 limits a thread to 64 registers: ptxas then issues the loads of
- * four rows as 1 + 3, with a store between them. 128 x 7 allows 72 registers, so that all four
- * loads come first, but 28 warps instead of 32 fit a multiprocessor. Default: 256 and 4. */
+/* HPS_EMBED_LOOKUP_THREADS: threads per block of the lookup kernel, a multiple of 128.
+ * HPS_EMBED_LOOKUP_BLOCKS: blocks that must fit on a multiprocessor at the same time. With 256 and
+ * 4, a thread has 64 registers. ptxas, the assembler of CUDA, then issues the loads of four rows as
+ * 1 + 3, with a store between them. With 128 and 7, a thread has 72 registers, and ptxas issues all
+ * four loads first. But only 28 instead of 32 warps fit on a multiprocessor. Default: 256 and 4. */
 #ifndef HPS_EMBED_LOOKUP_THREADS
 #define HPS_EMBED_LOOKUP_THREADS 256
 #endif

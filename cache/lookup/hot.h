@@ -40,11 +40,12 @@ hps_status hps_hot_grow(struct hps_hot *hot, uint32_t n_keys_max) HPS_MUST_CHECK
 
 /* Note keys that a lookup found. Never waits for a lock. */
 void hps_hot_note(struct hps_hot *hot, const hps_key *keys, uint32_t n);
-/* Add `count` requests, from a record, to the count of a key. A key without a count gets one if its
- * bucket of 8 counts has a smaller one, which it replaces. */
+/* Add `count` requests, from a record, to the count of a key. A key without a count replaces the
+ * key with the smallest count of its bucket of 8 keys, if that count is smaller; else it is
+ * dropped. */
 void hps_hot_add(struct hps_hot *hot, hps_key key, uint32_t count);
-/* Halve all counts if at least 8 keys per count were noted since they were last halved, so that
- * idle times do not erase the counts. Call it at regular intervals. */
+/* Halve all counts, if at least 8 keys per count were noted since the counts were last halved. So
+ * idle times do not erase them. Call it at regular intervals. */
 void hps_hot_age(struct hps_hot *hot);
 /* Number of keys noted so far, counted or not. */
 uint64_t hps_hot_seen(const struct hps_hot *hot);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Asynchronous insertion: keys that a lookup did not wait for are queued here. Jobs on the I/O
- * threads fetch their rows from the tiers below and insert them into the memory tiers above.
+ * threads fetch the rows of these keys from the stores and insert them into the memory tiers.
  *
  *     lookup ── add ─▶ [ keys, one queue per version ] ── job: walk down, insert upward ─▶ done
  *
@@ -26,7 +26,7 @@
 struct hps_insertion;
 struct hps_lookup_metrics;
 
-/* Limits of one job: keys, and bytes of their rows. The last row may exceed the second one. */
+/* Limits of one job: keys, and bytes of their rows. The last row may exceed the limit of bytes. */
 enum { HPS_INSERTION_JOB_KEYS = 4096, HPS_INSERTION_JOB_BYTES = 4 * 1024 * 1024 };
 
 struct hps_insertion_options {

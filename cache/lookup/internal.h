@@ -41,10 +41,9 @@ void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *
                        struct hps_batch *batch);
 /* Size in bytes of the rows of all keys of the part, as stored. */
 uint64_t lookup_gathered_bytes(const struct hps_lookup_part *part);
-/* Allocate memory for gathered rows, for the parts that are not answered yet and have none. Call it
- * before the memory tiers are queried (below is false), and before the gpu or the stores are
- * queried for keys that memory missed (below is true). hps_lookup_release frees the memory.
- * NO_MEMORY */
+/* Allocate memory for gathered rows, for the parts that are not answered yet and have none. below
+ * false: call it before the memory tiers are queried. below true: call it before the gpu or the
+ * stores are queried for keys that memory missed. hps_lookup_release frees the memory. NO_MEMORY */
 hps_status lookup_gather(struct hps_lookup *lookup, bool below, struct hps_error *err)
     HPS_MUST_CHECK;
 
@@ -116,8 +115,9 @@ void lookup_count_end(const struct hps_lookup *lookup, bool answered);
 /* ---- unit.c ---------------------------------------------------------------------------------- */
 
 /* The check for consistency units, after the last tier was queried. status: the result of the
- * lookup so far. Returns `status`, or ABORTED if the lookup wants a unit and updates have changed
- * rows that it read (lookup->torn is set), or may have added a key that was in no tier. */
+ * lookup so far. If the lookup wants a unit, returns ABORTED in two cases. First, updates have
+ * changed rows that it read; lookup->torn is then set. Second, they may have added a key that was
+ * in no tier. Otherwise returns `status`. */
 hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
     HPS_MUST_CHECK;
 
@@ -131,7 +131,7 @@ bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_looku
  * gpu is not queried for keys that the memory tiers miss. */
 uint64_t lookup_gpu_scratch_bytes(const struct hps_lookup *lookup,
                                   const struct hps_lookup_part *part);
-/* The value of lookup->gpu_deadline_us at the start of the lookup. */
+/* Compute lookup->gpu_deadline_us: now plus the longest wait for the gpu; 0: no bound. */
 uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup);
 /* Replace lookup->block if a gpu that was lost or left may still write to it. Call it before rows
  * are written. NO_MEMORY: the lookup has no block any more. */
@@ -139,8 +139,8 @@ hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err) HP
 /* Set part->hits to the keys that a gpu queried first has found. Call it before lookup_start_part.
  * EXHAUSTED (arena) */
 hps_status lookup_gpu_hits(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Take the gpu's answer into the walks: write its reports, copy the rows that it found among the
- * missing keys to their places, and mark these keys as found. */
+/* Take the gpu's answer into the walks: write the gpu's reports, copy the rows that it found among
+ * the missing keys to their places, and mark these keys as found. */
 void lookup_gpu_take(struct hps_lookup *lookup);
 /* After the memory tiers have answered. If the gpu was queried first, offer it the rows that it
  * missed and the host map found. Set waits_for_gpu for parts with missing keys that the gpu may

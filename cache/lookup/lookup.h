@@ -271,9 +271,9 @@ void hps_lookup_leave_gpu(struct hps_lookup *lookup);
  * version has no gpu, call only hps_lookup_run_rest.
  *
  * error   NOT_FOUND: a key is in no tier, under HPS_UNKNOWN_ERROR; `err` names table and key.
- *         DEADLINE, CANCELLED, NO_MEMORY, EXHAUSTED: the arena is full. The error of the
- *         authoritative tier. ABORTED: the lookup wants a unit and is torn or ahead, or an update
- *         may have added the key that was not found
+ *         ABORTED: the lookup wants a unit and is torn or ahead, or an update may have added the
+ *         key that was not found. EXHAUSTED: the arena is full. DEADLINE, CANCELLED, NO_MEMORY, or
+ *         the error of the authoritative tier
  */
 hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -312,8 +312,8 @@ void hps_lookup_abandon(struct hps_lookup *lookup);
 hps_status hps_lookup_reread(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
 /* After ABORTED: reset the lookup so that it can start again, with the same memory for rows. A gpu
- * that was left is not queried again. The metrics of tiers count every try, the metrics of
- * keys only the last one. */
+ * that was left is not queried again. The metrics of tiers count every try, the metrics of keys
+ * only the last one. */
 void hps_lookup_again(struct hps_lookup *lookup);
 
 /* Add the work of an insertion job's walks, `first` and those linked to it, to the metrics. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Performs one step of a lookup (cache/lookup/next.h) by a call of a function of
+ * Performs one step of a lookup (cache/lookup/next.h) by calling a function of
  * cache/lookup/lookup.h. Steps that query the gpu, wait, or end the lookup are not performed here.
  * For the thread that owns the lookup.
  */

@@ -129,8 +129,8 @@ void walk_prove_absent(struct walk_step *step, struct hps_walk *walk);
  * walk->fetch.n_joined keys. Without memory, no fetches are shared. Call walk_leave_others at the
  * end of the step. */
 void walk_join_others(struct walk_step *step, struct hps_walk *walk);
-/* Wait until other lookups have fetched all keys that wait for them, or one of them has given up a
- * key, so that this step must fetch it.
+/* Wait until no key of the walks waits for another lookup any more, or another lookup has given up
+ * a key. This step must then fetch that key.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED

@@ -17,9 +17,9 @@
  *   compares the stamps (stamps.h).
  * - Batches of a version are applied in order, by one thread. If several partitions have records
  *   of one key, the order of these records is not defined, unless the version has row versions.
- * - With row versions, a write or delete of a key has an effect only if no update of the key with
- *   a higher version has been applied, in any batch. So the order of arrival makes no difference.
- *   The durable store keeps the versions, also those of deletes, with the rows.
+ * - With row versions, an update of a key has an effect only if no update of the key with a higher
+ *   version has been applied before. So the order of arrival makes no difference. The durable store
+ *   keeps the versions, also those of deletes, with the rows.
  * - For one key, a lookup finds the row before the batch or the row after it, never a mixture.
  *   Once the batch is published, a lookup that begins finds the row after it.
  * - A lookup may find some keys of a batch with new rows and others with old rows. If the stamps
@@ -128,8 +128,8 @@ hps_status hps_update_replay(struct hps_version *version, const struct hps_updat
  * time can hold updates back.
  *
  * Returns true if updates are held back; hps_update_release must follow. Returns false if another
- * lookup holds them back, a batch already waits for the end of a hold, the version takes no
- * updates, or the current batch takes longer than HPS_UPDATE_HOLD_WAIT_US_MAX.
+ * lookup holds them back, a batch already waits for the end of a hold, or the version takes no
+ * updates. Also returns false if the current batch takes longer than HPS_UPDATE_HOLD_WAIT_US_MAX.
  *
  * thread  any that may block for HPS_UPDATE_HOLD_WAIT_US_MAX
  */

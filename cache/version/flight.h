@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Single flight: lookups of one version that miss the same key at the same time fetch it once. The
- * first lookup *leads* the key and fetches it. Another lookup waits for the leader and gets a copy
- * of the row. It fetches the key itself if an update has changed the key since the leader's
- * `since`. A lookup fetches all keys that it leads before it waits for others, so lookups never
- * wait in a circle. Thread-safe; no lock is held during a call of a store.
+ * first lookup *leads* the key and fetches it. Other lookups wait for the leader, and each gets a
+ * copy of the row. But if an update has changed the key since the leader's `since`, other lookups
+ * fetch it themselves. A lookup fetches all keys that it leads before it waits for others, so
+ * lookups never wait in a circle. Thread-safe; no lock is held during a call of a store.
  *
  *     join ─┬─▶ LEADS ── fetch ─┬─ land ──▶ ALONE; waiting keys become FOUND or ABSENT
  *           │                   └─ leave ─▶ ALONE; the first waiting key becomes LEADS
@@ -26,14 +26,14 @@
 struct hps_flight; /* of one version */
 
 enum hps_flight_state {
-    HPS_FLIGHT_ALONE, /* not shared, or no longer */
+    HPS_FLIGHT_ALONE, /* its fetch is not shared, or no longer */
     HPS_FLIGHT_LEADS, /* its lookup fetches the key, also for the keys that wait */
     HPS_FLIGHT_WAITS, /* another lookup fetches the key */
     HPS_FLIGHT_FOUND, /* the other lookup found it; `row` is a copy */
     HPS_FLIGHT_ABSENT /* the other lookup found that no tier has it */
 };
 
-/* The keys of one lookup that share fetches: how many wait. It may live on the stack. */
+/* Counts the keys of one lookup that wait for other lookups. It may live on the stack. */
 struct hps_flight_trip {
     struct hps_lock lock;
     struct hps_cond changed;

@@ -44,7 +44,8 @@ struct hps_usage_sums {
  * Thread-safe. */
 void hps_usage_get(const struct hps_usage *usage, struct hps_usage_sums *out_sums);
 
-/* The counters of all versions, resident or not. hps_usages_...: one thread at a time. */
+/* The counters of all versions, resident or not. Functions that take struct hps_usages are for
+ * one thread at a time. */
 struct hps_usages;
 
 struct hps_usages *hps_usages_new(void);         /* NULL: no memory */

@@ -20,6 +20,10 @@ struct hps_usage;
 
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
+/* What a lookup does about keys that the memory tiers miss. EXACT: wait for the stores. WAIT: wait
+ * for a bounded time, then use default rows. MEMORY_ONLY: use default rows at once. THRESHOLD: wait
+ * only if the hit rate is below hit_rate_threshold; otherwise use default rows and insert the true
+ * rows later. */
 enum hps_miss_policy {                     /* numbers of hps.v1.MissPolicy */
                        HPS_MISS_MODEL = 0, /* the version's miss_policy */
                        HPS_MISS_EXACT = 1,
@@ -28,6 +32,8 @@ enum hps_miss_policy {                     /* numbers of hps.v1.MissPolicy */
                        HPS_MISS_THRESHOLD = 4
 };
 
+/* What a lookup returns for a key that is in no tier: the table's default row, zeros, or an error
+ * for the whole lookup. */
 enum hps_unknown_policy {                        /* numbers of hps.v1.UnknownKeyPolicy */
                           HPS_UNKNOWN_MODEL = 0, /* the version's unknown_policy */
                           HPS_UNKNOWN_DEFAULT_ROW = 1,
@@ -121,8 +127,8 @@ struct hps_version {
     bool row_versions; /* each update of a key has a row version, and the update with the highest
                           one counts; set before hps_update_open */
     /* From the model's configuration, set before the version is published. gpu_warms: a warm-up
-     * fills the embedding caches with hot rows. gpu_whole: a load fills the cache of each table
-     * that fits as a whole with all its rows. */
+     * fills the embedding caches with hot rows. gpu_whole: a load inserts all rows of a table into
+     * its embedding cache, if the cache can hold them all. */
     bool gpu_warms, gpu_whole;
     uint32_t batch_samples_max; /* max_batch_size for KServe; 0: not configured */
 

@@ -21,8 +21,8 @@
 
 struct hps_fiber;
 
-/* Make a fiber that stands for the calling thread and its own stack, so that the thread can switch
- * from it to other fibers and back. NO_MEMORY */
+/* Make a fiber for the stack on which the calling thread runs. The thread needs it to switch to
+ * other fibers and back. NO_MEMORY */
 hps_status hps_fiber_of_thread(struct hps_fiber **out_fiber) HPS_MUST_CHECK;
 /* Make a fiber with a stack of its own. The first switch to it calls run(arg), which must never
  * return. A guard page below the stack turns an overflow into a crash. Fibers with different
