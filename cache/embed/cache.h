@@ -166,9 +166,9 @@ struct hps_embed_shape {
     enum hps_dtype stored; /* the type of the range's rows */
     uint32_t dim;          /* values per row; must match row_bytes of the range */
     enum hps_dtype wanted; /* the type of the destination: FP32, FP16 or BF16 */
-    /* NONE: one row per key. Otherwise one row per bag. The keys of bag 0 come first in the part,
-     * then those of bag 1, and so on; bag b has offsets[b + 1] - offsets[b] keys. All keys of the
-     * part must be in bags. */
+    /* NONE: one row per key. Otherwise one row per bag. The part has the keys of bag 0, then the
+     * keys of bag 1, and so on; bag b has offsets[b + 1] - offsets[b] keys. All keys of the part
+     * must be in bags. */
     enum hps_pooling pooling;
     uint32_t n_bags;
     const uint32_t *offsets; /* [n_bags + 1] never decreasing; may start with any number */

@@ -25,13 +25,13 @@
 #include "cache/embed/ring.h"
 
 enum {
-    HPS_EMBED_SLICES = 8,                 /* one slice is filled, the others are in flight */
+    HPS_EMBED_SLICES = 8,                 /* one is filled while 7 are in flight */
     HPS_EMBED_SLICE_RANGES = 1024,        /* most ranges of a slice */
     HPS_EMBED_PIECE_IN_BYTES = 256 << 10, /* most bytes per copy to the device; a larger copy would
                                              block the copy engine too long */
     HPS_EMBED_PIECE_OUT_BYTES = 1 << 20,  /* most bytes per copy to the host */
-    /* Most bytes of new ranges whose clearing is on the device. A piece takes a few microseconds,
-     * and changes can run between two pieces. */
+    /* Most bytes that are being cleared on the device at one time. A piece takes a few
+     * microseconds, and changes can run between two pieces. */
     HPS_EMBED_PIECE_CLEAR_BYTES = 8 << 20,
     /* A sketch is halved when, per slot of its range, WINDOW_KEYS keys were looked up and at least
      * WINDOW_COUNTED of them were counted. 40 keys usually give 0.7 to 1.8 percentage points more
@@ -236,9 +236,9 @@ void hps_embed_range_unuse(struct hps_embed_range *range);
 
 /* ---- pack.c ---------------------------------------------------------------------------------- */
 
-/* Offsets of the arrays in the block of a ticket: host memory that kernels access. The names are
- * those of hps_embed_lookup_args. At offset 0 is the flag, which the last kernel sets to the
- * ticket's sequence number. */
+/* Offsets of the arrays in the block of a ticket: host memory that kernels access. The arrays have
+ * the same names in the arguments of the kernels. At offset 0 is the flag, which the last kernel
+ * sets to the ticket's sequence number. */
 struct hps_embed_block {
     size_t parts, tiles, hits, bags, keys, weights, end;
 };
@@ -272,8 +272,7 @@ size_t hps_embed_slice_bytes(void);
 /* Close the slice that is being filled: queue its changes on the device. No effect without changes.
  */
 hps_status hps_embed_slice_close(struct hps_embed_cache *cache) HPS_MUST_CHECK;
-/* The slice that is being filled; opens a new one if there is none. NULL: all slices are in flight.
- */
+/* The slice that is being filled; opens a new one if needed. NULL: all slices are in flight. */
 struct hps_embed_slice *hps_embed_slice_open(struct hps_embed_cache *cache);
 /* Notice slices that have been applied: update the usage of their ranges, and release the ranges
  * and the rows. */

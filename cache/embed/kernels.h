@@ -299,7 +299,7 @@ struct hps_embed_observe_args {
     uint64_t parts;
     uint64_t tiles;
     uint64_t keys;
-    uint32_t n_tiles; /* tiles of the lookup, also those that are not counted */
+    uint32_t n_tiles; /* all tiles of the lookup */
     uint32_t first;
     uint32_t step;
     uint32_t zero;

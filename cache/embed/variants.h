@@ -38,17 +38,17 @@
 #define HPS_EMBED_LANES_LOG 0
 #endif
 
-/* How the last block of threads synchronizes with the others. Each block increments a counter when
- * it ends; the value that it gets is its ticket. 0: the increment acquires and releases. The last
- * block then stores the flag with release, after a sequentially consistent fence. 1: the increment
- * only releases, and only the last block has an acquiring fence. In a lookup this fence has system
- * scope and comes before a relaxed store of the flag. In an application of changes it has device
- * scope and comes before the block reads the counts. Default: 0. */
+/* How the last block of threads synchronizes with the earlier ones. Each block increments a counter
+ * when it ends; the value that it gets is its ticket. 0: the increment acquires and releases. The
+ * last block then stores the flag with release, after a sequentially consistent fence. 1: the
+ * increment only releases, and only the last block has an acquiring fence. In a lookup this fence
+ * has system scope and comes before a relaxed store of the flag. In an application of changes it
+ * has device scope and comes before the block reads the counts. Default: 0. */
 #ifndef HPS_EMBED_TICKET_RELEASE
 #define HPS_EMBED_TICKET_RELEASE 0
 #endif
 
-/* In which order a warp loads what it needs to apply a change. 0: the spill, then the entry, then
+/* The order of a warp's loads when it applies a change. 0: the spill, then the entry, then
  * the set to which the entry's key hashes, then the row. 1: the host puts the index of the set into
  * the entry. The warp then loads spill, set and the first 512 bytes of the row at the same time,
  * and loads the next entry in advance. If the row is not inserted, its load was useless. Default:

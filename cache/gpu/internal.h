@@ -136,7 +136,7 @@ struct hps_gpu_space {
 
     /* written by the tier's thread, read by all */
     atomic_bool present;   /* the space has caches, all or some, or needs none */
-    atomic_uint n_missing; /* tables that need a cache and have none */
+    atomic_uint n_missing; /* tables that need a cache and do not have it */
     atomic_bool coming;    /* active, and it is undecided whether the missing caches fit */
 
     /* Number of a change. Changes up to this one may have rows that are older than an update for
@@ -155,8 +155,8 @@ struct hps_gpu_space {
         atomic_uint filling; /* n_made at the last hps_gpu_space_fill_begin */
         atomic_uint filled;  /* `filling` at the last hps_gpu_space_fill_end; 0: never filled */
         struct hps_gpu_share share;
-        struct hps_embed_range *range;      /* the tier's thread: the cache; NULL: it has none */
-        struct hps_embed_range_usage past;  /* the tier's thread: sum of counts of earlier caches */
+        struct hps_embed_range *range;     /* the tier's thread: the cache; NULL: it has no cache */
+        struct hps_embed_range_usage past; /* the tier's thread: sum of counts of earlier caches */
         struct hps_embed_range_usage usage; /* lock of gpu_published */
         /* lock of the changes: a change that empties the cache, so that queueing it allocates
          * nothing */

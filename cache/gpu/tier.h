@@ -251,8 +251,8 @@ struct hps_gpu_insertion {
                                            on all devices of the space */
     bool waits; /* true: wait until the queue has capacity; false: drop rows that do not fit */
 };
-/* Queue the insertion of rows. *out_report is always set; n_inserted counts queued rows, of which
- * the device may later leave out some. Any thread; if `waits`, one that may block. */
+/* Queue the insertion of rows. *out_report is always set; n_inserted counts queued rows. The device
+ * may later leave out some of them. Any thread; if `waits`, one that may block. */
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
                     struct hps_insert_report *out_report);
 /* Queue an update: replace the cached rows of these keys by `rows` ([n][row_bytes]), or erase them

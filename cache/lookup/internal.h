@@ -41,9 +41,10 @@ void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *
                        struct hps_batch *batch);
 /* Size in bytes of the rows of all keys of the part, as stored. */
 uint64_t lookup_gathered_bytes(const struct hps_lookup_part *part);
-/* Allocate memory for gathered rows, for the parts that are not answered yet and have none. below
- * false: call it before the memory tiers are queried. below true: call it before the gpu or the
- * stores are queried for keys that memory missed. hps_lookup_release frees the memory. NO_MEMORY */
+/* Allocate memory for gathered rows, for the parts that are not answered yet and have no such
+ * memory. below false: call it before the memory tiers are queried. below true: call it before the
+ * gpu or the stores are queried for keys that memory missed. hps_lookup_release frees the memory.
+ * NO_MEMORY */
 hps_status lookup_gather(struct hps_lookup *lookup, bool below, struct hps_error *err)
     HPS_MUST_CHECK;
 
@@ -83,7 +84,7 @@ hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
 
 /* ---- bags.c ---------------------------------------------------------------------------------- */
 
-/* Let a memory tier that pools add the bags of which it has every key. Call it before
+/* Let a memory tier that pools add the bags for which it has all keys. Call it before
  * lookup_start_part. EXHAUSTED (arena) */
 hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Record the bags that a tier of this kind has added: the bits set in `whole` (as in struct
@@ -144,7 +145,7 @@ hps_status lookup_gpu_hits(struct hps_lookup *lookup, struct hps_error *err) HPS
 void lookup_gpu_take(struct hps_lookup *lookup);
 /* After the memory tiers have answered. If the gpu was queried first, offer it the rows that it
  * missed and the host map found. Set waits_for_gpu for parts with missing keys that the gpu may
- * have. No effect for a part whose query the gpu refused. */
+ * have. If the gpu refused the query of a part, that part does not wait. */
 void lookup_gpu_offer(struct hps_lookup *lookup);
 /* Forget the query of the gpu: no part waits for an answer any more. */
 void lookup_gpu_forget(struct hps_lookup *lookup);

@@ -13,8 +13,8 @@
  *              HPS_STORE_SHAPES, and a gpu that is queried first, write rows to their places. Rows
  *              of other tiers are *gathered* in extra memory, as stored, and converted at the end.
  *     pooled   The reply has one row for each bag of keys. A memory tier that pools
- *              (backends/store_pool.h), or a gpu that is queried first, adds the bags of which it
- *              has every key. Rows of other bags are gathered, and added at the end.
+ *              (backends/store_pool.h), or a gpu that is queried first, adds the bags for which
+ *              it has all keys. Rows of other bags are gathered, and added at the end.
  *
  * The steps (hps_lookup_...) and their order:
  *

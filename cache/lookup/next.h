@@ -97,8 +97,8 @@ struct hps_course {
     uint64_t wait_us;         /* length of the current AWAIT_UPDATES or AWAIT_REREAD */
 };
 
-/* course->step has ended with `outcome`: returns the state with the next step. The outcome of NONE
- * is OVER. Asserts that the step can have this outcome and is not a last step.
+/* course->step has ended with `outcome`: returns the state with the next step. The step NONE has
+ * the outcome OVER. Asserts that the step can have this outcome and is not a last step.
  *
  * cancelled   the client has disconnected. If the step was withdrawn before a thread began it, its
  *             outcome is LATE

@@ -187,7 +187,7 @@ hps_status hps_walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST
  * insertion. Copies the rows and never waits. No effect if the device refused the walk's query. Two
  * kinds of rows are left out. First, rows that an update has changed since `since` (hps_stamps_now,
  * read before the tiers were queried). Second, rows that the device has: bit slot % 32 of word
- * slot / 32 of `cached` is set; cached NULL: it has none of these rows. */
+ * slot / 32 of `cached` is set; cached NULL: the device has no such row. */
 void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since, const uint32_t *cached);
 
 #endif

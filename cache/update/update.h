@@ -19,7 +19,7 @@
  *   of one key, the order of these records is not defined, unless the version has row versions.
  * - With row versions, an update of a key has an effect only if no update of the key with a higher
  *   version has been applied before. So the order of arrival makes no difference. The durable store
- *   keeps the versions, also those of deletes, with the rows.
+ *   keeps the versions of writes and deletes with the rows.
  * - For one key, a lookup finds the row before the batch or the row after it, never a mixture.
  *   Once the batch is published, a lookup that begins finds the row after it.
  * - A lookup may find some keys of a batch with new rows and others with old rows. If the stamps
@@ -73,8 +73,8 @@ struct hps_update_batch {
     const struct hps_log_span *spans; /* [n_spans] of different partitions */
     uint32_t n_spans;
     const uint32_t *part_spans; /* [n_parts] index of the span from which each part comes */
-    /* The version has skipped records, so its rows differ from those that the log gives. This and
-     * later batches do not change the shared tier, and lookups find nothing there, until
+    /* The version has skipped records, so its rows differ from the rows that the log would give.
+     * This and later batches do not change the shared tier, and lookups find nothing there, until
      * positions_set (store_log.h) is called. Not allowed if that tier is the lowest. */
     bool apart;
 };

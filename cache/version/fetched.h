@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Remembers keys of one version whose rows an insertion job fetched, after a lookup had been
- * answered without them. If the row of such a key is missing again, the memory tiers did not take
- * it or have evicted it. The next lookup of the key then waits for the row, so that the key does
- * not get the default row twice in succession. That lookup also removes the key here: a row that no
- * memory tier keeps must not make every lookup wait. Up to HPS_FETCHED_KEYS keys are remembered;
- * new ones overwrite old ones. Thread-safe; takes a lock only while it allocates its memory.
+ * Remembers keys of one version. An insertion job has fetched their rows, after a lookup had been
+ * answered without these rows. If the row of such a key is missing again, the memory tiers did not
+ * take it or have evicted it. The next lookup of the key then waits for the row, so that the key
+ * does not get the default row twice in succession. That lookup also removes the key here: a row
+ * that no memory tier keeps must not make every lookup wait. Up to HPS_FETCHED_KEYS keys are
+ * remembered; new ones overwrite old ones. Thread-safe; takes a lock only while it allocates its
+ * memory.
  */
 #ifndef HPS_CACHE_VERSION_FETCHED_H
 #define HPS_CACHE_VERSION_FETCHED_H

@@ -54,8 +54,7 @@ uint64_t hps_stamps_now(const struct hps_stamps *stamps);
 bool hps_stamp_unchanged(const struct hps_stamps *stamps, uint32_t table_id, hps_key key,
                          uint64_t since);
 
-/* The context of a struct hps_insert_guard: keys of one table whose rows were read after `since`.
- */
+/* The context of a struct hps_insert_guard: the rows of these keys were read after `since`. */
 struct hps_stamp_guard {
     const struct hps_stamps *stamps;
     const hps_key *keys; /* all keys of the insertion, in its order */

@@ -20,7 +20,7 @@ struct hps_usage;
 
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
-/* What a lookup does about keys that the memory tiers miss. EXACT: wait for the stores. WAIT: wait
+/* How a lookup treats keys that the memory tiers miss. EXACT: wait for the stores. WAIT: wait
  * for a bounded time, then use default rows. MEMORY_ONLY: use default rows at once. THRESHOLD: wait
  * only if the hit rate is below hit_rate_threshold; otherwise use default rows and insert the true
  * rows later. */
@@ -32,7 +32,7 @@ enum hps_miss_policy {                     /* numbers of hps.v1.MissPolicy */
                        HPS_MISS_THRESHOLD = 4
 };
 
-/* What a lookup returns for a key that is in no tier: the table's default row, zeros, or an error
+/* The result of a lookup for a key that is in no tier: the table's default row, zeros, or an error
  * for the whole lookup. */
 enum hps_unknown_policy {                        /* numbers of hps.v1.UnknownKeyPolicy */
                           HPS_UNKNOWN_MODEL = 0, /* the version's unknown_policy */
@@ -97,8 +97,8 @@ struct hps_version {
     atomic_bool host_complete;
 
     /* The embedding caches on devices. Not one of `tiers`, because it is queried asynchronously.
-     * NULL: the version has none. Set before the version is published, closed together with the
-     * spaces of `tiers`. */
+     * NULL: the version has no such cache. Set before the version is published, closed together
+     * with the spaces of `tiers`. */
     struct hps_gpu_space *gpu;
 
     /* Rows found below a shared tier are inserted into it later. Set before the version is
