@@ -121,10 +121,9 @@ struct hps_embed_range_usage {
     uint64_t n_inserted; /* rows inserted */
     uint64_t n_evicted;  /* rows evicted by insertions */
     uint64_t n_erased;   /* rows erased by HPS_EMBED_ERASE */
-    /* insertions for which no resident row with fewer lookups could be evicted */
-    uint64_t n_refused;
-    /* insertions that the guard rejected, because an update may have changed the row */
-    uint64_t n_stale;
+    uint64_t
+        n_refused;    /* insertions for which no resident row with fewer lookups could be evicted */
+    uint64_t n_stale; /* insertions that the guard of hps_embed_stage rejected; 0 in hpsd */
     double resident_share; /* n_rows divided by the rows of the table; at most 1 */
 };
 void hps_embed_range_usage(const struct hps_embed_range *range,
@@ -228,7 +227,8 @@ enum hps_embed_op {
 /* Stage changes: a lookup submitted later sees them. The next hps_embed_submit or hps_embed_advance
  * queues them on the device. Keys and rows are copied. If a key is given twice, its last change
  * counts. For insertions, guard->fresh is called for each key during this call, and keys for which
- * it returns false are left out; guard NULL: no key is left out.
+ * it returns false are left out; guard NULL: no key is left out. Only tests pass a guard. The gpu
+ * tier passes NULL, because it calls the guard when it queues the insertion (cache/gpu/tier.h).
  *
  * shape   rows: [n][row_bytes]; out_n_taken: how many keys were taken, from the front. If fewer
  *         than n, the caller stages the other keys later

@@ -227,8 +227,9 @@ enum {
 struct hps_embed_entry {
     uint64_t key;
     uint32_t row; /* offset of its row in the staging ring, in units of 16 bytes */
-    uint32_t op; /* HPS_EMBED_ENTRY_...; with HPS_EMBED_APPLY_TOGETHER in the lowest byte, and above
-                    it the index of the key's set in the block */
+    /* HPS_EMBED_ENTRY_.... If HPS_EMBED_APPLY_TOGETHER (variants.h) is 1, only the lowest byte has
+     * it, and the higher bytes have the index of the key's set in the block. */
+    uint32_t op;
 };
 struct hps_embed_group {
     uint32_t range; /* index of the range in the slice */

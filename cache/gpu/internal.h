@@ -37,12 +37,13 @@ struct gpu_change {
     uint32_t table_id;
     uint32_t n;        /* number of keys */
     uint32_t n_staged; /* the first n_staged keys are staged */
-    bool empties;      /* erases all rows of the table, because there was no memory for an update;
-                          this change is gpu_table.emptying */
-    uint64_t number;   /* position in the queue of changes, from 1 */
-    size_t bytes;      /* host memory of this change */
-    hps_key *keys;     /* [n] */
-    uint8_t *rows;     /* [n][row_bytes]; NULL for an erasure */
+    /* The change erases all rows of the table, because there was no memory for an update. Only
+     * gpu_table.emptying has this set. */
+    bool empties;
+    uint64_t number; /* position in the queue of changes, from 1 */
+    size_t bytes;    /* host memory of this change */
+    hps_key *keys;   /* [n] */
+    uint8_t *rows;   /* [n][row_bytes]; NULL for an erasure */
 };
 
 /* The queue of changes. A change is queued by any thread, then taken by the tier's thread, then

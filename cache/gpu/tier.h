@@ -12,10 +12,11 @@
  * form one batch. While batches are on the device, the thread fills the next one.
  *
  * Insertions and updates are *changes*. They enter one queue, in the order in which they take its
- * lock. The guard of an insertion is checked under this lock. An update that comes later queues
- * behind the insertion and replaces or erases its row. So no insertion brings back an older row
- * (cache/version/stamps.h). The thread stages the queued changes before it submits a lookup. A
- * lookup that begins after hps_gpu_update has returned finds the new row or misses.
+ * lock, and the changes of a table are applied in this order. The guard of an insertion is called
+ * under this lock. An update that comes later queues behind the insertion and replaces or erases
+ * its row. So no insertion brings back an older row (cache/version/stamps.h). The thread stages the
+ * queued changes before it submits a lookup. A lookup that begins after hps_gpu_update has returned
+ * finds the new row or misses.
  *
  * A device is lost if its driver reports an error, or if it makes no progress for stall_us_max. The
  * tier then stays unusable until the process ends. Pending lookups get DATA_LOSS if the device may
@@ -256,11 +257,13 @@ struct hps_gpu_insertion {
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
                     struct hps_insert_report *out_report);
 /* Queue an update: replace the cached rows of these keys by `rows` ([n][row_bytes]), or erase them
- * if `rows` is NULL. An update does not cache keys that are not cached. All keys are queued,
- * because an insertion queued before may have an older row. Waits until changes that are queued and
- * not staged take less than twice queue_bytes_max. A lost tier ignores updates. If there is no
- * memory to queue an update, the cache of the table is emptied, so that no old row is left. One
- * updater thread per version. */
+ * if `rows` is NULL. Call it after the stamps are marked and the tiers below have the update, and
+ * before the stamps end. An update does not cache keys that are not cached. All keys are queued,
+ * because an insertion queued before may have an older row. The tier's thread drops changes of a
+ * table that has no cache when it stages them; a new cache is empty. Waits until changes that are
+ * queued and not staged take less than twice queue_bytes_max. A lost tier ignores updates. If there
+ * is no memory to queue an update, the cache of the table is emptied, so that no old row is left.
+ * One updater thread per version. */
 void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
                     const uint8_t *rows, uint32_t n);
 

@@ -7,8 +7,9 @@
  *
  * The total size of the copies is bounded. Rows beyond the bound are dropped and counted, so that a
  * slow tier delays no lookup. One call of the store inserts rows of one table from several lookups.
- * The stamps are compared at insertion (cache/version/stamps.h), so a row that an update may have
- * changed since it was read is not inserted.
+ * When rows are inserted, the store compares the stamps (cache/version/stamps.h) and the positions
+ * of its shards (struct hps_insert_guard in backends/store.h). Rows that an update may have changed
+ * are dropped.
  */
 #ifndef HPS_CACHE_LOOKUP_BACKFILL_H
 #define HPS_CACHE_LOOKUP_BACKFILL_H
@@ -33,7 +34,7 @@ struct hps_backfill_rows {
     const uint32_t *slots;
     const uint8_t *rows;
     uint32_t n;
-    uint64_t since; /* hps_stamps_now, read before the rows */
+    uint64_t since; /* hps_stamps_now, read before the rows (stamps.h) */
 };
 
 /* bytes_max: bound of all copies that wait or are being inserted. metrics: borrowed; NULL: not

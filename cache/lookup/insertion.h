@@ -5,9 +5,9 @@
  *
  *     lookup ── add ─▶ [ keys, one queue per version ] ── job: walk down, insert upward ─▶ done
  *
- * A job never inserts a row that is older than an update of its key: it reads the version's clock
- * before it reads rows, and the insertion compares the key's stripe with it
- * (cache/version/stamps.h). A row that an update may have changed since is dropped and counted.
+ * A job never inserts a row that lacks an update of its key. It reads the version's clock before it
+ * reads rows, and a row is inserted only if the stripe of its key is less than that time
+ * (cache/version/stamps.h). Other rows are dropped and counted.
  *
  * The number of queued keys is bounded. Keys beyond the bound are dropped and counted; no lookup
  * waits for the queue. A key that is queued or being fetched is not queued again. Jobs run only

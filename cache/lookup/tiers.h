@@ -95,7 +95,8 @@ struct hps_walk {
     struct hps_walk_fetch fetch;
 };
 
-/* Why the rows are read. */
+/* Why the rows are read. No walk inserts rows that have updates which this version lacks
+ * (hps_walk_rest). For BEHIND and WARM, a shared tier above the lowest one does not return them. */
 enum hps_walk_purpose {
     HPS_WALK_ANSWER, /* for a lookup that waits for them */
     /* For an asynchronous insertion: a lookup was answered without these rows. The device inserts a

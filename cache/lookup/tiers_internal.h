@@ -18,7 +18,7 @@ struct walk_step {
     const struct hps_walk_call *call;
     struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] of the version, top to bottom */
     uint32_t n_tiers;
-    uint64_t since; /* hps_stamps_now, read before any tier whose rows are being inserted */
+    uint64_t since; /* hps_stamps_now, read before any tier whose rows the step inserts */
     /* Only hps_walk_rest uses these two. */
     struct hps_flight_trip trip;
     uint32_t n_share; /* how many more keys may share fetches */

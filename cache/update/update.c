@@ -337,8 +337,7 @@ static hps_status write_whole(struct apply *apply, struct hps_error *err)
 
 /* ---- the gpu --------------------------------------------------------------------------------- */
 
-/* After all tiers and before the stamps end. An old row found below is either queued before this
- * change, and so replaced, or refused by its stamp. */
+/* After all tiers and before the stamps end: see hps_gpu_update. */
 static void write_gpu(const struct apply *apply)
 {
     struct hps_gpu_space *gpu = apply->version->gpu;

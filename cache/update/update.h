@@ -13,8 +13,9 @@
  *
  * Guarantees:
  * - An insertion never brings back an older row. hps_update_apply marks the stamps of all keys
- *   before it changes any tier, then changes the tiers from the lowest up. Every insertion
- *   compares the stamps (stamps.h).
+ *   before it changes any tier, then changes the tiers from the lowest up. Every insertion of a row
+ *   that was read from a tier compares the stamps (stamps.h). There is one exception, for keys of a
+ *   half-applied batch: see below.
  * - Batches of a version are applied in order, by one thread. If several partitions have records
  *   of one key, the order of these records is not defined, unless the version has row versions.
  * - With row versions, an update of a key has an effect only if no update of the key with a higher
@@ -25,14 +26,20 @@
  * - A lookup may find some keys of a batch with new rows and others with old rows. If the stamps
  *   show that no batch has changed any of its keys since it began, its rows have all changes of
  *   each batch or none. A lookup whose keys change again and again may hold updates back.
- * - A batch that fails with INVALID or NO_MEMORY, or that the durable store did not take, has
- *   changed nothing. After any failure nothing is published, and the same batch may be applied
- *   again. Updates contain whole rows, so applying them twice gives the same result.
- * - If a tier above a durable store cannot take a row, it drops the older row of that key.
+ * - A batch that fails with INVALID, or that the durable store did not take, has changed nothing.
+ *   After any other failure it may be *half-applied*: some tiers have it, others do not. After any
+ *   failure nothing is published. Apply the same batch again before any other one. Updates contain
+ *   whole rows, so applying them twice gives the same result.
+ * - If the caller gives up a half-applied batch and applies another one, for example after a seek,
+ *   tiers that lack the first batch keep the old rows of its keys. Insertions may copy these rows
+ *   upward, although a lower tier has newer ones, until a later update of each key. For all other
+ *   keys, insertions still never bring back an older row.
+ * - If a tier above a durable store cannot take a row, it drops the older row of that key. Dropping
+ *   rows never fails in the host map. In a shared tier, the shard is no longer read.
  * - A host map without a store below it undoes a batch if a row does not fit. When the call
  *   returns, all keys have their old rows again. Before that, lookups may find rows of the failed
  *   batch. There is one exception, in a map that does not evict. If all new keys fit, and the map
- *   only waits for readers to free the memory of old rows, the batch stays half applied. Applying
+ *   only waits for readers to free the memory of old rows, the batch stays half-applied. Applying
  *   it again continues it.
  * - After a crash, the rows of the durable store match the stored positions.
  * - If the lowest tier is shared, a batch is published once all shards of that tier have it. If it

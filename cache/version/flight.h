@@ -50,7 +50,7 @@ struct hps_flight_key {
     uint8_t *row; /* [row_bytes] where the row is copied to */
     uint32_t row_bytes;
     uint32_t table_id;
-    uint64_t since; /* hps_stamps_now, read before the lookup fetches any key */
+    uint64_t since; /* hps_stamps_now, read before its lookup fetches any key (stamps.h) */
 
     _Atomic uint8_t state; /* enum hps_flight_state; its lookup may read it at any time */
     uint8_t tier;          /* FOUND: enum hps_tier_kind of the tier that had the row */
@@ -73,7 +73,8 @@ enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flig
                                       const struct hps_stamps *stamps, struct hps_flight_key *key);
 
 /* The lookup has fetched a key: copy `row` (NULL: no tier has it) to the lookups that wait for the
- * key. No effect if this trip does not lead the key. */
+ * key. Only the leading lookup inserts the row into higher tiers; the waiting ones do not. No
+ * effect if this trip does not lead the key. */
 void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *trip,
                      uint32_t table_id, hps_key key, const uint8_t *row, uint8_t tier);
 

@@ -4,8 +4,7 @@
  * writes.
  *
  * Memory order: a reader that loads the clock of the end of a batch (acquire) sees everything that
- * the batch did (release). Marks are stored before the updater takes the lock of a tier, so a later
- * holder of that lock sees them. 64 bits never wrap: an old stripe must not appear new.
+ * the batch did (release). 64 bits never wrap: an old stripe must not appear new.
  */
 #include "cache/version/stamps.h"
 
@@ -81,8 +80,7 @@ static uint64_t clock_of(const struct hps_stamps *stamps)
     return atomic_load_explicit(&stamps->clock, memory_order_relaxed);
 }
 
-/* Odd already: the last batch failed half-way. The new batch gets the same time, so the marks of
- * both stay in force until it ends. */
+/* If the clock is odd already, the last batch failed half-way, and this one gets the same time. */
 void hps_stamps_begin(struct hps_stamps *stamps)
 {
     uint64_t clock = clock_of(stamps);

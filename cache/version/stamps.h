@@ -5,21 +5,32 @@
  * update may change the row.
  *
  * A version has one clock and 2^20 stripes; each key hashes to one stripe. The clock is odd while a
- * batch is being applied. A batch that fails half-way leaves the clock odd until a later batch
- * ends. A batch writes its odd time into the stripes of all its keys before it changes any tier. A
- * walk reads the clock *before* it reads rows; that value is `since`. A row may be inserted only if
- * the stripe of its key is less than `since`.
+ * batch is being applied. A batch writes its odd time into the stripes of all its keys before it
+ * changes any tier. A walk reads the clock *before* it reads rows; that value is `since`. A row may
+ * be inserted only if the stripe of its key is less than `since`. An older `since` is always safe:
+ * it only refuses more rows.
  *
  *     clock      2        3 (a batch) 4                 5 (a batch) 6
  *     walk 1     since=2 ── reads ──────── stripe 3: refused
  *     walk 2                          since=4 ─ reads ─ stripe 3 < 4: inserted ─ replaced by 5
  *     walk 3               since=3 ─────────── stripe 3: refused, the row may be the old one
  *
- * If the stripe is less than `since`, every batch that marked it had ended before the row was read,
- * so the row has those updates. The comparison must be made under the lock that an update of the
- * key takes in that tier. The updater takes it for every key of a batch, also for keys that the
- * tier lacks. So a batch that marks the stripe after the comparison takes the lock later, and
- * replaces or erases the row. Keys that share a stripe only cause needless refusals.
+ * Why no inserted row lacks an update:
+ *
+ * 1. Earlier updates. If the stripe is less than `since`, every batch that marked it had ended
+ *    before the row was read. A batch ends after it has changed all tiers, or none. So the row has
+ *    the updates of these batches. In a shared tier, lookups skip shards that lack them
+ *    (store_log.h).
+ * 2. Later updates. The stripe is compared under the lock that an update of the key takes in that
+ *    tier. A batch marks its stripes before it takes this lock, and takes it for each of its keys,
+ *    also for keys that the tier lacks. So a mark that the comparison does not see belongs to a
+ *    batch that takes the lock later, and then replaces or erases the row. For shared tiers, which
+ *    have no such lock, see struct hps_insert_guard in backends/store.h.
+ *
+ * A batch that fails half-way leaves the clock odd. The next batch uses the same odd time, so the
+ * marks of both count until it ends. If it is a different batch, point 1 does not hold for the keys
+ * of the failed one: cache/update/update.h says what holds then. Keys that share a stripe only
+ * cause needless refusals.
  *
  * A key whose stripe is less than `since` is *unchanged*. This answers two more questions. May a
  * lookup that begins now use a row, or a proof of absence, that was read after `since`? Yes, if the
@@ -44,10 +55,10 @@ struct hps_stamps;
 struct hps_stamps *hps_stamps_new(void);
 void hps_stamps_free(struct hps_stamps *stamps); /* may be NULL */
 
-/* The clock; read it before the rows. Odd: a batch is being applied, or has failed half-way. If the
- * clock has the same even value before and after some rows are read, these rows are of one state: a
- * reader that has seen a row of a newer batch also sees that batch's odd clock and all its marks.
- */
+/* The clock; read it before the rows. Odd: a batch is being applied, or has failed half-way. Even:
+ * the reader sees all changes of the batches that ended before. If the clock is even and the same
+ * before and after some rows are read, no batch changed these rows in between: a reader that sees a
+ * row of a batch also sees the batch's odd clock and its marks. */
 uint64_t hps_stamps_now(const struct hps_stamps *stamps);
 /* Whether the stripe of the key is less than `since`. Then no batch has marked it that began after
  * `since` was read, or was being applied at that moment. */
@@ -65,8 +76,9 @@ struct hps_stamp_guard {
 bool hps_stamp_guard_fresh(const void *guard, uint32_t i);
 
 /* For each batch, the updater calls begin, marks the keys of every table, changes the tiers from
- * the lowest one up, and calls end. Do not call hps_stamps_end if the batch failed half-way: the
- * clock then keeps its odd value until the next batch ends. */
+ * the lowest one up, and calls end. After a failure, it calls end only if the batch has left all
+ * tiers unchanged and the clock was even before begin. Otherwise the clock stays odd until a later
+ * batch ends. */
 void hps_stamps_begin(struct hps_stamps *stamps);
 void hps_stamps_mark(struct hps_stamps *stamps, uint32_t table_id, const hps_key *keys, uint32_t n);
 void hps_stamps_end(struct hps_stamps *stamps);

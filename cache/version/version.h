@@ -111,8 +111,8 @@ struct hps_version {
     /* [n_tiers] breaker of each tier's store; NULL: the store needs none. Borrowed. */
     struct hps_breaker *breakers[HPS_TIERS_MAX];
 
-    /* When updates last changed a key. Checked before rows from a lower tier are inserted into a
-     * higher one. NULL: the rows never change. */
+    /* When updates last changed a key. A tier that gets rows from a lower tier compares it under
+     * its lock (stamps.h). NULL: the rows never change. */
     struct hps_stamps *stamps;
     struct hps_absent *absent;   /* keys known to be in no tier; NULL: not remembered */
     struct hps_fetched *fetched; /* rows that insertion jobs fetched; NULL: not remembered */
