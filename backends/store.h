@@ -61,7 +61,7 @@ struct hps_call {
     /* For shared stores, where another daemon may have applied later updates than this one. True:
      * return a row only if it is at positions that this version had (log->positions_set and
      * log->apply) at some moment of the call. If updates were applied during the call, the rows may
-     * be of different moments. False: also return rows at later positions. */
+     * be of different moments. False: also return rows at positions later than the version's. */
     bool exact_position;
     /* Set to true if some returned rows are at later positions than the version. May be NULL. */
     bool *later;
@@ -100,16 +100,21 @@ static inline void hps_batch_found(struct hps_batch *batch, uint32_t i)
     batch->slots[last] = slot;
 }
 
-/* Decides which rows of an insertion may be inserted. The store calls `fresh` for each key, under
- * the lock that put and erase take for that key. False: an update may have changed the row since it
- * was read, so the store must not insert it. The callback must be quick and take no lock.
+/* Decides which rows of an insertion may be inserted. The store calls `fresh` for each key. False:
+ * an update may have changed the row since it was read, so the store must not insert it. The
+ * callback must be quick and take no lock. cache/version/stamps.h proves that no old row gets in.
  *
- * put and erase must take this lock for each of their keys, even for keys that the store lacks. So
- * an update that comes after the check replaces or erases the row. A shared store has no such lock.
- * It inserts a row only if its shard is still at the positions that it had before the check
- * (redis/insert.c). */
+ * In a store that is not shared, `fresh` is called under the lock that put and erase take for the
+ * key. put and erase take it for each of their keys, even for keys that the store lacks. So an
+ * update that comes after the check replaces or erases the row.
+ *
+ * A shared store has no such lock. A row is inserted only if its shard is at the version's
+ * positions before `fresh` is called, and still is when the row is inserted. An update that comes
+ * after the check either moves the shard's positions first, so that the row is not inserted, or
+ * replaces or erases the inserted row. */
 struct hps_insert_guard {
-    bool (*fresh)(const void *ctx, uint32_t i); /* i: index into the keys of the insertion */
+    /* i: index into `keys` as passed to the insertion, in whatever order the store handles them */
+    bool (*fresh)(const void *ctx, uint32_t i);
     const void *ctx;
 };
 
@@ -217,8 +222,8 @@ struct hps_store_ops {
                            struct hps_part_batch *parts, uint32_t n_parts);
     /* Insert n rows that were found in a lower tier. The row of keys[i] is at rows + slots[i] *
      * row_bytes. If the store has a key already, its row stays. Rows that do not fit and rows that
-     * `guard` rejects are not inserted, which is no error. guard NULL: insert all rows. *out_report
-     * is always set. */
+     * `guard` rejects are not inserted, which is no error. *out_report is always set. guard NULL:
+     * no row is rejected; only for the updater, which inserts new rows of its own batch. */
     hps_status (*insert)(struct hps_space *space, const struct hps_call *call,
                          const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
                          const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,
@@ -226,11 +231,14 @@ struct hps_store_ops {
     /* Insert or replace n rows [n][row_bytes]. If a key occurs twice, its last row wins.
      * error   EXHAUSTED: over budget. For keys whose new rows were not written, the store has no
      *         row any more. A store with HPS_STORE_KEEPS still has their old rows instead. If a
-     *         store below has the new rows, the caller must erase these keys. */
+     *         store below has the new rows, the caller must erase these keys.
+     *         After any other error, a key may have its old row, its new row, or none. */
     hps_status (*put)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
-    /* Delete the rows of n keys. Keys that the store lacks are no error. */
+    /* Delete the rows of n keys. Keys that the store lacks are no error.
+     * error   any status of a write: some keys may still have rows. A store in the memory of this
+     *         process never fails */
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 

@@ -21,7 +21,8 @@ enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
 
 /* Bit in the id of a hidden table, which belongs to the table with the remaining bits as id.
  * Updates keep row versions there (cache/update/versions.c). get and apply treat it as any other
- * table. */
+ * table. Only the lowest store has hidden tables, so nothing is inserted into them. A scan of a
+ * table does not return rows of its hidden table. */
 #define HPS_TABLE_HIDDEN (UINT32_C(1) << 31)
 
 /* Receives a record of a scan. Any status but OK ends the scan and is returned. */

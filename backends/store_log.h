@@ -78,8 +78,9 @@ struct hps_store_log_ops {
     void (*leave)(struct hps_space *space);
     /* Apply a batch to every shard that does not have it yet. OK: the version's positions are at
      * the end of each span, or beyond it if they were before. Some shards may be behind; out_report
-     * counts them. A batch may be applied again. Applying older batches again brings shards that
-     * are behind up to date.
+     * counts them. A get that begins after this returns rows only of shards that are at these
+     * positions or later, so every row that it returns has the batch's updates. A batch may be
+     * applied again. Applying older batches again brings shards that are behind up to date.
      * call    deadline_us 0: the store's limit for writes
      * error   The version's positions have not changed; the caller applies the batch again.
      *         NO_MEMORY. Only if no other store has the rows: EXHAUSTED: a server is full;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The stores of a daemon, in lookup order. The capabilities of a store determine its role. Callers
- * select a store by its role, never by its name. The lowest store has every row of a version; the
+ * select a store by its role, never by its name. The lowest store has every row of a version,
+ * except the rows and shards that it reports as dropped or lost (struct hps_store_usage). The
  * stores above it have copies.
  */
 #ifndef HPS_BACKENDS_STORES_H
@@ -30,7 +31,7 @@ enum hps_store_role hps_store_role(const struct hps_store *store);
 void hps_stores_add(struct hps_stores *stores, struct hps_store *store);
 /* The store with this role, or NULL. */
 struct hps_store *hps_stores_find(const struct hps_stores *stores, enum hps_store_role role);
-/* The lowest store, which has every row of a version. NULL: there are no stores. */
+/* The lowest store. NULL: there are no stores. */
 struct hps_store *hps_stores_lowest(const struct hps_stores *stores);
 /* Close all stores in lookup order. All spaces must be closed already. */
 void hps_stores_close(struct hps_stores *stores);

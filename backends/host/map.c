@@ -83,8 +83,6 @@ static hps_status host_put(struct hps_space *space, const struct hps_call *call,
     return status;
 }
 
-/* Stale rows are left out: the updater marks the stamps before it takes the table's lock, and
- * `guard` reads them under that lock. */
 static hps_status host_insert(struct hps_space *space, const struct hps_call *call,
                               const struct hps_table *table, const hps_key *keys,
                               const uint32_t *slots, const uint8_t *rows, uint32_t n,

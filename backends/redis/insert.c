@@ -46,9 +46,7 @@ static void inserting_free(struct inserting *inserting)
     hps_free(inserting->digests);
 }
 
-/* Copy the digests of shards that are at the version's positions. This comes before the rows are
- * checked with `guard`. A batch that begins after that check changes the digest first, or replaces
- * the inserted rows. */
+/* Copy the digests of shards that are at the version's positions. Call this before the guard. */
 static void take_exact(struct inserting *inserting)
 {
     struct redis_space *space = inserting->space;

@@ -29,8 +29,9 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
  * batches may be published and other replies may arrive. Two rules follow.
  *
  * 1. Rows are compared with the positions that the version had before the request: they must be at
- *    these positions or later. Every update that a lookup must see was published, and so was in the
- *    shard, before its request. A reply need not include updates that are published later.
+ *    these positions or later. Every batch that had ended before the request had moved these
+ *    positions (store_log.h, apply), so the rows have its updates. A reply need not
+ *    include updates that are published later.
  * 2. The state of a shard in a reply is recorded in two cases: nothing about the shard has changed
  *    since the request, or the reply is at or beyond the last known position in every partition. So
  *    older state never replaces newer state, but the state after a loss of data is accepted. A
@@ -293,6 +294,11 @@ hps_status redis_put_field(struct hps_buf *bytes, const struct hps_table *table,
 
 /* ---- insert.c: contract in backends/store.h -------------------------------------------------- */
 
+/* Three steps: copy the digests of shards that are exactly at the version's positions, call the
+ * guard for each row, and run a script per shard. The script inserts rows only if the shard still
+ * has the copied digest. If the guard does not see the marks of a batch (cache/version/stamps.h),
+ * the copied digest is the one before that batch. So the batch either changes the digest before the
+ * script runs, and the script inserts nothing, or it replaces or erases the inserted rows. */
 hps_status redis_insert(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
                         const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,

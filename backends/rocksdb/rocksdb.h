@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The persistent store: RocksDB in `<path>/hpsd`, with one column family per (model, version).
- * Loads write sorted SST files and ingest them in one call. Threads: as backends/store.h says;
- * calls may wait for the disk.
+ * Loads write sorted SST files and ingest them in one call. It is the lowest store, so `insert`
+ * inserts nothing (hps_store_insert_none). Threads: as backends/store.h says; calls may wait for
+ * the disk.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_ROCKSDB_H
 #define HPS_BACKENDS_ROCKSDB_ROCKSDB_H
