@@ -125,8 +125,9 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
                         struct hps_load_progress *progress, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Insert all rows of the lowest tier into the host map, and set version->host_complete. Used after
- * a restart, while the version serves and takes updates. The lowest tier must not be a shared
- * store. May block.
+ * a restart, while the version serves and takes updates. Rows that an update may have changed since
+ * they were read are not inserted but read again (cache/version/stamps.h). The lowest tier must not
+ * be a shared store. May block.
  * error   CANCELLED; EXHAUSTED: not all rows fit; ABORTED: updates changed some rows each time they
  *         were read; errors of the stores */
 hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_version *version,
