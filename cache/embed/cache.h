@@ -121,9 +121,9 @@ struct hps_embed_range_usage {
     uint64_t n_inserted; /* rows inserted */
     uint64_t n_evicted;  /* rows evicted by insertions */
     uint64_t n_erased;   /* rows erased by HPS_EMBED_ERASE */
-    uint64_t
-        n_refused;    /* insertions for which no resident row with fewer lookups could be evicted */
-    uint64_t n_stale; /* insertions that the guard of hps_embed_stage rejected; 0 in hpsd */
+    /* insertions for which no resident row with fewer lookups could be evicted */
+    uint64_t n_refused;
+    uint64_t n_stale;      /* insertions that the guard of hps_embed_stage rejected; 0 in hpsd */
     double resident_share; /* n_rows divided by the rows of the table; at most 1 */
 };
 void hps_embed_range_usage(const struct hps_embed_range *range,
