@@ -17,10 +17,11 @@
 struct hps_acceptor;
 
 struct hps_acceptor_options {
-    struct hps_peers_limits limits;          /* over all listeners */
-    const struct hps_peers_metrics *metrics; /* copied; NULL: none */
-    /* A new connection with its slot. The callee owns it and may hand it to another thread (it is
-     * not attached). The callee may stop the acceptor, but not free it. */
+    struct hps_peers_limits limits;          /* for all listeners together */
+    const struct hps_peers_metrics *metrics; /* copied; NULL: nothing is counted */
+    /* Called for each accepted connection, which already has its slot. The callee owns `conn`. It
+     * is not attached to a loop, so the callee may pass it to another thread. The callee may stop
+     * the acceptor, but must not free it. `cookie`: see hps_acceptor_add. */
     void (*on_accept)(void *ctx, struct hps_conn *conn, unsigned cookie);
     void *ctx;
 };
@@ -28,20 +29,22 @@ struct hps_acceptor_options {
 hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_options *options,
                             struct hps_acceptor **out_acceptor, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Accepts from `listen_fd`, which is taken, also on failure. Its connections get `tls` (NULL:
- * plain; referenced), and on_accept gets `cookie` with each. `unlink_file`: stopping removes the
- * file of a Unix socket. Do not set it for inherited sockets. */
+/* Starts to accept connections on `listen_fd`. The acceptor owns `listen_fd` from now on, also on
+ * failure. Its connections use `tls` (NULL: no TLS), to which the acceptor takes a reference.
+ * on_accept gets `cookie` with each of them. `unlink_file`: if this is a Unix socket,
+ * hps_acceptor_stop removes its file. Do not set it for inherited sockets. */
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
                             unsigned cookie, bool unlink_file, struct hps_error *err)
     HPS_MUST_CHECK;
-/* For connections that are accepted from now on. */
+/* Sets the limits for connections that are accepted from now on. */
 void hps_acceptor_limits_set(struct hps_acceptor *acceptor, const struct hps_peers_limits *limits);
-/* Closes the listening sockets; connections stay open. Idempotent. */
+/* Closes the listening sockets. Accepted connections stay open. Idempotent. */
 void hps_acceptor_stop(struct hps_acceptor *acceptor);
-/* Stops first if needed. Connections stay valid. NULL has no effect. */
+/* Stops the acceptor if it still runs, then frees it. Connections and their slots stay valid. NULL
+ * has no effect. */
 void hps_acceptor_free(struct hps_acceptor *acceptor);
 
 unsigned hps_acceptor_connections(struct hps_acceptor *acceptor); /* open now; any thread */
-uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor);     /* so far; any thread */
+uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor);     /* ever refused; any thread */
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses as text and as the kernel has them: "host:port", "[v6]:port", "unix:PATH". Any thread.
+ * Conversion of addresses between text ("host:port", "[v6]:port", "unix:PATH") and the structs of
+ * the kernel. Any thread.
  */
 #ifndef HPS_NET_ADDR_H
 #define HPS_NET_ADDR_H
@@ -14,11 +15,11 @@
 
 #define HPS_ADDR_HOST_MAX 255
 #define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* with brackets, port and NUL */
-#define HPS_PLACES_MAX    16                       /* of one name; further ones are dropped */
+#define HPS_PLACES_MAX    16                       /* per name; further ones are ignored */
 
 struct hps_addr {
     bool is_unix;
-    uint16_t port;                                          /* 0: any free one (listening) */
+    uint16_t port;                                          /* 0: for bind(): any free port */
     char host[HPS_ADDR_HOST_MAX + 1];                       /* number or name, without brackets */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* Unix sockets */
 };
@@ -28,33 +29,34 @@ struct hps_sockaddr {
     socklen_t size;
 };
 
-/* The places that an address resolves to. A name may have several, in the order that the system
- * prefers. */
+/* The socket addresses ("places") that an address resolves to. A host name may have several; they
+ * are in the order that the system's resolver prefers. */
 struct hps_places {
     struct hps_sockaddr items[HPS_PLACES_MAX]; /* [n] */
     uint32_t n;
-    uint32_t first; /* index of the one to try first; the rest follow cyclically */
-    uint32_t n_tried;
+    uint32_t first;   /* index of the item to connect to first; the rest follow cyclically */
+    uint32_t n_tried; /* items that hps_sock_connect_next has tried */
 };
 
-/* Parses; resolves no name. INVALID: `err` has the text and the reason. */
+/* Parses `text` without resolving a name. INVALID: `err` has the text and the reason. */
 hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same for an address to connect to: port 0 is INVALID. */
+/* Like hps_addr_parse, for an address to connect to: port 0 is INVALID. */
 hps_status hps_addr_parse_peer(const char *text, struct hps_addr *out_addr, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The form that hps_addr_parse reads. Truncated to `capacity`, always NUL-terminated. Returns
- * `text`. */
+/* Prints the address in the form that hps_addr_parse reads. The text is truncated to `capacity`
+ * bytes and always NUL-terminated. Returns `text`. */
 char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity);
 /* Whether the host is a name that must be resolved: neither a numeric address nor a Unix socket. */
 bool hps_addr_is_name(const struct hps_addr *addr);
-/* Resolves the address, which may block if it is a name. *out_places has at least one place and
- * none is marked as tried. UNAVAILABLE: the name is not known. `listening`: for bind() instead of
- * connect(). */
+/* Resolves the address. This may block if the host is a name. `listening`: the places are for
+ * bind() instead of connect(). OK: *out_places has at least one place, and n_tried is 0.
+ * UNAVAILABLE: the name cannot be resolved. */
 hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
                             struct hps_places *out_places, struct hps_error *err) HPS_MUST_CHECK;
-/* Text of a kernel address: "127.0.0.1:80", "[::1]:80", "unix:PATH", "unix:". IPv4 mapped to IPv6
- * is printed as IPv4. */
+/* Prints a socket address: "127.0.0.1:80", "[::1]:80", "unix:PATH", or "unix:" for a Unix socket
+ * without a path. IPv4 mapped to IPv6 is printed as IPv4. Truncates and returns like
+ * hps_addr_print. */
 char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, char *text,
                               size_t capacity);
 

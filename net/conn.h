@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One non-blocking byte stream over TCP or a Unix socket, plain or TLS, accepted or connected. It
- * may be created on one thread and attached on another. From then on it belongs to the thread of
- * its loop.
+ * may be created on one thread and attached to a loop on another. Once attached, it belongs to the
+ * thread of that loop.
  *
- * Life: new/connect -> attach -> handshake until it is not AGAIN -> read, writev, want -> free.
+ * Order of calls: new or connect; attach; handshake until it no longer returns AGAIN; read, writev
+ * and want; free.
  */
 #ifndef HPS_NET_CONN_H
 #define HPS_NET_CONN_H
@@ -22,24 +23,24 @@ struct hps_conn;
 struct hps_seat; /* net/peers.h */
 struct hps_tls;  /* net/tls.h */
 
-/* The server's end of an accepted socket. Takes `fd`, also on failure. `tls` (NULL: plain) is
- * referenced. */
+/* Creates the server's end of an accepted socket. The connection owns `fd` from now on, also on
+ * failure. It takes a reference to `tls` (NULL: no TLS). */
 hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err) HPS_MUST_CHECK;
 /* Starts to connect to "host:port", "[v6]:port" or "unix:PATH". Blocks while it resolves a host
- * name. If a name has several addresses and one refuses, the next one is tried. An error here means
- * that all refused at once, mostly UNAVAILABLE; later refusals come from hps_conn_handshake.
- * INVALID: the address. */
+ * name. If a name has several addresses and one refuses, the next one is tried. If all refuse at
+ * once, this call fails, usually with UNAVAILABLE. hps_conn_handshake reports later refusals.
+ * INVALID: `address` is malformed. */
 hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps_conn **out_conn,
                             struct hps_error *err) HPS_MUST_CHECK;
 /* Closes the socket. TLS sends close_notify if that does not block. May be called within on_ready.
  * NULL has no effect. */
 void hps_conn_free(struct hps_conn *conn);
 
-/* Attaches the connection to `loop`. on_ready(ctx, events) is then called on its thread when the
- * wanted operation may proceed; spurious calls are possible. At first the events of the handshake
- * are wanted. If it does not finish within `handshake_timeout_us` (0: no limit), on_ready is called
- * and hps_conn_handshake returns DEADLINE. */
+/* Attaches the connection to `loop`. The loop then calls on_ready(ctx, events) on its thread when a
+ * wanted operation may proceed; spurious calls are possible. At first the connection waits for the
+ * events of its handshake. If the handshake does not finish within `handshake_timeout_us` (0: no
+ * limit), on_ready is called and hps_conn_handshake returns DEADLINE. */
 hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
                            uint64_t handshake_timeout_us,
                            void (*on_ready)(void *ctx, unsigned events), void *ctx) HPS_MUST_CHECK;
@@ -51,60 +52,68 @@ hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
 hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Sets the events for which on_ready is called: HPS_LOOP_READ, HPS_LOOP_WRITE, both, or 0 for none.
- * Handles what TLS needs below: bytes that are already decrypted, and reads that must write. Cheap
- * if nothing changes. Only after the handshake. */
+ * With TLS, on_ready is also called for bytes that are already decrypted, and a read that must
+ * write first waits for the right event. Cheap if nothing changes. Call it only after the
+ * handshake. */
 hps_status hps_conn_want(struct hps_conn *conn, unsigned events) HPS_MUST_CHECK;
 
-/* Reads up to `capacity` > 0 bytes. OK: *out_size > 0. AGAIN: want HPS_LOOP_READ. CLOSED: the peer
- * ended its side properly. IO: broken (reset, or a truncated TLS stream). */
+/* Reads up to `capacity` > 0 bytes. OK: *out_size > 0. AGAIN: no byte is available; wait for
+ * HPS_LOOP_READ. CLOSED: the peer ended its side properly. IO: the connection was reset, or its TLS
+ * stream was truncated. */
 hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
     HPS_MUST_CHECK;
-/* The same into several pieces, in order. TLS fills only the first one. */
+/* Like hps_conn_read, into several buffers in order. With TLS only the first one is filled. */
 hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                           size_t *out_size) HPS_MUST_CHECK;
-/* Writes from the front of `iov`, which must not be all empty. OK: *out_size > 0 bytes are in the
- * kernel, possibly fewer than given. AGAIN: none is; want HPS_LOOP_WRITE. In both cases the next
- * call must begin with the bytes that were not written. They may be at another address, and more
- * may follow. CLOSED: the peer has disconnected. IO: broken. Never raises SIGPIPE. */
+/* Writes the bytes of `iov`, at least one. OK: the kernel has accepted the first *out_size > 0
+ * bytes, possibly not all. AGAIN: it has accepted none; wait for HPS_LOOP_WRITE. After both, the
+ * next call must begin with the bytes that were not accepted. They may be at another address, and
+ * further bytes may follow them. CLOSED: the peer has disconnected. IO: the connection is broken.
+ * Never raises SIGPIPE. */
 hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                            size_t *out_size) HPS_MUST_CHECK;
-/* Half-close: the peer reads an end of stream, and reading is still possible. Best effort, never
+/* Half-close: the peer reads an end of stream. This side can still read. Best effort, never
  * blocks. */
 void hps_conn_shutdown_write(struct hps_conn *conn);
 
 bool hps_conn_is_tls(const struct hps_conn *conn);
 bool hps_conn_is_unix(const struct hps_conn *conn);
-/* "127.0.0.1:40112", "[::1]:40112", "unix:pid=12,uid=1000,gid=1000"; of hps_conn_connect the
- * address. */
+/* The peer of an accepted connection: "127.0.0.1:40112", "[::1]:40112" or
+ * "unix:pid=12,uid=1000,gid=1000". For hps_conn_connect, the `address` given to it. */
 const char *hps_conn_peer(const struct hps_conn *conn);
-/* hps_tls_session_name of the peer's certificate. NULL: `i` is past the last name, or no
- * certificate. */
+/* The i-th name of the peer's certificate (hps_tls_session_name). NULL: `i` is past the last name,
+ * or the peer has no certificate. */
 const char *hps_conn_certificate_name(const struct hps_conn *conn, unsigned i);
-/* hps_tls_session_recheck; OK if the connection is not TLS. */
+/* Calls hps_tls_session_recheck. Returns OK if the connection does not use TLS. */
 hps_status hps_conn_recheck(const struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
-/* The user that opened the Unix socket, from the kernel. False: not a Unix socket. */
+/* The user whose process opened the peer's end of a Unix socket, as the kernel reports it. False:
+ * not a Unix socket. */
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid);
-/* The groups of the process that opened the Unix socket, at the time it connected. *out_n is 0 if
- * it is not a Unix socket.
+/* The groups of the process that opened the peer's end of a Unix socket, at the time it connected.
+ * *out_n is 0 if it is not a Unix socket.
  *
  * owner   *out_groups: the caller, hps_free
  * error   NO_MEMORY, IO
  */
 hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups, size_t *out_n)
     HPS_MUST_CHECK;
-/* hps_sock_file_group; false also if it is not a Unix socket. */
+/* As hps_sock_file_group. False also if the connection is not a Unix socket. */
 bool hps_conn_socket_group(const struct hps_conn *conn, gid_t *out_group);
-uint64_t hps_conn_client(const struct hps_conn *conn); /* hps_sock_client, if accepted */
-/* Whether it is known that the peer reads no more: it has closed its socket. With TCP this is known
- * only after something was written. */
+/* hps_sock_client of an accepted connection. */
+uint64_t hps_conn_client(const struct hps_conn *conn);
+/* Whether the peer is known to have closed its socket, so that it reads no more. With TCP this is
+ * known only after this side has written bytes. */
 bool hps_conn_is_gone(const struct hps_conn *conn);
-/* Whether any byte has come from the peer, also within a TLS handshake. */
+/* Whether the peer has sent at least one byte. Bytes of a TLS handshake count. */
 bool hps_conn_heard(const struct hps_conn *conn);
 
-/* Gives the connection its slot, which is freed with it unless it is taken back. */
+/* Gives the connection its slot of net/peers.h. hps_conn_free frees the slot, unless
+ * hps_conn_seat_take was called before. */
 void hps_conn_seat_give(struct hps_conn *conn, struct hps_seat *seat);
-struct hps_seat *hps_conn_seat(const struct hps_conn *conn); /* NULL: none, also below */
-/* The caller frees the slot when the connection has ended. */
+/* The slot, still owned by the connection. NULL: it has none. */
+struct hps_seat *hps_conn_seat(const struct hps_conn *conn);
+/* Returns the slot and makes the caller its owner, who frees it when the connection has ended.
+ * NULL: the connection had none. */
 struct hps_seat *hps_conn_seat_take(struct hps_conn *conn);
 
 #endif

@@ -11,8 +11,9 @@
 #include "base/buf.h"
 #include "base/status.h"
 
-/* Limit of the inflated size: HPS_GZIP_RATIO_MAX times the compressed size, but at least
- * HPS_GZIP_FREE_BYTES. Batches of keys compress to a third, padded ones to a thirtieth. */
+/* The inflated size may be at most HPS_GZIP_RATIO_MAX times the compressed size, or
+ * HPS_GZIP_FREE_BYTES if that is more. Real requests stay far below: keys compress to about a
+ * third, padded ones to a thirtieth. */
 enum { HPS_GZIP_RATIO_MAX = 128, HPS_GZIP_FREE_BYTES = 1024 * 1024 };
 
 /* Appends the inflated `data` (one or more gzip members) to `out`. On failure `out` is unchanged.
@@ -22,11 +23,12 @@ enum { HPS_GZIP_RATIO_MAX = 128, HPS_GZIP_FREE_BYTES = 1024 * 1024 };
  */
 hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* The same for one or more streams with the header and checksum of zlib (RFC 1950). */
+/* Like hps_gzip_inflate, for one or more streams with the header and checksum of zlib (RFC
+ * 1950). */
 hps_status hps_zlib_inflate(const void *data, size_t size, struct hps_buf *out,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* The inflated size modulo 2^32 that the trailer of `data` claims. It is right for a single gzip
- * member of an honest client. 0: too short, or not gzip. */
+/* The inflated size (modulo 2^32) that the gzip trailer of `data` states. It is only a hint: it can
+ * be wrong if there are several members or the client lies. 0: `data` is too short, or not gzip. */
 size_t hps_gzip_size(const void *data, size_t size);
 
 #endif

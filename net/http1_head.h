@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parses the head of an HTTP/1.1 request in place: its end, its request line and its fields. No
- * sockets here. Used by the thread that owns the bytes.
+ * Functions that parse the head of an HTTP/1.1 request in place: they find its end, the request
+ * line and the fields. Any thread; the caller owns the bytes.
  */
 #ifndef HPS_NET_HTTP1_HEAD_H
 #define HPS_NET_HTTP1_HEAD_H
@@ -11,8 +11,8 @@
 
 struct hps_http1_line {
     const char *verb;
-    const char *path; /* begins with '/', as sent, without the query */
-    unsigned minor;   /* HTTP/1.`minor`: 0 or 1 */
+    const char *path; /* begins with '/'; not percent-decoded; without the query */
+    unsigned minor;   /* the x of HTTP/1.x: 0 or 1 */
 };
 
 struct hps_http1_field {
@@ -22,30 +22,30 @@ struct hps_http1_field {
     size_t value_size;
 };
 
-/* The size of the head including its empty line; 0: it is not complete.
+/* The size of the head, including the empty line at its end. 0: the head is not complete.
  *
- * unit    from: bytes that an earlier call has searched without success
+ * unit    from: bytes at the front that an earlier call has searched without success; 0 at first
  */
 size_t hps_http1_head_end(const char *head, size_t size, size_t from);
-/* Whether every line ends with CR LF and there is no other CR or LF. A proxy in front of the server
- * must see the same lines. */
+/* Whether every line ends with CR LF and there is no other CR or LF. Otherwise a proxy in front of
+ * the server might split the head into other lines. */
 bool hps_http1_head_is_strict(const char *head, size_t size);
-/* Returns the line at *at without its end, which becomes a NUL, and moves *at past it. False: there
- * is no line.
+/* Returns the line that begins at *at, without its line end, and moves *at to the next line. A NUL
+ * replaces the line end. False: no line is left.
  *
  * shape   [*at, end): complete lines
  */
 bool hps_http1_next_line(char **at, char *end, char **out_line, size_t *out_size);
 /* Parses "METHOD /path?query HTTP/1.x", NUL-terminated, in place. False: malformed. */
 bool hps_http1_line_parse(char *text, struct hps_http1_line *out_line);
-/* Parses "Name: value" in place. False: malformed. The name consists of token characters. The value
- * has no control character but the tab, so nothing in it can pass for the end of the line. Folded
- * lines are malformed (RFC 9112).
+/* Parses "Name: value" in place. False: malformed. The name must consist of token characters. The
+ * value may contain no control character except tab, so that no part of it can be taken for a line
+ * end. Folded lines are malformed (RFC 9112).
  *
  * shape   text[size], with a NUL
  */
 bool hps_http1_field_parse(char *text, size_t size, struct hps_http1_field *out_field);
-/* "Not Found" */
+/* The reason phrase of a status code: "Not Found" for 404. */
 const char *hps_http1_reason(unsigned status);
 
 #endif

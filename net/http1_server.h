@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An HTTP/1.1 connection of the gRPC server, as an implementation of net/http.h. Requests are
- * handled one at a time: the next one is parsed when the kernel has the response. A body has a
- * Content-Length or is chunked. Its bytes are read to where the call wants them (on_room). Response
- * bytes go from their blocks to the kernel.
+ * handled one at a time: the next one is parsed when the kernel has the whole response. A body has
+ * a Content-Length or is chunked. Its bytes are read into the buffer that on_room returns. Response
+ * bytes are written from their blocks without a copy in user space.
  *
- * A request that could be read in two ways is rejected and its connection closed: both kinds of
- * length, two lengths, two Authorization fields, folded lines, line ends other than CR LF. A head
- * may have 16 KiB and 64 fields. A response before the end of its request closes the connection
- * too. The rest of the request is then dropped, so that the client can read the response.
- * Everything runs on the thread of the connection's loop.
+ * A request that could be read in two ways is rejected, and its connection is closed. Examples are
+ * both kinds of length, two lengths, two Authorization fields, folded lines, and line ends other
+ * than CR LF. A head may have 16 KiB and 64 fields. If the response is sent before the whole
+ * request has arrived, the connection is closed after it. The server first reads and drops the rest
+ * of the request, so that the client can read the response. Everything runs on the thread of the
+ * connection's loop.
  */
 #ifndef HPS_NET_HTTP1_SERVER_H
 #define HPS_NET_HTTP1_SERVER_H
@@ -19,8 +20,9 @@
 #include "net/http.h"
 #include "net/loop.h"
 
-/* Takes `conn`, also on failure; its handshake may be in progress. `queued` counts the body bytes
- * that wait to be sent on all connections that share it. It must outlive them.
+/* Serves `conn`, whose handshake may be in progress. Takes `conn`, also on failure. `queued` counts
+ * the body bytes that wait to be sent, over all connections that were given the same counter. The
+ * counter must outlive these connections.
  *
  * error   NO_MEMORY
  */

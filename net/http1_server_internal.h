@@ -6,7 +6,8 @@
  *     http1_server_receive.c  receiving
  *     http1_server_send.c     sending
  *
- * Loop thread of the connection; the count of queued bytes is read by any thread.
+ * Everything runs on the loop thread of the connection. Any thread may read the count of queued
+ * bytes.
  */
 #ifndef HPS_NET_HTTP1_SERVER_INTERNAL_H
 #define HPS_NET_HTTP1_SERVER_INTERNAL_H
@@ -23,23 +24,23 @@ enum {
 };
 
 enum http1_phase {
-    HTTP1_HANDSHAKE, /* TLS */
+    HTTP1_HANDSHAKE, /* the TLS handshake is not finished */
     HTTP1_HEAD,      /* waiting for a head, or reading one */
     HTTP1_BODY,      /* part of the request's body is missing */
     HTTP1_CALL,      /* the request is complete, the kernel does not have the whole response */
-    HTTP1_LAST,      /* the last response is being sent, no more is parsed */
-    HTTP1_LINGER,    /* the kernel has it; waiting for the peer to close */
-    HTTP1_FAILED,    /* ended; on_closed is due. Freed when no callback is running */
-    HTTP1_FREED,     /* ended; the owner knows. Freed when no callback is running */
+    HTTP1_LAST,      /* the last response is being sent, and no further request is parsed */
+    HTTP1_LINGER,    /* the kernel has the last response; waiting for the peer to close */
+    HTTP1_FAILED,    /* ended; on_closed must be called. Freed when no callback is running */
+    HTTP1_FREED,     /* the owner called hps_http_free. Freed when no callback is running */
     HTTP1_PHASES,
 };
 
 enum http1_chunk_phase {
-    HTTP1_CHUNK_NONE, /* the body has a length */
-    HTTP1_CHUNK_SIZE, /* the line that begins a chunk */
-    HTTP1_CHUNK_DATA,
-    HTTP1_CHUNK_END,     /* CR LF after the data */
-    HTTP1_CHUNK_TRAILER, /* fields, which are dropped, and an empty line */
+    HTTP1_CHUNK_NONE,    /* the body has a Content-Length */
+    HTTP1_CHUNK_SIZE,    /* expecting the line that begins a chunk */
+    HTTP1_CHUNK_DATA,    /* expecting data of a chunk */
+    HTTP1_CHUNK_END,     /* expecting the CR LF after the data */
+    HTTP1_CHUNK_TRAILER, /* expecting trailer fields (dropped) or the empty line after them */
 };
 
 /* Bytes of a block to be sent. */
@@ -54,43 +55,43 @@ struct http1 {
     struct hps_http_stream stream; /* valid while has_stream */
     struct hps_loop *loop;
     struct hps_conn *conn;
-    atomic_size_t *queued; /* of all connections */
+    atomic_size_t *queued; /* body bytes that wait to be sent, on all connections */
     struct hps_loop_later later;
-    struct hps_timer timer; /* of LINGER; else polls a peer that has ended its side */
+    struct hps_timer timer; /* LINGER: its end; else polls whether a half-closed peer has closed */
     enum http1_phase phase; /* only http1_phase_set changes it */
-    unsigned busy;          /* depth of enter; nothing is freed while > 0 */
-    bool aborting;          /* fails in the next turn with `why` */
+    unsigned busy;          /* nesting of enter and leave; nothing is freed while > 0 */
+    bool aborting;          /* on_later fails the connection with `why` */
     bool has_stream;
     bool responded;   /* the head of the response is in out.text */
-    bool finished;    /* and its body is queued completely */
+    bool finished;    /* the body of the response is queued completely */
     bool keep_alive;  /* the client keeps the connection after the current request */
-    bool draining;    /* we do not: the next response says so */
-    bool ending;      /* nor do we wait for another request */
-    bool close;       /* after this response, which says so */
+    bool draining;    /* the next response has "Connection: close" */
+    bool ending;      /* close as soon as no request is pending */
+    bool close;       /* close after the current response, which has "Connection: close" */
     bool half_closed; /* the peer has ended its side */
-    bool heard;       /* hps_conn_heard, after the connection was freed */
-    unsigned minor;   /* HTTP/1.`minor` of the current request */
+    bool heard;       /* result of hps_conn_heard, saved when `conn` was freed */
+    unsigned minor;   /* the x of HTTP/1.x in the current request */
     uint32_t error;   /* for on_stream_closed when the connection fails */
     struct {
-        struct hps_buf bytes; /* not parsed from `at` on */
+        struct hps_buf bytes; /* received; the bytes before `at` are parsed */
         size_t at;
-        size_t scanned;     /* searched for the end of the head, from `at` */
-        uint64_t body_left; /* of the body, or of the chunk */
+        size_t scanned;     /* bytes after `at` that were searched for the end of the head */
+        uint64_t body_left; /* missing bytes of the body, or of the current chunk */
         enum http1_chunk_phase chunk;
         size_t trailer_bytes;
-        size_t work;    /* bytes read in this turn, with a minimum per read */
-        size_t dropped; /* in LINGER */
+        size_t work;    /* bytes read by this http1_read_in; each read counts a minimum */
+        size_t dropped; /* bytes dropped in LINGER */
     } in;
     struct {
         struct hps_buf text; /* heads, then a copied body */
-        size_t text_at;      /* bytes of it that the kernel has */
-        size_t heads;        /* bytes of it before the body */
+        size_t text_at;      /* bytes of `text` that the kernel has */
+        size_t heads;        /* bytes of `text` before the copied body */
         struct http1_piece *pieces;
         unsigned n_pieces;
-        unsigned at;     /* the first one that the kernel does not have completely */
-        uint64_t bodies; /* bytes of bodies written so far */
+        unsigned at;     /* index of the first piece that the kernel does not have completely */
+        uint64_t bodies; /* body bytes ever written */
     } out;
-    struct hps_error why; /* of the end; the first cause */
+    struct hps_error why; /* first cause of the connection's end */
 };
 
 /* ---- http1_server.c -------------------------------------------------------------------------- */
@@ -102,17 +103,18 @@ static inline bool http1_is_dead(const struct http1 *http)
     return http->phase >= HTTP1_FAILED;
 }
 
-/* Whether received bytes are parsed. */
+/* Whether received bytes are parsed in the current state. */
 static inline bool http1_takes_in(const struct http1 *http)
 {
     return !http->aborting && (http->phase == HTTP1_HEAD || http->phase == HTTP1_BODY);
 }
 
-/* The connection has ended. Call it between enter and leave, which do the rest. The text becomes
- * `why` unless that is set. */
+/* Marks the connection as ended. `why` becomes `status` and the text, unless it is set already.
+ * Call it between enter and leave; leave then reports the end and frees the connection. */
 void http1_fail(struct http1 *http, hps_status status, const char *fmt, ...) HPS_PRINTF(3, 4);
 
-/* There may be something to send, parse or end: runs in the next turn of the loop. */
+/* Makes the loop run on_later at the end of its turn, which sends, parses or ends the connection as
+ * needed. No effect on a connection that has ended. */
 static inline void http1_kick(struct http1 *http)
 {
     if (!http1_is_dead(http)) {
@@ -120,22 +122,23 @@ static inline void http1_kick(struct http1 *http)
     }
 }
 
-/* The stream has ended: calls on_stream_closed. */
+/* Marks the stream as ended and calls on_stream_closed. */
 void http1_stream_close(struct http1 *http, uint32_t error);
-/* The response is written and the request has ended. */
+/* Ends the request after its response is written. Then waits for the next request, or closes. */
 void http1_answered(struct http1 *http);
-/* Asserts the invariants of a connection: at the end of each of its turns, in debug and sanitizer
- * builds. */
+/* Asserts the invariants of a connection. Debug and sanitizer builds call it each time `busy`
+ * becomes 0. */
 void http1_sane(const struct http1 *http);
 
 /* ---- http1_server_receive.c ------------------------------------------------------------------ */
 
-/* Reads until the socket is empty or this turn's share is used up. Fails the connection if it has
- * ended. Between enter and leave. */
+/* Reads until the socket is empty or the share of this turn of the loop is used up. Fails the
+ * connection if the peer has ended it. Call it between enter and leave. */
 void http1_read_in(struct http1 *http);
-/* Parses the received bytes, depending on the phase. Between enter and leave. */
+/* Parses the received bytes, depending on the phase. Call it between enter and leave. */
 void http1_take_in(struct http1 *http);
 
+/* Received bytes that are not parsed yet. */
 static inline size_t http1_waiting(const struct http1 *http)
 {
     return http->in.bytes.size - http->in.at;
@@ -143,17 +146,17 @@ static inline size_t http1_waiting(const struct http1 *http)
 
 /* ---- http1_server_send.c --------------------------------------------------------------------- */
 
-/* Writes until the socket is full (base.blocked), all is written or this turn's share is used up.
- * Between enter and leave. */
+/* Writes until the socket is full (base.blocked is then set), all bytes are written, or the share
+ * of this turn of the loop is used up. Call it between enter and leave. */
 void http1_write_out(struct http1 *http);
-/* Bytes to be written. */
+/* Bytes that wait to be written. */
 size_t http1_unwritten(const struct http1 *http);
-/* Drops the bytes to be written, which then no longer count. */
+/* Drops the bytes that wait to be written and subtracts them from the counts of queued bytes. */
 void http1_drop_out(struct http1 *http);
 /* Sends "100 Continue" to a client that waits for it. */
 void http1_continue(struct http1 *http);
-/* Answers a malformed request and ends the connection. Its stream, if it had one, is closed
- * already. */
+/* Answers a malformed request with `status` and the text `why`, then ends the connection. The
+ * stream of the request, if it had one, must be closed already. */
 void http1_refuse(struct http1 *http, unsigned status, const char *why);
 hps_status http1_respond(struct hps_http_stream *stream, const struct hps_http_field *fields,
                          unsigned n_fields, bool end);

@@ -9,8 +9,8 @@
  *     http2_receive.c  receiving
  *     http2_send.c     sending
  *
- * No other file uses nghttp2. Loop thread of the connection; the count of queued bytes is read by
- * any thread.
+ * No other file uses nghttp2. Everything runs on the loop thread of the connection. Any thread may
+ * read the count of queued bytes.
  */
 #ifndef HPS_NET_HTTP2_INTERNAL_H
 #define HPS_NET_HTTP2_INTERNAL_H
@@ -24,12 +24,12 @@
 #include "net/http2_filter.h"
 #include "net/loop.h"
 
-/* A larger read is evicted from the L2 cache before it is parsed. */
+/* Size of a read. The bytes of a larger one would leave the L2 cache before they are parsed. */
 enum { HTTP2_READ_BYTES = 64 * 1024 };
 
-struct http2_batch;   /* what one writev gets */
-struct http2_piece;   /* some bytes of a message */
-struct http2_message; /* queued as a whole, framed in order */
+struct http2_batch;   /* frames that are ready for writev */
+struct http2_piece;   /* consecutive bytes of a message, in one block */
+struct http2_message; /* bytes queued by one send; messages are framed in order */
 
 /* Number of events in the minute that began at since_us. */
 struct http2_rate {
@@ -39,13 +39,13 @@ struct http2_rate {
 
 struct hps_http2_shared {
     struct hps_loop *loop;
-    struct http2_batch *batches; /* free list */
-    atomic_size_t queued;        /* message bytes of all connections */
-    unsigned n_users;            /* the owner and each connection */
-    uint8_t read[HTTP2_READ_BYTES];
+    struct http2_batch *batches;    /* list of unused batches */
+    atomic_size_t queued;           /* message bytes not yet in the kernel, of all connections */
+    unsigned n_users;               /* references: one of the owner, one of each connection */
+    uint8_t read[HTTP2_READ_BYTES]; /* receive buffer */
 };
 
-/* Our side of a stream. For the peer's side see `peer_ended`. */
+/* State of the sending side of a stream. The receiving side has only `peer_ended`. */
 enum http2_send_phase {
     HTTP2_SEND_HEADERS,  /* server: the header block of the response has not been sent */
     HTTP2_SEND_OPEN,     /* nghttp2 reads body bytes as windows and socket allow */
@@ -55,40 +55,41 @@ enum http2_send_phase {
     HTTP2_SEND_PHASES,
 };
 
-/* State of a request on a Unix socket. */
+/* State of the checks of http2_request.c, for a request on a Unix socket. */
 struct http2_request {
-    uint64_t body_left; /* of content-length */
+    uint64_t body_left; /* bytes of content-length that have not arrived */
     uint8_t seen;       /* SEEN_ bits of http2_request.c */
 };
 
 struct hps_http2_stream {
     struct hps_http_stream base;
     struct hps_http2 *h2;
-    struct hps_http2_stream *next, *prev;
-    struct hps_http2_stream *sent_next; /* list h2->sent */
-    struct http2_message *head, *tail;  /* queued; part of the first may be framed */
-    size_t unconsumed;                  /* received bytes that were not consumed yet */
-    uint64_t opened;                    /* like in.opened of the connection */
-    struct http2_request request;       /* if h2->checks_requests */
-    size_t header_bytes;                /* of the current block */
-    unsigned n_fields;                  /* of the current block */
+    struct hps_http2_stream *next, *prev; /* list h2->streams */
+    struct hps_http2_stream *sent_next;   /* list h2->sent */
+    struct http2_message *head, *tail;    /* queued messages; the first may be framed in part */
+    size_t unconsumed;                    /* received bytes before hps_http2_consume */
+    uint64_t opened;              /* out.n_turns + 1 when the peer last opened this window */
+    struct http2_request request; /* used only if h2->checks_requests */
+    size_t header_bytes;          /* size of the current header block so far */
+    unsigned n_fields;            /* fields of the current header block so far */
     int32_t id;
     enum http2_send_phase send; /* only http2_stream_send_set changes it */
-    bool peer_ended;
-    bool in_sent;
+    bool peer_ended;            /* the peer has sent END_STREAM */
+    bool in_sent;               /* the stream is in the list h2->sent */
 };
 
-/* The life of a connection up to its end. Independent of it are `blocked` (the socket accepts no
- * more bytes) and the frames that the peer has sent (`peer_spoke`, `peer_goaway`). */
+/* The phases of a connection. `blocked` (the socket accepts no more bytes), `peer_spoke` and
+ * `peer_goaway` (frames that the peer has sent) do not depend on the phase. Frames may be sent in
+ * the phases from HTTP2_OPEN to HTTP2_ABORTING. */
 enum http2_phase {
-    HTTP2_HANDSHAKE, /* connect or TLS handshake; frames wait */
-    HTTP2_ABANDONED, /* aborted before the handshake finished: fails in its next turn */
-    HTTP2_OPEN,      /* from here to ABORTING frames may be sent */
-    HTTP2_DRAINING,  /* the end is announced; the peer may still open streams until it knows */
-    HTTP2_GOAWAY,    /* server: our final GOAWAY is queued; new streams are refused */
-    HTTP2_ABORTING,  /* a last GOAWAY is sent if the peer reads; no more is parsed */
-    HTTP2_FAILED,    /* ended; on_closed is due. Freed when no callback is running */
-    HTTP2_FREED,     /* ended; the owner knows. Freed when no callback is running */
+    HTTP2_HANDSHAKE, /* the connect or the TLS handshake is not finished */
+    HTTP2_ABANDONED, /* aborted before the handshake finished; on_later fails the connection */
+    HTTP2_OPEN,      /* in normal use */
+    HTTP2_DRAINING,  /* hps_http2_drain was called; the peer may still open streams */
+    HTTP2_GOAWAY,    /* server: the final GOAWAY is queued; new streams are refused */
+    HTTP2_ABORTING,  /* a last GOAWAY is sent if the peer reads; received bytes are not parsed */
+    HTTP2_FAILED,    /* ended; on_closed must be called. Freed when no callback is running */
+    HTTP2_FREED,     /* the owner called hps_http2_free. Freed when no callback is running */
     HTTP2_PHASES,
 };
 
@@ -103,34 +104,36 @@ struct hps_http2 {
     struct hps_loop_later later;
     struct hps_http2_stream *streams;
     unsigned n_streams;
-    struct hps_http2_stream *sent; /* on_sent is due */
+    struct hps_http2_stream *sent; /* streams for which on_sent must be called */
     enum http2_phase phase;        /* only http2_phase_set changes it */
-    unsigned busy;                 /* depth of enter; nothing is freed while > 0 */
-    bool checks_requests;          /* server on a Unix socket: nghttp2 does not check */
-    bool released;                 /* on_released is due */
-    bool peer_spoke;
-    bool peer_goaway;
-    bool heard; /* hps_conn_heard, after the connection was freed */
+    unsigned busy;                 /* nesting of enter and leave; nothing is freed while > 0 */
+    bool checks_requests;          /* server on a Unix socket: http2_request.c checks requests */
+    bool released;                 /* on_released must be called */
+    bool peer_spoke;               /* the peer's SETTINGS have arrived */
+    bool peer_goaway;              /* the peer's GOAWAY has arrived */
+    bool heard;                    /* result of hps_conn_heard, saved when `conn` was freed */
     struct {
-        struct http2_batch *batch;                             /* being written; NULL: none */
-        struct http2_piece *unreleased_head, *unreleased_tail; /* framed, in order of release_at */
-        uint64_t position;                                     /* bytes ever added to batches */
-        uint64_t bodies;                                       /* body bytes in `position` */
-        uint64_t heads;   /* other bytes in `position`, before this batch */
-        uint64_t n_turns; /* turns of writing so far */
+        struct http2_batch *batch; /* being written; may be NULL */
+        /* Framed pieces that the kernel does not have yet, in order of release_at. */
+        struct http2_piece *unreleased_head, *unreleased_tail;
+        uint64_t position; /* bytes ever added to batches */
+        uint64_t bodies;   /* body bytes in `position` */
+        uint64_t heads;    /* other bytes in `position`, without the current batch */
+        uint64_t n_turns;  /* calls of http2_write_out so far */
     } out;
     struct {
-        size_t work;             /* of this turn: its bytes, and the cost of each read and frame */
+        size_t work;             /* cost of this http2_read_in: its bytes, reads and frames */
         int32_t frame_id;        /* stream of the current DATA frame */
-        size_t frame_left;       /* of that frame */
+        size_t frame_left;       /* bytes of that frame that have not arrived */
         const uint8_t *data_end; /* end of the last bytes that nghttp2 reported as data */
-        bool in_data;            /* the last read ended within that frame */
+        bool in_data;            /* the last read ended within the current DATA frame */
         struct hps_http2_filter filter;
+        /* Rates of tiny DATA frames, of PING frames, and of all control frames. */
         struct http2_rate tiny, pings, controls;
-        uint64_t opened;         /* out.n_turns + 1 when the window was last opened */
-        uint64_t opened_streams; /* the same for all streams, by SETTINGS */
+        uint64_t opened; /* out.n_turns + 1 when the peer last opened the connection's window */
+        uint64_t opened_streams; /* likewise when SETTINGS last changed all streams' windows */
     } in;
-    struct hps_error why; /* of the end; the first cause */
+    struct hps_error why; /* first cause of the connection's end */
 };
 
 /* ---- http2_phase.c --------------------------------------------------------------------------- */
@@ -140,7 +143,7 @@ void http2_phase_set(struct hps_http2 *h2, enum http2_phase to);
 
 extern const unsigned http2_send_follows[HTTP2_SEND_PHASES]; /* bit p: phase p may follow */
 
-/* Changes the phase of our side of the stream; asserts that `to` may follow. */
+/* Changes the phase of the sending side of the stream; asserts that `to` may follow. */
 static inline void http2_stream_send_set(struct hps_http2_stream *stream, enum http2_send_phase to)
 {
     HPS_ASSERT(stream->send < HTTP2_SEND_PHASES && to < HTTP2_SEND_PHASES);
@@ -148,10 +151,10 @@ static inline void http2_stream_send_set(struct hps_http2_stream *stream, enum h
     stream->send = to;
 }
 
-/* Asserts that phase, queues and byte counts of a connection agree: at the end of each of its
- * turns, in debug and sanitizer builds. */
+/* Asserts that phase, queues and byte counts of a connection agree. Debug and sanitizer builds call
+ * it each time `busy` becomes 0. */
 void http2_sane(const struct hps_http2 *h2);
-/* The same for a stream: at the end of each call and frame that touched it. */
+/* Asserts the same for a stream. Called after each call and frame that changed the stream. */
 void http2_stream_sane(const struct hps_http2_stream *stream);
 
 /* Whether the connection has ended: nothing is sent or parsed any more. */
@@ -166,7 +169,7 @@ static inline bool http2_is_aborting(const struct hps_http2 *h2)
     return h2->phase == HTTP2_ABORTING || h2->phase == HTTP2_ABANDONED;
 }
 
-/* Whether received bytes are parsed. */
+/* Whether received bytes are parsed in the current phase. */
 static inline bool http2_takes_in(const struct hps_http2 *h2)
 {
     return h2->phase >= HTTP2_OPEN && h2->phase <= HTTP2_GOAWAY;
@@ -174,11 +177,13 @@ static inline bool http2_takes_in(const struct hps_http2 *h2)
 
 /* ---- http2.c --------------------------------------------------------------------------------- */
 
-/* The connection has ended. Call it between enter and leave, which do the rest. `why` is copied,
- * unless an abort has set one. */
+/* Marks the connection as ended because of `why`, which is copied. After hps_http2_abort, the cause
+ * of the abort is kept. Call it between enter and leave; leave then reports the end and frees the
+ * connection. */
 void http2_fail(struct hps_http2 *h2, const struct hps_error *why);
 
-/* There may be something to send or to end: runs in the next turn of the loop. */
+/* Makes the loop run on_later at the end of its turn, which sends bytes or ends the connection as
+ * needed. No effect on a connection that has ended. */
 static inline void http2_kick(struct hps_http2 *h2)
 {
     if (!http2_is_dead(h2)) {
@@ -188,14 +193,14 @@ static inline void http2_kick(struct hps_http2 *h2)
 
 /* ---- http2_stream.c -------------------------------------------------------------------------- */
 
-/* The stream with this id; NULL: closed, or it was never opened here. */
+/* The stream with this id. NULL: it is closed, or this connection never had it. */
 static inline struct hps_http2_stream *http2_stream_of(struct hps_http2 *h2, int32_t id)
 {
     return nghttp2_session_get_stream_user_data(h2->session, id);
 }
 
-/* A stream in the list of its connection, without an id. The connection owns it until
- * http2_stream_close. NULL: no memory. */
+/* Creates a stream in the list of its connection; the caller must set its id. The connection owns
+ * it until http2_stream_close. NULL: no memory. */
 struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2);
 /* Drops the stream's queued messages, calls on_stream_closed and frees the stream. */
 void http2_stream_close(struct hps_http2_stream *stream, uint32_t error);
@@ -204,51 +209,52 @@ void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks);
 
 /* ---- http2_request.c ------------------------------------------------------------------------- */
 
-/* Checks a field of the head or the trailers. Name and value are NUL-terminated. False: not
- * allowed. */
+/* Checks a field of the head or the trailers. Name and value are NUL-terminated. False: the field
+ * is not allowed there. */
 bool http2_request_field(struct http2_request *request, const uint8_t *name, size_t name_size,
                          const uint8_t *value, size_t value_size);
-/* The head or the trailers are complete. `end`: they end the request. False: malformed. */
+/* Checks a head, or trailers, that are complete. `end`: they end the request. False: malformed. */
 bool http2_request_head(struct http2_request *request, bool end);
-/* `size` bytes of the body came. False: more than content-length. */
+/* Counts `size` received bytes of the body. False: the body exceeds content-length. */
 bool http2_request_data(struct http2_request *request, size_t size);
-/* The request has ended. False: less than content-length. */
+/* Checks a request that has ended. False: the body is shorter than content-length. */
 bool http2_request_end(const struct http2_request *request);
 
 /* ---- http2_receive.c ------------------------------------------------------------------------- */
 
-/* Reads until the socket is empty or this turn's share is used up. Fails the connection if it has
- * ended. Between enter and leave. */
+/* Reads until the socket is empty or the share of this turn of the loop is used up. Fails the
+ * connection if the peer has ended it. Call it between enter and leave. */
 void http2_read_in(struct hps_http2 *h2);
 /* Sets the callbacks for received frames. */
 void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks);
 
 /* ---- http2_send.c ---------------------------------------------------------------------------- */
 
-/* Writes until the socket is full (base.blocked), all is written or this turn's share is used up.
- * Then calls http2_tell_sent. Between enter and leave. */
+/* Writes until the socket is full (base.blocked is then set), all bytes are written, or the share
+ * of this turn of the loop is used up. Then calls http2_tell_sent. Call it between enter and
+ * leave. */
 void http2_write_out(struct hps_http2 *h2);
-/* Calls on_sent and on_released if they are due. */
+/* Calls on_sent for the streams in h2->sent, and on_released if h2->released is set. */
 void http2_tell_sent(struct hps_http2 *h2);
-/* Bytes of the batch that are not in the kernel. */
+/* Bytes of the current batch that are not in the kernel yet. */
 size_t http2_batch_left(const struct hps_http2 *h2);
-/* Position in the output of the connection at which the first unreleased piece ends; UINT64_MAX:
- * there are no unreleased pieces. */
+/* The release_at of the first unreleased piece: the position in the output of the connection at
+ * which it ends. UINT64_MAX: there are no unreleased pieces. */
 uint64_t http2_unreleased_from(const struct hps_http2 *h2);
-/* Drops the stream's queued messages. Pieces that a batch points into stay until they are
+/* Drops the stream's queued messages. Pieces with bytes in a batch stay until these bytes are
  * written. */
 void http2_drop_messages(struct hps_http2_stream *stream);
-/* Releases every piece that the kernel has: those up to `position` in the output of the
- * connection. */
+/* Releases the pieces that the kernel has completely: they end at or before `position` in the
+ * output of the connection. */
 void http2_release_written(struct hps_http2 *h2, uint64_t position);
-/* Returns a batch to the free list of the loop. Its bytes no longer count.
+/* Returns a batch to the list of unused batches. Bytes still in it will not be written.
  *
  * owner   takes batch
  */
 void http2_batch_give(struct hps_http2_shared *shared, struct http2_batch *batch);
-void http2_batches_free(struct hps_http2_shared *shared); /* the free ones */
-/* The source from which nghttp2 reads the stream's body. It refers to the stream until that is
- * closed. */
+void http2_batches_free(struct hps_http2_shared *shared); /* the unused ones */
+/* The source from which nghttp2 reads the body of the stream. It points to the stream and is valid
+ * until the stream is closed. */
 nghttp2_data_provider http2_body(struct hps_http2_stream *stream);
 /* Sets the callbacks that frame bodies and that report sent frames. */
 void http2_send_callbacks_set(nghttp2_session_callbacks *callbacks);

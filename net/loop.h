@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Event loop: one thread with its descriptors, timers and posted tasks. While hps_loop_run runs,
- * only the thread that runs it may call the functions here; they assert that. Any thread may call
- * hps_loop_post and hps_loop_stop. While the loop does not run, its owner may call all functions
- * from one thread at a time.
+ * only its thread may call the functions of this header, which assert that. Exceptions are
+ * hps_loop_post and hps_loop_stop, which any thread may call. While the loop does not run, its
+ * owner may call all functions from one thread at a time.
  *
- * A turn does this in order: wait for descriptors, at most until the next timer; run their
- * callbacks and the posted tasks; run due timers; run what was deferred before this point. A
- * callback may free any object, also its own.
+ * One iteration of the loop is called a turn. A turn does these steps in order:
+ *
+ *   1. wait until a descriptor is ready or a task is posted, at most until the next timer
+ *   2. run the callbacks of ready descriptors, and the posted tasks
+ *   3. run the timers that are due
+ *   4. run the callbacks that hps_loop_later_set deferred before this step began
+ *
+ * A callback may free any object, also its own.
  */
 #ifndef HPS_NET_LOOP_H
 #define HPS_NET_LOOP_H
@@ -22,25 +27,26 @@
 struct hps_loop;
 
 hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err) HPS_MUST_CHECK;
-/* Runs the remaining tasks and deferrals, then frees the loop. All descriptors, timers and signals
- * must have been removed before. NULL has no effect. */
+/* Runs the remaining posted tasks and deferred callbacks, then frees the loop. All descriptors,
+ * timers and signals must have been removed before. NULL has no effect. */
 void hps_loop_free(struct hps_loop *loop);
-/* Runs until hps_loop_stop. The calling thread owns the loop while it runs. */
+/* Runs turns until hps_loop_stop is called. The calling thread owns the loop until this returns. */
 void hps_loop_run(struct hps_loop *loop);
 /* Runs one turn, which waits at most `timeout_us` (0: does not wait). For tools and tests. Not
  * within a callback. */
 void hps_loop_turn(struct hps_loop *loop, uint64_t timeout_us);
-/* Makes hps_loop_run return at the end of the turn. It stays set: a later run returns at once. Any
- * thread. */
+/* Makes hps_loop_run return at the end of the current turn. The loop cannot run again: later calls
+ * of hps_loop_run return at once. Any thread. */
 void hps_loop_stop(struct hps_loop *loop);
 /* Runs `task` on the loop thread. Tasks run in the order in which they are posted. Cannot fail. Any
  * thread. */
 void hps_loop_post(struct hps_loop *loop, struct hps_task *task);
-/* Whether the caller may use the loop: it is the running thread, or the loop does not run. */
+/* Whether the calling thread may use the loop: it is the thread that runs the loop, or the loop
+ * does not run. */
 bool hps_loop_is_mine(const struct hps_loop *loop);
-/* The time of hps_clock_us as this turn last read it; between turns the time now. */
+/* The time (hps_clock_us) that the current turn last read; between turns, the current time. */
 uint64_t hps_loop_now_us(const struct hps_loop *loop);
-/* The number of the current turn; between turns, of the next one. */
+/* The number of the current turn, counted from 0. Between turns, the number of the next one. */
 uint64_t hps_loop_turns(const struct hps_loop *loop);
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
@@ -51,9 +57,9 @@ typedef void (*hps_loop_fd_fn)(void *ctx, unsigned events);
 
 #define HPS_LOOP_EVENT_BYTES 160
 
-/* Embedded by its user. Level-triggered: each turn calls `fn` while the descriptor is ready for an
- * event that is wanted. If it is ready for both reading and writing, `fn` is called once for each.
- * An error or a hang-up counts as ready for every wanted event. */
+/* A watched descriptor, embedded in a struct of its user. Level-triggered: each turn calls `fn`
+ * while the descriptor is ready for a wanted event. If it is ready for both reading and writing,
+ * `fn` is called once for each. An error or a hang-up counts as ready for every wanted event. */
 struct hps_loop_fd {
     struct hps_loop *loop; /* NULL: not added */
     hps_loop_fd_fn fn;
@@ -64,21 +70,24 @@ struct hps_loop_fd {
     _Alignas(16) unsigned char write_event[HPS_LOOP_EVENT_BYTES];
 };
 
-/* Watches `fd` (borrowed) for `events` (may be 0). NO_MEMORY; INVALID: the descriptor cannot be
- * polled. */
+/* Watches `fd` (borrowed) for `events`: HPS_LOOP_READ, HPS_LOOP_WRITE, both, or 0 for none.
+ *
+ * error   NO_MEMORY; INVALID: the descriptor cannot be polled
+ */
 hps_status hps_loop_fd_add(struct hps_loop *loop, struct hps_loop_fd *handle, int fd,
                            unsigned events, hps_loop_fd_fn fn, void *ctx) HPS_MUST_CHECK;
-/* Changes the events that are wanted. Cheap if they stay the same. */
+/* Changes the wanted events. Cheap if they stay the same. */
 hps_status hps_loop_fd_want(struct hps_loop_fd *handle, unsigned events) HPS_MUST_CHECK;
-/* Stops watching. Call it before the descriptor is closed. No effect on a zeroed or deleted
- * handle. */
+/* Stops watching the descriptor. Call it before the descriptor is closed. No effect on a handle
+ * that is zeroed or already deleted. */
 void hps_loop_fd_del(struct hps_loop_fd *handle);
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
 typedef void (*hps_timer_fn)(void *ctx);
 
-/* Embedded by its user. Fires once, at or after its time. Its callback may set it again. */
+/* A timer, embedded in a struct of its user. Calls `fn` once, at or after its time. The callback
+ * may set the timer again. */
 struct hps_timer {
     struct hps_loop *loop; /* NULL: not armed */
     hps_timer_fn fn;
@@ -89,17 +98,17 @@ struct hps_timer {
 };
 
 void hps_timer_init(struct hps_timer *timer, hps_timer_fn fn, void *ctx);
-/* Arms the timer, or moves an armed one, to time `at_us` of hps_clock_us(). Cannot fail. */
+/* Sets the timer to time `at_us` of hps_clock_us, also if it is armed already. Cannot fail. */
 void hps_timer_set(struct hps_loop *loop, struct hps_timer *timer, uint64_t at_us);
-/* hps_timer_set at hps_loop_now_us + delay_us (saturating). */
+/* Sets the timer to hps_loop_now_us + delay_us, or to UINT64_MAX if the sum overflows. */
 void hps_timer_set_after(struct hps_loop *loop, struct hps_timer *timer, uint64_t delay_us);
 void hps_timer_stop(struct hps_timer *timer); /* no effect if not armed */
 bool hps_timer_armed(const struct hps_timer *timer);
 
 /* ---- later this turn ------------------------------------------------------------------------- */
 
-/* Embedded by its user. Runs once at the end of the turn. If its callback sets it again, it runs at
- * the end of the next turn, after the descriptors. */
+/* A deferred callback, embedded in a struct of its user. `fn` runs once, at the end of the turn in
+ * which it was set. If `fn` sets it again, it runs again at the end of the next turn. */
 struct hps_loop_later {
     struct hps_loop *loop; /* NULL: not queued */
     void (*fn)(void *ctx);
@@ -116,8 +125,9 @@ bool hps_loop_later_is_set(const struct hps_loop_later *later);
 
 struct hps_loop_signals;
 
-/* Blocks `signals` in the calling thread and delivers them as callbacks on the loop. Call it before
- * other threads start, because they inherit the mask. Freeing leaves the signals blocked. */
+/* Blocks `signals` in the calling thread. From then on the loop calls `fn` for each such signal of
+ * the process. Call it before other threads start, because they inherit the signal mask.
+ * hps_loop_signals_free leaves the signals blocked. */
 hps_status hps_loop_signals_new(struct hps_loop *loop, const int *signals, unsigned n_signals,
                                 void (*fn)(void *ctx, int signal_number), void *ctx,
                                 struct hps_loop_signals **out_signals, struct hps_error *err)

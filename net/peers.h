@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which clients are connected, and which connection is closed when the limit is reached. A peer is
- * the set of clients with the same hps_sock_client: an IPv4 address, an IPv6 /64 network, or a Unix
- * user. Each connection has a slot, from its accept to its end.
+ * Counts connections per client, and chooses which connection to close when the limit is reached.
+ * A peer is the set of clients with the same hps_sock_client: an IPv4 address, an IPv6 /64 network,
+ * or a Unix user. Each connection has a slot (struct hps_seat), from its accept to its end.
  *
- * Below connections_max every peer may connect, however many connections the other peers have. Only
- * connections_per_peer_max and the slowing of a peer (see below) refuse it. At connections_max a
- * new connection displaces another one:
+ * While fewer than connections_max connections are open, a new one is accepted, unless its peer has
+ * reached connections_per_peer_max or is slowed (see below). At connections_max a new connection
+ * displaces an open one. The share of a peer is limits.share * connections_max. The displaced
+ * connection is:
  *
- *   - If its peer has a share or more: the connection of this peer that has been idle for longest.
- *   - Else, if peers are above the share: a connection of the peer with the most connections.
- *   - Else: the connection that has been idle for longest.
+ *   - if the peer of the new connection has its share or more: the one of this peer that has been
+ *     idle for longest
+ *   - else, if some peers have more than their share: one of the peer with the most connections
+ *   - else: the one of all peers that has been idle for longest
  *
- * Connections without a request yet are displaced before idle ones, and idle ones before those with
- * calls in flight. A connection with calls in flight is displaced only if its peer is above the
- * share. The same holds for one idle for less than a second, because its client may be about to use
- * it, unless limits.idle_at_once. A search compares at most 512 connections.
+ * In each case connections without a request so far are displaced before idle ones, and idle ones
+ * before those with calls in flight. Two kinds of connections are displaced only in the second
+ * case: those with calls in flight, and, unless limits.idle_at_once is set, those idle for less
+ * than a second, because their clients may be about to use them. A search compares at most 512
+ * connections.
  *
- * A peer is slowed if its connections repeatedly fail before their first request. Then only
- * HPS_PEERS_LET_IN_PER_S of its connections are accepted per second.
+ * A peer is slowed if its connections repeatedly fail before their first request, or make calls
+ * that are not authenticated. Then only HPS_PEERS_LET_IN_PER_S of its connections are accepted per
+ * second.
  *
  * Any thread, unless stated otherwise.
  */
@@ -31,24 +35,25 @@
 
 #include "base/metric.h"
 
-struct hps_peers; /* the table */
-struct hps_seat;  /* of one connection */
+struct hps_peers; /* the table of peers */
+struct hps_seat;  /* the slot of one connection */
 
-enum { HPS_PEERS_LET_IN_PER_S = 10 }; /* of a slowed peer; also the size of a burst */
+/* Connections that a slowed peer may open per second. Also the number it may open at once. */
+enum { HPS_PEERS_LET_IN_PER_S = 10 };
 
-/* Why a connection is refused: label of a metric. */
+/* Why a connection is refused. The name is a metric label. */
 enum hps_peers_refusal {
-    HPS_PEERS_FULL,     /* connections_max, and none may be displaced */
-    HPS_PEERS_PEER_MAX, /* connections_per_peer_max */
-    HPS_PEERS_SLOWED,
-    HPS_PEERS_FAILED, /* out of memory or of a system resource */
+    HPS_PEERS_FULL,     /* connections_max is reached, and no connection may be displaced */
+    HPS_PEERS_PEER_MAX, /* its peer has reached connections_per_peer_max */
+    HPS_PEERS_SLOWED,   /* its peer is slowed */
+    HPS_PEERS_FAILED,   /* no memory or system resource for it */
     HPS_PEERS_REFUSALS
 };
 
-/* Why a connection is displaced: label of a metric. */
+/* Why a connection is displaced. The name is a metric label. */
 enum hps_peers_loss {
-    HPS_PEERS_IDLE,       /* idle for longest */
-    HPS_PEERS_OVER_SHARE, /* its peer is above the share */
+    HPS_PEERS_IDLE,       /* it has been idle for longest (first and third case above) */
+    HPS_PEERS_OVER_SHARE, /* its peer has more than its share (second case above) */
     HPS_PEERS_LOSSES
 };
 
@@ -57,67 +62,72 @@ const char *hps_peers_loss_name(enum hps_peers_loss why);
 
 struct hps_peers_limits {
     unsigned connections_max;          /* 0: no limit */
-    unsigned connections_per_peer_max; /* 0: no limit; Unix users have no limit */
-    double share;                      /* of connections_max, for each peer; 0: no shares */
-    unsigned failures_max;             /* of a peer per minute, then it is slowed; 0: never */
-    /* Connections may be displaced within their first idle second, and any number at a time. For an
-     * owner that accepts and closes on one loop: few displaced ones are then open between two
-     * turns. */
+    unsigned connections_per_peer_max; /* 0: no limit. Does not apply to Unix users */
+    double share;          /* part of connections_max that is the share of a peer; 0: no shares */
+    unsigned failures_max; /* failures per minute above which a peer is slowed; 0: never slowed */
+    /* Displaces connections also within their first idle second, and any number of them before they
+     * have closed. For an owner that accepts and closes connections on one loop, where displaced
+     * connections close within a turn. */
     bool idle_at_once;
 };
 
-/* Series to count in; each may be NULL. */
+/* Metrics that count refused and displaced connections. Each may be NULL. */
 struct hps_peers_metrics {
     struct hps_metric *refused[HPS_PEERS_REFUSALS];
     struct hps_metric *displaced[HPS_PEERS_LOSSES];
 };
 
-/* `metrics` is copied; NULL: none. Returns NULL if there is no memory. */
+/* Creates a table. `metrics` is copied; NULL: nothing is counted. Returns NULL if there is no
+ * memory. */
 struct hps_peers *hps_peers_new(const struct hps_peers_limits *limits,
                                 const struct hps_peers_metrics *metrics);
-/* Slots stay valid. NULL has no effect. */
+/* Frees the owner's reference to the table. Slots stay valid. NULL has no effect. */
 void hps_peers_free(struct hps_peers *peers);
-/* For connections that are admitted from now on. */
+/* Sets the limits for connections that are admitted from now on. */
 void hps_peers_limits_set(struct hps_peers *peers, const struct hps_peers_limits *limits);
 unsigned hps_peers_connections(struct hps_peers *peers); /* slots in use */
-uint64_t hps_peers_refused(struct hps_peers *peers);     /* connections so far */
+uint64_t hps_peers_refused(struct hps_peers *peers);     /* connections refused so far */
 
-/* A slot for a new connection. If another connection is displaced, its on_leave is called before
- * this returns. Until displaced connections have closed, connections_max may be exceeded: by 64 at
- * most, or with idle_at_once by as many as the owner accepts before they close.
+/* Admits a new connection and returns its slot. If another connection is displaced, its on_leave is
+ * called before this returns. Displaced connections that have not closed yet do not count towards
+ * connections_max. There may be 64 of them, or any number with idle_at_once.
  *
- * unit    client: of hps_sock_client; is_unix: of a Unix socket; now_us: of hps_clock_us
- * owner   the slot is the caller's: hps_seat_free
- * error   NULL: refused and counted; *out_why is set
+ * unit    client: from hps_sock_client; is_unix: it is a Unix socket; now_us: from hps_clock_us
+ * owner   the caller owns the slot and frees it with hps_seat_free
+ * error   NULL: the connection is refused and counted, and *out_why is set
  */
 struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
                                  uint64_t now_us, enum hps_peers_refusal *out_why) HPS_MUST_CHECK;
-/* Counts a connection that the caller has refused. */
+/* Counts a connection that the caller itself has refused. */
 void hps_peers_count_refused(struct hps_peers *peers, enum hps_peers_refusal why);
-/* The connection has ended. NULL has no effect. */
+/* Frees the slot of a connection that has ended. NULL has no effect. */
 void hps_seat_free(struct hps_seat *seat);
 
-/* From now on the connection may be displaced. Then hps_seat_is_leaving becomes true and on_leave
- * is called, once, by the thread that admits the other connection. on_leave runs under a lock: it
- * may only post to a loop. `ctx` must stay valid until hps_seat_free. Without this call the
- * connection is never displaced. */
+/* Allows the connection to be displaced from now on. Without this call it is never displaced. When
+ * it is displaced, hps_seat_is_leaving becomes true, and the thread that admits the other
+ * connection calls on_leave(ctx) once. on_leave runs under a lock, so it may only post to a loop.
+ * `ctx` must stay valid until hps_seat_free. */
 void hps_seat_on_leave(struct hps_seat *seat, void (*on_leave)(void *ctx), void *ctx);
 bool hps_seat_is_leaving(const struct hps_seat *seat);
 
-/* State of the connection: calls are in flight; or none is since now_us, after it has had calls.
- * Cheap. Only on the connection's thread. No effect if NULL. */
+/* Records that calls of the connection are in flight. Cheap. Only on the connection's thread. NULL
+ * has no effect. */
 void hps_seat_busy(struct hps_seat *seat);
+/* Records that the connection is idle since now_us, after its calls have ended. Cheap. Only on the
+ * connection's thread. NULL has no effect. */
 void hps_seat_idle(struct hps_seat *seat, uint64_t now_us);
 
-/* Adds `more` to the bytes of requests that the connection holds (modulo 2^64: it may be negative).
- * The second call returns the sum over all connections of the peer. The connection must have
- * subtracted all its bytes before hps_seat_free. NULL: no effect, and 0. */
+/* Adds `more` to the bytes of requests that the connection holds. To subtract n bytes, pass
+ * (size_t)0 - n. The connection must have subtracted all its bytes before hps_seat_free. NULL has
+ * no effect. */
 void hps_seat_hold(struct hps_seat *seat, size_t more);
+/* The bytes of hps_seat_hold over all connections of the peer. NULL: 0. */
 size_t hps_seat_peer_holds(const struct hps_seat *seat);
 
-/* The connection has failed before its first request, and its peer is the cause. If it is time to
- * report this peer (the first time, then every 10 s), returns the number of its failures since the
- * last report; else 0. NULL: 1. */
+/* Records a failure of the connection that its peer has caused: it ended before its first request,
+ * or a call was not authenticated. Returns the number of failures of the peer to report now, since
+ * the last report; 0: do not report. A peer is reported at its first failure, then at most every 10
+ * s. NULL: no effect, returns 1. */
 uint64_t hps_seat_failed(struct hps_seat *seat, uint64_t now_us);
 
 #endif
