@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A blocking gRPC client for tools: one connection and its event loop, which the calling thread
- * turns within each call. A client belongs to one thread at a time.
+ * A blocking gRPC client for tools. It has one connection and an event loop, which the calling
+ * thread runs within each call. A client belongs to one thread at a time.
  *
- * To have many calls in flight, start them on hps_client_channel and turn hps_client_loop.
+ * To have many calls in flight, start them with hps_grpc_client_start on hps_client_channel, and
+ * run hps_client_loop with hps_loop_turn.
  */
 #ifndef HPS_CLIENT_CLIENT_H
 #define HPS_CLIENT_CLIENT_H
@@ -16,29 +17,30 @@
 #include "base/status.h"
 #include "net/grpc.h"
 
-#define HPS_CLIENT_REPLY_BYTES_MAX ((size_t)1 << 30) /* unless the options say otherwise */
+#define HPS_CLIENT_REPLY_BYTES_MAX ((size_t)1 << 30) /* default of reply_bytes_max */
 
-/* Strings are borrowed during hps_client_open only. NULL: not given. */
+/* Strings are borrowed during hps_client_open only. All except `address` may be NULL. */
 struct hps_client_options {
-    const char *address;    /* "host:port" or "unix:PATH" */
-    const char *token_file; /* first line: bearer token */
-    bool tls;               /* implied by any of the next three */
-    const char *tls_ca;     /* PEM; NULL: the system's roots */
-    const char *tls_cert;   /* PEM, of this client */
-    const char *tls_key;
+    const char *address;         /* "host:port" or "unix:PATH", which ignores the TLS options */
+    const char *token_file;      /* file with the bearer token in its first line; NULL: no token */
+    bool tls;                    /* use TLS; implied by tls_ca, tls_cert and tls_key */
+    const char *tls_ca;          /* PEM file; NULL: the system's CAs */
+    const char *tls_cert;        /* PEM file with this client's certificate; NULL: none */
+    const char *tls_key;         /* PEM file; NULL: the key is in tls_cert */
     uint64_t connect_timeout_us; /* 0: 10 s */
-    size_t reply_bytes_max;      /* per message; 0: 1 GiB */
-    struct hps_loop *loop; /* shared with other clients of the thread, borrowed; NULL: create one */
+    size_t reply_bytes_max;      /* per message; 0: HPS_CLIENT_REPLY_BYTES_MAX */
+    /* Borrowed, and possibly shared with other clients of the thread. NULL: create a loop. */
+    struct hps_loop *loop;
 };
 
 struct hps_client;
 
-/* Connects and waits until the server has answered a health check, whatever the result. So
- * UNAVAILABLE from here means "not reached", and from later calls it comes from the server.
+/* Connects and waits until the server has answered a health check. Any answer will do. If this call
+ * returns UNAVAILABLE, no server was reached.
  *
- * error   UNAVAILABLE: not reached; DEADLINE: reached, but no answer; INVALID: address, token or
- *         TLS options; NOT_FOUND, PERMISSION, IO: the token or TLS files; UNAUTHENTICATED:
- *         certificates; NO_MEMORY, EXHAUSTED
+ * error   UNAVAILABLE: no server was reached; DEADLINE: no answer in time; INVALID: a malformed
+ *         address, token or TLS option; NOT_FOUND, PERMISSION, IO: the token or TLS files cannot be
+ *         read; UNAUTHENTICATED: certificates; NO_MEMORY, EXHAUSTED
  */
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err) HPS_MUST_CHECK;
@@ -46,34 +48,36 @@ void hps_client_close(struct hps_client *client); /* NULL has no effect */
 
 /* Makes one unary call. Appends the reply to `reply`, which is unchanged on failure.
  *
- * unit    timeout_us from now; 0: none
- * error   the status of the server's gRPC code, with its text; INTERNAL: no reply, or more than
- *         one; NO_MEMORY
+ * unit    timeout_us: from now; 0: no limit
+ * error   the status for the gRPC code that the server returned, with its text; INTERNAL: no reply,
+ *         or more than one; NO_MEMORY
  */
 hps_status hps_client_call(struct hps_client *client, const char *path, const void *request,
                            size_t request_size, uint64_t timeout_us, struct hps_buf *reply,
                            struct hps_error *err) HPS_MUST_CHECK;
 
-/* Receives one message of a stream, borrowed. If it returns an error, it has set `err`; the call is
- * then cancelled and has that result. */
+/* Receives one message of a stream; `data` is valid during the call only. To end the stream, it
+ * sets `err` and returns that status. The stream is then cancelled, and hps_client_stream returns
+ * the status. */
 typedef hps_status (*hps_client_message_fn)(void *ctx, const uint8_t *data, size_t size,
                                             struct hps_error *err);
 
-/* Server streaming. `stop` (may be NULL) is called at least every 100 ms. When it returns true, for
- * example after a signal, the call ends with CANCELLED. */
+/* Makes one server-streaming call and passes each message to `fn`. Returns when the stream has
+ * ended; statuses and timeout as hps_client_call. `stop` (may be NULL) is called at least every 100
+ * ms. When it returns true, for example after a signal, the call ends with CANCELLED. */
 hps_status hps_client_stream(struct hps_client *client, const char *path, const void *request,
                              size_t request_size, uint64_t timeout_us, hps_client_message_fn fn,
                              void *ctx, bool (*stop)(void), struct hps_error *err) HPS_MUST_CHECK;
 
-/* Calls grpc.health.v1.Health/Check for `service` ("": the whole server). NOT_FOUND: no such
- * service. */
+/* Calls grpc.health.v1.Health/Check for `service` ("": the whole server). Returns as
+ * hps_client_call; NOT_FOUND: the server does not know the service. */
 hps_status hps_client_health(struct hps_client *client, const char *service, uint64_t timeout_us,
                              bool *out_serving, struct hps_error *err) HPS_MUST_CHECK;
 
 struct hps_loop *hps_client_loop(struct hps_client *client);
 struct hps_grpc_channel *hps_client_channel(struct hps_client *client);
 
-/* The status for a gRPC code; UNKNOWN for codes that do not exist. Any thread. */
+/* The hps_status for a gRPC code; UNKNOWN if gRPC does not define the code. Any thread. */
 hps_status hps_client_status(int grpc_code);
 
 #endif

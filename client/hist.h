@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Histogram of latencies, exact below 128 and within 0.8 % above. Used by one thread at a time.
+ * Histogram of latencies or other integers. Values below 128 are counted exactly, larger ones with
+ * an error of at most 0.8 %. Used by one thread at a time.
  */
 #ifndef HPS_CLIENT_HIST_H
 #define HPS_CLIENT_HIST_H
@@ -12,18 +13,18 @@ enum {
     HPS_HIST_BUCKETS = (64 - HPS_HIST_SUB_BITS + 1) << HPS_HIST_SUB_BITS
 };
 
-/* Zero-initialised is empty. */
+/* An empty histogram is all zero. */
 struct hps_hist {
-    uint64_t n;
-    uint64_t sum;
-    uint64_t max;
+    uint64_t n;   /* recorded values */
+    uint64_t sum; /* their exact sum */
+    uint64_t max; /* exact; 0 if n is 0 */
     uint64_t buckets[HPS_HIST_BUCKETS];
 };
 
 void hps_hist_add(struct hps_hist *hist, uint64_t value);
 void hps_hist_merge(struct hps_hist *into, const struct hps_hist *from);
-/* The smallest recorded value, to the precision above, that `share` (0 to 1) of all values do not
- * exceed. 0 if empty; never above the maximum. */
+/* The quantile `share` (0 to 1): the smallest recorded value v such that this share of the values
+ * is at most v, with the error above. Never above `max`. 0 if the histogram is empty. */
 uint64_t hps_hist_quantile(const struct hps_hist *hist, double share);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Encoding of lookups: builds a LookupRequest from arrays of keys, and reads a LookupResponse in
- * place, rows included. Pure functions. Any thread.
+ * Encodes a LookupRequest from arrays of keys, and decodes a LookupResponse in place, without
+ * copying rows. Pure functions. Any thread.
  */
 #ifndef HPS_CLIENT_LOOKUP_H
 #define HPS_CLIENT_LOOKUP_H
@@ -19,28 +19,29 @@
 #define HPS_CLIENT_LOOKUP_PATH        "/hps.v1.ParameterServer/Lookup"
 #define HPS_CLIENT_LOOKUP_STREAM_PATH "/hps.v1.ParameterServer/LookupStream"
 
-/* Names of miss policies. The index of a name is its number in the protocol. */
+/* Names of miss policies, in the order of their numbers in the protocol, from 0. */
 #define HPS_CLIENT_LOOKUP_MISS_POLICIES "table|exact|wait|memory-only|threshold"
 
-/* The same for the output types, poolings and layouts that a request may have. */
+/* Names of output types, poolings and row layouts, in the same order. */
 #define HPS_CLIENT_LOOKUP_OUTPUT_TYPES "fp32|fp16|bf16|raw"
 #define HPS_CLIENT_LOOKUP_POOLINGS     "none|sum|mean|sqrtn|mean_by_count"
 #define HPS_CLIENT_LOOKUP_LAYOUTS      "per-table|concat"
 
 enum { HPS_CLIENT_LOOKUP_CONCAT = 2 }; /* number of hps.v1.RowLayout */
 
-/* The query of one table: a row for each key, or with pooling a row for each bag of keys. */
+/* The part of a request for one table. It yields a row for each key, or with pooling a row for each
+ * bag of keys. */
 struct hps_client_lookup_query {
-    const char *table; /* NULL or "": the i-th table of the model */
-    const hps_key *keys;
+    const char *table;   /* NULL or "": the i-th query is for the i-th table of the model */
+    const hps_key *keys; /* [n_keys] */
     size_t n_keys;
-    enum hps_pooling pooling; /* 0 and NONE: a row for each key; the fields below are unset */
+    enum hps_pooling pooling; /* 0 or NONE: a row for each key, and the fields below are not set */
     size_t n_bags;
     const uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]) */
-    const float *weights;    /* [n_keys]; NULL: all 1 */
+    const float *weights;    /* [n_keys]; NULL: the weight of every key is 1 */
 };
 
-/* Fields of LookupRequest; 0 and NULL are the server's defaults. */
+/* The fields of LookupRequest. For each, 0 or NULL selects the default of the server. */
 struct hps_client_lookup {
     const char *model;
     int64_t version;
@@ -48,15 +49,18 @@ struct hps_client_lookup {
     size_t n_queries;
     uint32_t miss_policy; /* number of hps.v1.MissPolicy */
     uint32_t max_wait_us;
-    uint32_t unknown_key_policy;
-    uint32_t output_type;
+    uint32_t unknown_key_policy; /* number of hps.v1.UnknownKeyPolicy */
+    uint32_t output_type;        /* number of hps.v1.DataType */
     bool explain;
     const char *request_id;
     uint32_t consistency; /* number of hps.v1.Consistency */
     uint32_t row_layout;  /* number of hps.v1.RowLayout */
 };
 
-/* Appends the request to `buf`. EXHAUSTED: above the maximum of the buffer; NO_MEMORY. */
+/* Appends the encoded request to `buf`.
+ *
+ * error   EXHAUSTED: `buf` would exceed its size_max; NO_MEMORY
+ */
 hps_status hps_client_lookup_encode(const struct hps_client_lookup *lookup, struct hps_buf *buf)
     HPS_MUST_CHECK;
 
@@ -76,82 +80,85 @@ struct hps_client_lookup_result {
     struct hps_client_lookup_text table;
     uint32_t dim;
     enum hps_dtype dtype;
-    uint32_t row_count; /* one for each key or bag */
+    uint32_t row_count; /* one row for each key, or for each bag */
     uint32_t unique_key_count;
     uint32_t defaulted_key_count;
     uint32_t unknown_key_count;
-    const uint8_t *key_status; /* [n_key_status]; NULL: all keys were found */
-    size_t n_key_status;       /* checked against the query by hps_client_lookup_check */
+    const uint8_t *key_status; /* [n_key_status] of enum hps_key_status; NULL: all were found */
+    size_t n_key_status;       /* hps_client_lookup_check compares it with the query */
     struct hps_client_lookup_tier tiers[HPS_TIER_COUNT];
     uint32_t n_tiers;
-    uint32_t column;     /* of the matrix, at which the rows begin */
-    const uint8_t *rows; /* row i at rows + i * stride, any alignment */
+    uint32_t column;     /* with a matrix: its first column that belongs to this table */
+    const uint8_t *rows; /* row i is at rows + i * stride, with any alignment */
     size_t stride;       /* bytes from one row to the next */
-    size_t rows_bytes;   /* of all rows, without bytes between them */
+    size_t rows_bytes;   /* size of all rows, without the bytes between them */
 };
 
-/* A reply. All pointers are into the bytes on which it was opened. */
+/* A reply. All pointers point into the bytes that hps_client_lookup_reply_open was given. */
 struct hps_client_lookup_reply {
     struct hps_client_lookup_text model;
     int64_t version;
     struct hps_client_lookup_text label;
     uint64_t update_sequence;
     uint32_t n_results;
-    const uint8_t *matrix; /* NULL: each result has its rows */
+    const uint8_t *matrix; /* rows of all tables (layout CONCAT); NULL: each result has its rows */
     size_t matrix_bytes;
-    /* State of hps_client_lookup_reply_next: unread bytes and results returned so far; with a
-     * matrix, rows and type of its first result, and columns so far. */
-    struct hps_wire_reader cursor;
-    uint32_t n_given;
-    uint32_t matrix_rows;
-    enum hps_dtype matrix_dtype;
-    uint64_t matrix_columns;
+    /* State of hps_client_lookup_reply_next. */
+    struct hps_wire_reader cursor; /* bytes that are not read yet */
+    uint32_t n_given;              /* results returned so far */
+    uint32_t matrix_rows;          /* with a matrix: rows of the first result */
+    enum hps_dtype matrix_dtype;   /* with a matrix: type of the first result */
+    uint64_t matrix_columns;       /* with a matrix: columns of the results returned so far */
 };
 
-/* DATA_LOSS: not a LookupResponse. */
+/* Opens a reply. `data` is borrowed while the reply and its results are used. DATA_LOSS: `data` is
+ * not a LookupResponse. */
 hps_status hps_client_lookup_reply_open(const uint8_t *data, size_t size,
                                         struct hps_client_lookup_reply *out_reply,
                                         struct hps_error *err) HPS_MUST_CHECK;
-/* The result of the next table, in query order. Call it n_results times. DATA_LOSS: counts and
- * bytes disagree; NOT_FOUND: no result is left. */
+/* Returns the result of the next table, in the order of the queries. Call it n_results times.
+ *
+ * error   DATA_LOSS: the counts of the result do not match its bytes; NOT_FOUND: no result is left
+ */
 hps_status hps_client_lookup_reply_next(struct hps_client_lookup_reply *reply,
                                         struct hps_client_lookup_result *out_result,
                                         struct hps_error *err) HPS_MUST_CHECK;
 
-/* The number of rows that a query yields, and the index of the first key of a row. For row = number
- * of rows: the number of keys. */
+/* The number of rows that a query yields. */
 static inline size_t hps_client_lookup_rows(const struct hps_client_lookup_query *query)
 {
     return query->offsets == NULL ? query->n_keys : query->n_bags;
 }
 
+/* The index of the first key of a row. If `row` is the number of rows: the number of keys. */
 static inline size_t hps_client_lookup_first_key(const struct hps_client_lookup_query *query,
                                                  size_t row)
 {
     return query->offsets == NULL ? row : query->offsets[row];
 }
 
-/* Whether the result fits rows of the query from `row` on; results of a stream are consecutive. If
- * OK, key i of the result is keys[hps_client_lookup_first_key(query, row) + i].
+/* Checks that a result matches the rows of the query that begin at `row`. Of a stream, each result
+ * has the rows after those of the result before it; else `row` is 0. OK: key i of the result is
+ * keys[hps_client_lookup_first_key(query, row) + i].
  *
- * error   DATA_LOSS: more rows than the query yields, not one key status per key, or INT8 rows for
- *         bags
+ * error   DATA_LOSS: the result has more rows than the query yields, not one key status per key, or
+ *         INT8 rows for bags
  */
 hps_status hps_client_lookup_check(const struct hps_client_lookup_query *query, size_t row,
                                    const struct hps_client_lookup_result *result,
                                    struct hps_error *err) HPS_MUST_CHECK;
 
-/* Status of the i-th key. */
+/* The status of the i-th key of the result. */
 static inline enum hps_key_status hps_client_lookup_key_status(
     const struct hps_client_lookup_result *result, uint32_t i)
 {
     return result->key_status == NULL ? HPS_KEY_FOUND : (enum hps_key_status)result->key_status[i];
 }
 
-/* Value i of a row, or all its values (out[dim]), as float32. Values of INT8 rows are u8 * scale +
- * bias. */
+/* Value i of a row as float32. A value of an INT8 row is u8 * scale + bias. */
 float hps_client_lookup_value(const struct hps_client_lookup_result *result, uint32_t row,
                               uint32_t i);
+/* Writes all values of a row to out[dim], converted like hps_client_lookup_value. */
 void hps_client_lookup_row(const struct hps_client_lookup_result *result, uint32_t row, float *out);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of the protobuf encoding that lookups need. With them keys and rows, which are most of
- * the bytes, are neither copied nor allocated. Pure functions. Any thread.
+ * The parts of the protobuf encoding that lookups need. Keys and rows, which are most of the bytes,
+ * are then neither copied nor allocated, as a protobuf library would do. Pure functions. Any
+ * thread.
  */
 #ifndef HPS_CLIENT_WIRE_H
 #define HPS_CLIENT_WIRE_H
@@ -15,6 +16,7 @@
 
 enum hps_wire_type { HPS_WIRE_VARINT = 0, HPS_WIRE_I64 = 1, HPS_WIRE_BYTES = 2, HPS_WIRE_I32 = 5 };
 
+/* Size of `value` encoded as a varint, 1 to 10 bytes. */
 static inline size_t hps_wire_varint_size(uint64_t value)
 {
     size_t size = 1;
@@ -26,7 +28,8 @@ static inline size_t hps_wire_varint_size(uint64_t value)
     return size;
 }
 
-/* Size of a length-delimited field with `size` bytes of content. For field numbers below 16. */
+/* Size of a length-delimited field with `size` bytes of content: tag, length and content. The field
+ * number must be below 16. */
 static inline size_t hps_wire_field_size(size_t size)
 {
     return 1 + hps_wire_varint_size(size) + size;
@@ -51,7 +54,7 @@ static inline hps_status HPS_MUST_CHECK hps_wire_put_tag(struct hps_buf *buf, ui
     return hps_wire_put_raw_varint(buf, (uint64_t)number << 3 | (uint64_t)type);
 }
 
-/* A scalar field; 0 is not sent. */
+/* Appends a varint field. If `value` is 0, the default of protobuf, appends nothing. */
 static inline hps_status HPS_MUST_CHECK hps_wire_put_uint(struct hps_buf *buf, uint32_t number,
                                                           uint64_t value)
 {
@@ -62,7 +65,8 @@ static inline hps_status HPS_MUST_CHECK hps_wire_put_uint(struct hps_buf *buf, u
     return status != HPS_OK ? status : hps_wire_put_raw_varint(buf, value);
 }
 
-/* Tag and length of a field; its `size` bytes of content must follow. */
+/* Appends tag and length of a length-delimited field. The caller appends its `size` bytes of
+ * content next. */
 static inline hps_status HPS_MUST_CHECK hps_wire_put_head(struct hps_buf *buf, uint32_t number,
                                                           size_t size)
 {
@@ -70,7 +74,7 @@ static inline hps_status HPS_MUST_CHECK hps_wire_put_head(struct hps_buf *buf, u
     return status != HPS_OK ? status : hps_wire_put_raw_varint(buf, size);
 }
 
-/* A string or bytes field; an empty one is not sent. */
+/* Appends a string or bytes field. If it is empty, appends nothing. */
 static inline hps_status HPS_MUST_CHECK hps_wire_put_bytes(struct hps_buf *buf, uint32_t number,
                                                            const void *data, size_t size)
 {
@@ -87,7 +91,7 @@ static inline hps_status HPS_MUST_CHECK hps_wire_put_text(struct hps_buf *buf, u
     return text == NULL ? HPS_OK : hps_wire_put_bytes(buf, number, text, strlen(text));
 }
 
-/* Walks the fields of one message; the bytes are borrowed. */
+/* Reads the fields of one message in order. The bytes are borrowed. */
 struct hps_wire_reader {
     const uint8_t *data;
     size_t size;
@@ -97,14 +101,15 @@ struct hps_wire_reader {
 struct hps_wire_field {
     uint32_t number;
     enum hps_wire_type type;
-    uint64_t value;      /* of scalars */
-    const uint8_t *data; /* of BYTES */
+    uint64_t value;      /* if the type is not HPS_WIRE_BYTES */
+    const uint8_t *data; /* [size] if the type is HPS_WIRE_BYTES */
     size_t size;
 };
 
-/* The next field. False: at the end, or the bytes are malformed (hps_wire_broken). */
+/* Returns the next field. False: there is no further field, or the bytes are malformed. */
 bool hps_wire_next(struct hps_wire_reader *reader, struct hps_wire_field *out_field);
 
+/* Whether hps_wire_next has found malformed bytes. */
 static inline bool hps_wire_broken(const struct hps_wire_reader *reader)
 {
     return reader->offset == SIZE_MAX;
