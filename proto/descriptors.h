@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The serialised google.protobuf.FileDescriptorSet of all .proto files, for gRPC reflection. The
- * build generates it.
+ * The google.protobuf.FileDescriptorSet of all .proto files, serialised, for gRPC reflection. The
+ * build generates the array.
  */
 #ifndef HPS_PROTO_DESCRIPTORS_H
 #define HPS_PROTO_DESCRIPTORS_H

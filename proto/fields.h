@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Access to the fields of a protobuf-c message by its descriptor.
+ * Access to the fields of any protobuf-c message through its descriptor. Any thread.
  */
 #ifndef HPS_PROTO_FIELDS_H
 #define HPS_PROTO_FIELDS_H
@@ -8,13 +8,14 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 
-/* `offset` is one of the offsets in a field descriptor. */
+/* The address in `message` at `offset`, which is an offset of a field descriptor. */
 static inline const void *hps_field_at(const ProtobufCMessage *message, unsigned offset)
 {
     return (const char *)message + offset;
 }
 
-/* Size of one value: also the distance between the items of an array. */
+/* Size in bytes of one value of this type, which is also the distance between the items of a
+ * repeated field. */
 static inline size_t hps_field_value_size(ProtobufCType type)
 {
     switch (type) {
@@ -44,7 +45,8 @@ static inline size_t hps_field_value_size(ProtobufCType type)
     return sizeof(void *);
 }
 
-/* False: another field of the oneof is set, or the sub-message is absent. */
+/* Whether the field has a value. False for a field of a oneof of which another field is set, and
+ * for an absent sub-message. True for all other fields, also with the default value. */
 static inline bool hps_field_is_set(const ProtobufCFieldDescriptor *field,
                                     const ProtobufCMessage *message)
 {

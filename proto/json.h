@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages as JSON. Any thread.
+ * Prints protobuf-c messages as JSON. Any thread.
  */
 #ifndef HPS_PROTO_JSON_H
 #define HPS_PROTO_JSON_H
@@ -9,9 +9,9 @@
 
 #include "base/buf.h"
 
-/* Append the message to `buf` as one line of JSON. It has every field by its name in the .proto,
- * with defaults, but neither unset sub-messages nor empty maps. 64-bit integers are numbers, enums
- * are names, bytes are base64, maps are objects. */
+/* Append the message to `buf` as one line of JSON. Fields have their names in the .proto file and
+ * are printed with default values too. Sub-messages that are not set and empty maps are left out.
+ * 64-bit integers are numbers, enums are names, bytes are base64, maps are objects. */
 void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf);
 
 #endif
