@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The role file, `server.access`: which identities have which roles. It is read into one plain,
- * owned struct; server/access/ applies it. Main thread.
+ * Reads the role file (`server.access`), which gives roles to identities, into a plain struct.
+ * server/access/ applies it. Main thread.
  *
  *   {"rules": [{"who": ["cert:trainer.example", "user:deploy", "group:ops", "token:ci", "any"],
  *               "may": ["lookup", "read", "load", "admin"],
  *               "models": ["dlrm", "ads-*"], "requests_per_s": 0, "reply_bytes": 0}],
  *    "tokens": [{"name": "ci", "sha256": "9f86d0...", "expires": "2027-01-31T00:00:00Z"}]}
  *
- * Comments are allowed, as in the configuration. Unknown keys are errors.
+ * Comments are allowed, as in the configuration file. Unknown keys are errors.
  */
 #ifndef HPS_CONFIG_ACCESS_H
 #define HPS_CONFIG_ACCESS_H
@@ -22,8 +22,8 @@
 
 /* Bits of a set of roles. No role includes another one. */
 enum hps_access_role {
-    HPS_ROLE_LOOKUP = 1, /* lookups */
-    HPS_ROLE_READ = 2,   /* read state and metrics, without changes */
+    HPS_ROLE_LOOKUP = 1, /* look up rows */
+    HPS_ROLE_READ = 2,   /* read state and metrics */
     HPS_ROLE_LOAD = 4,   /* load, activate, roll back and unload versions */
     HPS_ROLE_ADMIN = 8,  /* all other calls */
     HPS_ROLES_ALL = 15,
@@ -31,7 +31,7 @@ enum hps_access_role {
 
 enum hps_access_kind {
     HPS_ACCESS_ANY,
-    HPS_ACCESS_CERTIFICATE, /* a URI, a DNS name in lower case, or a subject */
+    HPS_ACCESS_CERTIFICATE, /* by a name of the certificate (hps_tls_session_name) */
     HPS_ACCESS_USER,
     HPS_ACCESS_GROUP,
     HPS_ACCESS_TOKEN,
@@ -40,23 +40,23 @@ enum hps_access_kind {
 /* One entry of "who". */
 struct hps_access_name {
     enum hps_access_kind kind;
-    char *name;  /* certificate, token; else NULL */
-    uint32_t id; /* user, group: resolved when the file was read */
+    char *name;  /* of a certificate or token; NULL for the other kinds */
+    uint32_t id; /* uid of a user or gid of a group, resolved when the file was read */
 };
 
 struct hps_access_rule {
     struct hps_access_name *who;
     size_t n_who;
     uint32_t may;              /* bits of enum hps_access_role */
-    struct hps_strings models; /* names with * for any characters; empty: all models */
-    uint32_t requests_per_s;   /* limit for each identity of the rule; 0: none */
-    uint64_t reply_bytes;      /* likewise, of replies in flight; 0: none */
+    struct hps_strings models; /* names, where * matches any characters; empty: all models */
+    uint32_t requests_per_s;   /* limit for each identity of the rule; 0: no limit */
+    uint64_t reply_bytes;      /* limit of replies in flight for each identity; 0: no limit */
 };
 
 struct hps_access_token {
     char *name;
     uint8_t sha256[32];
-    int64_t expires_unix_s; /* INT64_MAX: never */
+    int64_t expires_unix_s; /* INT64_MAX: the token does not expire */
 };
 
 struct hps_access_file {
@@ -68,14 +68,14 @@ struct hps_access_file {
 
 /* Read the file at `path`, at most 4 MiB.
  *
- * error   INVALID "FILE:LINE: rules[0].may[1]: got ..., expected ..."; also a user or group that
- *         this host does not know, or a token that is not in "tokens"; IO, NOT_FOUND, PERMISSION,
- *         NO_MEMORY
+ * error   INVALID: "FILE:LINE: rules[0].may[1]: got ..., expected ...". This includes a user or
+ *         group that does not exist on this host, and a token that is not in "tokens". IO,
+ *         NOT_FOUND, PERMISSION, NO_MEMORY
  * owner   *out_file: the caller, hps_access_file_fini
  */
 hps_status hps_access_file_read(const char *path, struct hps_access_file *out_file,
                                 struct hps_error *err) HPS_MUST_CHECK;
-/* The same from text; `file` is for messages only. */
+/* Like hps_access_file_read, from text. `file` is the file name for messages. */
 hps_status hps_access_file_parse(const char *text, size_t size, const char *file,
                                  struct hps_access_file *out_file, struct hps_error *err)
     HPS_MUST_CHECK;

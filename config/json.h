@@ -9,15 +9,16 @@
 
 #include "base/status.h"
 
-/* A flag for hps_json_load: the last value of a repeated key counts. */
+/* A flag for hps_json_load: if a key is repeated in an object, use its last value. */
 #define HPS_JSON_LAST_COUNTS ((size_t)1 << 31)
 
-/* Parse a text. `flags`: flags of json_loadb and HPS_JSON_LAST_COUNTS. Without the latter a
- * repeated key of an object is an error. jansson recurses up to 2,048 levels and needs several
- * times the memory of the text, so the text must be trusted or bounded.
+/* Parse JSON text. `flags` may have flags of jansson's json_loadb, and HPS_JSON_LAST_COUNTS.
+ * Without HPS_JSON_LAST_COUNTS, a repeated key in an object is an error. jansson recurses up to
+ * 2,048 levels and needs several times the size of the text as memory. So the text must be trusted,
+ * or its size limited.
  *
  * owner   *out_json: the caller, json_decref
- * error   INVALID: not JSON; *out_error says why; NO_MEMORY
+ * error   INVALID: the text is not JSON, *out_error has the reason; NO_MEMORY
  */
 hps_status hps_json_load(const char *text, size_t size, size_t flags, json_t **out_json,
                          json_error_t *out_error) HPS_MUST_CHECK;

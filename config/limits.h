@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory and CPUs of this machine, or of the control group of the daemon. Read once at start; any
- * thread.
+ * Memory and CPUs that the process may use, by the machine and by its control groups. Any thread.
  */
 #ifndef HPS_CONFIG_LIMITS_H
 #define HPS_CONFIG_LIMITS_H
 
 #include <stdint.h>
 
-/* Bytes of memory that this process may use: the minimum of RAM, the limit of its cgroup and of
- * those above it. Never 0. */
+/* Bytes of memory that this process may use: the minimum of the RAM and the limits of its cgroup
+ * and all parent cgroups. Never 0. */
 uint64_t hps_limits_memory_bytes(void);
-/* CPUs that this process may use: the minimum of the affinity mask and the cgroup quota (rounded
- * up). Never 0. */
+/* Number of CPUs that this process may use: the minimum of those in its affinity mask and the
+ * cgroup quota, rounded up. Never 0. */
 uint32_t hps_limits_cpus(void);
 
-/* The same with another root directory than "/", for tests. */
+/* For tests: the same functions, reading files below `root` instead of "/". */
 uint64_t hps_limits_memory_bytes_at(const char *root);
 uint32_t hps_limits_cpus_at(const char *root);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * manifest.json of a model directory: a description of the files by their writer, which is checked
- * if present. config.json of a DLE checkpoint is read into the same structure. Any thread.
+ * Reads and writes manifest.json of a model directory. The writer of the model files describes them
+ * in it, and a load checks the files against it. The file is optional. config.json of a DLE
+ * checkpoint is read into the same structure. Any thread.
  *
  *   {"format": "hpsd-manifest", "version": 1, "lineage": "run7",
  *    "tables": [{"name": "items", "dim": 128, "rows": 1000, "dtype": "fp32",
@@ -9,9 +10,9 @@
  *    "start_positions": [{"cluster": "x", "topic": "hps_et.m.items", "partition": 0,
  *                          "offset": 17}]}
  *
- * Only "tables" and their names are required. Unknown keys are ignored. "dtype" is the type of the
- * rows in the files, by the names of hps_dtype_name. Without it, rows of bf16 look like other
- * arrays of uint16 or <V2.
+ * Only "tables" and the names of the tables are required. Unknown keys are ignored. "dtype" is the
+ * type of the rows in the files, with a name of hps_dtype_name. It is needed for bf16 rows in .npy
+ * files, whose type there is only uint16 or <V2.
  */
 #ifndef HPS_CONFIG_MANIFEST_H
 #define HPS_CONFIG_MANIFEST_H
@@ -28,7 +29,7 @@
 #include "base/types.h"
 
 struct hps_manifest_file {
-    char *name; /* relative to the directory of the manifest, never above it */
+    char *name; /* path relative to the directory of the manifest, without ".." */
     uint64_t bytes;
     uint32_t crc32c;
     bool bytes_known;
@@ -38,7 +39,7 @@ struct hps_manifest_file {
 struct hps_manifest_table {
     char *name;
     uint32_t dim;         /* 0: not given */
-    enum hps_dtype dtype; /* 0: not given */
+    enum hps_dtype dtype; /* type of the rows in the files; 0: not given */
     uint64_t n_rows;
     bool n_rows_known;
     struct hps_manifest_file *files;
@@ -61,44 +62,59 @@ struct hps_manifest {
     size_t n_positions;
 };
 
-/* Read manifest.json. error NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: names file and line or
- * field */
+/* Read a manifest.json.
+ *
+ * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: malformed, `err` names the file and the
+ *         line or field; NEWER_FORMAT: a newer version of hpsd wrote it
+ * owner   *out_manifest: the caller, hps_manifest_close
+ */
 hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Read config.json of a DLE checkpoint ("categorical_cardinalities", "embedding_dim") as a manifest
- * of tables feature_0 ... Errors as above. */
+/* Read the config.json of a DLE checkpoint ("categorical_cardinalities", "embedding_dim") as a
+ * manifest of tables feature_0, feature_1, ... Errors and owner as hps_manifest_read. */
 hps_status hps_manifest_read_dle(const char *path, struct hps_manifest *out_manifest,
                                  struct hps_error *err) HPS_MUST_CHECK;
-/* Read the description of `dir`, below its roots: manifest.json, else the DLE config.json, else
- * none (n_tables 0). Errors as above. */
+/* Read the manifest.json of `dir` if there is one, else its DLE config.json. The file must be below
+ * the roots of `dir`. If there is neither, the manifest is empty (n_tables 0). Errors and owner as
+ * hps_manifest_read. */
 hps_status hps_manifest_open(const struct hps_model_dir *dir, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
 void hps_manifest_close(struct hps_manifest *manifest); /* no effect if all zero */
 
+/* The table with this name; NULL if the manifest does not have it. */
 const struct hps_manifest_table *hps_manifest_find(const struct hps_manifest *manifest,
                                                    const char *table);
-/* Check that manifest and directory name the same tables, and that files have the given sizes;
- * reads no contents. PRECONDITION names the first difference; NOT_FOUND, PERMISSION. OK if the
- * manifest has no tables. */
+/* Check that manifest and directory have the same tables, and that files have the sizes of the
+ * manifest. Reads no contents. OK also if the manifest has no tables.
+ *
+ * error   PRECONDITION: `err` names the first difference; NOT_FOUND, PERMISSION
+ */
 hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
                                   const struct hps_model_dir *dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Check that width, row count and file dtype of an opened table are those of the manifest. OK if
- * the manifest does not name the table. PRECONDITION. */
+/* Check that dim, number of rows and dtype of the opened files of a table are those of the
+ * manifest. OK also if the manifest does not have the table. PRECONDITION: they differ. */
 hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,
                                     const struct hps_row_desc *desc, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Check that the files of a table exist with the sizes of the manifest. OK if the manifest does not
- * name the table. PRECONDITION, NOT_FOUND. */
+/* Check that the files of a table exist and have the sizes of the manifest. OK also if the manifest
+ * does not have the table. PRECONDITION: a size differs; NOT_FOUND: a file is missing. */
 hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const char *table,
                                     const char *dir_path, struct hps_error *err) HPS_MUST_CHECK;
-/* Read all files of a table that have a checksum, below `roots` (NULL: anywhere), and compare them.
- * DATA_LOSS names the file; PERMISSION: it is not below the roots; CANCELLED. */
+/* Read all files of a table for which the manifest has a checksum, and compare the checksums. Files
+ * must be below `roots`; NULL: they may be anywhere.
+ *
+ * error   DATA_LOSS: a checksum differs, `err` names the file; PERMISSION: a file is not below the
+ *         roots; CANCELLED: *cancel became true
+ */
 hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const char *table,
                                     const struct hps_roots *roots, const char *dir_path,
                                     const atomic_bool *cancel, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Write `path`: temporary file, fsync, rename. error EXHAUSTED: disk full; IO; NO_MEMORY */
+/* Write the manifest to `path`: to a temporary file with fsync, which is then renamed.
+ *
+ * error   EXHAUSTED: the disk is full; IO; NO_MEMORY
+ */
 hps_status hps_manifest_write(const struct hps_manifest *manifest, const char *path,
                               struct hps_error *err) HPS_MUST_CHECK;
 

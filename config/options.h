@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of options.def as data, and functions on single options: read a value from text, print
- * it, describe the expected values. Private to config/. Any thread; the table is constant.
+ * The options of options.def as a constant table, and functions on single options: read a value
+ * from text, print it, describe the values that it accepts. Private to config/. Any thread.
  */
 #ifndef HPS_CONFIG_OPTIONS_H
 #define HPS_CONFIG_OPTIONS_H
@@ -30,11 +30,12 @@ enum hps_option_section {
     HPS_SECTION_update_source,
     HPS_SECTION_server,
     HPS_SECTION_tls,
-    HPS_SECTION_SINGLES, /* sections before this one exist once */
+    HPS_SECTION_SINGLES, /* number of sections that exist once */
     HPS_SECTION_model = HPS_SECTION_SINGLES,
     HPS_SECTION_COUNT
 };
 
+/* Flags of an option; options.def explains them. */
 enum {
     HPS_OPTION_REQUIRED = 1,
     HPS_OPTION_RELOAD = 2,
@@ -55,8 +56,8 @@ struct hps_option {
     enum hps_option_section section;
     enum hps_option_type type;
     const char *name;
-    size_t offset; /* of the field in the struct of the section */
-    const struct hps_option_value *values;
+    size_t offset;                         /* of the option's field in the struct of its section */
+    const struct hps_option_value *values; /* the accepted words; NULL: not a choice of words */
     const char *unit;
     const char *def;
     uint64_t min;
@@ -69,79 +70,90 @@ struct hps_option {
 
 extern const struct hps_option hps_options[HPS_OPTION_COUNT];
 
-/* A key of HPS or of an earlier release that is no option. */
+/* A key of HPS, or of an earlier release of hpsd, that is not an option now. */
 struct hps_option_past {
     const char *name;    /* NULL ends the table */
-    unsigned sections;   /* bits 1 << HPS_SECTION_...: sections where it may be */
-    const char *instead; /* an error with this text; NULL: accepted and ignored */
+    unsigned sections;   /* sections that may have it: bits 1 << HPS_SECTION_... */
+    const char *instead; /* the key is an error with this text; NULL: it is ignored */
 };
 
 extern const struct hps_option_past hps_options_past[];
 
-/* Names as in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
+/* The path of a section in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
 const char *hps_section_path(enum hps_option_section section);
-/* The struct with the options of `section`; it begins with its struct hps_option_set. Not for
- * models, which have one struct each. */
+/* The struct in `config` with the options of `section`. It begins with a struct hps_option_set. Not
+ * for HPS_SECTION_model, because each model has its own struct. */
 void *hps_section_base(struct hps_config *config, enum hps_option_section section);
 const void *hps_section_base_const(const struct hps_config *config,
                                    enum hps_option_section section);
 
+/* The option with this name; NULL if the section does not have it. */
 const struct hps_option *hps_option_find(enum hps_option_section section, const char *name);
-/* NULL: no such key. */
+/* The past key with this name; NULL if the section never had it. */
 const struct hps_option_past *hps_option_past_find(enum hps_option_section section,
                                                    const char *name);
-/* The nearest name of the section, if it is near enough to suggest; else NULL. */
+/* The name of an option of the section that is most similar to the unknown `name`. NULL: none is
+ * similar enough to suggest. */
 const char *hps_option_suggest(enum hps_option_section section, const char *name);
-/* The same for the words of an ENUM option. */
+/* Like hps_option_suggest, for the words of an ENUM option. */
 const char *hps_option_suggest_word(const struct hps_option *option, const char *word);
 
+/* Add the option to the set. */
 void hps_option_mark(struct hps_option_set *set, const struct hps_option *option);
 
-/* Set the field of a scalar option from text, as written in the file ("4GiB", "true", "redis"). A
- * STRINGS option becomes a list of this one string; empty text gives the empty list.
+/* Set the field of a scalar option in `base`, the struct of its section, from text as in the file
+ * ("4GiB", "true", "redis"). A STRINGS option becomes a list of this one string; if the text is
+ * empty, an empty list. The field is unchanged on error.
  *
- * error   INVALID: no such value; RANGE: outside min and max; NO_MEMORY
- * state   unchanged on error
+ * error   INVALID: the option does not accept the value; RANGE: the value is outside min and max;
+ *         NO_MEMORY
  */
 hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
     HPS_MUST_CHECK;
-/* Set every option of the section to its default. After an error some options are not set;
- * hps_section_fini may be called. */
+/* Set every option of the section in `base` to its default. After an error some options are not
+ * set, and hps_section_fini may be called. NO_MEMORY. */
 hps_status hps_section_set_defaults(enum hps_option_section section, void *base) HPS_MUST_CHECK;
-/* Free the strings and lists of strings of the section. */
+/* Free the strings and lists of strings in `base`, the struct of the section. */
 void hps_section_fini(enum hps_option_section section, void *base);
 
-/* Append "an integer from 1 to 65536 (ms)" and so on. */
+/* Append a description of the values that the option accepts: "an integer from 1 to 65536 (ms)". */
 void hps_option_expected(const struct hps_option *option, struct hps_buf *buf);
-/* Append the value as JSON. */
+/* Append the value of the option in `base`, the struct of its section, as JSON. */
 void hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf);
-/* The same, but for a secret only whether it is set. */
+/* Like hps_option_print, but a secret value is replaced by a text that says only whether it is
+ * set. */
 void hps_option_print_public(const struct hps_option *option, const void *base,
                              struct hps_buf *buf);
 /* Whether the option has a value, unlike a block of options. */
 bool hps_option_has_value(const struct hps_option *option);
 
-/* Parse a size: "32MiB", "1.5 GB", "4096". INVALID, RANGE. */
+/* Parse a size: "32MiB", "1.5 GB", "4096".
+ *
+ * error   INVALID: not a size; RANGE: above UINT64_MAX
+ */
 hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK;
 
-/* True if there is no space for another note or `notes` is NULL; the note then counts as dropped.
- * Lets callers avoid the cost of formatting it. */
+/* Whether a further note would be dropped: `notes` is NULL or has HPS_NOTES_MAX notes that are not
+ * errors. If so, it is counted as dropped. Lets callers avoid formatting a note that would be
+ * dropped. */
 bool hps_notes_drop(struct hps_notes *notes);
-/* Append `err` as an error, and copy it to *first if it is the first. Returns OK, so that other
- * checks continue, or NO_MEMORY. */
+/* Append `err` as an error, and copy it to *first if *first has no error yet. Returns OK, so that
+ * other checks continue, or NO_MEMORY. */
 hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *err,
                                struct hps_error *first) HPS_MUST_CHECK;
-/* Append a note, unless hps_notes_drop says that there is no space. */
+/* Append a note that is not an error, unless hps_notes_drop returns true. NO_MEMORY. */
 hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
     HPS_PRINTF(3, 4) HPS_MUST_CHECK;
 
-/* A new config with the defaults of all options. */
+/* Create a configuration in which all options have their defaults. `file` is the file name for
+ * messages. */
 hps_status hps_config_new(const char *file, struct hps_config **out_config, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Append a model with its defaults, or a table to a model. The results are valid until the next
- * append. */
+/* Append a model with the defaults of its options. *out_model is valid until the next model is
+ * appended. */
 hps_status hps_config_add_model(struct hps_config *config, struct hps_config_model **out_model)
     HPS_MUST_CHECK;
+/* Append a table to a model. *out_table is valid until the next table is appended. */
 hps_status hps_config_add_table(struct hps_config_model *model, struct hps_config_table **out_table)
     HPS_MUST_CHECK;
 hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const char *address,
@@ -149,8 +161,9 @@ hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const
 /* Assert the invariants of a finished configuration. */
 void hps_config_sane(const struct hps_config *config);
 void hps_config_clear_listeners(struct hps_config_listeners *listeners);
-/* Check that addresses, TLS and administrators fit together, and that no address is used twice.
- * INVALID names the option. Main thread. */
+/* Check the listeners: addresses beyond loopback need TLS or `plaintext`, an admin listener on TCP
+ * needs a configured administrator, and no address may be used twice. INVALID: `err` names the
+ * option. Main thread. */
 hps_status hps_config_check_listeners(const struct hps_config *config, struct hps_error *err)
     HPS_MUST_CHECK;
 

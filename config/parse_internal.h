@@ -10,59 +10,73 @@
 #include "config/options.h"
 #include "config/text.h"
 
-enum { GOT_CHARS = 64 }; /* longest value shown in a message */
+enum { GOT_CHARS = 64 }; /* longest value that a message shows */
 
+/* A configuration that is being parsed. */
 struct parse_reader {
     struct hps_text source;
     struct hps_config *config;
-    struct hps_notes *notes;
-    struct hps_error *err; /* the first error; never NULL */
+    struct hps_notes *notes; /* may be NULL */
+    struct hps_error *err;   /* gets the first error; never NULL */
 };
 
-/* OK: continue after an error, which is in the notes. Else NO_MEMORY, or EXHAUSTED if there is no
- * space for another error. */
+/* Whether parsing continues after `status`. Returns OK for the status of an error that is recorded
+ * in the notes. Returns any other status unchanged: NO_MEMORY, or EXHAUSTED if the notes are
+ * full. */
 static inline hps_status parse_go_on(hps_status status)
 {
     return status == HPS_INVALID || status == HPS_UNIMPLEMENTED ? HPS_OK : status;
 }
 
-/* Record the error "FILE:LINE: PATH: " and the text. Returns `status`; EXHAUSTED if it was the last
- * error with space, or NO_MEMORY. */
+/* Record the error "FILE:LINE: PATH: " and the text. Returns `status`; EXHAUSTED if the notes have
+ * no space for further errors; or NO_MEMORY. */
 hps_status HPS_PRINTF(4, 5)
     parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
                hps_status status, const char *fmt, ...);
-/* The same as a note for the log. Returns OK or NO_MEMORY. */
+/* Record the same text as a note for the log. Returns OK or NO_MEMORY. */
 hps_status HPS_PRINTF(4, 5)
     parse_note(const struct parse_reader *reader, const struct hps_text_path *path, bool warning,
                const char *fmt, ...);
-/* Record NO_MEMORY with the name of the file, and return it. */
+/* Record the error NO_MEMORY with the name of the file. Returns NO_MEMORY. */
 hps_status parse_no_memory(const struct parse_reader *reader);
-/* The value at `path` is invalid for the option: record the value and what was expected. `word`:
- * the text to suggest a word for; may be NULL. Returns as parse_fail with INVALID; NO_MEMORY for
- * `status` NO_MEMORY. */
+/* Record that the value at `path` is invalid for the option, with the value and what was expected.
+ * If `word` is not NULL, the message suggests the accepted word that is most similar to it.
+ * `status` is that of hps_option_set_text. Returns as parse_fail with INVALID; if `status` is
+ * NO_MEMORY, NO_MEMORY. */
 hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
                             const struct hps_option *option, const char *word, hps_status status);
-/* The same for a value that is no option itself. */
+/* Record that the value at `path`, which is only a part of an option's value, is invalid. Returns
+ * as parse_fail with INVALID. */
 hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_text_path *path,
                            const char *expected);
-/* The JSON value as text for hps_option_set_text. It is borrowed from the value or in `scratch`.
- * NULL: not of the type of the option. */
+/* The JSON value as text for hps_option_set_text. The text is in the value or in scratch[size].
+ * NULL: the value does not have the type of the option. */
 const char *parse_scalar_text(const struct parse_reader *reader, const struct hps_text_path *path,
                               const struct hps_option *option, const json_t *value, char *scratch,
                               size_t size);
-/* Parse the text of the reader as JSON; numbers become reals. `flags`: 0 or HPS_JSON_LAST_COUNTS.
- * NULL: *out_status says why, and the error is recorded. owner: the caller, json_decref. */
+/* Parse the text of the reader as JSON; all numbers become reals. `flags` is 0 or
+ * HPS_JSON_LAST_COUNTS. NULL: the error is recorded, and *out_status is its status.
+ *
+ * owner   the result: the caller, json_decref
+ */
 json_t *parse_json(const struct parse_reader *reader, size_t flags, hps_status *out_status);
-/* Read a whole file of at most `bytes_max` bytes. Errors of hps_file_open_read; INVALID: longer;
- * NO_MEMORY. owner: the caller, hps_free. */
+/* Read a whole file of at most `bytes_max` bytes.
+ *
+ * error   as hps_file_open_read; INVALID: the file is larger; NO_MEMORY
+ * owner   *out_text: the caller, hps_free
+ */
 hps_status parse_read_file(const char *path, size_t bytes_max, char **out_text, size_t *out_size,
                            struct hps_error *err) HPS_MUST_CHECK;
-/* Read all options of a section from its object into `base`, the struct of the section, and mark
- * those given. Errors of single options are recorded in the notes. INVALID: no object; NO_MEMORY;
- * EXHAUSTED: no space for another error. */
+/* Read all options of a section from its JSON object into `base`, the struct of the section, and
+ * mark those that the object has as set. Errors of single options are recorded in the notes.
+ *
+ * error   INVALID: `object` is not an object; NO_MEMORY; EXHAUSTED: the notes are full
+ */
 hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,
                          json_t *object, enum hps_option_section section, void *base);
-/* Read models[] of the file. Errors are recorded in the notes; NO_MEMORY; EXHAUSTED. parse_models.c
+/* Read models[] of the file (parse_models.c). Errors are recorded in the notes.
+ *
+ * error   NO_MEMORY; EXHAUSTED: the notes are full
  */
 hps_status parse_models(const struct parse_reader *reader, json_t *root);
 

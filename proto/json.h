@@ -10,7 +10,8 @@
 #include "base/buf.h"
 
 /* Append the message to `buf` as one line of JSON. Fields have their names in the .proto file and
- * are printed with default values too. Sub-messages that are not set and empty maps are left out.
+ * are printed with default values too. Unset sub-messages, unset oneof fields and empty maps are
+ * left out.
  * 64-bit integers are numbers, enums are names, bytes are base64, maps are objects. */
 void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf);
 
