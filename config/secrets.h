@@ -12,8 +12,8 @@ enum { HPS_SECRETS_MAX = 8 };
 struct hps_secret {
     const char *option; /* the option that names the file; "": it is the configuration file */
     const char *path;   /* of the file; borrowed from the configuration */
-    bool
-        gives_rights; /* the file defines roles: users who can write it can give themselves roles */
+    /* The file defines roles: users who can write to it can give themselves roles. */
+    bool gives_rights;
 };
 
 /* List the secret files of a configuration. Returns their number. */

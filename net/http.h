@@ -112,7 +112,7 @@ struct hps_http {
     const struct hps_http_events *events; /* callbacks of the server */
     void *ctx;                            /* their first argument */
     size_t queued;                        /* bytes of bodies not yet in the kernel */
-    uint64_t written;                     /* bytes ever written */
+    uint64_t written;                     /* bytes ever written to the socket */
     uint64_t read_us;                     /* when bytes were last received, by hps_clock_us */
     uint64_t head_us; /* HTTP/1.1: when the first byte of an incomplete head came; 0: none */
     bool blocked;     /* the socket does not accept more bytes */
@@ -126,7 +126,7 @@ struct hps_http_stream {
     struct hps_http *http;
     void *user;
     size_t queued;       /* bytes of its body not yet in the kernel */
-    uint64_t framed;     /* bytes of its body framed so far */
+    uint64_t framed;     /* bytes of its body put into frames (HTTP/1.1: written) so far */
     uint64_t body_bytes; /* HTTP/1.1: size of the request's body, set before on_headers */
     bool too_large;      /* HTTP/2: the header block of the request exceeds the limits, so that
                           * on_header was not called for all fields */

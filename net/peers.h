@@ -16,9 +16,9 @@
  *
  * In each case connections without a request so far are displaced before idle ones, and idle ones
  * before those with calls in flight. Two kinds of connections are displaced only in the second
- * case: those with calls in flight, and, unless limits.idle_at_once is set, those idle for less
- * than a second, because their clients may be about to use them. A search compares at most 512
- * connections.
+ * case: those with calls in flight, and, unless limits.idle_at_once is set, those that have been
+ * idle or without a request for less than a second. Their clients may be about to use them. A
+ * search compares at most 512 connections.
  *
  * A peer is slowed if its connections repeatedly fail before their first request, or make calls
  * that are not authenticated. Then only HPS_PEERS_LET_IN_PER_S of its connections are accepted per

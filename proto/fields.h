@@ -45,8 +45,8 @@ static inline size_t hps_field_value_size(ProtobufCType type)
     return sizeof(void *);
 }
 
-/* Whether the field has a value. False for a field of a oneof of which another field is set, and
- * for an absent sub-message. True for all other fields, also with the default value. */
+/* Whether the field has a value. False for a oneof field that is not set, and for an absent
+ * sub-message. True for all other fields, also with the default value. */
 static inline bool hps_field_is_set(const ProtobufCFieldDescriptor *field,
                                     const ProtobufCMessage *message)
 {
