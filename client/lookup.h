@@ -137,8 +137,8 @@ static inline size_t hps_client_lookup_first_key(const struct hps_client_lookup_
     return query->offsets == NULL ? row : query->offsets[row];
 }
 
-/* Checks that a result matches the rows of the query that begin at `row`. Of a stream, each result
- * has the rows after those of the result before it; else `row` is 0. OK: key i of the result is
+/* Checks that a result matches the rows of the query that begin at `row`. In a stream, `row` is the
+ * sum of row_count of the earlier results for this query; else it is 0. OK: key i of the result is
  * keys[hps_client_lookup_first_key(query, row) + i].
  *
  * error   DATA_LOSS: the result has more rows than the query yields, not one key status per key, or

@@ -60,9 +60,9 @@ struct hps_option {
     const struct hps_option_value *values; /* the accepted words; NULL: not a choice of words */
     const char *unit;
     const char *def;
-    uint64_t min;
+    uint64_t min; /* of integers and sizes */
     uint64_t max;
-    double f_min;
+    double f_min; /* of F64 options */
     double f_max;
     unsigned flags;
     const char *help;

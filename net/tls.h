@@ -73,6 +73,8 @@ void hps_tls_session_free(struct hps_tls_session *session); /* NULL has no effec
 /* The socket event that a call waits for when it returns AGAIN. */
 enum hps_tls_wait { HPS_TLS_WAIT_READ, HPS_TLS_WAIT_WRITE };
 
+/* Continues the handshake. OK: it is finished. AGAIN: wait for *out_wait and call again. Any other
+ * status ends the session; `err` has the reason. */
 hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_tls_wait *out_wait,
                                      struct hps_error *err) HPS_MUST_CHECK;
 /* Returns as hps_conn_read. After AGAIN, *out_wait is the event to wait for. */
