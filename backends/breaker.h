@@ -17,8 +17,8 @@ struct hps_breaker;
 struct hps_breaker_options {
     const char *tier; /* for the log; static text */
     const char *node; /* node name for the log, borrowed; NULL: the breaker is for the tier */
-    /* Reason of the last failure for the log, in memory that the owner updates; borrowed. NULL or
-     * "": the status text is logged. */
+    /* Text that is logged as the reason when the breaker opens; borrowed. Its owner may change the
+     * text before hps_breaker_leave. NULL or "": the text of the status is logged. */
     const char *reason;
     uint32_t failures_max; /* consecutive failures that open the breaker */
     /* A call that missed its deadline counts as a failure if it took at least this long. */
@@ -27,8 +27,8 @@ struct hps_breaker_options {
     uint64_t pause_us_max;   /* limit of the pause, which doubles after each failed probe */
 };
 
-/* Defaults. timeout_us suits the lowest store. Lookups fail while it is skipped, so a call with a
- * short deadline must not count as a failure. */
+/* Defaults. timeout_us suits the lowest store. Lookups fail while that store is skipped, so a call
+ * with a short deadline must not count as a failure. */
 #define HPS_BREAKER_DEFAULT(tier_)                                        \
     ((struct hps_breaker_options){.tier = (tier_),                        \
                                   .failures_max = 5,                      \
@@ -39,7 +39,7 @@ struct hps_breaker_options {
 enum hps_breaker_pass {
     HPS_BREAKER_REFUSED, /* do not call the store */
     HPS_BREAKER_PASSED,  /* call the store */
-    /* Call the store as a probe. Other calls are refused until it ends. A success closes the
+    /* Call the store as a probe. Other calls are refused until the probe ends. A success closes the
      * breaker. */
     HPS_BREAKER_PROBE
 };
@@ -48,13 +48,14 @@ enum hps_breaker_pass {
 struct hps_breaker *hps_breaker_new(const struct hps_breaker_options *options);
 void hps_breaker_free(struct hps_breaker *breaker); /* NULL: no effect */
 
-/* To be called before each call of the store. Unless it returns REFUSED, hps_breaker_leave must
- * follow. */
+/* To be called before each call of the store. Unless it returns REFUSED, the caller must call the
+ * store and then hps_breaker_leave. */
 enum hps_breaker_pass hps_breaker_enter(struct hps_breaker *breaker) HPS_MUST_CHECK;
-/* Report the result of the call of the store, which took duration_us. Failures are UNAVAILABLE, and
- * DEADLINE of a call that took timeout_us or longer. A shorter call with DEADLINE, and CANCELLED,
- * count as neither failure nor success. Every other status is a success: damaged rows, for example,
- * do not make a store unreachable. */
+/* Report the result of the call of the store, which took duration_us. `pass` is the result of
+ * hps_breaker_enter. UNAVAILABLE is a failure. DEADLINE is a failure if the call took timeout_us or
+ * longer. DEADLINE of a shorter call is neither failure nor success, and so is CANCELLED. After a
+ * probe with such a result, the next call is a probe. Every other status is a success: damaged
+ * rows, for example, do not make a store unreachable. */
 void hps_breaker_leave(struct hps_breaker *breaker, enum hps_breaker_pass pass, hps_status status,
                        uint64_t duration_us);
 

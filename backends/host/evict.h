@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Eviction of one table: S3-FIFO (Yang et al., SOSP 2023) with the main queue replaced by a clock
- * hand over the buckets of the index. A new key is on probation until as many keys have been added
- * after it as a tenth of the rows. If readers have found it at least twice by then, it stays.
- * Otherwise it is evicted. A key that is added again soon after its eviction skips probation. To
- * count a hit, a reader only writes two bits in the bucket. Used by the table's writer only.
+ * hand over the buckets of the index. A new key is on probation until n further keys were added,
+ * where n is a tenth of the number of rows. If readers have found the key at least twice by then,
+ * it stays. Otherwise it is evicted. A key that is added again soon after its eviction skips
+ * probation. A reader counts a hit by writing two bits in the bucket of the key. Used by the
+ * table's writer only.
  */
 #ifndef HPS_BACKENDS_HOST_EVICT_H
 #define HPS_BACKENDS_HOST_EVICT_H
@@ -15,7 +16,7 @@
 enum { HPS_HOST_EVICT_ROW_BYTES = 3 };
 
 struct hps_host_evict {
-    bool on;             /* set by hps_host_evict_start: the table has been full */
+    bool on;             /* the table has been full; set by hps_host_evict_start */
     hps_key *ring;       /* keys on probation, the oldest at ring_head */
     uint64_t n_ring_max; /* capacity of ring */
     uint64_t ring_head;
@@ -23,8 +24,8 @@ struct hps_host_evict {
     /* [n_ghosts] Each element has 4 fingerprints of evicted keys, the newest in the lowest bits. */
     uint64_t *ghosts;
     uint64_t n_ghosts;
-    uint64_t hand; /* clock hand: a hash, whose home is the bucket to check next */
-    unsigned tail; /* if the hand is at the last home: buckets after it that were checked */
+    uint64_t hand; /* clock hand: a hash; its home (index.h) is the next bucket to check */
+    unsigned tail; /* number of checked buckets after the last home; 0 elsewhere */
     unsigned slot; /* next slot to check in the bucket of the hand */
 };
 
@@ -33,13 +34,13 @@ struct hps_host_evict {
 void hps_host_evict_start(struct hps_host_evict *evict, uint64_t n_rows);
 void hps_host_evict_close(struct hps_host_evict *evict); /* frees all and zeroes `evict` */
 
-/* Whether a key with this hash, which is about to be added, is on probation. If so, the caller must
- * call hps_host_evict_entered after it has added the key. */
+/* Decide whether a key with this hash starts on probation. To be called before the key is added.
+ * True: the caller must call hps_host_evict_entered after it has added the key. */
 bool hps_host_evict_probation(struct hps_host_evict *evict, uint64_t hash);
 void hps_host_evict_entered(struct hps_host_evict *evict, hps_key key);
 
-/* Find a key to evict, in a bounded number of steps. bucket NULL: none was found in these steps;
- * the next call continues the search. */
+/* Find a key to evict, in a bounded number of steps. Returns the place of the key. If its `bucket`
+ * is NULL, the call has found no key, and the next call continues the search. */
 struct hps_host_place hps_host_evict_victim(struct hps_host_evict *evict,
                                             const struct hps_host_index *index);
 

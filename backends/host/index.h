@@ -12,17 +12,18 @@
  *              bits 10-15: number of keys that passed over this bucket
  *     heat     bits 0-9, two per slot: how often readers found the key, at most 3
  *
- * A live slot with a mark has a key on probation (evict.h). A slot with a mark that is not live had
- * a key that was erased. The writer does not use it for another key until all readers that may have
- * seen the erased key have left. Readers write only `heat`.
+ * A live slot with a mark has a key on probation (evict.h). A slot that has a mark but is not live
+ * had a key that was erased. The writer does not use it for another key until all readers that may
+ * have seen the erased key have left. Readers write only `heat`.
  *
  * Growing and shrinking. While the index changes its size, the new array `now` has a pointer `from`
  * to the old one. Keys move from the old array to the new one, a few buckets at a time, in order.
- * Homes come from multiply-high, which preserves the order of hashes. So both arrays are walked
- * from front to back, and the old one returns pages while the new one takes them. A key is in
- * `from` if its home there is at or after bucket `moved`; any other key is in `now`. No key passes
- * over this boundary: keys with a home before `moved` are in buckets before it. Moved buckets of
- * `from` stay readable until their readers have left.
+ * The home of a hash is the high half of hash * n_homes, which preserves the order of hashes. So
+ * keys move from front to back in both arrays, and the old array returns its pages to the system
+ * while the new one takes pages. A key is in `from` if its home there is at or after bucket
+ * `moved`; any other key is in `now`. No key passes over this boundary: keys with a home before
+ * `moved` are in buckets before it. Moved buckets of `from` stay readable until their readers have
+ * left.
  */
 #ifndef HPS_BACKENDS_HOST_INDEX_H
 #define HPS_BACKENDS_HOST_INDEX_H
@@ -40,11 +41,12 @@ enum {
     HPS_HOST_LIVE_ALL = 0x1f,
     HPS_HOST_MARK_SHIFT = 5,
     HPS_HOST_PASSED_SHIFT = 10,
-    HPS_HOST_PASSED_MAX = 63, /* limit of the number of passed keys; once reached, it stays */
+    /* Limit of the number of keys that passed over a bucket. Once it has this value, it stays. */
+    HPS_HOST_PASSED_MAX = 63,
     HPS_HOST_HEAT_MAX = 3,
 };
 
-/* Aligned, because the kernels read it in one load. */
+/* Aligned, because the kernels (kernel.h) read a bucket in one load. */
 struct hps_host_bucket {
     _Alignas(HPS_HOST_BUCKET_BYTES) _Atomic(uint64_t) keys[HPS_HOST_BUCKET_KEYS];
     _Atomic(uint32_t) rows[HPS_HOST_BUCKET_KEYS];
@@ -197,7 +199,7 @@ static inline void hps_host_touch(struct hps_host_place place)
 
 /* ---- the writer ------------------------------------------------------------------------------ */
 
-/* The charge for an index of n_rows rows. */
+/* Bytes that an index for n_rows keys charges to the budget. */
 uint64_t hps_host_index_bytes(uint64_t n_rows);
 
 /* Open an index with space for n_rows keys. n_rows 0 needs no memory, so that a version can be
@@ -211,25 +213,27 @@ void hps_host_index_close(struct hps_host_index *index);
 /* Begin to grow if the index is too small for n_rows keys. It does not shrink until it has had
  * that many keys. EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_index_reserve(struct hps_host_index *index, uint64_t n_rows) HPS_MUST_CHECK;
-/* One bounded step of pending work: move buckets to the new array, return memory. True: there are
- * more buckets to move. */
+/* Do one bounded step of pending work: move buckets to the new array, or return memory. True: there
+ * are more buckets to move. */
 bool hps_host_index_step(struct hps_host_index *index);
 
 /* Find a key. May also be called by readers. */
 struct hps_host_place hps_host_index_find(const struct hps_host_index *index, hps_key key);
 /* Ensure that there is a slot for one more key. The index grows when 4/5 of its slots are taken. If
- * there is no memory to grow, it can be filled to 17/20. EXHAUSTED, NO_MEMORY: it is full. */
+ * there is no memory to grow, it can be filled to 17/20. EXHAUSTED, NO_MEMORY: it is filled and
+ * cannot grow. */
 hps_status hps_host_index_make_room(struct hps_host_index *index) HPS_MUST_CHECK;
 /* Add a key that is not in the index. A key that was erased recently gets its old slot. EXHAUSTED:
  * all slots from its home to the end of the array are taken. */
 hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_t row,
                               bool probation) HPS_MUST_CHECK;
-/* Erase the key at a place. Its slot is dead: not reusable before hps_host_index_bury, for which
- * the outputs identify it. */
+/* Erase the key at a place. Its slot is then dead: it is not reused before hps_host_index_bury. The
+ * outputs identify the slot for that call. */
 void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place place,
                          uint32_t *out_generation, uint64_t *out_slot);
-/* Whether the slot is still dead since hps_host_index_kill erased a key with this row in it. False
- * if the array was replaced or the key was added again. */
+/* Whether a slot is still dead. `generation` and `slot` are the outputs of hps_host_index_kill;
+ * `row` is the row that the erased key had. False if the array was replaced or the key was added
+ * again. */
 bool hps_host_index_is_dead(const struct hps_host_index *index, uint32_t generation, uint64_t slot,
                             uint32_t row);
 /* Allow reuse of a dead slot. No reader may see the erased key any more. */
@@ -260,7 +264,7 @@ struct hps_host_cursor {
 /* Call fn for the live slots of the next n_buckets buckets. If fn returns false, this call ends,
  * and the next one starts at the same bucket. Returns true when the walk is complete: fn was called
  * for every key that was present throughout the walk. If the index grows or shrinks, the walk
- * starts again when that has ended. */
+ * starts again when the change of size has ended. */
 bool hps_host_index_walk(const struct hps_host_index *index, struct hps_host_cursor *cursor,
                          uint32_t n_buckets, bool (*fn)(void *ctx, struct hps_host_place place),
                          void *ctx);

@@ -41,7 +41,7 @@ struct host_space {
     /* Protected by the store's lock: */
     bool loading;                /* a load has begun and not ended */
     bool active;                 /* see hps_store_limits_ops.space_active */
-    struct hps_store_load *load; /* that load once it has a set of tables; otherwise NULL */
+    struct hps_store_load *load; /* the current load once it has its tables; else NULL */
     struct host_space *next;
 };
 
@@ -59,10 +59,11 @@ struct host_map {
 struct hps_store_load {
     struct host_space *space;
     struct host_set *set;
-    atomic_bool gave_way; /* some of its rows were removed for an active version: it fails */
-    bool any;             /* a row was added */
-    uint32_t table;       /* id of the table of the last added row */
-    hps_key key;          /* of the last added row */
+    /* Rows of the load were removed to free memory for an active version, so the load fails. */
+    atomic_bool gave_way;
+    bool any;       /* a row was added */
+    uint32_t table; /* id of the table of the last added row */
+    hps_key key;    /* of the last added row */
 };
 
 static inline struct host_map *host_of(struct hps_space *space)
@@ -131,9 +132,10 @@ void host_load_abort(struct hps_store_load *load);
  * budget. Caller must hold the store's lock. */
 void host_shares_update(struct host_map *store);
 void host_space_active(struct hps_space *space, bool active);
-/* The callback give_way of struct hps_host_shared: clear the table with the lowest claim to its
- * memory, to free memory for `table`. If the cleared table belongs to a load, that load fails.
- * Takes the store's lock. */
+/* The callback give_way of struct hps_host_shared: clear another table to free memory for `table`.
+ * Tables that are being cleared already are chosen first, then tables of inactive versions, then
+ * tables far above their quota. If the chosen table belongs to a load, that load fails. Takes the
+ * store's lock. */
 enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table);
 
 #endif

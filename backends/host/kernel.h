@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups in one table of the host map: blocks of keys in two passes, with the widest vectors of
- * the CPU. Any thread, inside an epoch.
+ * Lookups in one table of the host map. Keys are looked up in blocks, in two passes: the first pass
+ * finds the rows, the second copies them. Kernels use the widest vectors of the CPU. Any thread,
+ * inside an epoch.
  */
 #ifndef HPS_BACKENDS_HOST_KERNEL_H
 #define HPS_BACKENDS_HOST_KERNEL_H
@@ -20,7 +21,7 @@ enum {
 enum hps_host_note {
     HPS_HOST_NOTE_NOTHING,
     HPS_HOST_NOTE_TOUCH, /* count the hit in the index, for eviction */
-    HPS_HOST_NOTE_PLACE, /* store it in the block; the caller counts the hit later */
+    HPS_HOST_NOTE_PLACE, /* store the place in the block; the caller counts the hit later */
 };
 
 /* Keys [lo, lo + n) of a batch, which are looked up together, and the results of the first pass. */
@@ -38,9 +39,9 @@ struct hps_host_block {
 
 /* Destination and type of rows. */
 struct hps_host_out {
-    uint8_t *rows; /* row number s (hps_batch.slots) at rows + s * stride */
+    uint8_t *rows; /* row number s (hps_batch.slots) is at rows + s * stride */
     size_t stride;
-    hps_row_convert_fn convert; /* NULL: copy as stored */
+    hps_row_convert_fn convert; /* NULL: rows are copied as stored */
     uint32_t dim;
     bool stream; /* write past the caches */
 };
@@ -59,7 +60,7 @@ struct hps_host_lookup {
 
 struct hps_host_kernel {
     const char *name;
-    bool (*runs)(void); /* whether this CPU supports it */
+    bool (*runs)(void); /* whether this CPU supports the kernel */
     /* First pass: find the rows. */
     void (*probe)(const struct hps_host_lookup *lookup, const hps_key *keys,
                   struct hps_host_block *block);
@@ -68,8 +69,8 @@ struct hps_host_kernel {
                  const struct hps_host_block *block);
 };
 
-/* The destination that a batch requests: its shape, or rows as stored. `stream` is set if the rows
- * are aligned and together do not fit the L2 cache. */
+/* The destination of the rows of a batch: its `shape` if that is set, otherwise its `rows`, in the
+ * stored type. `stream` is set if the rows are aligned and together do not fit the L2 cache. */
 struct hps_host_out hps_host_out(const struct hps_table *table, const struct hps_batch *batch);
 
 /* A lookup that does not count hits (HPS_HOST_NOTE_NOTHING). The caller must set `out` before the

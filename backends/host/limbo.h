@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A FIFO of rows that a writer has replaced or erased, but that readers may still see. An erased
- * row also has its slot in the index. An entry can be reused once every reader that may have seen
- * it has left. Used by the table's writer only. The writer waits for readers only if push has no
- * memory.
+ * A FIFO of rows that a writer has replaced or erased, but that readers may still see. The entry of
+ * an erased row also has the slot that the key had in the index. Row and slot can be reused once
+ * every reader that may have seen them has left. Used by the table's writer only. The writer waits
+ * for readers only if push has no memory.
  */
 #ifndef HPS_BACKENDS_HOST_LIMBO_H
 #define HPS_BACKENDS_HOST_LIMBO_H
@@ -40,8 +40,9 @@ void hps_host_limbo_close(struct hps_host_limbo *limbo);
 /* Append an entry. False: there is no memory for it. The caller must pop entries first, and wait
  * for readers if needed. */
 bool hps_host_limbo_push(struct hps_host_limbo *limbo, const struct hps_host_gone *gone);
-/* Start the grace period of the last block although it is not full. Entries cannot be popped before
- * the grace period of their block has started. */
+/* Entries are kept in blocks. The grace period of a block starts when the block is full; this call
+ * starts it for the last block at once. It ends when all readers that may see the entries have
+ * left. Only then can the entries be popped. */
 void hps_host_limbo_seal(struct hps_host_limbo *limbo);
 /* Pop the oldest entry. False: there is no entry, or readers may still see it. */
 bool hps_host_limbo_pop(struct hps_host_limbo *limbo, struct hps_host_gone *out_gone);

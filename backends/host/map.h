@@ -15,7 +15,8 @@ struct hps_host_map_options {
      * rows that do not fit are refused. */
     bool evicts;
     /* Set if no store below has the rows, but tables may drop rows at rows_max. Loads and updates
-     * also evict in this mode. Rows that do not fit bytes_max are refused. Excludes `evicts`. */
+     * also evict in this mode. Rows that do not fit bytes_max are refused. Must not be set together
+     * with `evicts`. */
     bool lossy;
     uint64_t rows_max;   /* limit of each table; 0: only bytes_max limits it */
     double target_ratio; /* a table that has reached rows_max evicts down to rows_max times this */

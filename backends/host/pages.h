@@ -24,7 +24,7 @@ struct hps_host_budget {
 /* The bytes of the budget that one table uses. */
 struct hps_host_account {
     struct hps_host_budget *budget;
-    _Atomic(uint64_t) bytes_max; /* limit of this table; UINT64_MAX: only the budget counts */
+    _Atomic(uint64_t) bytes_max; /* limit of this table; UINT64_MAX: only the budget limits it */
     _Atomic(uint64_t) used_bytes;
     _Atomic(uint64_t) huge_bytes; /* bytes in areas with huge pages */
     bool starved; /* the last charge failed because of the budget; used by the owner's thread */
@@ -43,7 +43,7 @@ uint64_t hps_host_available(const struct hps_host_budget *budget);
 struct hps_host_area {
     uint8_t *start;
     size_t bytes;     /* reserved */
-    size_t committed; /* bytes from the start that are accessible; initially zero */
+    size_t committed; /* accessible bytes from the start; new ones read as zeros */
 };
 
 /* Reserve address space; `bytes` is rounded up to pages. False: the system has no such range. */

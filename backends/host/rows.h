@@ -4,10 +4,10 @@
  * charged to the budget in *steps* of about 64 KiB of rows. Used by the table's writer only, except
  * hps_host_row_at.
  *
- * To shrink, the end of the area is returned. A limit (a row id) is set. Free rows at or above it
- * are put in a list of their own. The writer moves used rows from there to rows below the limit
- * (hps_host_rows_leaves). When no row at or above the limit is in use, the area is cut at the
- * limit.
+ * Shrinking returns the end of the area to the system. It begins with a limit, which is a row id.
+ * Free rows at or above the limit are put in a list of their own. The writer moves used rows from
+ * there to rows below the limit (hps_host_rows_leaves). When no row at or above the limit is in
+ * use, the area is cut at the limit.
  */
 #ifndef HPS_BACKENDS_HOST_ROWS_H
 #define HPS_BACKENDS_HOST_ROWS_H
@@ -28,14 +28,15 @@ struct hps_host_rows {
     struct hps_host_account *account;
     struct hps_host_area area;
     uint32_t row_bytes;
-    uint32_t stride;      /* row_bytes rounded up to 16, or to 4 if below 256 */
+    uint32_t stride;      /* row_bytes, rounded up to a multiple of 16; of 4 if below 256 */
     uint32_t extra_bytes; /* charged per row in addition, for data of the row outside the area */
     uint32_t step_shift;  /* log2 of the rows per step */
     uint64_t n_max;       /* row ids that the area has space for */
     uint64_t n_used;      /* row ids below this have been in use, and may be free again */
     uint64_t n_paid;      /* row ids below this are charged to the budget */
     uint64_t huge_bytes;  /* this area's part of account->huge_bytes */
-    /* End of pages that are no longer charged but not yet returned to the system. */
+    /* Byte offset in the area: end of the pages that are no longer charged but not yet returned to
+     * the system. */
     size_t stale_end;
     bool huge;                      /* the area has huge pages */
     struct hps_host_free_rows free; /* free rows below the limit */
@@ -45,11 +46,11 @@ struct hps_host_rows {
     struct hps_host_free_rows out;   /* free rows at or above the limit */
 };
 
-/* The charge for n_rows rows; UINT64_MAX if it does not fit 64 bits. */
+/* Bytes charged to the budget for n_rows rows; UINT64_MAX if the number does not fit 64 bits. */
 uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows);
 
-/* Reserve address space for all rows that fit the budget. If the tables of the store have
- * reserved much already, only for a few times n_rows. NO_MEMORY: no address space. */
+/* Reserve address space for all rows that fit the budget. If the tables of the store have reserved
+ * much already, reserve only space for a few times n_rows. NO_MEMORY: no address space. */
 hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_account *account,
                               uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)
     HPS_MUST_CHECK;
@@ -84,14 +85,15 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows) HPS_MUST_CHECK;
 uint32_t hps_host_rows_take(struct hps_host_rows *rows);
 /* Free a row that no reader can see any more. */
 void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row);
-/* Begin to shrink to n_keep rows, rounded up to a step. Must not be shrinking already. False: there
- * is nothing to return. From now on, hps_host_rows_take prefers rows below the limit. */
+/* Begin to shrink to n_keep rows, rounded up to a step. The area must not be shrinking already.
+ * False: there is nothing to return. From now on, hps_host_rows_take prefers rows below the
+ * limit. */
 bool hps_host_rows_shrink_begin(struct hps_host_rows *rows, uint64_t n_keep);
 /* One bounded step of shrinking. True: shrinking has ended; the rows at or above the limit are no
  * longer charged. hps_host_rows_discard returns their pages. */
 bool hps_host_rows_shrink_step(struct hps_host_rows *rows);
-/* Return a bounded amount of memory that is no longer charged to the system. True: there is more to
- * return. */
+/* Return to the system a bounded amount of memory that is no longer charged to the budget. True:
+ * there is more to return. */
 bool hps_host_rows_discard(struct hps_host_rows *rows);
 /* Stop shrinking and keep the memory. */
 void hps_host_rows_shrink_cancel(struct hps_host_rows *rows);

@@ -32,8 +32,8 @@ struct hps_host_shared {
     bool lossy;           /* no store below has the rows; evicts at rows_max, also in a put */
     uint64_t rows_max;    /* limit per table, in addition to the budget */
     uint64_t rows_target; /* a table that has reached rows_max evicts gradually down to this */
-    /* Clear another table, which should lose its memory to `table` (share.c). Called with the lock
-     * of `table` held. */
+    /* Clear another table, which share.c chooses, to free memory for `table`. The caller holds the
+     * lock of `table`. */
     enum hps_host_way (*give_way)(struct hps_host_shared *shared,
                                   const struct hps_host_table *table);
 };
@@ -51,7 +51,7 @@ struct hps_host_table {
     bool draining;      /* evicting from rows_max to rows_target */
     struct hps_host_cursor moved; /* progress of moving rows below the limit (rows.h) */
     atomic_bool clearing;         /* all rows were removed, but their memory is not free yet */
-    uint64_t clearing_stamp;      /* it can be freed once this epoch stamp has passed */
+    uint64_t clearing_stamp;      /* that memory can be freed once this epoch stamp has passed */
     atomic_bool active;           /* its version is the active one */
     atomic_bool touched;          /* readers count hits, for eviction */
     atomic_bool *incomplete;      /* hps_space.incomplete of its space */
@@ -64,7 +64,8 @@ struct hps_host_table {
 /* Limit of rows of a table. Row ids have 32 bits, and some are kept for spare rows. */
 #define HPS_HOST_TABLE_ROWS_MAX (UINT32_MAX - (UINT32_C(1) << 16))
 
-/* The charge for a table with n_rows rows; UINT64_MAX if it does not fit 64 bits. */
+/* Bytes charged to the budget for a table with n_rows rows; UINT64_MAX if the number does not fit
+ * 64 bits. */
 uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
                               uint64_t n_rows);
 
@@ -81,8 +82,9 @@ void hps_host_table_free(struct hps_host_table *table);
 
 /* Replace the row of a key, or add the key if there is space.
  * error   EXHAUSTED, NO_MEMORY: a table that evicts and is not lossy no longer has the key; any
- *         other table keeps its old row. EXHAUSTED can also mean that readers still hold as many
- *         old rows as permitted. In that case the call works once they have left. */
+ *         other table keeps the old row of the key. EXHAUSTED can also mean that readers still hold
+ *         as many old rows as permitted. In that case the call works once these readers have
+ *         left. */
 hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)
     HPS_MUST_CHECK;
 /* Add a key that the table lacks. A table that evicts may evict other keys for it, and adds their

@@ -28,32 +28,33 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
  * A reply describes its shard at the moment when the server sent it. Before hpsd processes it,
  * batches may be published and other replies may arrive. Two rules follow.
  *
- * 1. Rows are compared with the positions that the version had before the request: they must be at
- *    these positions or later. Every batch that had ended before the request had moved these
- *    positions (store_log.h, apply), so the rows have its updates. A reply need not
- *    include updates that are published later.
- * 2. The state of a shard in a reply is recorded in two cases: nothing about the shard has changed
+ * 1. The rows of a reply are used only if their shard was at or beyond the positions that the
+ * version had before the request. These positions include every update that the lookup must see
+ * (store_log.h, apply). The reply may lack updates that are published after the request. 2. The
+ * state of a shard in a reply is recorded in two cases: nothing about the shard has changed
  *    since the request, or the reply is at or beyond the last known position in every partition. So
- *    older state never replaces newer state, but the state after a loss of data is accepted. A
- *    digest always means the same positions, so outdated state never makes a wrong row valid. It
- *    only causes extra requests. */
+ *    an old reply never replaces newer state. A shard that has lost data is at earlier positions;
+ *    the first case still accepts its state. A digest always means the same positions, so outdated
+ *    state never makes a wrong row valid. It only causes extra requests. */
 
-/* Counters of changes of a shard. A caller notes them before a request. If they differ afterwards,
+/* Counters of changes of a shard. A caller copies them before a request. If they differ afterwards,
  * the reply may be older than the known state. */
 struct redis_shard_seen {
     uint32_t n_changes; /* changes of the known state of the shard */
-    uint32_t n_writes;  /* writes of this daemon, and replies that the shard is missing */
+    uint32_t n_writes;  /* writes of this daemon, plus replies without the shard */
 };
 
 /* State of one shard, from replies and from this daemon's own writes. */
 struct redis_shard {
     struct hps_redis_name keys[2]; /* Redis keys of its rows and of their use counts */
     uint16_t slot;                 /* hash slot of both keys */
-    bool known;                    /* `missing` is true, or digest and positions belong together */
-    bool missing;                  /* the server does not have it */
+    /* The state of the shard is known: `missing` is set, or digest and positions are valid. */
+    bool known;
+    bool missing;  /* the server does not have the shard */
     bool readable; /* known, and at or beyond the version's positions in every partition */
     bool exact;    /* known, and exactly at the version's positions */
-    /* Number of reads that request digest and positions. Set when another daemon seems to write. */
+    /* How many of the next reads request the positions, too. Set when another daemon seems to
+     * write. */
     uint8_t ask;
     uint8_t digest[REDIS_DIGEST_BYTES];
     struct hps_redis_positions positions; /* if not known, the last known positions */
@@ -89,7 +90,8 @@ struct redis_space {
     uint32_t n_shards;             /* immutable */
     struct redis_shard *shards;    /* [n_shards]; names and slot are immutable */
     struct hps_redis_positions at; /* positions of the version */
-    uint32_t n_lost;             /* shards of the only copy that the leases thread found missing */
+    /* Shards that the leases thread found missing, if this store has the only copy of the rows. */
+    uint32_t n_lost;
     struct redis_touch *touches; /* [REDIS_TOUCHES_MAX] */
     uint32_t n_touches;
 };
@@ -143,8 +145,8 @@ void redis_batch_clear(struct redis_batch *batch);
 /* End a command, which the caller has appended to `bytes`. flags: of struct hps_redis_command. */
 void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
                      uint8_t flags);
-/* Run the commands; each has its own status. All of them call `script`, or no script with
- * HPS_REDIS_SCRIPTS. If a server lacks the script, it is loaded there and called again. */
+/* Run the commands; each gets its own status. All commands call `script`; HPS_REDIS_SCRIPTS: they
+ * call no script. If a server lacks the script, it is loaded there and called again. */
 void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                      uint64_t deadline_us);
 
@@ -226,9 +228,9 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
 void redis_shard_forget(struct redis_space *space, uint32_t at, struct redis_shard_seen seen);
 /* Record the number of rows of a shard after a write of this daemon. */
 void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows);
-/* Record the number of rows of a shard that has n_fields, unless this daemon has written to it
- * since the request. With `learns`, also record whether the shard exists, unless its state has
- * changed since the request. */
+/* Record the number of rows of a shard whose hash has n_fields fields, unless this daemon has
+ * written to it since the request. With `learns`, also record whether the shard exists, unless its
+ * state has changed since the request. */
 void redis_shard_count(struct redis_space *space, uint32_t shard, uint64_t n_fields, bool learns,
                        struct redis_shard_seen seen);
 /* Number of shards known to be missing. */
@@ -240,9 +242,9 @@ uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t
                           struct hps_error *err);
 /* Decide whether the rows of a reply may be used, and record the state of the shard. `values`
  * begins with the digest, and may have the positions next. `begin` has the version's positions when
- * the lookup began. Readable: the rows are at or beyond `begin`. Exact: they are also not beyond
- * the version's current positions. False: the digest is not known, so the positions must be
- * requested. */
+ * the lookup began. *out_readable: the rows are at or beyond `begin`. *out_exact: they are also not
+ * beyond the version's current positions. Returns false if the digest is not known, so that the
+ * positions must be requested. */
 bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
                       const struct hps_redis_positions *begin,
                       const struct hps_redis_values *values, bool *out_readable, bool *out_exact);

@@ -10,7 +10,7 @@
 
 enum {
     HPS_REDIS_NAME_BYTES_MAX = 320, /* of a key, including the NUL */
-    HPS_REDIS_FIELD_BYTES = 12      /* of a row: u32 BE table, u64 BE key */
+    HPS_REDIS_FIELD_BYTES = 12      /* of the field of a row: u32 BE table, u64 BE key */
 };
 
 /* A hash that is part of key names. It separates versions that have the same model and number, but

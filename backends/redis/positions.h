@@ -45,6 +45,7 @@ hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint
 /* Replace the set by its stored form. INVALID: malformed; NO_MEMORY */
 hps_status hps_redis_positions_decode(struct hps_redis_positions *positions, const void *data,
                                       size_t size) HPS_MUST_CHECK;
+/* Append the stored form of the set, or of spans, to `out`. */
 hps_status hps_redis_positions_encode(const struct hps_redis_positions *positions,
                                       struct hps_buf *out) HPS_MUST_CHECK;
 hps_status hps_redis_spans_encode(const struct hps_log_span *spans, uint32_t n, struct hps_buf *out)

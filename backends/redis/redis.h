@@ -22,8 +22,9 @@ struct hps_redis_store_options {
     uint32_t fields_max;       /* rows per command */
     uint64_t write_timeout_us; /* limit for writes without an earlier deadline */
     bool authoritative;        /* no store below has the rows, so shards are never emptied */
-    const char *member;        /* name of this daemon, unique among the daemons that share Redis */
-    uint64_t lease_ms;         /* a lease expires this long after it was last renewed */
+    /* Name of this daemon, unique among the daemons that share Redis. NULL: "hpsd". */
+    const char *member;
+    uint64_t lease_ms; /* a lease expires this long after it was last renewed */
     /* Rows expire this long after a daemon last renewed its lease on their version; 0: they do not
      * expire. */
     uint64_t ttl_ms;
@@ -32,7 +33,7 @@ struct hps_redis_store_options {
     uint64_t rows_max;
     double target_ratio; /* a shard over its limit evicts rows down to its limit times this */
     enum hps_redis_evict evict;
-    uint32_t sample_every; /* of this many rows looked up, one is recorded as used */
+    uint32_t sample_every; /* one in this many looked-up rows is recorded as used, if found */
 };
 
 #define HPS_REDIS_STORE_DEFAULT                                                  \
@@ -45,7 +46,7 @@ struct hps_redis_store_options {
                                       .sample_every = 16})
 
 /* Open the store; does not wait for any server. Strings are borrowed for the call.
- * error   INVALID: an option, named in `err`; NO_MEMORY */
+ * error   INVALID: an option is invalid; `err` names it. NO_MEMORY */
 hps_status hps_redis_open(const struct hps_redis_store_options *options,
                           struct hps_store **out_store, struct hps_error *err) HPS_MUST_CHECK;
 

@@ -97,8 +97,8 @@ hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const c
                                       uint64_t bytes_all, uint64_t bytes_new, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Create the ballast if it is missing and the free space is at least half of the minimum plus twice
- * the size of the ballast. Half of the minimum is enough, so that an unload also succeeds on a disk
- * that was nearly full at the open. The other half is left for memtables that RocksDB has yet to
+ * the size of the ballast. A disk that is nearly full at the open also gets a ballast, because only
+ * half of the minimum must be free. That half is left for memtables that RocksDB has yet to
  * write. */
 void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir);
 

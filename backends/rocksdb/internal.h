@@ -60,7 +60,7 @@ struct hps_rocksdb_family {
     rocksdb_column_family_handle_t *handle;
     bool open;      /* a space handle exists */
     bool leftover;  /* a drop was begun and may have failed; the rows must not be used */
-    bool damaged;   /* a compaction found damage; from the next open on it is not compacted */
+    bool damaged;   /* a compaction found damage; no compaction after the next open */
     bool flushed;   /* in store->dropped: every flush that ran at the drop has ended */
     bool compacted; /* in store->dropped: every compaction that ran at the drop has ended */
     struct hps_rocksdb_family *next;
@@ -71,7 +71,7 @@ enum hps_rocksdb_writes {
     HPS_WRITES_TAKEN = 1 << 0,      /* writes are accepted */
     HPS_WRITES_STOPPED = 1 << 1,    /* an error has stopped writes, until a write succeeds */
     HPS_WRITES_RECOVERING = 1 << 2, /* same, and RocksDB tries to recover */
-    HPS_WRITES_WAL_FULL = 1 << 3,   /* a write to the WAL met a full disk: hpsd sends no writes */
+    HPS_WRITES_WAL_FULL = 1 << 3,   /* a write to the WAL failed on a full disk; no more are sent */
     HPS_WRITES_WAL_LOST = 1 << 4,   /* same, and RocksDB starts no new WAL until the next open */
 };
 
@@ -86,7 +86,7 @@ struct hps_rocksdb_health {
      * the store. */
     struct hps_lock lock;
     _Atomic(enum hps_rocksdb_writes) writes;
-    uint64_t full_wal;         /* number of the WAL in which a write met a full disk; 0: no WAL */
+    uint64_t full_wal;         /* number of the WAL whose write failed on a full disk; 0: none */
     atomic_bool needs_open;    /* an error has occurred that only a new open can end */
     _Atomic uint64_t n_events; /* errors and recoveries reported by RocksDB */
     /* n_events when rocksdb-sync last saw a write succeed. Used by rocksdb-sync only. */
@@ -242,8 +242,8 @@ void hps_rocksdb_health_fini(struct hps_rocksdb_health *health);
  * open to the end of the close. */
 hps_rocksdb_event_fn hps_rocksdb_health_event;
 
-/* To be called before a write. EXHAUSTED: a write to the WAL met a full disk, and RocksDB has not
- * started a new WAL since. */
+/* To be called before a write. EXHAUSTED: a write to the WAL failed on a full disk, and RocksDB has
+ * not started a new WAL since. */
 hps_status hps_rocksdb_wal_check(const struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
 /* To be called before and after each write to the WAL. write_begin takes the gate for reading,
@@ -258,7 +258,7 @@ void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text);
 
 /* Whether a write has succeeded since RocksDB last reported an event. For rocksdb-sync. */
 bool hps_rocksdb_health_settled(const struct hps_rocksdb *store);
-/* Same, but writes something if needed to find out. For rocksdb-sync, which holds the gate
+/* Same, but makes a write if that is needed to find out. For rocksdb-sync, which holds the gate
  * exclusively. */
 bool hps_rocksdb_takes_writes(struct hps_rocksdb *store);
 /* Ensure that the memtable of the default family is not empty. Only then does RocksDB start a new

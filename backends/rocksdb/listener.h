@@ -6,10 +6,11 @@
  *
  * The store creates RocksDB's options through the C interface, which cannot set a listener. So
  * listener.cc registers the listener by name in RocksDB's object library (a public C++ interface).
- * Options in text form name it, and RocksDB creates it by that name.
+ * The text form of options contains this name, and RocksDB then creates the listener.
  *
- * Threads: RocksDB calls the listener on its background threads and on writing threads. It holds no
- * lock of its own during the call, but writes wait. The callback must not block or call RocksDB.
+ * Threads: RocksDB calls the listener on its background threads and on writing threads. RocksDB
+ * holds none of its locks during the call, but writes wait until the call ends. The callback must
+ * not block or call RocksDB.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_LISTENER_H
 #define HPS_BACKENDS_ROCKSDB_LISTENER_H
@@ -22,13 +23,13 @@
 enum hps_rocksdb_event_kind {
     HPS_ROCKSDB_ERROR,          /* a background error */
     HPS_ROCKSDB_RECOVERY_BEGUN, /* RocksDB tries to recover from the last error */
-    HPS_ROCKSDB_RECOVERY_ENDED, /* code OK: writes work again; otherwise why recovery failed */
+    HPS_ROCKSDB_RECOVERY_ENDED, /* code OK: writes work again; otherwise recovery failed */
     /* A compaction of `family` failed. HPS_ROCKSDB_ERROR with its error follows. */
     HPS_ROCKSDB_COMPACTION_FAILED,
 };
 
-/* The numbers of RocksDB's enums that hpsd needs, in this enum and the next three. listener.cc
- * checks them at compile time. */
+/* Values of RocksDB's enums, as far as hpsd uses them, in this enum and the next three. listener.cc
+ * checks the numbers at compile time. */
 enum hps_rocksdb_reason {
     HPS_ROCKSDB_REASON_FLUSH = 0,
     HPS_ROCKSDB_REASON_COMPACTION = 1,
@@ -74,7 +75,7 @@ extern "C" {
 /* Offer a callback to the next listener that RocksDB creates on this thread, from options in text
  * form. RocksDB calls `fn` with `ctx` until the database opened with these options is closed. */
 void hps_rocksdb_listener_offer(hps_rocksdb_event_fn *fn, void *ctx);
-/* End the offer. False: RocksDB has not created a listener since. */
+/* End the offer. False: RocksDB has not created a listener since the offer. */
 bool hps_rocksdb_listener_made(void);
 
 /* Called when RocksDB throws an exception that it does not catch, such as std::system_error if a

@@ -21,8 +21,10 @@ enum hps_rocksdb_read_mode {
 };
 
 struct hps_rocksdb_options {
-    const char *path;   /* the database is in `<path>/hpsd` */
-    unsigned n_threads; /* RocksDB's background jobs; also reader threads that share a large get */
+    const char *path; /* the database is in `<path>/hpsd` */
+    /* Number of RocksDB's background jobs, and of threads that share a large get, including the
+     * calling thread. */
+    unsigned n_threads;
     uint32_t batch_keys_max; /* keys per multi-get and rows per write batch */
     bool read_only;
     /* Free bytes that writes must leave; 0: max(2 GiB, 5 % of the file system). */
@@ -33,7 +35,7 @@ struct hps_rocksdb_options {
      * more threads share a large get. */
     uint64_t memory_bytes;
     uint64_t load_bytes;  /* size of the configured tables to be loaded, for AUTO; 0: not known */
-    uint32_t wal_sync_ms; /* interval at which the WAL is synced; 0: before each write returns */
+    uint32_t wal_sync_ms; /* interval of WAL syncs; 0: each write is synced before it returns */
 };
 
 /* The newest and the first database format that this build reads and writes. A database with a

@@ -65,17 +65,17 @@ struct hps_redis_options {
 hps_status hps_redis_addresses_check(const char *addresses, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Check the TLS files. INVALID, IO: hps_redis_cluster_open could not use the file named in `err`.
- * OK without TLS. Any thread. */
+ * OK if options->tls is false. Any thread. */
 hps_status hps_redis_tls_check(const struct hps_redis_options *options, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* Open a client: read certificates and start its thread. Does not wait for servers; an unreachable
- * server is no error. INVALID: an option, named in `err`. */
+ * server is no error. INVALID: an option is invalid; `err` names it. */
 hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
                                   struct hps_redis_cluster **out_cluster, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Read the certificates again; new connections use them. INVALID, IO: names the file; the old
- * certificates stay in use. OK without TLS. Any thread. */
+/* Read the certificates again; new connections use them. INVALID, IO: a file is unusable; `err`
+ * names it, and the old certificates stay in use. OK if the client does not use TLS. Any thread. */
 hps_status hps_redis_cluster_renew_tls(struct hps_redis_cluster *cluster, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Stop the thread and free the client. No call may be in flight. NULL: no effect. */
@@ -88,8 +88,8 @@ enum {
     /* If the connection breaks after the command may have been executed, do not send it again. A
      * command without this flag must have the same effect when executed twice. */
     HPS_REDIS_ONCE = 2,
-    /* The node has failed if it sends nothing for command_timeout_us, even before the deadline. A
-     * long reply may take longer as long as bytes arrive. */
+    /* The node counts as failed if it sends nothing for command_timeout_us, even if the deadline of
+     * the call is later. A long reply may take longer as long as bytes arrive. */
     HPS_REDIS_QUICK = 4,
 };
 
@@ -107,7 +107,9 @@ struct hps_redis_command {
      *   EXHAUSTED    a reply larger than allowed
      * reply.error has the reason. The client handles MOVED, ASK and TRYAGAIN itself. */
     struct hps_redis_reply reply;
-    bool maybe_done; /* Result if not OK: it was sent, so the server may have executed it. */
+    /* Result if reply.status is not OK: the command was sent, so the server may have executed it.
+     */
+    bool maybe_done;
 
     /* Private to the client. */
     struct hps_redis_command *next;
@@ -130,6 +132,7 @@ hps_status hps_redis_cluster_run(struct hps_redis_cluster *cluster,
 /* ---- status ---------------------------------------------------------------------------------- */
 
 enum hps_redis_kind { HPS_REDIS_UNKNOWN, HPS_REDIS_STANDALONE, HPS_REDIS_CLUSTERED };
+/* HPS_REDIS_ENTRY: a configured address that is not in the map of slots. */
 enum hps_redis_role { HPS_REDIS_ENTRY, HPS_REDIS_MASTER, HPS_REDIS_REPLICA };
 
 /* Wait until the map of slots is known and the client is connected to all its masters. For start-up
@@ -145,15 +148,16 @@ void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, si
 struct hps_redis_node_stats {
     char address[280]; /* as printed by hps_addr_print */
     enum hps_redis_role role;
-    bool up;          /* usable for commands; false: down, or never reached */
-    uint32_t n_slots; /* 0 for replicas and entries */
+    /* Usable for commands. False: its breaker is open, or it has no connection but needs one. */
+    bool up;
+    uint32_t n_slots; /* 0 for replicas and HPS_REDIS_ENTRY */
     uint32_t n_connections;
     /* Time until the first reply of a round trip, moving average over about 16 round trips. */
     uint64_t latency_us;
     uint64_t n_commands;
     uint64_t n_rows; /* rows in replies (hps_redis_rows), found or absent */
     uint64_t n_rows_found;
-    uint64_t n_errors; /* error replies, except NOSCRIPT, which only requests a script */
+    uint64_t n_errors; /* error replies, except NOSCRIPT: the client then loads a script */
     uint64_t n_timeouts;
     uint64_t n_broken;  /* connections that broke or could not be opened */
     uint64_t n_refused; /* commands not sent because the node was down */

@@ -15,10 +15,10 @@
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Append the parts of a command to `buf`: its number of arguments, including its name, then that
- * many arguments.
- * error   EXHAUSTED: past the buffer's size_max; NO_MEMORY. After an error `buf` has an incomplete
- *         command */
+/* Append a command to `buf` in parts: first n_args, the number of arguments, then each argument.
+ * The name of the command is the first argument.
+ * error   EXHAUSTED: the command exceeds the buffer's size_max; NO_MEMORY. After an error `buf` has
+ *         an incomplete command */
 hps_status hps_redis_put_begin(struct hps_buf *buf, uint32_t n_args) HPS_MUST_CHECK;
 hps_status hps_redis_put_arg(struct hps_buf *buf, const void *data, size_t size) HPS_MUST_CHECK;
 hps_status hps_redis_put_text(struct hps_buf *buf, const char *text) HPS_MUST_CHECK;
@@ -42,7 +42,7 @@ enum hps_redis_type {
 
 struct hps_redis_value {
     enum hps_redis_type type;
-    uint32_t at;    /* TEXT, ERROR: begins at text.data + at, ends with a NUL */
+    uint32_t at;    /* TEXT, ERROR: the text, at hps_redis_values.text.data + at */
     uint32_t size;  /* TEXT, ERROR: bytes; ARRAY: elements */
     int64_t number; /* INT: the value */
 };
@@ -83,7 +83,7 @@ struct hps_redis_rows {
     uint32_t n_lead; /* number of values before the rows; they go to the reply's `values` */
     uint32_t n;      /* number of keys */
     uint32_t row_bytes;
-    const uint32_t *slots; /* [n] row number of key i; NULL: i */
+    const uint32_t *slots; /* [n] row number of key i; NULL: the row number is i */
     uint8_t *rows;         /* row number j is at rows + j * row_bytes */
     uint8_t *found;        /* [n] result for key i: enum hps_redis_found; valid after the reply */
     uint32_t n_found;      /* result: number of rows found */

@@ -2,7 +2,7 @@
  *
  * Shared by the files of the Redis cluster client: client.c (opening, closing, status), node.c
  * (nodes, their connections, the map of slots), run.c (running commands, on workers) and keeper.c
- * (its thread). `lock` protects everything unless stated otherwise.
+ * (the thread of the client). `lock` protects everything unless stated otherwise.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
 #define HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
@@ -16,7 +16,7 @@
 #include "base/worker.h"
 #include "net/resolve.h"
 
-#define HPS_REDIS_NOBODY (-1)
+#define HPS_REDIS_NOBODY (-1) /* in place of the index of a node: no node */
 
 /* A connection that is ready for commands, in the pool or checked out. */
 struct hps_redis_link {
@@ -44,7 +44,7 @@ struct hps_redis_node {
     uint32_t n_waiting;   /* calls that wait for a connection */
     uint64_t generation;  /* links of an older generation are not reused */
     uint64_t made_bad_us; /* last time that opening a connection failed */
-    uint64_t unnamed_us;  /* last time that its name could not be resolved */
+    uint64_t unnamed_us;  /* when its name could not be resolved; 0: it could last time */
     bool finding;         /* its name is being resolved */
     /* While n_making > 0, only the thread of keeper.c uses `resolve` and `turn`, without the
      * lock. */
@@ -128,7 +128,7 @@ struct hps_redis_map {
     uint32_t n_slots;                    /* slots with a node */
     bool listed[HPS_REDIS_NODES_MAX];    /* as hps_redis_node.listed */
     int16_t master[HPS_REDIS_NODES_MAX]; /* as hps_redis_node.master */
-    int16_t told;                        /* the last master passed to hps_redis_map_tell */
+    int16_t told;                        /* index of the last master passed to hps_redis_map_tell */
 };
 void hps_redis_map_begin(struct hps_redis_map *map, struct hps_redis_cluster *cluster);
 void hps_redis_map_tell(void *map, uint16_t first, uint16_t last, bool master,
