@@ -23,7 +23,7 @@ void hps_arena_reset(struct hps_arena *arena);
 void *hps_arena_alloc(struct hps_arena *arena, size_t size);
 /* Same, zeroed. Also NULL if count * size overflows. */
 void *hps_arena_calloc(struct hps_arena *arena, size_t count, size_t size);
-/* A copy of text[size] with a NUL. NULL as above. */
+/* A copy of text[size] with a NUL. NULL: same as hps_arena_alloc. */
 char *hps_arena_strndup(struct hps_arena *arena, const char *text, size_t size);
 size_t hps_arena_used(const struct hps_arena *arena); /* bytes allocated since the last reset */
 

@@ -86,7 +86,7 @@ struct hps_program {
 /* What a command line requests: to run the program, or to print its help or version. */
 enum hps_args_ask { HPS_ARGS_RUN, HPS_ARGS_HELP, HPS_ARGS_VERSION };
 
-/* The result of reading a command line, without its options. */
+/* The result of reading a command line. The values of options are in their targets instead. */
 struct hps_args {
     enum hps_args_ask ask;
     const struct hps_command *verb; /* NULL if the program has no verbs or none was given */
@@ -147,7 +147,8 @@ bool hps_args_bytes(const char *text, uint64_t *out_bytes);    /* as HPS_ARG_BYT
 bool hps_args_choice(const char *choices, const char *word, uint32_t *out_index);
 
 /* Write " (did you mean WORD?)" to `out`, with the nearest of `words` (NULL-terminated), or "" if
- * no word is near (base/suggest.h). `dashes` is written before the word. Returns `out`. */
+ * no word is near (base/suggest.h). The text `dashes` ("--" or "") is written before the word.
+ * Returns `out`. */
 enum { HPS_ARGS_HINT_BYTES = 96 };
 const char *hps_args_hint(const char *text, const char *const *words, const char *dashes,
                           char out[HPS_ARGS_HINT_BYTES]);

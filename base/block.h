@@ -30,7 +30,7 @@ struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
 hps_status hps_block_pool_slab_add(struct hps_block_pool *pool, size_t size) HPS_MUST_CHECK;
 /* The slab and its size; NULL and 0 if the pool has no slab. */
 uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size);
-/* The caller must have released all blocks. */
+/* Free the pool. All blocks must have been released. */
 void hps_block_pool_free(struct hps_block_pool *pool);
 /* Allocate a block with undefined contents. The caller owns one reference. NULL: no memory. */
 struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size);
@@ -43,7 +43,7 @@ void hps_block_unref(struct hps_block *block); /* no effect if NULL; the last re
  * Takes the caller's reference. The bytes of the block no longer count as in use. Only for blocks
  * of the slab. */
 void hps_block_abandon(struct hps_block *block);
-/* Bytes of the blocks in use, without idle blocks. */
+/* Bytes of the blocks in use. Idle blocks do not count. */
 size_t hps_block_pool_bytes(const struct hps_block_pool *pool);
 
 #endif

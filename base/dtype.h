@@ -112,7 +112,7 @@ void hps_row_stream_end(void);
 /* Whether an FP32 row (any alignment) can be converted to a type. False: *out_at is the index of a
  * value that does not fit. A row fits FP16 and BF16 if no finite value becomes an infinity; NaN and
  * infinities fit (base/rows/finite.h checks whether they are allowed). A row fits INT8 if all its
- * values are finite, and scale, bias and the largest value of the quantised row, too. */
+ * values are finite, and so are the scale, the bias and the largest value of the quantised row. */
 bool hps_row_fits(const void *row, enum hps_dtype to_type, uint32_t dim, uint32_t *out_at);
 
 /* Error of conversions: |given - stored| over all finite values. Zero it before the first row. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Epoch-based reclamation. Readers enter and leave an epoch. A writer unlinks an object, retires
- * it, and reuses it after every reader that could have seen it has left. Each reader needs a slot;
- * it waits only if all slots are in use and there is no memory for more. A reader must stay in an
- * epoch only while it copies rows, never during a store call, a wait for a queue or a send. Any
- * thread.
+ * it, and reuses it after every reader that could have seen it has left. Each reader needs a slot.
+ * A reader waits only if all slots are in use and there is no memory for more. A reader must stay
+ * in an epoch only while it copies rows, never during a store call, a wait for a queue or a send.
+ * Any thread.
  */
 #ifndef HPS_BASE_EPOCH_H
 #define HPS_BASE_EPOCH_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Allocation from the process heap. All memory comes from here, so that tests can count and fail
- * allocations and third-party libraries can use the same heap. NULL: no memory. Any thread.
+ * allocations and third-party libraries can use the same heap. A result of NULL means that there is
+ * no memory. Any thread.
  */
 #ifndef HPS_BASE_HEAP_H
 #define HPS_BASE_HEAP_H
@@ -27,7 +28,8 @@ char *hps_strndup(const char *text, size_t size);
 void hps_free(void *ptr); /* no effect if NULL */
 void hps_free_aligned(void *ptr);
 
-/* Replace the heap; NULL: use that of libc again. No memory of the current heap may be in use. */
+/* Replace the heap; NULL: use the heap of libc again. No memory of the current heap may be in
+ * use. */
 void hps_heap_set(const struct hps_heap *heap);
 
 #endif

@@ -21,7 +21,7 @@ struct hps_mailbox;
 struct hps_task {
     struct hps_task *next;
     struct hps_task *prev;
-    _Atomic(struct hps_mailbox *) in; /* its mailbox while it can be withdrawn */
+    _Atomic(struct hps_mailbox *) in; /* the mailbox from which the task can be withdrawn */
     void (*run)(struct hps_task *task);
 };
 
@@ -47,7 +47,7 @@ struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox);
  * it again. False: a receiver has taken it. Constant time. Any thread. */
 bool hps_mailbox_withdraw(struct hps_mailbox *mailbox, struct hps_task *task) HPS_MUST_CHECK;
 void hps_mailbox_close(struct hps_mailbox *mailbox); /* wakes waiting receivers; later posts fail */
-/* Number of queued tasks, without low-priority ones. */
+/* Number of queued tasks. Low-priority tasks do not count. */
 size_t hps_mailbox_depth(const struct hps_mailbox *mailbox);
 
 #endif

@@ -37,7 +37,7 @@ void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *c
                     void *ctx);
 /* Number of threads. */
 unsigned hps_pool_threads(const struct hps_pool *pool);
-/* Number of queued tasks, without low-priority ones. */
+/* Number of queued tasks. Low-priority tasks do not count. */
 size_t hps_pool_depth(const struct hps_pool *pool);
 
 #endif

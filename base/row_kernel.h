@@ -11,7 +11,8 @@
 
 enum { HPS_DTYPE_OUTPUT_END = HPS_DTYPE_BF16 + 1 }; /* FP32, FP16, BF16: the types of replies */
 
-/* Arguments as of hps_row_sum_add_ahead. There is one function for each type of rows. */
+/* Same arguments as hps_row_sum_add_ahead, without the type. There is one function for each type of
+ * rows. */
 typedef void (*hps_row_sum_fn)(float *sum, uint32_t dim, const uint8_t *const *rows,
                                const uint8_t *weights_le, uint32_t n, uint32_t n_ahead);
 /* to[d] = sum[d] / by. There is one function for each type of `to`. */
@@ -19,7 +20,7 @@ typedef void (*hps_row_divide_fn)(void *to, const float *sum, float by, uint32_t
 
 struct hps_row_kernel {
     const char *name;
-    bool (*runs)(void); /* whether this CPU supports it */
+    bool (*runs)(void); /* whether this CPU supports the kernel */
     /* [type of `to`][type of `from`]; NULL if both types are the same or both are INT8. Conversions
      * to INT8 quantise. */
     hps_row_convert_fn convert[HPS_DTYPE_STORED_END][HPS_DTYPE_STORED_END];

@@ -3,14 +3,15 @@
  * The functions of one struct hps_row_kernel, on vectors of fp32. Each row_kernel_*.c includes this
  * file once, after it has defined:
  *
- *     TARGET, INLINE            attributes of functions; of functions inlined into their callers
+ *     TARGET                    attributes of functions
+ *     INLINE                    attributes of functions that are inlined into their callers
  *     WIDTH                     number of fp32 values in a vector
  *     vec                       a vector
  *     struct tail               the lanes in use of a partial vector, for the last columns of a row
  *     tail_of(n)                the first n lanes, 0 < n < WIDTH
  *     v_all(x)                  a vector of WIDTH times x
  *     v_add v_sub v_mul v_div v_min v_max
- *                               v_min, v_max: if the first operand is a NaN, the second operand
+ *                               v_min and v_max return the second operand if the first is a NaN
  *     v_load(type, from)        load values as fp32 (of an INT8 type: its bytes); any alignment
  *     v_load_tail(type, from, tail)          same; 0 in the lanes that are not in use
  *     v_store(type, to, v), v_store_tail(type, to, v, tail)    store as FP32, FP16, BF16
@@ -172,7 +173,7 @@ INLINE float value_at(enum hps_dtype type, const uint8_t *row, uint32_t column)
     return type == HPS_DTYPE_FP16 ? hps_float_of_fp16(half) : hps_float_of_bf16(half);
 }
 
-/* -0 becomes 0. Otherwise it would depend on the width of the vectors which of the two is the
+/* Replace -0 by 0. Otherwise the width of the vectors would decide which of the two is the
  * minimum. */
 INLINE void range_of(enum hps_dtype type, const uint8_t *row, uint32_t dim, float *out_least,
                      float *out_largest)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums of rows, for bags of keys. The kernels of all CPUs (base/row_kernel.h) give the bits of a
- * scalar fp32 loop over the rows in order. Each product, sum and quotient is rounded separately.
+ * Sums of rows, for bags of keys. The kernels of all CPUs (base/row_kernel.h) give the same bits as
+ * a scalar fp32 loop over the rows in order. Each product, sum and quotient is rounded separately.
  * Only the bits of a NaN may differ. Any thread.
  */
 #ifndef HPS_BASE_ROW_SUM_H

@@ -11,9 +11,9 @@ struct hps_suggestion {
     unsigned distance; /* number of edits between the name and `text` */
 };
 
-/* Store `candidate` in `best` if it is near to `name`, and nearer than the stored candidate. It is
- * near if `name` can be changed into it by at most L / 3 + 1 edits, where L is its length, or if
- * `name` is a prefix of it with 2 or more characters. Ignores case.
+/* Store `candidate` in `best` if it is near to `name`, and nearer than the stored candidate. A
+ * candidate of L characters is near if at most L / 3 + 1 edits, and fewer than L, change `name`
+ * into it. It is also near if `name` is a prefix of it with 2 or more characters. Ignores case.
  * owner   the caller owns the candidates
  */
 void hps_suggest(struct hps_suggestion *best, const char *name, const char *candidate);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A named thread that works until its owner stops it. The owner provides a function to run, a lock,
- * a condition that wakes the thread, and a flag that stops it. The lock protects both.
+ * a condition that wakes the thread, and a flag that stops it. The lock protects the flag and is
+ * used with the condition.
  *
  * The owner starts, joins and stops the worker, on one thread at a time, never on the worker
  * itself.

@@ -35,10 +35,11 @@ struct hps_rowsort_options {
 };
 
 struct hps_rowsort_progress {
-    uint64_t n_rows_in;    /* rows added so far */
-    uint64_t n_rows_out;   /* rows returned so far */
-    uint64_t n_duplicates; /* rows dropped for a later row; final after the last hps_rowsort_next */
-    uint64_t n_runs;       /* runs written to disk so far, merge passes included */
+    uint64_t n_rows_in;  /* rows added so far */
+    uint64_t n_rows_out; /* rows returned so far */
+    /* Rows dropped because a later row has the same key; final after the last hps_rowsort_next. */
+    uint64_t n_duplicates;
+    uint64_t n_runs;        /* runs written to disk so far, merge passes included */
     uint64_t bytes_spilled; /* bytes written to disk so far */
 };
 

@@ -92,7 +92,7 @@ struct hps_rowsort {
 
     /* PHASE_MERGE, and merge passes before it. */
     struct cursor *cursors;
-    struct entry *heap; /* [n_heap] the first key of each run */
+    struct entry *heap; /* [n_heap] the next key of each run */
     size_t n_heap;
     size_t buffer_bytes; /* of each cursor */
 

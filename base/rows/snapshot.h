@@ -12,7 +12,8 @@
  *
  * Format 1 has no checksums and no last line: it can be restored, but not verified.
  *
- * All are plain files, which any tool can copy, pack and send. Any thread that may block.
+ * A snapshot consists of plain files, which any tool can copy, pack and send. Any thread that may
+ * block.
  */
 #ifndef HPS_BASE_ROWS_SNAPSHOT_H
 #define HPS_BASE_ROWS_SNAPSHOT_H

@@ -2,10 +2,10 @@
  *
  * Filters that select the topics of updates to read (base/rows/update_record.h).
  *
- * A filter is a POSIX extended regular expression. HPS uses it in place of the model name,
- * `^hps_et\.FILTER\..+$`, so the default of HPS, `^hps_.+$`, matches no topic. In hpsd a filter
- * must match the complete name of the model or the complete name of the topic. So filters that
- * worked in HPS work in hpsd, and the default of HPS matches every topic.
+ * A filter is a POSIX extended regular expression. HPS puts the filter in place of the model name,
+ * in `^hps_et\.FILTER\..+$`. There, the default filter of HPS, `^hps_.+$`, matches no topic. In
+ * hpsd a filter must match the complete name of the model or the complete name of the topic. So
+ * filters that worked in HPS work in hpsd, and the default of HPS matches every topic.
  *
  * Any thread.
  */
