@@ -79,7 +79,7 @@ struct hps_shape {
  * n_before be the value of `n` before the call. Afterwards the found keys are keys[n .. n_before),
  * and their rows have the numbers slots[n .. n_before). */
 struct hps_batch {
-    hps_key *keys;   /* [n before the call] the call moves found keys behind missing keys */
+    hps_key *keys;   /* [n before the call] the call moves found keys to the end */
     uint32_t *slots; /* [n before the call] row number of keys[i], swapped together with keys */
     uint8_t *rows;   /* row number s is at rows + s * row_bytes, in the stored type */
     uint32_t n;      /* keys still missing */
@@ -113,7 +113,7 @@ static inline void hps_batch_found(struct hps_batch *batch, uint32_t i)
  * after the check either moves the shard's positions first, so that the row is not inserted, or
  * replaces or erases the inserted row. */
 struct hps_insert_guard {
-    /* i: index into `keys` as passed to the insertion, in whatever order the store handles them */
+    /* i: index into the `keys` passed to the insertion. The store may use any order of i. */
     bool (*fresh)(const void *ctx, uint32_t i);
     const void *ctx;
 };
@@ -148,7 +148,7 @@ struct hps_store_usage {
     bool rows_estimated;
     uint64_t used_bytes;     /* of the space */
     uint64_t capacity_bytes; /* of the whole store; 0: unlimited */
-    uint64_t huge_bytes;     /* memory of the space that uses huge pages; 0 if not in memory */
+    uint64_t huge_bytes;     /* memory of the space in huge pages; 0 for stores on disk */
     /* Rows lost since the space was opened: a row limit dropped them, and no store below has
      * them. */
     uint64_t n_rows_dropped;
@@ -158,7 +158,7 @@ struct hps_store_usage {
 
 /* Capabilities. A caller must decide by the capabilities of a store, never by its name. */
 enum {
-    HPS_STORE_DURABLE = 1,  /* survives the process; has `durable` (it holds the catalog) */
+    HPS_STORE_DURABLE = 1,  /* outlives the process, holds the catalog; has `durable` */
     HPS_STORE_BLOCKING = 2, /* get may block on I/O; do not call it on a loop thread */
     HPS_STORE_KEEPS = 4,    /* if put has no space for a new row, the key keeps its old row */
     /* Other daemons read and write the store, and it outlives them. It may lose acknowledged
@@ -237,8 +237,8 @@ struct hps_store_ops {
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
     /* Delete the rows of n keys. Keys that the store lacks are no error.
-     * error   any status of a write: some keys may still have rows. A store in the memory of this
-     *         process never fails */
+     * error   after any error, some keys may still have rows. A store in the memory of this process
+     *         never fails */
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 

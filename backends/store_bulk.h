@@ -13,7 +13,8 @@ struct hps_store_load;
 
 /* A space has one load at a time, on one thread. The caller adds tables in ascending order of id,
  * and the rows of a table in strictly ascending order of keys (unsigned). Otherwise `add` returns
- * INVALID. get finds no row before commit returns OK, and the rows of all tables afterwards. */
+ * INVALID. Before commit returns OK, get finds no row of the space. Afterwards it finds the rows of
+ * all tables. */
 struct hps_store_bulk_ops {
     /* Begin to load an empty space.
      * unit    rows_expected, bytes_expected: of all rows; 0: not known

@@ -17,8 +17,8 @@ struct hps_store_limits_ops {
      * error   EXHAUSTED: over budget; nothing has changed */
     hps_status (*reserve)(struct hps_space *space, struct hps_error *err);
     /* Tell the store whether the version of this space is the active one. A new space is inactive.
-     * A space never evicts rows of an active space to make space for rows of an inactive one. An
-     * inactive space may lose its rows to an active one. */
+     * The store never evicts rows of an active space to free memory for rows of an inactive one. It
+     * may evict rows of an inactive space to free memory for an active one. */
     void (*space_active)(struct hps_space *space, bool active);
 };
 

@@ -54,7 +54,7 @@ struct hps_log_batch {
  * it: apply the log again from the offsets that `behind` returns, or empty the shard (`reset`). */
 struct hps_log_report {
     uint32_t n_applied; /* shards that applied the batch now */
-    uint32_t n_had;     /* shards to which another daemon had applied it */
+    uint32_t n_had;     /* shards that had the batch already */
     uint32_t n_gap;     /* shards that are at an offset before the batch, or have lost data */
     uint32_t n_failed;  /* shards that could not be reached, or whose server refused the batch */
 };
@@ -77,10 +77,11 @@ struct hps_store_log_ops {
      * Does not access the servers. */
     void (*leave)(struct hps_space *space);
     /* Apply a batch to every shard that does not have it yet. OK: the version's positions are at
-     * the end of each span, or beyond it if they were before. Some shards may be behind; out_report
-     * counts them. A get that begins after this returns rows only of shards that are at these
-     * positions or later, so every row that it returns has the batch's updates. A batch may be
-     * applied again. Applying older batches again brings shards that are behind up to date.
+     * the end of each span, or beyond the end if they were beyond it before the call. Some shards
+     * may be behind; out_report counts them. A get that begins after this call returns rows only of
+     * shards that are at these positions or later, so every row that it returns has the batch's
+     * updates. A batch may be applied again. Applying older batches again brings shards that are
+     * behind up to date.
      * call    deadline_us 0: the store's limit for writes
      * error   The version's positions have not changed; the caller applies the batch again.
      *         NO_MEMORY. Only if no other store has the rows: EXHAUSTED: a server is full;
@@ -88,18 +89,18 @@ struct hps_store_log_ops {
     hps_status (*apply)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_log_batch *batch, struct hps_log_report *out_report);
     /* Find the offsets from which the log must be applied again, so that no shard is behind any
-     * more. For each partition, out_positions has the lowest offset of any shard. *out_n is the
-     * number of entries, 0 if no shard is behind.
-     * error   RANGE: a shard has no known position, or there are more than `capacity` entries; the
-     *         caller should call reset. UNAVAILABLE: a shard did not answer; out_positions covers
-     *         the other shards. NO_MEMORY */
+     * more. out_positions has an entry for each partition in which a shard is behind: the lowest
+     * offset of these shards. *out_n is the number of entries, 0 if no shard is behind.
+     * error   RANGE: a shard is missing or has no known position, or there are more than `capacity`
+     *         entries; the caller should call reset. UNAVAILABLE: a shard did not answer;
+     *         out_positions covers the other shards. NO_MEMORY */
     hps_status (*behind)(struct hps_space *space, const struct hps_call *call,
                          struct hps_log_position *out_positions, uint32_t capacity,
                          uint32_t *out_n);
     /* Empty every shard that is behind. An emptied shard has no rows and is at the version's
      * positions. out_report: n_applied: emptied shards; n_had: shards that were not behind;
-     * n_failed: shards that could not be emptied.
-     * error   PRECONDITION: no other store has the rows */
+     * n_failed: shards that did not answer or could not be emptied.
+     * error   PRECONDITION: no other store has the rows; NO_MEMORY */
     hps_status (*reset)(struct hps_space *space, const struct hps_call *call,
                         struct hps_log_report *out_report);
 };

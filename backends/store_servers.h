@@ -12,12 +12,13 @@
 struct hps_store_server {
     char address[280];
     const char *role; /* static: "master", "replica", "entry" (configured, role not known yet) */
-    bool up;          /* false: its breaker is open, or it was never reached */
+    /* False: its breaker is open, or it has no connection although commands need one. */
+    bool up;
     uint32_t n_slots; /* hash slots that it serves */
     uint32_t n_connections;
-    uint64_t latency_us; /* of a round trip, moving average; 0: no reply yet */
+    uint64_t latency_us; /* moving average over round trips; 0: no reply yet */
     uint64_t n_commands;
-    uint64_t n_keys; /* keys that lookups requested from it, and it answered */
+    uint64_t n_keys; /* keys in its replies to lookups, found or absent */
     uint64_t n_keys_found;
     uint64_t n_bytes_sent;
     uint64_t n_bytes_received;

@@ -27,9 +27,9 @@
  * of known time proves freshness (watch, heard). Every record logged before that request has an
  * offset below the end of the partition in the response.
  *
- * Back-pressure: the updater does not poll. Prefetch is bounded, and the log does not expel slow
- * consumers. To pause a partition, unassign it. To resume it or to seek, assign it at the offset of
- * the first record that is not yet applied.
+ * To apply back-pressure, the updater stops polling. Prefetch is bounded, and the log does not
+ * expel slow consumers. To pause a partition, unassign it. To resume it or to seek, assign it at
+ * the offset of the first record that is not yet applied.
  */
 #ifndef HPS_BACKENDS_UPDATE_LOG_H
 #define HPS_BACKENDS_UPDATE_LOG_H
@@ -62,7 +62,7 @@ struct hps_consumer_offsets {
     int32_t partition;
     int64_t time_unix_ms; /* in: time to look up; -1: no time */
     int64_t low;          /* offset of the first record that exists */
-    int64_t high;         /* one past the last readable record (of committed transactions) */
+    int64_t high;         /* offset after the last readable record (of committed transactions) */
     /* Offset of the first record at or after time_unix_ms; `high` if there is no such record, or
      * no time was given. */
     int64_t at_time;
@@ -89,7 +89,8 @@ struct hps_leader_word {
     /* hps_clock_us when the first answered request after the leader's last silence was sent. Does
      * not depend on when the caller reads it. */
     uint64_t since_us;
-    /* The newest response: one past the last record, including records of open transactions. */
+    /* From the newest response: the offset after the last record, including records of open
+     * transactions. */
     int64_t high;
     /* Result of the newest request that ended: OK, or why there was no response (UNAVAILABLE,
      * PERMISSION, NOT_FOUND, …). */
@@ -148,8 +149,8 @@ enum hps_consumer_event_kind {
      * …). It was unassigned. */
     HPS_CONSUMER_FAILED,
     /* Events of the log; tag is HPS_CONSUMER_NO_TAG. */
-    HPS_CONSUMER_DOWN,   /* unreachable (UNAVAILABLE), or it refuses hpsd (UNAUTHENTICATED) */
-    HPS_CONSUMER_UP,     /* reachable again */
+    HPS_CONSUMER_DOWN, /* the log is unreachable (UNAVAILABLE) or refuses hpsd (UNAUTHENTICATED) */
+    HPS_CONSUMER_UP,   /* the log is reachable again */
     HPS_CONSUMER_COMMITS /* commits have begun to fail (status), or succeed again (OK) */
 };
 
@@ -253,7 +254,7 @@ struct hps_consumer_ops {
                               struct hps_error *err);
     /* Wait until the log has acknowledged all dead letters. After an error, some dead letters since
      * the previous flush may be lost, so the caller must send all of them again. After INVALID (too
-     * large for the topic), PERMISSION and NOT_FOUND this would fail again. */
+     * large for the topic), PERMISSION and NOT_FOUND, sending them again would fail, too. */
     hps_status (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
                                     struct hps_error *err);
 };
@@ -268,7 +269,8 @@ struct hps_update_log_ops {
     /* Close the log. All its consumers must be closed already. */
     void (*close)(struct hps_update_log *log);
     /* Open a consumer. Does not wait for the log to be reachable.
-     * error   INVALID: a filter, or a configured property that the log's library refuses; NO_MEMORY
+     * error   INVALID: a filter is invalid, or the log's library refuses a configured property;
+     *         NO_MEMORY
      */
     hps_status (*consumer_open)(struct hps_update_log *log,
                                 const struct hps_consumer_options *options,

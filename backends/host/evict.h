@@ -25,7 +25,8 @@ struct hps_host_evict {
     uint64_t *ghosts;
     uint64_t n_ghosts;
     uint64_t hand; /* clock hand: a hash; its home (index.h) is the next bucket to check */
-    unsigned tail; /* number of checked buckets after the last home; 0 elsewhere */
+    /* If the hand is at the last home: how many buckets after it were checked; otherwise 0. */
+    unsigned tail;
     unsigned slot; /* next slot to check in the bucket of the hand */
 };
 

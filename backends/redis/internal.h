@@ -29,9 +29,9 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
  * batches may be published and other replies may arrive. Two rules follow.
  *
  * 1. The rows of a reply are used only if their shard was at or beyond the positions that the
- * version had before the request. These positions include every update that the lookup must see
- * (store_log.h, apply). The reply may lack updates that are published after the request. 2. The
- * state of a shard in a reply is recorded in two cases: nothing about the shard has changed
+ *    version had before the request. These positions include every update that the lookup must
+ *    see (store_log.h, apply). The reply may lack updates that are published after the request.
+ * 2. The state of a shard in a reply is recorded in two cases: nothing about the shard has changed
  *    since the request, or the reply is at or beyond the last known position in every partition. So
  *    an old reply never replaces newer state. A shard that has lost data is at earlier positions;
  *    the first case still accepts its state. A digest always means the same positions, so outdated
@@ -41,7 +41,7 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
  * the reply may be older than the known state. */
 struct redis_shard_seen {
     uint32_t n_changes; /* changes of the known state of the shard */
-    uint32_t n_writes;  /* writes of this daemon, plus replies without the shard */
+    uint32_t n_writes;  /* writes of this daemon, plus replies that report it missing */
 };
 
 /* State of one shard, from replies and from this daemon's own writes. */

@@ -58,9 +58,10 @@ enum {
 struct hps_rocksdb_family {
     char *name;
     rocksdb_column_family_handle_t *handle;
-    bool open;      /* a space handle exists */
-    bool leftover;  /* a drop was begun and may have failed; the rows must not be used */
-    bool damaged;   /* a compaction found damage; no compaction after the next open */
+    bool open;     /* a space handle exists */
+    bool leftover; /* a drop was begun and may have failed; the rows must not be used */
+    /* A compaction found damage. RocksDB no longer compacts the family after the next open. */
+    bool damaged;
     bool flushed;   /* in store->dropped: every flush that ran at the drop has ended */
     bool compacted; /* in store->dropped: every compaction that ran at the drop has ended */
     struct hps_rocksdb_family *next;
@@ -70,9 +71,9 @@ struct hps_rocksdb_family {
 enum hps_rocksdb_writes {
     HPS_WRITES_TAKEN = 1 << 0,      /* writes are accepted */
     HPS_WRITES_STOPPED = 1 << 1,    /* an error has stopped writes, until a write succeeds */
-    HPS_WRITES_RECOVERING = 1 << 2, /* same, and RocksDB tries to recover */
+    HPS_WRITES_RECOVERING = 1 << 2, /* as STOPPED, and RocksDB tries to recover */
     HPS_WRITES_WAL_FULL = 1 << 3,   /* a write to the WAL failed on a full disk; no more are sent */
-    HPS_WRITES_WAL_LOST = 1 << 4,   /* same, and RocksDB starts no new WAL until the next open */
+    HPS_WRITES_WAL_LOST = 1 << 4,   /* as WAL_FULL, but a new WAL needs a new open */
 };
 
 /* A family in which a compaction found damage. */

@@ -52,7 +52,7 @@ enum hps_rocksdb_severity {
     HPS_ROCKSDB_SEVERITY_SOFT = 1,  /* writes continue */
     HPS_ROCKSDB_SEVERITY_HARD = 2,  /* writes stop; RocksDB can recover while the store is open */
     HPS_ROCKSDB_SEVERITY_FATAL = 3, /* writes stop until the store is opened again */
-    HPS_ROCKSDB_SEVERITY_UNRECOVERABLE = 4, /* same */
+    HPS_ROCKSDB_SEVERITY_UNRECOVERABLE = 4, /* same as FATAL */
 };
 
 struct hps_rocksdb_event {

@@ -107,8 +107,7 @@ struct hps_redis_command {
      *   EXHAUSTED    a reply larger than allowed
      * reply.error has the reason. The client handles MOVED, ASK and TRYAGAIN itself. */
     struct hps_redis_reply reply;
-    /* Result if reply.status is not OK: the command was sent, so the server may have executed it.
-     */
+    /* Result if reply.status is not OK: the server may have executed the command. */
     bool maybe_done;
 
     /* Private to the client. */
@@ -118,9 +117,9 @@ struct hps_redis_command {
     uint8_t state;
 };
 
-/* Run the commands. The commands of one node are pipelined over one connection, in order; different
- * nodes work at the same time. So all commands together take one round trip. A command that is
- * redirected or sent again may run after later commands.
+/* Run the commands. The commands of one node are pipelined over one connection, in order. Different
+ * nodes run their commands at the same time. So all commands together take one round trip. A
+ * command that is redirected or sent again may run after later commands.
  *
  * unit    deadline_us: hps_clock_us; 0: no deadline, and all commands count as HPS_REDIS_QUICK
  * thread  any; blocks until every command has a reply or has failed
@@ -152,7 +151,7 @@ struct hps_redis_node_stats {
     bool up;
     uint32_t n_slots; /* 0 for replicas and HPS_REDIS_ENTRY */
     uint32_t n_connections;
-    /* Time until the first reply of a round trip, moving average over about 16 round trips. */
+    /* Time from sending commands to the first reply: moving average over about 16 round trips. */
     uint64_t latency_us;
     uint64_t n_commands;
     uint64_t n_rows; /* rows in replies (hps_redis_rows), found or absent */

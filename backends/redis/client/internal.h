@@ -44,7 +44,7 @@ struct hps_redis_node {
     uint32_t n_waiting;   /* calls that wait for a connection */
     uint64_t generation;  /* links of an older generation are not reused */
     uint64_t made_bad_us; /* last time that opening a connection failed */
-    uint64_t unnamed_us;  /* when its name could not be resolved; 0: it could last time */
+    uint64_t unnamed_us;  /* last failure to resolve its name; 0: the last try succeeded */
     bool finding;         /* its name is being resolved */
     /* While n_making > 0, only the thread of keeper.c uses `resolve` and `turn`, without the
      * lock. */
