@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes the address of a struct from the address of one of its members. For callbacks that get
- * only the member (a task, a waiter). Any thread.
+ * Computes the address of a struct from the address of one of its members. Callbacks that get only
+ * the member (a task, a waiter) use it. Any thread.
  */
 #ifndef HPS_BASE_CONTAINER_H
 #define HPS_BASE_CONTAINER_H

@@ -17,8 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers are those of hps.v1.DataType. RAW is no type of rows: a request with RAW gets rows in
- * the stored type of each table. */
+/* The numbers are the same as in hps.v1.DataType. RAW is not a type of rows: a request with RAW
+ * gets rows in the stored type of each table. */
 enum hps_dtype {
     HPS_DTYPE_FP32 = 1,
     HPS_DTYPE_FP16 = 2,

@@ -9,8 +9,8 @@
 
 #include "base/dtype.h"
 
-/* The numbers are those of hps.v1.Pooling. In the formulas, w are the weights of a bag (1 if it has
- * no weights) and x its rows. */
+/* The numbers are the same as in hps.v1.Pooling. In the formulas, w are the weights of a bag (1 if
+ * it has no weights) and x its rows. */
 enum hps_pooling {
     HPS_POOLING_NONE = 1,          /* rows of keys, no bags */
     HPS_POOLING_SUM = 2,           /* sum of w * x */

@@ -21,9 +21,10 @@ static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
 
 /* ---- for terminals and lines of a log -------------------------------------------------------- */
 
-/* Whether a code point is plain, that is, safe to display. Not plain are: control characters, which
- * terminals obey (a line break also begins a new log line); characters that change the direction or
- * the lines of text; and invisible characters, which make two different names look the same. */
+/* Whether a code point is plain, that is, safe to display. These are not plain: control characters,
+ * which terminals obey (a line break also begins a new log line); characters that change the
+ * direction or the lines of text; and invisible characters, which make two different names look the
+ * same. */
 bool hps_text_point_is_plain(uint32_t point);
 /* Whether the text is well-formed UTF-8 and has only plain characters. */
 bool hps_text_is_plain(const char *text, size_t size);
@@ -52,8 +53,8 @@ const char *hps_text_f64(double value, char out_text[HPS_TEXT_F64_BYTES]);
  * PROTOCOL://HOST:PORT, separated by commas, semicolons or blanks. librdkafka itself accepts any
  * text and then waits for the broker. Does not resolve names.
  *
- * error   INVALID: the list is empty, or an entry is wrong; names the entry unless it may contain a
- *         password
+ * error   INVALID: the list is empty, or an entry is wrong; `err` names the entry unless it may
+ *         contain a password
  */
 hps_status hps_text_brokers_check(const char *list, struct hps_error *err) HPS_MUST_CHECK;
 

@@ -11,8 +11,8 @@
 /* An embedding key: the bits of an int64. All 2^64 values are valid. */
 typedef uint64_t hps_key;
 
-/* For `supportlonglong: false`: reduce each int64 of a file, an update record or a request to its
- * low 32 bits, as HPS does. In place. */
+/* Reduce keys to their low 32 bits, in place, as HPS does with `supportlonglong: false`. The keys
+ * are the int64 values of a file, an update record or a request. */
 static inline void hps_keys_narrow(hps_key *keys, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

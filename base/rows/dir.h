@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A directory used by its descriptor. For a process that runs as root and uses a directory to which
+ * A directory used by its descriptor. A process that runs as root needs it for a directory to which
  * other users can write, such as the state directory of a service. Entries are opened, created and
  * removed by name relative to the descriptor; symbolic links in the directory are never followed.
  * Any thread that may block; one thread at a time uses a directory.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Synthetic rows that can be verified anywhere: value i of the row of `key` in table number `table`
- * is a pure function of (seed, table, key, i). For hps-gen, hps-bench --verify and tests. Any
+ * is a pure function of (seed, table, key, i). Used by hps-gen, hps-bench --verify and tests. Any
  * thread.
  *
  * All arithmetic is modulo 2^64; mix64 is hps_mix64 of base/hash.h:
