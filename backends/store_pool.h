@@ -28,13 +28,13 @@ static inline bool hps_bags_whole(const struct hps_bags *bags, uint32_t bag)
 }
 
 struct hps_store_pool_ops {
-    /* Pool the bags of [first, first + n) of which the store has all keys, and empty bags. For each
-     * of them, write its row to `out` and set its bit in `whole`. Clear the bits of the other bags
-     * in the range; their rows in `out` have undefined content. The values are the result of
-     * hps_row_sum_add for each key in order, then hps_row_sum_end. A row that is replaced at the
-     * same time counts with its old or its new values.
+    /* Pool each bag of [first, first + n) if the store has all its keys. This includes bags without
+     * keys. The call writes the row of the bag to `out` and sets its bit in `whole`. It clears the
+     * bits of the other bags in the range; their rows in `out` have undefined content. The values
+     * are the result of hps_row_sum_add for each key in order, then hps_row_sum_end. A row that is
+     * replaced at the same time counts with its old or its new values.
      *
-     * shape   first: a multiple of 32; n: also, unless the range includes the last bag
+     * shape   first: a multiple of 32; n: a multiple of 32, unless the range includes the last bag
      * thread  any; several threads may pool different ranges of the same bags
      * error   DEADLINE, CANCELLED, NO_MEMORY: no bit of the range is set */
     hps_status (*bags)(struct hps_space *space, const struct hps_call *call,

@@ -17,10 +17,10 @@
  *                 └▶ heard: the leader's latest response with the end of the partition
  *
  * A consumer cannot always recognize that a topic was recreated under its old name. GAP and GONE
- * report it if possible. But if the new topic has grown past the consumer's offset while it was
- * disconnected, reading continues as if it were the old topic. So the updater keeps a *witness*, a
- * record that it has read, and compares it later (recall). A different record at the same offset
- * means another topic. Topic ids, if the log has them, identify a topic directly.
+ * report it if possible. But if the new topic has grown past the consumer's offset while the
+ * consumer was disconnected, reading continues as if it were the old topic. So the updater keeps a
+ * *witness*, a record that it has read, and compares it later (recall). A different record at the
+ * same offset means another topic. Topic ids, if the log has them, identify a topic directly.
  *
  * Delivered records prove nothing about freshness, and neither does a lack of records: the server
  * that has the partition may be unreachable. Only a response of the partition's leader to a request

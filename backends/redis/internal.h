@@ -120,8 +120,8 @@ static inline struct redis_space *redis_space_of(struct hps_space *space)
 
 /* ---- redis.c --------------------------------------------------------------------------------- */
 
-/* The deadline of a read or write: that of the call, or the configured limit if it is earlier. call
- * NULL: the configured limit. */
+/* The deadline (hps_clock_us) of a read or write: the deadline of the call or the end of the
+ * configured limit, whichever is earlier. call NULL: only the limit counts. */
 uint64_t redis_read_deadline(const struct redis *redis, const struct hps_call *call);
 uint64_t redis_write_deadline(const struct redis *redis, const struct hps_call *call);
 

@@ -36,7 +36,7 @@ struct hps_rocksdb_dir {
     bool ballast;                 /* the ballast exists */
 };
 
-/* What is found at dir->path. */
+/* The kind of content at dir->path. */
 enum hps_rocksdb_dir_state {
     HPS_ROCKSDB_DIR_ABSENT,
     HPS_ROCKSDB_DIR_EMPTY,

@@ -42,7 +42,8 @@
 #include "base/worker.h"
 
 #define HPS_ROCKSDB_FORMAT_KEY "hpsd.format"
-/* Path for RocksDB's own log files. No directory can be created there, so RocksDB writes none. */
+/* Path for RocksDB's own log files. No directory can be created there, so RocksDB writes no log
+ * files. */
 #define HPS_ROCKSDB_NO_LOG_DIR "/dev/null/none"
 
 enum {

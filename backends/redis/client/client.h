@@ -6,7 +6,7 @@
  *
  * Worker threads call the client and block, each on the connections that it has checked out. One
  * thread of the client opens connections, probes nodes that are down and requests the map of slots.
- * So a lookup that needs a connection waits for it no longer than it would wait for a reply.
+ * So a lookup waits for a connection at most as long as for a reply.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_CLIENT_H
 #define HPS_BACKENDS_REDIS_CLIENT_CLIENT_H
