@@ -77,23 +77,25 @@ struct hps_load_request {
     /* A models[] entry as JSON, which names the tables; its `model` is ignored. "" or NULL: not
      * used. The fields version, label, lineage and row_dtype of this struct override it. */
     const char *config;
-    const struct hps_config_model *entry; /* set by the catalog; the caller sets NULL */
-    const struct hps_notes *entry_notes;  /* set by the catalog; the caller sets NULL */
-    /* Number of the new version. 0: the number in `config` unless it is taken, else the highest
-     * number of the model + 1. */
+    /* The models[] entry of the load, and the notes of parsing it. The catalog sets them; the
+     * caller sets NULL. */
+    const struct hps_config_model *entry;
+    const struct hps_notes *entry_notes;
+    /* Number of the new version. 0: the number in `config`, if `config` has one that no version of
+     * the model uses. Otherwise the highest number of the model + 1. */
     int64_t version;
     const char *label; /* "" or NULL: the label in `config`, else no label */
-    /* "" or NULL: the first that exists of the lineage in `config`, that of manifest.json, that of
-     * the newest version, and the number of the new version. */
+    /* "" or NULL: the lineage comes from the first of these that has one: `config`, manifest.json,
+     * the newest version of the model. If none has, it is the number of the new version. */
     const char *lineage;
-    /* Type of the stored rows of all tables. Not given: for each table from `tables`, else from
-     * `config` or models[]. */
+    /* Type of the stored rows of all tables. If it is not given, each table has the type in
+     * `tables`, else the type in its `config` or models[] entry, else the type of its files. */
     struct hps_row_wish row_dtype;
     bool activate;   /* implied if the model has no active version */
-    bool awaited;    /* the load of a configured model: the server is unready until it ends */
+    bool awaited;    /* load of changed --table files: the server is unready until it ends */
     bool only_first; /* fail with EXISTS if the model has a version or is loading one */
     bool force;      /* activate the version even if it differs too much from the active one */
-    bool replace;    /* after the load, unload the versions that never were active */
+    bool replace;    /* after the load, unload other versions that were never active */
 };
 
 /* Numbers of the versions that a switch, load or unload has unloaded. Versions beyond the maximum
@@ -122,7 +124,7 @@ struct hps_load_state {
     /* remaining_ms: an estimate; 0: unknown */
     uint64_t rows_done, rows_total, bytes_done, bytes_total, remaining_ms;
     uint64_t duplicate_keys; /* set after the rows are written */
-    uint64_t n_rows;         /* of the version, without duplicates; final once `done` */
+    uint64_t n_rows;         /* rows of the version, without duplicates; final once `done` */
     /* Of n_rows, rows that overflow_margin dropped although no other store has them. */
     uint64_t n_rows_dropped;
     /* Before `done`: versions that the load is expected to unload. After it: versions that the load
@@ -135,12 +137,12 @@ struct hps_load_state {
 
 enum { HPS_ENTRY_BYTES_MAX = 1 << 20 }; /* limit of hps_load_request.config */
 
-/* Check the request, open its files, and queue the load. May block. The caller owns a reference to
- * *out_load, for hps_load_unref.
- * error   INVALID; NOT_FOUND; EXISTS: the model has that version, or `only_first`; RANGE: the
- *         highest version number has no successor; PERMISSION: a file is outside model_roots;
- *         EXHAUSTED; PRECONDITION: `activate` without `force`, and the version differs too much
- *         from the active one; UNAVAILABLE: the server is draining; NO_MEMORY
+/* Check the request, open its files, and queue the load. May block. The caller gets a reference to
+ * *out_load, and releases it with hps_load_unref.
+ * error   INVALID; NOT_FOUND; EXISTS: the model has that version, or `only_first` forbids the load;
+ *         RANGE: the highest version number has no successor; PERMISSION: a file is outside
+ *         model_roots; EXHAUSTED; PRECONDITION: `activate` without `force`, and the version differs
+ *         too much from the active one; UNAVAILABLE: the server is draining; NO_MEMORY
  */
 hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
                             struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
@@ -152,11 +154,11 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
 hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *model,
                                        struct hps_load **out_load, struct hps_error *err)
     HPS_MUST_CHECK;
-/* A dry run of hps_catalog_load: compute what the load would need and change. May block.
- * *out_version has the tables of the version; *out_notes has the notes of hps_load_notes. A version
- * that differs too much is no error: out_effect->diff has the difference. The caller frees
- * *out_version (hps_version_free), out_effect->diff (hps_version_diff_free) and *out_notes
- * (hps_strings_fini).
+/* A dry run of hps_catalog_load: compute what the load would need (*out_plan) and change
+ * (*out_effect). May block. *out_version has the tables of the version; *out_notes has the notes of
+ * hps_load_notes. A version that differs too much is no error: out_effect->diff has the difference.
+ * The caller frees *out_version (hps_version_free), out_effect->diff (hps_version_diff_free) and
+ * *out_notes (hps_strings_fini).
  * error   as hps_catalog_load */
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
@@ -164,11 +166,11 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  struct hps_switched *out_effect, struct hps_strings *out_notes,
                                  struct hps_error *err) HPS_MUST_CHECK;
 void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state);
-/* The result of a load that is `done`. The load owns it, with its `diff`; valid until the caller's
- * hps_load_unref. */
+/* The result of a load that is `done`. The load owns the result and its `diff`; both are valid
+ * until the caller's hps_load_unref. */
 const struct hps_switched *hps_load_outcome(const struct hps_load *load);
-/* How a load that is `done` converted the rows of its tables; hps_load_table_name has their names.
- * Valid until the caller's hps_load_unref. shape: [*out_n] */
+/* How a load that is `done` converted the rows of each table. hps_load_table_name returns the names
+ * of the tables. Valid until the caller's hps_load_unref. shape: [*out_n] */
 const struct hps_load_conversion *hps_load_conversions(const struct hps_load *load,
                                                        uint32_t *out_n);
 /* Notes for the operator about a load, one sentence each: the order of the tables, where updates
@@ -200,12 +202,14 @@ struct hps_switch {
     /* Called once, with status OK or the error. It may run on the caller's thread before
      * hps_catalog_switch returns, or later on the catalog's switch thread. Must not block. */
     void (*done)(struct hps_switch *waiter, const struct hps_error *error);
-    bool force;                   /* as in hps_catalog_activate */
-    struct hps_switched switched; /* set before `done` with OK; the owner frees its diff */
+    bool force; /* as in hps_catalog_activate */
+    /* Set before `done` is called with OK; the owner frees switched.diff. */
+    struct hps_switched switched;
 };
 
-/* Warm the version up, if that is useful, for at most server.warmup_timeout_s, and then activate it
- * as hps_catalog_activate does. Does not wait for the warm-up. May block for small writes.
+/* Warm the version up for at most server.warmup_timeout_s, if a warm-up has an effect. Then
+ * activate the version as hps_catalog_activate does. The call returns before the warm-up ends. It
+ * may block for small writes.
  * error   passed to waiter->done: as hps_catalog_activate; also PRECONDITION: the version lags too
  *         far behind its updates; UNAVAILABLE: the server stops */
 void hps_catalog_switch(struct hps_catalog *catalog, const char *model, int64_t version,
@@ -213,8 +217,8 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *model, int64_t 
 /* A pending unload. The caller owns it, and keeps it until `done` was called. */
 struct hps_unload {
     /* Called once, with status OK or the error. It may run on the caller's thread before
-     * hps_catalog_unload returns, later on a thread of the catalog or of another caller, or in
-     * hps_catalog_stop. Must not block. */
+     * hps_catalog_unload returns, or later: on a thread of the catalog, on the thread of another
+     * caller, or in hps_catalog_stop. Must not block. */
     void (*done)(struct hps_unload *unload, const struct hps_error *error);
 };
 
@@ -222,7 +226,7 @@ struct hps_unload {
  * When the last request that uses it has ended, its rows are removed and unload->done is called.
  * `unload` may be NULL. May block.
  * error   NOT_FOUND; PRECONDITION: the version is loading, already unloading, or active while the
- *         model has others; errors of the store. After an error unload->done is not called.
+ *         model has other versions; errors of the store. After an error unload->done is not called.
  */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
                               struct hps_unload *unload, struct hps_error *err) HPS_MUST_CHECK;
@@ -254,8 +258,8 @@ struct hps_version_view {
     /* Rows and bytes in the embedding caches of the version. */
     uint64_t gpu_rows, gpu_bytes;
     const struct hps_embed_range_usage *gpu_usages; /* [n_tables]; NULL if `gpu` is NULL */
-    /* If the model is configured for embedding caches, and the version or some of its tables lack
-     * one: the reason. Otherwise "". */
+    /* The reason why the version, or some of its tables, have no embedding cache although the model
+     * is configured for it. Otherwise "". */
     char gpu_note[64];
     double load_ratio; /* part of the load that is done, 0 to 1; 1 after the load */
     /* n_keys_hot: hot keys of the running warm-up; n_keys_warm: how many of them it has tried. Both
@@ -282,9 +286,9 @@ void hps_catalog_each_unserved(struct hps_catalog *catalog,
                                void (*fn)(void *ctx, const struct hps_unserved_view *view),
                                void *ctx);
 /* Whether the catalog is ready. It is ready if all of these are true:
- * - Every model of models[] has an active version, and no changed files of it are to be loaded.
- * - No active version has lost rows of which a store had the only copy.
- * - If a shared store has the only copy of the rows, each of its slots has a reachable server.
+ * - Every model of models[] has an active version, and no load of its changed files is pending.
+ * - No active version has lost rows whose only copy was in a shared store.
+ * - If a shared store has the only copy of the rows, each slot of the store has a reachable server.
  * If not ready, calls `fn` (may be NULL) with each reason; the rules for `fn` in hps_catalog_each
  * apply. For the readiness of the server use server/catalog/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
@@ -299,7 +303,8 @@ void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
  * name of each; the rules for `fn` in hps_catalog_each apply. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
-/* The stores and limits of loads. A reload may change memory_bytes and nan_allowed at any time. */
+/* The stores and limits that loads use. A reload may change memory_bytes and nan_allowed at any
+ * time. */
 const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);
 /* Sums over all versions of all models. */
 struct hps_catalog_totals {

@@ -17,11 +17,12 @@ struct hps_devices;
 /* A device as views show it. */
 struct hps_device_view {
     const char *node;          /* device number as text, as in the label `node` of tier_up */
-    const char *name;          /* of the GPU, or why the device is not open */
+    const char *name;          /* name of the GPU, or why the device is not open */
     struct hps_gpu_tier *tier; /* NULL: the device could not be opened */
     bool there;                /* the machine has at least one GPU */
     bool up;                   /* the device was opened and is not lost */
-    /* Device memory for embedding caches: in use, and all of it. Both 0 without a tier. */
+    /* used_bytes: device memory that embedding caches use. capacity_bytes: device memory that is
+     * reserved for them. Both are 0 without a tier. */
     uint64_t used_bytes, capacity_bytes;
 };
 
@@ -33,7 +34,8 @@ struct hps_device_view {
 hps_status hps_devices_open(const struct hps_config *config, const struct hps_device_driver *driver,
                             struct hps_block_pool *blocks, struct hps_devices **out_devices,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* In all calls below except hps_devices_view, `devices` may be NULL: there are no devices. */
+/* In all calls below except hps_devices_view, `devices` may be NULL, which means that there are no
+ * devices. */
 
 /* Wait until the devices have answered all pending lookups. Call it before you free the loops that
  * receive the answers. No lookup may start afterwards. */
@@ -43,8 +45,9 @@ void hps_devices_close(struct hps_devices *devices);
 /* Number of devices in the model's deployed_device_list; 1 (device 0) if the list is empty. 0: the
  * model has no embedding cache, or `model` is NULL. */
 unsigned hps_devices_of_count(const struct hps_config_model *model);
-/* The tier of the i-th device of the model's list. NULL: `model` is NULL, the device could not be
- * opened, or the list has the same device before i. The device may be lost. */
+/* The tier of the i-th device of the model's list, counted from 0. The device may be lost. NULL:
+ * there is no such device, it could not be opened, or an earlier place of the list names the same
+ * device. */
 struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,
                                     const struct hps_config_model *model, unsigned i);
 /* Whether at least one device of the model was opened; it may be lost. `model` may be NULL. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of the catalog. `catalog->lock` protects everything that is not immutable. It
- * is never held while rows or records are read or written, because probes wait for it.
+ * Shared by the files of the catalog. `catalog->lock` protects everything that is not immutable. A
+ * thread must not hold the lock while it reads or writes rows or records, because probes such as
+ * /readyz wait for the lock.
  *
  * An "entry" here is a version in the catalog (struct catalog_entry). An entry of models[] is
- * always called a "models[] entry": the server's is in its configuration, and a version's own was
- * part of its load request.
+ * always called a "models[] entry". The server's models[] entry of a model is in the configuration
+ * of the server. A version may also have its own models[] entry, from its load request.
  */
 #ifndef HPS_SERVER_CATALOG_INTERNAL_H
 #define HPS_SERVER_CATALOG_INTERNAL_H
@@ -26,19 +27,22 @@ struct catalog_entry {
     struct catalog_entry *next; /* next version of the model, ascending */
     struct catalog_model *model;
     struct hps_version *version;
-    struct hps_space *host, *shared, *durable; /* spaces of version->tiers by role; NULL: none */
-    struct hps_gpu_space *gpu;                 /* version->gpu; NULL: none, or hidden from views */
-    struct hps_embed_range_usage *gpu_usages;  /* [n_tables] when metrics last counted them */
+    /* Spaces of version->tiers by role. NULL: the version has no such tier. */
+    struct hps_space *host, *shared, *durable;
+    /* version->gpu. NULL: there are no caches, or views must not use them. */
+    struct hps_gpu_space *gpu;
+    struct hps_embed_range_usage *gpu_usages; /* [n_tables] usages that metrics last counted */
     struct hps_config *own; /* the version's own models[] entry, parsed; NULL: it has none */
     enum entry_state state;
     uint64_t last_active; /* place in the order of activations, ascending; 0: never active */
     unsigned n_switching; /* switches to the version that wait for a warm-up or for updates */
     struct catalog_entry *next_unloading; /* in catalog->unloading */
-    struct hps_unload *unload; /* in ENTRY_UNLOADING: to notify of the end; NULL: no caller waits */
+    /* ENTRY_UNLOADING: the unload to notify at the end. NULL: no caller waits. */
+    struct hps_unload *unload;
 };
 
 struct catalog_model {
-    struct catalog_model *next; /* by name */
+    struct catalog_model *next; /* in the order of names */
     char *name;
     int64_t active;      /* number of the active version; 0: none */
     int64_t previous;    /* version that rollback activates; 0: none */
@@ -49,7 +53,8 @@ struct catalog_model {
     /* The stored record is of an earlier build, or names versions that no longer exist. */
     bool record_outdated;
     const struct hps_config_model *config; /* the server's models[] entry; NULL: it has none */
-    /* What a load of `config` would give, when it was last read; NULL: never read, or unusable. */
+    /* What a load of `config` would have given when its files were last read. NULL: they were never
+     * read, or `config` is unusable. */
     struct catalog_defined *defined;
     struct hps_error unusable; /* why a load of `config` would fail; status OK: it would not */
     unsigned differs; /* bits of definition.c: how the active version differs from `config` */
@@ -59,11 +64,14 @@ struct catalog_model {
     /* The active version differs because `config` has changed since that version was loaded, or
      * `config` is unusable. */
     bool drift;
-    /* The load of its changed configured files has not ended; until then the server is unready. */
+    /* The load of the model's changed files has not ended. The server is unready until it ends. */
     bool awaits;
-    bool waiting;   /* its load from models[] is queued; the loader thread has not begun it */
-    bool unreached; /* its last load failed because a shared store was unreachable; retried */
-    struct hps_error failure; /* of the last load; status OK: none, or a later load succeeded */
+    /* The model's load from models[] is queued, and the loader thread has not begun it. */
+    bool waiting;
+    bool unreached; /* the last load failed because a shared store was unreachable; it is retried */
+    /* Error of the last failed load. Status OK: no load failed, or a later one succeeded, or a
+     * resident version served the model when the load failed. */
+    struct hps_error failure;
 };
 
 struct hps_load {
@@ -81,7 +89,8 @@ struct hps_load {
     bool activate, force, replace; /* as in hps_load_request */
     struct catalog_model *awaited; /* the model whose `awaits` ends with this load; NULL: none */
     char model_name[128];
-    /* The entry, if it is published and waits for its updates before it is activated; else NULL. */
+    /* `entry`, while it is published and waits for its updates before it is activated; else
+     * NULL. */
     struct catalog_entry *waiting;
     uint64_t waiting_until_us; /* hps_clock_us: the wait of `waiting` ends */
     /* Set by the loader thread, with switch_lock held. After that thread has released switch_lock,
@@ -94,16 +103,18 @@ struct hps_load {
     atomic_bool activated;
     /* The catalog's lock protects the fields below. */
     int64_t number;
-    struct hps_versions_gone going; /* predicted when the load began */
-    struct hps_switched outcome;    /* the loader thread's; other threads read it after `done` */
+    /* Versions that the load will unload, as predicted when it began. */
+    struct hps_versions_gone going;
+    /* The loader thread sets it. Other threads read it after `done`. */
+    struct hps_switched outcome;
     bool done;
     struct hps_error error;
 };
 
 struct hps_catalog {
     struct hps_catalog_options options;
-    /* Also protects what a reload changes: options.env, and the fields from model_roots to
-     * async_without_gpu. */
+    /* Protects all that is not immutable. This includes what a reload changes: options.env, and the
+     * fields from model_roots to async_without_gpu. */
     struct hps_lock lock;
     struct hps_strings model_roots;
     uint32_t keep_versions;
@@ -123,14 +134,16 @@ struct hps_catalog {
     struct hps_pool *warmer;  /* one thread: warm-ups of serving versions, without a time limit */
     /* One thread: switches, each after a bounded warm-up; saves of hot keys. */
     struct hps_pool *switcher;
-    struct hps_task save;            /* posted to `switcher`; at most one at a time */
-    atomic_bool saving;              /* `save` is posted or running */
-    uint64_t saved_us;               /* hps_clock_us of the last `save`; main thread */
-    uint64_t tidied_us;              /* hps_clock_us of the last `tidy`; main thread */
-    struct hps_task tidy;            /* posted to `loader`; at most one at a time */
+    /* Saves the hot keys. Posted to `switcher`; never twice at the same time. */
+    struct hps_task save;
+    atomic_bool saving; /* `save` is posted or running */
+    uint64_t saved_us;  /* hps_clock_us of the last `save`; main thread */
+    uint64_t tidied_us; /* hps_clock_us of the last `tidy`; main thread */
+    /* Does the retries of catalog_tidy. Posted to `loader`; never twice at the same time. */
+    struct hps_task tidy;
     atomic_bool tidying;             /* `tidy` is posted or running */
     bool opened;                     /* recovery is complete */
-    struct catalog_entry *unloading; /* unpublished versions that are in use, or not yet removed */
+    struct catalog_entry *unloading; /* unpublished versions that are not removed yet */
     struct hps_cond reap; /* wakes the reaper: `unloading` is not empty, or `closing` is set */
     struct hps_worker reaper;
     atomic_bool closing; /* the catalog stops */
@@ -164,25 +177,25 @@ void catalog_model_sane(struct catalog_model *model);
  * (catalog_follow). Takes `version`, also on failure. NULL: out of memory. Lock held. */
 struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
                                         struct hps_version *version, enum entry_state state);
-/* Set the policies of the entry's version from the models[] entry that it follows, and its cache
- * tier from its embedding caches. Lock held. */
+/* Set the policies of the entry's version from the models[] entry that the version follows, and
+ * version->cache_tier from its embedding caches. Lock held. */
 void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry);
 /* Unlink and free a model without versions. Lock held. */
 void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model);
-/* Unlink and free the entry, but not its version. If it was the last of a model that is not in
- * models[], free the model, too. Lock held. */
+/* Unlink and free the entry, but not its version. If it was the last entry of a model that is not
+ * in models[], free the model, too. Lock held. */
 void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
                           struct catalog_entry *entry);
 /* Set host, shared and durable of the entry from its version's tiers. Lock held. */
 void catalog_entry_spaces(struct catalog_entry *entry);
-/* Set the metric series of the version that lookups and updates count in. Lock held. */
+/* Set the metric series in which lookups and updates of the version are counted. Lock held. */
 void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version);
 /* Remove the series of a version. If its model has no other version, remove those of the model,
  * too. Lock held; the version must still be in the catalog. */
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version);
 /* Bytes that all versions use in the host map. Lock held. */
 uint64_t catalog_host_used(struct hps_catalog *catalog);
-/* Rows that overflow_margin dropped although no other store has them. Lock held. */
+/* Number of rows that overflow_margin dropped although no other store has them. Lock held. */
 uint64_t catalog_rows_dropped(const struct catalog_entry *entry);
 /* Part of the entry's load that is done, 0 to 1; 1 for a loaded version. Lock held. */
 double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
@@ -193,7 +206,7 @@ double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalo
  * record. There must be a persistent store. May block; no other thread uses the catalog. error: as
  * hps_catalog_open */
 hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
-/* Queue the warm-ups and refills of a model's resident versions that follow a start, on the loader
+/* After a start: queue the warm-ups and refills of the model's resident versions for the loader
  * thread. Lock held. */
 void catalog_refill_model(struct hps_catalog *catalog, struct catalog_model *model);
 
@@ -215,8 +228,8 @@ hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *
  * error   NO_MEMORY */
 hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record);
 /* If the stored record is of an earlier build, or names versions that no longer exist, write it
- * again, before another version gets the number of such a version. Call it once the versions are
- * known. No effect on a read-only store. May block.
+ * again. Call it after the versions are read, and before a new version can get the number of a
+ * version that no longer exists. No effect on a read-only store. May block.
  * error   of the store */
 hps_status catalog_mend_model(struct hps_catalog *catalog, struct catalog_model *model,
                               struct hps_error *err) HPS_MUST_CHECK;
@@ -244,8 +257,8 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
                                    int64_t number, bool back, struct hps_switched *out_switched,
                                    struct hps_error *err) HPS_MUST_CHECK;
 /* How `version` differs from the active one. Only its tables are used; it need not be resident. The
- * caller passes *out_diff zeroed and frees it. It stays empty if `version` is active, or no version
- * is. Lock held.
+ * caller passes *out_diff zeroed, and frees it with hps_version_diff_free. *out_diff stays empty if
+ * `version` is active, or if no version is active. Lock held.
  * error   NO_MEMORY */
 hps_status catalog_diff(struct catalog_model *model, const struct hps_version *version,
                         struct hps_version_diff *out_diff) HPS_MUST_CHECK;
@@ -259,14 +272,15 @@ hps_status catalog_check_active(struct hps_catalog *catalog, struct catalog_mode
 hps_status catalog_check_diff(const struct hps_catalog *catalog, struct catalog_model *model,
                               int64_t number, const struct hps_version_diff *diff,
                               struct hps_error *err) HPS_MUST_CHECK;
-/* OK if the version has its updates, except those of the last activate_lag_max_s. lock not held.
- * error   PRECONDITION: it lags further behind */
+/* Check with hps_updater_check_lag that the version does not lag too far behind its updates. The
+ * limit is activate_lag_max_s. lock not held.
+ * error   PRECONDITION: the version lags too far behind */
 hps_status catalog_check_lag(struct hps_catalog *catalog, const char *model, int64_t number,
                              struct hps_error *err) HPS_MUST_CHECK;
 /* Set the gauge model_active_version of the model. */
 void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model *model);
-/* Tell the host map which version of the model is active: its rows may evict rows of versions that
- * are not. Lock held. */
+/* Tell the host map which version of the model is active: rows of the active version may evict rows
+ * of other versions. Lock held. */
 void catalog_share_memory(const struct catalog_model *model);
 /* Find the model `name` and its resident version `number`. Both pointers are valid while
  * switch_lock is held. lock not held.
@@ -292,18 +306,18 @@ void catalog_gpu_active(const struct catalog_entry *entry, bool active);
  * since the last call to the metrics. Lock held. */
 void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
                       struct hps_version_view *out_view);
-/* Bytes that embedding caches of the version's tables would take on all devices of `config`
- * together. 0: `config` is NULL, or names no device that was opened. */
+/* Bytes that embedding caches of the version's tables would take, summed over all devices of
+ * `config`. 0: `config` is NULL, or names no device that was opened. */
 uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version,
                            const struct hps_config_model *config);
 
 /* ---- warm.c ---------------------------------------------------------------------------------- */
 
-/* The next three calls post a task to `pool`, which keeps the version pinned until it has ended.
+/* The next three calls post a task to `pool`. The version stays pinned until the task has ended.
  * The version must be resident during the call. */
 
 /* In the background, warm up a serving version with its hot keys, and fill the caches of its tables
- * that are cached whole. No effect if neither can have one. */
+ * that are cached whole. No effect if there is nothing to warm up or fill. */
 void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
                          struct hps_version *version);
 /* In the background, fill the caches of tables that are cached whole, for a version that is not
@@ -361,8 +375,8 @@ void catalog_load_failed(const struct hps_catalog *catalog, struct catalog_model
                          const struct hps_error *err);
 /* A load of the model succeeded: forget the last failure. Lock held. */
 void catalog_load_succeeded(struct hps_catalog *catalog, struct catalog_model *model);
-/* Remove the series of a model. Its count of failed loads stays if it is not 0, or the model is in
- * models[]. Lock held. */
+/* Remove the series of a model. The series model_load_failures_total stays if its value is not 0,
+ * or if the model is in models[]. Lock held. */
 void catalog_model_metrics_remove(const struct hps_catalog *catalog,
                                   const struct catalog_model *model);
 /* Retry the loads of configured models without versions whose last load failed because a store was
@@ -373,8 +387,9 @@ void catalog_load_again(struct hps_catalog *catalog);
 
 /* A load request that is checked and completed. */
 struct catalog_request {
-    /* The request. If it has a models[] entry in `config`, the entry has set the fields that the
-     * caller left empty. said.entry: that entry, else the server's; NULL: there is none. */
+    /* The request. If it has a models[] entry in `config`, that entry has set the fields that the
+     * caller left empty. said.entry: that entry or, without it, the server's models[] entry; NULL:
+     * there is neither. */
     struct hps_load_request said;
     struct hps_config *config;       /* the request's models[] entry, parsed; NULL: it has none */
     struct hps_notes entry_notes;    /* notes of parsing it */
@@ -455,17 +470,18 @@ hps_status catalog_source_open_config(struct hps_catalog *catalog,
 
 /* ---- unload.c -------------------------------------------------------------------------------- */
 
-/* Start the thread that removes unpublished versions once no request uses them. */
+/* Start the reaper, the thread that removes unpublished versions once no request uses them. */
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
 /* End the reaper. Pending unloads get UNAVAILABLE. `closing` must be set. */
 void catalog_reaper_stop(struct hps_catalog *catalog);
-/* Unpublish surplus versions: while more than keep_versions versions are or have been active, the
- * one that was active longest ago. Append their numbers to *out_gone. The caller calls catalog_reap
- * afterwards. switch_lock held, lock not. */
+/* Unpublish surplus versions. While more than keep_versions versions are or have been active,
+ * unpublish the one that was active longest ago. Versions with a pending switch are not
+ * unpublished. Append the numbers of unpublished versions to *out_gone. The caller calls
+ * catalog_reap afterwards. switch_lock held, lock not. */
 void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model,
                            struct hps_versions_gone *out_gone);
-/* As catalog_retire_locked, but unpublish the versions that never were active, except version
- * `keep`. */
+/* As catalog_retire_locked, but unpublish the versions that were never active, except version
+ * `keep` and versions with a pending switch. */
 void catalog_replace_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep,
                             struct hps_versions_gone *out_gone);
 /* Predict which versions a load with these flags of its request will unload. Append their numbers
@@ -475,9 +491,9 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
 /* Remove the unpublished versions that no request uses. The reaper removes the others later. No
  * lock held. */
 void catalog_reap(struct hps_catalog *catalog);
-/* If there is a shared store: every 5 s, have the loader thread retry work that failed because that
- * store was unreachable. With a persistent store the work is to delete rows of unloaded versions.
- * Without one it is to load configured models. Main thread; call it on each tick. */
+/* If there is a shared store: every 5 s, make the loader thread retry work that failed because the
+ * shared store was unreachable. With a persistent store, this work deletes rows of unloaded
+ * versions. Without one, it loads configured models. Main thread; call it on each tick. */
 void catalog_tidy(struct hps_catalog *catalog);
 
 #endif

@@ -2,11 +2,12 @@
  *
  * Whether the daemon is ready, and why not. This module alone decides it. The state is shown in
  * /readyz, grpc.health.v1, hpsd_ready, `hpsctl status`, the service manager's status and the log.
- * The `ready` line on stdout reports only the first time.
+ * The `ready` line on stdout is printed only once, when the daemon becomes ready for the first
+ * time.
  *
  * The daemon is ready if hps_catalog_ready is true and the daemon is not draining. Readiness can be
  * lost and come back, for example if a shared store with the only copy of rows is unreachable for a
- * time. A drain ends readiness for good. Changed on the main thread, read on any thread.
+ * time. A drain ends readiness for good. The main thread changes the state; any thread may read it.
  */
 #ifndef HPS_SERVER_CATALOG_READINESS_H
 #define HPS_SERVER_CATALOG_READINESS_H

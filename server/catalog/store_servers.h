@@ -8,7 +8,7 @@
 #include "backends/store.h"
 #include "server/observe/metrics.h"
 
-enum { HPS_STORE_SERVERS_MAX = 128 }; /* servers shown in metrics */
+enum { HPS_STORE_SERVERS_MAX = 128 }; /* limit on the servers shown in metrics */
 
 struct hps_store_servers;
 
@@ -22,7 +22,7 @@ void hps_store_servers_free(struct hps_store_servers *servers); /* no effect if 
 void hps_store_servers_refresh(struct hps_store_servers *servers);
 
 /* Whether every slot of the store has a reachable server. If not, out_text[size] gets a sentence
- * with the number of slots. True for a store that does not consist of servers. Any thread. */
+ * with the number of slots. True if the store does not consist of servers. Any thread. */
 bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t size);
 
 #endif
