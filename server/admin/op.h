@@ -11,7 +11,8 @@
 
 struct admin_op {
     struct hps_unary rpc;
-    struct hps_load *load;    /* LoadModel: the load whose progress the call streams; referenced */
+    /* LoadModel: the call streams the progress of this load; referenced. */
+    struct hps_load *load;
     struct hps_timer timer;   /* LoadModel: sends the next message */
     bool told;                /* LoadModel: the notes of the load have been sent */
     struct hps_switch waiter; /* ActivateVersion: when it is done, the call is answered */
@@ -39,7 +40,7 @@ struct Hps__V1__TableDiff;
 struct Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena,
                                               const struct hps_version_diff *diff);
 
-/* The work of each method (models.c, state.c, updates.c, snapshot.c). */
+/* The functions below do the work of the methods (models.c, state.c, updates.c, snapshot.c). */
 void admin_ping(struct hps_unary *op);
 void admin_get_status(struct hps_unary *op);
 void admin_list_models(struct hps_unary *op);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * hps.v1.Admin: the methods that hpsctl calls. Their work may block, so it runs on the admin pool.
- * Replies go through the loop of the call's connection.
+ * The loop of the call's connection sends the reply.
  */
 #ifndef HPS_SERVER_ADMIN_SERVICE_H
 #define HPS_SERVER_ADMIN_SERVICE_H
@@ -42,15 +42,15 @@ struct hps_admin_parts {   /* copied; its pointers are borrowed for the life of 
     void *ctx;
     /* The callbacks are called on any thread. */
     void (*status)(void *ctx, struct hps_admin_status *out_status);
-    void (*drain)(void *ctx); /* begin to drain the daemon; does not wait */
+    void (*drain)(void *ctx); /* begins to drain the daemon, and returns at once */
     /* Append the current configuration as JSON to `buf`. Error: NO_MEMORY. */
     hps_status (*print_config)(void *ctx, struct hps_buf *buf);
 };
 
-/* The caller frees it with hps_unary_service_free. NULL: out of memory. */
+/* The caller frees the service with hps_unary_service_free. NULL: out of memory. */
 struct hps_unary_service *hps_admin_service_new(const struct hps_admin_parts *parts);
-/* Cancel the running snapshot, if there is one, and all later ones. Does not wait; a snapshot that
- * computes checksums of its files ends soon. Any thread. */
+/* Cancel the running snapshot, if there is one, and all later ones. Does not wait for the snapshot
+ * to end: one that computes checksums of its files ends soon afterwards. Any thread. */
 void hps_admin_snapshot_cancel(void);
 
 #endif

@@ -23,7 +23,7 @@ hps_status hps_model_pin_all(struct hps_models *models, const char *model, struc
                              struct hps_model_pinned *out_pinned, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Unpins all versions except version `number`, which alone stays in *pinned.
- * error   NOT_FOUND: there is no such version, and all are unpinned */
+ * error   NOT_FOUND: there is no such version; all versions are then unpinned */
 hps_status hps_model_choose(struct hps_model_pinned *pinned, const char *model, int64_t number,
                             struct hps_error *err) HPS_MUST_CHECK;
 /* Unpins the versions that are in *pinned. */

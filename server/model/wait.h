@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Decides for WaitForUpdates whether updates are visible to lookups. It compares the request with
- * views of the version's update stream. For the goals NOW and RECORDS, a proof of visibility counts
- * only if it is newer than the start of the wait. struct hps_wait has no locks, and is used by one
- * thread at a time.
+ * views of the version's update stream (struct hps_stream_view). For the goals NOW and RECORDS, a
+ * view proves visibility only with checks that were made after the start of the wait. struct
+ * hps_wait has no locks, and is used by one thread at a time.
  */
 #ifndef HPS_SERVER_MODEL_WAIT_H
 #define HPS_SERVER_MODEL_WAIT_H
@@ -13,14 +13,14 @@
 
 struct hps_wait {
     const Hps__V1__WaitForUpdatesRequest *request; /* borrowed; hps_wait_check returned OK for it */
-    /* Start of the wait, Unix time in ms. A proof must not be older. The goal NOW is about the
-     * records that were logged before this time. */
+    /* Start of the wait, Unix time in ms. Checks before this time prove nothing. The goal NOW waits
+     * for the records that were logged before this time. */
     int64_t begin_ms;
-    bool begun; /* a view was examined */
-    /* More records were rejected, since the mark in the request or since the last view, than a view
-     * lists. So some were not examined. */
+    bool begun; /* at least one view was examined */
+    /* Some rejected records were not examined, because a view lists only the newest ones. More were
+     * rejected since the last view, or since the mark in the request. */
     bool unlisted;
-    uint64_t number_seen; /* rejected records up to this number were examined */
+    uint64_t number_seen; /* rejected records up to this hps_rejected_view.number were examined */
     size_t n_visible;     /* the first n_visible of request->records are visible */
     char rejected[400];   /* text about the newest rejected record of this wait; "": none */
 
@@ -28,7 +28,7 @@ struct hps_wait {
     Hps__V1__WaitOutcome outcome; /* NOT_YET: still waiting */
     struct hps_error why;         /* only its text is used: the reason of `outcome` */
     char topic[249];              /* the topic that the outcome is about; "": none */
-    int32_t partition;            /* its partition; -1: none */
+    int32_t partition;            /* the partition that the outcome is about; -1: none */
     int64_t offset;               /* the record that the outcome is about; -1: none */
     Hps__V1__UpdateMark mark;
     uint32_t key_bytes;
@@ -41,9 +41,9 @@ void hps_wait_init(struct hps_wait *wait, const Hps__V1__WaitForUpdatesRequest *
  * error   INVALID: the text names the field */
 hps_status hps_wait_check(const Hps__V1__WaitForUpdatesRequest *request, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Updates the reply from a view. refreshed: since the wait began, Kafka has replied with the list
- * of topics, and the leaders with the ends of their partitions. Returns DONE if the reply is final,
- * REFRESH if it helps to query Kafka for these again, else WAIT. */
+/* Updates the reply from a view. refreshed: since the wait began, Kafka has sent the list of
+ * topics, and the leaders have sent the ends of their partitions. Returns DONE if the reply is
+ * final, REFRESH if the wait needs a newer list of topics or newer ends from Kafka, else WAIT. */
 enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
                                    bool refreshed);
 /* Sets the reply of a wait that ends because the version takes no more updates. */
