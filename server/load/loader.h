@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads the rows of a new version from files into stores, as a stream. Rows whose keys do not
- * ascend are sorted first. One pass then writes the durable store (persistent_db) and the host map.
- * Runs on the loader thread, unless stated otherwise.
+ * Loads the rows of a new version from files into stores, as a stream. If the keys of a table do
+ * not ascend, its rows are sorted first. One pass then writes the durable store (persistent_db) and
+ * the host map. Runs on the loader thread, unless stated otherwise.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_H
 #define HPS_SERVER_LOAD_LOADER_H
@@ -14,7 +14,7 @@
 struct hps_load_env {
     struct hps_stores stores;            /* at least one */
     struct hps_breaker *durable_breaker; /* of the durable store; NULL: no breaker */
-    const char *spill_dir;               /* directory of the files of a sort that exceeds memory */
+    const char *spill_dir;               /* directory for files of sorts that exceed memory_bytes */
     uint64_t memory_bytes;               /* memory that a sort may use */
     uint64_t host_bytes_max;             /* capacity of the host map */
     /* Limit on the rows of a table if the host map has the only copy; further rows are dropped. 0:
@@ -25,15 +25,16 @@ struct hps_load_env {
     uint64_t disk_free_min_bytes; /* a sort leaves this much disk space free */
     /* The part of a load's rows, 0 to 1, that is written to a shared store above a durable one. */
     double shared_seed_ratio;
-    bool shared_takes_missed; /* rows that lookups find below the shared store are inserted there */
+    /* Rows found by lookups in a lower store are inserted into the shared store. */
+    bool shared_takes_missed;
 };
 
 /* How the stores identify this version. With a shared store version->load_id must be set. */
 struct hps_space_id hps_load_space_id(const struct hps_version *version);
 
 /* Remove the space of a failed load, and delete its rows. Takes `space`; no effect if NULL. A
- * shared store without a durable one below it keeps the rows: they may be of an earlier load, with
- * updates that no file has. */
+ * shared store without a durable one below it keeps the rows, because an earlier load may have
+ * written them. They may include updates that no file has. */
 void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space);
 
 /* Open the spaces of a version whose rows are in the stores already, and set version->tiers. After
@@ -46,10 +47,10 @@ struct hps_load_plan {
     uint64_t n_rows;               /* rows in the files, with duplicates */
     uint64_t row_bytes;            /* bytes of all these rows as stored, without keys */
     uint64_t disk_bytes_needed;    /* estimate for the durable store and the largest sort */
-    uint64_t disk_bytes_available; /* free for the durable store; 0: there is none */
+    uint64_t disk_bytes_available; /* free for the durable store; 0: there is no durable store */
     uint64_t host_bytes_needed;    /* estimate for the host map; 0: the load does not fill it */
     uint64_t host_bytes_available; /* free in the host map */
-    uint64_t n_rows_dropped;       /* rows beyond host_rows_max, which no store will have */
+    uint64_t n_rows_dropped;       /* rows beyond host_rows_max; no store will have them */
     uint64_t shared_bytes_needed;  /* estimate for the shared store; its capacity is not known */
     uint64_t device_bytes_needed;  /* embedding caches; the caller sets it for a dry run, else 0 */
     uint64_t start_hash;           /* hps_updater_start_hash; the caller sets it; 0: no updater */
@@ -116,8 +117,9 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
  * hps_load_drop_space. May block.
  *
  * If the rows do not fit in the host map and a store below it has them, the map starts empty, and
- * lookups insert rows. If another daemon has loaded the same rows into a shared store, they are
- * used. A shared store above a durable one may be unreachable: it then starts empty.
+ * lookups insert rows. If another daemon has loaded the same rows into a shared store, the load
+ * uses these rows. If a shared store above a durable one is unreachable, the load succeeds, and the
+ * shared store starts empty.
  * error   CANCELLED; EXHAUSTED: disk or memory is too small; PRECONDITION: a file changed during
  *         the load; errors of the files and stores */
 hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source *source,

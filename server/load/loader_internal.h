@@ -4,7 +4,7 @@
  *
  * - plan.c: memory and disk that a load needs
  * - loader.c: the pass from files into stores
- * - seed_shared.c: after that pass, the rows of a shared store above the durable one
+ * - seed_shared.c: after that pass, copies rows from the durable store to a shared store above it
  *
  * refill.c, which fills the host map after a restart, does not use this header. Loader thread,
  * unless stated otherwise.
@@ -19,7 +19,7 @@
 struct loader_target {
     struct hps_store *store;     /* NULL: there is no store of this role */
     struct hps_space *space;     /* the version's space in it; NULL: not open yet */
-    struct hps_store_load *load; /* NULL: this pass writes no rows to the store */
+    struct hps_store_load *load; /* NULL: the pass writes no rows to this store */
 };
 
 /* A running load. */

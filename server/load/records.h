@@ -21,8 +21,8 @@ struct hps_model_record {
     uint32_t n_past;
 };
 
-/* All calls with `put` or `delete` in their name write with a sync, and may block. `store` is the
- * persistent store. */
+/* All calls with `put` or `delete` in their name return after the change is on disk, and may block.
+ * `store` is the persistent store. */
 hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
                                    struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
@@ -47,14 +47,14 @@ struct hps_unused_list {
     uint32_t n;
 };
 
-/* Read up to HPS_UNUSED_MAX of these records; unreadable ones are skipped. The caller frees the
- * versions with hps_version_free, also after an error. */
+/* Read up to HPS_UNUSED_MAX records of hps_records_put_unused; unreadable records are skipped. The
+ * caller frees the versions with hps_version_free, also after an error. */
 hps_status hps_records_read_unused(struct hps_store *store, struct hps_unused_list *out_list,
                                    struct hps_error *err) HPS_MUST_CHECK;
 
 struct hps_records_reader {
     void *ctx;
-    /* Takes `version`, also on failure. It has no tiers yet. */
+    /* Takes `version`, also on failure. The version has no tiers yet. */
     hps_status (*version)(void *ctx, struct hps_version *version, struct hps_error *err);
     /* `record` is valid during the call. If an earlier build wrote it, it has no tables and no past
      * versions. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds and opens the files of every table that a load reads: in a model directory with or without
- * a manifest.json, in named places, or in a models[] entry. Used by one thread at a time.
+ * Finds and opens the files of every table that a load reads. They are in a model directory, with
+ * or without a manifest.json, or each table has its own path, from the request or a models[] entry.
+ * Used by one thread at a time.
  */
 #ifndef HPS_SERVER_LOAD_SOURCE_H
 #define HPS_SERVER_LOAD_SOURCE_H
@@ -41,9 +42,9 @@ struct hps_source {
 
 /* Open the tables of a model directory, in the order of its manifest.json or, without one, of their
  * names. A manifest must match the directory. Widths, default rows and row types come from the
- * table of the same name in `model` (may be NULL). The targets of links must be below one of
- * `roots`, too; NULL: files may be anywhere. Takes `roots`, also on failure. The caller closes
- * *out_source with hps_source_close. May block. */
+ * table of the same name in `model` (may be NULL). The files and the targets of links must be below
+ * one of `roots`. If `roots` is NULL, they may be anywhere. Takes `roots`, also on failure. The
+ * caller closes *out_source with hps_source_close. May block. */
 hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
                                const struct hps_config_model *model, struct hps_source *out_source,
                                struct hps_error *err) HPS_MUST_CHECK;
@@ -63,25 +64,27 @@ struct hps_source_named {
 /* Open named tables, each with its own path, in this order. Widths, default rows and, for tables
  * without a given row_dtype, row types come from `model` (may be NULL). No manifest is read. May
  * block. For `roots` and *out_source the rules of hps_source_open_dir apply.
- * error   also INVALID: no table, too many, or a name twice */
+ * error   INVALID: there is no table, there are too many, or two have the same name; others as
+ *         hps_source_open_dir */
 hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_source_named *tables,
                                   size_t n_tables, const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Open the tables of a models[] entry, in its order. The operator chose each path, so links in a
- * path may lead anywhere. Links to files of the table are followed only to places below one of
- * `model_roots`, or below the directory that contains the target of a path in the entry. May block.
- * The caller closes *out_source with hps_source_close. */
+/* Open the tables of a models[] entry, in its order. The operator chose the path of each table, so
+ * links in these paths are followed to any place. Links to the files of a table are followed only
+ * to places below a permitted directory. Permitted are the `model_roots` and, for each path in the
+ * entry, the directory that contains the target of the path. May block. The caller closes
+ * *out_source with hps_source_close. */
 hps_status hps_source_open_config(const struct hps_strings *model_roots,
                                   const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Set row_dtype of all tables, whatever it was before. 0: as in the files. */
+/* Replace row_dtype of all tables by `dtype`. 0: as in the files. */
 void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype);
-/* Make a path absolute, and resolve links in its directory part, but not in its last component. So
- * a file gets the same path by whatever name its directory was given. The file need not exist, but
- * its directory must. False: the directory does not exist, or the path is too long; out_path is
- * then `path`. */
+/* Make a path absolute, and resolve links in its directory part, but not in its last component. Two
+ * paths of one file give the same result if they differ only in the directory part. The file need
+ * not exist, but its directory must. False: the directory does not exist, or the path is too long;
+ * out_path is then `path`. */
 bool hps_source_canonical(const char *path, char out_path[PATH_MAX]);
 /* OK if the files of the table have not changed since they were opened.
  * error   PRECONDITION: a file changed; the text has its path; errors of reading its properties */
@@ -90,6 +93,6 @@ hps_status hps_source_check_unchanged(const struct hps_source_table *table, stru
 /* Sort the tables by their places in `order`. Tables that it lacks come last, and keep their order
  * among themselves. */
 void hps_source_sort(struct hps_source *source, const struct hps_table_order *order);
-void hps_source_close(struct hps_source *source); /* may be zeroed */
+void hps_source_close(struct hps_source *source); /* *source may be zeroed */
 
 #endif

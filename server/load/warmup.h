@@ -34,7 +34,8 @@ struct hps_warmup *hps_warmup_new(const struct hps_warmup_options *options);
 void hps_warmup_free(struct hps_warmup *warmup);
 
 /* Attach the version's model and tables: lookups of the version are counted. If there is no memory
- * for the counts of a table, it is not counted. Call it before the version is published. */
+ * for the counts of a table, lookups of this table are not counted. Call it before the version is
+ * published. */
 void hps_warmup_attach(struct hps_warmup *warmup, struct hps_version *version);
 /* Read the records, and add their counts to the counts of attached tables. An unreadable record is
  * skipped with a warning. May block. Call it once, before the first lookup. */

@@ -39,7 +39,8 @@ struct warm_model {
     char *name;
     struct warm_table *tables;
     bool attached; /* hps_warmup_attach was called, and not hps_warmup_detach since */
-    /* The next three are used by the thread that saves, and before it by hps_warmup_read. */
+    /* The thread that saves uses the next three fields. Before the first save, hps_warmup_read may
+     * set them. */
     uint32_t n_records; /* the numbers of the model's records in the store are below this */
     uint64_t n_seen;    /* lookups that were counted before the last save */
     bool stale;         /* the last save failed, or a record was unreadable: save again */
@@ -48,7 +49,7 @@ struct warm_model {
 struct hps_warmup {
     struct hps_warmup_options options;
     struct hps_metric *rows; /* insertion_rows_total of the host map by warm-ups */
-    struct hps_lock lock;    /* protects `attached` and the lists, from which only a save removes */
+    struct hps_lock lock;    /* protects `attached` and the lists; only a save removes list items */
     struct warm_model *models;
 };
 

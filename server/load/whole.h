@@ -15,10 +15,10 @@
 bool hps_whole_useful(const struct hps_version *version);
 /* Fill the caches of all tables that are cached whole and not filled yet, one after the other. Rows
  * that an update may have changed since they were read are not inserted but read again
- * (cache/version/stamps.h). Uses memory for a scan, and for a batch of rows of at most 1 MiB. The
- * thread pauses for about half of the time. `limits` may stop it before each batch; a later call
- * scans the unfinished table again. The version must be pinned or not yet published. May block. Any
- * thread, but one call per version at a time.
+ * (cache/version/stamps.h). Uses the memory of a scan of the store, and at most 1 MiB for a batch
+ * of rows. The thread pauses for about half of the time. `limits` may stop it before each batch; a
+ * later call scans the unfinished table again. The version must be pinned or not yet published. May
+ * block. Any thread, but one call per version at a time.
  *
  * limits      out_room_bytes of go_on is ignored
  * out_report  n_keys: rows that were read; n_gpu_rows: rows queued for the device */
