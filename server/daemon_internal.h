@@ -37,11 +37,12 @@ struct loop_thread {
     struct hps_grpc_loop *grpc; /* NULL after the loop has stopped */
     struct hps_worker worker;
     /* The main thread posts these tasks to the loop. */
-    struct hps_task drain;       /* end the connections; posted once */
-    struct hps_task echo;        /* set alive_us, for the watchdog */
-    _Atomic uint64_t alive_us;   /* hps_clock_us when the loop last ran `echo` */
-    atomic_bool echo_pending;    /* `echo` is posted and has not run */
-    struct hps_task recheck;     /* check connections again: rules or certificates have changed */
+    struct hps_task drain;     /* end the connections; posted once */
+    struct hps_task echo;      /* set alive_us, for the watchdog */
+    _Atomic uint64_t alive_us; /* hps_clock_us when the loop last ran `echo` */
+    atomic_bool echo_pending;  /* `echo` is posted and has not run */
+    /* Check connections again, after rules or certificates have changed. */
+    struct hps_task recheck;
     atomic_bool recheck_pending; /* `recheck` is posted and has not run */
 };
 
@@ -50,13 +51,13 @@ struct loop_thread {
 struct daemon_tls {
     struct hps_tls *grpc;
     struct hps_tls *http;   /* of http_listen; client certificates are optional */
-    struct hps_tls *kserve; /* as grpc, but for HTTP/1.1 */
+    struct hps_tls *kserve; /* of kserve_listen: as `grpc`, but for HTTP/1.1 */
 };
 
 enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED };
 
-/* The parts of the program. Only the files above know this struct; each part gets pointers to the
- * parts that it uses. */
+/* The parts of the program. Only the files that share this header know this struct. Each part gets
+ * pointers to the parts that it uses. */
 struct hps_daemon {
     struct hps_daemon_options options;
     /* Protects the reloadable options of `options.config`. Only the main thread changes them, so it
@@ -119,7 +120,7 @@ struct hps_daemon {
     enum daemon_phase phase;
     bool failed;          /* a failure ends the daemon */
     atomic_bool draining; /* a drain was requested or has begun; any thread may set it */
-    unsigned n_draining;  /* loops that still have connections; main thread */
+    unsigned n_draining;  /* drain: loops that still have connections; main thread */
 
     struct loop_thread *threads;
     unsigned n_threads;
@@ -141,7 +142,8 @@ void daemon_tls_free(struct daemon_tls *tls);
 
 /* ---- reload.c -------------------------------------------------------------------------------- */
 
-/* Read the configuration again (SIGHUP). On an error it is logged, and the old one stays. */
+/* Read the configuration again (SIGHUP). An error is logged, and the old configuration stays in
+ * effect. */
 void daemon_reload(struct hps_daemon *daemon);
 
 /* ---- run.c and pages.c ----------------------------------------------------------------------- */
@@ -152,7 +154,8 @@ void daemon_peers_limits(const struct hps_config_server *config, bool admin,
                          struct hps_peers_limits *out_limits);
 /* Install the signal handlers, and start the acceptors and the pages. */
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
-/* Serve the probes and /metrics (pages.c). The three calls have no effect without http_listen. */
+/* Serve the probes and /metrics (pages.c). daemon_pages_start, _reload and _stop have no effect
+ * without http_listen. */
 hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 void daemon_pages_reload(struct hps_daemon *daemon);
 /* Close the listener and its connections; hps_daemon_close frees pages.server later. */

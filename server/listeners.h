@@ -40,7 +40,7 @@ hps_status hps_listeners_open(const struct hps_config_server *config,
                               struct hps_listeners *out_listeners, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_listeners_close(struct hps_listeners *listeners);
-/* The address of the n-th listener of a kind, from 0; "": there are fewer. */
+/* The address of the n-th listener of a kind, counted from 0; "": there is no such listener. */
 const char *hps_listeners_address(const struct hps_listeners *listeners,
                                   enum hps_listener_kind kind, unsigned n);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsd and hpsd-sim differ only in the devices that they use, which this function selects. Main
- * thread.
+ * Selects the devices of the program: hpsd and hpsd-sim differ only in them. Main thread.
  */
 #ifndef HPS_SERVER_PROGRAM_H
 #define HPS_SERVER_PROGRAM_H

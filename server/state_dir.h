@@ -14,13 +14,13 @@ enum { HPS_INSTANCE_CHARS = 16 };
 struct hps_state_dir {
     int lock_fd;                           /* the locked file; -1: the lock is not held */
     char *spill;                           /* "<dir>/tmp": sorts write temporary files there */
-    char instance[HPS_INSTANCE_CHARS + 1]; /* random hex digits; the same at each start */
+    char instance[HPS_INSTANCE_CHARS + 1]; /* random hex digits, created at the first start */
 };
 
 /* Create and lock the directory. Symbolic links inside it are not followed. The caller closes
  * *out_state with hps_state_dir_close.
- * error   BUSY: another process holds the lock (the text has its pid); INVALID: root would use a
- *         directory of another user; PERMISSION, IO, NO_MEMORY
+ * error   BUSY: another process holds the lock (the text has its pid); INVALID: hpsd runs as root,
+ *         and another user owns the directory; PERMISSION, IO, NO_MEMORY
  */
 hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
                               struct hps_error *err) HPS_MUST_CHECK;
