@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * grpc.health.v1. The status is SERVING while the server is ready, else NOT_SERVING, also during a
- * drain. It is the same for the server (the empty service name) and for each service. RPCs are
- * handled on the loop thread of their connection.
+ * grpc.health.v1. The status is SERVING while the server is ready. Otherwise, and during a drain,
+ * it is NOT_SERVING. It is the same for the server (the empty service name) and for each service.
+ * RPCs are handled on the loop thread of their connection.
  */
 #ifndef HPS_SERVER_RPC_HEALTH_H
 #define HPS_SERVER_RPC_HEALTH_H
@@ -19,7 +19,7 @@ const struct hps_grpc_service *hps_health_service_grpc(const struct hps_health_s
 void hps_health_service_set(struct hps_health_service *service, bool serving);
 /* Whether the status is SERVING. Any thread. */
 bool hps_health_service_get(const struct hps_health_service *service);
-/* For a drain: end every Watch call, also later ones, with UNAVAILABLE. Any thread. */
+/* For a drain: end every Watch call, now open or later, with UNAVAILABLE. Any thread. */
 void hps_health_service_close(struct hps_health_service *service);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs calls with one small request message: Admin, GetModel, WaitForUpdates, and KServe without
- * ModelInfer. Each call has three phases:
+ * Runs calls with one small request message: Admin, GetModel, WaitForUpdates, and KServe except
+ * ModelInfer and ModelStreamInfer. Each call has three phases:
  *
  *     loop      unpack the request, count it in the quota of the identity, check access
  *     place     run the method's work on the loop, a worker or the admin pool; write the audit log
  *     loop      send the reply, or fail the call with the error
  *
- * A service consists of a table of methods, and of the parts of the daemon that their works use. It
- * may have its own struct for a call, with struct hps_unary as first member. "Loop" below means the
- * loop thread of the call's connection.
+ * A service consists of a table of methods, and of the parts of the daemon that the methods use. A
+ * service may have its own struct for a call, with struct hps_unary as first member. "Loop" below
+ * means the loop thread of the call's connection.
  */
 #ifndef HPS_SERVER_RPC_UNARY_H
 #define HPS_SERVER_RPC_UNARY_H
@@ -28,9 +28,10 @@ enum hps_unary_place {
     HPS_UNARY_ADMIN   /* on the admin pool; the work may block */
 };
 
-/* For which models the caller must have one of the method's roles. */
+/* Roles apply to models. This says for which models the caller must have one of the method's
+ * roles. */
 enum hps_unary_scope {
-    HPS_UNARY_OPEN, /* for none: every client may call, and quotas do not apply; health checks */
+    HPS_UNARY_OPEN, /* for none: every client may call, without quotas; for health checks */
     HPS_UNARY_ANY,  /* for at least one model */
     /* For the model that the request names. If it names none, for at least one model; the reply
      * then lists the models that the caller may see. */
@@ -40,7 +41,7 @@ enum hps_unary_scope {
 };
 
 enum hps_unary_kind {
-    HPS_UNARY_READS,   /* not in the audit log; the work is left out if the call has ended */
+    HPS_UNARY_READS,   /* not in the audit log; the work is skipped if the call has ended */
     HPS_UNARY_WAITS,   /* as READS, but the call is not answered before hps_unary_finish */
     HPS_UNARY_TELLS,   /* as READS, but each call is in the audit log: the data is confidential */
     HPS_UNARY_CHANGES, /* as TELLS, but the work runs even if the call has ended */
@@ -56,7 +57,7 @@ struct hps_unary_method {
     enum hps_unary_place place;
     enum hps_unary_kind kind;
     enum hps_unary_scope scope;
-    uint32_t roles;           /* the caller needs one of these; 0: any role */
+    uint32_t roles;           /* the caller needs one of these roles; 0: any role */
     size_t request_bytes_max; /* limit on the request; 0: HPS_REQUEST_BYTES_MAX */
 };
 
@@ -65,7 +66,7 @@ struct hps_unary {
     struct hps_unary_service *service;
     const void *parts; /* the service's copy of hps_unary_options.parts */
     const struct hps_unary_method *method;
-    struct hps_grpc_call *call; /* referenced; works only read it */
+    struct hps_grpc_call *call; /* referenced; the work only reads it */
     struct hps_arena *arena;
     const ProtobufCMessage *request; /* in the arena */
     const char *model;               /* the model that the request names; "": none */
@@ -73,9 +74,9 @@ struct hps_unary {
 
     const ProtobufCMessage *reply; /* in the arena, or static */
     struct hps_error error;        /* status not OK: the call fails */
-    /* The work may set it. If there is no error, it is then called on the loop, and has to reply
-     * instead of this module. From then on the call owns `op`, and frees it when it closes. It may
-     * close before `follow` returns. */
+    /* The work may set it. If it is set and there is no error, the loop calls `follow`, which must
+     * send the reply instead of this module. From then on the call owns `op`. When the call closes,
+     * `op` is freed; this may happen before `follow` returns. */
     void (*follow)(struct hps_unary *op);
 };
 
@@ -83,7 +84,7 @@ struct hps_unary_options {                  /* copied */
     const char *name;                       /* such as "hps.v1.Admin" */
     const struct hps_unary_method *methods; /* [n_methods], static */
     unsigned n_methods;
-    const void *parts; /* [parts_bytes] the service's own data for its works; copied */
+    const void *parts; /* [parts_bytes] the service's own data for its methods; copied */
     size_t parts_bytes;
     struct hps_pool *workers, *admin_pool; /* borrowed; NULL: no method has that place */
     struct hps_audit *audit;               /* borrowed; NULL: all methods are READS or WAITS */
@@ -96,8 +97,8 @@ struct hps_unary_options {                  /* copied */
     hps_status (*read)(struct hps_unary *op);
     /* Sends op->reply and ends the call. NULL: the reply is sent as a gRPC message. */
     void (*answer)(struct hps_unary *op);
-    /* The call of a WAITS method ended before its reply. If hps_unary_finish was not called yet, it
-     * must still be called. Not NULL if there is a WAITS method. */
+    /* Called when the call of a WAITS method ends before its reply. If hps_unary_finish was not
+     * called yet, the service must still call it. Not NULL if there is a WAITS method. */
     void (*closed)(struct hps_unary *op);
     /* Called before the struct of a call is freed. */
     void (*fini)(struct hps_unary *op);
@@ -110,8 +111,9 @@ void hps_unary_service_free(struct hps_unary_service *service);
 /* The methods, for hps_grpc_server_add. */
 const struct hps_grpc_service *hps_unary_service_grpc(const struct hps_unary_service *service);
 
-/* End the work of a WAITS or CHANGES_LATER method: write its line of the audit log, if the method
- * has one, and let the loop reply. Takes `op`. Any thread; for CHANGES_LATER not a loop thread. */
+/* End the work of a WAITS or CHANGES_LATER method: write the call to the audit log, if calls of its
+ * kind are logged, and let the loop reply. Takes `op`. Any thread; for CHANGES_LATER not a loop
+ * thread. */
 void hps_unary_finish(struct hps_unary *op);
 /* Send op->reply and end the call or, after an error, fail the call with op->error. Loop. */
 void hps_unary_answer(struct hps_unary *op);
@@ -124,8 +126,8 @@ struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_gr
                                 const char *method) HPS_MUST_CHECK;
 /* Run a call for which the caller has set op->request or op->error. Takes `op`. Loop. */
 void hps_unary_start(struct hps_unary *op);
-/* The method of this name as a route of hps_grpc_server_add_http. on_message: receives the body,
- * and does hps_unary_new and hps_unary_start. */
+/* Returns the method of this name as a route for hps_grpc_server_add_http. on_message: receives the
+ * body, and does hps_unary_new and hps_unary_start. */
 struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, const char *method,
                                        const char *pattern,
                                        void (*on_message)(struct hps_grpc_call *call,
@@ -148,7 +150,7 @@ void *hps_unary_add(struct hps_unary *op, const ProtobufCMessageDescriptor *type
 char *hps_unary_text(struct hps_unary *op, const char *text);
 /* The value of a text field of the request. NULL: requests of this type have no such field. */
 const char *hps_unary_field(const struct hps_unary *op, const char *name);
-/* Whether the caller may see `model`, so that the reply may name it. */
+/* Whether the caller may see `model`. Only then may the reply name it. */
 bool hps_unary_sees(const struct hps_unary *op, const char *model);
 
 #endif

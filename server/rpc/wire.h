@@ -28,8 +28,8 @@ struct cursor {
 struct field {
     uint32_t number;
     uint32_t wire;
-    uint64_t value;      /* of WIRE_VARINT; else 0 */
-    const uint8_t *data; /* [size] the bytes of the other wire types */
+    uint64_t value;      /* value of a WIRE_VARINT field; else 0 */
+    const uint8_t *data; /* [size] value of a field of another wire type */
     size_t size;         /* 0 for WIRE_VARINT */
 };
 
