@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The audit log of administrative calls: which identity did what, and the result. Each event is a
- * line with component=audit in the log and, if server.audit_log is configured, a line in that file.
+ * The audit log of administrative calls: each call with its identity, request and result. Each
+ * event is a line with component=audit in the log and, if server.audit_log is configured, a line in
+ * that file.
  */
 #ifndef HPS_SERVER_OBSERVE_AUDIT_H
 #define HPS_SERVER_OBSERVE_AUDIT_H
@@ -18,8 +19,8 @@ struct hps_audit_event {
     const char *method; /* such as "LoadModel", "GET /metrics", "reload" */
     const char *who;    /* authenticated identity, such as "cert:NAME"; "": none */
     const char *peer;   /* address of the caller */
-    const char *model;  /* that the call is about; "": none */
-    int64_t version;    /* that the call is about; 0: none */
+    const char *model;  /* the model that the call is about; "": none */
+    int64_t version;    /* the version that the call is about; 0: none */
     int code;           /* gRPC status; 0: success */
     const char *error;  /* text of the error; "" on success */
     /* The call was rejected before its work, for example by authentication or authorization. If
@@ -38,13 +39,13 @@ hps_status hps_audit_open(const char *path, int *out_fd, struct hps_error *err) 
  * `fd`, also on failure. lost: counts lines that could not be written to the file; borrowed until
  * hps_audit_free. NULL: out of memory. */
 struct hps_audit *hps_audit_new(int fd, struct hps_metric *lost);
-/* Set the pool whose threads write the lines of hps_audit_refused to the file, because the threads
- * that call it must not wait for a disk. NULL: these lines are lost. Call it before other threads
- * start, or after they have ended. */
+/* Set the pool whose threads write the lines of hps_audit_refused to the file, because callers of
+ * hps_audit_refused must not wait for a disk. NULL: these lines are lost. Call it before other
+ * threads start, or after they have ended. */
 void hps_audit_pool_set(struct hps_audit *audit, struct hps_pool *pool);
-/* Replace the file by `fd`, after a rotation or a change of server.audit_log. Takes `fd`. It must
- * be -1 if the log was made without a file, and then has no effect. One thread at a time; other
- * threads may write lines at the same time. */
+/* Replace the file by `fd`, after a rotation or a change of server.audit_log. Takes `fd`. If the
+ * log was made without a file, `fd` must be -1, and the call has no effect. One thread at a time;
+ * other threads may write lines at the same time. */
 void hps_audit_reopened(struct hps_audit *audit, int fd);
 void hps_audit_free(struct hps_audit *audit); /* no effect if NULL; no line may be in progress */
 
@@ -52,7 +53,8 @@ void hps_audit_free(struct hps_audit *audit); /* no effect if NULL; no line may 
  * the file. Any thread except loop threads. */
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event);
 /* As hps_audit_write, for events that any client can cause. Does not wait. Writes at most 10 events
- * a second; the field `suppressed` of the next line counts the events left out. Any thread. */
+ * a second. The field `suppressed` of the next line counts the events that were not written. Any
+ * thread. */
 void hps_audit_refused(struct hps_audit *audit, const struct hps_audit_event *event);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every metric family of the daemon, in one list, and the series that hot paths hold on to.
- * Any thread.
+ * The metric families of the daemon, and structs with the series that lookups update. Any thread.
  */
 #ifndef HPS_SERVER_OBSERVE_METRICS_H
 #define HPS_SERVER_OBSERVE_METRICS_H
@@ -165,22 +164,22 @@ enum hps_metric_id {
 
 enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
-/* Stages of a lookup; their times add up to its duration. The slow log shows all stages, the field
- * `explain` of a reply those before ENCODE. */
-#define HPS_STAGE_LIST(X)                                                                      \
-    X(DECODE, "decode")       /* inflating and decoding the message */                         \
-    X(RECEIVE, "receive")     /* before DECODE: from the headers to the last byte */           \
-    X(ADMISSION, "admission") /* waiting for capacity for the reply */                         \
-    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                      \
-    X(GPU, "gpu")             /* waiting for the answer of a device */                         \
-    X(HOST, "host")           /* reading the host map */                                       \
-    X(REDIS, "redis")         /* reading the shared store */                                   \
-    X(ROCKSDB, "rocksdb")     /* reading the durable store */                                  \
-    X(WAIT, "wait")           /* waiting for rows that another lookup fetches */               \
-    X(UNIT, "unit")           /* CONSISTENCY_UNIT: waiting before rows are read again */       \
-    X(WORK, "work")           /* duplicates, policies, copies to higher tiers and the reply */ \
-    X(LOOP, "loop")           /* waiting for a busy event loop */                              \
-    X(ENCODE, "encode")       /* encoding the reply */                                         \
+/* Stages of a lookup; their times add up to its duration. The slow log shows all stages. The field
+ * `explain` of a reply shows the stages before ENCODE, because it is encoded with the reply. */
+#define HPS_STAGE_LIST(X)                                                                 \
+    X(DECODE, "decode")       /* inflating and decoding the message */                    \
+    X(RECEIVE, "receive")     /* before DECODE: from the headers to the last byte */      \
+    X(ADMISSION, "admission") /* waiting for capacity for the reply */                    \
+    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                 \
+    X(GPU, "gpu")             /* waiting for the answer of a device */                    \
+    X(HOST, "host")           /* reading the host map */                                  \
+    X(REDIS, "redis")         /* reading the shared store */                              \
+    X(ROCKSDB, "rocksdb")     /* reading the durable store */                             \
+    X(WAIT, "wait")           /* waiting for rows that another lookup fetches */          \
+    X(UNIT, "unit")           /* CONSISTENCY_UNIT: waiting before rows are read again */  \
+    X(WORK, "work")           /* all other work: duplicates, policies, copying of rows */ \
+    X(LOOP, "loop")           /* waiting for a busy event loop */                         \
+    X(ENCODE, "encode")       /* encoding the reply */                                    \
     X(SEND, "send")           /* sending the reply, until the call ends */
 
 enum hps_stage {
@@ -192,15 +191,15 @@ enum hps_stage {
 
 const char *hps_stage_name(enum hps_stage stage);
 
-/* The label `reason` of lookup_defaulted_keys_total for a lookup with this policy. It must be WAIT,
- * MEMORY_ONLY or THRESHOLD; HPS_MISS_EXACT waits for all rows. */
+/* The label `reason` of lookup_defaulted_keys_total for a lookup with this policy. The policy must
+ * be WAIT, MEMORY_ONLY or THRESHOLD; lookups with HPS_MISS_EXACT wait for all rows. */
 const char *hps_defaulted_reason(enum hps_miss_policy policy);
 
 /* Why a lookup was rejected: the label `reason` of requests_rejected_total. */
 enum hps_reject {
     HPS_REJECT_REPLY_BYTES,    /* the reply would exceed reply_bytes_max */
-    HPS_REJECT_QUEUE,          /* no capacity of reply_bytes_in_flight within queue_ms_max */
-    HPS_REJECT_CONNECTION,     /* no capacity of connection_reply_bytes in time */
+    HPS_REJECT_QUEUE,          /* reply_bytes_in_flight had no capacity within queue_ms_max */
+    HPS_REJECT_CONNECTION,     /* connection_reply_bytes had no capacity for the reply */
     HPS_REJECT_WORKERS,        /* too many lookups wait for a worker or an I/O thread */
     HPS_REJECT_REQUESTS_PER_S, /* the identity has used up its quota requests_per_s */
     HPS_REJECT_REPLY_QUOTA,    /* the identity has used up its quota reply_bytes */

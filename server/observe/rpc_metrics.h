@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts RPCs in rpc_requests_total and rpc_duration_seconds. The series of each method are kept,
- * so that a call need not search for them. Any thread, unless stated otherwise.
+ * Counts RPCs in rpc_requests_total and rpc_duration_seconds. Pointers to the series of each method
+ * are kept, so that a call need not search for the series. Any thread, unless stated otherwise.
  */
 #ifndef HPS_SERVER_OBSERVE_RPC_METRICS_H
 #define HPS_SERVER_OBSERVE_RPC_METRICS_H

@@ -24,7 +24,7 @@ struct hps_slow_request {
     uint64_t n_unknown;   /* keys that no tier has */
     int grpc_code;
     uint64_t duration_us;
-    /* The stages add up to duration_us. They add up to more if work continued after the client had
+    /* Time in each stage. The sum is duration_us, or more if work continued after the client had
      * disconnected. */
     uint64_t stage_us[HPS_STAGE_COUNT];
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measures how long a lookup is in each stage. It is in exactly one stage at a time, from its
- * arrival to its end, so the stages add up to its duration. The thread that owns the lookup begins
- * the next stage. One thread at a time.
+ * Measures how long a lookup is in each stage. A lookup is in exactly one stage at a time, from its
+ * arrival to its end, so the times of the stages add up to its duration. The thread that owns the
+ * lookup begins the next stage. One thread at a time.
  */
 #ifndef HPS_SERVER_OBSERVE_STAGES_H
 #define HPS_SERVER_OBSERVE_STAGES_H
@@ -16,7 +16,7 @@
 struct hps_stages {
     enum hps_stage now;           /* the current stage */
     uint64_t since_us;            /* hps_clock_us: the current stage began */
-    uint64_t us[HPS_STAGE_COUNT]; /* time in each stage so far, without the current stay */
+    uint64_t us[HPS_STAGE_COUNT]; /* time in each stage until since_us */
 };
 
 /* Begin to measure: the lookup has been in `stage` since since_us. */
@@ -26,8 +26,8 @@ static inline void hps_stages_begin(struct hps_stages *stages, enum hps_stage st
     *stages = (struct hps_stages){.now = stage, .since_us = since_us};
 }
 
-/* The lookup entered `stage` at at_us. If the current stage began later than that, no time is added
- * to it. */
+/* The lookup entered `stage` at at_us. If the current stage began after at_us, no time is added to
+ * it. */
 static inline void hps_stages_enter_at(struct hps_stages *stages, enum hps_stage stage,
                                        uint64_t at_us)
 {
