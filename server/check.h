@@ -10,8 +10,8 @@
 
 struct hps_check {
     const struct hps_config *config; /* finished (hps_config_finish); borrowed */
-    /* Whether a persistent store exists already. It may have the versions, so missing model files
-     * are then warnings: only a first start needs them. */
+    /* Whether a persistent store exists already. If it exists, missing model files are warnings,
+     * because the store may have the versions: only a first start needs the files. */
     bool stored;
     /* Called for each error and each warning. is_error: hpsd would not start, or would not load the
      * model. */
@@ -19,10 +19,10 @@ struct hps_check {
     void *ctx;
 };
 
-/* Check the label of every model, and every table. The files of a table must exist, be readable and
+/* Check the label and the tables of every model. The files of a table must exist, be readable and
  * have the right size. Their width must match the configuration and the default row. If there is a
- * manifest.json next to them, they must match its widths, types, numbers of rows and files. May
- * block. Returns the number of errors. */
+ * manifest.json next to them, they must match the widths, types, numbers of rows and files in it.
+ * May block. Returns the number of errors. */
 unsigned hps_check_models(const struct hps_check *check);
 /* Estimate the bytes that all configured tables would take in the persistent store, in the row type
  * in which they would be stored. A table with unreadable files counts as empty. May block. */

@@ -15,7 +15,8 @@ struct hps_options {
     struct hps_arg_list kserve_listen;
     struct hps_config_flags flags;
     bool check;
-    struct hps_args args; /* whether --help or --version is given; if so, the rest is not checked */
+    /* --help and --version; if one is given, the other fields are not checked. */
+    struct hps_args args;
 };
 
 /* Parse the command line. Texts in *out_options point into argv. Prints nothing.
