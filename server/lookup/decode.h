@@ -14,13 +14,14 @@
 #include "cache/version/version.h"
 
 struct hps_decode_limits {
-    uint32_t tables_max;     /* queries of a request */
-    uint32_t keys_max;       /* keys of all queries together; also the limit of their bags */
-    uint32_t request_id_max; /* bytes of the request id */
+    uint32_t tables_max; /* limit on the queries of a request */
+    /* Limit on the keys of all queries together, and on their bags together. */
+    uint32_t keys_max;
+    uint32_t request_id_max; /* limit on the bytes of the request id */
 };
 
 struct hps_lookup_query {
-    const char *table; /* name, not terminated; empty: the table is selected by position */
+    const char *table; /* name, not NUL-terminated; empty: the table is selected by position */
     size_t table_size;
     const uint8_t *keys; /* [n_keys] int64, little-endian, any alignment; NULL if n_keys is 0 */
     uint32_t n_keys;
@@ -33,8 +34,8 @@ struct hps_lookup_query {
     const uint8_t *weights;
 };
 
-/* Strings, keys, offsets and weights point into the message. A key list in several pieces is joined
- * in the arena. */
+/* A decoded request. Strings, keys, offsets and weights point into the message. A key list in
+ * several pieces is joined in the arena. Strings are not NUL-terminated. */
 struct hps_lookup_request {
     const char *model; /* not terminated */
     size_t model_size;
@@ -50,7 +51,7 @@ struct hps_lookup_request {
     uint32_t max_staleness_ms;              /* 0: any staleness */
     bool unit;                              /* CONSISTENCY_UNIT is set */
     enum hps_unknown_policy unknown_policy; /* 0 (UNSPECIFIED): the policy of the version */
-    /* FP32 if the request has 0 (UNSPECIFIED). RAW excludes pooling and `concat`. */
+    /* FP32 if the request has 0 (UNSPECIFIED). RAW is not combined with pooling or `concat`. */
     enum hps_dtype output;
     bool concat;  /* ROW_LAYOUT_CONCAT is set, and all queries have the same number of rows */
     bool explain; /* the client wants the field `explain` in the reply */

@@ -10,9 +10,9 @@
 #include "server/lookup/decode.h"
 #include "server/rpc/wire.h"
 
-/* Limit on the fields of a message, without queries and pieces of key lists. It is higher than the
- * number of known fields, because a message may set a scalar several times, and newer clients may
- * send fields that are unknown here. */
+/* Maximum number of fields of a message. Queries, and the non-empty pieces of a key list, do not
+ * count. The maximum is higher than the number of known fields: a message may set a scalar several
+ * times, and newer clients may send fields that are unknown here. */
 enum { FIELDS_MAX = 64 };
 
 struct decoder {
@@ -39,7 +39,7 @@ hps_status decode_check_enum(const struct decoder *decoder, const char *field, u
 /* Decodes the TableQuery in `in` and appends it to request->queries, which has space for it. Adds
  * its keys and bags to the counts of the request.
  * error   INVALID, EXHAUSTED: the text names the query; RANGE: with this query the request has too
- *         many keys or bags; the caller sets the text */
+ *         many keys or bags; the caller of decode_query sets the text */
 hps_status decode_query(const struct decoder *decoder, struct cursor in,
                         struct hps_lookup_request *request) HPS_MUST_CHECK;
 /* Adds the numbers of keys and bags of the TableQuery in `in` to `count`. No effect if the query is

@@ -29,7 +29,7 @@ struct hps_encode_explain {
 struct hps_encoded {
     struct hps_slice *slices; /* [n_slices] in the arena; each holds a reference to its block */
     unsigned n_slices;
-    uint64_t size; /* bytes of all slices: the message */
+    uint64_t size; /* bytes of the message: the sum of all slices */
 };
 
 /* Appends the slice data[size] of `block`; no effect if size is 0. The array encoded->slices must
@@ -54,8 +54,8 @@ uint64_t hps_encode_size_max(const struct hps_lookup *lookup);
 /* Encodes the reply of a lookup that is done as one message. explain: may be NULL; rows: the block
  * that holds lookup->rows.
  *
- * owner   the caller has the references of the slices: hps_grpc_call_send takes them, or the caller
- *         releases them with hps_encoded_release
+ * owner   the caller owns the references of the slices: hps_grpc_call_send takes them, or the
+ *         caller releases them with hps_encoded_release
  * error   NO_MEMORY; EXHAUSTED: the arena is full */
 hps_status hps_encode_lookup(const struct hps_lookup *lookup,
                              const struct hps_encode_explain *explain, struct hps_block *rows,
@@ -64,10 +64,10 @@ hps_status hps_encode_lookup(const struct hps_lookup *lookup,
 /* Releases the references of the slices, and empties *encoded. */
 void hps_encoded_release(struct hps_encoded *encoded);
 
-/* The reply as several messages of at most HPS_STREAM_MESSAGE_BYTES_MAX bytes each; a message with
- * a single row may be larger. A message has consecutive rows of one query or, with
- * ROW_LAYOUT_CONCAT, whole rows of the matrix. The messages are in the order of the queries. A
- * reply without queries is one message without results.
+/* Encodes a reply as several messages of at most HPS_STREAM_MESSAGE_BYTES_MAX bytes each; a message
+ * with a single row may be larger. A message has consecutive rows of one query or, with
+ * ROW_LAYOUT_CONCAT, whole rows of the matrix. The messages are in the order of the queries. The
+ * reply to a request without queries is one message without results.
  *
  * The stream is in the arena. It borrows `lookup`, `rows`, `pool` and the pointers in `explain` for
  * its life; lookup->version may be unpinned after hps_stream_new. */

@@ -29,13 +29,13 @@ struct result {
     const char *table;
     uint32_t dim;
     enum hps_dtype dtype;
-    uint32_t n_rows; /* one for each bag or, without pooling, for each key */
+    uint32_t n_rows; /* with pooling one for each bag, else one for each key */
     uint32_t n_keys;
     uint32_t n_unique;
     uint32_t n_defaulted;
     uint32_t n_unknown;
     const uint8_t *key_status;           /* [n_keys]; NULL: all keys were found */
-    uint32_t tier_found[HPS_TIER_COUNT]; /* unique keys that each tier has answered */
+    uint32_t tier_found[HPS_TIER_COUNT]; /* unique keys that were found in each tier */
     uint64_t column;                     /* first column in the matrix; 0 without a matrix */
     const uint8_t *rows;
     uint64_t rows_bytes; /* 0: there are no rows, or they are in the matrix */
@@ -64,19 +64,19 @@ struct head encode_head(const struct hps_lookup *lookup);
 uint64_t encode_head_bytes_max(const struct head *head);
 /* Upper bound of the bytes of a result, without its rows and key status. */
 uint64_t encode_result_bytes_max(const char *table, uint32_t n_tiers);
-/* Upper bound of the bytes of the field `explain`; 0 if NULL. */
+/* Upper bound of the bytes of the field `explain`; 0 if `explain` is NULL. */
 uint64_t encode_explain_bytes_max(const struct hps_encode_explain *explain);
 
 /* Each of the next four functions writes to `out`, a part of the block `heads`, and appends the
- * written bytes to `encoded` as a slice of `heads`. If it has rows, it then appends them as a slice
- * of the block `rows`. `out` and encoded->slices must have space. */
+ * written bytes to `encoded` as a slice of `heads`. encode_add_result and encode_add_matrix then
+ * append the rows as a slice of the block `rows`. `out` and encoded->slices must have space. */
 void encode_add_head(struct hps_encoded *encoded, struct out *out, const struct head *head,
                      struct hps_block *heads);
 void encode_add_result(struct hps_encoded *encoded, struct out *out, const struct result *result,
                        struct hps_block *heads, struct hps_block *rows);
 void encode_add_explain(struct hps_encoded *encoded, struct out *out,
                         const struct hps_encode_explain *explain, struct hps_block *heads);
-/* matrix: the first of `size` bytes of whole rows of the matrix. No effect if size is 0. */
+/* matrix[size]: whole rows of the matrix. No effect if size is 0. */
 void encode_add_matrix(struct hps_encoded *encoded, struct out *out, const uint8_t *matrix,
                        uint64_t size, struct hps_block *heads, struct hps_block *rows);
 

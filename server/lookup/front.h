@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A front end is a protocol for lookups: it decodes a request and encodes its reply. The front ends
- * are hps.v1, KServe over gRPC and KServe over HTTP. The lookup service does the rest for all of
- * them: access, the pin of the version, the walk, admission, deadlines, the slow log and metrics
- * (service.h).
+ * are hps.v1, KServe over gRPC and KServe over HTTP. The lookup service (service.h) does the rest
+ * for all of them: it checks access, pins the version, reads the tiers, and handles admission,
+ * deadlines, the slow log and metrics.
  *
  * Each method of a front end is a struct hps_grpc_method (net/grpc.h), whose callbacks are the
  * functions at the end of this file.
@@ -27,27 +27,27 @@ enum hps_lookup_missing {
 struct hps_lookup_front {
     /* Name of the field of the request that selects tables by position. For error texts. */
     const char *positions;
-    /* Decodes the request in data[size]. `call` gives access to the headers. The caller passes
-     * *out_request zeroed. *out_request may point into data[size] until the caller has copied the
-     * keys. *out_asked must not.
+    /* Decodes the request in data[size]. The callback may read the headers of `call`. The caller
+     * passes *out_request zeroed. *out_request may point into data[size] until the caller has
+     * copied the keys. *out_asked must not point into data[size].
      * thread  any
      * error   as hps_decode_lookup. After an error the front end may have set the model in
      *         *out_request. The service then first checks that the caller may use the model and
-     * that the model exists; if not, the client gets that error instead. */
+     *         that the model exists; if not, the client gets the error of this check. */
     hps_status (*decode)(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
                          const struct hps_decode_limits *limits, struct hps_arena *arena,
                          struct hps_lookup_request *out_request,
                          struct hps_lookup_asked **out_asked, struct hps_error *err);
     /* Reads the id of the request from data[size], an uncompressed message, and keeps it for
      * `tell`, so that an error before decoding can name the request. The result is in the arena;
-     * NULL: no id, or no memory. The callback may be NULL. Loop thread. */
+     * NULL: the request has no id, or the arena is full. The callback may be NULL. Loop thread. */
     struct hps_lookup_asked *(*name)(const uint8_t *data, size_t size, struct hps_arena *arena);
-    /* Checks, once the lookup is planned, that the reply can be encoded. The callback may be NULL.
-     * Any thread. Errors as `decode`. */
+    /* Checks that the reply can be encoded. Called when the lookup is planned. The callback may be
+     * NULL. Any thread. Errors as `decode`. */
     hps_status (*check_answer)(const struct hps_lookup_asked *asked,
                                const struct hps_lookup *lookup, struct hps_error *err);
-    /* May replace *err, NOT_FOUND, by the protocol's own error for a missing model, version or
-     * table. The callback may be NULL. Any thread. */
+    /* *err has status NOT_FOUND. The callback may replace it by the protocol's own error for a
+     * missing model, version or table. The callback may be NULL. Any thread. */
     void (*not_found)(const struct hps_lookup_request *request, enum hps_lookup_missing missing,
                       struct hps_error *err);
     /* Upper bound of the bytes of the whole reply to a planned lookup. Loop thread. */

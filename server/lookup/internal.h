@@ -15,8 +15,8 @@
  *     request_pool.c  idle requests
  *
  * A request belongs to the loop thread of its connection. The functions here are called on that
- * thread, unless they say otherwise. `phase` says which thread has the request. While it is not the
- * loop thread, the loop thread uses only `phase`, `timer`, `pool`, `n_turns`, `call` and
+ * thread, unless they say otherwise. `phase` says which thread has the request. While another
+ * thread has it, the loop thread uses only `phase`, `timer`, `pool`, `n_turns`, `call` and
  * `gpu.left_version`.
  *
  * A "turn" of a request is a callback of the loop thread that uses the request.
@@ -41,25 +41,26 @@
 #include "server/lookup/service.h"
 #include "server/observe/stages.h"
 
-/* Which thread or queue has a request, and what its timer does when it fires. A phase without a
- * note about the timer has none. Loop thread only. */
+/* Which thread or queue has a request, and what the timer of the request does when it fires. The
+ * timer is not set in phases without a note about it. Loop thread only. */
 enum request_phase {
     PHASE_LOOP, /* the loop thread, in its current turn */
-    /* The worker pool, which inflates and decodes the message. Lasts until the request is back on
-     * the loop, or withdrawn from the pool's queue. */
+    /* The worker pool, which inflates and decodes the message. The phase ends when the request is
+     * back on the loop, or withdrawn from the queue of the pool. */
     PHASE_UNPACK,
-    /* The queue of its connection, where it waits for capacity for its reply. Timer: reject it. */
+    /* The queue of its connection, where the request waits for capacity for its reply. Timer:
+     * reject the request. */
     PHASE_CONN,
     /* The queue of admission, or the way from there to the loop. Timer: request_room_on_timer. */
     PHASE_ROOM,
-    /* The worker pool, for a step of a large lookup. Ends as PHASE_UNPACK. */
+    /* The worker pool, for a step of a large lookup. The phase ends as PHASE_UNPACK does. */
     PHASE_WORKER,
-    /* The I/O pool, for a step in tiers that may block. Ends as PHASE_UNPACK. Timer, with miss
-     * policy WAIT: withdraw it. */
+    /* The I/O pool, for a step in tiers that may block. The phase ends as PHASE_UNPACK does. Timer,
+     * with miss policy WAIT: withdraw the request. */
     PHASE_IO,
-    /* The gpu tier, which is queried. Timer: continue without its answer. */
+    /* The gpu tier, which is queried. Timer: continue without the gpu's answer. */
     PHASE_GPU,
-    /* No thread: the lookup waits, for example for updates. Timer: continue. */
+    /* No thread: the lookup waits, for example for updates. Timer: continue the lookup. */
     PHASE_AWAIT,
     /* The call, which has the reply or an error, and has not ended. */
     PHASE_REPLY,
@@ -82,7 +83,7 @@ struct request_call {
 struct hps_account; /* server/access/account.h */
 struct exchange;    /* exchange.c */
 
-/* The memory that a request needs for its reply, and from which limits it is reserved. */
+/* The memory that a request needs for its reply, and the limits from which it is reserved. */
 struct request_room {
     struct hps_admission_ticket ticket; /* the reservation at admission */
     uint64_t reply_bytes; /* bytes of the reply, and of the rows that are added up for its bags */
@@ -99,8 +100,8 @@ struct request_room {
 struct request_gpu {
     struct hps_task task; /* posted by the gpu tier's thread to the loop */
     uint64_t done_us;     /* hps_clock_us: the gpu answered; set before the task is posted */
-    /* The request has continued without the gpu's answer, and the query still runs: the version,
-     * pinned until the answer comes. Otherwise NULL. */
+    /* Set if the request has continued without the gpu's answer, and the query still runs. It is
+     * the version, which stays pinned until the gpu answers. Otherwise NULL. */
     struct hps_version *left_version;
 };
 
@@ -125,8 +126,9 @@ struct request {
     enum request_phase phase;
     unsigned n_turns; /* nested callbacks of the loop thread that are running */
     struct hps_timer timer;
-    struct hps_task task;  /* posted to a worker, an I/O thread or the loop */
-    struct hps_pool *pool; /* in PHASE_UNPACK, PHASE_WORKER, PHASE_IO: it has `task`; else NULL */
+    struct hps_task task; /* posted to a worker, an I/O thread or the loop */
+    /* PHASE_UNPACK, PHASE_WORKER, PHASE_IO: the pool that has `task`; else NULL. */
+    struct hps_pool *pool;
     struct hps_grpc_packed packed; /* in PHASE_UNPACK: the message, which the call keeps valid */
     struct request_call call;
     struct exchange *exchange; /* of a call with many requests; NULL: the call has one request */
@@ -162,23 +164,24 @@ struct hps_lookup_service {
 /* ---- request_pool.c -------------------------------------------------------------------------- */
 
 /* Takes an idle request, or makes a new one. Its arenas are empty; the caller sets all other
- * fields. NULL: no memory. Any thread. */
+ * fields. NULL: out of memory. Any thread. */
 struct request *request_take(struct hps_lookup_service *service);
-/* Gives a request back: it is kept for reuse or, if arenas_idle_max requests are idle already,
- * freed. Any thread. */
+/* Gives a request back. The request is kept for reuse or, if arenas_idle_max requests are idle
+ * already, freed. Any thread. */
 void request_give(struct hps_lookup_service *service, struct request *request);
 /* Frees the idle requests. No request may be in use. */
 void request_free_idle(struct hps_lookup_service *service);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 
-/* Makes a request for a call, in PHASE_LOOP. start_us (hps_clock_us): when it arrived; its duration
- * and its timeout count from then. The request holds a reference to the call. NULL: no memory. */
+/* Makes a request for a call, in PHASE_LOOP. start_us (hps_clock_us): when the request arrived; its
+ * duration and its timeout count from start_us. The request holds a reference to the call. NULL:
+ * out of memory. */
 struct request *request_new(struct hps_lookup_service *service,
                             const struct hps_lookup_front *front, struct hps_grpc_call *call,
                             bool streaming, uint64_t start_us);
-/* Each turn, that is each callback of the loop thread that uses a request, begins and ends with
- * these two; they nest. In debug builds the outermost request_turn_end does request_sane. If the
+/* Begin and end a turn: each callback of the loop thread that uses a request calls them first and
+ * last. Turns may nest. In debug builds the outermost request_turn_end does request_sane. If the
  * call has ended and no thread has the request, request_turn_end frees it, so the caller must not
  * use the request afterwards. */
 void request_turn_begin(struct request *request);
@@ -187,13 +190,14 @@ void request_turn_end(struct request *request);
 void request_sane(const struct request *request);
 /* The request has come back from another thread or a queue: sets PHASE_LOOP and stops its timer. */
 void request_arrive(struct request *request);
-/* Moves time from the WORK stage to other stages: the time since the last call that was spent in
- * tiers, and in waiting for rows that other lookups fetched. The WORK stage must have ended. */
+/* Moves time from the WORK stage to other stages. It is the time that was spent in tiers, and in
+ * waiting for rows that other lookups fetched, since the last request_name_work. The WORK stage
+ * must have ended. */
 void request_name_work(struct request *request);
 /* Ends the request with an error. This ends the call, except a call with many requests. The call
  * must not have ended. */
 void request_fail(struct request *request, const struct hps_error *err);
-/* As request_fail, and tells the client to retry after 100 ms. */
+/* As request_fail, and also tells the client to retry after 100 ms. */
 void request_fail_retry(struct request *request, const struct hps_error *err);
 /* As request_fail_retry, and counts the rejection in the metrics by `reason`. */
 void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err);
@@ -206,8 +210,8 @@ void request_unpin(struct request *request);
 /* ---- unpack.c -------------------------------------------------------------------------------- */
 
 /* Inflates a message that has arrived, does request_prepare, and then request_ask_room. If the
- * inflated message exceeds inline_message_bytes, a worker does the first two. Call it within the
- * callback that received the message. */
+ * inflated message exceeds inline_message_bytes, a worker inflates it and does request_prepare.
+ * Call it within the callback that received the message. */
 void request_unpack(struct request *request, const struct hps_grpc_packed *packed);
 /* Handles the end of the call in PHASE_UNPACK. */
 void request_unpack_close(struct request *request);
@@ -225,11 +229,11 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
 
 /* ---- quota.c --------------------------------------------------------------------------------- */
 
-/* Counts a lookup against requests_per_s of the caller's identity. False: the quota is used up, and
- * the request was rejected. */
+/* Counts a lookup against the quota requests_per_s of the caller's identity. False: the quota is
+ * used up, and the request was rejected. */
 bool request_take_turn(struct request *request) HPS_MUST_CHECK;
-/* Charges bytes to reply_bytes of the caller's identity, until request_discharge_quota. False: the
- * quota is used up, and the request was rejected. */
+/* Charges `bytes` to the quota reply_bytes of the caller's identity. The charge lasts until
+ * request_discharge_quota. False: the quota is used up, and the request was rejected. */
 bool request_charge_quota(struct request *request, uint64_t bytes) HPS_MUST_CHECK;
 /* Ends the charge of request_charge_quota; no effect if nothing is charged. */
 void request_discharge_quota(struct request *request);
@@ -237,8 +241,8 @@ void request_discharge_quota(struct request *request);
 /* ---- room.c ---------------------------------------------------------------------------------- */
 
 /* Reserves capacity for the reply of a prepared lookup: in the quota of the identity, then in the
- * limit of the connection, then at admission. Does request_start, at once or when there is
- * capacity, or rejects the request. */
+ * limit of the connection, then at admission. Then does request_start, at once or when there is
+ * capacity. Rejects the request if a quota is used up or the wait takes too long. */
 void request_ask_room(struct request *request);
 /* Bytes of the stored rows that the lookup adds up for bags. */
 uint64_t request_pooled_bytes(const struct hps_lookup *lookup);
@@ -248,7 +252,7 @@ void request_room_charged(struct request *request);
 /* In PHASE_CONN: the timer has fired. Rejects the request. */
 void request_conn_late(struct request *request);
 /* In PHASE_ROOM: the timer has fired. Checks how fast clients read their replies. Near the end of
- * the wait, cuts off a client that reads too slowly; at the end, rejects the request. */
+ * the wait, cuts off a client that reads too slowly. At the end, rejects the request. */
 void request_room_on_timer(struct request *request);
 /* Handles the end of the call in PHASE_ROOM. */
 void request_room_close(struct request *request);
@@ -257,11 +261,11 @@ void request_room_close(struct request *request);
 
 /* Starts the lookup, once capacity for the reply is reserved. */
 void request_start(struct request *request);
-/* The current step has ended with `outcome`: does the next steps, as long as the request is in
- * PHASE_LOOP. */
+/* Call it when the current step has ended with `outcome`. Does the next steps, as long as the
+ * request is in PHASE_LOOP. */
 void request_advance(struct request *request, enum hps_outcome outcome);
-/* The call has ended: ends the request. If another thread has it, the request ends when it comes
- * back; if it is queued or waits, it is withdrawn at once. */
+/* Ends the request, because its call has ended. If another thread has the request, it ends when it
+ * comes back. If the request is queued or waits, it is withdrawn at once. */
 void request_close(struct request *request);
 /* Callback of request->timer. ctx: the request. */
 void request_on_timer(void *ctx);
@@ -270,8 +274,8 @@ void request_on_timer(void *ctx);
 
 /* request_to_worker, request_to_io and request_to_gpu give the request to another thread, set its
  * phase and return. That thread does the step; afterwards request_advance continues on the loop. If
- * they fail, the request stays in PHASE_LOOP, and the returned value is the outcome of the step.
- * Otherwise the returned value has no meaning. */
+ * such a call fails, the request stays in PHASE_LOOP, and the returned value is the outcome of the
+ * step. In any other phase the returned value has no meaning. */
 
 /* For the steps MEMORY and COLLECT of a large lookup. BUSY, with a text in request->err: the queue
  * of the pool is full. */
@@ -294,7 +298,8 @@ void request_gpu_done(struct hps_lookup *lookup);
 
 /* Encodes the reply of a lookup that is done, unpins the version, and sends the reply. */
 void request_reply(struct request *request);
-/* Sends messages of a streamed reply until 2 MiB are queued in the call, or the reply is sent. */
+/* Sends messages of a streamed reply until 2 MiB are queued in the call, or all messages are
+ * sent. */
 void request_pump(struct request *request);
 
 /* ---- exchange.c ------------------------------------------------------------------------------ */

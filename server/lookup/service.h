@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.ParameterServer: lookups, from the request message to the reply. Small messages are
- * decoded on the loop thread of their connection, and small lookups in memory tiers run there. All
- * others run on workers or I/O threads. All loops share one service.
+ * hps.v1.ParameterServer: lookups, from the request message to the reply. The loop thread of a
+ * connection decodes small messages, and runs small lookups in memory tiers. Workers decode larger
+ * messages. Workers or I/O threads run all other lookups. All loops share one service.
  */
 #ifndef HPS_SERVER_LOOKUP_SERVICE_H
 #define HPS_SERVER_LOOKUP_SERVICE_H
@@ -16,16 +16,18 @@
 #include "server/observe/slowlog.h"
 
 struct hps_lookup_limits {
-    uint32_t tables_max;   /* queries of one request */
-    uint32_t keys_max;     /* keys of one request */
+    uint32_t tables_max;   /* limit on the queries of a request */
+    uint32_t keys_max;     /* limit on the keys of a request */
     uint64_t queue_us_max; /* longest wait for capacity of reply_bytes_in_flight */
     /* A lookup within the next two limits runs on the loop thread, a larger one on a worker.
      * On a worker a lookup costs about 1.5 times as much, because one core writes the rows and
      * another sends them. But while a loop runs a lookup, all its connections wait. */
-    uint64_t inline_bytes_max;     /* bytes of rows */
-    uint32_t inline_keys_max;      /* keys */
-    uint32_t inline_message_bytes; /* largest message, inflated, that is decoded on the loop */
-    uint32_t arenas_idle_max;      /* idle requests, with their arenas, that are kept for reuse */
+    uint64_t inline_bytes_max; /* limit on the bytes of the rows */
+    uint32_t inline_keys_max;  /* limit on the keys */
+    /* Bytes of the largest message, inflated, that the loop decodes. */
+    uint32_t inline_message_bytes;
+    /* Limit on idle requests that are kept for reuse, with their arenas. */
+    uint32_t arenas_idle_max;
 };
 
 /* Defaults; the caller sets the fields that its configuration has. */
@@ -42,7 +44,8 @@ struct hps_lookup_limits {
 struct hps_lookup_service_parts {
     struct hps_models *models;
     struct hps_pool *workers; /* for large messages, and large lookups in memory tiers */
-    struct hps_pool *io;      /* for tiers that may block, so that a slow disk occupies no worker */
+    /* For tiers that may block, so that workers never wait for a slow disk. */
+    struct hps_pool *io;
     struct hps_insertion *insertion; /* for asynchronous insertion; NULL: lookups wait instead */
     struct hps_block_pool *blocks;
     struct hps_admission *admission;
@@ -55,7 +58,7 @@ struct hps_lookup_service_parts {
 
 struct hps_lookup_service;
 
-/* NULL: no memory. */
+/* NULL: out of memory. */
 struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts);
 /* Sets tables_max, keys_max and queue_us_max for later requests. The other limits do not change.
  * Any thread. */
