@@ -9,7 +9,7 @@
  * A model, here `dlrm`, has two views:
  *
  * - `dlrm` is the interface of NVIDIA's HPS. Its inputs are KEYS and NUMKEYS, which select tables
- * by position. Each row of NUMKEYS is a sample. The output OUTPUT0 is flat: one sample after the
+ *   by position. Each row of NUMKEYS is a sample. The output OUTPUT0 is flat: one sample after the
  *   other, and in each sample the rows of one table after the other.
  * - `dlrm.tables` has an input and an output for each table.
  *
@@ -35,7 +35,7 @@ enum {
 #define KSERVE_SAMPLES_BYTES_MAX (UINT64_C(32) << 20)
 
 /* Limit on the number of inputs of a request, and on the number of its outputs. A table has up to
- * three inputs (keys, offsets, weights); the constant allows for inputs of the whole request. */
+ * three inputs (keys, offsets, weights); 8 more inputs are allowed for the whole request. */
 static inline uint64_t kserve_tensors_max(const struct hps_decode_limits *limits)
 {
     return (uint64_t)limits->tables_max * 3 + 8;
@@ -72,14 +72,15 @@ struct kserve_tensor {
 /* A requested output. */
 struct kserve_output {
     struct kserve_text name;
-    bool binary; /* HTTP: the values follow the JSON, instead of being in it; gRPC: true */
+    /* HTTP: true if the values follow the JSON, false if they are in the JSON. gRPC: true. */
+    bool binary;
 };
 
 /* A request of either transport. */
 struct kserve_infer {
-    struct kserve_text model;         /* ends in ".tables" for the view of that name */
+    struct kserve_text model;         /* ends in ".tables" for the view with an input per table */
     struct kserve_text model_version; /* a number, a label, or empty for the active version */
-    struct kserve_text id;            /* the reply returns it */
+    struct kserve_text id;            /* id of the request; the reply has the same id */
     struct kserve_tensor *inputs;     /* [n_inputs], names are unique */
     uint32_t n_inputs;
     struct kserve_output *outputs; /* [n_outputs], names are unique */
@@ -101,7 +102,7 @@ struct kserve_parameter {
     struct kserve_text name;
     enum { KSERVE_PARAMETER_TEXT, KSERVE_PARAMETER_NUMBER, KSERVE_PARAMETER_OTHER } type;
     struct kserve_text text; /* for KSERVE_PARAMETER_TEXT */
-    int64_t number;          /* for KSERVE_PARAMETER_NUMBER: within int64 */
+    int64_t number;          /* for KSERVE_PARAMETER_NUMBER */
 };
 /* Stores a parameter of the request in `infer`. Parameters that hpsd does not use (`sequence_*`,
  * `priority`, unknown names) are ignored. The values of texts are checked later, by kserve_view.
@@ -114,8 +115,8 @@ hps_status kserve_take_parameter(struct kserve_infer *infer,
     HPS_MUST_CHECK;
 
 /* Checks a parameter of an input or output. tensor: the name of the input or output; parameter: the
- * name of the parameter. The caller handles the parameters that place values in an HTTP body. All
- * others have no effect, or are rejected.
+ * name of the parameter. The caller handles the parameters that place values in an HTTP body. This
+ * function rejects the parameters that are listed under error. Others have no effect.
  *
  * error   UNIMPLEMENTED: shared memory, classification; INVALID: the name begins with `hps_` */
 enum kserve_side { KSERVE_INPUT, KSERVE_OUTPUT };
@@ -138,13 +139,14 @@ hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_are
 /* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
 
 /* Sets model, model_version and id of `infer` from the first 64 fields of the ModelInferRequest in
- * data[size]. Clients send these before the tensors. Fields that cannot be read stay unset. */
+ * data[size]. Clients send these three fields before the tensors. Fields that cannot be read stay
+ * unset. */
 void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer);
 /* Decodes the ModelInferRequest in data[size]. Texts and raw_input_contents in *out point into the
  * message; values in `contents` are copied to the arena in the same form. After an error *out has
  * only model, model_version and id.
- * error   INVALID: malformed, or over a limit; the text names the field; EXHAUSTED: the arena is
- *         full */
+ * error   INVALID: the message is malformed or exceeds a limit; the text names the field;
+ *         EXHAUSTED: the arena is full */
 hps_status kserve_infer_grpc(const uint8_t *data, size_t size,
                              const struct hps_decode_limits *limits, struct hps_arena *arena,
                              struct kserve_infer *out, struct hps_error *err) HPS_MUST_CHECK;
@@ -162,9 +164,9 @@ hps_status kserve_infer_http(const uint8_t *data, size_t size, size_t json_size,
 
 /* ---- infer_view.c ---------------------------------------------------------------------------- */
 
-/* An output of a reply. */
+/* An output of a reply. A "part" is one table of a lookup (struct hps_lookup_part). */
 enum kserve_output_kind {
-    KSERVE_OUTPUT_FLAT,   /* OUTPUT0: the rows of all parts, in one dimension */
+    KSERVE_OUTPUT_FLAT,   /* OUTPUT0: the rows of all parts of the lookup, in one dimension */
     KSERVE_OUTPUT_TABLE,  /* the rows of one part, with shape [n_rows, dim] */
     KSERVE_OUTPUT_STATUS, /* STATUS: a UINT8 for each key, in the order of the keys */
     KSERVE_OUTPUT_KINDS
@@ -179,11 +181,12 @@ struct kserve_answer_output {
 
 /* The data of a request that its reply needs. */
 struct kserve_answer {
-    struct kserve_text model;             /* as in the request */
-    struct kserve_text id;                /* as in the request; may be cut */
-    bool by_position;                     /* the request used the view with KEYS and NUMKEYS */
-    uint32_t n_samples;                   /* by_position: samples of the request, 1 or more */
-    const uint32_t *counts;               /* [n_samples][parts] numbers of keys; NULL: one sample */
+    struct kserve_text model; /* as in the request */
+    struct kserve_text id;    /* as in the request; may be cut */
+    bool by_position;         /* the request used the view with KEYS and NUMKEYS */
+    uint32_t n_samples;       /* by_position: samples of the request, 1 or more */
+    /* [n_samples][parts of the lookup] numbers of keys; NULL: one sample. */
+    const uint32_t *counts;
     struct kserve_answer_output *outputs; /* [n_outputs] in the order of the request */
     uint32_t n_outputs;
 };
@@ -194,8 +197,8 @@ struct kserve_answer {
 hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
                        struct hps_arena *arena, struct hps_lookup_request *out_request,
                        struct kserve_answer *out_answer, struct hps_error *err) HPS_MUST_CHECK;
-/* For a request that is rejected: zeroes *out_request, and sets its model, version and label. They
- * stay empty if the version is invalid. */
+/* For a request that is rejected: zeroes *out_request, and sets its model, version and label. If
+ * the version is invalid, all three stay empty. */
 void kserve_view_names(const struct kserve_infer *infer, struct hps_lookup_request *out_request);
 /* The values of an output, after the lookup. */
 struct kserve_values {
@@ -227,8 +230,8 @@ uint64_t kserve_samples_bytes(const struct kserve_answer *answer, const struct h
 uint64_t kserve_values_bytes_max(const struct hps_lookup *lookup,
                                  const struct kserve_answer_output *output);
 /* The parameter NumSample of a reply: the number of keys divided by the number of tables of the
- * version, rounded down. HPS instead divides by the largest sample that its configuration allows,
- * so its figure is wrong for smaller requests. */
+ * version, rounded down. HPS instead divides by the largest number of keys that its configuration
+ * allows for a sample, so its value is wrong for smaller requests. */
 int64_t kserve_num_sample(const struct hps_lookup *lookup);
 
 /* ---- answer_grpc.c, answer_http.c ------------------------------------------------------------ */
@@ -247,8 +250,9 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
 uint64_t kserve_answer_http_bytes_max(const struct kserve_answer *answer,
                                       const struct hps_lookup *lookup);
 /* Encodes the HTTP body of the reply: JSON, followed by the values of binary outputs. A float in
- * JSON is the shortest number that reads back as the same float. Many floats take long, so callers
- * on a loop thread limit their number before. rows: the block with the lookup's rows; may be NULL.
+ * JSON is the shortest number that reads back as the same float. Many floats take long, so a caller
+ * on a loop thread must limit the number of floats. rows: the block with the lookup's rows; may be
+ * NULL.
  *
  * unit    *out_json_size: bytes of JSON at the front of the body
  * owner   as hps_encode_lookup

@@ -13,7 +13,7 @@
 /* Ends the decoding of a request. status: the result of kserve_infer_grpc or kserve_infer_http. If
  * it is OK, makes the lookup, and keeps the data for the reply in *out_asked. After an error,
  * *out_request has only model, version and label, and *out_asked only the id. If the arena has no
- * space for the id, neither is set.
+ * space for the id, *out_request and *out_asked stay unchanged.
  * error   `status`; others as kserve_view */
 hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
                        const struct hps_decode_limits *limits, struct hps_arena *arena,
@@ -39,8 +39,9 @@ enum {
     KSERVE_STREAM_ID_BYTES_MAX = 512
 };
 
-/* Wraps an encoded ModelInferResponse in a ModelStreamInferResponse, by a slice before its slices.
- * Sets its parameter triton_final_response to true, which ends the read loop of Triton's clients.
+/* Wraps an encoded ModelInferResponse in a ModelStreamInferResponse: adds a slice before the slices
+ * of the response. Sets the response parameter triton_final_response to true, which ends the read
+ * loop of Triton's clients.
  *
  * owner   the references of `response` move to *out; after an error they stay in `response`
  * error   NO_MEMORY; EXHAUSTED: the arena is full */

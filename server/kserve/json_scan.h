@@ -10,8 +10,8 @@
  *     data    inputs[0]: [7, 8, 9]
  *
  * The scan limits everything for which jansson would need memory or stack: the bytes of the head,
- * its number of values, its nesting, and the numbers of inputs and outputs. It does not check that
- * the text is JSON: invalid text outside the values stays in the head, and jansson rejects it.
+ * its number of values, its nesting, and the numbers of inputs and outputs. The scan does not check
+ * that the text is JSON: invalid text outside the values stays in the head, and jansson rejects it.
  */
 #ifndef HPS_SERVER_KSERVE_JSON_SCAN_H
 #define HPS_SERVER_KSERVE_JSON_SCAN_H
@@ -36,7 +36,7 @@ struct kserve_json_data {
 };
 
 struct kserve_json {
-    struct hps_buf head; /* the JSON, with `null` in place of each such array */
+    struct hps_buf head; /* the JSON, with `null` in place of each array that is in `data` */
     struct hps_buf data; /* array of struct kserve_json_data, in the order of the text */
 };
 
@@ -50,8 +50,8 @@ static inline const struct kserve_json_data *kserve_json_data(const struct kserv
 /* Scans `text`, which is borrowed while *out_json is used. The caller frees *out_json with
  * kserve_json_fini, also after an error.
  *
- * error   INVALID: a limit is exceeded, or a string, object or array is not closed; the text names
- *         it and its path; NO_MEMORY */
+ * error   INVALID: a limit is exceeded, or a string, object or array is not closed; the error text
+ *         has the cause and the path; NO_MEMORY */
 hps_status kserve_json_scan(struct kserve_text text, const struct hps_decode_limits *limits,
                             struct kserve_json *out_json, struct hps_error *err) HPS_MUST_CHECK;
 void kserve_json_fini(struct kserve_json *json);
@@ -69,7 +69,7 @@ void kserve_json_path(const struct kserve_json *json, size_t position,
  * INT64, INT32 and UINT8 values must be integers in the range of the type, without fraction or
  * exponent. FP32 values are rounded to the nearest float. FP16 and BF16 are rejected.
  *
- * error   INVALID: the text names the tensor, and the wrong value or the numbers of values;
+ * error   INVALID: the error text names the tensor, and the wrong value or the numbers of values;
  *         EXHAUSTED: the arena is full */
 hps_status kserve_json_values(struct kserve_text text, struct kserve_tensor *tensor,
                               struct hps_arena *arena, struct hps_error *err) HPS_MUST_CHECK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names in KServe requests: a model in one of its two views, and a version. Any thread.
+ * Names in KServe requests: a model in one of its two views, and a version. Inputs and outputs of
+ * the views of a model `dlrm` are shown below as inputs -> outputs. Any thread.
  *
  *     dlrm           KEYS and NUMKEYS -> OUTPUT0 (and STATUS), tables by position
  *     dlrm.tables    for each table `t`: t, t.offsets, t.weights -> t
@@ -56,8 +57,8 @@ struct kserve_version {
 hps_status kserve_version_read(struct kserve_text text, struct kserve_version *out_version,
                                struct hps_error *err) HPS_MUST_CHECK;
 
-/* Sets *err to NOT_FOUND for a version of a model or, if `version` is NULL, for the model. The
- * wording is Triton's, which clients search for. */
+/* Sets *err to NOT_FOUND for a version of a model or, if `version` is NULL, for the model. The text
+ * is Triton's, because clients search for it. */
 void kserve_say_not_found(struct kserve_text model, const struct kserve_version *version,
                           struct hps_error *err);
 

@@ -13,12 +13,14 @@
 #include "server/rpc/message.h"
 
 struct kserve_op {
-    struct hps_unary rpc;          /* rpc.model has no suffix KSERVE_TABLES */
-    const char *name;              /* the model's name as in the request; "": it names none */
+    struct hps_unary rpc; /* rpc.model has no suffix KSERVE_TABLES */
+    /* The model's name as in the request; "": the request names no model. */
+    const char *name;
     bool by_table;                 /* `name` has the suffix KSERVE_TABLES */
-    struct kserve_version version; /* that the request names */
-    struct hps_load *load;         /* the reply waits for its end; referenced; NULL: no load */
-    struct hps_timer timer;        /* checks whether `load` has ended */
+    struct kserve_version version; /* the version that the request names */
+    /* Load that the call has begun; the reply waits until it ends; referenced; NULL: none. */
+    struct hps_load *load;
+    struct hps_timer timer; /* checks whether `load` has ended */
 };
 
 static inline struct kserve_op *kserve_of(struct hps_unary *op)
@@ -43,10 +45,10 @@ char *kserve_join(struct hps_unary *op, const char *first, const char *second);
 void *kserve_messages(struct hps_unary *op, const ProtobufCMessageDescriptor *type, size_t n);
 
 /* Pins the version that the request names, or all versions of op->model if it names none.
- * *out_chosen is the named version, or the active one. The caller unpins the versions, with
- * *out_chosen among them, by hps_model_unpin.
+ * *out_chosen is the named version, or the active one. The caller unpins the versions with
+ * hps_model_unpin; *out_chosen is one of them.
  *
- * error   false: op->error is NOT_FOUND (in Triton's wording), UNAVAILABLE or EXHAUSTED */
+ * error   returns false; op->error is NOT_FOUND (in Triton's wording), UNAVAILABLE or EXHAUSTED */
 bool kserve_pin(struct hps_unary *op, struct hps_model_pinned *out_pinned,
                 struct hps_version **out_chosen);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * inference.GRPCInferenceService without ModelInfer and ModelStreamInfer: metadata of server and
- * models, configuration, statistics, and Triton's repository methods, which load and unload models
- * of the catalog. They are served over gRPC, and over HTTP/1.1 as JSON. Calls run on the loop
- * thread of their connection. Workers build larger replies, and the admin pool does loads and
- * unloads.
+ * The methods of inference.GRPCInferenceService except ModelInfer and ModelStreamInfer: metadata of
+ * server and models, configuration, statistics, and Triton's repository methods, which load and
+ * unload models of the catalog. They are served over gRPC, and over HTTP/1.1 with JSON. Calls run
+ * on the loop thread of their connection. Workers build larger replies, and the admin pool does
+ * loads and unloads.
  */
 #ifndef HPS_SERVER_KSERVE_SERVICE_H
 #define HPS_SERVER_KSERVE_SERVICE_H
@@ -22,10 +22,10 @@ struct hps_kserve_parts { /* copied; its pointers are borrowed */
     struct hps_pool *admin_pool; /* for work that may block */
 };
 
-/* The caller frees it with hps_unary_service_free. NULL: no memory. */
+/* The caller frees the service with hps_unary_service_free. NULL: out of memory. */
 struct hps_unary_service *hps_kserve_service_new(const struct hps_kserve_parts *parts);
-/* The HTTP/1.1 routes of the methods, for hps_grpc_server_add_http with `service` as ctx. NULL: no
- * memory.
+/* The HTTP/1.1 routes of the methods, for hps_grpc_server_add_http with `service` as ctx. NULL: out
+ * of memory.
  *
  * shape   [*out_n]
  * owner   the caller, hps_free */
