@@ -222,7 +222,7 @@ struct hps_service_metrics {
 };
 
 /* Make a registry with all families of HPS_METRIC_LIST. The caller frees it with hps_metrics_free.
- * NULL: no memory. */
+ * NULL: out of memory. */
 struct hps_metrics *hps_server_metrics_new(void);
 
 /* The series of a family with these label values, created if it is missing. The values are in the
