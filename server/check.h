@@ -27,9 +27,10 @@ unsigned hps_check_models(const struct hps_check *check);
 /* Estimate the bytes that all configured tables would take in the persistent store, in the row type
  * in which they would be stored. A table with unreadable files counts as empty. May block. */
 uint64_t hps_check_store_bytes(const struct hps_config *config);
-/* Check the files that a start reads before it listens: those of server.tls (certificates, keys,
- * CAs, revocation lists), its ciphers, and whether they match each other; the file of
- * server.access; and server.admin_token_file. May block. Returns the number of errors. */
+/* Check the files that a start reads before it listens: the certificates, keys, CAs and revocation
+ * lists of server.tls, the file of server.access, and server.admin_token_file. Also check the
+ * ciphers of server.tls, and whether its files match each other. May block. Returns the number of
+ * errors. */
 unsigned hps_check_server(const struct hps_check *check);
 
 #endif

@@ -108,9 +108,10 @@ struct hps_versions_gone {
 
 /* Result of a switch, or of a load that may include one. */
 struct hps_switched {
-    int64_t version;               /* the version that was activated; 0: none */
-    int64_t previous;              /* the version that was active before; 0: none */
-    uint64_t pause_us;             /* time of the switch alone, without writing its record */
+    int64_t version;  /* the version that was activated; 0: none */
+    int64_t previous; /* the version that was active before; 0: none */
+    /* Duration of the switch; the time to write its record is not included. */
+    uint64_t pause_us;
     struct hps_version_diff diff;  /* from `previous` to the new version */
     struct hps_versions_gone gone; /* versions that were unloaded */
 };
@@ -119,7 +120,7 @@ struct hps_load; /* a load; reference-counted, may outlive its entry in the cata
 
 struct hps_load_state {
     int64_t version;
-    const char *stage; /* a stage of struct hps_load_progress */
+    const char *stage; /* text as hps_load_progress.stage */
     char table[128];   /* the table that is being loaded */
     /* remaining_ms: an estimate; 0: unknown */
     uint64_t rows_done, rows_total, bytes_done, bytes_total, remaining_ms;
@@ -261,7 +262,7 @@ struct hps_version_view {
     /* The reason why the version, or some of its tables, have no embedding cache although the model
      * is configured for it. Otherwise "". */
     char gpu_note[64];
-    double load_ratio; /* part of the load that is done, 0 to 1; 1 after the load */
+    double load_ratio; /* share of the load that is done, 0 to 1; 1 after the load */
     /* n_keys_hot: hot keys of the running warm-up; n_keys_warm: how many of them it has tried. Both
      * are 0 if no warm-up is running. */
     uint64_t n_keys_warm, n_keys_hot;

@@ -113,8 +113,8 @@ struct hps_load {
 
 struct hps_catalog {
     struct hps_catalog_options options;
-    /* Protects all that is not immutable. This includes what a reload changes: options.env, and the
-     * fields from model_roots to async_without_gpu. */
+    /* Protects all fields that are not immutable. A reload may change options.env, and the fields
+     * from model_roots to async_without_gpu. */
     struct hps_lock lock;
     struct hps_strings model_roots;
     uint32_t keep_versions;
@@ -190,8 +190,8 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
 void catalog_entry_spaces(struct catalog_entry *entry);
 /* Set the metric series in which lookups and updates of the version are counted. Lock held. */
 void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version);
-/* Remove the series of a version. If its model has no other version, remove those of the model,
- * too. Lock held; the version must still be in the catalog. */
+/* Remove the series of a version. If its model has no other version, remove the series of the
+ * model, too. Lock held; the version must still be in the catalog. */
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version);
 /* Bytes that all versions use in the host map. Lock held. */
 uint64_t catalog_host_used(struct hps_catalog *catalog);
@@ -216,7 +216,7 @@ void catalog_refill_model(struct hps_catalog *catalog, struct catalog_model *mod
 struct catalog_model_change {
     int64_t active, previous; /* 0: none */
     uint64_t n_switches;
-    int64_t without; /* a version that is being unloaded and is left out; 0: none */
+    int64_t without; /* a version that is being unloaded, and that the record omits; 0: none */
 };
 
 /* Write the model's record. May block; lock not held. */
@@ -488,8 +488,8 @@ void catalog_replace_locked(struct hps_catalog *catalog, struct catalog_model *m
  * to *out_gone. Lock held. */
 void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_model *model,
                      bool activate, bool replace, struct hps_versions_gone *out_gone);
-/* Remove the unpublished versions that no request uses. The reaper removes the others later. No
- * lock held. */
+/* Remove the unpublished versions that no request uses. The reaper removes each of the others when
+ * no request uses it any more. No lock held. */
 void catalog_reap(struct hps_catalog *catalog);
 /* If there is a shared store: every 5 s, make the loader thread retry work that failed because the
  * shared store was unreachable. With a persistent store, this work deletes rows of unloaded

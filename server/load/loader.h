@@ -44,8 +44,8 @@ hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_versi
 
 /* What a load needs, and how much of it is available to the load. */
 struct hps_load_plan {
-    uint64_t n_rows;               /* rows in the files, with duplicates */
-    uint64_t row_bytes;            /* bytes of all these rows as stored, without keys */
+    uint64_t n_rows;               /* rows in the files, including duplicates */
+    uint64_t row_bytes;            /* bytes of these rows as stored; keys are not included */
     uint64_t disk_bytes_needed;    /* estimate for the durable store and the largest sort */
     uint64_t disk_bytes_available; /* free for the durable store; 0: there is no durable store */
     uint64_t host_bytes_needed;    /* estimate for the host map; 0: the load does not fill it */

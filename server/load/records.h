@@ -9,7 +9,7 @@
 #include "cache/version/version.h"
 #include "server/load/table_order.h"
 
-/* The record of a model, without its versions. Pointers are borrowed. */
+/* The record of a model. Versions have their own records. Pointers are borrowed. */
 struct hps_model_record {
     const char *model;
     int64_t active;            /* number of the active version; 0: none */
@@ -43,7 +43,7 @@ hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_v
 enum { HPS_UNUSED_MAX = 16 };
 
 struct hps_unused_list {
-    struct hps_version *versions[HPS_UNUSED_MAX]; /* [n] without tiers */
+    struct hps_version *versions[HPS_UNUSED_MAX]; /* [n] versions that have no tiers */
     uint32_t n;
 };
 

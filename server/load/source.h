@@ -40,17 +40,18 @@ struct hps_source {
 /* `text` of a source of hps_source_open_config with several tables. */
 #define HPS_SOURCE_CONFIG "models[]"
 
-/* Open the tables of a model directory, in the order of its manifest.json or, without one, of their
- * names. A manifest must match the directory. Widths, default rows and row types come from the
- * table of the same name in `model` (may be NULL). The files and the targets of links must be below
- * one of `roots`. If `roots` is NULL, they may be anywhere. Takes `roots`, also on failure. The
- * caller closes *out_source with hps_source_close. May block. */
+/* Open the tables of a model directory. Their order is that of its manifest.json or, without a
+ * manifest, the order of names. A manifest must match the directory. Widths, default rows and row
+ * types come from the table of the same name in `model` (may be NULL). The files and the targets of
+ * links must be below one of `roots`. If `roots` is NULL, they may be anywhere. Takes `roots`, also
+ * on failure. The caller closes *out_source with hps_source_close. May block. */
 hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
                                const struct hps_config_model *model, struct hps_source *out_source,
                                struct hps_error *err) HPS_MUST_CHECK;
 /* The type in which a load request wants rows to be stored. */
 struct hps_row_wish {
-    bool given;           /* false: the type in models[] or, if it has none, that of the files */
+    /* False: use the type in models[] or, if there is none, the type of the files. */
+    bool given;
     enum hps_dtype dtype; /* 0: the type of the files */
 };
 

@@ -39,7 +39,7 @@ struct hps_lookup_query {
 struct hps_lookup_request {
     const char *model; /* not terminated */
     size_t model_size;
-    int64_t version;   /* 0: selected by `label` or, without one, the active version */
+    int64_t version;   /* 0: the version with `label` or, if there is none, the active version */
     const char *label; /* not terminated; if set, version is 0 */
     size_t label_size; /* 0: no label */
     struct hps_lookup_query *queries;

@@ -62,7 +62,7 @@ struct head encode_head(const struct hps_lookup *lookup);
 
 /* Upper bound of the bytes of a head. */
 uint64_t encode_head_bytes_max(const struct head *head);
-/* Upper bound of the bytes of a result, without its rows and key status. */
+/* Upper bound of the bytes of a result. Its rows and key status are not included. */
 uint64_t encode_result_bytes_max(const char *table, uint32_t n_tiers);
 /* Upper bound of the bytes of the field `explain`; 0 if `explain` is NULL. */
 uint64_t encode_explain_bytes_max(const struct hps_encode_explain *explain);

@@ -60,8 +60,8 @@ struct hps_lookup_front {
                          struct hps_arena *arena, struct hps_encoded *out_encoded,
                          struct hps_error *err);
     /* Sends the error of one request of a call with many requests; the call continues. asked: the
-     * result of `name` or `decode`, or NULL. The callback may be NULL if the front end has no such
-     * calls. Loop thread. */
+     * result of `name` or `decode`, or NULL. The callback may be NULL if no call of the front end
+     * has many requests. Loop thread. */
     void (*tell)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
                  const struct hps_error *err);
 };

@@ -226,7 +226,7 @@ struct hps_service_metrics {
 struct hps_metrics *hps_server_metrics_new(void);
 
 /* The series of a family with these label values, created if it is missing. The values are in the
- * order of the family's labels; pass NULL for the rest. Never returns NULL. */
+ * order of the family's labels; pass NULL for unused values. Never returns NULL. */
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
                                      const char *v0, const char *v1, const char *v2,
                                      const char *v3);

@@ -18,8 +18,8 @@ struct hps_slow_request {
     char peer[64];                           /* address of the client */
     char model[96];
     int64_t version;      /* 0: no version was found */
-    uint64_t n_keys;      /* with duplicates */
-    uint64_t n_unique;    /* without duplicates within a query */
+    uint64_t n_keys;      /* keys of the request, including duplicates */
+    uint64_t n_unique;    /* distinct keys of each query, summed over the queries */
     uint64_t n_defaulted; /* keys that got the default row, because the lookup did not wait */
     uint64_t n_unknown;   /* keys that no tier has */
     int grpc_code;
