@@ -48,7 +48,7 @@ struct catalog_model {
     int64_t previous;    /* version that rollback activates; 0: none */
     uint64_t n_switches; /* activations so far */
     struct catalog_entry *entries;
-    struct hps_table_order order; /* of its tables in all versions */
+    struct hps_table_order order; /* order of the model's tables, the same in all its versions */
     uint32_t n_order_stored;      /* tables in the order of the stored record; 0: no order stored */
     /* The stored record is of an earlier build, or names versions that no longer exist. */
     bool record_outdated;
@@ -132,7 +132,7 @@ struct hps_catalog {
     struct hps_warmup *warmup;
     struct warm_up *warm_ups; /* running warm-ups and refills of caches */
     struct hps_pool *warmer;  /* one thread: warm-ups of serving versions, without a time limit */
-    /* One thread: switches, each after a bounded warm-up; saves of hot keys. */
+    /* One thread, which does switches, each after a bounded warm-up, and saves the hot keys. */
     struct hps_pool *switcher;
     /* Saves the hot keys. Posted to `switcher`; never twice at the same time. */
     struct hps_task save;
@@ -250,9 +250,10 @@ hps_status catalog_tell_order(struct hps_catalog *catalog, const struct catalog_
 
 /* ---- switch.c -------------------------------------------------------------------------------- */
 
-/* Activate the resident version `number`: first write it to the model's record, then switch, then
- * unload versions beyond keep_versions; the caller calls catalog_reap afterwards. back: this is a
- * rollback, and afterwards the model has no version to roll back to. switch_lock held, lock not. */
+/* Activate the resident version `number`. First write the new active version to the model's record,
+ * then switch, then unload versions beyond keep_versions. The caller calls catalog_reap afterwards.
+ * back: this is a rollback, and afterwards the model has no version to roll back to. switch_lock
+ * held, lock not. */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, bool back, struct hps_switched *out_switched,
                                    struct hps_error *err) HPS_MUST_CHECK;
@@ -302,8 +303,8 @@ void catalog_gpu_close(struct hps_version *version);
 /* Tell the devices whether the entry is its model's active version. No effect if `entry` is NULL.
  * switch_lock held, lock not, because this waits for the device's thread. */
 void catalog_gpu_active(const struct catalog_entry *entry, bool active);
-/* Fill in the gpu fields of a view. Also add the insertions, refusals and evictions of the caches
- * since the last call to the metrics. Lock held. */
+/* Fill in the gpu fields of a view. Also add to the metrics the insertions, refusals and evictions
+ * of the caches since the last call. Lock held. */
 void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
                       struct hps_version_view *out_view);
 /* Bytes that embedding caches of the version's tables would take, summed over all devices of

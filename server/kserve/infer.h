@@ -31,7 +31,7 @@ enum {
     KSERVE_VALUES_MAX = INT32_MAX /* values of a tensor: the product of its shape */
 };
 /* Limit in bytes on the rows and counts of a reply with several samples. The loop thread copies
- * these rows, which must not take long. */
+ * these rows, and the limit keeps the copying short. */
 #define KSERVE_SAMPLES_BYTES_MAX (UINT64_C(32) << 20)
 
 /* Limit on the number of inputs of a request, and on the number of its outputs. A table has up to

@@ -18,7 +18,7 @@
 /* The store of a role during a load. */
 struct loader_target {
     struct hps_store *store;     /* NULL: there is no store of this role */
-    struct hps_space *space;     /* the version's space in it; NULL: not open yet */
+    struct hps_space *space;     /* the version's space in the store; NULL: not open yet */
     struct hps_store_load *load; /* NULL: the pass writes no rows to this store */
 };
 

@@ -29,7 +29,7 @@ struct hps_wait {
     struct hps_error why;         /* only its text is used: the reason of `outcome` */
     char topic[249];              /* the topic that the outcome is about; "": none */
     int32_t partition;            /* the partition that the outcome is about; -1: none */
-    int64_t offset;               /* the record that the outcome is about; -1: none */
+    int64_t offset;               /* offset of the record that the outcome is about; -1: none */
     Hps__V1__UpdateMark mark;
     uint32_t key_bytes;
 };

@@ -237,8 +237,8 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
  * are NULL, so that they are not exported. */
 void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
                             uint32_t table_id, struct hps_table_metrics *out_series);
-/* Add the evictions from the version's spaces since the last call to the series of its tables. The
- * spaces must be open. */
+/* Add the evictions of the version since the last call to this function. They are added to the
+ * series of its tables. The spaces of the version must be open. */
 void hps_table_metrics_evictions(const struct hps_version *version);
 
 #endif

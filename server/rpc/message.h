@@ -12,12 +12,13 @@
 #include "base/arena.h"
 #include "net/grpc.h"
 
-/* Default limit on the size of a request, compressed and inflated. It is low, because requests are
- * unpacked on the loop. */
+/* Default limit on the size of a request, both as sent and inflated. It is low, because requests
+ * are unpacked on the loop. */
 enum { HPS_REQUEST_BYTES_MAX = 64 * 1024 };
 /* Usual limit of the arena of a call, for its request and its reply. */
 enum { HPS_MESSAGE_BYTES_MAX = 8 << 20 };
-/* Unpack the message in data[size] into `arena`. NULL: it is malformed, or the arena is full. */
+/* Unpack the message in data[size] into `arena`. NULL: the message is malformed, or the arena is
+ * full. */
 ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type,
                                      struct hps_arena *arena, const uint8_t *data, size_t size);
 /* As hps_message_unpack, but returns the error.
